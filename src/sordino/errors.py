@@ -1,0 +1,55 @@
+"""Everything that Sordino raises on purpose.
+
+::
+
+    SordinoError
+    ├── StudyError              your input: names the place, the value and the remedy
+    │   └── DataError           a data file: missing, corrupt, of the wrong shape
+    ├── BudgetExceeded          refused before anything was released
+    ├── LedgerError             the ledger was tampered with, or belongs to other data
+    ├── ProtocolError
+    │   ├── LocalProtocolError  our own code misused a state machine: a bug
+    │   └── RemoteProtocolError a peer sent what it must not: dropped, the run goes on
+    └── ResumeError             ledger and checkpoint disagree: we refuse to guess
+
+Exit statuses of the command line hang on these classes: StudyError and what is
+below it end with 2, BudgetExceeded with 3, the rest with 1.
+"""
+
+from __future__ import annotations
+
+
+class SordinoError(Exception):
+    """What every error raised on purpose is."""
+
+
+class StudyError(SordinoError):
+    """Input that cannot be run: a study file, an option, an output folder."""
+
+
+class DataError(StudyError):
+    """A data file that is missing, corrupt or does not fit."""
+
+
+class BudgetExceeded(SordinoError):
+    """A release would pass the privacy budget. Nothing was released or booked."""
+
+
+class LedgerError(SordinoError):
+    """A ledger whose chain is broken, or that was kept for other data."""
+
+
+class ProtocolError(SordinoError):
+    """A message or a call that the protocol does not allow."""
+
+
+class LocalProtocolError(ProtocolError):
+    """Our side broke the protocol: a bug in this program."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The other side broke the protocol."""
+
+
+class ResumeError(SordinoError):
+    """A run folder whose parts do not belong together."""

@@ -1,0 +1,1 @@
+"""Methods: one file for each published algorithm; pure rules without I/O or clocks."""

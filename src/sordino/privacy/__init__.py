@@ -1,0 +1,1 @@
+"""Privacy facts, their arithmetic, and the ledger that keeps them."""

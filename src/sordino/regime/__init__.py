@@ -1,0 +1,1 @@
+"""Regimes: who speaks when. State machines over typed events; no I/O, no clock."""
