@@ -1,1 +1,41 @@
-"""TODO"""
+"""Data: from files to examples, and from examples to clients.
+
+>>> import numpy as np
+>>> corpus = load("digits")
+>>> len(corpus.train), len(corpus.test), corpus.train.shape
+(1437, 360, (1, 8, 8))
+>>> parts = Dirichlet(beta=0.05).split(corpus.train.y, 10, np.random.default_rng(0))
+>>> label_counts(corpus.train.y, parts, 10).sum()
+np.int64(1437)
+"""
+
+from sordino.data.dataset import Corpus, Dataset, Features, Indices, Labels, scaled
+from sordino.data.holdout import hold_out, per_client_validation
+from sordino.data.locate import PUBLISHED, Published, fetch, places, where
+from sordino.data.partition import Column, Dirichlet, Iid, Partition, Parts, Shards, label_counts
+from sordino.data.readers import NAMES, load
+
+__all__ = [
+    "NAMES",
+    "PUBLISHED",
+    "Column",
+    "Corpus",
+    "Dataset",
+    "Dirichlet",
+    "Features",
+    "Iid",
+    "Indices",
+    "Labels",
+    "Partition",
+    "Parts",
+    "Published",
+    "Shards",
+    "fetch",
+    "hold_out",
+    "label_counts",
+    "load",
+    "per_client_validation",
+    "places",
+    "scaled",
+    "where",
+]

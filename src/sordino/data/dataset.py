@@ -1,0 +1,157 @@
+"""Labelled examples, held as they came, and the only way pixels become numbers.
+
+**The problem.** Everything after this file treats the training examples as private.
+Whatever is computed from them and then used in the open (a mean, a variance, a largest
+value) is a release, and a release that nobody booked breaks the guarantee. Standardising
+features with the training set's own mean and deviation, which nearly every tutorial does,
+is such a release.
+
+**Therefore** :func:`scaled` uses public constants only. A pixel ``v`` of 8 bits becomes
+
+    (v / 255 - 0.5) / 0.5        in [-1, 1]
+
+whatever the images are. Features that are already numbers (``float32``) stay as they
+were given. If their ranges differ wildly, divide by constants that are known without
+looking at the data, such as a sensor's full scale or a legal maximum: the argument
+``scale`` of :func:`sordino.data.load` does so.
+
+**Shapes.** ``x`` is (examples, channels, height, width) for images and (examples,
+features) for tables; ``y`` is (examples,). Pixels stay ``uint8`` for as long as possible:
+a quarter of the memory, and one float copy at the moment of use.
+
+**Fingerprint.** A privacy budget belongs to data, not to a file name. ``fingerprint`` is
+the SHA-256 of type, shape and bytes of ``x`` and ``y``; renaming the file, the classes or
+the clients does not buy a new budget. Reordering or dropping rows does change it: a
+fingerprint recognises equal data, it cannot recognise overlapping data.
+
+>>> import numpy as np
+>>> tiny = Dataset("tiny", np.array([[0, 255], [51, 102]], np.uint8), np.array([1, 0]), ("no", "yes"))
+>>> len(tiny), tiny.shape
+(2, (2,))
+>>> scaled(tiny.x)
+array([[-1. ,  1. ],
+       [-0.6, -0.2]], dtype=float32)
+>>> tiny.take([1]).y
+array([0])
+>>> tiny.fingerprint()[:12]
+'6005204f4757'
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sordino.errors import DataError
+
+Features = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
+Labels = npt.NDArray[np.int64]
+Indices = npt.NDArray[np.int64]
+
+_PIXEL = ((np.arange(256, dtype=np.float64) / 255 - 0.5) / 0.5).astype(np.float32)
+_ROWS_AT_ONCE = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dataset:
+    """Examples with class labels.
+
+    Attributes:
+        name: what reports call it.
+        x: ``uint8`` pixels or ``float32`` features, (examples, ...).
+        y: class numbers, int64, 0 <= y < len(classes).
+        classes: a name for each class number.
+        client: whose each example is, as a number, where the file says so.
+    """
+
+    name: str
+    x: Features
+    y: Labels
+    classes: tuple[str, ...]
+    client: Labels | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no later room could make sense of."""
+        if self.x.dtype not in (np.uint8, np.float32):
+            raise DataError(f"{self.name}: features must be uint8 (pixels) or float32, found {self.x.dtype}")
+        if self.x.ndim < 2:
+            raise DataError(f"{self.name}: features must have a row for each example, found an array of shape {self.x.shape}")
+        for what, values in (("labels", self.y), ("client numbers", self.client)):
+            if values is None:
+                continue
+            if values.dtype != np.int64:
+                raise DataError(f"{self.name}: {what} must be int64, found {values.dtype}")
+            if values.shape != (len(self.x),):
+                raise DataError(f"{self.name}: {len(self.x)} examples, but {what} of shape {values.shape}")
+        if len(self.y) and not (int(self.y.min()) >= 0 and int(self.y.max()) < len(self.classes)):
+            raise DataError(
+                f"{self.name}: labels must lie in 0..{len(self.classes) - 1} ({len(self.classes)} classes), "
+                f"found {int(self.y.min())}..{int(self.y.max())}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one example."""
+        return self.x.shape[1:]
+
+    def take(self, indices: Indices | Sequence[int]) -> Dataset:
+        """The examples at ``indices``, in that order, as a dataset of its own (copied)."""
+        at = np.asarray(indices, dtype=np.int64)
+        return replace(self, x=self.x[at], y=self.y[at], client=None if self.client is None else self.client[at])
+
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) of the examples; see the chapter above for what it leaves out on purpose."""
+        digest = hashlib.sha256(b"sordino-dataset-1")
+        for values in (self.x, self.y):
+            digest.update(f"{values.dtype.name}{values.shape}".encode())
+            little = values.astype(values.dtype.newbyteorder("<"), copy=False)
+            digest.update(np.ascontiguousarray(little).data)
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Corpus:
+    """A training set and the test set that stays one: no method ever trains or chooses on ``test``."""
+
+    train: Dataset
+    test: Dataset
+
+    def __post_init__(self) -> None:
+        """Train and test must be of the same kind."""
+        if self.train.shape != self.test.shape:
+            raise DataError(f"{self.train.name}: training examples have shape {self.train.shape}, test examples {self.test.shape}")
+        if self.train.classes != self.test.classes:
+            raise DataError(f"{self.train.name}: training and test set do not have the same classes")
+
+
+def scaled(x: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    """Model input from stored features, by public constants only; ``float32`` passes through uncopied."""
+    if x.dtype == np.uint8:
+        # A table look-up rounds once from float64 and makes exactly one float copy.
+        return np.take(_PIXEL, x)
+    if x.dtype == np.float32:
+        return x
+    raise DataError(f"features must be uint8 (pixels) or float32, found {x.dtype}")
+
+
+def refuse_non_finite(x: npt.NDArray[np.float32], place: str, columns: Sequence[str] = ()) -> None:
+    """DataError that names the first row and column of ``x`` that is NaN or infinite."""
+    for start in range(0, len(x), _ROWS_AT_ONCE):
+        block = x[start : start + _ROWS_AT_ONCE]
+        good = np.isfinite(block)
+        if good.all():
+            continue
+        row, *rest = (int(i) for i in np.argwhere(~good)[0])
+        column = columns[rest[0]] if columns and len(rest) == 1 else ", ".join(map(str, rest))
+        raise DataError(
+            f"{place}: row {start + row}, column {column} is {block[(row, *rest)]}; every feature must be a finite number. "
+            "Drop the row, or fill the gap with a constant that does not depend on the data"
+        )

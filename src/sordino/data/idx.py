@@ -1,0 +1,61 @@
+"""IDX, the format of MNIST and Fashion-MNIST.
+
+A file is one array: two zero bytes, a type code (0x08: unsigned byte, the only one these
+data sets use), the number of dimensions, each dimension as a big-endian 32-bit integer,
+then the values in row-major order. Nothing follows, so every missing or surplus byte shows.
+
+Images are returned with a channel axis, (examples, 1, height, width); the array is the
+file's only copy in memory.
+
+References:
+    LeCun, Cortes, Burges 1998, "The MNIST database of handwritten digits".
+    Xiao, Rasul, Vollgraf 2017, "Fashion-MNIST".
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from sordino.data.dataset import Labels
+from sordino.data.source import Source
+
+_UNSIGNED_BYTE = 0x0800
+
+
+def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
+    """The array in an IDX file (gzip or not) of unsigned bytes with so many dimensions."""
+    source = Source(path)
+    wanted = _UNSIGNED_BYTE | dimensions
+    (magic,) = struct.unpack(">I", source.exactly(4, "IDX magic number"))
+    if magic != wanted:
+        raise source.damaged(
+            f"expected the IDX magic number 0x{wanted:08x} (unsigned bytes, {dimensions} dimension{'s' * (dimensions > 1)})",
+            f"found 0x{magic:08x}",
+        )
+    shape = struct.unpack(f">{dimensions}I", source.exactly(4 * dimensions, "IDX dimensions"))
+    size = math.prod(shape)
+    if size == 0:
+        raise source.damaged("expected at least one value", f"the header announces the shape {shape}")
+    what = f"values (shape {' x '.join(map(str, shape))})"
+    source.check_room(size, what)
+    values = np.empty(shape, dtype=np.uint8)
+    source.fill(values.reshape(-1).data, what)
+    source.end(f"{size} {what}")
+    return values
+
+
+def read_images(images: Path, labels: Path, classes: int) -> tuple[npt.NDArray[np.uint8], Labels]:
+    """Images (examples, 1, height, width) and their labels, from their two files."""
+    x = read_idx(images, 3)
+    y = read_idx(labels, 1)
+    if len(x) != len(y):
+        raise Source(labels).damaged(f"expected {len(x)} labels, one for each image of {images.name}", f"found {len(y)}")
+    if int(y.max()) >= classes:
+        row = int(np.argmax(y >= classes))
+        raise Source(labels).damaged(f"expected labels 0..{classes - 1}", f"label {row} is {int(y[row])}")
+    return x[:, None], y.astype(np.int64)

@@ -1,0 +1,226 @@
+r"""Who holds what: the four ways in which examples are dealt to clients.
+
+**The problem.** Federated data is uneven: a client sees some classes often and others
+never, and holds few examples or many. Published results depend on this more than on
+anything else, so the deal must be exact and repeatable.
+
+========== ===============================================================================
+iid        a random permutation, cut into equal parts
+dirichlet  class k goes to clients in proportions p_k ~ Dir(beta, ..., beta); the smaller
+           beta, the fewer clients share a class [1]
+shards     sort by label, cut into ``fragments``, deal ``each`` of them at random to every
+           client [2]; 400 fragments of 40 to each of 10 clients is ALS-DPFL's setting
+column     the file itself says whose each example is
+========== ===============================================================================
+
+**Dirichlet, in detail.** Classes are dealt one after another. A client that already holds
+n/N examples or more (n examples, N clients) takes no further part, and the others'
+proportions are renormalised. Renormalising a part of a Dirichlet vector gives a Dirichlet
+vector again (its neutrality), so we draw straight from Dir(beta) over the clients that are
+still open; that also avoids 0/0 when beta is tiny and all mass fell on closed clients.
+The whole deal is drawn anew until the smallest client has ``minimum`` examples, at most
+:data:`DRAWS` times. After that the last deal is kept and examples move from the largest
+client to those below the minimum: with small beta and many clients a good deal would
+practically never be drawn. Either way **the minimum is a guarantee**.
+
+**Units and shapes.** ``split`` returns one sorted int64 index array a client, disjoint;
+together they cover all examples (shards: those in dealt fragments).
+
+>>> import numpy as np
+>>> labels = np.repeat(np.arange(4), 25)
+>>> parts = Dirichlet(beta=0.1, minimum=5).split(labels, 5, np.random.default_rng(0))
+>>> sum(len(p) for p in parts), min(len(p) for p in parts) >= 5
+(100, True)
+>>> parts = Shards(fragments=20, each=4).split(labels, 5, np.random.default_rng(1))
+>>> label_counts(labels, parts, 4)
+array([[ 5,  0,  5, 10],
+       [ 0,  5, 10,  5],
+       [15,  0,  0,  5],
+       [ 5, 15,  0,  0],
+       [ 0,  5, 10,  5]])
+
+References:
+    [1] Yurochkin et al. 2019, "Bayesian nonparametric federated learning of neural networks".
+    [2] McMahan et al. 2017, "Communication-efficient learning of deep networks from
+        decentralized data" (two shards a client; here the numbers are free).
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from sordino.data.dataset import Indices, Labels
+from sordino.errors import StudyError
+
+Parts = tuple[Indices, ...]
+
+DRAWS = 200
+"""Deals that a Dirichlet partition draws before it evens out the last one."""
+
+
+def _check_clients(examples: int, clients: int) -> None:
+    if clients < 1:
+        raise StudyError(f"data.clients must be at least 1, got {clients}")
+    if clients > examples:
+        raise StudyError(f"data.clients: {clients} clients, but only {examples} training examples; use at most {examples} clients")
+
+
+@dataclass(frozen=True, slots=True)
+class Iid:
+    """Equal random parts; sizes differ by at most one."""
+
+    kind: ClassVar[str] = "iid"
+
+    def split(self, labels: Labels, clients: int, rng: np.random.Generator, column: Labels | None = None) -> Parts:
+        """Deal ``len(labels)`` examples to ``clients``."""
+        _check_clients(len(labels), clients)
+        order = rng.permutation(len(labels)).astype(np.int64)
+        return tuple(np.sort(part) for part in np.array_split(order, clients))
+
+
+@dataclass(frozen=True, slots=True)
+class Dirichlet:
+    """Uneven classes and sizes.
+
+    Attributes:
+        beta: concentration; 0.05 is very uneven, 1 mildly, above 100 nearly iid.
+        minimum: examples that every client is sure to hold.
+    """
+
+    kind: ClassVar[str] = "dirichlet"
+    beta: float
+    minimum: int = 10
+
+    def __post_init__(self) -> None:
+        """Refuse parameters that define no distribution."""
+        if not (self.beta > 0 and math.isfinite(self.beta)):
+            raise StudyError(f"data.partition.beta must be a positive number, got {self.beta}; for equal clients use kind = 'iid'")
+        if self.minimum < 1:
+            raise StudyError(f"data.partition.minimum must be at least 1, got {self.minimum}: a client without examples cannot train")
+
+    def split(self, labels: Labels, clients: int, rng: np.random.Generator, column: Labels | None = None) -> Parts:
+        """Deal ``len(labels)`` examples to ``clients``, each at least ``minimum``."""
+        _check_clients(len(labels), clients)
+        if clients * self.minimum > len(labels):
+            raise StudyError(
+                f"data.partition.minimum: {clients} clients with at least {self.minimum} examples each need {clients * self.minimum}, "
+                f"there are {len(labels)}; use minimum <= {len(labels) // clients} or at most {len(labels) // self.minimum} clients"
+            )
+        pools = [np.flatnonzero(labels == k) for k in np.unique(labels)]
+        sizes = np.array([len(pool) for pool in pools], dtype=np.int64)
+        for _ in range(DRAWS):
+            counts = self._counts(sizes, clients, rng)
+            if int(counts.sum(axis=0).min()) >= self.minimum:
+                break
+        held: list[list[Indices]] = [[] for _ in range(clients)]
+        for pool, row in zip(pools, counts, strict=True):
+            cuts = np.cumsum(row)[:-1]
+            for client, piece in enumerate(np.split(rng.permutation(pool), cuts)):
+                if len(piece):
+                    held[client].append(piece)
+        parts = [np.concatenate(pieces) if pieces else np.empty(0, np.int64) for pieces in held]
+        return tuple(np.sort(part) for part in _evened_out(parts, self.minimum))
+
+    def _counts(self, sizes: Labels, clients: int, rng: np.random.Generator) -> Labels:
+        """One deal: how many examples of each class go to each client, (classes, clients)."""
+        counts = np.zeros((len(sizes), clients), dtype=np.int64)
+        total = np.zeros(clients, dtype=np.int64)
+        full = int(sizes.sum()) / clients
+        for k, size in enumerate(sizes):
+            # Never empty: were every client full, all examples would have been dealt already.
+            still_open = np.flatnonzero(total < full)
+            cuts = np.floor(np.cumsum(self._proportions(len(still_open), rng)) * size + 1e-9).astype(np.int64)
+            cuts[-1] = size
+            counts[k, still_open] = np.diff(np.minimum(cuts, size), prepend=0)
+            total += counts[k]
+        return counts
+
+    def _proportions(self, length: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:
+        p = rng.dirichlet(np.full(length, self.beta))
+        if np.isfinite(p).all() and abs(float(p.sum()) - 1) < 1e-6:
+            return p
+        # Beyond the reach of float64 the distribution has reached its limits: one client, or all alike.
+        return np.eye(length)[rng.integers(length)] if self.beta < 1 else np.full(length, 1 / length)
+
+
+def _evened_out(parts: list[Indices], minimum: int) -> list[Indices]:
+    """Move examples from the largest clients to those below ``minimum``; the same parts give the same result."""
+    largest = [(-len(part), client) for client, part in enumerate(parts) if len(part) > minimum]
+    heapq.heapify(largest)
+    for client in range(len(parts)):
+        while len(parts[client]) < minimum:
+            size, donor = heapq.heappop(largest)
+            give = min(minimum - len(parts[client]), -size - minimum)
+            parts[client] = np.concatenate([parts[client], parts[donor][-give:]])
+            parts[donor] = parts[donor][:-give]
+            if len(parts[donor]) > minimum:
+                heapq.heappush(largest, (-len(parts[donor]), donor))
+    return parts
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """Few labels a client: label-sorted fragments, ``each`` of them to every client."""
+
+    kind: ClassVar[str] = "shards"
+    fragments: int = 400
+    each: int = 40
+
+    def __post_init__(self) -> None:
+        """Refuse empty deals."""
+        if self.fragments < 1 or self.each < 1:
+            raise StudyError(f"data.partition: fragments and each must be at least 1, got {self.fragments} and {self.each}")
+
+    def split(self, labels: Labels, clients: int, rng: np.random.Generator, column: Labels | None = None) -> Parts:
+        """Deal fragments; where clients * each < fragments, the rest stays unused."""
+        _check_clients(len(labels), clients)
+        if self.fragments < clients * self.each:
+            raise StudyError(
+                f"data.partition: {clients} clients with {self.each} fragments each need {clients * self.each}, there are "
+                f"{self.fragments}; use each <= {self.fragments // clients} or fragments >= {clients * self.each}"
+            )
+        if self.fragments > len(labels):
+            raise StudyError(f"data.partition.fragments: {self.fragments} fragments of only {len(labels)} examples; use fewer")
+        pieces = np.array_split(np.argsort(labels, kind="stable").astype(np.int64), self.fragments)
+        dealt = rng.permutation(self.fragments)[: clients * self.each].reshape(clients, self.each)
+        return tuple(np.sort(np.concatenate([pieces[i] for i in row])) for row in dealt)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """The file's own client column; clients in the order of their numbers."""
+
+    kind: ClassVar[str] = "column"
+
+    def split(self, labels: Labels, clients: int, rng: np.random.Generator, column: Labels | None = None) -> Parts:
+        """Group by ``column``; nothing is drawn from ``rng``."""
+        if column is None:
+            raise StudyError(
+                "data.partition: kind = 'column' needs a file that says whose each example is; name the column in "
+                "data.client_column (csv, parquet) or store an array 'client' (npz)"
+            )
+        if column.shape != labels.shape:
+            raise StudyError(f"data.partition: {len(labels)} labels, but a client column of shape {column.shape}")
+        _check_clients(len(labels), clients)
+        names, first_to_last = np.unique(column, return_inverse=True)
+        if len(names) != clients:
+            raise StudyError(
+                f"data.clients: the client column has {len(names)} clients, the study asks for {clients}; set data.clients = {len(names)}"
+            )
+        order = np.argsort(first_to_last, kind="stable").astype(np.int64)
+        return tuple(np.split(order, np.cumsum(np.bincount(first_to_last))[:-1]))
+
+
+Partition = Iid | Dirichlet | Shards | Column
+
+
+def label_counts(labels: Labels, parts: Sequence[Indices], classes: int) -> Labels:
+    """Examples of each class at each client, (clients, classes): the picture of a partition."""
+    return np.stack([np.bincount(labels[part], minlength=classes) for part in parts]).astype(np.int64)

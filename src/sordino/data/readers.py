@@ -1,0 +1,165 @@
+"""One door for all data: a published set by its name, or a user's own file.
+
+The standard test set stays a test set. Where a user's file has none, a fixed fraction of
+its rows is set aside, always the same ones: a split that changed from run to run would
+let test rows of one run train the next, and bind every run to a different fingerprint.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sordino.data import cifar, locate
+from sordino.data.dataset import Corpus, Dataset, Features, Indices, Labels
+from sordino.data.embedded import digits
+from sordino.data.idx import read_images
+from sordino.data.libsvm import read_usps
+from sordino.data.table import SUFFIXES, Raw, Scale, encode_clients, encode_labels, read_npz, read_table
+from sordino.entropy import Seeded
+from sordino.errors import DataError
+
+NAMES = ("digits", *locate.PUBLISHED)
+"""Data sets that need no file argument."""
+
+USPS_TRAIN, USPS_TEST = 7291, 2007
+
+Halves = tuple[tuple[Features, Labels], tuple[Features, Labels]]
+
+
+def load(
+    name: str,
+    *,
+    file: str | os.PathLike[str] | None = None,
+    label: str = "label",
+    client_column: str | None = None,
+    test_file: str | os.PathLike[str] | None = None,
+    test_fraction: float = 0.2,
+    scale: Scale | None = None,
+) -> Corpus:
+    """A training and a test set.
+
+    Args:
+        name: one of :data:`NAMES`; with ``file``, any name for reports.
+        file: the user's own npz, CSV or Parquet file.
+        label: the column of labels (CSV, Parquet).
+        client_column: the column that says whose each example is (CSV, Parquet).
+        test_file: a second file of the same form; otherwise ``test_fraction`` of ``file``.
+        test_fraction: fraction of rows set aside where there is no test set, 0 < fraction < 1.
+        scale: public constants, known without looking at the data, by which features are divided.
+    """
+    if file is not None:
+        return _own(name, Path(file), label, client_column, None if test_file is None else Path(test_file), test_fraction, scale)
+    if name == "digits":
+        return digits()
+    if name not in locate.PUBLISHED:
+        raise DataError(_unknown(name))
+    published = locate.PUBLISHED[name]
+    train, test = _HALVES[name](locate.find(name), published)
+    return Corpus(*(Dataset(name, x, y, published.classes) for x, y in (train, test)))
+
+
+def _unknown(name: str) -> str:
+    if Path(name).suffix in SUFFIXES:
+        return f"data.name: {name!r} looks like a file; write file = {name!r} and choose any name"
+    near = difflib.get_close_matches(name, NAMES, 1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return f"data.name: unknown data set {name!r}; {hint}known: {', '.join(NAMES)}; your own file: file = 'x.csv' (or .parquet, .npz)"
+
+
+def _idx_halves(folder: Path, published: locate.Published) -> Halves:
+    train_x, train_y, test_x, test_y = (_present(folder, name, published) for name in published.layouts[0])
+    return read_images(train_x, train_y, len(published.classes)), read_images(test_x, test_y, len(published.classes))
+
+
+def _usps_halves(folder: Path, published: locate.Published) -> Halves:
+    train, test = (_present(folder, name, published) for name in published.layouts[0])
+    return read_usps(train, USPS_TRAIN), read_usps(test, USPS_TEST)
+
+
+def _cifar_halves(folder: Path, published: locate.Published) -> Halves:
+    whole = [layout for layout in published.layouts if all((folder / name).is_file() for name in layout)]
+    # Batches before archives: no decompression; the binary form before the python one: no pickle.
+    first = max(whole, key=lambda layout: (len(layout) > 1, "binary" in layout[0] or ".bin" in layout[0]))
+    if len(first) == 1:
+        return cifar.read_archive(folder / first[0])
+    return cifar.read_folder((folder / first[0]).parent)
+
+
+_HALVES: dict[str, Callable[[Path, locate.Published], Halves]] = {
+    "fashion-mnist": _idx_halves,
+    "mnist": _idx_halves,
+    "cifar10": _cifar_halves,
+    "usps": _usps_halves,
+}
+
+
+def _present(folder: Path, name: str, published: locate.Published) -> Path:
+    path = locate.pick(folder, name, published.endings)
+    if path is None:  # gone since the folder was found complete
+        raise DataError(locate.missing_message(published))
+    return path
+
+
+def _own(
+    name: str, file: Path, label: str, client_column: str | None, test_file: Path | None, test_fraction: float, scale: Scale | None
+) -> Corpus:
+    train, test = _read(file, label, client_column, scale)
+    if test_file is not None:
+        if test is not None:
+            raise DataError(f"{file}: it has a test set of its own (x_test); leave data.test_file out")
+        test, surplus = _read(test_file, label, client_column, scale)
+        if surplus is not None:
+            raise DataError(f"{test_file}: a test file must not have a test set of its own (x_test)")
+    if test is None:
+        return _set_aside(name, file, train, test_fraction)
+    if train.x.shape[1:] != test.x.shape[1:] or train.x.dtype != test.x.dtype:
+        raise DataError(
+            f"{test_file or file}: test examples are {test.x.dtype} of shape {test.x.shape[1:]}, "
+            f"training examples {train.x.dtype} of shape {train.x.shape[1:]}"
+        )
+    (train_y, test_y), classes = encode_labels((train.y, test.y), str(file))
+    train_client = test_client = None
+    if train.client is not None and test.client is not None:
+        train_client, test_client = encode_clients((train.client, test.client))
+    elif train.client is not None:
+        (train_client,) = encode_clients((train.client,))
+    return Corpus(Dataset(name, train.x, train_y, classes, train_client), Dataset(name, test.x, test_y, classes, test_client))
+
+
+def _read(file: Path, label: str, client_column: str | None, scale: Scale | None) -> tuple[Raw, Raw | None]:
+    if file.suffix not in SUFFIXES:
+        raise DataError(f"{file}: its kind is told by its ending, which must be one of {', '.join(SUFFIXES)}")
+    if file.suffix == ".npz":
+        return read_npz(file, scale)
+    return read_table(file, label, client_column, scale), None
+
+
+def _set_aside(name: str, file: Path, raw: Raw, fraction: float) -> Corpus:
+    if not (0 < fraction < 1 and math.isfinite(fraction)):
+        raise DataError(f"data.test_fraction must lie between 0 and 1, got {fraction}; a run is always judged on rows it did not train on")
+    if len(raw.x) < 2:
+        raise DataError(f"{file}: one row cannot be both training and test set")
+    (y,), classes = encode_labels((raw.y,), str(file))
+    client = None if raw.client is None else encode_clients((raw.client,))[0]
+    count = min(max(round(fraction * len(y)), 1), len(y) - 1)
+    cut = len(y) - count
+    chosen = np.sort(Seeded(0).at("test rows").permutation(len(y))[:count])
+    # Test rows change places with the last rows, so that both sets are slices of the one copy in memory.
+    _swap_rows((raw.x, y, *(() if client is None else (client,))), chosen[chosen < cut], np.setdiff1d(np.arange(cut, len(y)), chosen))
+    train, test = (
+        Dataset(name, raw.x[rows], y[rows], classes, None if client is None else client[rows]) for rows in (slice(cut), slice(cut, None))
+    )
+    return Corpus(train, test)
+
+
+def _swap_rows(arrays: tuple[npt.NDArray[Any], ...], one: Indices, other: Indices) -> None:
+    for array in arrays:
+        array[one], array[other] = array[other], array[one]

@@ -1,0 +1,207 @@
+"""A user's own file: CSV, Parquet or npz.
+
+**CSV and Parquet.** One row is one example. One column holds the label (``label``), one
+may say whose the example is (``client``), every other column is a numeric feature.
+
+**npz.** Arrays ``x`` (examples first) and ``y``; optionally ``client``, and ``x_test`` with
+``y_test`` (and ``client_test``). Images without a channel axis, (examples, height, width),
+get one. Type ``uint8`` means pixels; anything else becomes ``float32``.
+
+**Labels.** Integers (or whole floats, or true/false) are class numbers 0..k-1 as they
+stand; text is numbered in sorted order and kept as class names. Which classes exist is
+treated as public knowledge, like the list of columns.
+
+**No missing values.** A gap, a NaN or an infinity is refused with its row and column:
+a row that silently disappeared would change the number of examples that the guarantee
+speaks about.
+
+CSV files carry no length: one that breaks off inside a row with too few columns is
+refused, one that breaks off elsewhere cannot be recognised. Parquet and npz can.
+
+**Memory.** Columns are copied into the one feature matrix and dropped from the table one
+at a time, so that there is never a second float copy of the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sordino.data.dataset import Features, Labels, refuse_non_finite
+from sordino.errors import DataError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+SUFFIXES = (".csv", ".parquet", ".npz")
+MOST_CLASSES = 1 << 16
+
+Scale = float | Sequence[float]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Raw:
+    """Features that are ready, labels and owners as the file writes them."""
+
+    x: Features
+    y: npt.NDArray[Any]
+    client: npt.NDArray[Any] | None
+
+
+def read_table(path: Path, label: str = "label", client_column: str | None = None, scale: Scale | None = None) -> Raw:
+    """A CSV or Parquet file."""
+    frame = _frame(path)
+    if frame.height == 0:
+        raise DataError(f"{path}: there are no rows")
+    for role, column in (("label", label), ("client_column", client_column)):
+        if column is not None and column not in frame.columns:
+            raise DataError(f"{path}: no column {column!r} (data.{role}); its columns are {_listed(frame.columns)}")
+    if label == client_column:
+        raise DataError(f"{path}: column {label!r} cannot be both the label and the client")
+    y = _plain(frame.drop_in_place(label), path)
+    client = None if client_column is None else _plain(frame.drop_in_place(client_column), path)
+    columns = frame.columns
+    if not columns:
+        raise DataError(f"{path}: no feature columns beside {label!r}")
+    x = np.empty((frame.height, len(columns)), dtype=np.float32)
+    for j, column in enumerate(columns):
+        series = frame.drop_in_place(column)
+        if not (series.dtype.is_numeric() or str(series.dtype) == "Boolean"):
+            hint = " (is it the client column? name it in data.client_column)" if client_column is None else ""
+            raise DataError(f"{path}: feature column {column!r} holds {series.dtype}, not numbers; drop it or encode it as numbers{hint}")
+        _refuse_gaps(series, path)
+        with np.errstate(over="ignore"):  # becomes an infinity, which is refused below with its place
+            x[:, j] = series.to_numpy()
+    _rescale(x, scale, path)
+    refuse_non_finite(x, str(path), columns)
+    return Raw(x, y, client)
+
+
+def read_npz(path: Path, scale: Scale | None = None) -> tuple[Raw, Raw | None]:
+    """(the examples, the test examples if the file has any)."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file") from error
+    except Exception as error:  # zip, zlib and header parsers each have their own errors for damaged bytes
+        raise DataError(
+            f"{path}: expected an npz archive of plain arrays, but reading it failed ({error}). "
+            "Arrays of Python objects are not read; save numbers or fixed-length text (numpy.savez)"
+        ) from error
+    for name in ("x", "y"):
+        if name not in arrays:
+            raise DataError(
+                f"{path}: no array {name!r}; expected x and y (optional: client, x_test, y_test), found {_listed(list(arrays))}"
+            )
+    if ("x_test" in arrays) != ("y_test" in arrays):
+        raise DataError(f"{path}: x_test and y_test must come together")
+    train = _raw(path, arrays, "", scale)
+    return train, _raw(path, arrays, "_test", scale) if "x_test" in arrays else None
+
+
+def _raw(path: Path, arrays: dict[str, npt.NDArray[Any]], suffix: str, scale: Scale | None) -> Raw:
+    x, y, client = arrays.pop("x" + suffix), arrays["y" + suffix], arrays.get("client" + suffix)
+    if x.dtype.kind not in "buif":
+        raise DataError(f"{path}: x{suffix} must hold numbers, found {x.dtype}")
+    if x.ndim < 2 or len(x) == 0 or x.size == 0:
+        raise DataError(f"{path}: x{suffix} must have a row for each example, found shape {x.shape}")
+    for name, values in (("y", y), ("client", client)):
+        if values is not None and values.shape != (len(x),):
+            raise DataError(f"{path}: {name}{suffix} must have one entry for each of {len(x)} examples, found shape {values.shape}")
+    if x.dtype != np.uint8 or scale is not None:
+        with np.errstate(over="ignore"):
+            x = x.astype(np.float32, copy=False)
+        _rescale(x, scale, path)
+        refuse_non_finite(x, f"{path}: x{suffix}")
+    return Raw(x[:, None] if x.ndim == 3 else x, y, client)
+
+
+def encode_labels(parts: Sequence[npt.NDArray[Any]], place: str) -> tuple[tuple[Labels, ...], tuple[str, ...]]:
+    """Class numbers for each of ``parts`` (training, test) under one list of class names."""
+    for values in parts:
+        if values.dtype.kind == "f":
+            _whole_numbers(values, place)
+    if all(values.dtype.kind in "uif" for values in parts):
+        numbers = tuple(values.astype(np.int64) for values in parts)
+        for values in numbers:
+            row = int(np.argmin(values))
+            if values[row] < 0:
+                raise DataError(f"{place}: row {row} has the label {values[row]}; class numbers start at 0 (use 0 and 1, not -1 and 1)")
+        largest = max(int(values.max()) for values in numbers)
+        if largest >= MOST_CLASSES:
+            raise DataError(f"{place}: label {largest} would mean {largest + 1} classes; number the classes 0, 1, 2, ... or use text")
+        return numbers, tuple(str(i) for i in range(largest + 1))
+    texts = [values.astype(str) for values in parts]
+    for values in texts:
+        if (empty := np.flatnonzero(values == "")).size:
+            raise DataError(f"{place}: row {int(empty[0])} has no label")
+    names = np.unique(np.concatenate(texts))
+    return tuple(np.searchsorted(names, values).astype(np.int64) for values in texts), tuple(str(name) for name in names)
+
+
+def encode_clients(parts: Sequence[npt.NDArray[Any]]) -> tuple[Labels, ...]:
+    """Owners numbered 0.. in sorted order, the same numbers in training and test."""
+    _, numbers = np.unique(np.concatenate(list(parts)), return_inverse=True)
+    cuts = np.cumsum([len(values) for values in parts])[:-1]
+    return tuple(np.split(numbers.astype(np.int64), cuts))
+
+
+def _frame(path: Path) -> pl.DataFrame:
+    # Here, because polars takes a tenth of a second to import.
+    import polars as pl
+
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    try:
+        if path.suffix == ".parquet":
+            return pl.read_parquet(path)
+        return pl.read_csv(path, infer_schema_length=None)
+    except Exception as error:  # polars raises its own and Rust's panics as various classes
+        kind = "a Parquet file" if path.suffix == ".parquet" else "a CSV file with a header and equally long rows"
+        raise DataError(f"{path}: expected {kind}, but reading it failed ({str(error).splitlines()[0]})") from error
+
+
+def _plain(series: pl.Series, path: Path) -> npt.NDArray[Any]:
+    """Labels or owners as a NumPy array of integers, floats, or text."""
+    _refuse_gaps(series, path)
+    if series.dtype.is_numeric():
+        return series.to_numpy()
+    return np.array([str(value) for value in series.to_list()])
+
+
+def _refuse_gaps(series: pl.Series, path: Path) -> None:
+    if series.null_count():
+        row = int(np.argmax(series.is_null().to_numpy()))
+        raise DataError(
+            f"{path}: row {row}, column {series.name!r} is empty; drop the row, or fill the gap with a constant "
+            "that does not depend on the data"
+        )
+
+
+def _whole_numbers(values: npt.NDArray[Any], place: str) -> None:
+    bad = np.flatnonzero(~np.isfinite(values) | (values != np.round(values)) | (np.abs(values) > 2**53))
+    if bad.size:
+        raise DataError(f"{place}: row {int(bad[0])} has the label {values[bad[0]]}; labels must be class numbers or text")
+
+
+def _rescale(x: npt.NDArray[np.float32], scale: Scale | None, path: Path) -> None:
+    """Divide by public constants, in place."""
+    if scale is None:
+        return
+    divisor = np.asarray(scale, dtype=np.float64)
+    if not (np.isfinite(divisor).all() and (divisor > 0).all()):
+        raise DataError(f"{path}: data.scale must be positive and finite, got {scale}")
+    if divisor.ndim and (divisor.shape != x.shape[1:]):
+        raise DataError(f"{path}: data.scale has {divisor.size} entries, the data has features of shape {x.shape[1:]}")
+    x /= divisor.astype(np.float32)
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:12]) or "none"
+    return shown + (f" and {len(names) - 12} more" if len(names) > 12 else "")
