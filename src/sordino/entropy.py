@@ -5,10 +5,9 @@ noise that it would have seen unbroken. So nothing draws from a shared stream:
 every use of randomness names its address, ``entropy.at("client", 3, "round", 7,
 "noise")``, and gets a generator of its own, keyed by SHA-256 over root and address.
 
-* :class:`Seeded` is for studies and tests. Its noise protects nobody from someone
-  who knows the seed; a simulation says so.
-* :class:`System` takes its root from the operating system. It is the only one that
-  protective noise on a network may come from.
+:class:`Seeded` is for studies and tests. Its noise protects nobody from someone who
+knows the seed: a simulation says so, and a deployment must draw its protective noise
+from a cryptographic generator seeded by the operating system instead.
 
 The generator is SFC64 with 192 bits of key: fast, and collisions between addresses
 are out of reach (a 32-bit seed, as torch's CPU generator uses, repeats itself after
@@ -24,7 +23,6 @@ False
 from __future__ import annotations
 
 import hashlib
-import secrets
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -60,19 +58,3 @@ class Seeded:
     def at(self, *address: Part) -> np.random.Generator:
         """See :class:`Entropy`."""
         return _generator(b"sordino-seeded:" + str(self.seed).encode(), address)
-
-
-@dataclass(frozen=True, slots=True)
-class System:
-    """Randomness rooted in the operating system; unknown to everybody, this process aside."""
-
-    root: bytes
-
-    @classmethod
-    def fresh(cls) -> System:
-        """A new root of 256 bits."""
-        return cls(secrets.token_bytes(32))
-
-    def at(self, *address: Part) -> np.random.Generator:
-        """See :class:`Entropy`."""
-        return _generator(b"sordino-system:" + self.root, address)

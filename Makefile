@@ -1,0 +1,39 @@
+# make run   : set up, train ALI-DPFL to a finished report        make test  : set up, run the tests
+# make check : lint, types, layers                                make bench : measure against the peers
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: venv run test check bench clean
+
+venv: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,check]'
+	touch $@
+
+run: venv
+	@if $(BIN)/sordino data find fashion-mnist 2>/dev/null; then \
+	  $(BIN)/sordino run examples/ali-dpfl-fashion-mnist.toml --json; \
+	else \
+	  echo "Fashion-MNIST was not found: training on the embedded digits instead." >&2; \
+	  $(BIN)/sordino run examples/ali-dpfl-digits.toml --json; \
+	fi
+
+test: venv
+	$(BIN)/python -m pytest -n auto
+
+check: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: venv
+	$(BIN)/python -m bench
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,5 @@
+"""``python -m sordino`` is ``sordino``."""
+
+from sordino.cli import main
+
+main()

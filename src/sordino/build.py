@@ -1,0 +1,288 @@
+"""The one place where a study becomes objects."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import sordino
+from sordino import data as datasets
+from sordino import study as studies
+from sordino.entropy import Seeded
+from sordino.errors import StudyError
+from sordino.learning import models
+from sordino.learning.allocator import tune
+from sordino.learning.client import Client, Examples, PlainClient, PrivateClient, Workbench
+from sordino.learning.evaluate import evaluate
+from sordino.learning.flat import Flat
+from sordino.learning.loss import loss_for
+from sordino.learning.perexample import ClippedSum, MeanGradient
+from sordino.mechanism import CountedGaussian, Gaussian
+from sordino.message import Vector
+from sordino.method.ali import AliDpfl
+from sordino.method.als import AlsDpfl
+from sordino.method.base import SynchronousMethod, Terms
+from sordino.method.fixed import Fixed
+from sordino.plan import Plan, price, step_event
+from sordino.privacy import Budget, Vault
+from sordino.regime.synchronous import Synchronous
+from sordino.runtime.latency import Churn, Latency
+from sordino.runtime.simulate import Moment, Simulation
+from sordino.study import Study
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Federation:
+    """A study's data, divided among its clients.
+
+    Attributes:
+        parts: the training set of each client.
+        test: the standard test set, used for reporting only.
+        validation: training examples set aside to choose by, or None.
+        counts: label counts, of shape (clients, classes).
+    """
+
+    parts: tuple[datasets.Dataset, ...]
+    test: datasets.Dataset
+    validation: datasets.Dataset | None
+    counts: np.ndarray[Any, np.dtype[np.int64]]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """n_i of every client."""
+        return tuple(len(part) for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Built:
+    """Everything that a run needs, and the moment it begins at."""
+
+    study: Study
+    federation: Federation
+    plan: Plan
+    simulation: Simulation
+    method: SynchronousMethod[Any]
+    flat: Flat
+    first: Moment
+
+
+def federation(study: Study) -> Federation:
+    """Load the data and divide it."""
+    wanted, entropy = study.data, Seeded(study.seed)
+    corpus = datasets.load(
+        wanted.name, file=wanted.file, test_file=wanted.test_file, label=wanted.label, client_column=wanted.client_column
+    )
+    train, validation = corpus.train, None
+    if wanted.validation:
+        train, validation = datasets.hold_out(train, wanted.validation, entropy.at("validation"))
+    indices = _partition(wanted.partition).split(train.y, wanted.clients, entropy.at("partition"), column=train.client)
+    counts = datasets.label_counts(train.y, indices, len(train.classes))
+    return Federation(tuple(train.take(part) for part in indices), corpus.test, validation, counts)
+
+
+def _partition(section: studies.Partition) -> datasets.Partition:
+    match section:
+        case studies.IidPartition():
+            return datasets.Iid()
+        case studies.DirichletPartition(beta=beta, minimum=minimum):
+            return datasets.Dirichlet(beta=beta, minimum=minimum)
+        case studies.ShardsPartition(fragments=fragments, each=each):
+            return datasets.Shards(fragments=fragments, each=each)
+        case studies.ColumnPartition():
+            return datasets.Column()
+
+
+def method(study: Study) -> SynchronousMethod[Any]:
+    """The study's method as a rule."""
+    match study.method:
+        case studies.FedAvg(tau=tau):
+            return Fixed(tau=tau, private=False)
+        case studies.DpSgd(tau=tau):
+            return Fixed(tau=tau, private=True)
+        case studies.AliDpfl() as ali:
+            return AliDpfl(gamma=ali.gamma, batch_bound=ali.batch_bound, floor=ali.floor, tau_rule=ali.tau_rule, form=ali.form)
+        case studies.AlsDpfl() as als:
+            return AlsDpfl(phi=als.phi, lambda_=als.lambda_, form=als.form)
+
+
+def device(study: Study) -> torch.device:
+    """The device to compute on; "auto" takes a GPU where there is one."""
+    name = study.execution.device
+    try:
+        return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+    except RuntimeError as error:
+        raise StudyError(f"execution.device = {name!r}: {str(error).splitlines()[0]}") from error
+
+
+def environment(study: Study) -> dict[str, Any]:
+    """What the bits of a result depend on besides the study."""
+    return {
+        "sordino": sordino.__version__,
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "device": str(device(study)),
+        "threads": study.execution.threads,
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def model(study: Study, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
+    """The study's model, initialised from its seed, checked to be trainable privately."""
+    module = models.build(study.model.name, shape, classes, Seeded(study.seed).at("model"))
+    if study.method.name != "fedavg":
+        models.check_private(module)
+    return module
+
+
+def plan(study: Study) -> tuple[Plan, Federation]:
+    """The price of a study, with its data loaded but nothing trained."""
+    divided = federation(study)
+    module = model(study, divided.test.shape, len(divided.test.classes))
+    return price(study, divided.sizes, sum(p.numel() for p in module.parameters())), divided
+
+
+def build(study: Study, folder: Path, run: str, payable: Sequence[int] | None = None) -> Built:
+    """The simulation of a calibrated study. The ledger is opened (or made) in ``folder``.
+
+    ``payable`` is what each client could pay for when the run began, if it began before: its
+    own charges must not be counted against it twice.
+    """
+    tune()
+    torch.set_num_threads(study.execution.threads)
+    divided, place, entropy = federation(study), device(study), Seeded(study.seed)
+    module = model(study, divided.test.shape, len(divided.test.classes)).to(place)
+    flat = Flat(module)
+    loss = loss_for(study.model.name)
+    bench = Workbench(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))
+    priced = price(study, divided.sizes, flat.dim)
+    privacy, rule = study.privacy, method(study)
+    clients = _clients(study, divided, bench, place)
+    units = [f"client:{i}" for i in range(len(divided.parts))]
+    fingerprints = {unit: part.fingerprint() for unit, part in zip(units, divided.parts, strict=True)}
+    vault = (
+        Vault.for_run(folder / "ledger.sqlite", fingerprints)
+        if privacy.ledger == "run"
+        else Vault.for_data(Path(privacy.ledger).expanduser(), fingerprints)
+    )
+    promised = privacy.unit != "none" and study.form == "sound" and privacy.epsilon is not None
+    budget = Budget(
+        epsilon=(privacy.epsilon or math.inf) if promised else math.inf, delta=privacy.delta or 1e-5, accountant=privacy.accountant
+    )
+    pays = _payable(study, priced, vault, units, budget) if payable is None else tuple(payable)
+    terms = _terms(study, divided.sizes, flat.dim, clients, pays)
+    regime = Synchronous(
+        method=rule,
+        terms=terms,
+        budget=pays,
+        entropy=entropy,
+        cohort=study.participation.cohort,
+        deadline=study.participation.deadline,
+        momentum=study.method.momentum,
+        decay=study.method.average,
+    )
+    surroundings = hashlib.sha256(repr(sorted(environment(study).items())).encode()).hexdigest()[:8]
+    latency = study.world.latency
+    simulation = Simulation(
+        regime=regime,
+        clients=clients,
+        vault=vault,
+        budget=budget,
+        units=units,
+        latency=Latency(kind=latency.kind, typical=latency.typical, shape=latency.shape, step=latency.step, spread=latency.spread),
+        churn=Churn(dropout=study.world.dropout, rejoin=study.world.rejoin),
+        entropy=entropy,
+        evaluate=partial(_evaluate, bench, loss, _tensors(divided.test, place), _tensors(divided.validation, place)),
+        due=lambda number: number % study.execution.evaluate_every == 0,
+        method=study.method.name,
+        lineage=f"{run}/{surroundings}",
+    )
+    return Built(study, divided, priced, simulation, rule, flat, Moment(regime.start(flat.weights.cpu().numpy().copy())))
+
+
+def _clients(study: Study, divided: Federation, bench: Workbench, place: torch.device) -> list[Client]:
+    privacy, rate, eta = study.privacy, study.privacy.sampling_rate, study.method.learning_rate
+    clients: list[Client] = []
+    for i, part in enumerate(divided.parts):
+        x, y = _tensors(part, place)
+        examples, entropy = Examples(x, y), Seeded(study.seed)
+        if privacy.unit == "none":
+            clients.append(PlainClient(index=i, examples=examples, sampling_rate=rate, learning_rate=eta, bench=bench, entropy=entropy))
+            continue
+        kind = CountedGaussian if privacy.clipped_fraction else Gaussian
+        mechanism = kind(clip=privacy.clip, noise_multiplier=privacy.noise_multiplier or 0.0)
+        clients.append(
+            PrivateClient(
+                index=i, examples=examples, mechanism=mechanism, sampling_rate=rate, learning_rate=eta, bench=bench, entropy=entropy
+            )
+        )
+    return clients
+
+
+def _payable(study: Study, priced: Plan, vault: Vault, units: list[str], budget: Budget) -> tuple[int, ...] | None:
+    """Steps that each client can still pay for, given what its ledger already holds.
+
+    A paper's literal form keeps to the R_c it would have if its raw constants cost nothing.
+    """
+    if priced.steps is None or study.privacy.noise_multiplier is None:
+        return None
+    event = step_event(study.privacy.sampling_rate, study.privacy.noise_multiplier)
+    if study.form == "paper" or study.privacy.ledger == "run":
+        return (priced.steps,) * len(units)
+    return tuple(budget.remaining_steps(event, vault.spent(unit)) for unit in units)
+
+
+def _terms(study: Study, sizes: tuple[int, ...], dimension: int, clients: list[Client], payable: tuple[int, ...] | None) -> Terms:
+    total = sum(sizes)
+    first = clients[0]
+    noise = 0.0
+    if isinstance(first, PrivateClient):
+        noise = first.mechanism.vector_multiplier if isinstance(first.mechanism, CountedGaussian) else first.mechanism.noise_multiplier
+    equal = study.method.weights == "equal"
+    return Terms(
+        dimension=dimension,
+        sizes=sizes,
+        weights=tuple(1.0 / len(sizes) if equal else n / total for n in sizes),
+        sampling_rate=study.privacy.sampling_rate,
+        learning_rate=study.method.learning_rate,
+        clip=study.privacy.clip if noise else math.inf,
+        noise=noise,
+        rounds=study.budget.rounds,
+        steps=None if payable is None else min(payable),
+    )
+
+
+def _tensors(part: datasets.Dataset | None, place: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    if part is None:
+        return torch.empty(0), torch.empty(0, dtype=torch.int64)
+    x = torch.from_numpy(datasets.scaled(part.x)).to(place)
+    if x.ndim == 4:
+        x = x.contiguous(memory_format=torch.channels_last)
+    return x, torch.from_numpy(part.y).to(place)
+
+
+def _evaluate(
+    bench: Workbench,
+    loss: Any,
+    test: tuple[torch.Tensor, torch.Tensor],
+    validation: tuple[torch.Tensor, torch.Tensor],
+    weights: Vector,
+) -> Mapping[str, float]:
+    bench.flat.load(torch.from_numpy(weights).to(bench.flat.weights))
+    seen = evaluate(bench.flat.module, loss, *test)
+    row = {"accuracy": seen.accuracy, "loss": seen.loss}
+    if len(validation[1]):
+        row["validation"] = evaluate(bench.flat.module, loss, *validation).accuracy
+    return row

@@ -1,0 +1,44 @@
+"""The command line. Results for machines go to standard output, words for people to standard error.
+
+Heavy libraries are imported inside commands, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from sordino.cli import data, ledger, plan, run
+from sordino.errors import BudgetExceeded, SordinoError, StudyError
+
+app = typer.Typer(
+    name="sordino",
+    help="Differentially private federated learning with one honest privacy ledger.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run")(run.run)
+app.command("plan")(plan.plan)
+app.command("new")(run.new)
+app.command("methods")(plan.methods)
+app.command("report")(run.report)
+app.add_typer(data.app, name="data")
+app.add_typer(ledger.app, name="ledger")
+
+
+def main() -> None:
+    """Run the command line; every error that we raise on purpose is one message and a status."""
+    try:
+        app()
+    except SordinoError as error:
+        sys.stderr.write(f"sordino: {error}\n")
+        sys.exit(2 if isinstance(error, StudyError) else 3 if isinstance(error, BudgetExceeded) else 1)
+    except KeyboardInterrupt:
+        sys.stderr.write("sordino: interrupted; what was saved can be resumed with `sordino run --resume RUN`\n")
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output went away; there is nobody to tell
+        sys.exit(1)

@@ -1,0 +1,71 @@
+"""``sordino data``: which data sets are here, how to get the others, how a study divides them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sordino.cli import say
+from sordino.cli.run import AsJson, Set
+
+app = typer.Typer(help="Find, fetch and look at data sets.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_(as_json: AsJson = False) -> None:
+    """List the known data sets and where each was found."""
+    from sordino.data import known, where
+
+    found = {name: where(name) for name in known()}
+    if as_json:
+        say.machine({name: None if path is None else str(path) for name, path in found.items()})
+        return
+    rows = [[name, "not here; see `sordino data find " + name + "`" if path is None else str(path)] for name, path in found.items()]
+    say.table("Data sets", ["name", "where"], rows)
+
+
+@app.command()
+def find(name: str, as_json: AsJson = False) -> None:
+    """Say where a data set is, or every way to get it (exit status 2)."""
+    from sordino.data import require
+
+    path = require(name)
+    say.people(str(path))
+    if as_json:
+        say.machine({"name": name, "path": str(path)})
+
+
+@app.command()
+def fetch(name: str) -> None:
+    """Download a data set into the user's cache, checked against its published checksum."""
+    from sordino.data import fetch as download
+
+    say.people(f"{name}: {download(name)}")
+
+
+@app.command()
+def partition(
+    study: Annotated[Path, typer.Argument(help="The study file.")],
+    out: Annotated[Path | None, typer.Option(help="Write the picture (SVG) there.")] = None,
+    change: Set = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how a study divides its data: label counts of each client."""
+    from sordino import build
+    from sordino import study as studies
+
+    divided = build.federation(studies.read(study, change or ()))
+    counts = divided.counts.tolist()
+    if out is not None:
+        from sordino.report import partition_figure
+        from sordino.runtime.files import replace_file
+
+        replace_file(out, partition_figure(counts, divided.test.classes).encode())
+        say.people(f"Picture: {out}")
+    if as_json:
+        say.machine({"classes": divided.test.classes, "counts": counts})
+    elif out is None:
+        rows = [[f"client {i}", str(sum(row)), *map(str, row)] for i, row in enumerate(counts)]
+        say.table("Examples of each label", ["", "all", *divided.test.classes], rows)

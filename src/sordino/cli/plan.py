@@ -1,0 +1,209 @@
+"""``sordino plan`` and ``methods``: what there is, and what it will cost."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sordino.cli import say
+from sordino.cli.run import AsJson, Set
+from sordino.errors import StudyError
+
+if TYPE_CHECKING:
+    from sordino.build import Federation
+    from sordino.plan import Plan
+    from sordino.study import Study
+
+
+def plan(
+    study: Annotated[Path | None, typer.Argument(help="The study file; without one, give the options below.")] = None,
+    change: Set = None,
+    epsilon: Annotated[str | None, typer.Option(help="Target epsilon.")] = None,
+    delta: Annotated[float | None, typer.Option(help="Target delta.")] = None,
+    sampling_rate: Annotated[float | None, typer.Option(help="q of Poisson sampling.")] = None,
+    noise_multiplier: Annotated[float | None, typer.Option(help="sigma; without it, give --steps.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps to calibrate the noise for.")] = None,
+    accountant: Annotated[str, typer.Option(help="pld, rdp or rdp-classic.")] = "pld",
+    advise: Annotated[bool, typer.Option("--advise", help="A grid of sampling rates and tau at the study's epsilon.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a study will cost, before anything trains."""
+    if study is None:
+        _without_study(epsilon, delta, sampling_rate, noise_multiplier, steps, accountant, as_json)
+        return
+    given = {
+        "--epsilon": epsilon,
+        "--delta": delta,
+        "--sampling-rate": sampling_rate,
+        "--noise-multiplier": noise_multiplier,
+        "--steps": steps,
+    }
+    if extra := [name for name, value in given.items() if value is not None]:
+        raise StudyError(f"{', '.join(extra)}: these are for a plan without a study. With one, use --set privacy.epsilon=… and so on")
+    from sordino import build
+    from sordino import study as studies
+
+    read = studies.read(study, change or ())
+    if advise:
+        _advise(read, build.federation(read).sizes, as_json)
+        return
+    priced, federation = build.plan(read)
+    if as_json:
+        say.machine(priced)
+    else:
+        _show(read, priced, federation)
+
+
+def _without_study(
+    epsilon: str | None,
+    delta: float | None,
+    rate: float | None,
+    sigma: float | None,
+    steps: int | None,
+    accountant: str,
+    as_json: bool,
+) -> None:
+    from sordino import plan as plans
+    from sordino import privacy
+
+    if epsilon is None or delta is None or rate is None or (sigma is None and steps is None):
+        raise StudyError("give a study file, or --epsilon, --delta, --sampling-rate and one of --noise-multiplier and --steps")
+    try:
+        target = float(epsilon)
+    except ValueError:
+        raise StudyError(f"--epsilon must be a number or 'inf'; got {epsilon!r}") from None
+    _check(target, delta, rate, sigma, steps)
+    privacy.accountant(accountant)  # an unknown name is said before anything is computed
+    if sigma is None:
+        assert steps is not None
+        if math.isinf(target):
+            raise StudyError("--epsilon inf needs no noise; give a finite epsilon to calibrate it")
+        sigma = privacy.noise_multiplier(sampling_rate=rate, steps=steps, epsilon=target, delta=delta, accountant=accountant)
+    event = plans.step_event(rate, sigma)
+    most = plans.limits(event, target, delta, (accountant,) if as_json else plans.ACCOUNTANTS)
+    taken = steps if steps is not None else most[accountant]
+    spent = math.inf if taken is None else privacy.epsilon_after(event, [taken], delta=delta, accountant=accountant)[0]
+    if as_json:
+        say.machine({"steps": most[accountant], "epsilon": spent, "noise_multiplier": sigma, "delta": delta, "accountant": accountant})
+        return
+    say.people(
+        f"noise multiplier {sigma:g}, sampling rate {rate:g}: epsilon {say.number(spent)} after {taken} steps (delta {delta:g}, {accountant})"
+    )
+    say.table("Most steps within the budget (R_c)", ["accountant", "steps"], [[name, say.number(n, 10)] for name, n in most.items()])
+
+
+def _check(epsilon: float, delta: float, rate: float, sigma: float | None, steps: int | None) -> None:
+    if not epsilon > 0:
+        raise StudyError(f"--epsilon must be positive; got {epsilon:g}")
+    if not 0 < delta < 1:
+        raise StudyError(f"--delta must lie between 0 and 1, below one over the number of examples; got {delta:g}")
+    if not 0 < rate <= 1:
+        raise StudyError(f"--sampling-rate must lie in (0, 1]; got {rate:g}")
+    if sigma is not None and not (sigma > 0 and math.isfinite(sigma)):
+        raise StudyError(
+            f"--noise-multiplier must be a positive number for a finite epsilon; got {sigma:g}. Leave it out and give --steps to calibrate"
+        )
+    if steps is not None and steps < 1:
+        raise StudyError(f"--steps must be at least 1; got {steps}")
+
+
+def _advise(study: Study, sizes: tuple[int, ...], as_json: bool) -> None:
+    from sordino import plan as plans
+
+    cells = plans.advise(study, sizes)
+    if as_json:
+        say.machine(cells)
+        return
+    rows = [
+        [
+            f"{c.sampling_rate:g}",
+            str(c.tau),
+            str(c.steps),
+            f"{c.noise_multiplier:.3f}",
+            f"{1e6 * c.relative_noise:.1f}",
+            f"{c.compute:,.0f}",
+        ]
+        for c in cells
+    ]
+    head = ["q", "tau", "steps", "sigma", "sigma/(q n) x 1e6", "examples per client"]
+    title = f"epsilon {say.number(study.privacy.epsilon)} in {study.budget.rounds} rounds: what sampling rate and tau would give"
+    say.table(title, head, rows)
+    say.people("sigma/(q n) is the noise of an averaged step relative to the data: less is better, examples are what it costs.")
+
+
+def _show(study: Study, priced: Plan, federation: Federation) -> None:
+    sizes = sorted(federation.sizes)
+    say.people(f"{study.name}: {study.method.name}, {len(sizes)} clients of {sizes[0]} to {sizes[-1]} examples")
+    for warning in priced.warnings:
+        say.people(f"warning: {warning}")
+    if math.isinf(priced.epsilon) and not priced.most:
+        say.people(f"no privacy: epsilon is infinite; {priced.rounds} rounds")
+        return
+    made = "calibrated" if priced.calibrated else "given"
+    say.people(
+        f"noise multiplier {priced.noise_multiplier:g} ({made}), sampling rate {study.privacy.sampling_rate:g}, clip {study.privacy.clip:g}"
+    )
+    rows = [[name + (" *" if name == study.privacy.accountant else ""), say.number(n, 10)] for name, n in priced.most.items()]
+    say.table(
+        f"R_c: most local steps within epsilon {say.number(study.privacy.epsilon)}, delta {study.privacy.delta:g}",
+        ["accountant", "steps"],
+        rows,
+    )
+    shown = sorted({0, len(priced.curve) // 4, len(priced.curve) // 2, 3 * len(priced.curve) // 4, len(priced.curve) - 1})
+    say.table("epsilon after round, at the planned pace", ["round", "epsilon"], [[str(k + 1), say.number(priced.curve[k])] for k in shown])
+    if priced.batches is not None and priced.signal_to_noise is not None and priced.relative_noise is not None:
+        low, middle, high = priced.batches
+        say.people(f"expected batch: {low:.1f} (smallest client), {middle:.1f} (median), {high:.1f} (largest)")
+        say.people(f"signal to noise of one step at the median client: at most {priced.signal_to_noise:.3f}")
+        say.people(f"noise of an averaged step relative to the data, sigma/(q n): {1e6 * priced.relative_noise:.1f}e-6")
+    end = "the privacy budget" if priced.ends == "privacy" else "the round budget"
+    say.people(
+        f"{end} ends the run: {priced.used} local steps in {len(priced.curve)} of {priced.rounds} rounds, epsilon {say.number(priced.epsilon)}"
+    )
+
+
+CATALOGUE: tuple[dict[str, Any], ...] = (
+    {"name": "fedavg", "regime": "synchronous", "paper": "McMahan et al. 2017", "forms": {"plain": False}, "about": "FedAvg, no privacy"},
+    {
+        "name": "dp-sgd",
+        "regime": "synchronous",
+        "paper": "Abadi et al. 2016, McMahan et al. 2017",
+        "forms": {"sound": True},
+        "about": "FedAvg with DP-SGD at every client and a fixed tau",
+    },
+    {
+        "name": "ali-dpfl",
+        "regime": "synchronous",
+        "paper": "Ling, Fu, Wang, Liu and Chen 2023",
+        "forms": {"sound": True, "paper": False},
+        "about": "tau from the closed-form minimum of the convergence bound",
+    },
+    {
+        "name": "als-dpfl",
+        "regime": "synchronous",
+        "paper": "Ling, Fu and Chen 2023",
+        "forms": {"sound": True, "paper": False},
+        "about": "tau by traversing the convergence bound",
+    },
+)
+
+
+def methods(as_json: AsJson = False) -> None:
+    """List every method with its regime, paper and forms, and whether each form is sound."""
+    if as_json:
+        say.machine(CATALOGUE)
+        return
+    rows = [
+        [
+            m["name"],
+            m["regime"],
+            ", ".join(f"{form} ({'private' if sound else 'NOT private'})" for form, sound in m["forms"].items()),
+            m["about"],
+            m["paper"],
+        ]
+        for m in CATALOGUE
+    ]
+    say.table("Methods", ["name", "regime", "forms", "what it does", "paper"], rows)

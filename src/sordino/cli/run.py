@@ -1,0 +1,113 @@
+"""``sordino run``, ``new`` and ``report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sordino.cli import say
+from sordino.errors import StudyError
+
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the study; may be repeated.")]
+AsJson = Annotated[bool, typer.Option("--json", help="End with one JSON object on standard output.")]
+
+
+def run(
+    study: Annotated[Path | None, typer.Argument(help="The study file (TOML).")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with this run folder instead.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder to make; runs/NAME-001 and so on by default.")] = None,
+    change: Set = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train as a study says, and leave a run folder with a report."""
+    if (study is None) == (resume is None):
+        raise StudyError("give either a study file or --resume RUN")
+    if resume is not None and (out is not None or change):
+        raise StudyError("--resume goes on with a run as it was begun: --out and --set do not go with it")
+    from sordino import session
+    from sordino import study as studies
+    from sordino.console import display
+    from sordino.report import write
+
+    progress = _Progress(display, quiet)
+    with progress:
+        if resume is not None:
+            outcome = session.resume(resume, progress.row, progress.begin)
+        else:
+            assert study is not None
+            outcome = session.begin(studies.read(study, change or ()), out, progress.row, progress.begin)
+    page = write(Path(outcome.run))
+    accuracy = "-" if outcome.accuracy is None else f"{100 * outcome.accuracy:.2f} %"
+    say.people(
+        f"{outcome.method}: {outcome.rounds} rounds, {outcome.steps} local steps, accuracy {accuracy},"
+        f" epsilon {say.number(outcome.epsilon)} at delta {say.number(outcome.delta)} ({outcome.accountant}).\n"
+        f"It ended because {outcome.why}.\nReport: {page}"
+    )
+    if as_json:
+        say.machine(outcome)
+
+
+class _Progress:
+    """The live display, opened when the run knows how long it may become."""
+
+    def __init__(self, display: Any, quiet: bool) -> None:
+        self.display, self.quiet = display, quiet
+        self.open: Any = None
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.open is not None:
+            self.open.__exit__(*error)
+
+    def begin(self, about: dict[str, Any]) -> None:
+        """Show the warnings, then the panel."""
+        for warning in about["warnings"]:
+            say.people(f"warning: {warning}")
+        if not self.quiet:
+            self.open = self.display(
+                total_rounds=about["R_s"], budget_epsilon=about["epsilon_budget"], budget_steps=about["R_c"], title=about["name"]
+            ).__enter__()
+
+    def row(self, row: dict[str, Any]) -> None:
+        """One row of the log."""
+        if self.open is not None:
+            self.open.show(row)
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders; several make one page that compares them.")],
+    out: Annotated[Path | None, typer.Option(help="Where to write a comparison.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write report.html again, or one page that compares several runs."""
+    from sordino.report import write, write_comparison
+
+    page = write(runs[0]) if len(runs) == 1 and out is None else write_comparison(runs, out or Path("comparison.html"))
+    say.people(f"Report: {page}")
+    if as_json:
+        say.machine({"report": str(page)})
+
+
+def new(
+    regime: Annotated[str, typer.Argument(help="synchronous")] = "synchronous",
+    out: Annotated[Path | None, typer.Option(help="Write it there instead of to standard output.")] = None,
+) -> None:
+    """Write a study file to begin with."""
+    import sys
+
+    from sordino.template import TEMPLATES
+
+    if regime not in TEMPLATES:
+        raise StudyError(f"regime {regime!r} is not known. Known: {', '.join(TEMPLATES)}")
+    if out is None:
+        sys.stdout.write(TEMPLATES[regime])
+        return
+    if out.exists():
+        raise StudyError(f"{out}: exists already; choose another name")
+    out.write_text(TEMPLATES[regime], encoding="utf-8")
+    say.people(f"Wrote {out}. Next: sordino plan {out}")

@@ -1,0 +1,58 @@
+"""Printing: JSON for machines on standard output, words for people on standard error."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, is_dataclass
+from typing import Any
+
+
+def plain(value: Any) -> Any:
+    """``value`` as JSON can hold it, infinity as "inf"."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(asdict(value))
+    if isinstance(value, float) and math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value
+
+
+def machine(value: Any) -> None:
+    """One JSON value on one line of standard output."""
+    sys.stdout.write(json.dumps(plain(value), allow_nan=False) + "\n")
+    sys.stdout.flush()
+
+
+def people(text: str) -> None:
+    """A line for people."""
+    sys.stderr.write(text + "\n")
+
+
+def table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table for people; columns after the first are numbers and stand to the right."""
+    from rich.console import Console
+    from rich.table import Table
+
+    drawn = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+    for i, name in enumerate(head):
+        drawn.add_column(name, justify="left" if i == 0 else "right", overflow="fold")
+    for row in rows:
+        drawn.add_row(*row)
+    Console(stderr=True, width=None if sys.stderr.isatty() else 120, highlight=False).print(drawn)
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A number for people.
+
+    >>> number(None), number(float("inf")), number(0.53125, 3)
+    ('-', 'inf', '0.531')
+    """
+    if value is None:
+        return "-"
+    return "inf" if math.isinf(value) else f"{value:.{digits}g}"

@@ -1,0 +1,152 @@
+"""What a server and a client say to each other: one tagged union, one codec.
+
+Vectors travel as little-endian float32 with their length; nothing is ever unpickled.
+The simulator hands the same objects over without encoding them.
+
+>>> task = Train(round=1, steps=2, weights=np.zeros(3, np.float32))
+>>> decode(encode(task), dimension=3) == task
+True
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from sordino.errors import RemoteProtocolError
+
+Vector = npt.NDArray[np.float32]
+
+
+class Train(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, eq=False):
+    """Server to client: take ``steps`` local steps from ``weights`` (d,).
+
+    Attributes:
+        round: number of the round, from 1; an answer must quote it.
+        steps: tau.
+        weights: the global model.
+        wants_first: send the first noisy gradient along (it is released anyway).
+        probe: in a paper's literal form only: the client's own last model (d,), against
+            which it is to measure *raw* constants. Booked as not private.
+    """
+
+    round: int
+    steps: int
+    weights: Vector
+    wants_first: bool = False
+    probe: Vector | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return _same(self, other)
+
+
+class Statistics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Numbers computed from the noisy gradients g_1 … g_tau of one client's round.
+
+    They are post-processing of what the ledger has booked, and cost nothing more.
+    Here w_0 is the model received and w' the one at which g_tau was taken.
+
+    Attributes:
+        energy: mean over the steps of ||g||^2.
+        first: ||g_1||^2.
+        change: ||g_tau - g_1||^2.
+        moved: ||w' - w_0||^2.
+        slope_first: <g_1, w' - w_0>.
+        slope_last: <g_tau, w' - w_0>.
+        clipped: noisy fraction of clipped examples, or None where it is not released.
+    """
+
+    energy: float
+    first: float
+    change: float
+    moved: float
+    slope_first: float
+    slope_last: float
+    clipped: float | None = None
+
+
+class Raw(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Constants of the raw data, as a paper's literal form sends them. NOT private.
+
+    Attributes:
+        beta: ||grad F_i(w_i) - grad F_i(w)|| / ||w_i - w|| (the papers' mu and beta).
+        rho: |F_i(w_i) - F_i(w)| / ||w_i - w||.
+        gradient: grad F_i(w), of shape (d,).
+    """
+
+    beta: float
+    rho: float
+    gradient: Vector
+
+
+class Update(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, eq=False):
+    """Client to server: the model after its local steps, and what may be said about them."""
+
+    client: int
+    round: int
+    steps: int
+    weights: Vector
+    statistics: Statistics | None = None
+    first: Vector | None = None
+    raw: Raw | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return _same(self, other)
+
+
+Message = Train | Update
+
+
+def _same(left: msgspec.Struct, right: object) -> bool:
+    return type(left) is type(right) and encode(left) == encode(right)  # type: ignore[arg-type]
+
+
+def _encode_vector(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return np.ascontiguousarray(value, dtype="<f4").tobytes()
+    raise NotImplementedError(f"cannot encode {type(value).__name__}")
+
+
+def _decode_vector(kind: Any, value: Any) -> Any:
+    if not isinstance(value, bytes) or len(value) % 4:
+        raise ValueError("a vector is sent as bytes, four for each number")
+    return np.frombuffer(value, dtype="<f4").astype(np.float32)
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_encode_vector)
+_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message, dec_hook=_decode_vector)
+
+
+def encode(message: Message) -> bytes:
+    """The bytes of a message (MessagePack)."""
+    return _encoder.encode(message)
+
+
+def decode(data: bytes, *, dimension: int) -> Message:
+    """The message in ``data``, with every vector of length ``dimension`` and finite.
+
+    Raises:
+        RemoteProtocolError: for anything else; the caller drops it and goes on.
+    """
+    try:
+        message = _decoder.decode(data)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise RemoteProtocolError(f"a message of {len(data)} bytes could not be read: {error}") from error
+    for name, vector in _vectors(message):
+        if vector.shape != (dimension,):
+            raise RemoteProtocolError(f"{type(message).__name__}.{name} has {vector.size} numbers; the model has {dimension}")
+        if not np.isfinite(vector).all():
+            raise RemoteProtocolError(f"{type(message).__name__}.{name} holds numbers that are not finite")
+    return message
+
+
+def _vectors(message: Message) -> list[tuple[str, Vector]]:
+    named: list[tuple[str, Vector | None]] = [("weights", message.weights)]
+    if isinstance(message, Train):
+        named.append(("probe", message.probe))
+    else:
+        named += [("first", message.first), ("raw.gradient", message.raw.gradient if message.raw else None)]
+    return [(name, vector) for name, vector in named if vector is not None]

@@ -1,0 +1,258 @@
+r"""Rounds: the server asks a cohort, waits, aggregates, and asks the next.
+
+One round, with K the cohort and A those of it whose answers came in time:
+
+    tau     from the method, cut to what the poorest client of K can still pay for
+    w_i     from each i in A, after tau local steps from w
+    Delta   = sum_{i in A} p_i (w_i - w) / sum_{i in A} p_i
+    v       <- momentum v + Delta,       w <- w + v
+    w_avg   <- decay w_avg + (1 - decay) w          (what is evaluated and handed out)
+
+Momentum and averaging touch only what clients released, so they cost no privacy. Sums run in
+float64 in the order of the clients' numbers: who arrives first changes nothing.
+
+A round closes when everybody has answered or, with a deadline, when it passes. What comes
+later is *late*: its noise was released and is booked, but it is not used. A client that never
+answers is *lost*: its steps were booked before it started, and the ledger over-counts. Either
+is not asked again until it is heard from.
+
+The run ends when the rounds are used up, or when no client of a cohort can pay for a step.
+
+Rules: an answer counts if it quotes the open round, comes from a client that was asked and
+has not answered, and took the steps it was given. Anything else is dropped with a row in the
+log, and the state stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from sordino.entropy import Entropy
+from sordino.message import Train, Update, Vector
+from sordino.method.base import Left, SynchronousMethod, Terms
+from sordino.method.estimate import clipped_fraction, signal_to_noise
+from sordino.regime.effect import Arrived, Closed, Effect, Event, Finish, Joined, Log, Send, Wake, Woke
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """Where a synchronous run stands. Vectors are (d,) and never written to.
+
+    Attributes:
+        round: rounds begun; 0 before the first.
+        weights: w, the global model.
+        velocity: v of server momentum.
+        average: w_avg; the weights themselves where decay is 0.
+        steps: local steps given to every client so far.
+        present: clients that are thought to be within reach.
+        memory: the method's own.
+        open: whether a round is under way.
+        tau: local steps of the open round.
+        waiting: clients of the open round that have not answered.
+        cohort: how many were asked in the open round.
+        answers: answers of the open round.
+        models: last model that each client sent, for a paper's literal form only.
+        note: the method's remark on the open round.
+        ended: why the run is over, or None.
+    """
+
+    round: int
+    weights: Vector
+    velocity: Vector
+    average: Vector
+    steps: tuple[int, ...]
+    present: frozenset[int]
+    memory: msgspec.Struct
+    open: bool = False
+    tau: int = 0
+    waiting: frozenset[int] = frozenset()
+    cohort: int = 0
+    answers: tuple[Update, ...] = ()
+    models: tuple[Vector | None, ...] = ()
+    note: str | None = None
+    ended: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synchronous:
+    """The rules of a synchronous run.
+
+    Attributes:
+        method: chooses tau and folds answers.
+        terms: public facts; ``terms.rounds`` is R_s, ``terms.steps`` is R_c.
+        budget: steps that each client can pay for in this run (None: no limit).
+        entropy: where cohorts are drawn from.
+        cohort: clients asked in a round; None asks everybody present.
+        deadline: seconds after which a round closes; None waits for everybody.
+        momentum: of the server, in [0, 1).
+        decay: of the average of global models, in [0, 1).
+    """
+
+    method: SynchronousMethod[Any]
+    terms: Terms
+    budget: tuple[int, ...] | None
+    entropy: Entropy
+    cohort: int | None = None
+    deadline: float | None = None
+    momentum: float = 0.0
+    decay: float = 0.0
+
+    def start(self, weights: Vector) -> State:
+        """Everybody present, nothing asked yet; :meth:`begin` opens the first round."""
+        count = len(self.terms.sizes)
+        return State(
+            round=0,
+            weights=weights,
+            velocity=np.zeros_like(weights),
+            average=weights,
+            steps=(0,) * count,
+            present=frozenset(range(count)),
+            memory=self.method.start(self.terms),
+            models=(None,) * count if self.method.wants.raw else (),
+        )
+
+    def step(self, state: State, event: Event) -> tuple[State, Sequence[Effect]]:
+        """What follows from one event. A finished run stays finished."""
+        if state.ended is not None:
+            return state, ()
+        match event:
+            case Arrived(update):
+                return self._arrived(state, update)
+            case Woke(tag) if state.open and tag == f"round {state.round}":
+                return self._close(state)
+            case Joined(client) if client not in state.present and 0 <= client < len(state.steps):
+                return replace(state, present=state.present | {client}), (Log({"kind": "joined", "client": client}),)
+            case _:
+                return state, ()
+
+    def expects(self, state: State, client: int, round_number: int) -> bool:
+        """Whether an answer of this client for this round would still be used."""
+        return state.ended is None and round_number == state.round and client in state.waiting
+
+    def over(self, state: State) -> bool:
+        """Whether no further round can be opened after the one that was closed."""
+        return state.round >= self.terms.rounds or (bool(state.present) and not self._solvent(state))
+
+    def affordable(self, state: State, client: int) -> int | None:
+        """Steps that a client can still pay for; None without a limit."""
+        return None if self.budget is None else self.budget[client] - state.steps[client]
+
+    def begin(self, state: State) -> tuple[State, Sequence[Effect]]:
+        """Open the next round, or end the run."""
+        if state.round >= self.terms.rounds:
+            return self._finish(state, f"the round budget is used up: {state.round} of {self.terms.rounds} rounds")
+        solvent = self._solvent(state)
+        if state.present and not solvent:
+            spent = max(state.steps)
+            return self._finish(state, f"the privacy budget is used up after {spent} local steps, in round {state.round}")
+        number = state.round + 1
+        chosen = self._draw(solvent, number)
+        left = [self.affordable(state, i) for i in chosen]
+        steps_left = min((n for n in left if n is not None), default=None)
+        share = 1.0 if self.cohort is None else min(self.cohort / len(state.steps), 1.0)
+        remaining = Left(rounds=max(round((self.terms.rounds - state.round) * share), 1), steps=steps_left)
+        choice = self.method.choose(state.memory, self.terms, remaining)
+        tau = choice.tau if steps_left is None else min(choice.tau, steps_left)
+        given = list(state.steps)
+        for i in chosen:
+            given[i] += tau
+        state = replace(
+            state,
+            round=number,
+            open=True,
+            tau=tau,
+            waiting=frozenset(chosen),
+            cohort=len(chosen),
+            answers=(),
+            steps=tuple(given),
+            note=choice.note,
+        )
+        wants = self.method.wants
+        sends = [
+            Send(
+                i,
+                Train(
+                    round=number, steps=tau, weights=state.weights, wants_first=wants.first, probe=state.models[i] if wants.raw else None
+                ),
+            )
+            for i in chosen
+        ]
+        wake = () if self.deadline is None else (Wake(self.deadline, f"round {number}"),)
+        if chosen or wake:
+            return state, (*sends, *wake)
+        return self._finish(state, "no client can be reached, and no deadline is set to wait for one")
+
+    def _solvent(self, state: State) -> list[int]:
+        """Clients within reach that can pay for a step, in ascending order."""
+        return [i for i in sorted(state.present) if (left := self.affordable(state, i)) is None or left > 0]
+
+    def _draw(self, solvent: list[int], number: int) -> list[int]:
+        """The cohort of a round, in ascending order: uniform, without replacement."""
+        if self.cohort is None or len(solvent) <= self.cohort:
+            return solvent
+        drawn = self.entropy.at("cohort", number).choice(len(solvent), size=self.cohort, replace=False)
+        return sorted(solvent[int(j)] for j in drawn)
+
+    def _arrived(self, state: State, update: Update) -> tuple[State, Sequence[Effect]]:
+        if not self.expects(state, update.client, update.round) or update.steps != state.tau:
+            stale = {"kind": "dropped", "round": update.round, "client": update.client, "why": "late, repeated or not asked for"}
+            return state, (Log(stale),)
+        state = replace(state, waiting=state.waiting - {update.client}, answers=(*state.answers, update))
+        return self._close(state) if not state.waiting else (state, ())
+
+    def _close(self, state: State) -> tuple[State, Sequence[Effect]]:
+        """Aggregate what came. The runtime evaluates and saves, then calls :meth:`begin`."""
+        answers = sorted(state.answers, key=lambda a: a.client)
+        weights, velocity, average = self._aggregate(state, answers)
+        memory = self.method.fold(state.memory, self.terms, answers)
+        row = {
+            "kind": "round",
+            "round": state.round,
+            "steps": max(state.steps),
+            "tau": state.tau,
+            "cohort": state.cohort,
+            "answered": len(answers),
+            "missing": state.cohort - len(answers),
+            "clipped": clipped_fraction(answers, self.terms),
+            "snr": signal_to_noise(answers, self.terms),
+            **self.method.observed(memory),
+            "note": state.note,
+        }
+        models = list(state.models)
+        for answer in answers if models else ():
+            models[answer.client] = answer.weights
+        state = replace(
+            state,
+            weights=weights,
+            velocity=velocity,
+            average=average,
+            memory=memory,
+            models=tuple(models),
+            present=state.present - state.waiting,
+            open=False,
+            waiting=frozenset(),
+            answers=(),
+        )
+        return state, (Log(row), Closed(state.round))
+
+    def _aggregate(self, state: State, answers: Sequence[Update]) -> tuple[Vector, Vector, Vector]:
+        """w, v and w_avg after a round."""
+        if not answers:
+            return state.weights, state.velocity, state.average
+        total = sum(self.terms.weights[a.client] for a in answers)
+        mean = np.zeros(state.weights.shape, np.float64)
+        for answer in answers:
+            mean += (self.terms.weights[answer.client] / total) * answer.weights
+        velocity = self.momentum * state.velocity + (mean - state.weights)
+        weights = (state.weights + velocity).astype(np.float32)
+        fresh = self.decay == 0.0 or state.round == 1  # the random start is no model to average in
+        average = weights if fresh else (self.decay * state.average + (1.0 - self.decay) * weights).astype(np.float32)
+        return weights, velocity.astype(np.float32), average
+
+    def _finish(self, state: State, why: str) -> tuple[State, Sequence[Effect]]:
+        return replace(state, ended=why), (Log({"kind": "end", "why": why}), Finish(why))

@@ -1,0 +1,61 @@
+"""Writing files so that a kill or a full disk never leaves half of one."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sordino.errors import SordinoError, StudyError
+
+
+@contextmanager
+def said_clearly(path: Path) -> Iterator[None]:
+    """Turn the operating system's refusals into one message that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise SordinoError(
+                f"{path}: no space left on the disk. Nothing that stood there was lost; free some space and resume"
+            ) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise StudyError(f"{path}: not allowed to write there. Choose another folder with --out") from error
+        raise
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Put ``data`` at ``path``: the old bytes or the new ones, never a mixture, durable on return."""
+    with said_clearly(path):
+        part = path.with_name(path.name + ".part")
+        with part.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+
+
+def to_json(value: Mapping[str, Any], *, indent: int | None = None) -> str:
+    """JSON with infinity as the string "inf" and no NaN.
+
+    >>> to_json({"epsilon": float("inf"), "tau": 2})
+    '{"epsilon": "inf", "tau": 2}'
+    """
+    return json.dumps(_plain(value), indent=indent, allow_nan=False, ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        if math.isnan(value):
+            return None
+        return ("inf" if value > 0 else "-inf") if math.isinf(value) else value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,54 @@
+"""What a run leaves on disk while it goes on: the log, one row a line, and checkpoints."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from sordino.runtime import checkpoint
+from sordino.runtime.files import said_clearly, to_json
+from sordino.runtime.simulate import Moment
+
+LOG = "rounds.jsonl"
+CHECKPOINTS = "checkpoints"
+
+
+class Recorder:
+    """Appends rows to ``rounds.jsonl`` and saves a checkpoint every so many rounds.
+
+    The log is flushed to the disk before a checkpoint that counts its bytes.
+    """
+
+    def __init__(self, folder: Path, *, length: int, every: int, show: Callable[[dict[str, Any]], None]) -> None:
+        self.folder, self.every, self.show = folder, every, show
+        with said_clearly(folder / LOG):
+            self.file = (folder / LOG).open("ab")
+            self.file.truncate(length)
+            self.file.seek(length)
+        (folder / CHECKPOINTS).mkdir(exist_ok=True)
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        with said_clearly(self.folder / LOG):
+            self.file.close()
+
+    def row(self, row: dict[str, Any]) -> None:
+        """Append one row and show it."""
+        with said_clearly(self.folder / LOG):
+            self.file.write(to_json(row).encode() + b"\n")
+            self.file.flush()
+        self.show(row)
+
+    def save(self, moment: Moment) -> None:
+        """Save a checkpoint where one is due, and always at the end."""
+        if moment.state.ended is None and moment.state.round % self.every:
+            return
+        with said_clearly(self.folder / LOG):
+            self.file.flush()
+            os.fsync(self.file.fileno())
+        checkpoint.write(self.folder / CHECKPOINTS, checkpoint.Saved(moment, self.file.tell()))

@@ -1,0 +1,244 @@
+r"""The simulator: a heap of events, a virtual clock, and one place where privacy is charged.
+
+``Simulation.run`` carries out what the regime asks for:
+
+* ``Send``  — charge the cohort's tasks in one durable transaction, *then* let each client
+  work, and put its answer on the heap at now + latency;
+* ``Wake``  — put the alarm on the heap;
+* ``Closed`` — evaluate, write the row, save a checkpoint, begin the next round.
+
+A client's work is done when its answer is due, and not at all if the regime would drop the
+answer anyway: the charge stands, the arithmetic is saved. A simulated client that drops out
+learns of it the same way: charged, never answered.
+
+Killed anywhere, a run resumes from its last checkpoint. Rounds after it are played again
+with the same addresses of randomness, so they release the same bytes; the ledger knows
+their charges by key and books them once. Where the environment differs (another version of
+torch, another device) the bytes may differ, and the charges are booked again: ``lineage``
+is part of each key.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from sordino.entropy import Entropy
+from sordino.errors import BudgetExceeded
+from sordino.learning.client import Client
+from sordino.message import Train, Vector
+from sordino.privacy import Budget, Charge, Receipt, Vault
+from sordino.regime.effect import Arrived, Closed, Effect, Event, Finish, Joined, Log, Send, Wake, Woke
+from sordino.regime.synchronous import State, Synchronous
+from sordino.runtime.latency import Churn, Latency
+
+Row = dict[str, Any]
+
+
+class Watcher(Protocol):
+    """What a run tells while it goes on; written to by the simulation only."""
+
+    def row(self, row: Row) -> None:
+        """A finished row for the log."""
+        ...
+
+    def save(self, moment: Moment) -> None:
+        """A point from which the run may be resumed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A task that a client works on; its answer is due at the time it stands at in the heap."""
+
+    client: int
+    task: Train
+    receipts: tuple[Receipt, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moment:
+    """A simulation between two rounds.
+
+    Attributes:
+        state: of the regime.
+        time: virtual seconds.
+        away: rounds at which absent clients come back.
+        late: answers still on their way, of rounds that are closed: (time, client, round).
+        epsilon: highest so far, over all clients.
+    """
+
+    state: State
+    time: float = 0.0
+    away: Mapping[int, int] = field(default_factory=dict)
+    late: tuple[tuple[float, int, int], ...] = ()
+    epsilon: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Simulation:
+    """A synchronous federation on one machine.
+
+    Attributes:
+        regime: the rules.
+        clients: in the order of their numbers.
+        vault: where charges go; ``units`` names each client in it.
+        budget: what a client may spend in all.
+        units: ledger unit of each client.
+        latency, churn: the virtual world.
+        entropy: root of its randomness.
+        evaluate: of a model, the numbers for a row; slow, so only where ``due`` says so.
+        method: the method's name, for the ledger.
+        lineage: run and environment, part of every charge's key.
+    """
+
+    regime: Synchronous
+    clients: Sequence[Client]
+    vault: Vault
+    budget: Budget
+    units: Sequence[str]
+    latency: Latency
+    churn: Churn
+    entropy: Entropy
+    evaluate: Callable[[Vector], Mapping[str, float]]
+    due: Callable[[int], bool]
+    method: str
+    lineage: str
+
+    def run(self, moment: Moment, watcher: Watcher) -> Moment:
+        """Play from ``moment`` to the end of the run.
+
+        Raises:
+            BudgetExceeded: if somebody else spent this data's budget meanwhile. What was
+                released until then is saved.
+        """
+        play = _Play(self, moment, watcher)
+        play.open()
+        while play.heap:
+            play.next()
+        return play.moment()
+
+
+class _Play:
+    """The moving parts of one call of ``run``."""
+
+    def __init__(self, world: Simulation, moment: Moment, watcher: Watcher) -> None:
+        self.world, self.watcher = world, watcher
+        self.state, self.time, self.epsilon = moment.state, moment.time, moment.epsilon
+        self.away = dict(moment.away)
+        self.heap: list[tuple[float, int, Due | Wake | tuple[int, int]]] = []
+        self.count = 0
+        for time, client, round_number in moment.late:
+            self.push(time, (client, round_number))
+
+    def push(self, time: float, item: Due | Wake | tuple[int, int]) -> None:
+        self.count += 1  # first in, first out among equal times
+        heapq.heappush(self.heap, (time, self.count, item))
+
+    def moment(self) -> Moment:
+        late = tuple(self.pending())
+        return Moment(state=self.state, time=self.time, away=dict(self.away), late=late, epsilon=self.epsilon)
+
+    def pending(self) -> Iterator[tuple[float, int, int]]:
+        for time, _, item in sorted(self.heap, key=lambda entry: entry[:2]):
+            if isinstance(item, Due):
+                yield time, item.client, item.task.round
+            elif isinstance(item, tuple):
+                yield time, *item
+
+    def open(self) -> None:
+        """Let those come back whose time it is, then open the next round."""
+        for client, back in sorted(self.away.items()):
+            if back <= self.state.round + 1:
+                del self.away[client]
+                self.tell(Joined(client))
+        self.state, effects = self.world.regime.begin(self.state)
+        self.carry_out(effects)
+
+    def tell(self, event: Event) -> None:
+        self.state, effects = self.world.regime.step(self.state, event)
+        self.carry_out(effects)
+
+    def next(self) -> None:
+        self.time, _, item = heapq.heappop(self.heap)
+        match item:
+            case Wake(_, tag):
+                self.tell(Woke(tag))
+            case Due(client, task, receipts) if self.world.regime.expects(self.state, client, task.round):
+                self.tell(Arrived(self.world.clients[client].answer(task, receipts)))
+            case Due(client, task, _):
+                self.late(client, task.round)
+            case (client, round_number):
+                self.late(client, round_number)
+
+    def late(self, client: int, round_number: int) -> None:
+        if self.state.ended is None:
+            row: Row = {"kind": "late", "round": round_number, "client": client, "released": True, "time": self.time}
+            self.watcher.row(row)
+            self.tell(Joined(client))  # heard from again
+
+    def carry_out(self, effects: Sequence[Effect]) -> None:
+        sends = [effect for effect in effects if isinstance(effect, Send)]
+        self.dispatch(sends)
+        closed, log = None, None
+        for effect in effects:
+            match effect:
+                case Wake(after, _):
+                    self.push(self.time + after, effect)
+                case Log(row) if row["kind"] == "round":
+                    log = dict(row)
+                case Log(row):
+                    self.watcher.row({**row, "time": self.time})
+                case Closed(number):
+                    closed = number
+                case Finish() | Send():
+                    pass
+        if any(isinstance(effect, Finish) for effect in effects):
+            self.heap.clear()
+            self.watcher.save(self.moment())
+        if closed is not None and log is not None:
+            wanted = self.world.due(closed) or self.world.regime.over(self.state)
+            seen = self.world.evaluate(self.state.average) if wanted else {}
+            self.watcher.row({**log, "epsilon": self.epsilon, "time": self.time, **seen})
+            self.watcher.save(self.moment())
+            self.open()
+
+    def dispatch(self, sends: Sequence[Send]) -> None:
+        """Charge all of them durably, then put each on its way."""
+        if not sends:
+            return
+        world = self.world
+        charges, owners = [], []
+        for send in sends:
+            for part, (event, count) in enumerate(world.clients[send.client].price(send.task)):
+                owners.append(send.client)
+                charges.append(
+                    Charge(
+                        unit=world.units[send.client],
+                        event=event,
+                        count=count,
+                        why="local steps" if part == 0 else "raw constants",
+                        method=world.method,
+                        round=send.task.round,
+                        key=f"{world.lineage}/round {send.task.round}/client {send.client}/{part}",
+                    )
+                )
+        try:
+            receipts = world.vault.charge(charges, world.budget)
+        except BudgetExceeded as refusal:
+            self.watcher.row({"kind": "refused", "round": self.state.round, "time": self.time, "why": str(refusal)})
+            raise
+        paid: dict[int, list[Receipt]] = {}
+        for owner, receipt in zip(owners, receipts, strict=True):
+            paid.setdefault(owner, []).append(receipt)
+        for send in sends:
+            self.epsilon = max(self.epsilon, world.vault.epsilon(world.units[send.client], world.budget.delta, world.budget.accountant))
+            away = world.churn.away(world.entropy, send.client, send.task.round)
+            if away:
+                self.away[send.client] = send.task.round + away
+                self.watcher.row({"kind": "lost", "round": send.task.round, "client": send.client, "released": False, "time": self.time})
+                continue
+            wait = world.latency.draw(world.entropy, send.client, send.task.round, send.task.steps)
+            self.push(self.time + wait, Due(send.client, send.task, tuple(paid[send.client])))

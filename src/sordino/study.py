@@ -1,0 +1,398 @@
+"""The study file: everything that a run depends on, frozen, complete, with nothing hidden.
+
+TOML in, one :class:`Study` out; all mistakes are reported at once, each with its place, its
+value and a remedy. Unknown keys are mistakes. ``unit``, ``epsilon`` and ``delta`` have no
+default: whoever runs a study says what is protected, or that nothing is.
+
+What stands under ``[execution]`` cannot change privacy or the meaning of results, so a
+reviewer may skip it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import tomllib
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from sordino.errors import StudyError
+
+
+class Section(BaseModel):
+    """A table of the study file: frozen, and closed to unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=True)
+
+
+def _infinite(value: object) -> object:
+    return math.inf if isinstance(value, str) and value.lower() in ("inf", "infinity") else value
+
+
+Epsilon = Annotated[float, BeforeValidator(_infinite), Field(gt=0)]
+
+
+class IidPartition(Section):
+    """Every example to a client at random, sizes equal to within one."""
+
+    kind: Literal["iid"]
+
+
+class DirichletPartition(Section):
+    """Label proportions from Dirichlet(beta); small beta, uneven clients."""
+
+    kind: Literal["dirichlet"]
+    beta: float = Field(gt=0)
+    minimum: int = Field(10, ge=1)
+
+
+class ShardsPartition(Section):
+    """Sorted by label and cut into fragments, so many to each client."""
+
+    kind: Literal["shards"]
+    fragments: int = Field(400, ge=1)
+    each: int = Field(40, ge=1)
+
+
+class ColumnPartition(Section):
+    """A file's own client column."""
+
+    kind: Literal["column"]
+
+
+Partition = Annotated[IidPartition | DirichletPartition | ShardsPartition | ColumnPartition, Field(discriminator="kind")]
+
+
+class Data(Section):
+    """Where examples come from and how they are divided among clients."""
+
+    name: str | None = None
+    file: Path | None = None
+    test_file: Path | None = None
+    label: str = "label"
+    client_column: str | None = None
+    clients: int = Field(10, ge=1)
+    partition: Partition = IidPartition(kind="iid")
+    validation: int = Field(0, ge=0, description="training examples set aside, before partitioning, to choose by; treated as public")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Data:
+        if (self.name is None) == (self.file is None):
+            raise ValueError("give either name (a known data set) or file (your own npz, csv or parquet)")
+        if self.partition.kind == "column" and not self.client_column:
+            raise ValueError("partition kind 'column' needs client_column, the name of the column that says whose an example is")
+        return self
+
+
+class Model(Section):
+    """A model by name, or ``package.module:factory``."""
+
+    name: str
+
+
+class Common(Section):
+    """What every synchronous method has.
+
+    ``momentum`` (of the server) and ``average`` (decay of the averaged global models) are
+    post-processing and cost no privacy.
+    """
+
+    learning_rate: float = Field(0.5, gt=0, allow_inf_nan=False)
+    weights: Literal["size", "equal"] = "size"
+    momentum: float = Field(0.0, ge=0, lt=1)
+    average: float = Field(0.0, ge=0, lt=1)
+
+
+class FedAvg(Common):
+    """FedAvg without privacy."""
+
+    name: Literal["fedavg"]
+    tau: int = Field(1, ge=1)
+
+
+class DpSgd(Common):
+    """FedAvg with DP-SGD and a fixed tau."""
+
+    name: Literal["dp-sgd"]
+    tau: int = Field(1, ge=1)
+
+
+class AliDpfl(Common):
+    """ALI-DPFL."""
+
+    name: Literal["ali-dpfl"]
+    form: Literal["sound", "paper"] = "sound"
+    gamma: float = Field(10.0, ge=0, allow_inf_nan=False)
+    batch_bound: Literal["min", "weighted"] = "weighted"
+    floor: Literal["pace", "none"] = "pace"
+    tau_rule: Literal["eq11", "eq9"] = "eq11"
+
+
+class AlsDpfl(Common):
+    """ALS-DPFL."""
+
+    name: Literal["als-dpfl"]
+    form: Literal["sound", "paper"] = "sound"
+    phi: float = Field(4.0, gt=0, allow_inf_nan=False)
+    lambda_: float = Field(0.5, gt=0, lt=1, alias="lambda")
+
+
+Method = Annotated[FedAvg | DpSgd | AliDpfl | AlsDpfl, Field(discriminator="name")]
+
+
+class Privacy(Section):
+    """What is protected, how well, and at what noise.
+
+    ``ledger`` is "run" for a ledger of this run alone, or a folder that keeps one ledger for
+    each client's data and outlives runs. ``clipped_fraction`` releases how many examples were
+    clipped, inside the same noise multiplier.
+    """
+
+    unit: Literal["sample", "client", "none"]
+    epsilon: Epsilon | None = None
+    delta: float | None = Field(None, gt=0, lt=1)
+    clip: float = Field(1.0, gt=0, allow_inf_nan=False)
+    noise_multiplier: float | None = Field(None, allow_inf_nan=False)
+    sampling_rate: float = Field(gt=0, le=1)
+    accountant: Literal["pld", "rdp", "rdp-classic"] = "pld"
+    ledger: str = "run"
+    clipped_fraction: bool = True
+
+    @model_validator(mode="after")
+    def _spelled_out(self) -> Privacy:
+        if self.unit == "none":
+            if self.epsilon is not None and not math.isinf(self.epsilon):
+                raise ValueError(f"unit 'none' promises nothing, so epsilon must be left out or 'inf'; got {self.epsilon}")
+            return self
+        missing = [name for name in ("epsilon", "delta") if getattr(self, name) is None]
+        if missing:
+            raise ValueError(f"unit '{self.unit}' needs {' and '.join(missing)}: there is no default for what is promised")
+        if self.noise_multiplier is not None and self.noise_multiplier <= 0:
+            raise ValueError(
+                f"noise_multiplier must be positive for a finite epsilon; got {self.noise_multiplier}."
+                " Leave it out to have it calibrated, or set unit = 'none'"
+            )
+        return self
+
+
+class Budget(Section):
+    """How long a run may go on.
+
+    ``rounds`` is R_s. ``steps`` is the R_c that noise is calibrated for where an adaptive
+    method leaves noise_multiplier out; twice the rounds unless given.
+    """
+
+    rounds: int = Field(ge=1)
+    steps: int | None = Field(None, ge=1)
+
+
+class Participation(Section):
+    """Who takes part in a round, and how long the server waits (virtual seconds)."""
+
+    cohort: int | None = Field(None, ge=1)
+    deadline: float | None = Field(None, gt=0)
+
+
+class Latency(Section):
+    """Seconds that clients take; see :mod:`sordino.runtime.latency`."""
+
+    kind: Literal["constant", "exponential", "lognormal", "pareto"] = "constant"
+    typical: float = Field(1.0, ge=0)
+    shape: float = Field(0.5, gt=0)
+    step: float = Field(0.0, ge=0)
+    spread: float = Field(0.0, ge=0)
+
+
+class World(Section):
+    """The simulated world: latency, drop-out and return."""
+
+    latency: Latency = Latency()
+    dropout: float = Field(0.0, ge=0, le=1)
+    rejoin: float = Field(0.5, gt=0, le=1)
+
+
+class Execution(Section):
+    """What cannot change privacy or the meaning of results."""
+
+    device: str = "auto"
+    threads: int = Field(1, ge=1)
+    evaluate_every: int = Field(1, ge=1)
+    checkpoint_every: int = Field(10, ge=1)
+
+
+class Study(Section):
+    """A complete study."""
+
+    name: str = Field(min_length=1, max_length=200)
+    seed: int = 0
+    data: Data
+    model: Model
+    method: Method
+    privacy: Privacy
+    budget: Budget
+    participation: Participation = Participation()
+    world: World = World()
+    execution: Execution = Execution()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Study:
+        private = self.method.name != "fedavg"
+        if private and self.privacy.unit == "none":
+            raise ValueError(
+                f"method '{self.method.name}' adds noise, so privacy.unit must be 'sample'; for no privacy use method 'fedavg'"
+            )
+        if not private and self.privacy.unit != "none":
+            raise ValueError("method 'fedavg' adds no noise and promises nothing: set privacy.unit = 'none', or use method 'dp-sgd'")
+        if self.privacy.unit == "client":
+            raise ValueError(f"method '{self.method.name}' protects single examples: privacy.unit must be 'sample'; got 'client'")
+        if self.participation.cohort is not None and self.participation.cohort > self.data.clients:
+            raise ValueError(f"participation.cohort is {self.participation.cohort}, but there are {self.data.clients} clients")
+        if self.world.dropout > 0 and self.participation.deadline is None:
+            raise ValueError("world.dropout needs participation.deadline: without one the server would wait forever for who is gone")
+        return self
+
+    @property
+    def form(self) -> str:
+        """ "sound", or "paper" for a paper's literal form."""
+        return getattr(self.method, "form", "sound")
+
+
+def parse(table: Mapping[str, Any], *, source: str) -> Study:
+    """The study in a table, all mistakes at once.
+
+    Raises:
+        StudyError: names each place, value and remedy.
+    """
+    try:
+        return Study.model_validate(table)
+    except ValidationError as error:
+        lines = [_explain(problem, table) for problem in error.errors()]
+        raise StudyError("\n".join(f"{source}: {line}" for line in dict.fromkeys(lines))) from None
+
+
+def read(path: Path, changes: Sequence[str] = ()) -> Study:
+    """The study in a file, with ``key=value`` changes applied.
+
+    Raises:
+        StudyError: if the file is missing, is no TOML, or is no study.
+    """
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise StudyError(f"{path}: there is no such study file. `sordino new synchronous > study.toml` writes one to begin with") from None
+    except IsADirectoryError:
+        raise StudyError(f"{path}: this is a folder; give the study file in it") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise StudyError(f"{path}: not a TOML file: {error}") from None
+    for change in changes:
+        table = _changed(table, change)
+    return parse(table, source=str(path))
+
+
+def _changed(table: dict[str, Any], change: str) -> dict[str, Any]:
+    key, equals, text = change.partition("=")
+    if not equals or not key.strip():
+        raise StudyError(f"--set {change}: write it as section.key=value, for example --set privacy.epsilon=4")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()  # a bare word is a string: --set model.name=mlp
+    *path, last = key.strip().split(".")
+    copy = dict(table)
+    inner = copy
+    for part in path:
+        below = inner.get(part, {})
+        if not isinstance(below, dict):
+            raise StudyError(f"--set {change}: '{part}' is a value, not a section")
+        inner[part] = dict(below)
+        inner = inner[part]
+    inner[last] = value
+    return copy
+
+
+def write(study: Study) -> str:
+    """The study as TOML, every value spelled out but those that are not set."""
+    top, tables = [], []
+    for key, value in study.model_dump(mode="json", by_alias=True, exclude_none=True).items():
+        if isinstance(value, dict):
+            tables.append(f"[{key}]\n" + "".join(f"{k} = {_toml(v)}\n" for k, v in value.items()))
+        else:
+            top.append(f"{key} = {_toml(value)}\n")
+    return "".join(top) + "\n" + "\n".join(tables)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return '"' + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in escaped) + '"'
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items()) + " }"
+    return repr(value)
+
+
+def _explain(problem: Mapping[str, Any], table: Mapping[str, Any]) -> str:
+    place = [part for part in problem["loc"] if not _is_tag(part)]
+    name = ".".join(str(part) for part in place) or "study"
+    kind, value = problem["type"], problem.get("input")
+    if kind == "extra_forbidden":
+        return f"{name} is not a key of a study{_did_you_mean(str(place[-1]), _keys(problem['loc'][:-1], table))}"
+    if kind == "missing":
+        return f"{name} is missing"
+    if kind in ("union_tag_invalid", "literal_error"):
+        allowed = str(problem.get("ctx", {}).get("expected_tags") or problem.get("ctx", {}).get("expected"))
+        words = [word.strip(" '\"") for word in allowed.replace(" or ", ",").split(",")]
+        given = value
+        if kind == "union_tag_invalid":
+            name, given = f"{name}.{str(problem['ctx']['discriminator']).strip(chr(39))}", problem["ctx"]["tag"]
+        return f"{name} = {given!r} is not known{_did_you_mean(str(given), words)}. Known: {', '.join(words)}"
+    if kind == "union_tag_not_found":
+        return f"{name}.{str(problem['ctx']['discriminator']).strip(chr(39))} is missing: it says which kind this is"
+    message = problem["msg"].removeprefix("Value error, ")
+    shown = "" if kind == "value_error" or isinstance(value, dict) else f"; got {value!r}"
+    return f"{name}: {message[0].lower()}{message[1:]}{shown}"
+
+
+_TAGS = {"iid", "dirichlet", "shards", "column", "fedavg", "dp-sgd", "ali-dpfl", "als-dpfl"}
+
+
+def _is_tag(part: object) -> bool:
+    return part in _TAGS  # pydantic puts the chosen kind of a union into the place; no key has such a name but "column"
+
+
+def _did_you_mean(word: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def _keys(location: Sequence[object], table: Mapping[str, Any]) -> list[str]:
+    """The keys that a section at this place may have."""
+    section: type[Section] = Study
+    for part in location:
+        field = section.model_fields.get(str(part))
+        options = _sections(field.annotation) if field is not None else [s for s in _all_kinds() if part in _tags_of(s)]
+        if not options:
+            return []
+        section = options[0]
+    return [field.alias or name for name, field in section.model_fields.items()]
+
+
+def _sections(annotation: Any) -> list[type[Section]]:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return [annotation]
+    if get_origin(annotation) in (Union, types.UnionType, Annotated):
+        return [section for part in get_args(annotation) for section in _sections(part)]
+    return []
+
+
+def _all_kinds() -> list[type[Section]]:
+    return [IidPartition, DirichletPartition, ShardsPartition, ColumnPartition, FedAvg, DpSgd, AliDpfl, AlsDpfl]
+
+
+def _tags_of(section: type[Section]) -> tuple[Any, ...]:
+    return tuple(tag for key in ("kind", "name") if key in section.model_fields for tag in get_args(section.model_fields[key].annotation))

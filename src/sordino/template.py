@@ -1,0 +1,37 @@
+"""Study files to begin with, one for each regime."""
+
+SYNCHRONOUS = """\
+name = "ALI-DPFL on digits"
+seed = 0                        # of the simulation; in a simulation the noise comes from it, too
+
+[data]
+name = "digits"                 # digits (always there), fashion-mnist, mnist, cifar10, usps, or: file = "mine.csv"
+clients = 10
+partition = { kind = "dirichlet", beta = 0.5 }   # iid | dirichlet | shards | column
+validation = 0                  # training examples set aside to choose by; treated as public
+
+[model]
+name = "mlp"                    # logistic, svm, mlp, cnn, cnn-large, cifar-cnn, or "package.module:factory"
+
+[method]
+name = "ali-dpfl"               # fedavg, dp-sgd, ali-dpfl, als-dpfl; `sordino methods` tells more
+learning_rate = 0.5
+average = 0.0                   # decay of an average of the global models; costs no privacy
+momentum = 0.0                  # of the server; costs no privacy
+
+[privacy]
+unit = "sample"                 # what is protected: sample, or none
+epsilon = 4.0
+delta = 1e-3                    # below one over the smallest client's examples
+clip = 1.0
+sampling_rate = 0.2             # `sordino plan STUDY --advise` weighs it
+# noise_multiplier = 2.0        # left out: calibrated from epsilon and the planned steps
+accountant = "pld"              # pld, rdp, rdp-classic
+ledger = "run"                  # or a folder that keeps one ledger for each client's data, over runs
+
+[budget]
+rounds = 20                     # R_s
+steps = 40                      # R_c, which noise is calibrated for
+"""
+
+TEMPLATES = {"synchronous": SYNCHRONOUS}
