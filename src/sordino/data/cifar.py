@@ -64,7 +64,9 @@ def _members(path: Path, names: tuple[str, ...], records: int) -> Iterator[tuple
                     raise source.damaged(f"expected {name} to have at most {most} bytes", f"it has {member.size}")
                 content = archive.extractfile(member)
                 yield name, f"{path}: {name}", content.read() if content else b""
-    except tarfile.TarError as error:
+    except DataError:
+        raise
+    except Exception as error:  # tarfile has its own errors, and damaged headers bring others
         raise source.damaged("expected a tar archive of batches", str(error)) from error
     source.drain()
 

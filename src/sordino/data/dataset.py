@@ -152,6 +152,6 @@ def refuse_non_finite(x: npt.NDArray[np.float32], place: str, columns: Sequence[
         row, *rest = (int(i) for i in np.argwhere(~good)[0])
         column = columns[rest[0]] if columns and len(rest) == 1 else ", ".join(map(str, rest))
         raise DataError(
-            f"{place}: row {start + row}, column {column} is {block[(row, *rest)]}; every feature must be a finite number. "
+            f"{place}: row {start + row} (the first is 0), column {column} is {block[(row, *rest)]}; every feature must be finite. "
             "Drop the row, or fill the gap with a constant that does not depend on the data"
         )

@@ -102,7 +102,9 @@ _ANSWERS: dict[tuple[str, str], object] = {
 }
 
 
-class _Reader(pickle.Unpickler):
+# The interpreter written in Python, not the faster one in C: a damaged memo index makes the latter
+# allocate and touch up to 64 GB, which ends the process instead of raising. A batch takes some 50 ms.
+class _Reader(pickle._Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         answer = _ANSWERS.get((module, name))
         if answer is None:

@@ -11,7 +11,8 @@ and when nothing is there says so once, with every place and every way to get th
 :func:`fetch` is the separate, deliberate step that downloads. A file is checked while it
 arrives and takes its name only when it is whole and right; nothing half-written is left.
 
-Checksums are those that the publishers or torchvision state (MD5), and SHA-256 for
+Checksums are those that the publishers or torchvision state (MD5, which still resists a
+forged file for a given sum; the connection is authenticated besides), and SHA-256 for
 Fashion-MNIST. Debian's package holds the same Fashion-MNIST recompressed without the
 original names in the gzip headers, hence other sums; putting these names and times back
 gives the published sums, which is how the equality was established.
@@ -25,9 +26,10 @@ import http.client
 import os
 import tempfile
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from sordino.data import cifar
 from sordino.errors import DataError
@@ -80,65 +82,67 @@ def _remotes(base: str, sums: dict[str, str]) -> tuple[Remote, ...]:
     return tuple(Remote(name, base + name, checksum) for name, checksum in sums.items())
 
 
-PUBLISHED: dict[str, Published] = {
-    p.name: p
-    for p in (
-        Published(
-            "fashion-mnist",
-            ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
-            (_IDX,),
-            (".gz", ""),
-            _remotes(
-                "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
-                {
-                    "train-images-idx3-ubyte.gz": "sha256:3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-                    "train-labels-idx1-ubyte.gz": "sha256:a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-                    "t10k-images-idx3-ubyte.gz": "sha256:346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-                    "t10k-labels-idx1-ubyte.gz": "sha256:67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-                },
+PUBLISHED: Mapping[str, Published] = MappingProxyType(
+    {
+        p.name: p
+        for p in (
+            Published(
+                "fashion-mnist",
+                ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
+                (_IDX,),
+                (".gz", ""),
+                _remotes(
+                    "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+                    {
+                        "train-images-idx3-ubyte.gz": "sha256:3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+                        "train-labels-idx1-ubyte.gz": "sha256:a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+                        "t10k-images-idx3-ubyte.gz": "sha256:346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+                        "t10k-labels-idx1-ubyte.gz": "sha256:67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+                    },
+                ),
+                "dataset-fashion-mnist",
             ),
-            "dataset-fashion-mnist",
-        ),
-        Published(
-            "mnist",
-            _DIGITS,
-            (_IDX,),
-            (".gz", ""),
-            _remotes(
-                "https://ossci-datasets.s3.amazonaws.com/mnist/",
-                {
-                    "train-images-idx3-ubyte.gz": "md5:f68b3c2dcbeaaa9fbdd348bbdeb94873",
-                    "train-labels-idx1-ubyte.gz": "md5:d53e105ee54ea40749a09fcbcd1e9432",
-                    "t10k-images-idx3-ubyte.gz": "md5:9fb629c4189551a2d022fa330f9573f3",
-                    "t10k-labels-idx1-ubyte.gz": "md5:ec29112dd5afa0611ce80d1b7f02629c",
-                },
+            Published(
+                "mnist",
+                _DIGITS,
+                (_IDX,),
+                (".gz", ""),
+                _remotes(
+                    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+                    {
+                        "train-images-idx3-ubyte.gz": "md5:f68b3c2dcbeaaa9fbdd348bbdeb94873",
+                        "train-labels-idx1-ubyte.gz": "md5:d53e105ee54ea40749a09fcbcd1e9432",
+                        "t10k-images-idx3-ubyte.gz": "md5:9fb629c4189551a2d022fa330f9573f3",
+                        "t10k-labels-idx1-ubyte.gz": "md5:ec29112dd5afa0611ce80d1b7f02629c",
+                    },
+                ),
             ),
-        ),
-        Published(
-            "cifar10",
-            ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
-            (
-                ("cifar-10-binary.tar.gz",),
-                ("cifar-10-python.tar.gz",),
-                cifar.BINARY,
-                cifar.PYTHON,
-                tuple(f"cifar-10-batches-bin/{n}" for n in cifar.BINARY),
-                tuple(f"cifar-10-batches-py/{n}" for n in cifar.PYTHON),
+            Published(
+                "cifar10",
+                ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+                (
+                    ("cifar-10-binary.tar.gz",),
+                    ("cifar-10-python.tar.gz",),
+                    cifar.BINARY,
+                    cifar.PYTHON,
+                    tuple(f"cifar-10-batches-bin/{n}" for n in cifar.BINARY),
+                    tuple(f"cifar-10-batches-py/{n}" for n in cifar.PYTHON),
+                ),
+                remote=_remotes("https://www.cs.toronto.edu/~kriz/", {"cifar-10-binary.tar.gz": "md5:c32a1d4ab5d03f1284b67883e8d87530"}),
             ),
-            remote=_remotes("https://www.cs.toronto.edu/~kriz/", {"cifar-10-binary.tar.gz": "md5:c32a1d4ab5d03f1284b67883e8d87530"}),
-        ),
-        Published(
-            "usps",
-            _DIGITS,
-            (("usps", "usps.t"),),
-            (".bz2", ""),
-            _remotes(
-                "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass/",
-                {"usps.bz2": "md5:ec16c51db3855ca6c91edd34d0e9b197", "usps.t.bz2": "md5:8ea070ee2aca1ac39742fdd1ef5ed118"},
+            Published(
+                "usps",
+                _DIGITS,
+                (("usps", "usps.t"),),
+                (".bz2", ""),
+                _remotes(
+                    "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass/",
+                    {"usps.bz2": "md5:ec16c51db3855ca6c91edd34d0e9b197", "usps.t.bz2": "md5:8ea070ee2aca1ac39742fdd1ef5ed118"},
+                ),
             ),
-        ),
-    )
-}
+        )
+    }
+)
 
 
 def cache_folder() -> Path:
@@ -151,7 +155,7 @@ def cache_folder() -> Path:
 def places(name: str) -> tuple[Path, ...]:
     """The folders in which ``name`` is looked for, first to last."""
     own = os.environ.get("SORDINO_DATA", "")
-    return (*((Path(own) / name,) if own else ()), cache_folder() / name, _SYSTEM / name)
+    return (*((Path(own).expanduser() / name,) if own else ()), cache_folder() / name, _SYSTEM / name)
 
 
 def pick(folder: Path, name: str, endings: tuple[str, ...] = ("",)) -> Path | None:
@@ -243,6 +247,7 @@ def _download(remote: Remote, path: Path) -> None:
             raise DataError(
                 f"data fetch: {remote.url} is not the published file: expected {remote.checksum}, found {found}; nothing was kept"
             )
+        os.chmod(temporary, 0o644)  # a data folder may be shared; temporary files are their owner's alone
         os.replace(temporary, path)
     finally:
         with contextlib.suppress(FileNotFoundError):

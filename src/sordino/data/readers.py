@@ -135,9 +135,9 @@ def _own(
 
 
 def _read(file: Path, label: str, client_column: str | None, scale: Scale | None) -> tuple[Raw, Raw | None]:
-    if file.suffix not in SUFFIXES:
+    if file.suffix.lower() not in SUFFIXES:
         raise DataError(f"{file}: its kind is told by its ending, which must be one of {', '.join(SUFFIXES)}")
-    if file.suffix == ".npz":
+    if file.suffix.lower() == ".npz":
         return read_npz(file, scale)
     return read_table(file, label, client_column, scale), None
 

@@ -27,7 +27,8 @@ AGAIN = "The file is damaged or incomplete: get it again"
 _PIECE = 1 << 16
 _GZIP = b"\x1f\x8b"
 _BZIP2 = b"BZh"
-_GZIP_EXPANDS = 1100
+_GZIP_EXPANDS = 1_100
+_BZIP2_EXPANDS = 25_000
 
 
 class _Expander(Protocol):
@@ -119,7 +120,7 @@ class Source:
             self.expands = _GZIP_EXPANDS
             return self._expanded(_gzip_member, "gzip")
         if head.startswith(_BZIP2):
-            self.expands = _GZIP_EXPANDS
+            self.expands = _BZIP2_EXPANDS
             return self._expanded(bz2.BZ2Decompressor, "bzip2")
         return self._stored()
 

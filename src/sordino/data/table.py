@@ -87,8 +87,8 @@ def read_npz(path: Path, scale: Scale | None = None) -> tuple[Raw, Raw | None]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: no such file") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
     except Exception as error:  # zip, zlib and header parsers each have their own errors for damaged bytes
         raise DataError(
             f"{path}: expected an npz archive of plain arrays, but reading it failed ({error}). "
@@ -137,7 +137,10 @@ def encode_labels(parts: Sequence[npt.NDArray[Any]], place: str) -> tuple[tuple[
         if largest >= MOST_CLASSES:
             raise DataError(f"{place}: label {largest} would mean {largest + 1} classes; number the classes 0, 1, 2, ... or use text")
         return numbers, tuple(str(i) for i in range(largest + 1))
-    texts = [values.astype(str) for values in parts]
+    try:
+        texts = [values.astype(str) for values in parts]
+    except UnicodeDecodeError as error:
+        raise DataError(f"{place}: labels must be class numbers or text, but some are bytes that are not ASCII") from error
     for values in texts:
         if (empty := np.flatnonzero(values == "")).size:
             raise DataError(f"{place}: row {int(empty[0])} has no label")
@@ -159,11 +162,11 @@ def _frame(path: Path) -> pl.DataFrame:
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     try:
-        if path.suffix == ".parquet":
+        if path.suffix.lower() == ".parquet":
             return pl.read_parquet(path)
         return pl.read_csv(path, infer_schema_length=None)
-    except Exception as error:  # polars raises its own and Rust's panics as various classes
-        kind = "a Parquet file" if path.suffix == ".parquet" else "a CSV file with a header and equally long rows"
+    except (Exception, pl.exceptions.PanicException) as error:  # a panic of its Rust part is no Exception
+        kind = "a Parquet file" if path.suffix.lower() == ".parquet" else "a CSV file with a header and equally long rows"
         raise DataError(f"{path}: expected {kind}, but reading it failed ({str(error).splitlines()[0]})") from error
 
 
@@ -179,7 +182,7 @@ def _refuse_gaps(series: pl.Series, path: Path) -> None:
     if series.null_count():
         row = int(np.argmax(series.is_null().to_numpy()))
         raise DataError(
-            f"{path}: row {row}, column {series.name!r} is empty; drop the row, or fill the gap with a constant "
+            f"{path}: row {row} (the first is 0), column {series.name!r} is empty; drop the row, or fill the gap with a constant "
             "that does not depend on the data"
         )
 
