@@ -48,7 +48,7 @@ ASSUMPTIONS = (
     "The sizes of the clients' data sets are public: they weigh the average and set the expected batch.",
     "Which examples a batch holds stays secret inside a client; amplification by sampling rests on it.",
     "This is a simulation: batches and noise come from the study's seed, and whoever knows the seed can subtract the noise.",
-    "Arithmetic is in floating point; the analysis is for real numbers. Clipping keeps a margin of rounding, noise does not hide its last bits.",
+    "Arithmetic is in floating point; the analysis is for real numbers. Clipping keeps a margin for rounding; noise has last bits.",
     "Choosing clip, learning rate or anything else by looking at results on the same private data is not accounted for.",
     "The test set is public and used for reporting only.",
 )

@@ -161,7 +161,8 @@ def _show(study: Study, priced: Plan, federation: Federation) -> None:
         say.people(f"noise of an averaged step relative to the data, sigma/(q n): {1e6 * priced.relative_noise:.1f}e-6")
     end = "the privacy budget" if priced.ends == "privacy" else "the round budget"
     say.people(
-        f"{end} ends the run: {priced.used} local steps in {len(priced.curve)} of {priced.rounds} rounds, epsilon {say.number(priced.epsilon)}"
+        f"{end} ends the run: {priced.used} local steps in {len(priced.curve)} of {priced.rounds} rounds,"
+        f" epsilon {say.number(priced.epsilon)}"
     )
 
 

@@ -1,0 +1,93 @@
+"""ALS-DPFL's traversal against a direct minimisation of Eq. (13)."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sordino.method.als import AlsDpfl, Memory
+from sordino.method.base import Left, Terms
+
+EVEN = Terms(
+    dimension=26010,
+    sizes=(6000,) * 10,
+    weights=(0.1,) * 10,
+    sampling_rate=0.015,
+    learning_rate=0.5,
+    clip=1.0,
+    noise=1.1,
+    rounds=158,
+    steps=317,
+)
+
+
+def criterion(tau: int, memory: Memory, rule: AlsDpfl, terms: Terms, left: Left) -> float:
+    """G(tau) from the paper's formulas, constants dropped; infinite where its conditions fail."""
+    assert memory.beta is not None
+    assert memory.rho is not None
+    assert memory.xi is not None
+    assert left.steps is not None
+    batch = terms.sampling_rate * terms.sizes[0]
+    delta = memory.xi + 2 * math.sqrt(terms.dimension) * terms.noise * terms.clip / batch
+    eta, beta = terms.learning_rate, memory.beta
+    h = delta / beta * ((eta * beta + 1) ** tau - 1) - eta * delta * tau
+    margin = eta * rule.phi - memory.rho * h / (tau * rule.lambda_**2)
+    if margin <= 0 or eta * beta > 1:
+        return math.inf
+    return 1 / (min(left.rounds * tau, left.steps) * margin)
+
+
+@given(
+    beta=st.floats(0.01, 1.9),
+    rho=st.floats(0.001, 3),
+    xi=st.floats(0, 3),
+    last=st.integers(1, 60),
+    rounds=st.integers(1, 158),
+    steps=st.integers(1, 316),
+    phi=st.floats(0.5, 50),
+)
+def test_traverses_to_the_smallest_value(beta: float, rho: float, xi: float, last: int, rounds: int, steps: int, phi: float) -> None:
+    rule, left = AlsDpfl(phi=phi), Left(rounds, steps)
+    memory = Memory(squared_beta=beta**2, rho=rho, squared_xi=xi**2, tau=last)
+    values = {tau: criterion(tau, memory, rule, EVEN, left) for tau in range(1, min(2 * last, 100) + 1)}
+    choice = rule.choose(memory, EVEN, left)
+    if min(values.values()) == math.inf:
+        assert choice.note is not None
+        assert choice.tau == max(round(steps / rounds), 1)
+    else:
+        assert values[choice.tau] == pytest.approx(min(values.values()), rel=1e-9)
+
+
+def test_gap_vanishes_at_one_step_and_grows() -> None:
+    rule = AlsDpfl()
+    gaps = [rule.gap(tau, beta=0.3, xi=0.5, terms=EVEN) for tau in range(1, 20)]
+    assert gaps[0] == pytest.approx(0.0, abs=1e-12)
+    assert all(a < b for a, b in zip(gaps, gaps[1:], strict=False))
+
+
+def test_papers_picture_all_ones_where_rounds_are_plenty_two_to_three_where_they_are_half() -> None:
+    rule = AlsDpfl()
+    memory = Memory(squared_beta=0.09, rho=0.13, squared_xi=0.25, tau=1)
+    for rounds in (317, 634):
+        assert rule.choose(memory, replace(EVEN, rounds=rounds), Left(rounds, 317)).tau == 1
+    taus, used = [], 0
+    for k in range(158):
+        if used >= 317:
+            break
+        tau = min(rule.choose(memory, EVEN, Left(158 - k, 317 - used)).tau, 317 - used)
+        taus.append(tau)
+        used, memory = used + tau, Memory(memory.squared_beta, memory.rho, memory.squared_xi, tau)
+    assert used == 317
+    assert set(taus[3:-3]) <= {2, 3}
+
+
+def test_says_so_when_the_bound_says_nothing() -> None:
+    hopeless = Memory(squared_beta=0.09, rho=1e6, squared_xi=1.0, tau=4)
+    choice = AlsDpfl().choose(Memory(squared_beta=16.0, rho=0.1, squared_xi=0.0, tau=2), EVEN, Left(100, 300))
+    assert choice.tau == 3
+    assert choice.note is not None
+    assert "conditions hold for no tau" in choice.note
+    # h(1) = 0, so at one step the bound always holds, and only more steps are ruled out
+    assert AlsDpfl().choose(hopeless, EVEN, Left(100, 300)).tau == 1

@@ -1,0 +1,129 @@
+"""The debiased estimators against a problem whose constants are known exactly.
+
+Client i has the quadratic loss F_i(w) = mu/2 ||w - c_i||^2, so its curvature is mu, its
+gradient mu (w - c_i), and the divergence of the clients is mu^2 times the spread of the c_i.
+Noise is added as DP-SGD adds it; nothing is clipped and nothing sampled, so the sampling
+correction C^2/B is made negligible by a small clip in the terms.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sordino.message import Statistics, Update
+from sordino.method.base import Terms
+from sordino.method.estimate import clipped_fraction, signal_to_noise, slope, squared_curvature, squared_divergence
+
+D, N, TAU, ETA, MU = 4000, 10, 3, 0.5, 0.4
+TERMS = Terms(
+    dimension=D,
+    sizes=(6000,) * N,
+    weights=(1.0 / N,) * N,
+    sampling_rate=0.015,
+    learning_rate=ETA,
+    clip=1.0,
+    noise=1.1,
+    rounds=10,
+    steps=100,
+)
+
+
+def play(seed: int, spread: float = 0.02) -> tuple[list[Update], np.ndarray]:
+    """One round of noisy gradient descent at every client; returns answers and the centres."""
+    rng = np.random.default_rng(seed)
+    centres = 0.01 * rng.standard_normal(D) + spread * rng.standard_normal((N, D))
+    answers = []
+    for i in range(N):
+        w, s = np.zeros(D), TERMS.deviation(i)
+        gradients, places = [], []
+        for _ in range(TAU):
+            places.append(w)
+            g = MU * (w - centres[i]) + s * rng.standard_normal(D)
+            gradients.append(g)
+            w = w - ETA * g
+        moved = places[-1] - places[0]
+        seen = Statistics(
+            energy=float(np.mean([g @ g for g in gradients])),
+            first=float(gradients[0] @ gradients[0]),
+            change=float(((gradients[-1] - gradients[0]) ** 2).sum()),
+            moved=float(moved @ moved),
+            slope_first=float(gradients[0] @ moved),
+            slope_last=float(gradients[-1] @ moved),
+        )
+        weights, first = w.astype(np.float32), gradients[0].astype(np.float32)
+        answers.append(Update(client=i, round=1, steps=TAU, weights=weights, statistics=seen, first=first))
+    return answers, centres
+
+
+TINY = replace(TERMS, clip=1e-9, noise=TERMS.noise * 1e9)  # the same noise, no correction for sampling
+
+
+def test_curvature_is_unbiased_and_the_naive_one_is_not() -> None:
+    seen = [squared_curvature(play(seed)[0], TINY) for seed in range(30)]
+    values = np.array([s for s in seen if s is not None])
+    assert values.mean() == pytest.approx(MU**2, abs=5 * values.std() / 30**0.5)
+    assert values.std() / 30**0.5 < 0.1 * MU**2  # the comparison means something
+    naive = squared_curvature(play(0)[0], replace(TINY, noise=0.0))
+    assert naive is not None
+    assert naive > 5 * MU**2
+
+
+def test_divergence_is_unbiased() -> None:
+    seen, truth = [], []
+    for seed in range(30):
+        answers, centres = play(seed)
+        seen.append(squared_divergence(answers, TINY))
+        truth.append(MU**2 * ((centres - centres.mean(0)) ** 2).sum(1).mean())
+    error = np.array(seen, float) - np.array(truth)
+    assert abs(error.mean()) < 5 * error.std() / 30**0.5
+    assert error.std() < 0.25 * np.mean(truth)
+    naive = squared_divergence(play(0)[0], replace(TINY, noise=0.0))
+    assert naive is not None
+    assert naive > 2 * truth[0]
+
+
+def test_slope_is_the_secant_of_the_loss() -> None:
+    """(F(w') - F(w_0)) / ||w' - w_0||, known in closed form for a quadratic."""
+    seen, truth = [], []
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        centre = 0.05 * rng.standard_normal(D)
+        w, s, gradients, places = np.zeros(D), TERMS.deviation(0), [], []
+        for _ in range(TAU):
+            places.append(w)
+            gradients.append(MU * (w - centre) + s * rng.standard_normal(D))
+            w = w - ETA * gradients[-1]
+        moved = places[-1]
+        loss = [MU / 2 * ((p - centre) ** 2).sum() for p in (places[-1], places[0])]
+        truth.append((loss[1] - loss[0]) / np.linalg.norm(moved))
+        stats = Statistics(
+            energy=0.0,
+            first=0.0,
+            change=0.0,
+            moved=float(moved @ moved),
+            slope_first=float(gradients[0] @ moved),
+            slope_last=float(gradients[-1] @ moved),
+        )
+        answers = [Update(client=0, round=1, steps=TAU, weights=np.zeros(1, np.float32), statistics=stats)]
+        seen.append(slope(answers, TINY))
+    error = np.array(seen, float) - np.array(truth)
+    assert abs(error.mean()) < 5 * error.std() / 30**0.5
+    assert np.mean(truth) > 10 * abs(error.mean())
+
+
+def test_nothing_to_compare_is_no_estimate() -> None:
+    answers, _ = play(0)
+    single = [Update(client=0, round=1, steps=1, weights=a.weights, statistics=a.statistics) for a in answers[:1]]
+    assert squared_curvature(single, TERMS) is None
+    assert slope([], TERMS) is None
+    assert squared_divergence(answers[:1], TERMS) is None
+    assert clipped_fraction(answers, TERMS) is None
+    assert signal_to_noise(answers, replace(TERMS, noise=0.0)) is None
+
+
+def test_signal_to_noise_is_that_of_one_step() -> None:
+    answers, centres = play(1, spread=0.0)
+    signal = MU * np.linalg.norm(centres[0])
+    noise = TERMS.deviation(0) * D**0.5
+    assert signal_to_noise(answers, TERMS) == pytest.approx(signal / noise, rel=0.35)

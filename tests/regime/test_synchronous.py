@@ -1,0 +1,199 @@
+"""The round protocol: pure, order-independent, deaf to duplicates and strangers, never overdrawn."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sordino.entropy import Seeded
+from sordino.message import Update
+from sordino.method.ali import AliDpfl
+from sordino.method.base import Terms
+from sordino.method.fixed import Fixed
+from sordino.regime.effect import Arrived, Closed, Effect, Finish, Joined, Log, Send, Wake, Woke
+from sordino.regime.synchronous import State, Synchronous
+
+SIZES = (100, 200, 300, 400)
+
+
+def rules(*, tau: int = 2, rounds: int = 5, steps: int | None = None, **options: Any) -> Synchronous:
+    terms = Terms(
+        dimension=3,
+        sizes=SIZES,
+        weights=tuple(n / sum(SIZES) for n in SIZES),
+        sampling_rate=0.1,
+        learning_rate=0.5,
+        clip=1.0,
+        noise=1.0,
+        rounds=rounds,
+        steps=steps,
+    )
+    method = options.pop("method", Fixed(tau=tau, private=True))
+    budget = None if steps is None else (steps,) * len(SIZES)
+    return Synchronous(method=method, terms=terms, budget=budget, entropy=Seeded(0), **options)
+
+
+def sends(effects: Any) -> list[Send]:
+    return [e for e in effects if isinstance(e, Send)]
+
+
+def reply(send: Send, value: float = 1.0) -> Arrived:
+    weights = send.task.weights + np.float32(value * (send.client + 1))
+    return Arrived(Update(client=send.client, round=send.task.round, steps=send.task.steps, weights=weights))
+
+
+def play(rule: Synchronous, order: Any = lambda x: x) -> tuple[State, list[Effect]]:
+    """Answer everything at once, in the given order, until the run ends."""
+    state, seen = rule.start(np.zeros(3, np.float32)), []
+    while state.ended is None:
+        state, effects = rule.begin(state)
+        seen += effects
+        for send in order(sends(effects)):
+            state, more = rule.step(state, reply(send))
+            seen += more
+    return state, list(seen)
+
+
+def test_average_is_weighted_by_data_size() -> None:
+    state, _ = play(rules(rounds=1))
+    mean = sum(n * (i + 1) for i, n in enumerate(SIZES)) / sum(SIZES)
+    assert state.weights == pytest.approx(np.full(3, mean))
+
+
+def test_momentum_and_average_follow_their_formulas() -> None:
+    state, _ = play(rules(rounds=3, momentum=0.5, decay=0.9))
+    step = sum(n * (i + 1) for i, n in enumerate(SIZES)) / sum(SIZES)
+    w, v, average = 0.0, 0.0, 0.0
+    for k in range(3):
+        v = 0.5 * v + step
+        w += v
+        average = w if k == 0 else 0.9 * average + 0.1 * w
+    assert state.weights[0] == pytest.approx(w)
+    assert state.average[0] == pytest.approx(average, rel=1e-6)
+
+
+@given(st.permutations(range(4)))
+@settings(max_examples=24)
+def test_order_of_arrival_changes_nothing(order: list[int]) -> None:
+    reference, _ = play(rules())
+    state, _ = play(rules(), lambda batch: [batch[i] for i in order if i < len(batch)])
+    assert state.weights.tobytes() == reference.weights.tobytes()
+
+
+@given(st.data())
+@settings(max_examples=60)
+def test_duplicates_strangers_and_stale_answers_are_harmless(data: st.DataObject) -> None:
+    """Any junk between the real answers leaves the end as it was, bit for bit."""
+    reference, _ = play(rules())
+    rule, old = rules(), []
+    state = rule.start(np.zeros(3, np.float32))
+    while state.ended is None:
+        state, effects = rule.begin(state)
+        for send in sends(effects):
+            junk = [
+                Arrived(Update(client=9, round=state.round, steps=2, weights=np.ones(3, np.float32))),
+                Arrived(Update(client=send.client, round=state.round + 1, steps=2, weights=np.ones(3, np.float32))),
+                Arrived(Update(client=send.client, round=state.round, steps=7, weights=np.ones(3, np.float32))),
+                Woke("round 999"),
+                Woke("nonsense"),
+                Joined(send.client),
+                Joined(77),
+                *old,
+            ]
+            for event in data.draw(st.lists(st.sampled_from(junk), max_size=4)):
+                before = state
+                state, out = rule.step(state, event)
+                assert state is before
+                assert not [e for e in out if not isinstance(e, Log)]
+            state, _ = rule.step(state, reply(send))
+            old.append(reply(send))
+    assert state.weights.tobytes() == reference.weights.tobytes()
+
+
+def test_step_is_pure() -> None:
+    rule = rules()
+    state, effects = rule.begin(rule.start(np.zeros(3, np.float32)))
+    event = reply(sends(effects)[0])
+    first, second = rule.step(state, event)[0], rule.step(state, event)[0]
+    assert first.waiting == second.waiting
+    assert state.waiting == frozenset(range(4))
+    assert not state.weights.any()
+
+
+@given(tau=st.integers(1, 9), steps=st.integers(1, 40), rounds=st.integers(1, 12), adaptive=st.booleans())
+def test_budget_is_never_overdrawn_and_the_last_round_is_cut(tau: int, steps: int, rounds: int, adaptive: bool) -> None:
+    method = AliDpfl() if adaptive else Fixed(tau=tau, private=True)
+    state, seen = play(rules(method=method, steps=steps, rounds=rounds))
+    given_out = [0] * len(SIZES)
+    for send in sends(seen):
+        given_out[send.client] += send.task.steps
+    assert max(given_out) <= steps
+    assert tuple(given_out) == state.steps
+    assert state.round <= rounds
+    if not adaptive:
+        assert max(given_out) == min(steps, tau * rounds)
+    if adaptive:  # the pace strands nothing
+        assert max(given_out) == (min(steps, rounds) if rounds >= steps else steps)
+    assert state.ended is not None
+    assert [e for e in seen if isinstance(e, Finish)]
+
+
+def test_deadline_closes_with_who_came_and_gives_up_the_rest_until_heard_from() -> None:
+    rule = rules(deadline=10.0)
+    state, effects = rule.begin(rule.start(np.zeros(3, np.float32)))
+    assert Wake(10.0, "round 1") in effects
+    for send in sends(effects)[:2]:
+        state, _ = rule.step(state, reply(send))
+    state, closed = rule.step(state, Woke("round 1"))
+    assert Closed(1) in closed
+    row = next(e.row for e in closed if isinstance(e, Log))
+    assert (row["answered"], row["missing"]) == (2, 2)
+    assert state.weights == pytest.approx(np.full(3, (100 * 1 + 200 * 2) / 300))
+    again, repeated = rule.step(state, Woke("round 1"))
+    assert again is state
+    assert not repeated
+    state, effects = rule.begin(state)
+    assert [s.client for s in sends(effects)] == [0, 1]
+    late = rule.step(state, Arrived(Update(client=3, round=1, steps=2, weights=np.ones(3, np.float32))))
+    assert late[0] is state
+    state, _ = rule.step(state, Joined(3))
+    assert 3 in state.present
+
+
+def test_a_round_that_nobody_answers_leaves_the_model_alone() -> None:
+    rule = rules(deadline=1.0, rounds=2)
+    state, _ = rule.begin(rule.start(np.ones(3, np.float32)))
+    state, _ = rule.step(state, Woke("round 1"))
+    assert state.weights.tolist() == [1, 1, 1]
+    state, effects = rule.begin(state)
+    assert not sends(effects)
+    state, _ = rule.step(state, Woke("round 2"))
+    state, _ = rule.begin(state)
+    assert state.ended is not None
+
+
+def test_cohorts_are_drawn_evenly_and_by_address() -> None:
+    rule = rules(cohort=2, rounds=400)
+    _, seen = play(rule)
+    counts = np.bincount([s.client for s in sends(seen)], minlength=4)
+    # each client is in half of 400 rounds: standard deviation 10
+    assert abs(counts - 200).max() < 61
+    _, again = play(rule)
+    assert [s.client for s in sends(seen)] == [s.client for s in sends(again)]
+
+
+def test_clients_with_less_budget_leave_and_learning_goes_on() -> None:
+    rule = replace(rules(steps=8, rounds=10), budget=(2, 8, 8, 8))
+    state, seen = play(rule)
+    assert state.steps == (2, 8, 8, 8)
+    assert [s.client for s in sends(seen)].count(0) == 1
+
+
+def test_a_finished_run_stays_finished() -> None:
+    rule = rules(rounds=1)
+    state, seen = play(rule)
+    for event in (Woke("round 1"), reply(sends(seen)[0]), Joined(0)):
+        assert rule.step(state, event) == (state, ())

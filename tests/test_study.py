@@ -1,0 +1,114 @@
+"""The study file: complete round trips, and every mistake said at once with place, value and remedy."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sordino import study as studies
+from sordino.errors import StudyError
+from sordino.template import TEMPLATES
+
+GOOD = tomllib.loads(TEMPLATES["synchronous"])
+
+
+def changed(**sections: Any) -> dict[str, Any]:
+    """The template with keys of its sections replaced; a value of ... removes the key."""
+    table = {key: dict(value) if isinstance(value, dict) else value for key, value in GOOD.items()}
+    for section, keys in sections.items():
+        if isinstance(keys, dict):
+            inner = {**table.get(section, {}), **keys}
+            table[section] = {key: value for key, value in inner.items() if value is not ...}
+        else:
+            table[section] = keys
+    return table
+
+
+@pytest.mark.parametrize("path", sorted(Path(__file__).parent.parent.glob("examples/**/*.toml")), ids=lambda path: path.name)
+def test_examples_are_studies(path: Path) -> None:
+    study = studies.read(path)
+    assert studies.parse(tomllib.loads(studies.write(study)), source="written") == study
+
+
+def test_writing_and_reading_gives_the_same_study_with_every_default_spelled_out() -> None:
+    study = studies.parse(GOOD, source="study")
+    table = tomllib.loads(studies.write(study))
+    assert studies.parse(table, source="again") == study
+    assert table["execution"]["checkpoint_every"] == 10
+    assert table["method"]["batch_bound"] == "weighted"
+
+
+@pytest.mark.parametrize("name", ['quo"te', "back\\slash", "new\nline", "tab\t", "nul\x00", "ünï ε"])
+def test_strange_names_survive(name: str) -> None:
+    study = studies.parse(changed(name=name), source="s")
+    assert tomllib.loads(studies.write(study))["name"] == name
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"privacy": {"epsilom": 2.0}}, r"privacy\.epsilom is not a key of a study; did you mean 'epsilon'\?"),
+        ({"method": {"gama": 1.0}}, r"method\.gama is not a key of a study; did you mean 'gamma'\?"),
+        ({"prvacy": {"x": 1}}, r"prvacy is not a key of a study; did you mean 'privacy'\?"),
+        ({"data": {"partition": {"kind": "dirichlet", "bta": 1}}}, r"data\.partition\.bta .*did you mean 'beta'"),
+        ({"method": {"name": "ali-dpl"}}, r"method\.name = 'ali-dpl' is not known; did you mean 'ali-dpfl'\?"),
+        ({"data": {"partition": {"kind": "dirichlett"}}}, r"data\.partition\.kind = 'dirichlett' is not known; did you mean 'dirichlet'"),
+        ({"privacy": {"unit": ...}}, r"privacy\.unit is missing"),
+        ({"privacy": {"epsilon": ...}}, "needs epsilon: there is no default for what is promised"),
+        ({"privacy": {"delta": ...}}, "needs delta"),
+        ({"privacy": {"delta": 1.0}}, r"privacy\.delta: .*less than 1; got 1"),
+        ({"privacy": {"delta": 0.0}}, r"privacy\.delta: .*greater than 0"),
+        ({"privacy": {"noise_multiplier": 0.0}}, "noise_multiplier must be positive for a finite epsilon; got 0.0"),
+        ({"privacy": {"noise_multiplier": -1.1}}, "noise_multiplier must be positive for a finite epsilon; got -1.1"),
+        ({"privacy": {"sampling_rate": 0.0}}, r"privacy\.sampling_rate: .*greater than 0; got 0"),
+        ({"privacy": {"sampling_rate": 1.01}}, r"privacy\.sampling_rate: .*less than or equal to 1; got 1.01"),
+        ({"privacy": {"epsilon": -2}}, r"privacy\.epsilon: .*greater than 0; got -2"),
+        ({"privacy": {"accountant": "gdp"}}, r"privacy\.accountant = 'gdp' is not known.*Known: pld, rdp, rdp-classic"),
+        ({"privacy": {"unit": "none", "epsilon": 2.0}}, "unit 'none' promises nothing"),
+        ({"privacy": {"unit": "client"}}, "protects single examples: privacy.unit must be 'sample'; got 'client'"),
+        ({"method": {"name": "fedavg", "learning_rate": 0.1, "average": 0, "momentum": 0}}, "adds no noise and promises nothing"),
+        ({"data": {"name": ...}}, "give either name .* or file"),
+        ({"data": {"clients": 0}}, r"data\.clients: .*greater than or equal to 1; got 0"),
+        ({"data": {"partition": {"kind": "column"}}}, "needs client_column"),
+        ({"world": {"dropout": 0.1}}, "world.dropout needs participation.deadline"),
+        ({"participation": {"cohort": 11}}, "cohort is 11, but there are 10 clients"),
+        ({"budget": {"rounds": "many"}}, r"budget\.rounds: .*got 'many'"),
+    ],
+)
+def test_every_mistake_names_place_value_and_remedy(sections: dict[str, Any], message: str) -> None:
+    with pytest.raises(StudyError, match=message):
+        studies.parse(changed(**sections), source="study.toml")
+
+
+def test_all_mistakes_are_reported_at_once() -> None:
+    table = changed(privacy={"sampling_rate": 2.0, "delt": 1}, data={"clients": -1}, method={"learning_rate": 0})
+    with pytest.raises(StudyError) as caught:
+        studies.parse(table, source="study.toml")
+    for place in ("privacy.sampling_rate", "privacy.delt", "data.clients", "method.learning_rate"):
+        assert place in str(caught.value)
+
+
+def test_set_changes_any_key(tmp_path: Path) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text(TEMPLATES["synchronous"])
+    study = studies.read(path, ["privacy.epsilon=8", "model.name=logistic", "data.partition={ kind = 'iid' }", "execution.threads=2"])
+    assert study.privacy.epsilon == 8
+    assert study.model.name == "logistic"
+    assert study.data.partition.kind == "iid"
+    assert study.execution.threads == 2
+    with pytest.raises(StudyError, match="write it as section"):
+        studies.read(path, ["privacy.epsilon"])
+    with pytest.raises(StudyError, match="'name' is a value, not a section"):
+        studies.read(path, ["name.x=1"])
+
+
+def test_missing_and_broken_files(tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match="there is no such study file"):
+        studies.read(tmp_path / "none.toml")
+    with pytest.raises(StudyError, match="this is a folder"):
+        studies.read(tmp_path)
+    broken = tmp_path / "broken.toml"
+    broken.write_text("name = ")
+    with pytest.raises(StudyError, match="not a TOML file"):
+        studies.read(broken)
