@@ -85,7 +85,8 @@ def read_table(path: Path, label: str = "label", client_column: str | None = Non
 def read_npz(path: Path, scale: Scale | None = None) -> tuple[Raw, Raw | None]:
     """(the examples, the test examples if the file has any)."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        # Opened here, because numpy leaves the file open when the archive is damaged.
+        with path.open("rb") as content, np.load(content, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
