@@ -60,7 +60,7 @@ def test_iid_parts_are_equal(labels: Labels, clients: int, seed: int) -> None:
     labels=label_arrays,
     clients=st.integers(1, 40),
     minimum=st.integers(1, 12),
-    beta=st.floats(1e-320, 1e300, allow_subnormal=True),
+    beta=st.floats(1e-320, 1.7e308, allow_subnormal=True),
     seed=st.integers(0, 2**32),
 )
 def test_dirichlet_keeps_its_minimum(labels: Labels, clients: int, minimum: int, beta: float, seed: int) -> None:
@@ -110,6 +110,17 @@ def test_first_class_follows_its_dirichlet_law() -> None:
     assert shares.var(axis=0) == pytest.approx(np.full(clients, variance), rel=0.15)
 
 
+def test_a_class_is_shuffled_before_it_is_cut() -> None:
+    """Files are often sorted by writer or date: neighbours must not end up together."""
+    (largest, *_) = sorted(draw(Dirichlet(0.5), np.zeros(1000, np.int64), 4, 0), key=len, reverse=True)
+    runs = 1 + np.count_nonzero(np.diff(largest) > 1)
+    assert runs > 20
+
+
+def test_absurdly_even_is_even() -> None:
+    assert {len(p) for p in draw(Dirichlet(1.7e308), BALANCED, 10, 0)} == {600}
+
+
 def test_full_clients_take_no_further_part() -> None:
     """Nobody who holds n/N already gets more: the last class met decides who overshoots."""
     for seed in range(50):
@@ -140,8 +151,9 @@ def test_evening_out_takes_from_the_largest_and_is_repeatable() -> None:
 
 
 def test_shards_give_few_labels() -> None:
-    parts = draw(Shards(20, 2), BALANCED, 10, 3)  # fragments of 300: two to a class
-    assert (label_counts(BALANCED, parts, 10) > 0).sum(axis=1).max() <= 2
+    shuffled = np.random.default_rng(9).permutation(BALANCED)
+    parts = draw(Shards(20, 2), shuffled, 10, 3)  # fragments of 300: two to a class
+    assert (label_counts(shuffled, parts, 10) > 0).sum(axis=1).max() <= 2
     assert {len(p) for p in parts} == {600}
     parts = draw(Shards(), BALANCED, 10, 3)
     assert {len(p) for p in parts} == {600}

@@ -67,6 +67,9 @@ def test_the_same_rows_are_always_the_test_set(tmp_path: Path) -> None:
     first, second = read(path), read(path)
     assert first.train.fingerprint() == second.train.fingerprint()
     assert first.test.fingerprint() == second.test.fingerprint()
+    # Pinned: if the choice ever moved, test rows of old runs would train new ones.
+    np.savez(tmp_path / "rows.npz", x=np.arange(20.0)[:, None], y=np.arange(20) % 2)
+    assert load("mine", file=tmp_path / "rows.npz").test.x[:, 0].tolist() == [1.0, 6.0, 8.0, 14.0]
     # Slices of one matrix: there is no second float copy of the table.
     assert first.train.x.base is not None
     assert first.train.x.base is first.test.x.base

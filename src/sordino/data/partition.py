@@ -54,7 +54,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from sordino.data.dataset import Indices, Labels
 from sordino.errors import StudyError
@@ -63,6 +62,8 @@ Parts = tuple[Indices, ...]
 
 DRAWS = 200
 """Deals that a Dirichlet partition draws before it evens out the last one."""
+
+_ALIKE = 1e18  # a larger beta changes no proportion in float64, and its sum over clients could overflow
 
 
 def _check_clients(examples: int, clients: int) -> None:
@@ -136,18 +137,12 @@ class Dirichlet:
         for k, size in enumerate(sizes):
             # Never empty: were every client full, all examples would have been dealt already.
             still_open = np.flatnonzero(total < full)
-            cuts = np.floor(np.cumsum(self._proportions(len(still_open), rng)) * size + 1e-9).astype(np.int64)
+            proportions = rng.dirichlet(np.full(len(still_open), min(self.beta, _ALIKE)))
+            cuts = np.floor(np.cumsum(proportions) * size + 1e-6).astype(np.int64)
             cuts[-1] = size
             counts[k, still_open] = np.diff(np.minimum(cuts, size), prepend=0)
             total += counts[k]
         return counts
-
-    def _proportions(self, length: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:
-        p = rng.dirichlet(np.full(length, self.beta))
-        if np.isfinite(p).all() and abs(float(p.sum()) - 1) < 1e-6:
-            return p
-        # Beyond the reach of float64 the distribution has reached its limits: one client, or all alike.
-        return np.eye(length)[rng.integers(length)] if self.beta < 1 else np.full(length, 1 / length)
 
 
 def _evened_out(parts: list[Indices], minimum: int) -> list[Indices]:
