@@ -108,7 +108,7 @@ def test_fold_smooths_and_keeps_the_last_estimate_when_there_is_none() -> None:
     assert worse.mu is None  # negative: no estimate, not a small one
 
 
-def test_paper_form_feeds_T_back_and_runs_away() -> None:
+def test_paper_form_feeds_its_horizon_back_and_runs_away() -> None:
     """soundness: R_s = 158, R_c = 317, mu = 1 ends with tau* = 25 and 14 rounds used."""
     rule, memory, used, rounds = AliDpfl(gamma=10.0, form="paper"), Memory(squared_mu=1.0, tau=1), 0, 0
     while used < 317:

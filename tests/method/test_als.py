@@ -1,5 +1,6 @@
 """ALS-DPFL's traversal against a direct minimisation of Eq. (13)."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -64,7 +65,7 @@ def test_gap_vanishes_at_one_step_and_grows() -> None:
     rule = AlsDpfl()
     gaps = [rule.gap(tau, beta=0.3, xi=0.5, terms=EVEN) for tau in range(1, 20)]
     assert gaps[0] == pytest.approx(0.0, abs=1e-12)
-    assert all(a < b for a, b in zip(gaps, gaps[1:], strict=False))
+    assert all(a < b for a, b in itertools.pairwise(gaps))
 
 
 def test_papers_picture_all_ones_where_rounds_are_plenty_two_to_three_where_they_are_half() -> None:

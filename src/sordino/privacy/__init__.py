@@ -1,1 +1,32 @@
 """Privacy facts, their arithmetic, and the ledger that keeps them."""
+
+from sordino.privacy.accounting import NAMES, Accountant, accountant
+from sordino.privacy.budget import Budget
+from sordino.privacy.calibrate import epsilon_after, most_steps, noise_multiplier
+from sordino.privacy.event import Composed, Event, Gaussian, NonPrivate, PoissonSampled, Repeated, decode, encode
+from sordino.privacy.ledger import Charge, Entry, Ledger, Receipt, Verified
+from sordino.privacy.vault import Vault
+
+__all__ = [
+    "NAMES",
+    "Accountant",
+    "Budget",
+    "Charge",
+    "Composed",
+    "Entry",
+    "Event",
+    "Gaussian",
+    "Ledger",
+    "NonPrivate",
+    "PoissonSampled",
+    "Receipt",
+    "Repeated",
+    "Vault",
+    "Verified",
+    "accountant",
+    "decode",
+    "encode",
+    "epsilon_after",
+    "most_steps",
+    "noise_multiplier",
+]

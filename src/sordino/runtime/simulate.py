@@ -234,7 +234,7 @@ class _Play:
         for owner, receipt in zip(owners, receipts, strict=True):
             paid.setdefault(owner, []).append(receipt)
         for send in sends:
-            self.epsilon = max(self.epsilon, world.vault.epsilon(world.units[send.client], world.budget.delta, world.budget.accountant))
+            self.epsilon = max(self.epsilon, world.budget.check(world.units[send.client], world.vault.spent(world.units[send.client])))
             away = world.churn.away(world.entropy, send.client, send.task.round)
             if away:
                 self.away[send.client] = send.task.round + away

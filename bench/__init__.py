@@ -1,0 +1,1 @@
+"""Measurements against what users would pick instead. Never part of the tests."""

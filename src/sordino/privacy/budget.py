@@ -1,0 +1,58 @@
+"""A budget: what a client may spend in all, and the refusal when a release would pass it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from sordino.errors import BudgetExceeded
+from sordino.privacy.accounting import Spent, accountant
+from sordino.privacy.calibrate import most_steps
+from sordino.privacy.event import Event
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The promise that a ledger is held against.
+
+    Attributes:
+        epsilon: at most; infinite for a run that promises nothing.
+        delta: in (0, 1).
+        accountant: name of who does the arithmetic.
+    """
+
+    epsilon: float
+    delta: float
+    accountant: str = "pld"
+
+    def remaining_steps(self, event: Event, spent: Spent) -> int | None:
+        """How often ``event`` may still happen after ``spent``; None where nothing limits it."""
+        if math.isinf(self.epsilon):
+            return None
+        before = list(spent)
+        if self._price(before) > self.epsilon:
+            return 0
+        return most_steps(event, epsilon=self.epsilon, delta=self.delta, accountant=self.accountant, spent=before)
+
+    def check(self, unit: str, spent: Spent) -> float:
+        """A bound on the epsilon of a history, or the refusal of one that passes the budget.
+
+        The quick bound decides where it can; where it comes out over the budget, the fine one does.
+
+        Raises:
+            BudgetExceeded: naming the unit, the epsilon it would reach and the remedy.
+        """
+        history, chosen = list(spent), accountant(self.accountant)
+        quick = chosen.epsilon(history, self.delta, quick=True)
+        if quick <= self.epsilon:
+            return quick
+        value = self._price(history)
+        if value > self.epsilon:
+            raise BudgetExceeded(
+                f"{unit}: this release would bring epsilon to {value:.4g}, over the budget of {self.epsilon:.4g}"
+                f" (delta {self.delta:g}, {self.accountant}). Lower rounds or local steps, or raise noise_multiplier"
+            )
+        return value
+
+    def _price(self, spent: Spent) -> float:
+        return accountant(self.accountant).epsilon(spent, self.delta)

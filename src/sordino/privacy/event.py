@@ -1,0 +1,101 @@
+"""Privacy facts: what a mechanism did, without any arithmetic.
+
+An event is a small frozen value that holds just what accounting needs. Accountants
+(:mod:`~sordino.privacy.accounting`) do the arithmetic; the ledger keeps the facts, so that
+tomorrow's better accountant can price yesterday's run.
+
+Promise to old ledgers: an event is never removed and no field ever changes its meaning;
+events and fields are only added.
+
+Adjacency is add or remove one record throughout.
+
+>>> step = PoissonSampled(sampling_rate=0.015, event=Gaussian(noise_multiplier=1.1))
+>>> encode(step)
+'{"type":"PoissonSampled","sampling_rate":0.015,"event":{"type":"Gaussian","noise_multiplier":1.1}}'
+>>> decode(encode(step)) == step
+True
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from sordino.errors import LedgerError, StudyError
+
+
+class Gaussian(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True):
+    """x -> x + N(0, (sigma s)^2 I) where adding or removing a record moves x by at most s in L2.
+
+    Attributes:
+        noise_multiplier: sigma, dimensionless; 0 protects nothing.
+    """
+
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        if not (self.noise_multiplier >= 0 and math.isfinite(self.noise_multiplier)):
+            raise StudyError(f"noise_multiplier must be a number from 0; got {self.noise_multiplier}")
+
+
+class PoissonSampled(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True):
+    """The event, run on a sample that holds every record independently with probability q.
+
+    Attributes:
+        sampling_rate: q, in (0, 1].
+        event: what is run on the sample.
+    """
+
+    sampling_rate: float
+    event: Event
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.sampling_rate <= 1.0:
+            raise StudyError(f"sampling_rate must lie in (0, 1]; got {self.sampling_rate}")
+
+
+class Composed(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True):
+    """Several events on the same data, one after another."""
+
+    events: tuple[Event, ...]
+
+
+class Repeated(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True):
+    """The same event ``count`` times."""
+
+    event: Event
+    count: int
+
+    def __post_init__(self) -> None:
+        if self.count < 0:
+            raise StudyError(f"an event cannot happen {self.count} times")
+
+
+class NonPrivate(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True):
+    """A release for which no bound is known. Every accountant answers infinity."""
+
+    reason: str
+
+
+Event = Gaussian | PoissonSampled | Composed | Repeated | NonPrivate
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+
+
+def encode(event: Event) -> str:
+    """The canonical JSON of an event: equal events have equal text."""
+    return _encoder.encode(event).decode()
+
+
+def decode(text: str | bytes) -> Event:
+    """The event in canonical JSON.
+
+    Raises:
+        LedgerError: if the text is no event that this version knows.
+    """
+    try:
+        return _decoder.decode(text)
+    except (msgspec.MsgspecError, StudyError) as error:
+        raise LedgerError(f"not an event that this version knows ({error}): {text!r}") from error

@@ -1,0 +1,335 @@
+"""The ledger: what was released, append-only, chained by digest, durable before the release.
+
+One SQLite file (write-ahead log, synchronous=FULL). An entry says which unit's data was used,
+by which event and how often, why, by which method and in which round; its digest covers all of
+that and the digest of the entry before, so no entry can be changed or taken out unseen. That the
+*last* entries were cut off shows only against a digest kept elsewhere: the report prints it.
+
+``charge`` checks the budget and appends in one transaction, so that two runs over the same data
+cannot both spend the last of it. It returns receipts; nothing may be released without one.
+
+A charge has a key. Charging the same key again with the same content adds nothing: a resumed
+simulation replays the very same release. With other content it is refused.
+
+Queries open the file read-only and change nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from sordino.errors import LedgerError, ResumeError
+from sordino.privacy.accounting import accountant
+from sordino.privacy.budget import Budget
+from sordino.privacy.event import Event, decode, encode
+
+FORMAT = "1"
+ADJACENCY = "add or remove one record"
+START = hashlib.sha256(b"sordino ledger").hexdigest()
+_PATIENCE = 30.0  # seconds to wait for another process that is charging
+
+_TABLES = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE units (unit TEXT PRIMARY KEY, fingerprint TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE entries (
+    seq INTEGER PRIMARY KEY, unit TEXT NOT NULL, event TEXT NOT NULL, count INTEGER NOT NULL, why TEXT NOT NULL,
+    method TEXT NOT NULL, round INTEGER NOT NULL, key TEXT NOT NULL UNIQUE, prev TEXT NOT NULL, digest TEXT NOT NULL
+);
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """A release that is about to happen.
+
+    Attributes:
+        unit: whose data.
+        event: what is done with it.
+        count: how often.
+        why: in words.
+        method: name of the method.
+        round: number of the round.
+        key: names this release and no other, over all runs.
+    """
+
+    unit: str
+    event: Event
+    count: int
+    why: str
+    method: str
+    round: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Proof that a charge is in the ledger."""
+
+    unit: str
+    event: Event
+    count: int
+    round: int
+    key: str
+    seq: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of the ledger."""
+
+    seq: int
+    unit: str
+    event: Event
+    count: int
+    why: str
+    method: str
+    round: int
+    key: str
+    prev: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A ledger whose chain is whole."""
+
+    entries: int
+    digest: str
+
+
+class Ledger:
+    """One ledger file."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self._db = connection
+        self._head: tuple[int, str] = (0, START)
+        self._totals: dict[str, dict[Event, int]] = {}
+
+    @classmethod
+    def create(cls, path: Path, units: Mapping[str, str]) -> Ledger:
+        """A new ledger for these units and the fingerprints of their data.
+
+        Raises:
+            LedgerError: if the file exists or cannot be written.
+        """
+        if path.exists():
+            raise LedgerError(f"{path}: a ledger exists there already; open it instead of making it anew")
+        with _said(path):
+            db = sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None)
+            _durable(db)
+            db.executescript("BEGIN;" + _TABLES + "COMMIT;")
+            db.executemany("INSERT INTO meta VALUES (?, ?)", [("format", FORMAT), ("adjacency", ADJACENCY)])
+        ledger = cls(path, db)
+        ledger.register(units)
+        return ledger
+
+    @classmethod
+    def open(cls, path: Path, *, readonly: bool = False) -> Ledger:
+        """A ledger that exists.
+
+        Raises:
+            LedgerError: if there is none, or the file is no ledger.
+        """
+        if not path.is_file():
+            raise LedgerError(f"{path}: there is no ledger here")
+        with _said(path):
+            mode = "ro" if readonly else "rw"
+            db = sqlite3.connect(f"file:{path.resolve()}?mode={mode}", uri=True, timeout=_PATIENCE, isolation_level=None)
+            if not readonly:
+                _durable(db)
+            found = db.execute("SELECT value FROM meta WHERE name = 'format'").fetchone()
+        if found is None or found[0] != FORMAT:
+            raise LedgerError(f"{path}: a ledger of format {found and found[0]}; this version reads format {FORMAT}")
+        return cls(path, db)
+
+    def register(self, units: Mapping[str, str]) -> None:
+        """Add units, or check that they are kept for the data they were kept for.
+
+        Raises:
+            LedgerError: if a unit was kept for other data.
+        """
+        with _said(self.path), self._transaction():
+            known = dict(self._db.execute("SELECT unit, fingerprint FROM units"))
+            for unit, fingerprint in units.items():
+                if known.setdefault(unit, fingerprint) != fingerprint:
+                    raise LedgerError(
+                        f"{self.path}: this ledger was kept for other data: {unit} had fingerprint {known[unit][:12]}, now {fingerprint[:12]}."
+                        " Use the ledger that belongs to this data, or begin a new one"
+                    )
+            self._db.executemany("INSERT OR IGNORE INTO units VALUES (?, ?)", units.items())
+
+    def charge(self, charges: Sequence[Charge], budget: Budget) -> tuple[Receipt, ...]:
+        """Book all of the charges, durably, or none.
+
+        Raises:
+            BudgetExceeded: if a unit would pass the budget; nothing was booked.
+            ResumeError: if a key was booked before with other content.
+            LedgerError: for a unit that is not kept here, or a file that cannot be written.
+        """
+        with _said(self.path):
+            try:
+                with self._transaction():
+                    return self._book(charges, budget)
+            except BaseException:
+                self._head, self._totals = (0, START), {}  # what memory holds may not have been committed
+                raise
+
+    def _book(self, charges: Sequence[Charge], budget: Budget) -> tuple[Receipt, ...]:
+        self._refresh()
+        receipts, rows, touched = [], [], set()
+        seq, prev = self._head
+        for charge in charges:
+            if charge.unit not in self._totals:
+                raise LedgerError(f"{self.path}: no data of {charge.unit!r} is kept here")
+            if charge.count < 1:
+                raise LedgerError(f"{charge.unit}: a release happens at least once; got {charge.count}")
+            booked = self._booked(charge)
+            if booked is None:
+                seq += 1
+                body = (seq, charge.unit, encode(charge.event), charge.count, charge.why, charge.method, charge.round, charge.key, prev)
+                prev = _digest(body)
+                rows.append((*body, prev))
+                totals = self._totals[charge.unit]
+                totals[charge.event] = totals.get(charge.event, 0) + charge.count
+                touched.add(charge.unit)
+                booked = (seq, prev)
+            receipts.append(Receipt(charge.unit, charge.event, charge.count, charge.round, charge.key, *booked))
+        for unit in sorted(touched):
+            budget.check(unit, self._totals[unit].items())
+        self._db.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        self._head = (seq, prev)
+        return tuple(receipts)
+
+    def _booked(self, charge: Charge) -> tuple[int, str] | None:
+        found = self._db.execute("SELECT seq, digest, unit, event, count, round FROM entries WHERE key = ?", (charge.key,)).fetchone()
+        if found is None:
+            return None
+        if found[2:] != (charge.unit, encode(charge.event), charge.count, charge.round):
+            raise ResumeError(
+                f"{self.path}: the release {charge.key!r} was booked before as {found[2:]}, now it would be"
+                f" {(charge.unit, encode(charge.event), charge.count, charge.round)}. The study or the data changed: begin a new run"
+            )
+        return int(found[0]), str(found[1])
+
+    def _refresh(self) -> None:
+        """Bring the totals in memory up to the file, which other processes may have written."""
+        if self._head[0] == 0 or len(self._totals) != self._db.execute("SELECT COUNT(*) FROM units").fetchone()[0]:
+            self._head = (0, START)
+            self._totals = {unit: {} for (unit,) in self._db.execute("SELECT unit FROM units")}
+        news = self._db.execute(
+            "SELECT unit, event, SUM(count), MAX(seq) FROM entries WHERE seq > ? GROUP BY unit, event", (self._head[0],)
+        )
+        for unit, text, count, _ in news.fetchall():
+            event = decode(text)
+            totals = self._totals.setdefault(unit, {})
+            totals[event] = totals.get(event, 0) + count
+        self._head = self.head()
+
+    def spent(self, unit: str) -> tuple[tuple[Event, int], ...]:
+        """What a unit has spent: events and how often."""
+        with _said(self.path):
+            self._refresh()
+        return tuple(self._totals.get(unit, {}).items())
+
+    def epsilon(self, unit: str, delta: float, name: str) -> float:
+        """What a unit has spent, priced by an accountant."""
+        return accountant(name).epsilon(self.spent(unit), delta)
+
+    def units(self) -> dict[str, str]:
+        """Every unit and the fingerprint of its data."""
+        with _said(self.path):
+            return dict(self._db.execute("SELECT unit, fingerprint FROM units"))
+
+    def head(self) -> tuple[int, str]:
+        """Number and digest of the last entry."""
+        with _said(self.path):
+            found = self._db.execute("SELECT seq, digest FROM entries ORDER BY seq DESC LIMIT 1").fetchone()
+        return (int(found[0]), str(found[1])) if found else (0, START)
+
+    def entries(self, unit: str | None = None) -> Iterator[Entry]:
+        """The entries in order, of one unit or of all."""
+        with _said(self.path):
+            where, values = ("", ()) if unit is None else (" WHERE unit = ?", (unit,))
+            for row in self._db.execute(f"SELECT * FROM entries{where} ORDER BY seq", values):
+                yield Entry(row[0], row[1], decode(row[2]), *row[3:])
+
+    def verify(self, expected_digest: str | None = None) -> Verified:
+        """Walk the chain and hash every entry again.
+
+        Raises:
+            LedgerError: naming the first entry that does not fit, or if the last digest is not the
+                one expected.
+        """
+        seq, prev = 0, START
+        with _said(self.path):
+            for row in self._db.execute("SELECT * FROM entries ORDER BY seq"):
+                seq += 1
+                if row[0] != seq:
+                    raise LedgerError(f"{self.path}: entry {seq} is missing: the chain goes on with entry {row[0]}")
+                if row[8] != prev:
+                    raise LedgerError(f"{self.path}: entry {seq} does not continue the entry before it: one of the two was changed")
+                prev = _digest(row[:9])
+                if row[9] != prev:
+                    raise LedgerError(f"{self.path}: entry {seq} ({row[1]}, round {row[6]}) was changed after it was written")
+                decode(row[2])
+        if expected_digest is not None and expected_digest != prev:
+            raise LedgerError(
+                f"{self.path}: the last digest is {prev[:16]}… after {seq} entries, expected {expected_digest[:16]}…:"
+                " entries were cut off, or added since that digest was noted"
+            )
+        return Verified(seq, prev)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+
+def _digest(body: Sequence[object]) -> str:
+    return hashlib.sha256(json.dumps(list(body), ensure_ascii=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _durable(db: sqlite3.Connection) -> None:
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = FULL")
+
+
+@contextmanager
+def _said(path: Path) -> Iterator[None]:
+    """SQLite's complaints as one message."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        text = str(error)
+        remedy = {
+            "disk": "Free some space; nothing was released without being booked",
+            "locked": "Another process is charging this ledger; try again when it is done",
+            "readonly": "Make the file and its folder writable",
+            "unable to open": "Make sure that its folder exists and is writable",
+        }
+        hint = next((words for part, words in remedy.items() if part in text), "Restore it from a copy; nothing is guessed")
+        raise LedgerError(f"{path}: the ledger cannot be used: {text}. {hint}") from error
