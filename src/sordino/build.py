@@ -22,7 +22,10 @@ from sordino.entropy import Seeded
 from sordino.errors import StudyError
 from sordino.learning import models
 from sordino.learning.allocator import tune
-from sordino.learning.client import Client, Examples, PlainClient, PrivateClient, Workbench
+from sordino.learning.bench import Examples, Workbench
+from sordino.learning.client import Client
+from sordino.learning.dpsgd import PrivateClient
+from sordino.learning.sgd import PlainClient
 from sordino.learning.evaluate import evaluate
 from sordino.learning.flat import Flat
 from sordino.learning.loss import loss_for

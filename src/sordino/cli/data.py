@@ -10,15 +10,17 @@ import typer
 from sordino.cli import say
 from sordino.cli.run import AsJson, Set
 
+EMBEDDED = "embedded"
+
 app = typer.Typer(help="Find, fetch and look at data sets.", no_args_is_help=True)
 
 
 @app.command("list")
 def list_(as_json: AsJson = False) -> None:
     """List the known data sets and where each was found."""
-    from sordino.data import known, where
+    from sordino.data import NAMES, where
 
-    found = {name: where(name) for name in known()}
+    found = {name: Path(EMBEDDED) if name == "digits" else where(name) for name in NAMES}
     if as_json:
         say.machine({name: None if path is None else str(path) for name, path in found.items()})
         return
@@ -29,9 +31,9 @@ def list_(as_json: AsJson = False) -> None:
 @app.command()
 def find(name: str, as_json: AsJson = False) -> None:
     """Say where a data set is, or every way to get it (exit status 2)."""
-    from sordino.data import require
+    from sordino.data.locate import find as locate
 
-    path = require(name)
+    path = Path(EMBEDDED) if name == "digits" else locate(name)
     say.people(str(path))
     if as_json:
         say.machine({"name": name, "path": str(path)})
@@ -42,7 +44,7 @@ def fetch(name: str) -> None:
     """Download a data set into the user's cache, checked against its published checksum."""
     from sordino.data import fetch as download
 
-    say.people(f"{name}: {download(name)}")
+    say.people(f"{name}: {download(name, say=say.people)}")
 
 
 @app.command()

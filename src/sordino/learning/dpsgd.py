@@ -1,0 +1,116 @@
+r"""A client's local work: what happens between receiving a model and sending one back.
+
+A private client takes tau steps of DP-SGD (Abadi et al. 2016, algorithm 1) on its own
+data. Step j, from weights w:
+
+    batch B_j:   every example independently with probability q (Poisson)
+    g~_j  =  ( sum_{s in B_j} clip_C(grad F(w, s))  +  N(0, (sigma_v C)^2 I_d) ) / (q n)
+    w     <-  w - eta g~_j
+
+The divisor is the *expected* batch size q n, not the realised one: the realised size
+would set the scale of the noise and so show itself, which add-or-remove-one accounting
+does not cover. An empty batch releases noise like any other.
+
+Nothing leaves :meth:`PrivateClient.answer` but the noisy gradients, in the form of the
+weights they lead to and of statistics computed from them; the raw norms and losses that
+the kernel returns stay here. And nothing is computed before the ledger has booked it:
+``answer`` asks for the receipts.
+
+Shapes: weights and gradients ``(d,)``, examples ``(n, ...)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from sordino.entropy import Entropy
+from sordino.learning.bench import Examples, Workbench, poisson
+from sordino.learning.client import paid_for
+from sordino.learning.raw import RAW_CONSTANTS, measure_raw
+from sordino.mechanism import CountedGaussian, Gaussian
+from sordino.message import Statistics, Train, Update
+from sordino.privacy import Event, NonPrivate, PoissonSampled, Receipt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PrivateClient:
+    """DP-SGD on one client's data.
+
+    Attributes:
+        index: which client, from 0.
+        examples: its data.
+        mechanism: clip and noise of each step.
+        sampling_rate: q of the Poisson batches.
+        learning_rate: eta.
+        bench: the shared model and kernels.
+        entropy: where batches and noise are drawn from, by address.
+    """
+
+    index: int
+    examples: Examples
+    mechanism: Gaussian | CountedGaussian
+    sampling_rate: float
+    learning_rate: float
+    bench: Workbench
+    entropy: Entropy
+
+    @property
+    def expected_batch(self) -> float:
+        """B_i = q n_i, in examples; the divisor of every step."""
+        return self.sampling_rate * len(self.examples)
+
+    def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
+        """See :class:`Client`."""
+        step = PoissonSampled(sampling_rate=self.sampling_rate, event=self.mechanism.event())
+        priced: tuple[tuple[Event, int], ...] = ((step, task.steps),)
+        return priced if task.probe is None else (*priced, (NonPrivate(reason=RAW_CONSTANTS), 1))
+
+    def answer(self, task: Train, receipts: Sequence[Receipt]) -> Update:
+        """See :class:`Client`."""
+        paid_for(self.price(task), receipts, task)
+        raw = measure_raw(self.bench, self.examples, task) if task.probe is not None else None
+        batches = self.entropy.at("client", self.index, "round", task.round, "batches")
+        noise = self.entropy.at("client", self.index, "round", task.round, "noise")
+        flat, clip = self.bench.flat, self.mechanism.clip
+        start = torch.from_numpy(task.weights).to(flat.weights)
+        flat.load(start)
+        total = torch.empty_like(flat.weights)
+        energy, excess = 0.0, 0.0
+        first, last, before = start, start, start
+        for step in range(1, task.steps + 1):
+            chosen = poisson(len(self.examples), self.sampling_rate, batches).to(flat.weights.device)
+            clipped = self.bench.clipped(self.examples.x[chosen], self.examples.y[chosen], clip, total)
+            if isinstance(self.mechanism, CountedGaussian):
+                noisy, counted = self.mechanism.release(total, clipped.clipped - len(chosen) / 2, noise)
+                excess += counted
+            else:
+                noisy, _ = self.mechanism.release(total, None, noise)
+            noisy.div_(self.expected_batch)
+            energy += float(noisy @ noisy)
+            if step == 1:
+                first = noisy
+            if step == task.steps:
+                last, before = noisy, flat.weights.clone() if step > 1 else start
+            flat.weights.sub_(noisy, alpha=self.learning_rate)
+        moved = before - start
+        statistics = Statistics(
+            energy=energy / task.steps,
+            first=float(first @ first),
+            change=float((last - first).square().sum()),
+            moved=float(moved @ moved),
+            slope_first=float(first @ moved),
+            slope_last=float(last @ moved),
+            clipped=0.5 + excess / (task.steps * self.expected_batch) if isinstance(self.mechanism, CountedGaussian) else None,
+        )
+        return Update(
+            client=self.index,
+            round=task.round,
+            steps=task.steps,
+            weights=flat.weights.cpu().numpy().copy(),
+            statistics=statistics,
+            first=first.cpu().numpy() if task.wants_first else None,
+            raw=raw,
+        )

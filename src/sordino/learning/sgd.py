@@ -1,0 +1,46 @@
+"""Local SGD without any privacy: the clients of FedAvg."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from sordino.entropy import Entropy
+from sordino.learning.bench import Examples, Workbench, poisson
+from sordino.learning.client import paid_for
+from sordino.message import Train, Update
+from sordino.privacy import Event, NonPrivate, Receipt
+
+NO_NOISE = "plain gradients without noise"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PlainClient:
+    """SGD without any privacy, on Poisson batches (McMahan et al. 2017, with expected batch q n)."""
+
+    index: int
+    examples: Examples
+    sampling_rate: float
+    learning_rate: float
+    bench: Workbench
+    entropy: Entropy
+
+    def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
+        """See :class:`Client`."""
+        return ((NonPrivate(reason=NO_NOISE), task.steps),)
+
+    def answer(self, task: Train, receipts: Sequence[Receipt]) -> Update:
+        """See :class:`Client`. An empty batch takes no step."""
+        paid_for(self.price(task), receipts, task)
+        batches = self.entropy.at("client", self.index, "round", task.round, "batches")
+        flat = self.bench.flat
+        flat.load(torch.from_numpy(task.weights).to(flat.weights))
+        gradient = torch.empty_like(flat.weights)
+        for _ in range(task.steps):
+            chosen = poisson(len(self.examples), self.sampling_rate, batches).to(flat.weights.device)
+            if len(chosen):
+                self.bench.mean(self.examples.x[chosen], self.examples.y[chosen], gradient)
+                flat.weights.sub_(gradient, alpha=self.learning_rate)
+        return Update(client=self.index, round=task.round, steps=task.steps, weights=flat.weights.cpu().numpy().copy())
