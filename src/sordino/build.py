@@ -23,13 +23,14 @@ from sordino.errors import StudyError
 from sordino.learning import models
 from sordino.learning.allocator import tune
 from sordino.learning.bench import Examples, Workbench
+from sordino.learning.check import check_private
 from sordino.learning.client import Client
 from sordino.learning.dpsgd import PrivateClient
-from sordino.learning.sgd import PlainClient
-from sordino.learning.evaluate import evaluate
+from sordino.learning.evaluate import Evaluator
 from sordino.learning.flat import Flat
 from sordino.learning.loss import loss_for
 from sordino.learning.perexample import ClippedSum, MeanGradient
+from sordino.learning.sgd import PlainClient
 from sordino.mechanism import CountedGaussian, Gaussian
 from sordino.message import Vector
 from sordino.method.ali import AliDpfl
@@ -146,7 +147,7 @@ def model(study: Study, shape: tuple[int, ...], classes: int) -> torch.nn.Module
     """The study's model, initialised from its seed, checked to be trainable privately."""
     module = models.build(study.model.name, shape, classes, Seeded(study.seed).at("model"))
     if study.method.name != "fedavg":
-        models.check_private(module)
+        check_private(module, shape)
     return module
 
 
@@ -207,7 +208,7 @@ def build(study: Study, folder: Path, run: str, payable: Sequence[int] | None = 
         latency=Latency(kind=latency.kind, typical=latency.typical, shape=latency.shape, step=latency.step, spread=latency.spread),
         churn=Churn(dropout=study.world.dropout, rejoin=study.world.rejoin),
         entropy=entropy,
-        evaluate=partial(_evaluate, bench, loss, _tensors(divided.test, place), _tensors(divided.validation, place)),
+        evaluate=partial(_evaluate, flat, Evaluator(flat, loss), _tensors(divided.test, place), _tensors(divided.validation, place)),
         due=lambda number: number % study.execution.evaluate_every == 0,
         method=study.method.name,
         lineage=f"{run}/{surroundings}",
@@ -277,15 +278,15 @@ def _tensors(part: datasets.Dataset | None, place: torch.device) -> tuple[torch.
 
 
 def _evaluate(
-    bench: Workbench,
-    loss: Any,
+    flat: Flat,
+    evaluator: Evaluator,
     test: tuple[torch.Tensor, torch.Tensor],
     validation: tuple[torch.Tensor, torch.Tensor],
     weights: Vector,
 ) -> Mapping[str, float]:
-    bench.flat.load(torch.from_numpy(weights).to(bench.flat.weights))
-    seen = evaluate(bench.flat.module, loss, *test)
+    flat.load(torch.from_numpy(weights).to(flat.weights))
+    seen = evaluator(*test)
     row = {"accuracy": seen.accuracy, "loss": seen.loss}
     if len(validation[1]):
-        row["validation"] = evaluate(bench.flat.module, loss, *validation).accuracy
+        row["validation"] = evaluator(*validation).accuracy
     return row

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.numpy import save
 
 from sordino import build as builder
@@ -242,7 +243,8 @@ def _finish(folder: Path, about: Row, built: builder.Built, moment: Moment, seco
 
 def _named(flat: Flat, vector: Vector) -> dict[str, Any]:
     """The vector as the model's named parameters."""
-    return {name: vector[offset : offset + math.prod(shape)].reshape(shape).copy() for name, shape, offset in flat.layout}
+    tensor = torch.from_numpy(vector)
+    return {slot.name: slot.logical(tensor).contiguous().numpy() for slot in flat.layout}
 
 
 def _last_accuracy(log: Path) -> float | None:

@@ -1,0 +1,133 @@
+"""The models of the papers, and anybody's own.
+
+| name | what | loss |
+|---|---|---|
+| logistic | one linear layer | cross entropy |
+| svm | one linear layer | multi-class hinge |
+| mlp | 200 hidden units, ReLU | cross entropy |
+| cnn | conv 16 k8 s2 p3, pool 2/1, conv 32 k4 s2, pool 2/1, fc 32, fc classes: 26 010 parameters on 1x28x28 | cross entropy |
+| cnn-large | conv 32 k5, pool 2, conv 64 k5, pool 2, fc 512, fc classes: 582 026 on 1x28x28 (the ALI-DPFL authors') | cross entropy |
+| cifar-cnn | three of (conv k3, pool 2) with 32, 64 and 128 channels, fc 192, fc classes: 488 778 on 3x32x32 | cross entropy |
+| package.module:factory | ``factory(shape, classes)`` returns any ``torch.nn.Module`` | cross entropy |
+
+Initial weights are torch's own, drawn from the address that the caller gives; the global
+generator is left as it was.
+
+>>> import numpy as np
+>>> sum(p.numel() for p in build("cnn", (1, 28, 28), 10, np.random.default_rng(0)).parameters())
+26010
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import nn
+
+from sordino.errors import StudyError
+
+Shape = tuple[int, ...]
+
+
+def _linear(shape: Shape, classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
+
+
+def _mlp(shape: Shape, classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 200), nn.ReLU(), nn.Linear(200, classes))
+
+
+def _headed(body: list[nn.Module], hidden: int, shape: Shape, classes: int) -> nn.Module:
+    """Convolutions, then two linear layers sized by what the convolutions give."""
+    with torch.no_grad():
+        features = nn.Sequential(*body, nn.Flatten())(torch.zeros(1, *shape)).shape[1]
+    return nn.Sequential(*body, nn.Flatten(), nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, classes))
+
+
+def _cnn(shape: Shape, classes: int) -> nn.Module:
+    first = [nn.Conv2d(shape[0], 16, 8, 2, padding=3), nn.ReLU(), nn.MaxPool2d(2, 1)]
+    return _headed([*first, nn.Conv2d(16, 32, 4, 2), nn.ReLU(), nn.MaxPool2d(2, 1)], 32, shape, classes)
+
+
+def _cnn_large(shape: Shape, classes: int) -> nn.Module:
+    first = [nn.Conv2d(shape[0], 32, 5), nn.ReLU(), nn.MaxPool2d(2)]
+    return _headed([*first, nn.Conv2d(32, 64, 5), nn.ReLU(), nn.MaxPool2d(2)], 512, shape, classes)
+
+
+def _cifar_cnn(shape: Shape, classes: int) -> nn.Module:
+    body: list[nn.Module] = []
+    for inputs, outputs in ((shape[0], 32), (32, 64), (64, 128)):
+        body += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+    return _headed(body, 192, shape, classes)
+
+
+_KNOWN: dict[str, Callable[[Shape, int], nn.Module]] = {
+    "logistic": _linear,
+    "svm": _linear,
+    "mlp": _mlp,
+    "cnn": _cnn,
+    "cnn-large": _cnn_large,
+    "cifar-cnn": _cifar_cnn,
+}
+_SMALLEST = {"cnn": 15, "cnn-large": 16, "cifar-cnn": 8}  # pixels a side that leave something after the last pool
+NAMES = tuple(_KNOWN)
+
+
+def build(name: str, shape: Shape, classes: int, rng: np.random.Generator) -> nn.Module:
+    """A model for examples of ``shape`` and so many classes, with weights drawn from ``rng``.
+
+    Raises:
+        StudyError: for a name nobody knows, or a model that does not fit the shape.
+    """
+    make = _factory(name) if ":" in name else _known(name)
+    if name in _SMALLEST and (len(shape) != 3 or min(shape[1:]) < _SMALLEST[name]):
+        least = _SMALLEST[name]
+        raise StudyError(
+            f"model.name = {name!r} needs images of at least {least}x{least} pixels; the data's examples have shape {shape}."
+            " logistic, svm and mlp fit any shape"
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(rng.integers(2**63)))
+        module = make(shape, classes)
+        _fits(name, module, shape, classes)
+    return module
+
+
+def _known(name: str) -> Callable[[Shape, int], nn.Module]:
+    if name not in _KNOWN:
+        close = difflib.get_close_matches(name, _KNOWN, n=1)
+        meant = f"; did you mean {close[0]!r}?" if close else ""
+        raise StudyError(f"model.name = {name!r} is not known{meant}. Known: {', '.join(_KNOWN)}, or package.module:factory for your own")
+    return _KNOWN[name]
+
+
+def _factory(name: str) -> Callable[[Shape, int], nn.Module]:
+    place, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(place), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise StudyError(f"model.name = {name!r}: {error}. Write package.module:factory, importable from where sordino runs") from error
+    if not callable(found):
+        raise StudyError(f"model.name = {name!r}: {attribute} is no function; it must take (shape, classes) and return a torch.nn.Module")
+    return found  # type: ignore[no-any-return]
+
+
+def _fits(name: str, module: object, shape: Shape, classes: int) -> None:
+    if not isinstance(module, nn.Module):
+        raise StudyError(f"model.name = {name!r}: the factory returned {type(module).__name__}, not a torch.nn.Module")
+    try:
+        with torch.no_grad():
+            scores = module(torch.zeros(2, *shape))
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise StudyError(f"model.name = {name!r} does not fit examples of shape {shape}: {first}") from error
+    if tuple(scores.shape) != (2, classes):
+        raise StudyError(
+            f"model.name = {name!r} gives scores of shape {tuple(scores.shape)[1:]} for one example; the data has {classes} classes,"
+            f" so it must give ({classes},)"
+        )

@@ -1,0 +1,40 @@
+r"""Sums of clipped per-example gradients: the heart of differentially private training.
+
+DP-SGD releases, for a batch of examples i with gradients g_i in R^d,
+
+    sum_i g_i min(1, C/|g_i|)  +  noise,
+
+and needs every norm |g_i| but no single g_i. :class:`ClippedSum` writes that sum. It
+takes the fastest path that is right for the module:
+
+1. a plan for sequences of known layers (:mod:`.plan`), one forward and one backward pass;
+2. hooks for any module whose parameters sit in known layers (:mod:`.general`);
+3. every example by itself for all others.
+
+Before a path is trusted with a batch it is compared, on two of its examples, with a loop
+that differentiates each alone; if examples meet in the module, or a layer counts
+something else along its first axis, the third path is taken, where they cannot.
+
+A kernel keeps buffers between calls, so one object serves one thread.
+
+Shapes: x (n, ...), y (n,), out (d,) in the order of :class:`~sordino.learning.flat.Flat`.
+
+>>> import torch
+>>> from sordino.learning.flat import Flat
+>>> from sordino.learning.loss import cross_entropy
+>>> flat = Flat(torch.nn.Sequential(torch.nn.Linear(3, 2))).load(torch.zeros(8))
+>>> x, y, out = torch.tensor([[3.0, 0.0, 4.0], [0.1, 0.0, 0.0]]), torch.tensor([0, 1]), torch.empty(8)
+>>> raw = ClippedSum(flat, cross_entropy)(x, y, 1.0, out)
+>>> [round(float(norm), 4) for norm in raw.norms], raw.clipped
+([3.6056, 0.7106], 1)
+
+References:
+    Abadi et al. 2016, Deep Learning with Differential Privacy.
+    Goodfellow 2015, Efficient Per-Example Gradient Computations.
+    Bu, Wang, Zha, Karypis 2023, Differentially Private Optimization on Large Model at Small Cost (book-keeping).
+"""
+
+from sordino.learning.perexample.clipping import Clipped
+from sordino.learning.perexample.sums import ClippedSum, MeanGradient
+
+__all__ = ["Clipped", "ClippedSum", "MeanGradient"]

@@ -1,0 +1,67 @@
+r"""Embeddings: the gradient of a table is a few rows, and stays a few rows.
+
+Example i looks up tokens t_i1 ... t_iP and receives output gradients g_i1 ... g_iP. Row v
+of its gradient is the sum of g_ip over the positions with t_ip = v, so
+
+    |G_i|^2 = sum_{p,q} [t_ip = t_iq] g_ip . g_iq,    sum_i c_i G_i = scatter-add of c_i g_ip
+
+and nothing of size n x vocabulary x dimension exists. Equal tokens are added up before
+squaring (not by the sum over p, q, which subtracts): sorting the tokens of an example
+makes equal ones neighbours, and positions of one run share a row of a (n, P, dim) buffer.
+
+Shapes: tokens (n, P...) integers, g (n, P..., dim).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from sordino.learning.flat import Flat, Slot
+
+
+def supported(layer: nn.Embedding) -> bool:
+    """Whether :class:`EmbeddingKernel` covers this layer: gradients not rescaled by token counts, rows not renormalised."""
+    return not layer.scale_grad_by_freq and layer.max_norm is None and not layer.sparse
+
+
+class EmbeddingKernel:
+    """See the module's docstring."""
+
+    def __init__(self, layer: nn.Embedding, flat: Flat) -> None:
+        self._slot: Slot | None = flat.slot(layer.weight)
+        self._padding = layer.padding_idx
+        self._tokens = self._g = flat.weights
+
+    def _flattened(self, a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+        tokens, g = a.reshape(len(a), -1), g.reshape(len(g), -1, g.shape[-1])
+        if self._padding is not None:
+            g = g * (tokens != self._padding).unsqueeze(2)
+        return tokens, g
+
+    def collect(self, a: Tensor, g: Tensor) -> Tensor:
+        """See :class:`Kernel`; ``a`` are tokens."""
+        self._tokens, self._g = tokens, g = self._flattened(a, g)
+        if self._slot is None:
+            return g.new_zeros(len(g))
+        ordered, order = tokens.sort(1)
+        run = torch.zeros_like(ordered)
+        run[:, 1:] = (ordered[:, 1:] != ordered[:, :-1]).cumsum(1)
+        rows = torch.zeros_like(g).scatter_add_(1, run.unsqueeze(2).expand_as(g), g.gather(1, order.unsqueeze(2).expand_as(g)))
+        return torch.linalg.vector_norm(rows, dim=(1, 2)).square_()
+
+    def write(self, factor: Tensor, out: Tensor, fresh: bool) -> None:
+        """See :class:`Kernel`."""
+        self._scatter(self._tokens, self._g * factor.view(-1, 1, 1), out, fresh)
+
+    def plain(self, a: Tensor, g: Tensor, out: Tensor, fresh: bool) -> None:
+        """See :class:`Kernel`."""
+        self._scatter(*self._flattened(a, g), out, fresh)
+
+    def _scatter(self, tokens: Tensor, g: Tensor, out: Tensor, fresh: bool) -> None:
+        if self._slot is None:
+            return
+        place = self._slot.of(out)
+        if fresh:
+            place.zero_()
+        place.index_add_(0, tokens.reshape(-1), g.reshape(-1, g.shape[2]))

@@ -1,0 +1,35 @@
+r"""What a layer must be able to do so that its per-example gradients never meet in memory.
+
+Let layer l have input a_i and output gradient g_i for example i, and let G_i^l be its
+parameters' gradient of example i alone. Clipping needs |G_i|^2 = sum_l |G_i^l|^2 of every
+example first, then the factors c_i = min(1, C/|G_i|), then sum_i c_i G_i^l. So a kernel
+has three moves:
+
+    collect(a, g)   remembers what it needs and returns |G_i^l|^2, shape (n,)
+    write(c, out)   adds sum_i c_i G_i^l into its stretch of the flat vector
+    plain(a, g)     adds sum_i G_i^l without any norms, for training without privacy
+
+Images are (n, height, width, channels) here, channels last, everywhere.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+
+class Kernel(Protocol):
+    """The gradient arithmetic of one layer that owns parameters."""
+
+    def collect(self, a: Tensor, g: Tensor) -> Tensor:
+        """Squared gradient norms (n,) of inputs ``a`` and output gradients ``g``; both are kept until :meth:`write`."""
+        ...
+
+    def write(self, factor: Tensor, out: Tensor, fresh: bool) -> None:
+        """sum_i factor_i G_i of the collected batch into ``out`` (d,): overwritten if ``fresh``, else added to."""
+        ...
+
+    def plain(self, a: Tensor, g: Tensor, out: Tensor, fresh: bool) -> None:
+        """sum_i G_i into ``out`` (d,), with no norms and nothing kept."""
+        ...

@@ -1,0 +1,87 @@
+r"""Linear layers: norms and clipped sums without a single per-example gradient.
+
+For y = W a + b with input a_i (in) and output gradient g_i (out), the gradient of example
+i is the outer product g_i a_i^T, and g_i for the bias. Hence (Goodfellow 2015)
+
+    |G_i|^2 = |g_i|^2 (|a_i|^2 + 1),        sum_i c_i G_i = (diag(c) g)^T a
+
+which is one matrix product and nothing of size n x out x in.
+
+With a sequence of P positions per example the gradient is sum_p g_ip a_ip^T. Its norm is
+found from two Gram matrices (:mod:`~sordino.learning.perexample.gram`) or by forming
+g_i^T a_i, the cheaper by count.
+
+Shapes: a (n, in) or (n, P..., in), g (n, out) or (n, P..., out).
+
+References:
+    Goodfellow 2015, Efficient Per-Example Gradient Computations, arXiv:1510.01799.
+    Li, Tramer, Liang, Hashimoto 2022, Large Language Models Can Be Strong DP Learners (Gram form).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from sordino.learning.flat import Flat, Slot
+from sordino.learning.perexample.gram import squared_norms
+from sordino.learning.perexample.workspace import Workspace
+
+
+class LinearKernel:
+    """See the module's docstring."""
+
+    def __init__(self, layer: nn.Linear, flat: Flat) -> None:
+        self._weight: Slot | None = flat.slot(layer.weight)
+        self._bias: Slot | None = flat.slot(layer.bias) if layer.bias is not None else None
+        self._space = Workspace(flat.weights)
+        self._a = self._g = self._made = flat.weights
+
+    def collect(self, a: Tensor, g: Tensor) -> Tensor:
+        """See :class:`Kernel`."""
+        if g.ndim == 2:
+            self._a, self._g = a, g
+            return self._outer(a, g)
+        a, g = a.flatten(1, -2), g.flatten(1, -2)
+        self._a, self._g = a, g
+        positions = a.shape[1]
+        if positions * (a.shape[2] + g.shape[2]) < a.shape[2] * g.shape[2]:
+            return squared_norms(a, g, weight=self._weight is not None, bias=self._bias is not None)
+        squared = torch.zeros(len(a), dtype=a.dtype, device=a.device)
+        if self._weight is not None:
+            made = torch.bmm(g.transpose(1, 2), a)
+            squared += torch.linalg.vector_norm(made, dim=(1, 2)).square_()
+        if self._bias is not None:
+            squared += torch.linalg.vector_norm(g.sum(1), dim=1).square_()
+        return squared
+
+    def _outer(self, a: Tensor, g: Tensor) -> Tensor:
+        squared = torch.linalg.vector_norm(g, dim=1).square_()
+        if self._weight is None:
+            return squared
+        inputs = torch.linalg.vector_norm(a, dim=1).square_()
+        return squared.mul_(inputs.add_(1.0) if self._bias is not None else inputs)
+
+    def write(self, factor: Tensor, out: Tensor, fresh: bool) -> None:
+        """See :class:`Kernel`."""
+        a, g = self._a, self._g
+        if g.ndim == 2:
+            scaled = torch.mul(g, factor.unsqueeze(1), out=self._space.take("scaled", tuple(g.shape)))
+        else:
+            a, scaled = a.reshape(-1, a.shape[2]), g.mul(factor.view(-1, 1, 1)).reshape(-1, g.shape[2])
+        self._add(a, scaled, out, fresh)
+
+    def plain(self, a: Tensor, g: Tensor, out: Tensor, fresh: bool) -> None:
+        """See :class:`Kernel`."""
+        self._add(a.reshape(-1, a.shape[-1]), g.reshape(-1, g.shape[-1]), out, fresh)
+
+    def _add(self, a: Tensor, g: Tensor, out: Tensor, fresh: bool) -> None:
+        if self._weight is not None:
+            place = self._weight.of(out)
+            torch.addmm(place, g.t(), a, beta=0.0 if fresh else 1.0, out=place)
+        if self._bias is not None:
+            place = self._bias.of(out)
+            if fresh:
+                torch.sum(g, 0, out=place)
+            else:
+                place += g.sum(0)

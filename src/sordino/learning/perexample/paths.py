@@ -1,0 +1,76 @@
+"""Which path a module's gradients take, and why it may be trusted."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sordino.learning.flat import Flat
+from sordino.learning.loss import Loss
+from sordino.learning.perexample.general import Hooked, OneByOne, Unsuitable
+from sordino.learning.perexample.plan import Plan, compiled
+
+AGREEMENT = 1e-2  # far above what rounding does to a norm, far below what mixing examples does
+
+Fast = Plan | Hooked
+
+
+class Paths:
+    """The paths of one module, found out once for each shape of input.
+
+    Attributes:
+        flat: the module.
+        loss: its loss.
+        slow: the path that is always right.
+    """
+
+    def __init__(self, flat: Flat, loss: Loss) -> None:
+        self.flat, self.loss = flat, loss
+        self.slow = OneByOne(flat, loss)
+        self._fast: dict[tuple[int, ...], Fast | None] = {}
+        self._trusted: set[tuple[int, ...]] = set()
+
+    def find(self, x: Tensor, y: Tensor) -> Fast | None:
+        """The fast path for a batch like this one, or None where only the slow one is right."""
+        shape = tuple(x.shape[1:])
+        if shape not in self._fast:
+            self._fast[shape] = self._build(x, shape)
+        path = self._fast[shape]
+        # A single example cannot be mixed with another, so the first pair is early enough.
+        if path is not None and shape not in self._trusted and len(x) > 1:
+            if not self._agrees(path, x[:2], y[:2]):
+                path = self._fast[shape] = None
+            self._trusted.add(shape)
+        return path
+
+    def distrust(self, x: Tensor) -> None:
+        """Take the slow path for inputs of this shape from now on."""
+        self._fast[tuple(x.shape[1:])] = None
+
+    def _build(self, x: Tensor, shape: tuple[int, ...]) -> Fast | None:
+        plan = compiled(self.flat, shape) if x.is_floating_point() else None
+        if plan is not None:
+            return plan
+        try:
+            return Hooked(self.flat)
+        except Unsuitable:
+            return None
+
+    def _agrees(self, path: Fast, x: Tensor, y: Tensor) -> bool:
+        """Whether norms and sum of the fast path are those of examples differentiated alone."""
+        try:
+            _, pairs = path.pairs(self.loss, x, y, 1.0)
+        except Unsuitable:
+            return False
+        squared = torch.zeros(len(x), dtype=self.flat.weights.dtype, device=x.device)
+        total = torch.zeros_like(self.flat.weights)
+        for kernel, a, g in pairs:
+            squared += kernel.collect(a, g)
+            kernel.write(torch.ones_like(squared), total, False)
+        _, rows = self.slow.loop(x, y)
+        norms = torch.linalg.vector_norm(rows, dim=1)
+        if not bool(torch.isfinite(norms).all()):
+            return True  # nothing to compare with; examples like these are left out of every sum
+        tiny = torch.finfo(norms.dtype).tiny ** 0.5
+        same_norms = bool(((squared.sqrt() - norms).abs() <= AGREEMENT * norms + tiny).all())
+        return same_norms and float((total - rows.sum(0)).norm()) <= AGREEMENT * float(norms.sum()) + tiny

@@ -1,0 +1,149 @@
+r"""One forward and one backward pass, written out, for modules that are plain sequences.
+
+Autograd would form the weights' gradients once for the whole batch, where they are of no
+use, and per-example ones a second time. A sequence of known layers needs no autograd: the
+plan runs every stage forward, walks back to the activations, and hands each
+parameter-owning layer's (input, output gradient) to its kernel. Nothing is computed
+twice, and the weights' gradients are formed once, already clipped.
+
+A layer without parameters that has no stage of its own is run by autograd, alone. A layer
+with parameters that has no kernel makes :func:`compiled` return None, and the general
+path (:mod:`sordino.learning.perexample.general`) takes over; so do weights used twice,
+hooks, and subclasses of known layers, whose ``forward`` may be anything.
+
+Micro-batches: where the buffers of a batch exceed the cache by far, the batch is
+worked off in pieces of about 32 MB; the sum is the same.
+
+Shapes: x (n, ...) with images as (n, channels, height, width) in any memory format.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sordino.learning.flat import Flat
+from sordino.learning.loss import Loss
+from sordino.learning.perexample import conv, pool
+from sordino.learning.perexample.kernel import Kernel
+from sordino.learning.perexample.stages import ConvStage, Flatten, LinearStage, NormStage, Opaque, Owner, Pool, Relu, Stage, Tanh
+
+PIECE_BYTES = 32e6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """The stages of a module for inputs of one shape.
+
+    Attributes:
+        stages: in order; those before ``first`` own no parameters and need no backward step.
+        owners: for each stage, itself if it owns parameters.
+        first: index of the first stage with parameters.
+        piece: examples per micro-batch.
+    """
+
+    stages: tuple[Stage, ...]
+    owners: tuple[Owner | None, ...]
+    first: int
+    piece: int
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores of a batch."""
+        if x.ndim == 4:
+            x = x.permute(0, 2, 3, 1)
+        for stage in self.stages:
+            x = stage.forward(x)
+        return x.permute(0, 3, 1, 2) if x.ndim == 4 else x
+
+    def pairs(self, loss: Loss, x: Tensor, y: Tensor, scale: float) -> tuple[Tensor, list[tuple[Kernel, Tensor, Tensor]]]:
+        """Losses (n,) and, last layer first, each kernel with its input and output gradient times ``scale``."""
+        losses, g = loss.slope(self.forward(x), y)
+        if scale != 1.0:
+            g.mul_(scale)
+        if g.ndim == 4:
+            g = g.permute(0, 2, 3, 1).contiguous()
+        found: list[tuple[Kernel, Tensor, Tensor]] = []
+        for index in range(len(self.stages) - 1, self.first - 1, -1):
+            owner = self.owners[index]
+            if owner is not None:
+                found.append((owner.kernel, owner.seen, g))
+            if index > self.first:
+                g = self.stages[index].backward(g)
+        return losses, found
+
+
+def _layers(module: nn.Module) -> list[nn.Module] | None:
+    """The layers of nested plain sequences in order; hooks anywhere give None."""
+    found: list[nn.Module] = []
+
+    def walk(part: nn.Module) -> bool:
+        if part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks:
+            return False
+        if type(part) is nn.Sequential:
+            return all(walk(child) for child in part.children())
+        found.append(part)
+        return True
+
+    return found if walk(module) else None
+
+
+def _stage(layer: nn.Module, shape: tuple[int, ...], flat: Flat) -> Stage | None:
+    """The stage for a layer whose input has this shape (without n), channels last if an image; None if there is none."""
+    image = len(shape) == 3
+    kind = type(layer)
+    if kind is nn.ReLU:
+        return Relu(flat.weights)
+    if kind is nn.Tanh:
+        return Tanh(flat.weights)
+    if isinstance(layer, nn.Flatten) and kind is nn.Flatten and (layer.start_dim, layer.end_dim) in ((1, -1), (1, len(shape))):
+        return Flatten()
+    if isinstance(layer, nn.MaxPool2d) and kind is nn.MaxPool2d and image and pool.supported(layer):
+        return Pool(layer, flat.weights)
+    if isinstance(layer, nn.Linear) and kind is nn.Linear:
+        return LinearStage(layer, flat) if len(shape) in (1, 2) else None
+    if isinstance(layer, nn.Conv2d) and kind is nn.Conv2d:
+        return ConvStage(layer, flat) if image and conv.supported(layer) else None
+    if isinstance(layer, nn.GroupNorm) and kind is nn.GroupNorm:
+        return NormStage(layer, flat) if image else None
+    if isinstance(layer, nn.LayerNorm) and kind is nn.LayerNorm:
+        return NormStage(layer, flat) if not image else None
+    return Opaque(layer) if next(layer.parameters(), None) is None else None
+
+
+def compiled(flat: Flat, shape: tuple[int, ...]) -> Plan | None:
+    """The plan of a module for inputs of ``shape`` (without n), or None if it needs the general path."""
+    layers = _layers(flat.module)
+    if layers is None:
+        return None
+    probe = flat.weights.new_zeros((1, *shape))
+    if probe.ndim == 4:
+        probe = probe.permute(0, 2, 3, 1)
+    stages: list[Stage] = []
+    owners: list[Owner | None] = []
+    parameters: list[nn.Parameter] = []
+    numbers = 0
+    with torch.no_grad():
+        for layer in layers:
+            stage = _stage(layer, tuple(probe.shape[1:]), flat)
+            if stage is None:
+                return None
+            stages.append(stage)
+            own = list(layer.parameters())
+            owners.append(stage if own and isinstance(stage, LinearStage | ConvStage | NormStage) else None)
+            parameters.extend(own)
+            probe = stage.forward(probe)
+            numbers += probe.numel() + _materialised(stage)
+    if len({id(p) for p in parameters}) < len(parameters) or any(flat.slot(p) is None for p in parameters):
+        return None
+    first = next(index for index, owner in enumerate(owners) if owner is not None)
+    piece = max(1, int(PIECE_BYTES / (numbers * flat.weights.element_size())))
+    return Plan(tuple(stages), tuple(owners), first, piece)
+
+
+def _materialised(stage: Stage) -> int:
+    """Numbers per example that a stage's kernel keeps besides its output."""
+    if not isinstance(stage, ConvStage):
+        return 0
+    return stage.seen.numel() + stage.kernel.kept(stage.seen.shape[1])

@@ -1,0 +1,210 @@
+r"""The steps a plan is made of, each with a forward and a backward move written out.
+
+Images are (n, height, width, channels) between stages, so that a convolution's patches,
+a pool's slices and a rectifier's vectors are all contiguous in the channels; everything
+else is as in torch. A stage keeps what its backward move needs, in buffers that live from
+step to step: forward, then backward, and never two batches at once.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from sordino.learning.flat import Flat
+from sordino.learning.perexample import pool
+from sordino.learning.perexample.conv import ConvKernel
+from sordino.learning.perexample.kernel import Kernel
+from sordino.learning.perexample.linear import LinearKernel
+from sordino.learning.perexample.norm import NormKernel
+from sordino.learning.perexample.workspace import Workspace
+
+
+class Stage(Protocol):
+    """One step of a plan."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The output."""
+        ...
+
+    def backward(self, g: Tensor) -> Tensor:
+        """The gradient by the input, from the gradient by the output."""
+        ...
+
+
+class Owner(Stage, Protocol):
+    """A stage with trainable parameters: ``kernel.collect(seen, g)`` finds their gradients."""
+
+    kernel: Kernel
+    seen: Tensor
+
+
+class Relu:
+    """max(x, 0)."""
+
+    def __init__(self, like: Tensor) -> None:
+        self._space = Workspace(like)
+        self._y = like
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._y = torch.clamp_min(x, 0, out=self._space.take("y", tuple(x.shape)))
+        return self._y
+
+    def backward(self, g: Tensor) -> Tensor:
+        result: Tensor = torch.ops.aten.threshold_backward.grad_input(g, self._y, 0, grad_input=self._space.take("g", tuple(g.shape)))
+        return result
+
+
+class Tanh:
+    """tanh x, with derivative 1 - y^2."""
+
+    def __init__(self, like: Tensor) -> None:
+        self._space = Workspace(like)
+        self._y = like
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._y = torch.tanh(x, out=self._space.take("y", tuple(x.shape)))
+        return self._y
+
+    def backward(self, g: Tensor) -> Tensor:
+        result: Tensor = torch.ops.aten.tanh_backward(g, self._y)
+        return result
+
+
+class Flatten:
+    """(n, H, W, channels) or (n, ...) to (n, features) in torch's order (channels, H, W)."""
+
+    def __init__(self) -> None:
+        self._shape: tuple[int, ...] = ()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._shape = tuple(x.shape)
+        return x.permute(0, 3, 1, 2).flatten(1) if x.ndim == 4 else x.flatten(1)
+
+    def backward(self, g: Tensor) -> Tensor:
+        if len(self._shape) != 4:
+            return g.view(self._shape)
+        n, height, width, channels = self._shape
+        return g.view(n, channels, height, width).permute(0, 2, 3, 1).contiguous()
+
+
+class Opaque:
+    """Any layer without parameters, by autograd on that layer alone."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        self._layer = layer
+        self._x: Tensor | None = None
+        self._y: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            self._x = _logical(x).detach().requires_grad_()
+            # A copy if the layer works in place: other stages still need what it would overwrite.
+            self._y = self._layer(self._x.clone() if getattr(self._layer, "inplace", False) else self._x)
+        return _physical(self._y.detach())
+
+    def backward(self, g: Tensor) -> Tensor:
+        if self._x is None or self._y is None:
+            raise RuntimeError("backward before forward")
+        (result,) = torch.autograd.grad(self._y, self._x, _logical(g))
+        self._x = self._y = None
+        return _physical(result)
+
+
+def _logical(x: Tensor) -> Tensor:
+    return x.permute(0, 3, 1, 2) if x.ndim == 4 else x
+
+
+def _physical(x: Tensor) -> Tensor:
+    return x.permute(0, 2, 3, 1).contiguous() if x.ndim == 4 else x
+
+
+class Pool:
+    """Max pooling; see :mod:`sordino.learning.perexample.pool`."""
+
+    def __init__(self, layer: nn.MaxPool2d, like: Tensor) -> None:
+        self._pool = pool.MaxPool(layer, like)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._pool.forward(x)
+
+    def backward(self, g: Tensor) -> Tensor:
+        return self._pool.backward(g)
+
+
+class LinearStage:
+    """x W^T + b on the last axis of (n, in) or (n, positions, in)."""
+
+    def __init__(self, layer: nn.Linear, flat: Flat) -> None:
+        self._layer = layer
+        self.kernel = LinearKernel(layer, flat)
+        self._space = Workspace(flat.weights)
+        self.seen = flat.weights
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen = x
+        y = self._space.take("y", (*x.shape[:-1], self._layer.out_features))
+        rows, into = x.reshape(-1, x.shape[-1]), y.view(-1, y.shape[-1])
+        if self._layer.bias is None:
+            torch.mm(rows, self._layer.weight.t(), out=into)
+        else:
+            torch.addmm(self._layer.bias, rows, self._layer.weight.t(), out=into)
+        return y
+
+    def backward(self, g: Tensor) -> Tensor:
+        into = self._space.take("g", tuple(self.seen.shape))
+        torch.mm(g.reshape(-1, g.shape[-1]), self._layer.weight, out=into.view(-1, into.shape[-1]))
+        return into
+
+
+class ConvStage:
+    """A convolution of images (n, H, W, channels) as one matrix product with their patches."""
+
+    def __init__(self, layer: nn.Conv2d, flat: Flat) -> None:
+        self._layer = layer
+        self.kernel = ConvKernel(layer, flat)
+        self._space = Workspace(flat.weights)
+        self.seen = flat.weights
+        self.weights = layer.weight.numel()
+        self._image = (0, 0, 0)
+
+    @property
+    def _matrix(self) -> Tensor:
+        """The weight as (O, K), K in order (row, column, channel): a view when it lies in the flat vector."""
+        return self._layer.weight.permute(0, 2, 3, 1).reshape(self._layer.out_channels, -1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._image = (x.shape[1], x.shape[2], x.shape[3])
+        shape = self.kernel.geometry(self._image)
+        self.seen = self.kernel.unfold(x)
+        y = self._space.take("y", (len(x), *shape.positions, shape.channels))
+        rows, into = self.seen.view(-1, shape.patch), y.view(-1, shape.channels)
+        if self._layer.bias is None:
+            torch.mm(rows, self._matrix.t(), out=into)
+        else:
+            torch.addmm(self._layer.bias, rows, self._matrix.t(), out=into)
+        return y
+
+    def backward(self, g: Tensor) -> Tensor:
+        patches = self._space.take("g", tuple(self.seen.shape))
+        torch.mm(g.reshape(-1, g.shape[3]), self._matrix, out=patches.view(-1, patches.shape[2]))
+        return self.kernel.fold(patches, self.kernel.geometry(self._image))
+
+
+class NormStage:
+    """Group or layer normalisation: the normalisation by autograd, its affine part by its kernel."""
+
+    def __init__(self, layer: nn.GroupNorm | nn.LayerNorm, flat: Flat) -> None:
+        self._layer = layer
+        self.kernel = NormKernel(layer, flat)
+        self._inner = Opaque(layer)
+        self.seen = flat.weights
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen = x
+        return self._inner.forward(x)
+
+    def backward(self, g: Tensor) -> Tensor:
+        return self._inner.backward(g)
