@@ -1,0 +1,116 @@
+"""From a drawing to SVG text: the same bytes for the same drawing, and nothing fetched from elsewhere.
+
+matplotlib draws; this module fixes what would make two reports of one run differ (dates, random
+ids, the reader's own matplotlibrc) and removes what points outside (document type, metadata).
+Letters stay letters, so that they can be searched, read aloud, and shown in the page's font.
+
+Colours are those of Okabe and Ito (2008), which people with any colour vision can tell apart.
+Inside a page they are looked up in the page's style, so that one picture serves light and dark:
+
+>>> inline('<g style="stroke: #2a2f36"/>')
+'<g style="stroke: var(--ink, #2a2f36)"/>'
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK, QUIET, GRID = "#2a2f36", "#6b7280", "#d9dde3"
+BLUE, ORANGE, GREEN, RED, PURPLE, SKY = "#0072b2", "#d55e00", "#009e73", "#b3261e", "#aa4499", "#56b4e9"
+SERIES = (BLUE, ORANGE, GREEN, PURPLE, SKY, "#e69f00", "#332288", "#888888")
+
+NAMES = {
+    INK: "ink",
+    QUIET: "quiet",
+    GRID: "grid",
+    RED: "red",
+    **{colour: f"series-{i}" for i, colour in enumerate(SERIES)},
+}
+
+RC: dict[str, Any] = {
+    "axes.edgecolor": QUIET,
+    "axes.labelcolor": INK,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 11,
+    "axes.labelsize": 10,
+    "axes.unicode_minus": True,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "font.family": ["DejaVu Sans"],
+    "font.size": 10,
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "lines.linewidth": 1.8,
+    "svg.fonttype": "none",
+    "text.color": INK,
+    "text.parse_math": False,  # a class called "$x" is a name and no formula
+    "xtick.color": QUIET,
+    "ytick.color": QUIET,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.labelsize": 9,
+    "ytick.labelsize": 9,
+}
+
+
+@contextmanager
+def canvas(salt: str) -> Iterator[None]:
+    """Our style, whatever the reader's own is. ``salt`` keeps the ids of a page's pictures apart."""
+    from matplotlib import style
+
+    with style.context({**RC, "svg.hashsalt": salt}, after_reset=True):
+        yield
+
+
+def figure(rows: int, height: float, *, width: float = 7.2) -> tuple[Figure, list[Axes]]:
+    """An empty drawing of ``rows`` panels one above the other, with a common x axis. Sizes in inches."""
+    from matplotlib.figure import Figure
+
+    drawn = Figure(figsize=(width, height), layout="constrained")
+    made = drawn.subplots(rows, 1, sharex=True, squeeze=False)
+    return drawn, [made[i, 0] for i in range(rows)]
+
+
+def svg(drawn: Figure, label: str) -> str:
+    """The drawing as one ``<svg>`` element; ``label`` is what a screen reader says."""
+    from xml.sax.saxutils import escape
+
+    file = io.StringIO()
+    drawn.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+    text = file.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"\s*<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    title = f"\n <title>{escape(clean(label))}</title>"
+    return re.sub(r"<svg ([^>]*)>", lambda found: f'<svg role="img" {found[1]}>{title}', text, count=1).rstrip() + "\n"
+
+
+def inline(picture: str) -> str:
+    """The picture with its colours looked up in the page's style sheet."""
+    for colour, name in NAMES.items():
+        picture = picture.replace(f": {colour}", f": var(--{name}, {colour})")
+    return picture
+
+
+def clean(text: str, longest: int = 60) -> str:
+    """``text`` as a picture can hold it: no control characters, not endless.
+
+    >>> clean("a" + chr(0) + "b")
+    'ab'
+    """
+    kept = "".join(c for c in text if unicodedata.category(c) not in ("Cc", "Cs", "Cn", "Co", "Cf"))
+    return kept if len(kept) <= longest else kept[: longest - 1] + "…"

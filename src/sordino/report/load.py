@@ -1,0 +1,173 @@
+"""Reading a run folder, at any moment of its life.
+
+A report must be possible for a run that is finished, that was killed, or that goes on while it
+is read. So a log without a row is read, and so is a log whose last line is only half written; rows of
+a kind that this version does not know are counted and left alone. What cannot be missing is what
+says what was promised: ``run.json`` and ``study.toml``.
+
+Infinity stands in the files as the string "inf"; here it is a float again:
+
+>>> number("inf"), number(0.5), number(None)
+(inf, 0.5, None)
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sordino.errors import StudyError
+from sordino.runtime.recorder import LOG
+
+Row = Mapping[str, Any]
+
+NEEDED = ("run.json", "study.toml")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """A run as its folder tells it.
+
+    Attributes:
+        folder: where it lies.
+        about: ``run.json``.
+        study: ``study.toml``, word for word.
+        environment: ``environment.json``; empty if there is none.
+        rounds: rows of rounds, in the order of the log.
+        others: all other rows.
+        damaged: why the log ends early, or None.
+    """
+
+    folder: Path
+    about: Row
+    study: str
+    environment: Row
+    rounds: tuple[Row, ...]
+    others: tuple[Row, ...]
+    damaged: str | None
+
+    @property
+    def name(self) -> str:
+        return str(self.about.get("name") or self.folder.name)
+
+    @property
+    def done(self) -> bool:
+        return self.about.get("status") == "done"
+
+    @property
+    def budget(self) -> float:
+        """Epsilon that may be spent; infinite without privacy."""
+        found = number(self.about.get("epsilon_budget"))
+        return math.inf if found is None else found
+
+    @property
+    def private(self) -> bool:
+        """Whether anything is promised at all: a unit, a finite epsilon, and the sound form."""
+        promised = self.about.get("unit") != "none" and self.about.get("form") != "paper" and math.isfinite(self.budget)
+        return promised and (self.epsilon is None or math.isfinite(self.epsilon))
+
+    @property
+    def epsilon(self) -> float | None:
+        """Spent by the client that spent most: of the result, else of the last round."""
+        found = number((self.about.get("result") or {}).get("epsilon"))
+        if found is None and self.rounds:
+            found = number(self.rounds[-1].get("epsilon"))
+        return math.inf if found is not None and self.about.get("unit") == "none" else found
+
+    @property
+    def accuracy(self) -> float | None:
+        """On the test set, in [0, 1]: of the model handed out, else of the last one looked at."""
+        found = number((self.about.get("result") or {}).get("accuracy"))
+        return found if found is not None else next(iter(reversed(self.values("accuracy"))), None)
+
+    @property
+    def steps(self) -> int:
+        """Local steps of the client that did most."""
+        return int(self.rounds[-1].get("steps") or 0) if self.rounds else 0
+
+    @property
+    def ended(self) -> str | None:
+        """What ended or stopped the run, in words; None while nothing did."""
+        if why := (self.about.get("result") or {}).get("why"):
+            return str(why)
+        last = next((row for row in reversed(self.others) if row.get("kind") in ("end", "refused")), None)
+        return None if last is None else str(last.get("why") or last["kind"])
+
+    def values(self, key: str) -> list[float]:
+        """The numbers under ``key``, of the rounds that have one."""
+        return [value for row in self.rounds if (value := number(row.get(key))) is not None]
+
+    def count(self, kind: str) -> int:
+        """Rows of another kind: late, lost, refused, ..."""
+        return sum(row.get("kind") == kind for row in self.others)
+
+
+def load(folder: Path) -> Run:
+    """Read a run folder.
+
+    Raises:
+        StudyError: if it is none, or one of the files it must have cannot be read.
+    """
+    if not folder.is_dir():
+        raise StudyError(f"{folder}: there is no such run folder. Give the folder that `sordino run` named")
+    if missing := [name for name in NEEDED if not (folder / name).is_file()]:
+        raise StudyError(f"{folder}: this is no run folder: it has no {' and no '.join(missing)}")
+    rounds, others, damaged = _log(folder / LOG)
+    return Run(
+        folder=folder,
+        about=_object(folder / "run.json"),
+        study=_text(folder / "study.toml"),
+        environment=_object(folder / "environment.json") if (folder / "environment.json").is_file() else {},
+        rounds=rounds,
+        others=others,
+        damaged=damaged,
+    )
+
+
+def number(value: Any) -> float | None:
+    """A number of a row: "inf" is infinite; what is no number is None."""
+    if value in ("inf", "-inf"):
+        return float(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
+        return None
+    return float(value)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise StudyError(f"{path}: cannot be read ({error}). Restore it from a copy") from error
+
+
+def _object(path: Path) -> Row:
+    try:
+        found = json.loads(_text(path))
+    except json.JSONDecodeError as error:
+        raise StudyError(f"{path}: is not JSON ({error}). Restore it from a copy") from error
+    if not isinstance(found, dict):
+        raise StudyError(f"{path}: holds {type(found).__name__} where an object belongs. Restore it from a copy")
+    return found
+
+
+def _log(path: Path) -> tuple[tuple[Row, ...], tuple[Row, ...], str | None]:
+    """Rounds, other rows, and what is wrong with the log. Reading stops at the first damaged line."""
+    rounds: list[Row] = []
+    others: list[Row] = []
+    lines = path.read_bytes().split(b"\n") if path.is_file() else []
+    for i, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError:
+            half = i == len(lines)  # without its end of line: it is being written, or the run was killed
+            where = f"line {i} of {path.name}"
+            return tuple(rounds), tuple(others), f"{where} is half written" if half else f"{where} is damaged; what follows is left out"
+        if isinstance(row, dict):
+            (rounds if row.get("kind") == "round" else others).append(row)
+    return tuple(rounds), tuple(others), None
