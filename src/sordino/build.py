@@ -84,7 +84,7 @@ def federation(study: Study) -> Federation:
     """Load the data and divide it."""
     wanted, entropy = study.data, Seeded(study.seed)
     corpus = datasets.load(
-        wanted.name, file=wanted.file, test_file=wanted.test_file, label=wanted.label, client_column=wanted.client_column
+        wanted.name or "", file=wanted.file, test_file=wanted.test_file, label=wanted.label, client_column=wanted.client_column
     )
     train, validation = corpus.train, None
     if wanted.validation:
@@ -245,7 +245,8 @@ def _payable(study: Study, priced: Plan, vault: Vault, units: list[str], budget:
     event = step_event(study.privacy.sampling_rate, study.privacy.noise_multiplier)
     if study.form == "paper" or study.privacy.ledger == "run":
         return (priced.steps,) * len(units)
-    return tuple(budget.remaining_steps(event, vault.spent(unit)) for unit in units)
+    left = [budget.remaining_steps(event, vault.spent(unit)) for unit in units]
+    return tuple(priced.steps if steps is None else steps for steps in left)
 
 
 def _terms(study: Study, sizes: tuple[int, ...], dimension: int, clients: list[Client], payable: tuple[int, ...] | None) -> Terms:

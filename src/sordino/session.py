@@ -248,7 +248,7 @@ def _named(flat: Flat, vector: Vector) -> dict[str, Any]:
 
 
 def _last_accuracy(log: Path) -> float | None:
-    rows = (json.loads(line) for line in log.read_text().splitlines()) if log.exists() else iter(())
+    rows: list[Row] = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
     found = [row["accuracy"] for row in rows if row.get("accuracy") is not None]
     return float(found[-1]) if found else None
 

@@ -115,9 +115,10 @@ def epsilon(
     ledger, about = _open(run)
     if delta is None and about.get("delta") is None:
         raise StudyError("give --delta: this ledger belongs to no run that states one")
-    asked = {"delta": delta if delta is not None else about["delta"], "accountant": accountant or about.get("accountant", "pld")}
-    if not 0 < asked["delta"] < 1:
-        raise StudyError(f"--delta must lie between 0 and 1; got {asked['delta']:g}")
+    at = float(about["delta"] if delta is None else delta)
+    if not 0 < at < 1:
+        raise StudyError(f"--delta must lie between 0 and 1; got {at:g}")
+    asked: dict[str, Any] = {"delta": at, "accountant": accountant or about.get("accountant", "pld")}
     with ledger:
         spent = {unit: _priced(ledger, unit, asked) for unit in ledger.units()}
     if as_json:

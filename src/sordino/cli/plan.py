@@ -89,9 +89,8 @@ def _without_study(
     if as_json:
         say.machine({"steps": most[accountant], "epsilon": spent, "noise_multiplier": sigma, "delta": delta, "accountant": accountant})
         return
-    say.people(
-        f"noise multiplier {sigma:g}, sampling rate {rate:g}: epsilon {say.number(spent)} after {taken} steps (delta {delta:g}, {accountant})"
-    )
+    say.people(f"noise multiplier {sigma:g}, sampling rate {rate:g}, delta {delta:g}")
+    say.people(f"epsilon {say.number(spent)} after {taken} steps ({accountant})")
     say.table("Most steps within the budget (R_c)", ["accountant", "steps"], [[name, say.number(n, 10)] for name, n in most.items()])
 
 

@@ -30,4 +30,5 @@ def tune() -> bool:
     except (OSError, AttributeError, TypeError):
         return False
     mallopt.argtypes, mallopt.restype = (ctypes.c_int, ctypes.c_int), ctypes.c_int
-    return all([mallopt(option, value) == 1 for option, value in _SETTINGS])
+    taken = [mallopt(option, value) == 1 for option, value in _SETTINGS]
+    return all(taken)

@@ -31,7 +31,9 @@ def check_private(module: nn.Module, shape: tuple[int, ...]) -> None:
     for name, layer in module.named_modules():
         place = f"model: layer {name!r} ({type(layer).__name__})"
         if isinstance(layer, _MIXING):
-            raise StudyError(f"{place} mixes the examples of a batch, so no example's gradient can be bounded alone; use torch.nn.GroupNorm")
+            raise StudyError(
+                f"{place} mixes the examples of a batch, so no example's gradient can be bounded alone; use torch.nn.GroupNorm"
+            )
         if isinstance(layer, _TRACKING) and layer.track_running_stats:
             raise StudyError(f"{place} keeps statistics of the data in its buffers; set track_running_stats=False")
         if isinstance(layer, _RANDOM) and getattr(layer, "p", 1.0) != 0.0:
@@ -50,7 +52,9 @@ def _try_out(module: nn.Module, shape: tuple[int, ...]) -> None:
         first, second = module(batch), module(other)
     changed = [name for name, buffer in module.named_buffers() if not torch.equal(buffer, before[name])]
     if changed:
-        raise StudyError(f"model: a forward pass changes the buffer {changed[0]!r}: it would carry raw data from step to step; make it constant")
+        raise StudyError(
+            f"model: a forward pass changes the buffer {changed[0]!r}: it would carry raw data from step to step; make it constant"
+        )
     if not torch.allclose(first[[0, 2]], second[[0, 2]], rtol=1e-4, atol=1e-6):
         raise StudyError(
             "model: changing one example changes another's scores, so the model mixes examples"

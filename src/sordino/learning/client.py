@@ -13,7 +13,10 @@ from sordino.privacy import Event, Receipt
 class Client(Protocol):
     """Somebody with data who can be asked to train."""
 
-    index: int
+    @property
+    def index(self) -> int:
+        """Which client, from 0."""
+        ...
 
     def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
         """What answering this task releases, as events and how often; booked before ``answer``."""

@@ -122,6 +122,6 @@ class Flat:
         self.weights.copy_(vector)
         return self
 
-    def slot(self, parameter: nn.Parameter) -> Slot | None:
+    def slot(self, parameter: Tensor) -> Slot | None:
         """Where a parameter lies; None if it is frozen or not of this module."""
         return self._by_parameter.get(id(parameter))

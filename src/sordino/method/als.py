@@ -104,11 +104,12 @@ class AlsDpfl:
 
     def gap(self, tau: int, *, beta: float, xi: float, terms: Terms) -> float:
         """h(tau) of Eq. (11): how far local steps drift from a central run (distance)."""
-        batch = sum(p / terms.batch(i) ** 2 for i, p in enumerate(terms.weights)) ** -0.5
+        batch = sum(p / terms.batch(i) ** 2 for i, p in enumerate(terms.weights)) ** -0.5  # B of 1/B^2 = sum p_i/B_i^2
         delta = xi + 2.0 * math.sqrt(terms.dimension) * terms.noise * terms.clip / batch
         sign = 1.0 if self.form == "paper" else -1.0
         eta = terms.learning_rate
-        return delta / beta * math.expm1(tau * math.log1p(eta * beta)) + sign * eta * delta * tau
+        gap: float = delta / beta * math.expm1(tau * math.log1p(eta * beta)) + sign * eta * delta * tau
+        return gap
 
     def choose(self, memory: Memory, terms: Terms, left: Left) -> Choice:
         """See :class:`~sordino.method.base.SynchronousMethod`."""

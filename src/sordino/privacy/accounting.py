@@ -84,7 +84,8 @@ def _add(totals: dict[tuple[float, float], int], event: Event, count: int, *, ra
         case Repeated(event=inside, count=times):
             return not times or _add(totals, inside, count * times, rate=rate)
         case Composed(events=events):
-            return all([_add(totals, inside, count, rate=rate) for inside in events])
+            bounded = [_add(totals, inside, count, rate=rate) for inside in events]
+            return all(bounded)
         case _:
             raise TypeError(f"no accountant here can price {event!r}")
 
@@ -221,4 +222,4 @@ def _rdp_epsilon(steps: Steps, delta: float) -> float:
 @lru_cache(maxsize=65536)
 def _classic_epsilon(steps: Steps, delta: float) -> float:
     total = _total(steps, tuple(float(order) for order in _CLASSIC_ORDERS))
-    return min(value + math.log(1.0 / delta) / (order - 1) for order, value in zip(_CLASSIC_ORDERS, total, strict=True))
+    return float(min(value + math.log(1.0 / delta) / (order - 1) for order, value in zip(_CLASSIC_ORDERS, total, strict=True)))

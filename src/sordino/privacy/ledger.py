@@ -162,7 +162,8 @@ class Ledger:
             for unit, fingerprint in units.items():
                 if known.setdefault(unit, fingerprint) != fingerprint:
                     raise LedgerError(
-                        f"{self.path}: this ledger was kept for other data: {unit} had fingerprint {known[unit][:12]}, now {fingerprint[:12]}."
+                        f"{self.path}: this ledger was kept for other data: {unit} had fingerprint"
+                        f" {known[unit][:12]}, now {fingerprint[:12]}."
                         " Use the ledger that belongs to this data, or begin a new one"
                     )
             self._db.executemany("INSERT OR IGNORE INTO units VALUES (?, ?)", units.items())

@@ -69,8 +69,8 @@ def _padding(layer: nn.Conv2d) -> tuple[Pair, Pair]:
     if layer.padding == "same":
         total = [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size, strict=True)]
         return (total[0] // 2, total[1] // 2), (total[0] - total[0] // 2, total[1] - total[1] // 2)
-    rows, columns = layer.padding
-    return (int(rows), int(columns)), (int(rows), int(columns))
+    rows, columns = (int(value) for value in layer.padding)
+    return (rows, columns), (rows, columns)
 
 
 def supported(layer: nn.Conv2d) -> bool:

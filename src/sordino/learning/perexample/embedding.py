@@ -48,7 +48,8 @@ class EmbeddingKernel:
         run = torch.zeros_like(ordered)
         run[:, 1:] = (ordered[:, 1:] != ordered[:, :-1]).cumsum(1)
         rows = torch.zeros_like(g).scatter_add_(1, run.unsqueeze(2).expand_as(g), g.gather(1, order.unsqueeze(2).expand_as(g)))
-        return torch.linalg.vector_norm(rows, dim=(1, 2)).square_()
+        squared: Tensor = torch.linalg.vector_norm(rows, dim=(1, 2)).square_()
+        return squared
 
     def write(self, factor: Tensor, out: Tensor, fresh: bool) -> None:
         """See :class:`Kernel`."""

@@ -56,7 +56,7 @@ class LinearKernel:
         return squared
 
     def _outer(self, a: Tensor, g: Tensor) -> Tensor:
-        squared = torch.linalg.vector_norm(g, dim=1).square_()
+        squared: Tensor = torch.linalg.vector_norm(g, dim=1).square_()
         if self._weight is None:
             return squared
         inputs = torch.linalg.vector_norm(a, dim=1).square_()

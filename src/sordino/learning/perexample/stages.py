@@ -37,8 +37,15 @@ class Stage(Protocol):
 class Owner(Stage, Protocol):
     """A stage with trainable parameters: ``kernel.collect(seen, g)`` finds their gradients."""
 
-    kernel: Kernel
-    seen: Tensor
+    @property
+    def kernel(self) -> Kernel:
+        """The arithmetic of its parameters."""
+        ...
+
+    @property
+    def seen(self) -> Tensor:
+        """The input of the last forward move."""
+        ...
 
 
 class Relu:
