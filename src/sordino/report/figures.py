@@ -93,7 +93,7 @@ def pace(run: Run) -> str | None:
                 va="bottom",
             )
         axis.set_ylim(0, 1.25 * top + 0.5)
-        axis.yaxis.get_major_locator().set_params(integer=True)
+        _whole_numbers(axis)
         axis.set_ylabel("tau")
         _from_zero(axis, max(xs), "round")
         return svg(drawn, "Local steps per round")
@@ -119,13 +119,14 @@ def absences(run: Run) -> str | None:
         return None
     last = int(max([*run.values("round"), *missing, *counts["late"], *counts["lost"]]))
     xs = list(range(1, last + 1))
+    edges = [x - 0.5 for x in range(1, last + 2)]
     with canvas("absences"):
         drawn, (axis,) = figure(1, 2.4)
         below = [0] * last
         for kind, colour in (("late", BLUE), ("lost", ORANGE)):
-            heights = [counts[kind].get(x, 0) for x in xs]
-            axis.bar(xs, heights, bottom=below, width=1.0 if last > 60 else 0.8, color=colour, label=kind)
-            below = [a + b for a, b in zip(below, heights, strict=True)]
+            above = [old + counts[kind].get(x, 0) for x, old in zip(xs, below, strict=True)]
+            axis.stairs(above, edges, baseline=below, fill=True, color=colour, label=kind)  # one path, however many rounds
+            below = above
         if missing:
             axis.step(
                 [0, *xs],
@@ -136,7 +137,7 @@ def absences(run: Run) -> str | None:
                 label="missing when the round closed",
             )
         axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, borderaxespad=0)
-        axis.yaxis.get_major_locator().set_params(integer=True)
+        _whole_numbers(axis)
         axis.set_ylabel("answers")
         _from_zero(axis, last, "round")
         return svg(drawn, "Late and lost answers per round")
@@ -182,10 +183,10 @@ def compared(runs: Sequence[Run], labels: Sequence[str], over: str) -> str | Non
     with canvas(f"compared-{over}"):
         drawn, axes = figure(1 + spent, 1.3 + 2.1 * (1 + spent))
         for i, label in enumerate(labels):
-            look = {"color": SERIES[i % len(SERIES)], "linestyle": ("-", "--", ":", "-.")[i // len(SERIES) % 4]}
-            axes[0].plot(curves[i][0], [100 * a for a in curves[i][1]], label=clean(label, 40), **look)
+            colour, dash = SERIES[i % len(SERIES)], ("-", "--", ":", "-.")[i // len(SERIES) % 4]
+            axes[0].plot(curves[i][0], [100 * a for a in curves[i][1]], color=colour, linestyle=dash, label=clean(label, 40))
             if spent:
-                axes[1].plot(*prices[i], **look)
+                axes[1].plot(prices[i][0], prices[i][1], color=colour, linestyle=dash)
         axes[0].set_ylabel("accuracy (%)")
         if spent:
             for budget in sorted({run.budget for run in runs if run.private}):
@@ -212,6 +213,12 @@ def _line(xs: list[float], ys: list[float], label: str, colour: str, title: str,
 def _from_zero(axis: Axes, last: float, label: str) -> None:
     axis.set_xlim(0, max(last, 1.0))
     axis.set_xlabel(label)
+
+
+def _whole_numbers(axis: Axes) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axis.yaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _per_round(run: Run, kind: str) -> dict[int, int]:

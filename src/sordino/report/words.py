@@ -1,0 +1,148 @@
+"""What a report says in words and numbers; pure functions over a :class:`~sordino.report.load.Run`.
+
+The one rule: a number that is no promise must not look like one. Where nothing is guaranteed,
+epsilon is shown as infinite even if some row of the log holds a finite number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from sordino.report.load import Run, number
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """The guarantee: whether there is one, and the sentence."""
+
+    private: bool
+    sentence: str
+
+
+def promise(run: Run) -> Promise:
+    """What the run guarantees, or why it guarantees nothing."""
+    said = str(run.about.get("guarantee") or "")
+    no = "No privacy guarantee"
+    if run.private and said and not said.startswith(no):
+        return Promise(True, said)
+    if said.startswith(no):
+        why = said.removeprefix(no).lstrip(": ")
+        return Promise(False, why[:1].upper() + why[1:])
+    if run.about.get("unit") == "none":
+        return Promise(False, "The clients' updates were computed without noise, and epsilon is infinite.")
+    if run.about.get("form") == "paper":
+        return Promise(False, "Epsilon is infinite: the paper's literal form sends quantities computed from raw data without noise.")
+    return Promise(False, "Epsilon is infinite." if run.private is False else "run.json states none.")
+
+
+def key_numbers(run: Run) -> list[tuple[str, str, str]]:
+    """The few numbers to see first: (name, value, remark)."""
+    about, result = run.about, run.about.get("result") or {}
+    delta, best = number(about.get("delta")), max(run.values("accuracy"), default=None)
+    clients = about.get("clients") or []
+    examples = sum(int(number(c.get("examples")) or 0) for c in clients)
+    planned = number(about.get("R_s"))
+    found = [
+        ("accuracy on the test set", percent(run.accuracy), "not evaluated yet" if best is None else f"best seen: {percent(best)}"),
+        ("epsilon spent", epsilon(run), f"budget {plain(run.budget)}" if run.private else "no guarantee"),
+        ("delta", plain(delta), f"{about.get('accountant', '-')} accountant" if run.private else "no guarantee"),
+        ("rounds", str(len(run.rounds)), f"of {plain(planned)} planned"),
+        ("local steps", str(run.steps), f"of {plain(number(about.get('R_c')))} planned"),
+        ("clients", str(len(clients)), f"{examples:,} examples".replace(",", "\u202f")),
+    ]
+    if (seconds := number(result.get("seconds"))) is not None:
+        found.append(("wall time", duration(seconds), "of the session that finished it"))
+    return found
+
+
+def status(run: Run) -> str:
+    """Where the run stands, in one sentence."""
+    if run.done:
+        return f"Finished: {run.ended}." if run.ended else "Finished."
+    if refused := next((row for row in run.others if row.get("kind") == "refused"), None):
+        return f"Stopped: the ledger refused a release. {refused.get('why') or ''}".rstrip()
+    if not run.rounds:
+        return "No round is closed yet."
+    return f"Running, or stopped and not yet resumed: {len(run.rounds)} rounds are closed. The numbers below are those so far."
+
+
+def warnings(run: Run) -> list[str]:
+    """What the reader should know before believing the page."""
+    found = [str(w) for w in run.about.get("warnings") or []]
+    if run.damaged:
+        found.append(f"The log ends early: {run.damaged}.")
+    if run.private and run.epsilon is not None and run.epsilon > run.budget * (1 + 1e-9):
+        found.append(f"Epsilon {plain(run.epsilon)} is over the budget of {plain(run.budget)}.")
+    return found
+
+
+def tau_list(run: Run) -> list[str]:
+    """Local steps per round, equal neighbours joined.
+
+    >>> coded([2, 2, 3])
+    ['2 in rounds 1 to 2', '3 in round 3']
+    """
+    return coded([int(tau) for tau in run.values("tau")])
+
+
+def coded(values: Sequence[int]) -> list[str]:
+    """Run-length coding in words."""
+    found, at = [], 1
+    for value, same in groupby(values):
+        length = sum(1 for _ in same)
+        found.append(f"{value} in round {at}" if length == 1 else f"{value} in rounds {at} to {at + length - 1}")
+        at += length
+    return found
+
+
+def epsilon(run: Run) -> str:
+    """Epsilon for people; infinite wherever nothing is promised."""
+    return plain(run.epsilon if run.private else math.inf)
+
+
+def plain(value: float | None, digits: int = 4) -> str:
+    """A number for people.
+
+    >>> plain(None), plain(math.inf), plain(1.99991), plain(1e-05), plain(26010)
+    ('-', '∞', '2', '1e-05', '26010')
+    """
+    if value is None:
+        return "-"
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    return str(int(value)) if value == int(value) and abs(value) < 1e15 else f"{value:.{digits}g}"
+
+
+def percent(value: float | None) -> str:
+    """
+    >>> percent(0.7888), percent(None)
+    ('78.88 %', '-')
+    """
+    return "-" if value is None else f"{100 * value:.2f} %"
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> duration(9.4), duration(105.8), duration(7300)
+    ('9.4 s', '1 min 46 s', '2 h 2 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def labels(names: Iterable[str], folders: Iterable[str]) -> list[str]:
+    """What tells several runs apart: names if they differ, else folders, else numbers as well.
+
+    >>> labels(["a", "b"], ["x", "y"]), labels(["a", "a"], ["x", "y"]), labels(["a", "a"], ["x", "x"])
+    (['a', 'b'], ['x', 'y'], ['x (1)', 'x (2)'])
+    """
+    names, folders = list(names), list(folders)
+    for tried in (names, folders):
+        if len(set(tried)) == len(tried):
+            return tried
+    return [f"{folder} ({i})" for i, folder in enumerate(folders, start=1)]
