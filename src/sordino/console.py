@@ -108,7 +108,7 @@ def duration(seconds: float) -> str:
     """Seconds in words.
 
     >>> duration(7.4), duration(75), duration(7300)
-    ('7 s', '1 min 15 s', '2 h 2 min')
+    ('7 s', '1 min 15 s', '2 h 1 min')
     """
     whole = round(seconds)
     if whole < 60:
@@ -122,7 +122,7 @@ def sparkline(values: list[int], width: int = 40) -> str:
     """The last values as little bars.
 
     >>> sparkline([1, 2, 3, 2])
-    '▁▄█▄'
+    '▁▅█▅'
     """
     shown = values[-width:]
     low, high = min(shown, default=0), max(shown, default=0)

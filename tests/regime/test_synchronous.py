@@ -13,7 +13,7 @@ from sordino.message import Update
 from sordino.method.ali import AliDpfl
 from sordino.method.base import Terms
 from sordino.method.fixed import Fixed
-from sordino.regime.effect import Arrived, Closed, Effect, Finish, Joined, Log, Send, Wake, Woke
+from sordino.regime.effect import Arrived, Closed, Effect, Event, Finish, Joined, Log, Send, Wake, Woke
 from sordino.regime.synchronous import State, Synchronous
 
 SIZES = (100, 200, 300, 400)
@@ -47,14 +47,15 @@ def reply(send: Send, value: float = 1.0) -> Arrived:
 
 def play(rule: Synchronous, order: Any = lambda x: x) -> tuple[State, list[Effect]]:
     """Answer everything at once, in the given order, until the run ends."""
-    state, seen = rule.start(np.zeros(3, np.float32)), []
+    state = rule.start(np.zeros(3, np.float32))
+    seen: list[Effect] = []
     while state.ended is None:
         state, effects = rule.begin(state)
         seen += effects
         for send in order(sends(effects)):
             state, more = rule.step(state, reply(send))
             seen += more
-    return state, list(seen)
+    return state, seen
 
 
 def test_average_is_weighted_by_data_size() -> None:
@@ -88,12 +89,13 @@ def test_order_of_arrival_changes_nothing(order: list[int]) -> None:
 def test_duplicates_strangers_and_stale_answers_are_harmless(data: st.DataObject) -> None:
     """Any junk between the real answers leaves the end as it was, bit for bit."""
     reference, _ = play(rules())
-    rule, old = rules(), []
+    rule = rules()
+    old: list[Event] = []
     state = rule.start(np.zeros(3, np.float32))
     while state.ended is None:
         state, effects = rule.begin(state)
         for send in sends(effects):
-            junk = [
+            junk: list[Event] = [
                 Arrived(Update(client=9, round=state.round, steps=2, weights=np.ones(3, np.float32))),
                 Arrived(Update(client=send.client, round=state.round + 1, steps=2, weights=np.ones(3, np.float32))),
                 Arrived(Update(client=send.client, round=state.round, steps=7, weights=np.ones(3, np.float32))),

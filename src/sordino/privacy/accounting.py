@@ -26,6 +26,7 @@ inf
 from __future__ import annotations
 
 import difflib
+import logging
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -190,6 +191,9 @@ def _renyi(rate: float, sigma: float, orders: tuple[float, ...]) -> tuple[float,
     """Rényi divergence of one step at each order."""
     import dp_accounting as dp
     from dp_accounting.rdp import RdpAccountant
+
+    # A fractional order whose series does not converge is left out, which keeps the bound; no need to warn of each.
+    logging.getLogger("absl").setLevel(logging.ERROR)
 
     step = dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(sigma)) if rate < 1.0 else dp.GaussianDpEvent(sigma)
     ledger = RdpAccountant(orders=list(orders))

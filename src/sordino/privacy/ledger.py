@@ -305,7 +305,8 @@ class Ledger:
         try:
             yield
         except BaseException:
-            self._db.execute("ROLLBACK")
+            if self._db.in_transaction:  # a full disk has SQLite roll back by itself
+                self._db.execute("ROLLBACK")
             raise
         self._db.execute("COMMIT")
 

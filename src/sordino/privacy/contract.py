@@ -1,0 +1,79 @@
+"""What every accountant must keep, as a function that anybody's accountant can be held against."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from sordino.privacy.accounting import Accountant
+from sordino.privacy.event import Composed, Event, Gaussian, NonPrivate, PoissonSampled, Repeated
+
+DELTA = 1e-5
+
+
+class ContractBroken(AssertionError):
+    """An accountant that cannot be trusted."""
+
+
+def gaussian_delta(sigma: float, epsilon: float) -> float:
+    """The exact delta of one Gaussian release (Balle and Wang 2018, theorem 8, sensitivity 1)."""
+
+    def phi(x: float) -> float:
+        return 0.5 * math.erfc(-x / math.sqrt(2.0))
+
+    return phi(0.5 / sigma - epsilon * sigma) - math.exp(epsilon) * phi(-0.5 / sigma - epsilon * sigma)
+
+
+def check_accountant(accountant: Accountant) -> None:
+    """Hold an accountant to its contract.
+
+    Raises:
+        ContractBroken: naming what does not hold.
+    """
+    step = PoissonSampled(sampling_rate=0.02, event=Gaussian(noise_multiplier=1.2))
+    other = Gaussian(noise_multiplier=20.0)
+
+    def price(*spent: tuple[Event, int], delta: float = DELTA) -> float:
+        return accountant.epsilon(spent, delta)
+
+    _must(price() == 0.0, "nothing costs nothing")
+    _must(price((step, 0)) == 0.0, "what did not happen costs nothing")
+    for unbounded in (NonPrivate(reason="raw"), Gaussian(noise_multiplier=0.0), Composed(events=(step, NonPrivate(reason="raw")))):
+        _must(math.isinf(price((step, 3), (unbounded, 1))), f"{unbounded} has no bound")
+    _rises("count", lambda n: price((step, int(n))), (1, 2, 10, 100, 1000))
+    _rises("q", lambda q: price((PoissonSampled(sampling_rate=q, event=Gaussian(noise_multiplier=1.2)), 100)), (0.01, 0.02, 0.1, 1.0))
+    _rises(
+        "1/sigma", lambda s: price((PoissonSampled(sampling_rate=0.02, event=Gaussian(noise_multiplier=1 / s)), 100)), (0.1, 0.5, 1.0, 1.5)
+    )
+    _rises("1/delta", lambda x: price((step, 100), delta=1 / x), (1e2, 1e4, 1e6))
+    both = price((step, 50), (other, 3))
+    _must(both >= max(price((step, 50)), price((other, 3))), "more releases cost no less")
+    for same in (
+        price((other, 3), (step, 50)),
+        price((step, 20), (other, 3), (step, 30)),
+        price((Composed(events=(Repeated(event=step, count=50), Repeated(event=other, count=3))), 1)),
+        price((PoissonSampled(sampling_rate=0.2, event=Gaussian(noise_multiplier=1.2)), 0), (step, 50), (other, 3)),
+    ):
+        _must(same == both, "order, nesting and splitting change nothing")
+    for sigma, count in ((0.7, 1), (3.0, 1), (5.0, 25), (30.0, 400)):
+        shown = price((Gaussian(noise_multiplier=sigma), count))
+        # k releases at sigma are one at sigma / sqrt(k): an exact delta to hold the bound against
+        _must(
+            gaussian_delta(sigma / math.sqrt(count), shown) <= DELTA * (1 + 1e-9), f"the bound at sigma {sigma}, {count} times, is broken"
+        )
+    try:
+        price(("unknown", 1))  # type: ignore[arg-type]
+    except TypeError:
+        pass
+    else:
+        raise ContractBroken("an unknown event was priced")
+
+
+def _must(holds: bool, what: str) -> None:
+    if not holds:
+        raise ContractBroken(what)
+
+
+def _rises(name: str, price: Callable[[float], float], values: tuple[float, ...]) -> None:
+    answers = [price(value) for value in values]
+    _must(answers == sorted(answers) and answers[0] < answers[-1], f"epsilon does not rise with {name}: {answers}")

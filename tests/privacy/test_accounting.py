@@ -1,0 +1,131 @@
+"""Accountants against golden numbers, closed forms, quadrature and another library."""
+
+import math
+import tomllib
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import mpmath
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sordino.errors import StudyError
+from sordino.privacy import NAMES, Gaussian, PoissonSampled, accountant, epsilon_after, most_steps, noise_multiplier
+from sordino.privacy.accounting import Spent, _renyi
+from sordino.privacy.contract import ContractBroken, check_accountant, gaussian_delta
+
+GOLDEN = tomllib.loads((Path(__file__).parent.parent / "golden" / "steps.toml").read_text())
+STEP = PoissonSampled(sampling_rate=GOLDEN["sampling_rate"], event=Gaussian(noise_multiplier=GOLDEN["noise_multiplier"]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_keeps_the_contract(name: str) -> None:
+    check_accountant(accountant(name))
+
+
+@pytest.mark.parametrize("factor", [0.9, 1.0])
+def test_the_contract_sees_an_accountant_that_is_too_kind(factor: float) -> None:
+    @dataclass(frozen=True)
+    class Kind:
+        name: str = "kind"
+
+        def epsilon(self, spent: Spent, delta: float, *, quick: bool = False) -> float:
+            return factor * accountant("pld").epsilon(spent, delta)
+
+    if factor < 1.0:
+        with pytest.raises(ContractBroken):
+            check_accountant(Kind())
+    else:
+        check_accountant(Kind())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_golden_table(name: str) -> None:
+    for epsilon, steps in zip(GOLDEN["epsilon"], GOLDEN["steps"][name], strict=True):
+        assert most_steps(STEP, epsilon=epsilon, delta=GOLDEN["delta"], accountant=name) == steps
+        at, beyond = (accountant(name).epsilon([(STEP, n)], GOLDEN["delta"]) for n in (steps, steps + 1))
+        assert at <= epsilon < beyond
+
+
+def test_the_papers_printed_steps_overshoot_their_own_accountant() -> None:
+    spent = [accountant("rdp-classic").epsilon([(STEP, n)], 1e-5) for n in GOLDEN["printed"]]
+    assert [round(value, 4) for value in spent] == [1.5504, 1.7551, 2.0050, 2.5024, 2.7562, 3.2554, 3.8063, 5.2332]
+
+
+@pytest.mark.parametrize(("sigma", "count"), [(0.8, 1), (2.0, 10), (10.0, 300)])
+def test_pld_is_tight_where_the_truth_is_known(sigma: float, count: int) -> None:
+    shown = accountant("pld").epsilon([(Gaussian(noise_multiplier=sigma), count)], 1e-5)
+    whole = sigma / math.sqrt(count)
+    assert gaussian_delta(whole, shown) <= 1e-5 < gaussian_delta(whole, shown * 0.995)
+
+
+@pytest.mark.parametrize("order", [2, 5, 17])
+@pytest.mark.parametrize(("rate", "sigma"), [(0.015, 1.1), (0.2, 2.0)])
+def test_renyi_divergence_against_quadrature(order: int, rate: float, sigma: float) -> None:
+    """E_{z ~ N(0, sigma^2)} [((1 - q) + q exp((2z - 1) / (2 sigma^2)))^alpha], by mpmath."""
+    with mpmath.workdps(30):
+        s, q = mpmath.mpf(sigma), mpmath.mpf(rate)
+        moment = mpmath.quad(
+            lambda z: mpmath.npdf(z, 0, s) * ((1 - q) + q * mpmath.exp((2 * z - 1) / (2 * s**2))) ** order,
+            [-20 * s, 0, order, order + 20 * s],
+        )
+        exact = float(mpmath.log(moment) / (order - 1))
+    assert _renyi(rate, sigma, (float(order),))[0] == pytest.approx(exact, rel=1e-9)
+
+
+def test_opacus_agrees() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from opacus.accountants import PRVAccountant, RDPAccountant
+
+        rdp, prv = RDPAccountant(), PRVAccountant()
+        for ledger in (rdp, prv):
+            ledger.history = [(1.1, 0.015, 317)]
+        theirs = {"rdp": rdp.get_epsilon(1e-5), "pld": prv.get_epsilon(1e-5)}
+    for name, value in theirs.items():
+        assert accountant(name).epsilon([(STEP, 317)], 1e-5) == pytest.approx(value, rel=0.01)
+
+
+@pytest.mark.parametrize("count", [1, 50, 700])
+def test_the_quick_bound_is_no_lower_than_the_fine_one(count: int) -> None:
+    fine, quick = (accountant("pld").epsilon([(STEP, count)], 1e-5, quick=q) for q in (False, True))
+    assert fine <= quick <= 1.01 * fine
+
+
+@given(q=st.floats(0.005, 0.3), steps=st.integers(1, 3000), epsilon=st.floats(0.2, 10.0), delta=st.sampled_from([1e-3, 1e-5, 1e-7]))
+@settings(max_examples=10)
+def test_calibrated_noise_is_on_the_safe_side_and_not_wasteful(q: float, steps: int, epsilon: float, delta: float) -> None:
+    sigma = noise_multiplier(sampling_rate=q, steps=steps, epsilon=epsilon, delta=delta, accountant="rdp")
+
+    def spent(value: float) -> float:
+        return accountant("rdp").epsilon([(PoissonSampled(sampling_rate=q, event=Gaussian(noise_multiplier=value)), steps)], delta)
+
+    assert spent(sigma) <= epsilon
+    if sigma > 0.11:
+        assert spent(sigma - 2e-4) > epsilon
+
+
+@pytest.mark.parametrize(("q", "steps"), [(0.06, 316), (0.015, 716), (1.0, 20)])
+def test_calibration_and_most_steps_invert_each_other_under_pld(q: float, steps: int) -> None:
+    sigma = noise_multiplier(sampling_rate=q, steps=steps, epsilon=2.0, delta=1e-5, accountant="pld")
+    event = PoissonSampled(sampling_rate=q, event=Gaussian(noise_multiplier=sigma))
+    assert steps <= most_steps(event, epsilon=2.0, delta=1e-5, accountant="pld") <= steps * 1.01 + 1
+
+
+def test_curve_ends_at_the_fine_bound() -> None:
+    curve = epsilon_after(STEP, [1, 100, 716], delta=1e-5, accountant="pld")
+    assert list(curve) == sorted(curve)
+    assert curve[-1] == accountant("pld").epsilon([(STEP, 716)], 1e-5) <= 2.0
+
+
+def test_most_steps_at_the_edges() -> None:
+    assert most_steps(Gaussian(noise_multiplier=0.1), epsilon=1.0, delta=1e-5, accountant="pld") == 0
+    with pytest.raises(StudyError, match="infinite epsilon"):
+        most_steps(STEP, epsilon=math.inf, delta=1e-5, accountant="pld")
+    with pytest.raises(StudyError, match="did you mean 'pld'"):
+        accountant("pdl")
+    for delta in (0.0, 1.0, -1.0):
+        with pytest.raises(StudyError, match="delta must lie between 0 and 1"):
+            accountant("pld").epsilon([(STEP, 1)], delta)
