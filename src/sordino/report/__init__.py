@@ -1,1 +1,8 @@
-"""TODO"""
+"""One page that shows a run: its guarantee first, then what it learned and what it spent."""
+
+from __future__ import annotations
+
+from sordino.report.figures import partition_figure
+from sordino.report.page import write, write_comparison
+
+__all__ = ["partition_figure", "write", "write_comparison"]

@@ -1,0 +1,228 @@
+"""The page: one HTML file that opens anywhere, without a network, for as long as there are browsers.
+
+Everything is inside it: style, pictures, the study. Names from study files and data sets are
+escaped; no script runs. Equal run folders give equal bytes, so a report can be compared with
+``diff`` and kept under version control.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sordino.errors import StudyError
+from sordino.report import figures, words
+from sordino.report.canvas import inline
+from sordino.report.load import Run, load, number
+from sordino.runtime.files import replace_file
+
+PAGE = "report.html"
+MOST_CLIENTS = 500
+MOST_CLASSES = 40
+MOST_TAU = 24
+
+HEAD = (
+    *("run", "method", "status", "accuracy", "best", "epsilon", "budget", "delta", "accountant"),
+    *("rounds", "steps", "clip", "noise multiplier", "sampling rate", "learning rate"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A figure: title, inline SVG (safe to embed), and how to read it."""
+
+    title: str
+    svg: Any
+    caption: str
+    wide: bool = False
+
+
+def write(folder: Path) -> Path:
+    """Write ``report.html`` into a run folder and say where it is.
+
+    Raises:
+        StudyError: if ``folder`` is no run folder.
+    """
+    out = folder / PAGE
+    replace_file(out, render(load(folder)).encode("utf-8", "replace"))
+    return out
+
+
+def write_comparison(folders: Sequence[Path], out: Path) -> Path:
+    """Write one page that compares several runs.
+
+    Raises:
+        StudyError: if a folder is no run folder, or ``out`` cannot be written.
+    """
+    if not folders:
+        raise StudyError("nothing to compare: give at least one run folder")
+    if out.is_dir() or not out.parent.is_dir():
+        raise StudyError(f"{out}: cannot be written; give a file name in a folder that exists")
+    replace_file(out, render_comparison([load(folder) for folder in folders]).encode("utf-8", "replace"))
+    return out
+
+
+def render(run: Run) -> str:
+    """The report of one run as HTML."""
+    clients = list(run.about.get("clients") or [])
+    html: str = _template("page.html").render(
+        run=run,
+        about=run.about,
+        status=words.status(run),
+        promise=words.promise(run),
+        spent=None if run.epsilon is None else words.epsilon(run),
+        numbers=words.key_numbers(run),
+        warnings=words.warnings(run),
+        pictures=pictures(run),
+        tau=words.tau_list(run),
+        most_tau=MOST_TAU,
+        clients=clients,
+        classes=list(run.about.get("classes") or [])[:MOST_CLASSES],
+        most_clients=MOST_CLIENTS,
+        ledger=run.about.get("ledger"),
+        ledger_here=(run.folder / "ledger.sqlite").exists(),
+        command=shlex.quote(run.folder.resolve().name),
+    )
+    return html
+
+
+def render_comparison(runs: Sequence[Run]) -> str:
+    """Several runs on one page."""
+    labels = words.labels([run.name for run in runs], [run.folder.resolve().name for run in runs])
+    promises = list(zip(labels, (words.promise(run) for run in runs), strict=True))
+    captions = {
+        "round": "Accuracy on the test set (above) and epsilon spent (below; dashed: budgets) after each round. Look how high a curve"
+        " is where its epsilon is the same.",
+        "steps": "The same over local steps of one client. Steps are what privacy is paid for; rounds are what communication is paid for.",
+    }
+    drawn = [
+        Picture(f"Over {'rounds' if over == 'round' else 'local steps'}", _markup(picture), caption)
+        for over, caption in captions.items()
+        if (picture := figures.compared(runs, labels, over)) is not None
+    ]
+    html: str = _template("comparison.html").render(
+        head=HEAD,
+        rows=[_cells(run, label) for run, label in zip(runs, labels, strict=True)],
+        without=[label for label, promised in promises if not promised.private],
+        notes=_notes(runs),
+        pictures=drawn,
+        promises=promises,
+    )
+    return html
+
+
+def pictures(run: Run) -> list[Picture]:
+    """The figures of a run, those that have something to show."""
+    spent = " Below, epsilon spent by the client that spent most; it must stay under the dashed budget." if run.private else ""
+    clients = run.about.get("clients") or []
+    drawn: list[tuple[str, str | None, str, bool]] = [
+        (
+            "Accuracy and epsilon over rounds",
+            figures.learning(run, "round"),
+            "Share of the test set classified correctly, after the rounds that were evaluated."
+            + spent
+            + " A round is one exchange with the server.",
+            False,
+        ),
+        (
+            "Accuracy and epsilon over local steps",
+            figures.learning(run, "steps"),
+            "The same over local steps. Privacy is paid by the step, so this is accuracy against what it cost.",
+            False,
+        ),
+        (
+            "Local steps per round",
+            figures.pace(run),
+            "tau, the local steps that each client took in a round. The dashed pace uses up steps and rounds together; above it steps run"
+            " out first, below it rounds do.",
+            False,
+        ),
+        (
+            "Clipped gradients",
+            figures.share_clipped(run),
+            "Share of gradients cut to the clipping norm, as the clients released it with noise. Near 100 % the norm is small and most"
+            " of the signal is cut; near 0 % it is large and noise is wasted.",
+            False,
+        ),
+        (
+            "Signal to noise",
+            figures.signal(run),
+            "Estimated length of the signal in the average update, divided by that of its noise. Much below 1, a round moves the model"
+            " mostly at random, and only the sum over rounds learns. 0 means that no signal was seen above the noise.",
+            False,
+        ),
+        (
+            "Late and lost answers",
+            figures.absences(run),
+            "Late answers came after their round was closed: paid for, not used. Lost clients never answered:"
+            " the ledger counts them as if they had.",
+            False,
+        ),
+        (
+            "Virtual time",
+            figures.clock(run),
+            "Simulated seconds until each round was closed. A steep piece is a round that waited for somebody slow.",
+            False,
+        ),
+        (
+            "Who holds what",
+            figures.partition_figure([c.get("labels") or [] for c in clients], list(run.about.get("classes") or [])) if clients else None,
+            "Examples of each label at each client: the larger (or darker), the more. Rows that look alike mean evenly divided data."
+            " Known because this is a simulation, not released by clients.",
+            True,
+        ),
+    ]
+    return [Picture(title, _markup(picture), caption, wide) for title, picture, caption, wide in drawn if picture is not None]
+
+
+def _cells(run: Run, label: str) -> list[str]:
+    about = run.about
+    best = max(run.values("accuracy"), default=None)
+    numbers = [words.plain(number(about.get(key))) for key in ("clip", "noise_multiplier", "sampling_rate", "learning_rate")]
+    return [
+        label,
+        str(about.get("method", "-")),
+        "done" if run.done else "not finished",
+        words.percent(run.accuracy),
+        words.percent(best),
+        words.epsilon(run) if run.epsilon is not None or not run.private else "-",
+        words.plain(run.budget) if run.private else "∞",
+        words.plain(number(about.get("delta"))),
+        str(about.get("accountant", "-")),
+        str(len(run.rounds)),
+        str(run.steps),
+        *numbers,
+    ]
+
+
+def _notes(runs: Sequence[Run]) -> list[str]:
+    """What makes the numbers of several runs hard to compare."""
+    notes = ["To choose a run by its accuracy on the same private data is itself a use of that data; no epsilon here accounts for it."]
+    private = [run.about for run in runs if run.private]
+    for key, what in (
+        ("accountant", "accountants"),
+        ("delta", "deltas"),
+        ("unit", "units of privacy"),
+        ("adjacency", "adjacency relations"),
+    ):
+        if len({str(about.get(key)) for about in private}) > 1:
+            notes.append(f"The runs use different {what}: their epsilons do not mean the same.")
+    return notes if len(runs) > 1 else []
+
+
+def _template(name: str) -> Any:
+    from jinja2 import Environment, FileSystemLoader
+
+    home = Path(__file__).parent
+    rooms = Environment(loader=FileSystemLoader(home), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    return rooms.get_template(name)
+
+
+def _markup(picture: str) -> Any:
+    """The SVG that we drew ourselves, marked as safe to embed."""
+    from markupsafe import Markup
+
+    return Markup(inline(picture))
