@@ -77,7 +77,7 @@ def canvas(salt: str) -> Iterator[None]:
         yield
 
 
-def figure(rows: int, height: float, *, width: float = 7.2) -> tuple[Figure, list[Axes]]:
+def figure(rows: int, height: float, *, width: float = 5.6) -> tuple[Figure, list[Axes]]:
     """An empty drawing of ``rows`` panels one above the other, with a common x axis. Sizes in inches."""
     from matplotlib.figure import Figure
 

@@ -45,7 +45,7 @@ def learning(run: Run, over: str) -> str | None:
     if not xs and not es:
         return None
     with canvas(f"learning-{over}"):
-        drawn, axes = figure(bool(xs) + bool(es), 1.1 + 1.75 * (bool(xs) + bool(es)))
+        drawn, axes = figure(bool(xs) + bool(es), 0.9 + 1.6 * (bool(xs) + bool(es)))
         left = iter(axes)
         if xs:
             axis = next(left)
@@ -76,23 +76,15 @@ def pace(run: Run) -> str | None:
         return None
     steps, rounds = number(run.about.get("R_c")), number(run.about.get("R_s"))
     with canvas("pace"):
-        drawn, (axis,) = figure(1, 2.4)
+        drawn, (axis,) = figure(1, 2.2)
         axis.step([xs[0] - 1, *xs], [tau[0], *tau], where="pre", color=BLUE)
         top = max(tau)
         if steps and rounds:
             even = steps / rounds
             top = max(top, even)
-            axis.axhline(even, color=INK, linestyle="--", linewidth=1)
-            axis.annotate(
-                f"pace R_c / R_s = {even:.3g}",
-                (0.99, even),
-                xycoords=("axes fraction", "data"),
-                xytext=(0, 3),
-                textcoords="offset points",
-                ha="right",
-                va="bottom",
-            )
-        axis.set_ylim(0, 1.25 * top + 0.5)
+            axis.axhline(even, color=INK, linestyle="--", linewidth=1, label=f"pace R_c / R_s = {even:.3g}")
+            axis.legend(loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
+        axis.set_ylim(0, 1.15 * top)
         _whole_numbers(axis)
         axis.set_ylabel("tau")
         _from_zero(axis, max(xs), "round")
@@ -121,7 +113,7 @@ def absences(run: Run) -> str | None:
     xs = list(range(1, last + 1))
     edges = [x - 0.5 for x in range(1, last + 2)]
     with canvas("absences"):
-        drawn, (axis,) = figure(1, 2.4)
+        drawn, (axis,) = figure(1, 2.2)
         below = [0] * last
         for kind, colour in (("late", BLUE), ("lost", ORANGE)):
             above = [old + counts[kind].get(x, 0) for x, old in zip(xs, below, strict=True)]
@@ -159,10 +151,10 @@ def partition_figure(counts: Sequence[Sequence[int]], classes: Sequence[str]) ->
     with canvas("partition"):
         many = len(rows) > MOST_BUBBLES
         height = 1.6 + (4.6 if many else 0.3 * max(len(rows), 1))
-        drawn, (axis,) = figure(1, height)
+        drawn, (axis,) = figure(1, height, width=7.6)
         (_heat if many else _bubbles)(drawn, axis, rows)
         if len(names) <= 40:
-            turned = sum(len(name) for name in names) > 70
+            turned = sum(len(name) for name in names) > 60
             axis.set_xticks(
                 range(len(names)), names, rotation=35 if turned else 0, ha="right" if turned else "center", rotation_mode="anchor"
             )
@@ -181,10 +173,11 @@ def compared(runs: Sequence[Run], labels: Sequence[str], over: str) -> str | Non
         return None
     spent = any(xs for xs, _ in prices)
     with canvas(f"compared-{over}"):
-        drawn, axes = figure(1 + spent, 1.3 + 2.1 * (1 + spent))
+        drawn, axes = figure(1 + spent, 1.2 + 1.8 * (1 + spent))
         for i, label in enumerate(labels):
             colour, dash = SERIES[i % len(SERIES)], ("-", "--", ":", "-.")[i // len(SERIES) % 4]
             axes[0].plot(curves[i][0], [100 * a for a in curves[i][1]], color=colour, linestyle=dash, label=clean(label, 40))
+            axes[0].plot(curves[i][0][-1:], [100 * a for a in curves[i][1][-1:]], color=colour, marker="o", markersize=5)
             if spent:
                 axes[1].plot(prices[i][0], prices[i][1], color=colour, linestyle=dash)
         axes[0].set_ylabel("accuracy (%)")
@@ -202,7 +195,7 @@ def _line(xs: list[float], ys: list[float], label: str, colour: str, title: str,
     if not xs:
         return None
     with canvas(title):
-        drawn, (axis,) = figure(1, 2.3)
+        drawn, (axis,) = figure(1, 2.2)
         axis.plot(xs, ys, color=colour, linewidth=1.3, marker="" if len(xs) > 1 else "o")
         axis.set_ylim(0, limit if limit is not None else 1.08 * max(*ys, 1e-12))
         axis.set_ylabel(label)
@@ -211,7 +204,7 @@ def _line(xs: list[float], ys: list[float], label: str, colour: str, title: str,
 
 
 def _from_zero(axis: Axes, last: float, label: str) -> None:
-    axis.set_xlim(0, max(last, 1.0))
+    axis.set_xlim(0, 1.02 * max(last, 1.0))
     axis.set_xlabel(label)
 
 
@@ -244,11 +237,13 @@ def _bubbles(drawn: Any, axis: Axes, rows: list[list[int]]) -> None:
 
 
 def _heat(drawn: Any, axis: Axes, rows: list[list[int]]) -> None:
-    """Darker is more, on a square-root scale, so that few examples are seen as well."""
+    """Darker is more, on a square-root scale, so that few examples are seen as well; none is left empty."""
+    import numpy as np
     from matplotlib.colors import PowerNorm
 
     most = max((n for row in rows for n in row), default=0) or 1
     axis.grid(False)
-    shown = axis.imshow(rows, aspect="auto", cmap="cividis_r", norm=PowerNorm(0.5, 0, most), interpolation="nearest")
+    seen = np.ma.masked_equal(np.array(rows, np.float64, ndmin=2), 0.0)
+    shown = axis.imshow(seen, aspect="auto", cmap="cividis_r", norm=PowerNorm(0.5, 0, most), interpolation="nearest")
     bar = drawn.colorbar(shown, ax=axis, label="examples", pad=0.02)
     bar.outline.set_visible(False)

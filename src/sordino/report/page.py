@@ -26,18 +26,18 @@ MOST_TAU = 24
 
 HEAD = (
     *("run", "method", "status", "accuracy", "best", "epsilon", "budget", "delta", "accountant"),
-    *("rounds", "steps", "clip", "noise multiplier", "sampling rate", "learning rate"),
+    *("rounds", "steps", "clip", "noise", "sampling", "learning rate"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A figure: title, inline SVG (safe to embed), and how to read it."""
+    """A figure: title, inline SVG (safe to embed), how to read it, and what must be known about where it comes from."""
 
     title: str
     svg: Any
     caption: str
-    wide: bool = False
+    mark: str = ""
 
 
 def write(folder: Path) -> Path:
@@ -117,71 +117,71 @@ def render_comparison(runs: Sequence[Run]) -> str:
 def pictures(run: Run) -> list[Picture]:
     """The figures of a run, those that have something to show."""
     spent = " Below, epsilon spent by the client that spent most; it must stay under the dashed budget." if run.private else ""
+    what = "Accuracy and epsilon" if run.private else "Accuracy"
     clients = run.about.get("clients") or []
-    drawn: list[tuple[str, str | None, str, bool]] = [
+    drawn: list[tuple[str, str | None, str, str]] = [
         (
-            "Accuracy and epsilon over rounds",
+            f"{what} over rounds",
             figures.learning(run, "round"),
             "Share of the test set classified correctly, after the rounds that were evaluated."
             + spent
             + " A round is one exchange with the server.",
-            False,
+            "",
         ),
         (
-            "Accuracy and epsilon over local steps",
+            f"{what} over local steps",
             figures.learning(run, "steps"),
-            "The same over local steps. Privacy is paid by the step, so this is accuracy against what it cost.",
-            False,
+            "The same over local steps. Privacy is paid for by the step, rounds are not.",
+            "",
         ),
         (
             "Local steps per round",
             figures.pace(run),
             "tau, the local steps that each client took in a round. The dashed pace uses up steps and rounds together; above it steps run"
             " out first, below it rounds do.",
-            False,
+            "",
         ),
         (
             "Clipped gradients",
             figures.share_clipped(run),
             "Share of gradients cut to the clipping norm, as the clients released it with noise. Near 100 % the norm is small and most"
             " of the signal is cut; near 0 % it is large and noise is wasted.",
-            False,
+            "",
         ),
         (
             "Signal to noise",
             figures.signal(run),
             "Estimated length of the signal in the average update, divided by that of its noise. Much below 1, a round moves the model"
             " mostly at random, and only the sum over rounds learns. 0 means that no signal was seen above the noise.",
-            False,
+            "",
         ),
         (
             "Late and lost answers",
             figures.absences(run),
             "Late answers came after their round was closed: paid for, not used. Lost clients never answered:"
             " the ledger counts them as if they had.",
-            False,
+            "",
         ),
         (
             "Virtual time",
             figures.clock(run),
             "Simulated seconds until each round was closed. A steep piece is a round that waited for somebody slow.",
-            False,
+            "",
         ),
         (
             "Who holds what",
             figures.partition_figure([c.get("labels") or [] for c in clients], list(run.about.get("classes") or [])) if clients else None,
-            "Examples of each label at each client: the larger (or darker), the more. Rows that look alike mean evenly divided data."
-            " Known because this is a simulation, not released by clients.",
-            True,
+            "Examples of each label at each client: the larger (or darker), the more. Rows that look alike mean evenly divided data.",
+            "known because this is a simulation, not released by clients",
         ),
     ]
-    return [Picture(title, _markup(picture), caption, wide) for title, picture, caption, wide in drawn if picture is not None]
+    return [Picture(title, _markup(picture), caption, mark) for title, picture, caption, mark in drawn if picture is not None]
 
 
 def _cells(run: Run, label: str) -> list[str]:
     about = run.about
     best = max(run.values("accuracy"), default=None)
-    numbers = [words.plain(number(about.get(key))) for key in ("clip", "noise_multiplier", "sampling_rate", "learning_rate")]
+    numbers = [words.plain(number(about.get(key)), 6) for key in ("clip", "noise_multiplier", "sampling_rate", "learning_rate")]
     return [
         label,
         str(about.get("method", "-")),

@@ -46,15 +46,15 @@ def key_numbers(run: Run) -> list[tuple[str, str, str]]:
     examples = sum(int(number(c.get("examples")) or 0) for c in clients)
     planned = number(about.get("R_s"))
     found = [
-        ("accuracy on the test set", percent(run.accuracy), "not evaluated yet" if best is None else f"best seen: {percent(best)}"),
+        ("test accuracy", percent(run.accuracy), "not evaluated yet" if best is None else f"best seen: {percent(best)}"),
         ("epsilon spent", epsilon(run), f"budget {plain(run.budget)}" if run.private else "no guarantee"),
-        ("delta", plain(delta), f"{about.get('accountant', '-')} accountant" if run.private else "no guarantee"),
+        ("delta", plain(delta) if run.private else "-", f"{about.get('accountant', '-')} accountant" if run.private else "no guarantee"),
         ("rounds", str(len(run.rounds)), f"of {plain(planned)} planned"),
         ("local steps", str(run.steps), f"of {plain(number(about.get('R_c')))} planned"),
         ("clients", str(len(clients)), f"{examples:,} examples".replace(",", "\u202f")),
     ]
     if (seconds := number(result.get("seconds"))) is not None:
-        found.append(("wall time", duration(seconds), "of the session that finished it"))
+        found.append(("wall time", duration(seconds), "of the last session"))
     return found
 
 
@@ -100,7 +100,9 @@ def coded(values: Sequence[int]) -> list[str]:
 
 def epsilon(run: Run) -> str:
     """Epsilon for people; infinite wherever nothing is promised."""
-    return plain(run.epsilon if run.private else math.inf)
+    if not run.private:
+        return plain(math.inf)
+    return plain(run.epsilon if run.epsilon is None else rounded_up(run.epsilon), 6)
 
 
 def plain(value: float | None, digits: int = 4) -> str:
@@ -114,6 +116,18 @@ def plain(value: float | None, digits: int = 4) -> str:
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
     return str(int(value)) if value == int(value) and abs(value) < 1e15 else f"{value:.{digits}g}"
+
+
+def rounded_up(value: float, digits: int = 6) -> float:
+    """What was spent is never shown as less than it is.
+
+    >>> rounded_up(1.9999134), rounded_up(0.5), rounded_up(0.0)
+    (1.99992, 0.5, 0.0)
+    """
+    shown = float(f"{value:.{digits}g}")
+    if shown >= value or value <= 0 or math.isinf(value):
+        return shown
+    return float(f"{shown + 10.0 ** (math.floor(math.log10(value)) - digits + 1):.{digits}g}")
 
 
 def percent(value: float | None) -> str:
