@@ -1,210 +1,290 @@
-"""What a person sees while a run goes on: one live panel, or one line a round where there is no terminal."""
+"""Progress of a run: one live panel on a terminal, one plain line per round elsewhere.
+
+A program's log must be readable in a file years later, so without a terminal there are no control
+characters and nothing is overwritten::
+
+    round 12/158  tau 2  steps 24  accuracy 71.2 %  epsilon 0.531/2  12 s left
+
+How far a run is, is the larger of the shares of rounds and steps used: it ends when either is
+used up. The time left assumes that the rest goes as fast as what was seen here, so after a
+resume only the rounds of this session count.
+
+>>> line({"round": 12, "tau": 2, "steps": 24, "accuracy": 0.712, "epsilon": 0.531}, rounds=158, budget=2.0, left=12.0)
+'round 12/158  tau 2  steps 24  accuracy 71.2 %  epsilon 0.531/2  12 s left'
+"""
 
 from __future__ import annotations
 
 import math
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import IO, Any
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
 
 Row = Mapping[str, Any]
 
-_BARS = "▁▂▃▄▅▆▇█"
+BARS = "▁▂▃▄▅▆▇█"
+MOST_TAU = 40
 
 
-@dataclass(slots=True)
-class Progress:
-    """What is known of a run so far.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What the run may use: rounds, epsilon (may be infinite), local steps (None: no limit)."""
+
+    title: str
+    rounds: int
+    epsilon: float
+    steps: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What the rows said until now.
 
     Attributes:
-        total_rounds: R_s.
-        budget_epsilon: at most; infinite without a promise.
-        budget_steps: R_c, or None.
-        title: the study's name.
-        started: clock at the first row, in seconds.
+        row: the last row of a round, or None.
+        taus: of the last rounds.
+        accuracy, best: last and highest on the test set.
+        note: last remark.
+        late, lost: how many.
+        first: share of the run that was done before the first row seen here.
+        said: how it ended or why it was refused.
     """
 
-    total_rounds: int
-    budget_epsilon: float
-    budget_steps: int | None
-    title: str
-    started: float
-    first: int = 0
-    round: int = 0
-    steps: int = 0
-    epsilon: float = 0.0
+    row: Row | None = None
+    taus: tuple[int, ...] = ()
     accuracy: float | None = None
     best: float | None = None
-    taus: list[int] = field(default_factory=list)
+    note: str | None = None
     late: int = 0
     lost: int = 0
-    note: str | None = None
-
-    def take(self, row: Row) -> None:
-        """Take in one row of the log."""
-        match row.get("kind"):
-            case "round":
-                self.first = self.first or int(row["round"])
-                self.round, self.steps = int(row["round"]), int(row["steps"])
-                self.epsilon = float(row["epsilon"])
-                self.taus.append(int(row["tau"]))
-                self.note = row.get("note") or self.note
-                if row.get("accuracy") is not None:
-                    self.accuracy = float(row["accuracy"])
-                    self.best = max(self.accuracy, self.best or 0.0)
-            case "late":
-                self.late += 1
-            case "lost":
-                self.lost += 1
-            case "end" | "refused":
-                self.note = str(row.get("why"))
-
-    def left(self, now: float) -> float | None:
-        """Seconds to the end, judged by the rounds or the steps, whichever runs out first; None before a round is timed."""
-        done = self.round - self.first + 1
-        if not self.taus or done < 2 or now <= self.started:
-            return None
-        rounds = self.total_rounds - self.round
-        if self.budget_steps is not None:
-            rounds = min(rounds, math.ceil((self.budget_steps - self.steps) / max(self.taus[-1], 1)))
-        return max(rounds, 0) * (now - self.started) / done
+    first: float = 0.0
+    said: str | None = None
 
 
-def line(progress: Progress, now: float) -> str:
-    """One plain line.
+def follow(seen: Seen, row: Row, limits: Limits) -> Seen:
+    """What is known after one more row; rows of unknown kinds change nothing."""
+    match row.get("kind", "round"):
+        case "round":
+            accuracy = _number(row.get("accuracy"))
+            tau = _number(row.get("tau"))
+            before = {**row, "round": (_number(row.get("round")) or 1) - 1, "steps": (_number(row.get("steps")) or 0) - (tau or 0)}
+            return replace(
+                seen,
+                row=row,
+                taus=seen.taus if tau is None else (*seen.taus, int(tau))[-MOST_TAU:],
+                accuracy=seen.accuracy if accuracy is None else accuracy,
+                best=seen.best if accuracy is None else max(accuracy, -math.inf if seen.best is None else seen.best),
+                note=str(row["note"]) if row.get("note") else seen.note,
+                first=share(before, limits) if seen.row is None else seen.first,
+            )
+        case "late":
+            return replace(seen, late=seen.late + 1)
+        case "lost":
+            return replace(seen, lost=seen.lost + 1)
+        case "end":
+            return replace(seen, said=f"ended: {row.get('why', '')}")
+        case "refused":
+            return replace(seen, said=f"refused: {row.get('why', '')}")
+        case _:
+            return seen
 
-    >>> p = Progress(total_rounds=158, budget_epsilon=2.0, budget_steps=316, title="t", started=0.0)
-    >>> p.take({"kind": "round", "round": 1, "steps": 2, "tau": 2, "epsilon": 0.31, "accuracy": 0.4, "note": None})
-    >>> line(p, 1.0)
-    'round 1/158  tau 2  steps 2  accuracy 40.0 %  epsilon 0.310/2'
+
+def share(row: Row | None, limits: Limits) -> float:
+    """How much of the run is behind us, in [0, 1]."""
+    if row is None:
+        return 0.0
+    parts = [(_number(row.get("round")) or 0.0) / max(limits.rounds, 1)]
+    if limits.steps:
+        parts.append((_number(row.get("steps")) or 0.0) / limits.steps)
+    return min(max(*parts, 0.0), 1.0)
+
+
+def remaining(elapsed: float, first: float, now: float) -> float | None:
+    """Seconds left if the rest goes on as from ``first`` to ``now``; None if that cannot be said.
+
+    >>> remaining(10.0, 0.5, 0.75), remaining(10.0, 0.5, 0.5)
+    (10.0, None)
     """
-    parts = [f"round {progress.round}/{progress.total_rounds}"]
-    if progress.taus:
-        parts.append(f"tau {progress.taus[-1]}")
-    parts.append(f"steps {progress.steps}")
-    if progress.accuracy is not None:
-        parts.append(f"accuracy {100 * progress.accuracy:.1f} %")
-    parts.append(f"epsilon {spent(progress)}")
-    if progress.late or progress.lost:
-        parts.append(f"late {progress.late}  lost {progress.lost}")
-    left = progress.left(now)
-    if left is not None:
-        parts.append(f"{duration(left)} left")
-    return "  ".join(parts)
-
-
-def spent(progress: Progress) -> str:
-    """epsilon against its budget."""
-    if math.isinf(progress.epsilon):
-        return "inf"
-    budget = "" if math.isinf(progress.budget_epsilon) else f"/{progress.budget_epsilon:g}"
-    return f"{progress.epsilon:.3f}{budget}"
+    return elapsed * (1.0 - now) / (now - first) if now > first else None
 
 
 def duration(seconds: float) -> str:
-    """Seconds in words.
+    """A length of time for people.
 
-    >>> duration(7.4), duration(75), duration(7300)
-    ('7 s', '1 min 15 s', '2 h 1 min')
+    >>> duration(12.3), duration(75), duration(3700)
+    ('12 s', '1 min 15 s', '1 h 1 min')
     """
-    whole = round(seconds)
+    whole = max(round(seconds), 0)
     if whole < 60:
         return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def sparkline(values: list[int], width: int = 40) -> str:
-    """The last values as little bars.
+def epsilon_of(value: Any, budget: float) -> str:
+    """What was spent, of what may be.
 
-    >>> sparkline([1, 2, 3, 2])
-    '▁▅█▅'
+    >>> epsilon_of(0.5314, 2.0), epsilon_of("inf", math.inf), epsilon_of(None, 2.0)
+    ('0.531/2', 'infinite (no privacy)', '-/2')
     """
-    shown = values[-width:]
-    low, high = min(shown, default=0), max(shown, default=0)
-    return "".join(_BARS[round((v - low) / (high - low) * 7)] if high > low else _BARS[3] for v in shown)
+    spent = _number(value)
+    if math.isinf(budget) or (spent is not None and math.isinf(spent)):
+        return "infinite (no privacy)"
+    return f"{'-' if spent is None else format(spent, '.3g')}/{budget:g}"
 
 
-class _Lines:
-    """One line a round."""
+def sparkline(values: Sequence[int]) -> str:
+    """Small bars, the highest for the largest value.
 
-    def __init__(self, progress: Progress, stream: IO[str]) -> None:
-        self.progress, self.stream = progress, stream
+    >>> sparkline([1, 2, 4, 8]), sparkline([2, 2]), sparkline([])
+    ('▁▂▄█', '██', '')
+    """
+    most = max(values, default=0)
+    return "".join(BARS[max(math.ceil(len(BARS) * value / most) - 1, 0)] if most > 0 else BARS[0] for value in values)
 
-    def __enter__(self) -> _Lines:
+
+def bar(part: float, width: int = 30) -> str:
+    """
+    >>> bar(0.5, 8), bar(7.0, 4)
+    ('━━━━────', '━━━━')
+    """
+    full = round(width * min(max(part, 0.0), 1.0))
+    return "━" * full + "─" * (width - full)
+
+
+def line(row: Row, *, rounds: int, budget: float, left: float | None) -> str:
+    """One round as one plain line; what the row does not have is left out."""
+    parts = [f"round {row.get('round', '?')}/{rounds}"]
+    if row.get("tau") is not None:
+        parts.append(f"tau {row['tau']}")
+    if row.get("steps") is not None:
+        parts.append(f"steps {row['steps']}")
+    if (accuracy := _number(row.get("accuracy"))) is not None:
+        parts.append(f"accuracy {100 * accuracy:.1f} %")
+    parts.append(f"epsilon {epsilon_of(row.get('epsilon'), budget)}")
+    if missing := row.get("missing"):
+        parts.append(f"missing {missing}")
+    if left is not None:
+        parts.append(f"{duration(left)} left")
+    return plain("  ".join(parts))
+
+
+def facts(seen: Seen, limits: Limits, left: float | None) -> list[tuple[str, str]]:
+    """The rows of the panel: (name, text)."""
+    row = seen.row or {}
+    spent = _number(row.get("epsilon"))
+    private = math.isfinite(limits.epsilon) and not (spent is not None and math.isinf(spent))
+    accuracy = "not evaluated yet"
+    if seen.accuracy is not None and seen.best is not None:
+        accuracy = f"{100 * seen.accuracy:.2f} %   best {100 * seen.best:.2f} %"
+    used = (spent or 0.0) / limits.epsilon if private and limits.epsilon > 0 else 0.0
+    found = [
+        ("accuracy", accuracy),
+        ("epsilon", (bar(used) + " " if private else "") + epsilon_of(row.get("epsilon"), limits.epsilon)),
+        ("rounds", f"{bar((_number(row.get('round')) or 0.0) / max(limits.rounds, 1))} {row.get('round', 0)}/{limits.rounds}"),
+        ("steps", f"{row.get('steps', 0)}" + ("" if limits.steps is None else f"/{limits.steps}")),
+        ("tau", f"{seen.taus[-1]}  {sparkline(seen.taus)}" if seen.taus else "-"),
+        ("time left", "-" if left is None else duration(left)),
+    ]
+    if seen.late or seen.lost:
+        found.append(("answers", f"{seen.late} late, {seen.lost} lost"))
+    if seen.note:
+        found.append(("note", plain(seen.note)))
+    if seen.said:
+        found.append(("", plain(seen.said)))
+    return found
+
+
+def plain(text: str) -> str:
+    """``text`` on one line, without control characters."""
+    return "".join(" " if c in "\n\t\r" else c for c in text if c in "\n\t\r" or unicodedata.category(c) not in ("Cc", "Cf", "Cs"))
+
+
+class Display:
+    """Shows rows as they come. A context manager; use :func:`display`."""
+
+    def __init__(self, limits: Limits, stream: TextIO, clock: Callable[[], float]) -> None:
+        self.limits, self.stream, self.clock = limits, stream, clock
+        self.seen = Seen()
+        self.started = clock()
+        self.live: Live | None = None
+
+    def __enter__(self) -> Display:
+        self.started = self.clock()
+        if self.stream.isatty():
+            from rich.console import Console
+            from rich.live import Live
+
+            self.live = Live(self.panel(), console=Console(file=self.stream), refresh_per_second=4)
+            self.live.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        live, self.live = self.live, None
+        if live is not None:
+            live.__exit__(kind, error, trace)
+
+    def show(self, row: Row) -> None:
+        """Take in one row of the log."""
+        self.seen = follow(self.seen, row, self.limits)
+        if self.live is not None:
+            self.live.update(self.panel())
+            return
+        match row.get("kind", "round"):
+            case "round":
+                self.say(line(row, rounds=self.limits.rounds, budget=self.limits.epsilon, left=self.left()))
+                if row.get("note"):
+                    self.say(f"  {plain(str(row['note']))}")
+            case "end" | "refused":
+                if self.seen.late or self.seen.lost:
+                    self.say(f"answers: {self.seen.late} late, {self.seen.lost} lost")
+                self.say(plain(self.seen.said or ""))
+
+    def left(self) -> float | None:
+        """Seconds left, or None."""
+        now = share(self.seen.row, self.limits)
+        return remaining(self.clock() - self.started, self.seen.first, now) if self.seen.said is None else None
+
+    def say(self, text: str) -> None:
+        encoding = self.stream.encoding or "utf-8"
+        self.stream.write(text.encode(encoding, "replace").decode(encoding) + "\n")
         self.stream.flush()
 
-    def show(self, row: Row) -> None:
-        """Take in a row; print a line for each round."""
-        self.progress.take(row)
-        if row.get("kind") == "round":
-            self.stream.write(line(self.progress, time.monotonic()) + "\n")
+    def panel(self) -> RenderableType:
+        from rich.panel import Panel
+        from rich.table import Table
+        from rich.text import Text
 
-
-class _Panel:
-    """One live panel."""
-
-    def __init__(self, progress: Progress, stream: IO[str]) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        self.progress = progress
-        self.live = Live(console=Console(file=stream), get_renderable=lambda: panel(progress, time.monotonic()), refresh_per_second=4)
-
-    def __enter__(self) -> _Panel:
-        self.live.__enter__()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.live.__exit__(kind, error, trace)
-
-    def show(self, row: Row) -> None:
-        """Take in a row; the panel is drawn a few times a second."""
-        self.progress.take(row)
-
-
-def panel(progress: Progress, now: float) -> Any:
-    """The panel as something that rich can draw."""
-    from rich.panel import Panel
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table.grid(padding=(0, 2), expand=True)
-    grid.add_column(style="dim", width=9)
-    grid.add_column(ratio=1)
-    grid.add_column(justify="right", width=26)
-    accuracy = "-" if progress.accuracy is None else f"{100 * progress.accuracy:.1f} %"
-    best = "" if progress.best is None else f"best {100 * progress.best:.1f} %"
-    grid.add_row("accuracy", ProgressBar(total=1.0, completed=progress.accuracy or 0.0, complete_style="green"), f"{accuracy}  {best}")
-    if math.isinf(progress.epsilon) or math.isinf(progress.budget_epsilon):
-        grid.add_row("epsilon", Text("no privacy" if math.isinf(progress.epsilon) else "no budget", style="bold red"), spent(progress))
-    else:
-        share = progress.epsilon / progress.budget_epsilon
-        colour = "yellow" if share > 0.9 else "cyan"
-        grid.add_row("epsilon", ProgressBar(total=1.0, completed=min(share, 1.0), complete_style=colour), spent(progress))
-    grid.add_row("rounds", ProgressBar(total=progress.total_rounds, completed=progress.round), f"{progress.round}/{progress.total_rounds}")
-    steps = f"{progress.steps}" if progress.budget_steps is None else f"{progress.steps}/{progress.budget_steps}"
-    grid.add_row("tau", sparkline(progress.taus), f"{progress.taus[-1] if progress.taus else '-'}  steps {steps}")
-    left = progress.left(now)
-    waits = "" if not (progress.late or progress.lost) else f"late {progress.late}, lost {progress.lost}"
-    grid.add_row("time left", waits, "-" if left is None else duration(left))
-    if progress.note:
-        grid.add_row("note", Text(progress.note, style="italic"), "")
-    return Panel(grid, title=Text(progress.title), title_align="left", border_style="dim")
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="dim", no_wrap=True)
+        table.add_column(overflow="fold")
+        for name, text in facts(self.seen, self.limits, self.left()):
+            table.add_row(Text(name), Text(text))
+        return Panel(table, title=Text(plain(self.limits.title)), title_align="left", border_style="dim", expand=False)
 
 
 def display(
-    *, total_rounds: int, budget_epsilon: float, budget_steps: int | None, title: str, stream: IO[str] | None = None
-) -> _Lines | _Panel:
-    """The display that fits where people's text goes: a panel on a terminal, lines elsewhere."""
-    place = sys.stderr if stream is None else stream
-    progress = Progress(total_rounds, float(budget_epsilon), budget_steps, title, time.monotonic())
-    return _Panel(progress, place) if place.isatty() else _Lines(progress, place)
+    *,
+    total_rounds: int,
+    budget_epsilon: float,
+    budget_steps: int | None,
+    title: str,
+    stream: TextIO | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Display:
+    """A display to be entered; rows go to its ``show``. Writes to standard error unless told otherwise."""
+    limits = Limits(title=title, rounds=total_rounds, epsilon=budget_epsilon, steps=budget_steps)
+    return Display(limits, sys.stderr if stream is None else stream, clock)
+
+
+def _number(value: Any) -> float | None:
+    if value in ("inf", "-inf"):
+        return float(value)
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value) else None
