@@ -35,16 +35,20 @@ def people(text: str) -> None:
 
 
 def table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table for people; columns after the first are numbers and stand to the right."""
+    """A table for people; columns of numbers stand to the right."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    drawn = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+    drawn = Table(box=None, padding=(0, 2, 0, 0))
     for i, name in enumerate(head):
-        drawn.add_column(name, justify="left" if i == 0 else "right", overflow="fold")
+        numbers = i > 0 and all(row[i][:1].isdigit() or row[i] in ("-", "inf") for row in rows)
+        drawn.add_column(name, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         drawn.add_row(*row)
-    Console(stderr=True, width=None if sys.stderr.isatty() else 120, highlight=False).print(drawn)
+    console = Console(stderr=True, width=None if sys.stderr.isatty() else 120, highlight=False)
+    console.print(Text(title, style="bold"))
+    console.print(drawn)
 
 
 def number(value: float | None, digits: int = 4) -> str:

@@ -93,7 +93,10 @@ def build(name: str, shape: Shape, classes: int, rng: np.random.Generator) -> nn
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(rng.integers(2**63)))
-        module = make(shape, classes)
+        try:
+            module = make(shape, classes)
+        except Exception as error:  # a user's factory may raise anything
+            raise StudyError(f"model.name = {name!r}: making it for shape {shape} and {classes} classes failed: {error}") from error
         _fits(name, module, shape, classes)
     return module
 

@@ -95,13 +95,14 @@ class Hooked:
         try:
             with torch.enable_grad():
                 losses = loss(self._module(x), y)
+                total = losses.sum() * scale
         finally:
             for handle in handles:
                 handle.remove()
         used = [(layer, kernel, *seen[id(layer)]) for layer, kernel in self._kernels if id(layer) in seen]
         if any(a._version != version for _, _, a, version, _ in used):
             raise Unsuitable("a layer's input is changed in place afterwards")
-        slopes = torch.autograd.grad(losses.sum() * scale, [edge for *_, edge in used], allow_unused=True)
+        slopes = torch.autograd.grad(total, [edge for *_, edge in used], allow_unused=True)
         return losses.detach(), [
             (kernel, _channels_last(layer, a), _channels_last(layer, g))
             for (layer, kernel, a, _, _), g in zip(used, slopes, strict=True)

@@ -1,0 +1,187 @@
+"""A client's local work: what leaves it is what was booked, and nothing raw."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from sordino.entropy import Seeded
+from sordino.errors import LocalProtocolError
+from sordino.learning import models
+from sordino.learning.bench import Examples, Workbench, poisson
+from sordino.learning.dpsgd import PrivateClient
+from sordino.learning.flat import Flat
+from sordino.learning.loss import cross_entropy
+from sordino.learning.perexample import ClippedSum, MeanGradient
+from sordino.learning.sgd import PlainClient
+from sordino.mechanism import CountedGaussian, Gaussian
+from sordino.mechanism.contract import looks_standard_normal
+from sordino.message import Train
+from sordino.privacy import Event, NonPrivate, PoissonSampled, Receipt
+
+Q, ETA, N = 0.2, 0.5, 60
+
+
+def client(examples: int = N, mechanism: Gaussian | CountedGaussian | None = None, seed: int = 0, scale: float = 1.0) -> PrivateClient:
+    flat = Flat(models.build("mlp", (8, 8), 4, np.random.default_rng(0)))
+    rng = np.random.default_rng(seed)
+    x = torch.from_numpy(scale * rng.standard_normal((examples, 8, 8)).astype(np.float32))
+    return PrivateClient(
+        index=3,
+        examples=Examples(x, torch.from_numpy(rng.integers(0, 4, examples))),
+        mechanism=mechanism or Gaussian(clip=0.5, noise_multiplier=1.2),
+        sampling_rate=Q,
+        learning_rate=ETA,
+        bench=Workbench(flat, ClippedSum(flat, cross_entropy), MeanGradient(flat, cross_entropy)),
+        entropy=Seeded(5),
+    )
+
+
+def task(one: PrivateClient | PlainClient, steps: int = 1, number: int = 1) -> Train:
+    return Train(round=number, steps=steps, weights=np.zeros(one.bench.flat.dim, np.float32) + 0.01, wants_first=True)
+
+
+def receipts(price: Sequence[tuple[Event, int]], number: int = 1) -> list[Receipt]:
+    return [Receipt("client:3", event, count, number, "k", 1, "d") for event, count in price]
+
+
+def test_nothing_is_done_unless_exactly_its_price_was_booked() -> None:
+    one = client()
+    asked = task(one, steps=3)
+    price = one.price(asked)
+    assert price == ((PoissonSampled(sampling_rate=Q, event=one.mechanism.event()), 3),)
+    wrong = [
+        [],
+        receipts(price, number=2),
+        receipts(((price[0][0], 2),)),
+        receipts(((one.mechanism.event(), 3),)),
+        receipts((*price, *price)),
+    ]
+    for booked in wrong:
+        with pytest.raises(LocalProtocolError, match="the ledger booked"):
+            one.answer(asked, booked)
+    one.answer(asked, receipts(price))
+
+
+def test_a_step_is_the_update_it_claims_to_be() -> None:
+    """Against the formula, with the batch and the noise drawn again from their addresses."""
+    one = client()
+    asked = task(one)
+    update = one.answer(asked, receipts(one.price(asked)))
+    chosen = poisson(N, Q, Seeded(5).at("client", 3, "round", 1, "batches"))
+    flat, total = one.bench.flat, torch.empty(one.bench.flat.dim)
+    flat.load(torch.from_numpy(asked.weights))
+    one.bench.clipped(one.examples.x[chosen], one.examples.y[chosen], 0.5, total)
+    noisy, _ = Gaussian(clip=0.5, noise_multiplier=1.2).release(total, None, Seeded(5).at("client", 3, "round", 1, "noise"))
+    wanted = asked.weights - ETA / (Q * N) * noisy.numpy()  # divided by the expected batch, not by len(chosen)
+    assert len(chosen) != Q * N
+    assert update.weights == pytest.approx(wanted, abs=1e-6)
+    assert update.first == pytest.approx(noisy.numpy() / (Q * N), rel=1e-6)
+
+
+@pytest.mark.parametrize("mechanism", [Gaussian(clip=0.5, noise_multiplier=1.2), CountedGaussian(clip=0.5, noise_multiplier=1.2)])
+def test_an_empty_batch_releases_noise_of_the_booked_scale(mechanism: Gaussian | CountedGaussian) -> None:
+    one = client(examples=1, mechanism=mechanism)
+    seed = next(s for s in range(99) if not len(poisson(1, Q, Seeded(s).at("client", 3, "round", 1, "batches"))))
+    one = replace(one, entropy=Seeded(seed))
+    asked = task(one)
+    update = one.answer(asked, receipts(one.price(asked)))
+    multiplier = mechanism.vector_multiplier if isinstance(mechanism, CountedGaussian) else mechanism.noise_multiplier
+    scale = ETA * multiplier * mechanism.clip / (Q * 1)
+    noise = torch.from_numpy((asked.weights - update.weights) / scale)
+    assert looks_standard_normal(noise)
+    for wrong in (2 / 3, 3 / 2):
+        assert not looks_standard_normal(noise * wrong)
+
+
+def test_huge_examples_move_the_model_by_no_more_than_their_clip() -> None:
+    """Neighbours: one example more, of any size, and the same noise."""
+    many, fewer = client(scale=1e4), client(scale=1e4)
+    fewer = replace(fewer, examples=Examples(fewer.examples.x.clone(), fewer.examples.y))
+    fewer.examples.x[7] = 0.0  # an example whose content differs: replaced, so twice the clip
+    asked = task(many)
+    for seed in range(5):
+        a, b = (replace(c, entropy=Seeded(seed)) for c in (many, fewer))
+        moved = a.answer(asked, receipts(a.price(asked))).weights - b.answer(asked, receipts(b.price(asked))).weights
+        assert np.linalg.norm(moved) <= ETA * 2 * 0.5 / (Q * N) * (1 + 1e-4)
+
+
+def test_the_same_address_gives_the_same_bytes_and_every_round_others() -> None:
+    one = client(mechanism=CountedGaussian(clip=0.5, noise_multiplier=1.2))
+    first, again = (one.answer(task(one, 2), receipts(one.price(task(one, 2)))) for _ in range(2))
+    assert first == again
+    other = one.answer(task(one, 2, number=2), receipts(one.price(task(one, 2)), number=2))
+    assert not np.array_equal(first.weights, other.weights)
+
+
+def test_statistics_are_computed_from_the_noisy_gradients_alone() -> None:
+    """Replayed from what was released: weights after each step give every number."""
+    one = client()
+    asked = task(one, 3)
+    seen = one.answer(asked, receipts(one.price(asked)))
+    path = [asked.weights]
+    for steps in (1, 2, 3):
+        part = task(one, steps)
+        path.append(one.answer(part, receipts(one.price(part))).weights)
+    noisy = [(a - b).astype(np.float64) / ETA for a, b in zip(path, path[1:], strict=False)]
+    moved = (path[2] - path[0]).astype(np.float64)
+    assert seen.statistics is not None
+    wanted = {
+        "energy": np.mean([g @ g for g in noisy]),
+        "first": noisy[0] @ noisy[0],
+        "change": ((noisy[2] - noisy[0]) ** 2).sum(),
+        "moved": moved @ moved,
+        "slope_first": noisy[0] @ moved,
+        "slope_last": noisy[2] @ moved,
+    }
+    for name, value in wanted.items():
+        assert getattr(seen.statistics, name) == pytest.approx(value, rel=1e-3)
+    assert seen.statistics.clipped is None
+
+
+def test_the_clipped_fraction_is_noisy_and_unbiased() -> None:
+    one = client(mechanism=CountedGaussian(clip=1e-6, noise_multiplier=1.2))  # every example is clipped
+    seen = []
+    for number in range(200):
+        update = one.answer(task(one, 2, number), receipts(one.price(task(one, 2)), number))
+        assert update.statistics is not None
+        seen.append(update.statistics.clipped)
+    values = np.array(seen, float)
+    assert values.mean() == pytest.approx(1.0, abs=6 * values.std() / 200**0.5)
+    deviation = CountedGaussian(clip=1, noise_multiplier=1.2).count_deviation * 2**0.5 / (2 * Q * N)
+    assert values.std() > 0.8 * deviation
+
+
+def test_raw_constants_are_priced_as_not_private() -> None:
+    one = client()
+    asked = Train(round=1, steps=1, weights=task(one).weights, probe=task(one).weights + 0.1)
+    price = one.price(asked)
+    assert isinstance(price[1][0], NonPrivate)
+    with pytest.raises(LocalProtocolError):
+        one.answer(asked, receipts(price[:1]))
+    raw = one.answer(asked, receipts(price)).raw
+    assert raw is not None
+    assert raw.beta > 0
+
+
+def test_plain_sgd_is_sgd_and_has_no_bound() -> None:
+    private = client()
+    one = PlainClient(index=3, examples=private.examples, sampling_rate=Q, learning_rate=ETA, bench=private.bench, entropy=Seeded(5))
+    asked = task(one)
+    assert isinstance(one.price(asked)[0][0], NonPrivate)
+    update = one.answer(asked, receipts(one.price(asked)))
+    chosen = poisson(N, Q, Seeded(5).at("client", 3, "round", 1, "batches"))
+    flat = one.bench.flat.load(torch.from_numpy(asked.weights))
+    loss = torch.nn.functional.cross_entropy(flat.module(one.examples.x[chosen]), one.examples.y[chosen])
+    loss.backward()
+    grads = torch.cat([p.grad.reshape(-1) for p in flat.module.parameters() if p.grad is not None])
+    assert update.weights == pytest.approx((torch.from_numpy(asked.weights) - ETA * grads).numpy(), abs=1e-5)
+
+
+def test_poisson_batches_are_poisson() -> None:
+    rng = np.random.default_rng(0)
+    sizes = np.array([len(poisson(400, 0.05, rng)) for _ in range(4000)])
+    assert sizes.mean() == pytest.approx(20.0, abs=6 * (19.0 / 4000) ** 0.5)
+    assert sizes.var() == pytest.approx(19.0, rel=0.15)  # 400 q (1 - q): a fixed size would have none

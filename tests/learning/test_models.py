@@ -1,0 +1,142 @@
+"""Models: sizes, seeds, fit, and the refusal of what cannot be made private."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sordino.errors import StudyError
+from sordino.learning import models
+from sordino.learning.check import check_private
+from sordino.learning.evaluate import Evaluator
+from sordino.learning.flat import Flat
+from sordino.learning.loss import cross_entropy, multiclass_hinge
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "parameters"),
+    [
+        ("logistic", (1, 28, 28), 7_850),
+        ("svm", (1, 28, 28), 7_850),
+        ("mlp", (1, 28, 28), 159_010),
+        ("cnn", (1, 28, 28), 26_010),
+        ("cnn-large", (1, 28, 28), 582_026),
+        ("cifar-cnn", (3, 32, 32), 488_586),
+    ],
+)
+def test_sizes_seeds_and_privacy(name: str, shape: tuple[int, ...], parameters: int) -> None:
+    module = models.build(name, shape, 10, rng())
+    state = torch.random.get_rng_state()
+    assert Flat(module).dim == parameters
+    check_private(module, shape)
+    same, other = (Flat(models.build(name, shape, 10, rng(seed))).weights for seed in (0, 1))
+    assert torch.equal(same, Flat(module).weights)
+    assert not torch.equal(same, other)
+    assert torch.equal(torch.random.get_rng_state(), state)  # the global generator is left alone
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        ("cnn", (1, 8, 8), r"needs images of at least 15x15 pixels; the data's examples have shape \(1, 8, 8\)"),
+        ("cnn", (12,), "needs images"),
+        ("cnm", (1, 28, 28), "did you mean 'cnn'"),
+        ("nowhere.at.all:make", (4,), "No module named"),
+        ("math:nothing", (4,), "has no attribute"),
+        ("math:pi", (4,), "is no function"),
+        ("builtins:max", (4,), r"making it for shape \(4,\) and 10 classes failed"),
+        ("builtins:slice", (4,), r"returned slice, not a torch\.nn\.Module"),
+    ],
+)
+def test_what_does_not_fit_is_said(name: str, shape: tuple[int, ...], message: str) -> None:
+    with pytest.raises(StudyError, match=message):
+        models.build(name, shape, 10, rng())
+
+
+def test_a_factory_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import math\nfrom torch import nn\n"
+        "def net(shape, classes): return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))\n"
+        "def narrow(shape, classes): return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 3))\n"
+        "def wrong(shape, classes): return nn.Linear(5, classes)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert Flat(models.build("mine:net", (1, 4, 4), 10, rng())).dim == 170
+    with pytest.raises(StudyError, match=r"gives scores of shape \(3,\) for one example; the data has 10 classes"):
+        models.build("mine:narrow", (1, 4, 4), 10, rng())
+    with pytest.raises(StudyError, match=r"does not fit examples of shape \(16,\)"):
+        models.build("mine:wrong", (16,), 10, rng())
+    sys.modules.pop("mine", None)
+
+
+class Centred(nn.Module):
+    """Batch norm by hand: no layer to know it by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x - x.mean(0))  # type: ignore[no-any-return]
+
+
+class Counting(nn.Module):
+    """Keeps a running mean of the data."""
+
+    seen: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+        self.register_buffer("seen", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += x.mean(0)
+        return self.head(x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (
+            nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)),
+            r"layer '1' \(BatchNorm1d\) mixes .* use torch\.nn\.GroupNorm",
+        ),
+        (nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 3)), r"layer '1' \(Dropout\) draws random numbers"),
+        (Centred(), "changing one example changes another's scores"),
+        (Counting(), "changes the buffer 'seen'"),
+    ],
+)
+def test_what_cannot_be_private_is_refused_by_name(module: nn.Module, message: str) -> None:
+    with pytest.raises(StudyError, match=message):
+        check_private(module, (4,))
+
+
+def test_losses_equal_torch_and_their_definitions() -> None:
+    scores = torch.randn(50, 6, dtype=torch.float64, requires_grad=True)
+    labels = torch.randint(0, 6, (50,))
+    rivals = [scores[i, [j for j in range(6) if j != int(labels[i])]].max() for i in range(50)]
+    margins = 1 + torch.stack(rivals) - scores[range(50), labels]
+    hinge, entropy = margins.clamp(min=0), torch.nn.functional.cross_entropy(scores, labels, reduction="none")
+    for loss, wanted in ((cross_entropy, entropy), (multiclass_hinge, hinge)):
+        values, slopes = loss.slope(scores.detach(), labels)
+        assert torch.allclose(values, wanted.detach())
+        (expected,) = torch.autograd.grad(wanted.sum(), scores, retain_graph=True)
+        assert torch.allclose(slopes, expected)
+
+
+def test_evaluation_equals_the_plain_module() -> None:
+    module = models.build("cnn", (1, 28, 28), 10, rng())
+    x, y = torch.randn(601, 1, 28, 28), torch.randint(0, 10, (601,))
+    with torch.no_grad():
+        scores = module(x)
+    seen = Evaluator(Flat(module), cross_entropy, batch=250)(x, y)
+    assert seen.accuracy == pytest.approx(float((scores.argmax(1) == y).float().mean()), abs=1e-6)
+    assert seen.loss == pytest.approx(float(torch.nn.functional.cross_entropy(scores, y)), rel=1e-4)
