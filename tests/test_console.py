@@ -1,52 +1,148 @@
-"""The live display: plain lines without control characters, a panel that holds what matters."""
+"""Progress: the same facts on a terminal and in a file, and no control characters in the latter."""
+
+from __future__ import annotations
 
 import io
+import math
+import unicodedata
 from typing import Any
 
 import pytest
 
-from sordino.console import Progress, display, panel
+from sordino.console import Limits, Seen, bar, display, facts, follow, line, remaining, share, sparkline
+
+LIMITS = Limits(title="a run", rounds=158, epsilon=2.0, steps=316)
+ROW: dict[str, Any] = {"kind": "round", "round": 12, "tau": 2, "steps": 24, "accuracy": 0.712, "epsilon": 0.531, "note": None}
 
 
-def row(number: int, **more: Any) -> dict[str, Any]:
-    return {"kind": "round", "round": number, "steps": 2 * number, "tau": 2, "epsilon": 0.1 * number, "accuracy": 0.5, "note": None, **more}
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
-def test_lines_where_there_is_no_terminal() -> None:
-    stream = io.StringIO()
-    with display(total_rounds=10, budget_epsilon=2.0, budget_steps=20, title="t", stream=stream) as shown:
-        shown.show({"kind": "late", "round": 1, "client": 3})
-        shown.show(row(1))
-        shown.show(row(2, accuracy=None))
-        shown.show({"kind": "surprise"})
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_line() -> None:
+    assert line(ROW, rounds=158, budget=2.0, left=12.0) == "round 12/158  tau 2  steps 24  accuracy 71.2 %  epsilon 0.531/2  12 s left"
+    bare = {"round": 3, "epsilon": "inf"}
+    assert line(bare, rounds=5, budget=math.inf, left=None) == "round 3/5  epsilon infinite (no privacy)"
+    assert "infinite" in line({"round": 3, "epsilon": "inf"}, rounds=5, budget=2.0, left=None)
+
+
+def test_plain_output_has_one_line_a_round_and_no_control_characters() -> None:
+    stream, clock = io.StringIO(), Clock()
+    with display(total_rounds=4, budget_epsilon=2.0, budget_steps=None, title="a\x1b[31m", stream=stream, clock=clock) as shown:
+        for i in (1, 2):
+            clock.now += 3.0
+            shown.show({**ROW, "round": i, "note": "red \x1b[31m" if i == 2 else None})
+        shown.show({"kind": "late", "round": 1, "client": 0})
+        shown.show({"kind": "lost", "round": 1, "client": 0})
+        shown.show({"kind": "weather"})
+        shown.show({"kind": "end", "why": "used up"})
     lines = stream.getvalue().splitlines()
-    assert len(lines) == 2
-    assert lines[0] == "round 1/10  tau 2  steps 2  accuracy 50.0 %  epsilon 0.100/2  late 1  lost 0"
-    assert "s left" in lines[1]
-    assert all(character.isprintable() for text in lines for character in text)
+    assert lines[0].startswith("round 1/4  ")
+    assert lines[0].endswith("9 s left")
+    assert lines[1].endswith("6 s left")
+    assert lines[2:] == ["  red [31m", "answers: 1 late, 1 lost", "ended: used up"]
+    assert all(unicodedata.category(c) != "Cc" for text in lines for c in text)
 
 
-@pytest.mark.parametrize("budget", [2.0, float("inf")])
-@pytest.mark.parametrize("epsilon", [1.25, "inf"])
-def test_panel_holds_what_matters(budget: float, epsilon: float | str) -> None:
-    from rich.console import Console
-
-    progress = Progress(total_rounds=100, budget_epsilon=budget, budget_steps=None, title="a [bold]title", started=0.0)
-    progress.take(row(1))
-    progress.take(row(50, epsilon=epsilon, note="something to say", accuracy=0.4))
-    console = Console(file=io.StringIO(), width=100, record=True)
-    console.print(panel(progress, 10.0))
-    text = console.export_text()
-    for part in ("a [bold]title", "40.0 %", "best 50.0 %", "50/100", "something to say"):
-        assert part in text
-    assert ("inf" if epsilon == "inf" else "1.250") in text
+def test_refusal_is_said() -> None:
+    stream = io.StringIO()
+    with display(total_rounds=4, budget_epsilon=2.0, budget_steps=8, title="a", stream=stream) as shown:
+        shown.show({"kind": "refused", "round": 2, "why": "client:0 would\npass its budget"})
+    assert stream.getvalue() == "refused: client:0 would pass its budget\n"
 
 
-def test_time_left_follows_whichever_budget_ends_first() -> None:
-    progress = Progress(total_rounds=100, budget_epsilon=2.0, budget_steps=24, title="t", started=0.0)
-    assert progress.left(5.0) is None
-    for number in range(1, 11):
-        progress.take(row(number))
-    assert progress.left(10.0) == pytest.approx(2.0)  # 4 steps left are 2 rounds of a second each
-    progress.budget_steps = None
-    assert progress.left(10.0) == pytest.approx(90.0)
+def test_terminal_gets_one_panel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    stream = Terminal()
+    with display(total_rounds=158, budget_epsilon=2.0, budget_steps=316, title="[red]ALI[/red]", stream=stream) as shown:
+        shown.show(ROW)
+        shown.show({**ROW, "round": 13, "accuracy": 0.65, "note": "[bold]x"})
+    text = stream.getvalue()
+    assert "[red]ALI[/red]" in text  # a name is no markup
+    assert "65.00 %   best 71.20 %" in text
+    assert "13/158" in text
+    assert "[bold]x" in text
+    assert text.rstrip().endswith("\x1b[?25h")  # the cursor is back
+
+
+def test_panel_closes_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    shown = display(total_rounds=1, budget_epsilon=math.inf, budget_steps=None, title="a", stream=stream)
+    with pytest.raises(KeyboardInterrupt), shown:
+        raise KeyboardInterrupt
+    assert stream.getvalue().rstrip().endswith("\x1b[?25h")
+    assert shown.live is None
+
+
+def test_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    stream = Terminal()
+    with display(total_rounds=158, budget_epsilon=2.0, budget_steps=316, title="a", stream=stream) as shown:
+        shown.show(ROW)
+    assert stream.getvalue().startswith("round 12/158")
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_facts_of_an_infinite_budget_draw_no_bar_of_epsilon() -> None:
+    limits = Limits(title="a", rounds=10, epsilon=math.inf, steps=None)
+    seen = follow(Seen(), {**ROW, "round": 5, "epsilon": "inf"}, limits)
+    shown = dict(facts(seen, limits, None))
+    assert shown["epsilon"] == "infinite (no privacy)"
+    assert shown["rounds"].startswith(bar(0.5))
+
+
+def test_best_is_kept_and_late_and_lost_are_counted() -> None:
+    seen = Seen()
+    for row in ({**ROW, "accuracy": 0.8}, {**ROW, "accuracy": 0.7}, {"kind": "late"}, {"kind": "late"}, {"kind": "lost"}, {"kind": "new"}):
+        seen = follow(seen, row, LIMITS)
+    assert (seen.accuracy, seen.best, seen.late, seen.lost) == (0.7, 0.8, 2, 1)
+    assert ("answers", "2 late, 1 lost") in facts(seen, LIMITS, None)
+
+
+def test_nothing_seen_yet() -> None:
+    shown = dict(facts(Seen(), LIMITS, None))
+    assert shown["accuracy"] == "not evaluated yet"
+    assert shown["epsilon"].endswith("-/2")
+    assert shown["rounds"].endswith("0/158")
+
+
+def test_time_left_counts_what_was_seen_here_only() -> None:
+    # resumed at round 100 of 200: ten rounds in ten seconds, so ninety are left
+    limits = Limits(title="a", rounds=200, epsilon=2.0, steps=None)
+    seen = Seen()
+    for i in range(101, 111):
+        seen = follow(seen, {**ROW, "round": i}, limits)
+    assert remaining(10.0, seen.first, share(seen.row, limits)) == pytest.approx(90.0)
+
+
+def test_share_follows_whichever_runs_out_first() -> None:
+    assert share({"round": 10, "steps": 158}, LIMITS) == 0.5
+    assert share({"round": 79, "steps": 80}, LIMITS) == 0.5
+    assert share({"round": 900, "steps": 80}, LIMITS) == 1.0
+    assert share(None, LIMITS) == 0.0
+
+
+def test_sparkline_is_monotone_and_starts_at_the_bottom() -> None:
+    drawn = sparkline(list(range(1, 9)))
+    assert drawn == "▁▂▃▄▅▆▇█"
+    assert sparkline([0, 0]) == "▁▁"
+    assert len(sparkline([1000, 1])) == 2
+
+
+def test_narrow_encoding_does_not_stop_a_run() -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    with display(total_rounds=1, budget_epsilon=2.0, budget_steps=None, title="é", stream=stream) as shown:
+        shown.show({**ROW, "note": "ε is small"})
+    stream.seek(0)
+    assert "? is small" in stream.read()

@@ -222,8 +222,10 @@ class Display:
             from rich.console import Console
             from rich.live import Live
 
-            self.live = Live(self.panel(), console=Console(file=self.stream), refresh_per_second=4)
-            self.live.__enter__()
+            console = Console(file=self.stream)
+            if not console.is_dumb_terminal:
+                self.live = Live(self.panel(), console=console, refresh_per_second=4, redirect_stdout=False)
+                self.live.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

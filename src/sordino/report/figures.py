@@ -243,6 +243,7 @@ def _heat(drawn: Any, axis: Axes, rows: list[list[int]]) -> None:
 
     most = max((n for row in rows for n in row), default=0) or 1
     axis.grid(False)
+    axis.set_facecolor("#fbfbf8")  # on a dark page the darkest cells would vanish
     seen = np.ma.masked_equal(np.array(rows, np.float64, ndmin=2), 0.0)
     shown = axis.imshow(seen, aspect="auto", cmap="cividis_r", norm=PowerNorm(0.5, 0, most), interpolation="nearest")
     bar = drawn.colorbar(shown, ax=axis, label="examples", pad=0.02)

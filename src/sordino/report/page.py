@@ -131,7 +131,7 @@ def pictures(run: Run) -> list[Picture]:
         (
             f"{what} over local steps",
             figures.learning(run, "steps"),
-            "The same over local steps. Privacy is paid for by the step, rounds are not.",
+            "The same over local steps. Privacy is paid for by the step, communication by the round.",
             "",
         ),
         (
@@ -190,8 +190,8 @@ def _cells(run: Run, label: str) -> list[str]:
         words.percent(best),
         words.epsilon(run) if run.epsilon is not None or not run.private else "-",
         words.plain(run.budget) if run.private else "∞",
-        words.plain(number(about.get("delta"))),
-        str(about.get("accountant", "-")),
+        words.plain(number(about.get("delta"))) if run.private else "-",
+        str(about.get("accountant", "-")) if run.private else "-",
         str(len(run.rounds)),
         str(run.steps),
         *numbers,

@@ -141,7 +141,7 @@ def percent(value: float | None) -> str:
 def duration(seconds: float) -> str:
     """
     >>> duration(9.4), duration(105.8), duration(7300)
-    ('9.4 s', '1 min 46 s', '2 h 2 min')
+    ('9.4 s', '1 min 46 s', '2 h 1 min')
     """
     if seconds < 60:
         return f"{seconds:.1f} s"

@@ -1,0 +1,106 @@
+"""Pictures: well-formed, equal for equal input, and drawn from the numbers they were given."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from sordino.report import figures, partition_figure
+from sordino.report.load import load
+
+from .conftest import Maker, rows
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def polyline(picture: str, index: int = 0) -> list[tuple[float, float]]:
+    """Points of the index-th curve that is drawn in a series colour, in the picture's own units."""
+    curves = [
+        path.attrib["d"]
+        for path in ET.fromstring(picture).iter(f"{SVG}path")
+        if re.search(r"fill: none.*stroke: #(0072b2|d55e00|009e73|aa4499)", path.get("style", "")) and "clip-path" in path.attrib
+    ]
+    numbers = [float(n) for n in re.findall(r"-?[\d.]+", curves[index])]
+    return list(zip(numbers[::2], numbers[1::2], strict=True))
+
+
+def test_accuracy_curve_is_an_affine_image_of_the_log(make: Maker) -> None:
+    picture = figures.learning(load(make()), "steps")
+    assert picture is not None
+    (x0, y0), (x1, y1), (x2, y2) = polyline(picture)
+    # rounds 1, 3, 5 stand at 2, 7, 12 steps; 41.21 %, 75.01 % and 73.13 % correct
+    assert (x1 - x0) / (x2 - x0) == pytest.approx((7 - 2) / (12 - 2), rel=1e-4)
+    assert (y1 - y0) / (y2 - y0) == pytest.approx((0.7501 - 0.4121) / (0.7313 - 0.4121), rel=1e-4)
+    assert y1 < y0  # up is down in SVG
+
+
+def test_epsilon_is_drawn_only_where_it_is_a_promise(make: Maker) -> None:
+    private = figures.learning(load(make("a")), "round")
+    without = figures.learning(load(make("b", form="paper")), "round")
+    assert private is not None
+    assert without is not None
+    assert "epsilon spent" in private
+    assert "epsilon spent" not in without
+    assert len(polyline(private, 1)) == 5
+
+
+def test_nothing_to_draw(make: Maker) -> None:
+    run = load(make(log=[], status="running", result=None))
+    drawn = [figures.learning(run, "round"), figures.pace(run), figures.share_clipped(run), figures.signal(run)]
+    assert [*drawn, figures.absences(run), figures.clock(run), figures.compared([run], ["a"], "round")] == [None] * 7
+
+
+def test_absences_and_clock_appear_only_when_there_is_something(make: Maker) -> None:
+    calm = load(make("calm"))
+    assert figures.absences(calm) is None
+    assert figures.clock(calm) is None  # every round took one second
+    slow = [{**row, "time": row["time"] ** 2} for row in rows()]
+    run = load(make("slow", log=[*slow, {"kind": "lost", "round": 2, "client": 1}, {"kind": "late", "round": "x"}]))
+    absences, clock = figures.absences(run), figures.clock(run)
+    assert absences is not None
+    assert clock is not None
+    assert "lost" in absences
+    ET.fromstring(absences)
+
+
+@pytest.mark.parametrize("clients", [0, 1, 3, 30, 31, 1000])
+def test_partition_of_any_size_is_well_formed(clients: int) -> None:
+    picture = partition_figure([[i % 7, 40, 0] for i in range(clients)], ["a", "b", "c"])
+    root = ET.fromstring(picture)
+    assert root.tag == f"{SVG}svg"
+    assert len(picture) < 300_000
+    images = list(root.iter(f"{SVG}image"))
+    assert len(images) == (2 if clients > figures.MOST_BUBBLES else 0)  # the map and its scale
+
+
+def test_area_of_a_bubble_is_proportional_to_the_count() -> None:
+    root = ET.fromstring(partition_figure([[100, 25]], ["a", "b"]))
+    widths = []
+    for group in root.iter(f"{SVG}g"):
+        if group.get("id", "").startswith("PathCollection"):
+            for path in group.iter(f"{SVG}path"):
+                xs = [float(n) for n in re.findall(r"-?[\d.]+", path.attrib["d"])[::2]]
+                widths.append(max(xs) - min(xs))
+            break
+    assert len(widths) == 2
+    assert max(widths) / min(widths) == pytest.approx(2.0, rel=1e-3)
+
+
+def test_hostile_class_names() -> None:
+    picture = partition_figure([[1, 2]], ["<b>&\x00\ud800</b>", "$\\frac{$"])
+    ET.fromstring(picture)
+    assert "&lt;b&gt;&amp;&lt;/b&gt;" in picture
+    assert "$\\frac{$" in picture
+
+
+def test_same_bytes_whatever_the_reader_set_up(make: Maker, tmp_path: Path) -> None:
+    import matplotlib as mpl
+
+    run = load(make())
+    first = [figures.learning(run, "round"), partition_figure([[1, 2]], ["a", "b"])]
+    with mpl.rc_context({"lines.linewidth": 9.0, "font.size": 30.0, "svg.hashsalt": "else"}):
+        second = [figures.learning(run, "round"), partition_figure([[1, 2]], ["a", "b"])]
+    assert first == second
