@@ -101,6 +101,6 @@ def test_same_bytes_whatever_the_reader_set_up(make: Maker, tmp_path: Path) -> N
 
     run = load(make())
     first = [figures.learning(run, "round"), partition_figure([[1, 2]], ["a", "b"])]
-    with mpl.rc_context({"lines.linewidth": 9.0, "font.size": 30.0, "svg.hashsalt": "else"}):
+    with mpl.rc_context({"axes.linewidth": 9.0, "font.size": 30.0, "svg.hashsalt": "else"}):
         second = [figures.learning(run, "round"), partition_figure([[1, 2]], ["a", "b"])]
     assert first == second
