@@ -168,10 +168,11 @@ def guarantee(study: Study, epsilon: float | None) -> str:
     if study.form == "paper":
         return f"No privacy guarantee: epsilon is infinite. {PAPER}"
     value = privacy.epsilon if epsilon is None else epsilon
+    shown = "inf" if value is None or math.isinf(value) else f"{math.ceil(value * 1e5) / 1e5:g}"  # rounded up, never down
     verb = "will differ" if epsilon is None else "differs"
     at_most = "at most " if epsilon is None else ""
     return (
-        f"What any client sends {verb} by {at_most}(epsilon = {value:.4g}, delta = {privacy.delta:g}) in the sense of differential privacy"
+        f"What any client sends {verb} by {at_most}(epsilon = {shown}, delta = {privacy.delta:g}) in the sense of differential privacy"
         f" when one training example is added to or removed from that client's data, by the {privacy.accountant} accountant,"
         " whatever else an observer knows and with all other clients against it."
     )

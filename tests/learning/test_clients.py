@@ -175,7 +175,7 @@ def test_plain_sgd_is_sgd_and_has_no_bound() -> None:
     chosen = poisson(N, Q, Seeded(5).at("client", 3, "round", 1, "batches"))
     flat = one.bench.flat.load(torch.from_numpy(asked.weights))
     loss = torch.nn.functional.cross_entropy(flat.module(one.examples.x[chosen]), one.examples.y[chosen])
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]
     grads = torch.cat([p.grad.reshape(-1) for p in flat.module.parameters() if p.grad is not None])
     assert update.weights == pytest.approx((torch.from_numpy(asked.weights) - ETA * grads).numpy(), abs=1e-5)
 

@@ -281,7 +281,7 @@ def test_equals_opacus_where_opacus_can_do_it() -> None:
         theirs = GradSampleModule(models.build("cnn", (1, 28, 28), 10, np.random.default_rng(5)), loss_reduction="sum")
         x = torch.from_numpy(rng.standard_normal((12, 1, 28, 28)).astype(np.float32))
         y = torch.from_numpy(rng.integers(0, 10, 12))
-        F.cross_entropy(theirs(x), y, reduction="sum").backward()
+        F.cross_entropy(theirs(x), y, reduction="sum").backward()  # type: ignore[no-untyped-call]
         samples = [p.grad_sample for p in theirs.parameters()]
     rows = torch.cat([(g.permute(0, 1, 3, 4, 2) if g.ndim == 5 else g).reshape(12, -1) for g in samples], 1)
     clip = float(rows.norm(dim=1).median())

@@ -82,10 +82,11 @@ def squared_divergence(answers: Sequence[Update], terms: Terms) -> float | None:
     for client, first in firsts:
         p = terms.weights[client] / total
         noise = terms.dimension * terms.deviation(client) ** 2 + terms.clip**2 / (2.0 * terms.batch(client))
-        spread += p * (float(np.dot(first, first)) - noise)
+        exact = first.astype(np.float64)  # summed by NumPy itself: BLAS would add up in an order that depends on its threads
+        spread += p * (float(np.square(exact).sum()) - noise)
         own += p * p * noise
-        mean += p * first
-    return spread - (float(mean @ mean) - own)
+        mean += p * exact
+    return spread - (float(np.square(mean).sum()) - own)
 
 
 def signal_to_noise(answers: Sequence[Update], terms: Terms) -> float | None:

@@ -1,7 +1,7 @@
 """From a promise to noise or steps, always on the safe side of it.
 
-* :func:`most_steps` is R_c: the most times a step may happen within epsilon. Integer bisection;
-  epsilon at the answer never exceeds the target.
+* :func:`most_steps` is R_c: the most times a step may happen within epsilon. A search over whole
+  numbers; epsilon at the answer never exceeds the target, and at the next number it does.
 * :func:`noise_multiplier` is the smallest sigma, to four decimals, that keeps the steps within
   epsilon; rounded up, and checked again after rounding.
 
@@ -22,41 +22,30 @@ from sordino.privacy.event import Event, Gaussian, PoissonSampled
 
 MOST = 10**9  # steps beyond which nobody looks
 _DECIMALS = 4
-_LARGEST_SIGMA = 1e6
+_LARGEST_SIGMA = 10**6
 
 
 def most_steps(event: Event, *, epsilon: float, delta: float, accountant: str, spent: Spent = ()) -> int:
     """The most further steps of ``event`` with epsilon at most ``epsilon``, after ``spent``.
 
-    Returns 0 where not even one step fits.
+    Returns 0 where not even one step fits, and never more than a thousand million.
 
     Raises:
-        StudyError: for an infinite epsilon, which any number of steps keeps.
+        StudyError: for an infinite epsilon, which any number of steps keeps, or one below 0.
     """
-    if math.isinf(epsilon):
+    if epsilon == math.inf:
         raise StudyError("an infinite epsilon has no most steps: every number of steps keeps it")
-    before, chosen = list(spent), _accountant(accountant)
+    if not epsilon >= 0.0:
+        raise StudyError(f"epsilon must not be negative; got {epsilon}")
+    before = list(spent)
 
-    def within(count: int, *, quick: bool) -> bool:
-        return chosen.epsilon([*before, (event, count)], delta, quick=quick) <= epsilon
+    def price(name: str) -> Callable[[int], float]:
+        chosen = _accountant(name)
+        return lambda count: chosen.epsilon([*before, (event, count)], delta)
 
-    # The quick bound gives a number that is safe and nearly right; the fine one adds the last steps.
-    low = _largest(lambda count: within(count, quick=True), 0)
-    return _largest(lambda count: within(count, quick=False), low)
-
-
-def _largest(fits: Callable[[int], bool], low: int) -> int:
-    """The largest number from ``low`` (which fits) that fits: doubling strides up, then bisection."""
-    stride = 1
-    while fits(low + stride):
-        low, stride = low + stride, 2 * stride
-        if low > MOST:
-            return low
-    high = low + stride
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    # Rényi bounds cost next to nothing and say roughly where to look.
+    start = 1 if accountant != "pld" else _last(price("rdp"), lambda value: value <= epsilon, target=epsilon, start=1, most=MOST)
+    return _last(price(accountant), lambda value: value <= epsilon, target=epsilon, start=start, most=MOST)
 
 
 def noise_multiplier(*, sampling_rate: float, steps: int, epsilon: float, delta: float, accountant: str) -> float:
@@ -69,29 +58,57 @@ def noise_multiplier(*, sampling_rate: float, steps: int, epsilon: float, delta:
         raise StudyError(f"noise can be calibrated for a finite, positive epsilon; got {epsilon}")
     if steps < 1:
         raise StudyError(f"noise can be calibrated for at least one step; got {steps}")
-    chosen = _accountant(accountant)
+    unit = 10**_DECIMALS
 
-    def fits(sigma: float, *, quick: bool = True) -> bool:
-        event = PoissonSampled(sampling_rate=sampling_rate, event=Gaussian(noise_multiplier=sigma))
-        return chosen.epsilon([(event, steps)], delta, quick=quick) <= epsilon
+    def price(name: str) -> Callable[[int], float]:
+        chosen = _accountant(name)
 
-    low, high = 0.1, 1.0
-    while not fits(high):
-        low, high = high, high * 2.0
-        if high > _LARGEST_SIGMA:
-            raise StudyError(
-                f"no noise multiplier up to {_LARGEST_SIGMA:g} brings {steps} steps at q = {sampling_rate} within epsilon = {epsilon}"
-            )
-    unit = 10.0**-_DECIMALS
-    while high - low > unit / 2:
-        middle = (low + high) / 2.0
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    sigma = round(math.ceil(high / unit) * unit, _DECIMALS)
-    while not fits(sigma, quick=False):
-        sigma = round(sigma + unit, _DECIMALS)
-    while fits(round(sigma - unit, _DECIMALS), quick=False):
-        sigma = round(sigma - unit, _DECIMALS)
-    return sigma
+        def at(units: int) -> float:
+            event = PoissonSampled(sampling_rate=sampling_rate, event=Gaussian(noise_multiplier=units / unit))
+            return chosen.epsilon([(event, steps)], delta)
+
+        return at
+
+    # The search runs over ten-thousandths: the last sigma that is too small is followed by the answer.
+    most = _LARGEST_SIGMA * unit
+    start = unit
+    for name in ("rdp", "pld") if accountant == "pld" else (accountant,):
+        start = 1 + _last(price(name), lambda value: value > epsilon, target=epsilon, start=start, most=most)
+    if start > most:
+        raise StudyError(
+            f"no noise multiplier up to {_LARGEST_SIGMA} brings {steps} steps at sampling_rate {sampling_rate} within epsilon = {epsilon}."
+            " Lower the steps or the sampling rate, or allow a larger epsilon"
+        )
+    return start / unit
+
+
+def _last(value: Callable[[int], float], near: Callable[[float], bool], *, target: float, start: int, most: int) -> int:
+    """The last n in 0..most with ``near(value(n))``, where all before some n are near and all after are not.
+
+    Strides from ``start`` until the border is between two numbers, then false position on
+    logarithms (Illinois: an end that stays for two turns counts half), until they are neighbours.
+    Both neighbours were asked: the answer is near, the next is not.
+    """
+    low, high, n, stride = 0, most + 1, min(max(1, start), most), 1.25
+    gaps: dict[int, float] = {}  # log(value / target) at the two ends
+    while high - low > 1:
+        now = value(n)
+        gap = math.log(now / target) if 0.0 < now < math.inf and target > 0.0 else math.nan
+        if near(now):
+            stays, low = high, n
+        else:
+            stays, high = low, n
+        gaps = {n: gap, stays: gaps.get(stays, math.nan) * (0.5 if len(gaps) == 2 else 1.0)}
+        if high > most:
+            n, stride = min(most, max(n + 1, int(n * stride))), stride * stride
+        elif low == 0:
+            n, stride = max(1, int(n / stride)), stride * stride
+        else:
+            slope = (gaps[high] - gaps[low]) / math.log(high / low)
+            found = low * math.exp(-gaps[low] / slope) if slope else math.nan
+            n = round(found) if low < found < high else (low + high) // 2
+        n = min(max(n, low + 1), high - 1)
+    return low
 
 
 def epsilon_after(event: Event, steps: Sequence[int], *, delta: float, accountant: str) -> tuple[float, ...]:

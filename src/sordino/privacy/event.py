@@ -19,6 +19,7 @@ True
 from __future__ import annotations
 
 import math
+import operator
 
 import msgspec
 
@@ -37,6 +38,7 @@ class Gaussian(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_u
     def __post_init__(self) -> None:
         if not (self.noise_multiplier >= 0 and math.isfinite(self.noise_multiplier)):
             raise StudyError(f"noise_multiplier must be a number from 0; got {self.noise_multiplier}")
+        _as_float(self, "noise_multiplier")
 
 
 class PoissonSampled(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True):
@@ -53,12 +55,16 @@ class PoissonSampled(msgspec.Struct, frozen=True, tag=True, tag_field="type", fo
     def __post_init__(self) -> None:
         if not 0.0 < self.sampling_rate <= 1.0:
             raise StudyError(f"sampling_rate must lie in (0, 1]; got {self.sampling_rate}")
+        _as_float(self, "sampling_rate")
 
 
 class Composed(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True):
     """Several events on the same data, one after another."""
 
     events: tuple[Event, ...]
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "events", tuple(self.events))
 
 
 class Repeated(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True):
@@ -70,6 +76,7 @@ class Repeated(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_u
     def __post_init__(self) -> None:
         if self.count < 0:
             raise StudyError(f"an event cannot happen {self.count} times")
+        msgspec.structs.force_setattr(self, "count", operator.index(self.count))
 
 
 class NonPrivate(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True):
@@ -78,7 +85,17 @@ class NonPrivate(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid
     reason: str
 
 
-Event = Gaussian | PoissonSampled | Composed | Repeated | NonPrivate
+class Nothing(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True):
+    """No data was used. Every accountant answers 0."""
+
+
+Event = Gaussian | PoissonSampled | Composed | Repeated | NonPrivate | Nothing
+
+
+def _as_float(event: msgspec.Struct, field: str) -> None:
+    # 1, 1.0 and numpy's 1.0 are equal and must have one text; so must 0.0 and -0.0.
+    msgspec.structs.force_setattr(event, field, float(getattr(event, field)) + 0.0)
+
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)

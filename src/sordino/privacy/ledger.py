@@ -113,6 +113,7 @@ class Ledger:
         self._db = connection
         self._head: tuple[int, str] = (0, START)
         self._totals: dict[str, dict[Event, int]] = {}
+        self._last: dict[str, int] = {}  # number of each unit's last entry
 
     @classmethod
     def create(cls, path: Path, units: Mapping[str, str]) -> Ledger:
@@ -181,7 +182,7 @@ class Ledger:
                 with self._transaction():
                     return self._book(charges, budget)
             except BaseException:
-                self._head, self._totals = (0, START), {}  # what memory holds may not have been committed
+                self._head, self._totals, self._last = (0, START), {}, {}  # what memory holds may not have been committed
                 raise
 
     def _book(self, charges: Sequence[Charge], budget: Budget) -> tuple[Receipt, ...]:
@@ -201,6 +202,7 @@ class Ledger:
                 rows.append((*body, prev))
                 totals = self._totals[charge.unit]
                 totals[charge.event] = totals.get(charge.event, 0) + charge.count
+                self._last[charge.unit] = seq
                 touched.add(charge.unit)
                 booked = (seq, prev)
             receipts.append(Receipt(charge.unit, charge.event, charge.count, charge.round, charge.key, *booked))
@@ -226,20 +228,27 @@ class Ledger:
         if self._head[0] == 0 or len(self._totals) != self._db.execute("SELECT COUNT(*) FROM units").fetchone()[0]:
             self._head = (0, START)
             self._totals = {unit: {} for (unit,) in self._db.execute("SELECT unit FROM units")}
+            self._last = {}
         news = self._db.execute(
             "SELECT unit, event, SUM(count), MAX(seq) FROM entries WHERE seq > ? GROUP BY unit, event", (self._head[0],)
         )
-        for unit, text, count, _ in news.fetchall():
+        for unit, text, count, last in news.fetchall():
             event = decode(text)
+            self._last[unit] = max(last, self._last.get(unit, 0))
             totals = self._totals.setdefault(unit, {})
             totals[event] = totals.get(event, 0) + count
         self._head = self.head()
 
-    def spent(self, unit: str) -> tuple[tuple[Event, int], ...]:
-        """What a unit has spent: events and how often."""
+    def spent(self, unit: str, until: int | None = None) -> tuple[tuple[Event, int], ...]:
+        """What a unit has spent: events and how often; up to and with entry ``until`` where that is given."""
         with _said(self.path):
             self._refresh()
-        return tuple(self._totals.get(unit, {}).items())
+            if until is None or until >= self._last.get(unit, 0):
+                return tuple(self._totals.get(unit, {}).items())
+            totals = self._db.execute(
+                "SELECT event, SUM(count) FROM entries WHERE unit = ? AND seq <= ? GROUP BY event ORDER BY MIN(seq)", (unit, until)
+            )
+            return tuple((decode(text), int(count)) for text, count in totals.fetchall())
 
     def epsilon(self, unit: str, delta: float, name: str) -> float:
         """What a unit has spent, priced by an accountant."""

@@ -65,10 +65,10 @@ class Vault:
                 receipts[i] = replace(receipt, unit=charges[i].unit)
         return tuple(receipts[i] for i in range(len(charges)))
 
-    def spent(self, unit: str) -> tuple[tuple[Event, int], ...]:
-        """What a unit has spent."""
+    def spent(self, unit: str, until: int | None = None) -> tuple[tuple[Event, int], ...]:
+        """What a unit has spent, up to and with entry ``until`` of its ledger where that is given."""
         ledger, name = self._place(unit)
-        return ledger.spent(name)
+        return ledger.spent(name, until)
 
     def epsilon(self, unit: str, delta: float, accountant: str) -> float:
         """What a unit has spent, priced."""

@@ -234,7 +234,9 @@ class _Play:
         for owner, receipt in zip(owners, receipts, strict=True):
             paid.setdefault(owner, []).append(receipt)
         for send in sends:
-            self.epsilon = max(self.epsilon, world.budget.check(world.units[send.client], world.vault.spent(world.units[send.client])))
+            # As of this round: a run that is being replayed has booked later rounds already.
+            unit, until = world.units[send.client], max(receipt.seq for receipt in paid[send.client])
+            self.epsilon = max(self.epsilon, world.budget.check(unit, world.vault.spent(unit, until)))
             away = world.churn.away(world.entropy, send.client, send.task.round)
             if away:
                 self.away[send.client] = send.task.round + away

@@ -1,0 +1,231 @@
+r"""The privacy loss of composed, Poisson-sampled Gaussians: three upper bounds, each where it is good.
+
+A history is a list of (q, sigma, k): k times a Gaussian of noise multiplier sigma on a Poisson
+sample of rate q. Adding or removing one record moves the noise-scaled answer of a step by
+1/sigma if the record was drawn and by nothing otherwise. The question is delta(epsilon), the
+hockey-stick divergence of the two sides, and its inverse.
+
+**Not sampled.** k Gaussians are one of mu^2 = k/sigma^2, and delta is known exactly (Balle and
+Wang 2018, theorem 8): delta = Phi(a) - e^epsilon Phi(b), with a = mu/2 - epsilon/mu and
+b = -mu/2 - epsilon/mu. Since e^epsilon phi(b) = phi(a), it equals Phi(a) - phi(a) M(-b) with
+Mills' ratio M, and no large number is ever formed.
+
+**Sampled.** Privacy loss distributions (Koskela, Jälkö and Honkela 2020), discretised by
+connecting the dots (Doroshenko et al. 2022), which only ever raises delta. The grid g follows
+the loss of a step: a grid adds at most g^2/4 to the variance of one step's loss, so g is kept
+to 1/64 of its standard deviation ("fine") or to 1/16 ("quick"), where the arithmetic allows.
+Composition by FFT rounds: against the closed form the error in delta was below 1e-17 for each step
+composed; a hundred times that is added to delta, so that rounding cannot make an epsilon too small.
+
+**Sampled, and hardly any noise** (sigma < 0.05: the literal forms of some papers, whose epsilon
+is 10^11). No grid holds such losses. But the number K of steps that drew the record is
+binomial, and the hockey-stick divergence is jointly convex, so
+delta(epsilon) <= E_K [delta of a Gaussian with mu^2 = K / sigma^2]: nothing is gained from
+not knowing *which* steps, which at such noise is worth next to nothing anyway.
+
+Where a history holds both kinds, each part gets half of delta and the epsilons add.
+
+>>> round(epsilon(((1.0, 5.0, 25),), 1e-5), 3)                  # one Gaussian of sigma 1
+4.377
+>>> f"{epsilon(((0.01, 1.05e-5, 1000),), 1e-5):.2g}"             # a literal wavelet mechanism
+'1.2e+11'
+
+References: Balle and Wang 2018, "Improving the Gaussian mechanism for differential privacy";
+Koskela, Jälkö and Honkela 2020, "Computing tight differential privacy guarantees using FFT";
+Doroshenko, Ghazi, Kamath, Kumar and Manurangsi 2022, "Connect the dots"; Zhu, Dong and Wang
+2022, "Optimal accounting of differential privacy via characteristic function" (dominating
+pairs compose, also adaptively).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+Steps = tuple[tuple[float, float, int], ...]  # (sampling rate, sigma, count), sorted; rate 1 means not sampled
+
+_FINE, _QUICK = 1 / 64, 1 / 16  # grid over the standard deviation of one step's loss
+_SMALLEST_GRID = 2.0**-15  # below it, rounding in the cells outweighs what they gain
+_MOST_CELLS = 2e5  # in one step
+_MOST_COMPOSED = 1e6  # after composition, roughly
+_BLOCK = 4096
+_ROUNDING = 1e-15  # added to delta for each step composed
+_LITTLE_NOISE = 0.05
+_BUCKETS = 400
+
+
+def epsilon(steps: Steps, delta: float, *, quick: bool = False) -> float:
+    """An upper bound on epsilon at ``delta``; infinite where this arithmetic gives none."""
+    harsh, mild = _split(steps)
+    if not harsh:
+        return _mild_epsilon(mild, delta, quick)
+    if not mild:
+        return _invert(lambda value: _harsh_delta(harsh, value), delta)
+    return epsilon(harsh, delta / 2) + epsilon(mild, delta / 2, quick=quick)
+
+
+def delta(steps: Steps, epsilon: float) -> float:
+    """An upper bound on delta at ``epsilon``."""
+    harsh, mild = _split(steps)
+    if not harsh:
+        return _mild_delta(mild, epsilon)
+    if not mild:
+        return min(1.0, _harsh_delta(harsh, epsilon))
+    # Any split of epsilon is a bound; the harsh part is what costs.
+    return min(1.0, min(_harsh_delta(harsh, (1 - part) * epsilon) + _mild_delta(mild, part * epsilon) for part in (0.01, 0.1, 0.5)))
+
+
+def _split(steps: Steps) -> tuple[Steps, Steps]:
+    """Steps with hardly any noise, and the others; what is not sampled is merged into one Gaussian."""
+    precision = sum(count * (1.0 / sigma) * (1.0 / sigma) for rate, sigma, count in steps if rate == 1.0)
+    whole = ((1.0, 1.0 / math.sqrt(precision), 1),) if precision else ()
+    merged = (*whole, *(step for step in steps if step[0] < 1.0))
+    harsh = tuple(step for step in merged if step[1] < _LITTLE_NOISE)
+    return harsh, tuple(step for step in merged if step[1] >= _LITTLE_NOISE)
+
+
+# --- Gaussians that are not sampled -----------------------------------------------------------
+
+
+def gaussian_delta(mu: Any, epsilon: float) -> Any:
+    """delta of Gaussians with distance ``mu`` (number or array) between the two sides, never too small."""
+    import numpy as np
+    from scipy.special import erfcx, ndtr  # type: ignore[import-untyped]
+
+    mu = np.asarray(mu, dtype=np.float64)
+    safe = np.where(mu > 0.0, mu, 1.0)
+    a, b = safe / 2 - epsilon / safe, -safe / 2 - epsilon / safe
+    mills = math.sqrt(math.pi / 2) * erfcx(-b / math.sqrt(2))
+    tail = np.exp(-a * a / 2) / math.sqrt(2 * math.pi)
+    # Far below the mean both terms are tiny: their common factor is taken out before subtracting.
+    below = math.sqrt(math.pi / 2) * erfcx(np.maximum(-a, 0.0) / math.sqrt(2))
+    value = np.where(a < 0.0, tail * (below - mills), ndtr(a) - tail * mills)
+    slack = 1e-15 * np.where(a < 0.0, tail * below, 1.0)
+    return np.where(mu > 0.0, np.clip(value + slack, 0.0, 1.0), 0.0)
+
+
+def _invert(delta_at: Callable[[float], float], delta: float) -> float:
+    """The smallest epsilon (to twelve digits, from above) at which a falling bound is at most ``delta``."""
+    if delta_at(0.0) <= delta:
+        return 0.0
+    low, high = 0.0, 1.0
+    while delta_at(high) > delta:
+        low, high = high, 2.0 * high
+        if math.isinf(high):
+            return math.inf
+    while high - low > 1e-12 * high:
+        middle = (low + high) / 2.0
+        low, high = (low, middle) if delta_at(middle) <= delta else (middle, high)
+    return high
+
+
+# --- Sampled, with hardly any noise -----------------------------------------------------------
+
+
+def _harsh_delta(steps: Steps, epsilon: float) -> float:
+    """E over the number of steps that drew the record; several kinds are taken as the worst of them."""
+    fixed = sum((1.0 / sigma) * (1.0 / sigma) for rate, sigma, _ in steps if rate == 1.0)
+    drawn = [step for step in steps if step[0] < 1.0]
+    if not drawn:
+        return float(gaussian_delta(math.sqrt(fixed), epsilon))
+    rate, sigma, count = max(q for q, _, _ in drawn), min(s for _, s, _ in drawn), sum(k for _, _, k in drawn)
+    reached, mass = _inclusions(rate, count)
+    return float(mass @ gaussian_delta((fixed + reached * (1.0 / sigma) * (1.0 / sigma)) ** 0.5, epsilon))
+
+
+@lru_cache(maxsize=64)
+def _inclusions(rate: float, count: int) -> tuple[Any, Any]:
+    """Numbers of inclusions and their probabilities under Bin(count, rate), each rounded up within a bucket."""
+    import numpy as np
+    from scipy.special import bdtrc
+
+    spread = 8.0 * math.sqrt(count * rate * (1.0 - rate)) + 40.0  # the upper tail is below 1e-15
+    low, high = max(0.0, count * rate - spread), min(float(count), count * rate + spread)
+    reached = np.unique(np.append(np.ceil(np.linspace(low, high, _BUCKETS)), float(count)))
+    above = np.append(bdtrc(reached[:-1], count, rate), 0.0)
+    mass = -np.diff(np.concatenate(([1.0], above)))
+    return reached, mass
+
+
+# --- Sampled: privacy loss distributions ------------------------------------------------------
+
+
+def _mild_epsilon(steps: Steps, delta: float, quick: bool) -> float:
+    if not steps:
+        return 0.0
+    if steps[-1][0] == 1.0 and len(steps) == 1:
+        mu = 1.0 / steps[0][1]
+        return _invert(lambda value: float(gaussian_delta(mu, value)), delta)
+    left = delta - _ROUNDING * sum(count for _, _, count in steps)
+    composed = _composed(steps, _QUICK if quick else _FINE) if left > 0.0 else None
+    return math.inf if composed is None else float(composed.get_epsilon_for_delta(left))
+
+
+def _mild_delta(steps: Steps, epsilon: float) -> float:
+    if not steps:
+        return 0.0
+    if steps[-1][0] == 1.0 and len(steps) == 1:
+        return float(gaussian_delta(1.0 / steps[0][1], epsilon))
+    rounding = _ROUNDING * sum(count for _, _, count in steps)
+    composed = _composed(steps, _FINE)
+    return 1.0 if composed is None else min(1.0, float(composed.get_delta_for_epsilon(epsilon)) + rounding)
+
+
+def _variance(rate: float, sigma: float) -> float:
+    """About the variance of one step's loss."""
+    mean = 0.5 / (sigma * sigma)  # of the loss of a step that drew the record; its variance is twice that
+    return 2 * mean if rate == 1.0 else min(rate * rate * math.expm1(2 * mean), rate * (mean * mean + 2 * mean))
+
+
+def _grid(steps: Steps, share: float) -> float | None:
+    """A power of two, so that equal steps in different histories share their distribution.
+
+    None where all that can be afforded is coarser than the losses: such a bound would say nothing.
+    """
+    count = sum(k for _, _, k in steps)
+    total = sum(k * _variance(q, sigma) for q, sigma, k in steps)
+    widest = max(0.5 / (sigma * sigma) + 10.0 / sigma for _, sigma, _ in steps)
+    deviation = math.sqrt(total / count)
+    wanted = share * deviation
+    affordable = max(_SMALLEST_GRID, 30.0 * math.sqrt(total) / _MOST_COMPOSED, widest / _MOST_CELLS)
+    if affordable > deviation:
+        return None
+    return 2.0 ** math.floor(math.log2(max(wanted, affordable)))
+
+
+@lru_cache(maxsize=16)
+def _step(rate: float, sigma: float, grid: float) -> Any:
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    return pld.from_gaussian_mechanism(
+        standard_deviation=sigma,
+        sampling_prob=rate,
+        value_discretization_interval=grid,
+        pessimistic_estimate=True,
+        use_connect_dots=True,
+    )
+
+
+@lru_cache(maxsize=4)
+def _composed(steps: Steps, share: float) -> Any:
+    """The distribution of the loss of all steps together, or None where no useful grid can be had."""
+    grid = _grid(steps, share)
+    if grid is None:
+        return None
+    whole = None
+    for rate, sigma, count in steps:
+        part = _power(_step(rate, sigma, grid), count)
+        whole = part if whole is None else whole.compose(part)
+    return whole
+
+
+def _power(part: Any, count: int) -> Any:
+    # dp-accounting raises a small distribution's size to the power of count, as an exact integer, to
+    # choose a representation: above some thousand that takes longer than the composition itself.
+    if count <= _BLOCK:
+        return part.self_compose(count) if count > 1 else part
+    blocks, rest = divmod(count, _BLOCK)
+    whole = _power(part.self_compose(_BLOCK), blocks)
+    return whole.compose(_power(part, rest)) if rest else whole

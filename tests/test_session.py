@@ -1,0 +1,264 @@
+"""Whole runs on the embedded digits: folders, kills, resumption, ledgers of the data, bad input."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sordino import session
+from sordino import study as studies
+from sordino.errors import BudgetExceeded, LedgerError, ResumeError, StudyError
+from sordino.template import SYNCHRONOUS
+
+FAST = ["data.clients=4", "budget.rounds=6", "budget.steps=12", "execution.checkpoint_every=2"]
+
+
+def study(tmp_path: Path, *changes: str) -> studies.Study:
+    path = tmp_path / "study.toml"
+    path.write_text(SYNCHRONOUS)
+    return studies.read(path, [*FAST, *changes])
+
+
+def quiet(row: dict[str, Any]) -> None:
+    """Show nothing."""
+
+
+def run(tmp_path: Path, name: str, *changes: str) -> tuple[session.Outcome, Path]:
+    folder = tmp_path / name
+    return session.begin(study(tmp_path, *changes), folder, quiet, quiet), folder
+
+
+def rows(folder: Path, kind: str = "round") -> list[dict[str, Any]]:
+    return [row for row in map(json.loads, (folder / "rounds.jsonl").read_text().splitlines()) if row["kind"] == kind]
+
+
+def test_a_run_leaves_everything_and_keeps_its_promise(tmp_path: Path) -> None:
+    outcome, folder = run(tmp_path, "run")
+    for name in ("study.toml", "run.json", "environment.json", "ledger.sqlite", "rounds.jsonl", "model.safetensors", "checkpoints"):
+        assert (folder / name).exists()
+    about = json.loads((folder / "run.json").read_text())
+    assert about["status"] == "done"
+    assert about["result"]["epsilon"] == outcome.epsilon <= 4.0
+    assert outcome.steps <= about["R_c"]
+    with sqlite3.connect(folder / "ledger.sqlite") as db:
+        booked = dict(db.execute("SELECT unit, SUM(count) FROM entries GROUP BY unit"))
+    assert set(booked.values()) == {outcome.steps}
+    assert studies.read(folder / "study.toml").privacy.noise_multiplier == about["noise_multiplier"]
+
+
+@pytest.mark.parametrize("method", ["dp-sgd", "ali-dpfl", "als-dpfl"])
+@pytest.mark.parametrize(("rounds", "steps"), [(6, 12), (6, 4)])
+def test_every_method_stops_where_a_budget_ends(tmp_path: Path, method: str, rounds: int, steps: int) -> None:
+    changes = [f'method={{name="{method}", learning_rate=0.5}}', f"budget.rounds={rounds}", f"budget.steps={steps}"]
+    outcome, folder = run(tmp_path, "run", *changes)
+    about = json.loads((folder / "run.json").read_text())
+    assert outcome.epsilon <= 4.0
+    assert outcome.steps <= about["R_c"]
+    assert outcome.rounds <= rounds
+    assert outcome.rounds == rounds or outcome.steps == about["R_c"]
+    if method != "dp-sgd" and rounds >= about["R_c"]:
+        assert {row["tau"] for row in rows(folder)} == {1}
+
+
+def test_papers_forms_run_and_are_booked_as_not_private(tmp_path: Path) -> None:
+    for method in ("ali-dpfl", "als-dpfl"):
+        outcome, folder = run(tmp_path, method, f'method={{name="{method}", form="paper"}}')
+        about = json.loads((folder / "run.json").read_text())
+        assert outcome.epsilon == float("inf")
+        assert about["guarantee"].startswith("No privacy guarantee")
+        assert any("NOT private" in warning for warning in about["warnings"])
+        assert rows(folder)[-1]["epsilon"] == "inf"
+
+
+def test_fedavg_learns_and_promises_nothing(tmp_path: Path) -> None:
+    plain = 'privacy={unit="none", sampling_rate=0.2}'
+    outcome, _ = run(tmp_path, "run", 'method={name="fedavg", tau=5, learning_rate=0.3}', plain, "budget.rounds=15")
+    assert outcome.epsilon == float("inf")
+    assert outcome.accuracy is not None
+    assert outcome.accuracy > 0.8
+
+
+def test_momentum_average_equal_weights_and_stragglers_run(tmp_path: Path) -> None:
+    changes = [
+        "method.momentum=0.5",
+        "method.average=0.8",
+        'method.weights="equal"',
+        "participation.cohort=2",
+        "participation.deadline=2.0",
+    ]
+    world = 'world={latency={kind="lognormal", shape=1.5}, dropout=0.2}'
+    outcome, folder = run(tmp_path, "run", *changes, world)
+    assert rows(folder, "late") or rows(folder, "lost")
+    assert outcome.epsilon <= 4.0
+
+
+CHILD = """
+import os, signal, sys
+from pathlib import Path
+from sordino import session, study
+seen = 0
+def show(row):
+    global seen
+    seen += 1
+    if seen == int(sys.argv[3]):
+        os.kill(os.getpid(), signal.SIGKILL)
+session.begin(study.read(Path(sys.argv[1])), Path(sys.argv[2]), show, lambda row: None)
+"""
+
+
+@pytest.mark.parametrize("method", ['{name="als-dpfl", average=0.9, momentum=0.3}', '{name="ali-dpfl", form="paper"}'])
+def test_killed_and_resumed_it_ends_bit_for_bit_the_same(tmp_path: Path, method: str) -> None:
+    whole_study = study(tmp_path, f"method={method}")
+    path = tmp_path / "whole.toml"
+    path.write_text(studies.write(whole_study))
+    whole = session.begin(whole_study, tmp_path / "whole", quiet, quiet)
+    for die_at in (1, 3, 4):
+        folder = tmp_path / f"killed-{die_at}"
+        child = subprocess.run(
+            [sys.executable, "-c", CHILD, str(path), str(folder), str(die_at)], check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        )
+        assert child.returncode == -signal.SIGKILL
+        assert json.loads((folder / "run.json").read_text())["status"] == "running"
+        outcome = session.resume(folder, quiet, quiet)
+        assert rows(folder) == rows(tmp_path / "whole")
+        for name in ("rounds.jsonl", "model.safetensors"):
+            assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+        assert (outcome.epsilon, outcome.steps) == (whole.epsilon, whole.steps)
+        assert session.resume(folder, quiet, quiet).accuracy == outcome.accuracy  # a finished run says its end again
+
+
+def test_two_runs_over_the_same_data_share_a_budget(tmp_path: Path) -> None:
+    kept = f'privacy.ledger="{tmp_path / "kept"}"'
+    fixed = 'method={name="dp-sgd", tau=1}'
+    first, _ = run(tmp_path, "one", kept, fixed, "budget.rounds=2", "privacy.noise_multiplier=1.5")
+    second, folder = run(tmp_path, "two", kept, fixed, "budget.rounds=400", "privacy.noise_multiplier=1.5")
+    assert first.epsilon < second.epsilon <= 4.0
+    about = json.loads((folder / "run.json").read_text())
+    assert max(about["payable"]) < about["R_c"]
+    assert about["ledger"]["scope"] == "data"
+    with pytest.raises(BudgetExceeded, match="does not pay for a single local step"):
+        run(tmp_path, "three", kept, fixed, "privacy.noise_multiplier=1.5")
+    assert not (tmp_path / "three").exists()
+
+
+def test_a_ledger_of_other_data_is_refused(tmp_path: Path) -> None:
+    _, folder = run(tmp_path, "run")
+    text = (folder / "study.toml").read_text().replace("seed = 0", "seed = 1")
+    (folder / "study.toml").write_text(text)
+    with pytest.raises(LedgerError, match="kept for other data"):
+        session.resume(folder, quiet, quiet)
+
+
+def test_broken_run_folders_are_not_guessed_at(tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match="no run folder"):
+        session.resume(tmp_path, quiet, quiet)
+    _, folder = run(tmp_path, "run")
+    (folder / "rounds.jsonl").write_text("")
+    with pytest.raises(ResumeError, match="shorter than at the last checkpoint"):
+        session.resume(folder, quiet, quiet)
+    (folder / "checkpoints" / "latest.safetensors").write_bytes(b"nonsense")
+    with pytest.raises(ResumeError, match="cannot be read"):
+        session.resume(folder, quiet, quiet)
+
+
+def sordino(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "sordino", *arguments], capture_output=True, text=True, cwd=tmp_path, check=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["privacy.noise_multiplier=0"], "noise_multiplier must be positive for a finite epsilon"),
+        (["privacy.delta=1.0"], "privacy.delta"),
+        (["privacy.sampling_rate=1.5"], "privacy.sampling_rate"),
+        (["data.clients=5000"], "clients"),
+        (["privacy.epsilom=2"], "did you mean 'epsilon'"),
+        (["model.name=cnn"], "needs images of at least"),
+        (["data.name=mnist"], "was not found. Looked in"),
+        (["execution.device=teapot"], "execution.device"),
+    ],
+)
+def test_bad_input_is_one_message_and_leaves_nothing(tmp_path: Path, changes: list[str], message: str) -> None:
+    (tmp_path / "study.toml").write_text(SYNCHRONOUS)
+    done = sordino(tmp_path, "run", "study.toml", "--out", "made", *[part for change in changes for part in ("--set", change)])
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not done.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["study.toml"]
+
+
+def test_a_value_that_is_no_number_is_named(tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text("a,b,label\n" + "1,2,0\n3,4,1\n" * 40 + "1,nan,0\n")
+    (tmp_path / "study.toml").write_text(SYNCHRONOUS.replace('name = "digits"', 'file = "mine.csv"'))
+    done = sordino(tmp_path, "run", "study.toml", "--out", "made")
+    assert done.returncode == 2
+    assert "mine.csv" in done.stderr
+    assert not (tmp_path / "made").exists()
+
+
+def test_the_command_line_from_plan_to_report(tmp_path: Path) -> None:
+    made = sordino(tmp_path, "new", "synchronous", "--out", "study.toml")
+    assert made.returncode == 0
+    fast = [part for change in FAST for part in ("--set", change)]
+    plan = json.loads(sordino(tmp_path, "plan", "study.toml", *fast, "--json").stdout)
+    done = sordino(tmp_path, "run", "study.toml", "--out", "made", *fast, "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    wanted = {"run", "method", "rounds", "steps", "accuracy", "epsilon", "delta", "accountant", "unit", "seconds"}
+    assert wanted <= set(result)
+    assert plan["noise_multiplier"] == json.loads((tmp_path / "made" / "run.json").read_text())["noise_multiplier"]
+    assert (tmp_path / "made" / "report.html").exists()
+    again = sordino(tmp_path, "run", "study.toml", "--out", "made")
+    assert again.returncode == 2
+    assert "exists already" in again.stderr
+    verified = json.loads(sordino(tmp_path, "ledger", "verify", "made", "--json").stdout)
+    assert verified["epsilon"] == result["epsilon"]
+    spent = json.loads(sordino(tmp_path, "ledger", "epsilon", "made", "--accountant", "rdp", "--json").stdout)
+    assert max(spent["epsilon"].values()) > result["epsilon"]
+    with sqlite3.connect(tmp_path / "made" / "ledger.sqlite") as db:
+        db.execute("UPDATE entries SET count = 1 WHERE seq = 2")
+    forged = sordino(tmp_path, "ledger", "verify", "made")
+    assert forged.returncode == 1
+    assert "entry 2" in forged.stderr
+
+
+@pytest.mark.parametrize(("accountant", "steps"), [("rdp-classic", 314), ("rdp", 553), ("pld", 716)])
+def test_plan_answers_without_a_study(tmp_path: Path, accountant: str, steps: int) -> None:
+    asked = "--epsilon 2 --delta 1e-5 --sampling-rate 0.015 --noise-multiplier 1.1".split()
+    done = sordino(tmp_path, "plan", *asked, "--accountant", accountant, "--json")
+    assert json.loads(done.stdout)["steps"] == steps
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--delta", "2"],
+        ["--delta", "0"],
+        ["--sampling-rate", "0"],
+        ["--noise-multiplier", "-1"],
+        ["--epsilon", "-1"],
+        ["--accountant", "gdp"],
+    ],
+)
+def test_plan_refuses_nonsense(tmp_path: Path, wrong: list[str]) -> None:
+    asked = "--epsilon 2 --delta 1e-5 --sampling-rate 0.015 --noise-multiplier 1.1".split()
+    done = sordino(tmp_path, "plan", *asked, *wrong, "--json")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_help_comes_without_heavy_imports(tmp_path: Path) -> None:
+    heavy = "('torch', 'matplotlib', 'dp_accounting', 'numpy', 'pydantic', 'polars')"
+    code = f"import sys, sordino.cli; print([m for m in {heavy} if m in sys.modules])"
+    start = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    assert time.monotonic() - start < 5.0
