@@ -21,7 +21,7 @@ from sordino.privacy.accounting import accountant as _accountant
 from sordino.privacy.event import Event, Gaussian, PoissonSampled
 
 MOST = 10**9  # steps beyond which nobody looks
-_DECIMALS = 4
+_UNIT = 10_000  # sigma is sought in ten-thousandths
 _LARGEST_SIGMA = 10**6
 
 
@@ -58,20 +58,19 @@ def noise_multiplier(*, sampling_rate: float, steps: int, epsilon: float, delta:
         raise StudyError(f"noise can be calibrated for a finite, positive epsilon; got {epsilon}")
     if steps < 1:
         raise StudyError(f"noise can be calibrated for at least one step; got {steps}")
-    unit = 10**_DECIMALS
 
     def price(name: str) -> Callable[[int], float]:
         chosen = _accountant(name)
 
         def at(units: int) -> float:
-            event = PoissonSampled(sampling_rate=sampling_rate, event=Gaussian(noise_multiplier=units / unit))
+            event = PoissonSampled(sampling_rate=sampling_rate, event=Gaussian(noise_multiplier=units / _UNIT))
             return chosen.epsilon([(event, steps)], delta)
 
         return at
 
     # The search runs over ten-thousandths: the last sigma that is too small is followed by the answer.
-    most = _LARGEST_SIGMA * unit
-    start = unit
+    most = _LARGEST_SIGMA * _UNIT
+    start = _UNIT
     for name in ("rdp", "pld") if accountant == "pld" else (accountant,):
         start = 1 + _last(price(name), lambda value: value > epsilon, target=epsilon, start=start, most=most)
     if start > most:
@@ -79,36 +78,44 @@ def noise_multiplier(*, sampling_rate: float, steps: int, epsilon: float, delta:
             f"no noise multiplier up to {_LARGEST_SIGMA} brings {steps} steps at sampling_rate {sampling_rate} within epsilon = {epsilon}."
             " Lower the steps or the sampling rate, or allow a larger epsilon"
         )
-    return start / unit
+    return start / _UNIT
 
 
 def _last(value: Callable[[int], float], near: Callable[[float], bool], *, target: float, start: int, most: int) -> int:
     """The last n in 0..most with ``near(value(n))``, where all before some n are near and all after are not.
 
     Strides from ``start`` until the border is between two numbers, then false position on
-    logarithms (Illinois: an end that stays for two turns counts half), until they are neighbours.
-    Both neighbours were asked: the answer is near, the next is not.
+    logarithms (Illinois: an end that stays for a second turn counts half), until they are
+    neighbours. Both neighbours were asked: the answer is near, the next is not.
     """
-    low, high, n, stride = 0, most + 1, min(max(1, start), most), 1.25
+    low, high, n, stride = 0, most + 1, min(max(1, start), most), 1.1
     gaps: dict[int, float] = {}  # log(value / target) at the two ends
+    moved_low = None
     while high - low > 1:
         now = value(n)
-        gap = math.log(now / target) if 0.0 < now < math.inf and target > 0.0 else math.nan
-        if near(now):
-            stays, low = high, n
-        else:
-            stays, high = low, n
-        gaps = {n: gap, stays: gaps.get(stays, math.nan) * (0.5 if len(gaps) == 2 else 1.0)}
+        again = moved_low == near(now)
+        moved_low = near(now)
+        low, high = (n, high) if moved_low else (low, n)
+        stays = high if moved_low else low
+        gaps = {n: _log(now, target), stays: gaps.get(stays, math.nan) * (0.5 if again else 1.0)}
         if high > most:
-            n, stride = min(most, max(n + 1, int(n * stride))), stride * stride
+            n, stride = max(n + 1, int(n * stride)), stride * stride
         elif low == 0:
-            n, stride = max(1, int(n / stride)), stride * stride
+            n, stride = int(n / stride), stride * stride
         else:
-            slope = (gaps[high] - gaps[low]) / math.log(high / low)
-            found = low * math.exp(-gaps[low] / slope) if slope else math.nan
-            n = round(found) if low < found < high else (low + high) // 2
+            n = _crossing(low, high, gaps[low], gaps[high])
         n = min(max(n, low + 1), high - 1)
     return low
+
+
+def _log(value: float, target: float) -> float:
+    return math.log(value / target) if 0.0 < value < math.inf and target > 0.0 else math.nan
+
+
+def _crossing(low: int, high: int, gap_low: float, gap_high: float) -> int:
+    """Where a straight line on logarithms crosses the target; the middle where there is no such line."""
+    share = gap_low / (gap_low - gap_high) if gap_low != gap_high else math.nan
+    return round(low * (high / low) ** share) if 0.0 <= share <= 1.0 else (low + high) // 2
 
 
 def epsilon_after(event: Event, steps: Sequence[int], *, delta: float, accountant: str) -> tuple[float, ...]:
