@@ -44,6 +44,8 @@ from sordino.runtime.latency import Churn, Latency
 from sordino.runtime.simulate import Moment, Simulation
 from sordino.study import Study
 
+Counts = np.ndarray[Any, np.dtype[np.int64]]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Federation:
@@ -59,7 +61,7 @@ class Federation:
     parts: tuple[datasets.Dataset, ...]
     test: datasets.Dataset
     validation: datasets.Dataset | None
-    counts: np.ndarray[Any, np.dtype[np.int64]]
+    counts: Counts
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -69,10 +71,11 @@ class Federation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Built:
-    """Everything that a run needs, and the moment it begins at."""
+    """Everything that a run needs, and the moment it begins at. Raw data is in the clients only."""
 
     study: Study
-    federation: Federation
+    counts: Counts
+    classes: tuple[str, ...]
     plan: Plan
     simulation: Simulation
     method: SynchronousMethod[Any]
@@ -164,7 +167,6 @@ def build(study: Study, folder: Path, run: str, payable: Sequence[int] | None = 
     ``payable`` is what each client could pay for when the run began, if it began before: its
     own charges must not be counted against it twice.
     """
-    tune()
     torch.set_num_threads(study.execution.threads)
     divided, place, entropy = federation(study), device(study), Seeded(study.seed)
     module = model(study, divided.test.shape, len(divided.test.classes)).to(place)
@@ -173,9 +175,14 @@ def build(study: Study, folder: Path, run: str, payable: Sequence[int] | None = 
     bench = Workbench(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))
     priced = price(study, divided.sizes, flat.dim)
     privacy, rule = study.privacy, method(study)
-    clients = _clients(study, divided, bench, place)
     units = [f"client:{i}" for i in range(len(divided.parts))]
     fingerprints = {unit: part.fingerprint() for unit, part in zip(units, divided.parts, strict=True)}
+    sizes, counts, classes = divided.sizes, divided.counts, divided.test.classes
+    test, validation = _tensors(divided.test, place), _tensors(divided.validation, place)
+    parts = list(divided.parts)
+    del divided  # the pixels are kept once: each part is let go of when it has become a client's tensors
+    clients = _clients(study, parts, bench, place)
+    tune()  # not before the data is loaded: what loading needed for a moment goes back to the system
     vault = (
         Vault.for_run(folder / "ledger.sqlite", fingerprints)
         if privacy.ledger == "run"
@@ -186,7 +193,7 @@ def build(study: Study, folder: Path, run: str, payable: Sequence[int] | None = 
         epsilon=(privacy.epsilon or math.inf) if promised else math.inf, delta=privacy.delta or 1e-5, accountant=privacy.accountant
     )
     pays = _payable(study, priced, vault, units, budget) if payable is None else tuple(payable)
-    terms = _terms(study, divided.sizes, flat.dim, clients, pays)
+    terms = _terms(study, sizes, flat.dim, clients, pays)
     regime = Synchronous(
         method=rule,
         terms=terms,
@@ -208,19 +215,23 @@ def build(study: Study, folder: Path, run: str, payable: Sequence[int] | None = 
         latency=Latency(kind=latency.kind, typical=latency.typical, shape=latency.shape, step=latency.step, spread=latency.spread),
         churn=Churn(dropout=study.world.dropout, rejoin=study.world.rejoin),
         entropy=entropy,
-        evaluate=partial(_evaluate, flat, Evaluator(flat, loss), _tensors(divided.test, place), _tensors(divided.validation, place)),
+        evaluate=partial(_evaluate, flat, Evaluator(flat, loss), test, validation),
         due=lambda number: number % study.execution.evaluate_every == 0,
         method=study.method.name,
         lineage=f"{run}/{surroundings}",
     )
-    return Built(study, divided, priced, simulation, rule, flat, Moment(regime.start(flat.weights.cpu().numpy().copy())))
+    first = Moment(regime.start(flat.weights.cpu().numpy().copy()))
+    return Built(study, counts, classes, priced, simulation, rule, flat, first)
 
 
-def _clients(study: Study, divided: Federation, bench: Workbench, place: torch.device) -> list[Client]:
+def _clients(study: Study, parts: list[datasets.Dataset], bench: Workbench, place: torch.device) -> list[Client]:
+    """The clients; ``parts`` is emptied on the way."""
     privacy, rate, eta = study.privacy, study.privacy.sampling_rate, study.method.learning_rate
     clients: list[Client] = []
-    for i, part in enumerate(divided.parts):
-        x, y = _tensors(part, place)
+    parts.reverse()
+    while parts:
+        x, y = _tensors(parts.pop(), place)
+        i = len(clients)
         examples, entropy = Examples(x, y), Seeded(study.seed)
         if privacy.unit == "none":
             clients.append(PlainClient(index=i, examples=examples, sampling_rate=rate, learning_rate=eta, bench=bench, entropy=entropy))

@@ -135,10 +135,10 @@ def describe(built: builder.Built, run: str) -> Row:
         "form": study.form,
         "regime": "synchronous",
         "status": "running",
-        "classes": list(built.federation.test.classes),
+        "classes": list(built.classes),
         "clients": [
-            {"client": i, "unit": unit, "examples": len(part), "labels": counts.tolist()}
-            for i, (unit, part, counts) in enumerate(zip(sim.units, built.federation.parts, built.federation.counts, strict=True))
+            {"client": i, "unit": unit, "examples": int(counts.sum()), "labels": counts.tolist()}
+            for i, (unit, counts) in enumerate(zip(sim.units, built.counts, strict=True))
         ],
         "unit": privacy.unit,
         "adjacency": "add or remove one example" if privacy.unit == "sample" else "none",

@@ -132,11 +132,23 @@ def test_losses_equal_torch_and_their_definitions() -> None:
         assert torch.allclose(slopes, expected)
 
 
-def test_evaluation_equals_the_plain_module() -> None:
-    module = models.build("cnn", (1, 28, 28), 10, rng())
-    x, y = torch.randn(601, 1, 28, 28), torch.randint(0, 10, (601,))
+@pytest.mark.parametrize(
+    "module",
+    [
+        models.build("cnn", (1, 12 + 6, 18), 10, rng()),
+        nn.Sequential(
+            nn.ReLU(), nn.MaxPool2d(3, 2), nn.ReLU(), nn.Conv2d(1, 3, 3), nn.MaxPool2d(2), nn.Flatten(), nn.ReLU(), nn.Linear(27, 10)
+        ),
+        nn.Sequential(nn.Flatten(), nn.ReLU(), nn.Linear(324, 10)),
+    ],
+    ids=["cnn", "pools", "rectified input"],
+)
+def test_evaluation_equals_the_plain_module_and_leaves_the_data_alone(module: nn.Module) -> None:
+    x, y = torch.randn(601, 1, 18, 18), torch.randint(0, 10, (601,))
+    before = x.clone()
     with torch.no_grad():
         scores = module(x)
     seen = Evaluator(Flat(module), cross_entropy, batch=250)(x, y)
+    assert torch.equal(x, before)
     assert seen.accuracy == pytest.approx(float((scores.argmax(1) == y).float().mean()), abs=1e-6)
     assert seen.loss == pytest.approx(float(torch.nn.functional.cross_entropy(scores, y)), rel=1e-4)

@@ -85,7 +85,7 @@ class Recurrent(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         state = x.new_zeros(len(x), 5)
-        for step in x.flatten(1).unflatten(1, (3, 4)).unbind(1):
+        for step in x.flatten(1).reshape(len(x), 3, 4).unbind(1):
             state = self.cell(step, state)
         return self.head(state)  # type: ignore[no-any-return]
 
@@ -174,7 +174,8 @@ def one_by_one(flat: Flat, x: Tensor, y: Tensor) -> Tensor:
 
 
 def clipped(rows: Tensor, clip: float) -> Tensor:
-    return (rows * (clip / rows.norm(dim=1)).clamp(max=1.0)[:, None]).sum(0)
+    total: Tensor = (rows * (clip / rows.norm(dim=1)).clamp(max=1.0)[:, None]).sum(0)
+    return total
 
 
 @pytest.mark.filterwarnings("ignore:Lazy modules")

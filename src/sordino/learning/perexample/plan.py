@@ -74,7 +74,7 @@ class Plan:
         return losses, found
 
 
-def _layers(module: nn.Module) -> list[nn.Module] | None:
+def plain_layers(module: nn.Module) -> list[nn.Module] | None:
     """The layers of nested plain sequences in order; hooks anywhere give None."""
     found: list[nn.Module] = []
 
@@ -114,7 +114,7 @@ def _stage(layer: nn.Module, shape: tuple[int, ...], flat: Flat) -> Stage | None
 
 def compiled(flat: Flat, shape: tuple[int, ...]) -> Plan | None:
     """The plan of a module for inputs of ``shape`` (without n), or None if it needs the general path."""
-    layers = _layers(flat.module)
+    layers = plain_layers(flat.module)
     if layers is None:
         return None
     probe = flat.weights.new_zeros((1, *shape))
