@@ -13,9 +13,10 @@ et al. 2019, Theorem 1, which it builds on. ``form = "paper"`` keeps the plus.
 
 phi and lambda are the paper's control parameters. By the formula in its Theorem 2 phi is
 negative for every real model (sigma^2 d / lambda^2 is 31 000 for the small CNN), so they are
-public positive constants here. Only phi lambda^2 matters for where the minimum is; the
-defaults phi = 4, lambda = 1/2 make it 1 and respect the theorem's lambda < 1. A larger
-product tolerates more local steps.
+public positive constants here. Only phi lambda^2 matters for where the minimum is. Since rho
+and h both grow with the clip, phi is given in units of C^2; the defaults phi = 4 C^2, lambda = 1/2
+make the product C^2 and respect the theorem's lambda < 1. A larger product tolerates more local
+steps.
 
 Where eta phi <= rho h / (tau lambda^2) for every tau, or eta beta > 1, the bound says nothing;
 tau then falls back to the pace R_c left / R_s left, and the log says so.
@@ -74,7 +75,7 @@ class AlsDpfl:
     """ALS-DPFL, Algorithm 2.
 
     Attributes:
-        phi: control parameter, public and positive (per unit of loss and squared distance).
+        phi: control parameter in units of C^2, public and positive.
         lambda_: lambda, a public lower bound on the excess loss, positive.
         form: "sound", or "paper" for the letter, which is not private.
     """
@@ -124,7 +125,7 @@ class AlsDpfl:
         eta = terms.learning_rate
         best, value = 0, math.inf
         for tau in range(1, min(2 * memory.tau, MOST) + 1):
-            margin = eta * self.phi - rho * self.gap(tau, beta=beta, xi=xi, terms=terms) / (tau * self.lambda_**2)
+            margin = eta * self.phi * terms.clip**2 - rho * self.gap(tau, beta=beta, xi=xi, terms=terms) / (tau * self.lambda_**2)
             horizon = min(left.rounds * tau, left.steps)
             if margin > 0.0 and eta * beta <= 1.0 and 1.0 / (horizon * margin) < value:
                 best, value = tau, 1.0 / (horizon * margin)
