@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from sordino.errors import BudgetExceeded
+from sordino.errors import BudgetExceeded, StudyError
 from sordino.privacy.accounting import Spent, accountant
 from sordino.privacy.calibrate import most_steps
 from sordino.privacy.event import Event
@@ -24,6 +24,13 @@ class Budget:
     epsilon: float
     delta: float
     accountant: str = "pld"
+
+    def __post_init__(self) -> None:
+        if not self.epsilon >= 0.0:
+            raise StudyError(f"epsilon must be a number from 0, or infinite for no promise; got {self.epsilon}")
+        if not 0.0 < self.delta < 1.0:
+            raise StudyError(f"delta must lie between 0 and 1; got {self.delta}")
+        accountant(self.accountant)
 
     def remaining_steps(self, event: Event, spent: Spent) -> int | None:
         """How often ``event`` may still happen after ``spent``; None where nothing limits it."""
@@ -48,11 +55,20 @@ class Budget:
             return quick
         value = self._price(history)
         if value > self.epsilon:
-            raise BudgetExceeded(
-                f"{unit}: this release would bring epsilon to {value:.4g}, over the budget of {self.epsilon:.4g}"
-                f" (delta {self.delta:g}, {self.accountant}). Lower rounds or local steps, or raise noise_multiplier"
-            )
+            raise BudgetExceeded(self._refusal(unit, value))
         return value
+
+    def _refusal(self, unit: str, value: float) -> str:
+        digits = next((d for d in range(4, 17) if f"{value:.{d}g}" != f"{self.epsilon:.{d}g}"), 17)
+        remedy = (
+            "No bound is known for it: only a run that promises nothing (infinite epsilon) can release it"
+            if math.isinf(value)
+            else "Lower rounds or local steps, or raise noise_multiplier"
+        )
+        return (
+            f"{unit}: this release would bring epsilon to {value:.{digits}g}, over the budget of {self.epsilon:.{digits}g}"
+            f" (delta {self.delta:g}, {self.accountant}). {remedy}"
+        )
 
     def _price(self, spent: Spent) -> float:
         return accountant(self.accountant).epsilon(spent, self.delta)

@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -43,6 +44,10 @@ CREATE TABLE entries (
     method TEXT NOT NULL, round INTEGER NOT NULL, key TEXT NOT NULL UNIQUE, prev TEXT NOT NULL, digest TEXT NOT NULL
 );
 """
+
+
+class LedgerExists(LedgerError):
+    """Where a new ledger was to be made there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,16 +127,24 @@ class Ledger:
         Raises:
             LedgerError: if the file exists or cannot be written.
         """
-        if path.exists():
-            raise LedgerError(f"{path}: a ledger exists there already; open it instead of making it anew")
+        # Made under another name and then linked: killed at any instant, there is a whole ledger or none,
+        # and of two processes that make the same one, one is told that it exists.
+        fresh = path.with_name(f".{path.name}.{os.getpid()}")
         with _said(path):
-            db = sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None)
-            _durable(db)
-            db.executescript("BEGIN;" + _TABLES + "COMMIT;")
-            db.executemany("INSERT INTO meta VALUES (?, ?)", [("format", FORMAT), ("adjacency", ADJACENCY)])
-        ledger = cls(path, db)
-        ledger.register(units)
-        return ledger
+            if path.exists():
+                raise FileExistsError
+            try:
+                fresh.unlink(missing_ok=True)
+                with closing(sqlite3.connect(fresh, timeout=_PATIENCE, isolation_level=None)) as db:
+                    db.executescript("BEGIN;" + _TABLES)
+                    db.executemany("INSERT INTO meta VALUES (?, ?)", [("format", FORMAT), ("adjacency", ADJACENCY)])
+                    db.executemany("INSERT INTO units VALUES (?, ?)", units.items())
+                    db.execute("COMMIT")
+                    _durable(db)
+                _publish(fresh, path)
+            finally:
+                fresh.unlink(missing_ok=True)
+        return cls.open(path)
 
     @classmethod
     def open(cls, path: Path, *, readonly: bool = False) -> Ledger:
@@ -143,12 +156,9 @@ class Ledger:
         if not path.is_file():
             raise LedgerError(f"{path}: there is no ledger here")
         with _said(path):
-            mode = "ro" if readonly else "rw"
-            db = sqlite3.connect(f"file:{path.resolve()}?mode={mode}", uri=True, timeout=_PATIENCE, isolation_level=None)
-            if not readonly:
-                _durable(db)
-            found = db.execute("SELECT value FROM meta WHERE name = 'format'").fetchone()
+            db, found = _connect(path, readonly)
         if found is None or found[0] != FORMAT:
+            db.close()
             raise LedgerError(f"{path}: a ledger of format {found and found[0]}; this version reads format {FORMAT}")
         return cls(path, db)
 
@@ -188,6 +198,7 @@ class Ledger:
     def _book(self, charges: Sequence[Charge], budget: Budget) -> tuple[Receipt, ...]:
         self._refresh()
         receipts, rows, touched = [], [], set()
+        new: dict[str, tuple[Charge, tuple[int, str]]] = {}
         seq, prev = self._head
         for charge in charges:
             if charge.unit not in self._totals:
@@ -195,6 +206,10 @@ class Ledger:
             if charge.count < 1:
                 raise LedgerError(f"{charge.unit}: a release happens at least once; got {charge.count}")
             booked = self._booked(charge)
+            if charge.key in new:
+                same, booked = new[charge.key]
+                if same != charge:
+                    raise ResumeError(f"{self.path}: two releases of one call have the key {charge.key!r}; a key names one release only")
             if booked is None:
                 seq += 1
                 body = (seq, charge.unit, encode(charge.event), charge.count, charge.why, charge.method, charge.round, charge.key, prev)
@@ -205,6 +220,7 @@ class Ledger:
                 self._last[charge.unit] = seq
                 touched.add(charge.unit)
                 booked = (seq, prev)
+                new[charge.key] = charge, booked
             receipts.append(Receipt(charge.unit, charge.event, charge.count, charge.round, charge.key, *booked))
         for unit in sorted(touched):
             budget.check(unit, self._totals[unit].items())
@@ -213,38 +229,52 @@ class Ledger:
         return tuple(receipts)
 
     def _booked(self, charge: Charge) -> tuple[int, str] | None:
-        found = self._db.execute("SELECT seq, digest, unit, event, count, round FROM entries WHERE key = ?", (charge.key,)).fetchone()
+        found = self._db.execute(
+            "SELECT seq, digest, unit, event, count, method, round FROM entries WHERE key = ?", (charge.key,)
+        ).fetchone()
         if found is None:
             return None
-        if found[2:] != (charge.unit, encode(charge.event), charge.count, charge.round):
+        # The words of "why" may change between versions without making it another release.
+        content = (charge.unit, encode(charge.event), charge.count, charge.method, charge.round)
+        if found[2:] != content:
             raise ResumeError(
-                f"{self.path}: the release {charge.key!r} was booked before as {found[2:]}, now it would be"
-                f" {(charge.unit, encode(charge.event), charge.count, charge.round)}. The study or the data changed: begin a new run"
+                f"{self.path}: the release {charge.key!r} was booked before as {found[2:]}, now it would be {content}."
+                " The study or the data changed: begin a new run"
             )
         return int(found[0]), str(found[1])
 
     def _refresh(self) -> None:
         """Bring the totals in memory up to the file, which other processes may have written."""
-        if self._head[0] == 0 or len(self._totals) != self._db.execute("SELECT COUNT(*) FROM units").fetchone()[0]:
+        kept = self._db.execute("SELECT digest FROM entries WHERE seq = ?", (self._head[0],)).fetchone()
+        if kept != (self._head[1],) or len(self._totals) != self._db.execute("SELECT COUNT(*) FROM units").fetchone()[0]:
             self._head = (0, START)
             self._totals = {unit: {} for (unit,) in self._db.execute("SELECT unit FROM units")}
             self._last = {}
+        # The head is read first: what another process adds between the two queries is then next time's news.
+        head = self.head()
         news = self._db.execute(
-            "SELECT unit, event, SUM(count), MAX(seq) FROM entries WHERE seq > ? GROUP BY unit, event", (self._head[0],)
+            "SELECT unit, event, SUM(count), MAX(seq) FROM entries WHERE seq > ? AND seq <= ? GROUP BY unit, event ORDER BY MIN(seq)",
+            (self._head[0], head[0]),
         )
         for unit, text, count, last in news.fetchall():
             event = decode(text)
             self._last[unit] = max(last, self._last.get(unit, 0))
             totals = self._totals.setdefault(unit, {})
             totals[event] = totals.get(event, 0) + count
-        self._head = self.head()
+        self._head = head
 
     def spent(self, unit: str, until: int | None = None) -> tuple[tuple[Event, int], ...]:
-        """What a unit has spent: events and how often; up to and with entry ``until`` where that is given."""
+        """What a unit has spent: events and how often; up to and with entry ``until`` where that is given.
+
+        Raises:
+            LedgerError: for a unit that is not kept here: a slip in its name must not read as "nothing spent".
+        """
         with _said(self.path):
             self._refresh()
+            if unit not in self._totals:
+                raise LedgerError(f"{self.path}: no data of {unit!r} is kept here")
             if until is None or until >= self._last.get(unit, 0):
-                return tuple(self._totals.get(unit, {}).items())
+                return tuple(self._totals[unit].items())
             totals = self._db.execute(
                 "SELECT event, SUM(count) FROM entries WHERE unit = ? AND seq <= ? GROUP BY event ORDER BY MIN(seq)", (unit, until)
             )
@@ -313,15 +343,58 @@ class Ledger:
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
+            self._db.execute("COMMIT")
         except BaseException:
             if self._db.in_transaction:  # a full disk has SQLite roll back by itself
                 self._db.execute("ROLLBACK")
             raise
-        self._db.execute("COMMIT")
 
 
 def _digest(body: Sequence[object]) -> str:
-    return hashlib.sha256(json.dumps(list(body), ensure_ascii=True, separators=(",", ":")).encode()).hexdigest()
+    # What was tampered with may hold anything, bytes too: it must still hash to something, and to something else.
+    return hashlib.sha256(json.dumps(list(body), ensure_ascii=True, separators=(",", ":"), default=repr).encode()).hexdigest()
+
+
+def _connect(path: Path, readonly: bool) -> tuple[sqlite3.Connection, tuple[str] | None]:
+    """A connection, and the format that the file states."""
+
+    def attempt(query: str) -> tuple[sqlite3.Connection, tuple[str] | None]:
+        db = sqlite3.connect(f"{path.resolve().as_uri()}?{query}", uri=True, timeout=_PATIENCE, isolation_level=None)
+        try:
+            if not readonly:
+                _durable(db)
+            return db, db.execute("SELECT value FROM meta WHERE name = 'format'").fetchone()
+        except BaseException:
+            db.close()
+            raise
+
+    if not readonly:
+        return attempt("mode=rw")
+    try:
+        return attempt("mode=ro")
+    except sqlite3.OperationalError:
+        # A reader of a write-ahead log wants to make its index beside it. Where it may not (an archive, a
+        # read-only disk) and no log is there, nobody is writing: the file can be taken as it stands.
+        if path.with_name(path.name + "-wal").exists():
+            raise
+        return attempt("mode=ro&immutable=1")
+
+
+def _publish(fresh: Path, path: Path) -> None:
+    """Give a finished file its name, durably, and never over another."""
+    try:
+        os.link(fresh, path)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        if path.exists():
+            raise FileExistsError from None
+        fresh.rename(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _durable(db: sqlite3.Connection) -> None:
@@ -331,9 +404,13 @@ def _durable(db: sqlite3.Connection) -> None:
 
 @contextmanager
 def _said(path: Path) -> Iterator[None]:
-    """SQLite's complaints as one message."""
+    """Complaints of SQLite and of the disk as one message."""
     try:
         yield
+    except FileExistsError as error:
+        raise LedgerExists(f"{path}: a ledger exists there already; open it instead of making it anew") from error
+    except OSError as error:
+        raise LedgerError(f"{path}: the ledger cannot be used: {error}. Make sure that its folder exists and is writable") from error
     except sqlite3.Error as error:
         text = str(error)
         remedy = {

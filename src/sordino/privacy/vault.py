@@ -7,14 +7,16 @@ the fingerprint, so that it does not matter which number the client has in a stu
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import TracebackType
 
 from sordino.errors import LedgerError
 from sordino.privacy.budget import Budget
 from sordino.privacy.event import Event
-from sordino.privacy.ledger import START, Charge, Ledger, Receipt
+from sordino.privacy.ledger import START, Charge, Ledger, LedgerExists, Receipt
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +28,7 @@ class Vault:
     @classmethod
     def for_run(cls, path: Path, units: Mapping[str, str]) -> Vault:
         """One ledger for all units (name -> fingerprint), made where there is none yet."""
-        if path.exists():
-            ledger = Ledger.open(path)
-            ledger.register(units)
-        else:
-            ledger = Ledger.create(path, units)
+        ledger = _kept(path, units)
         return cls({unit: (ledger, unit) for unit in units})
 
     @classmethod
@@ -40,12 +38,16 @@ class Vault:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise LedgerError(f"{folder}: no folder for ledgers can be made here: {error}") from error
-        places: dict[str, tuple[Ledger, str]] = {}
-        for unit, fingerprint in units.items():
-            path = folder / f"{fingerprint[:32]}.sqlite"
-            ledger = Ledger.open(path) if path.exists() else Ledger.create(path, {fingerprint: fingerprint})
-            ledger.register({fingerprint: fingerprint})
-            places[unit] = (ledger, fingerprint)
+        ledgers: dict[str, Ledger] = {}  # two clients with the very same data share one budget
+        try:
+            for fingerprint in units.values():
+                if fingerprint not in ledgers:
+                    ledgers[fingerprint] = _kept(folder / f"{_name(fingerprint)}.sqlite", {fingerprint: fingerprint})
+        except BaseException:
+            for ledger in ledgers.values():
+                ledger.close()
+            raise
+        places = {unit: (ledgers[fingerprint], fingerprint) for unit, fingerprint in units.items()}
         return cls(places)
 
     def charge(self, charges: Sequence[Charge], budget: Budget) -> tuple[Receipt, ...]:
@@ -81,8 +83,6 @@ class Vault:
         heads = [ledger.head() for ledger in ledgers]
         if len(heads) == 1:
             return heads[0]
-        import hashlib
-
         joined = hashlib.sha256("".join(digest for _, digest in heads).encode()).hexdigest() if heads else START
         return sum(seq for seq, _ in heads), joined
 
@@ -95,3 +95,28 @@ class Vault:
         if unit not in self.places:
             raise LedgerError(f"no ledger is kept for {unit!r}")
         return self.places[unit]
+
+    def __enter__(self) -> Vault:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def _kept(path: Path, units: Mapping[str, str]) -> Ledger:
+    """The ledger in this file, made where there is none, for these units."""
+    try:
+        return Ledger.create(path, units)
+    except LedgerExists:  # long since, or by another run just now
+        ledger = Ledger.open(path)
+    try:
+        ledger.register(units)
+    except BaseException:
+        ledger.close()
+        raise
+    return ledger
+
+
+def _name(fingerprint: str) -> str:
+    # A fingerprint may hold anything; a file name may not.
+    return fingerprint[:32] if fingerprint.isalnum() else hashlib.sha256(fingerprint.encode()).hexdigest()[:32]
