@@ -232,7 +232,7 @@ def test_the_command_line_from_plan_to_report(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("accountant", "steps"), [("rdp-classic", 314), ("rdp", 553), ("pld", 716)])
 def test_plan_answers_without_a_study(tmp_path: Path, accountant: str, steps: int) -> None:
-    asked = "--epsilon 2 --delta 1e-5 --sampling-rate 0.015 --noise-multiplier 1.1".split()
+    asked = ["--epsilon", "2", "--delta", "1e-5", "--sampling-rate", "0.015", "--noise-multiplier", "1.1"]
     done = sordino(tmp_path, "plan", *asked, "--accountant", accountant, "--json")
     assert json.loads(done.stdout)["steps"] == steps
 
@@ -249,7 +249,7 @@ def test_plan_answers_without_a_study(tmp_path: Path, accountant: str, steps: in
     ],
 )
 def test_plan_refuses_nonsense(tmp_path: Path, wrong: list[str]) -> None:
-    asked = "--epsilon 2 --delta 1e-5 --sampling-rate 0.015 --noise-multiplier 1.1".split()
+    asked = ["--epsilon", "2", "--delta", "1e-5", "--sampling-rate", "0.015", "--noise-multiplier", "1.1"]
     done = sordino(tmp_path, "plan", *asked, *wrong, "--json")
     assert done.returncode == 2
     assert "Traceback" not in done.stderr

@@ -1,5 +1,6 @@
 """A client's local work: what leaves it is what was booked, and nothing raw."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -125,7 +126,7 @@ def test_statistics_are_computed_from_the_noisy_gradients_alone() -> None:
     for steps in (1, 2, 3):
         part = task(one, steps)
         path.append(one.answer(part, receipts(one.price(part))).weights)
-    noisy = [(a - b).astype(np.float64) / ETA for a, b in zip(path, path[1:], strict=False)]
+    noisy = [(a - b).astype(np.float64) / ETA for a, b in itertools.pairwise(path)]
     moved = (path[2] - path[0]).astype(np.float64)
     assert seen.statistics is not None
     wanted = {

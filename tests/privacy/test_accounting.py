@@ -100,7 +100,7 @@ def test_the_quick_bound_is_no_lower_than_the_fine_one(count: int) -> None:
 
 
 @given(q=st.floats(0.005, 0.3), steps=st.integers(1, 3000), epsilon=st.floats(0.2, 10.0), delta=st.sampled_from([1e-3, 1e-5, 1e-7]))
-@settings(max_examples=10)
+@settings(max_examples=6, deadline=None)
 def test_calibrated_noise_is_on_the_safe_side_and_not_wasteful(q: float, steps: int, epsilon: float, delta: float) -> None:
     sigma = noise_multiplier(sampling_rate=q, steps=steps, epsilon=epsilon, delta=delta, accountant="rdp")
 
