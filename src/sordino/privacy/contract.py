@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from sordino.privacy.accounting import Accountant
-from sordino.privacy.event import Composed, Event, Gaussian, NonPrivate, PoissonSampled, Repeated
+from sordino.privacy.event import Composed, Event, Gaussian, NonPrivate, Nothing, PoissonSampled, Repeated
 
 DELTA = 1e-5
 
@@ -40,12 +40,23 @@ def check_accountant(accountant: Accountant) -> None:
     _must(price((step, 0)) == 0.0, "what did not happen costs nothing")
     for unbounded in (NonPrivate(reason="raw"), Gaussian(noise_multiplier=0.0), Composed(events=(step, NonPrivate(reason="raw")))):
         _must(math.isinf(price((step, 3), (unbounded, 1))), f"{unbounded} has no bound")
+    _must(price((Nothing(), 5)) == 0.0, "using no data costs nothing")
+    _must(accountant.delta((), 0.0) == 0.0, "nothing released has delta 0")
+    _must(accountant.delta(((NonPrivate(reason="raw"), 1),), 5.0) == 1.0, "no bound has delta 1")
     _rises("count", lambda n: price((step, int(n))), (1, 2, 10, 100, 1000))
     _rises("q", lambda q: price((PoissonSampled(sampling_rate=q, event=Gaussian(noise_multiplier=1.2)), 100)), (0.01, 0.02, 0.1, 1.0))
     _rises(
         "1/sigma", lambda s: price((PoissonSampled(sampling_rate=0.02, event=Gaussian(noise_multiplier=1 / s)), 100)), (0.1, 0.5, 1.0, 1.5)
     )
+    # From next to no noise, where epsilon runs into the millions, to more than anybody adds.
+    _rises(
+        "1/sigma", lambda s: price((PoissonSampled(sampling_rate=0.02, event=Gaussian(noise_multiplier=1 / s)), 100)), (1e-3, 1, 30, 1e5)
+    )
     _rises("1/delta", lambda x: price((step, 100), delta=1 / x), (1e2, 1e4, 1e6))
+    for spent in (((step, 100),), ((other, 7),), ((step, 50), (other, 3))):
+        for delta in (1e-3, 1e-5, 1e-8):
+            back = accountant.delta(spent, price(*spent, delta=delta))
+            _must(back <= delta * (1 + 1e-6), f"delta at epsilon({delta}) is {back}")
     both = price((step, 50), (other, 3))
     _must(both >= max(price((step, 50)), price((other, 3))), "more releases cost no less")
     for same in (
@@ -55,6 +66,11 @@ def check_accountant(accountant: Accountant) -> None:
         price((PoissonSampled(sampling_rate=0.2, event=Gaussian(noise_multiplier=1.2)), 0), (step, 50), (other, 3)),
     ):
         _must(same == both, "order, nesting and splitting change nothing")
+    twice = PoissonSampled(sampling_rate=0.02, event=Composed(events=(Gaussian(noise_multiplier=2.0), Gaussian(noise_multiplier=1.5))))
+    _must(
+        math.isclose(price((twice, 9)), price((PoissonSampled(sampling_rate=0.02, event=Gaussian(noise_multiplier=1.2)), 9)), rel_tol=1e-9),
+        "two releases from one sample are one whose precisions add",
+    )
     for sigma, count in ((0.7, 1), (3.0, 1), (5.0, 25), (30.0, 400)):
         shown = price((Gaussian(noise_multiplier=sigma), count))
         # k releases at sigma are one at sigma / sqrt(k): an exact delta to hold the bound against

@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -129,7 +130,7 @@ class Ledger:
         """
         # Made under another name and then linked: killed at any instant, there is a whole ledger or none,
         # and of two processes that make the same one, one is told that it exists.
-        fresh = path.with_name(f".{path.name}.{os.getpid()}")
+        fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         with _said(path):
             if path.exists():
                 raise FileExistsError
@@ -148,7 +149,7 @@ class Ledger:
 
     @classmethod
     def open(cls, path: Path, *, readonly: bool = False) -> Ledger:
-        """A ledger that exists.
+        """A ledger that exists. A reader sees it as it stood when opened, or live if somebody was writing then.
 
         Raises:
             LedgerError: if there is none, or the file is no ledger.
@@ -357,27 +358,39 @@ def _digest(body: Sequence[object]) -> str:
 
 def _connect(path: Path, readonly: bool) -> tuple[sqlite3.Connection, tuple[str] | None]:
     """A connection, and the format that the file states."""
-
-    def attempt(query: str) -> tuple[sqlite3.Connection, tuple[str] | None]:
-        db = sqlite3.connect(f"{path.resolve().as_uri()}?{query}", uri=True, timeout=_PATIENCE, isolation_level=None)
-        try:
-            if not readonly:
-                _durable(db)
-            return db, db.execute("SELECT value FROM meta WHERE name = 'format'").fetchone()
-        except BaseException:
-            db.close()
-            raise
-
-    if not readonly:
-        return attempt("mode=rw")
+    db = _snapshot(path) if readonly else None
+    if db is None:
+        mode = "ro" if readonly else "rw"
+        db = sqlite3.connect(f"{path.resolve().as_uri()}?mode={mode}", uri=True, timeout=_PATIENCE, isolation_level=None)
     try:
-        return attempt("mode=ro")
-    except sqlite3.OperationalError:
-        # A reader of a write-ahead log wants to make its index beside it. Where it may not (an archive, a
-        # read-only disk) and no log is there, nobody is writing: the file can be taken as it stands.
-        if path.with_name(path.name + "-wal").exists():
-            raise
-        return attempt("mode=ro&immutable=1")
+        if not readonly:
+            _durable(db)
+        return db, db.execute("SELECT value FROM meta WHERE name = 'format'").fetchone()
+    except BaseException:
+        db.close()
+        raise
+
+
+def _snapshot(path: Path) -> sqlite3.Connection | None:
+    """The file as it stands, in memory; None while somebody writes to it.
+
+    SQLite's own reader of a write-ahead log leaves an index beside the file, and needs the right to: a
+    query would leave a trace, and an archive could not be read. Where there is no log the file is whole.
+    """
+
+    def state() -> tuple[int, int, bool]:
+        about = path.stat()
+        return about.st_mtime_ns, about.st_size, path.with_name(path.name + "-wal").exists()
+
+    before = state()
+    content = bytearray() if before[2] else bytearray(path.read_bytes())
+    if before[2] or state() != before or len(content) < 100:
+        return None
+    content[18:20] = b"\x01\x01"  # the header's mark "has a write-ahead log", which memory cannot have
+    db = sqlite3.connect(":memory:", isolation_level=None)
+    db.deserialize(bytes(content))
+    db.execute("PRAGMA query_only = ON")
+    return db
 
 
 def _publish(fresh: Path, path: Path) -> None:

@@ -144,7 +144,8 @@ def _inclusions(rate: float, count: int) -> tuple[Any, Any]:
     spread = 8.0 * math.sqrt(count * rate * (1.0 - rate)) + 40.0  # the upper tail is below 1e-15
     low, high = max(0.0, count * rate - spread), min(float(count), count * rate + spread)
     reached = np.unique(np.append(np.ceil(np.linspace(low, high, _BUCKETS)), float(count)))
-    above = np.append(bdtrc(reached[:-1], count, rate), 0.0)
+    # The margin covers the library's error in the tail, which was seen to reach some 1e-9.
+    above = np.append(np.minimum(1.0, (1 + 1e-6) * bdtrc(reached[:-1], count, rate)), 0.0)
     mass = -np.diff(np.concatenate(([1.0], above)))
     return reached, mass
 

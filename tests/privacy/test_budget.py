@@ -1,0 +1,60 @@
+"""A budget refuses what passes it, in words that help, and promises nothing impossible."""
+
+import math
+
+import pytest
+
+from sordino.errors import BudgetExceeded, StudyError
+from sordino.privacy import Budget, Gaussian, NonPrivate, PoissonSampled
+
+STEP = PoissonSampled(sampling_rate=0.015, event=Gaussian(noise_multiplier=1.1))
+
+
+@pytest.mark.parametrize("epsilon", [-1.0, math.nan])
+def test_an_impossible_epsilon_is_refused(epsilon: float) -> None:
+    with pytest.raises(StudyError, match="epsilon must be a number from 0, or infinite"):
+        Budget(epsilon=epsilon, delta=1e-5)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, math.nan])
+def test_an_impossible_delta_is_refused(delta: float) -> None:
+    with pytest.raises(StudyError, match="delta must lie between 0 and 1"):
+        Budget(epsilon=1.0, delta=delta)
+
+
+def test_an_unknown_accountant_is_refused_at_once() -> None:
+    with pytest.raises(StudyError, match="did you mean 'rdp-classic'"):
+        Budget(epsilon=1.0, delta=1e-5, accountant="rdp-clasic")
+
+
+@pytest.mark.parametrize(("accountant", "steps"), [("pld", 716), ("rdp", 553), ("rdp-classic", 314)])
+def test_the_last_step_fits_and_the_next_is_refused(accountant: str, steps: int) -> None:
+    budget = Budget(epsilon=2.0, delta=1e-5, accountant=accountant)
+    assert budget.remaining_steps(STEP, ()) == steps
+    assert budget.remaining_steps(STEP, [(STEP, 200)]) == steps - 200
+    assert budget.remaining_steps(STEP, [(STEP, steps + 1)]) == 0
+    assert budget.check("client:3", [(STEP, steps)]) <= 2.0
+    with pytest.raises(
+        BudgetExceeded, match=r"client:3: this release would bring epsilon to 2\.\d+, over the budget of 2.* \(delta 1e-05, "
+    ):
+        budget.check("client:3", [(STEP, steps + 1)])
+
+
+def test_a_refusal_never_says_that_a_number_is_over_itself() -> None:
+    budget = Budget(epsilon=2.0, delta=1e-5, accountant="rdp-classic")
+    at = budget.check("client:0", [(STEP, 314)])
+    hair = Budget(epsilon=at * (1 - 1e-9), delta=1e-5, accountant="rdp-classic")
+    with pytest.raises(BudgetExceeded) as refused:
+        hair.check("client:0", [(STEP, 314)])
+    shown, limit = str(refused.value).split("epsilon to ")[1].split(" (delta")[0].split(", over the budget of ")
+    assert shown != limit
+
+
+def test_without_a_promise_nothing_is_refused_and_with_one_no_bound_is() -> None:
+    free, tight = Budget(math.inf, 1e-5), Budget(1e9, 1e-5)
+    raw = [(NonPrivate(reason="raw curvature"), 1)]
+    assert free.remaining_steps(STEP, raw) is None
+    assert free.check("client:0", raw) == math.inf
+    with pytest.raises(BudgetExceeded, match="No bound is known"):
+        tight.check("client:0", raw)
+    assert tight.remaining_steps(STEP, raw) == 0

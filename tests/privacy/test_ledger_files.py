@@ -1,0 +1,196 @@
+"""Ledgers as files: made whole or not at all, by one of two at once, watched by others, read without a trace."""
+
+import os
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sordino.errors import LedgerError, ResumeError
+from sordino.privacy import Budget, Charge, Gaussian, Ledger, PoissonSampled, Vault
+from sordino.privacy import ledger as ledger_module
+from sordino.privacy.ledger import LedgerExists
+
+STEP = PoissonSampled(sampling_rate=0.1, event=Gaussian(noise_multiplier=1.0))
+FREE = Budget(epsilon=float("inf"), delta=1e-5, accountant="rdp")
+UNITS = {"client:0": "aaaa", "client:1": "bbbb"}
+
+
+def charge(key: str, unit: str = "client:0", *, count: int = 1, method: str = "toy", why: str = "test") -> Charge:
+    return Charge(unit=unit, event=STEP, count=count, why=why, method=method, round=1, key=key)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    place = tmp_path / "ledger.sqlite"
+    with Ledger.create(place, UNITS) as ledger:
+        ledger.charge([charge("a"), charge("b", "client:1")], FREE)
+    return place
+
+
+@pytest.mark.parametrize("stop", ["_publish", "_durable"])
+def test_interrupted_making_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: str) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger_module, stop, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            Ledger.create(tmp_path / "l.sqlite", UNITS)
+    assert list(tmp_path.iterdir()) == []
+    Ledger.create(tmp_path / "l.sqlite", UNITS).close()
+
+
+def test_a_file_system_without_hard_links_does_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError("no links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    Ledger.create(tmp_path / "l.sqlite", UNITS).close()
+    with pytest.raises(LedgerExists):
+        Ledger.create(tmp_path / "l.sqlite", UNITS)
+
+
+def test_two_runs_that_meet_the_same_new_data_share_its_ledger(tmp_path: Path) -> None:
+    barrier, made, failed = threading.Barrier(4), [], []
+
+    def run(name: int) -> None:
+        barrier.wait()
+        try:
+            with Vault.for_data(tmp_path / "kept", {"client:0": "aaaa"}) as vault:
+                made.append(vault.charge([charge(f"run{name}")], FREE))
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    with Vault.for_data(tmp_path / "kept", {"anybody": "aaaa"}) as vault:
+        assert vault.spent("anybody") == ((STEP, 4),)
+    assert sorted(receipts[0].seq for receipts in made) == [1, 2, 3, 4]
+
+
+def test_no_folder_and_no_right_to_it_are_one_clear_message(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match="its folder exists"):
+        Ledger.create(tmp_path / "missing" / "l.sqlite", UNITS)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LedgerError, match="no folder for ledgers"):
+        Vault.for_data(tmp_path / "file", {"client:0": "aaaa"})
+
+
+def test_another_process_is_waited_for_and_then_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "_PATIENCE", 0.05)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with Ledger.open(path) as ledger:
+        with pytest.raises(LedgerError, match="Another process is charging"):
+            ledger.charge([charge("c")], FREE)
+        other.execute("ROLLBACK")
+        other.close()
+        assert ledger.charge([charge("c")], FREE)[0].seq == 3
+
+
+def test_what_others_write_is_seen(path: Path) -> None:
+    with Ledger.open(path) as one, Ledger.open(path) as two, Ledger.open(path, readonly=True) as reader:
+        assert reader.spent("client:0") == ((STEP, 1),)
+        for i in range(5):
+            one.charge([charge(f"one{i}")], FREE)
+            assert two.spent("client:0") == reader.spent("client:0") == ((STEP, 2 * i + 2),)
+            two.charge([charge(f"two{i}")], FREE)
+            assert one.spent("client:0") == ((STEP, 2 * i + 3),)
+        assert one.verify() == two.verify() == reader.verify()
+
+
+def test_totals_in_memory_do_not_outlive_a_file_put_back_from_a_copy(path: Path) -> None:
+    with Ledger.open(path) as ledger:
+        ledger.charge([charge("c", count=7)], FREE)
+        with sqlite3.connect(path) as db:
+            db.execute("DELETE FROM entries WHERE seq = 3")
+        db.close()
+        assert ledger.spent("client:0") == ((STEP, 1),)
+        assert ledger.charge([charge("d")], FREE)[0].seq == 3
+        assert ledger.verify().entries == 3
+
+
+def test_reading_leaves_no_trace(path: Path) -> None:
+    def look() -> dict[str, bytes]:
+        return {file.name: file.read_bytes() for file in path.parent.iterdir()}
+
+    before = look()
+    assert set(before) == {"ledger.sqlite"}
+    with Ledger.open(path, readonly=True) as ledger:
+        assert ledger.spent("client:0") == ((STEP, 1),)
+        assert len(list(ledger.entries())) == ledger.verify().entries == 2
+    assert look() == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only for root")
+def test_a_read_only_archive_can_be_read(path: Path) -> None:
+    path.chmod(0o400)
+    path.parent.chmod(0o500)
+    try:
+        with Ledger.open(path, readonly=True) as ledger:
+            assert ledger.verify().entries == 2
+    finally:
+        path.parent.chmod(0o700)
+
+
+@pytest.mark.parametrize("column", ["unit", "event", "why", "method", "key", "prev", "digest"])
+def test_bytes_where_text_was_are_found_and_named(path: Path, column: str) -> None:
+    with sqlite3.connect(path) as db:
+        db.execute(f"UPDATE entries SET {column} = x'00ff' WHERE seq = 2")
+    db.close()
+    with Ledger.open(path, readonly=True) as ledger, pytest.raises(LedgerError, match="entry 2"):
+        ledger.verify()
+
+
+def test_a_name_that_is_not_kept_is_not_read_as_nothing_spent(path: Path) -> None:
+    with Ledger.open(path, readonly=True) as ledger:
+        ask: Callable[[str], object]
+        for ask in (ledger.spent, lambda unit: ledger.epsilon(unit, 1e-5, "rdp")):
+            with pytest.raises(LedgerError, match="no data of 'client:O' is kept here"):
+                ask("client:O")
+
+
+def test_a_key_twice_in_one_call(path: Path) -> None:
+    with Ledger.open(path) as ledger:
+        first, second = ledger.charge([charge("c"), charge("c")], FREE)
+        assert first == second
+        assert ledger.spent("client:0") == ((STEP, 2),)
+        with pytest.raises(ResumeError, match="a key names one release only"):
+            ledger.charge([charge("d"), charge("d", count=2)], FREE)
+        assert ledger.verify().entries == 3
+
+
+def test_another_method_is_another_release_and_other_words_are_not(path: Path) -> None:
+    with Ledger.open(path) as ledger:
+        assert ledger.charge([charge("a", why="said differently")], FREE)[0].seq == 1
+        with pytest.raises(ResumeError, match="was booked before"):
+            ledger.charge([charge("a", method="another")], FREE)
+
+
+def test_equal_data_has_one_budget_and_any_fingerprint_a_file(tmp_path: Path) -> None:
+    with Vault.for_data(tmp_path, {"client:0": "same", "client:1": "same", "client:2": "../odd / name"}) as vault:
+        vault.charge([charge("k0", "client:0"), charge("k1", "client:1"), charge("k2", "client:2")], FREE)
+        assert vault.spent("client:0") == vault.spent("client:1") == ((STEP, 2),)
+        assert vault.spent("client:2") == ((STEP, 1),)
+        assert vault.head()[0] == 3
+        with pytest.raises(LedgerError, match="no ledger is kept for 'client:9'"):
+            vault.spent("client:9")
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_refusal_part_way_over_counts_and_never_under_counts(tmp_path: Path) -> None:
+    tight = Budget(epsilon=3.0, delta=1e-5, accountant="rdp")
+    left = tight.remaining_steps(STEP, ())
+    assert left
+    with Vault.for_data(tmp_path, {"client:0": "aaaa", "client:1": "bbbb"}) as vault:
+        with pytest.raises(Exception, match="bbbb: this release would bring epsilon"):
+            vault.charge([charge("k0", "client:0"), charge("k1", "client:1", count=left + 1)], tight)
+        assert vault.spent("client:0") == ((STEP, 1),)
+        assert vault.spent("client:1") == ()
