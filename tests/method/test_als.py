@@ -52,7 +52,7 @@ def criterion(tau: int, memory: Memory, rule: AlsDpfl, terms: Terms, left: Left)
 def test_traverses_to_the_smallest_value(beta: float, rho: float, xi: float, last: int, rounds: int, steps: int, phi: float) -> None:
     rule, left = AlsDpfl(phi=phi), Left(rounds, steps)
     memory = Memory(squared_beta=beta**2, rho=rho, squared_xi=xi**2, tau=last)
-    values = {tau: criterion(tau, memory, rule, EVEN, left) for tau in range(1, min(2 * last, 100) + 1)}
+    values = {tau: criterion(tau, memory, rule, EVEN, left) for tau in range(2, max(min(2 * last, 100), 2) + 1)}
     choice = rule.choose(memory, EVEN, left)
     if min(values.values()) == math.inf:
         assert choice.note is not None
@@ -90,5 +90,5 @@ def test_says_so_when_the_bound_says_nothing() -> None:
     assert choice.tau == 3
     assert choice.note is not None
     assert "conditions hold for no tau" in choice.note
-    # h(1) = 0, so at one step the bound always holds, and only more steps are ruled out
-    assert AlsDpfl().choose(hopeless, EVEN, Left(100, 300)).tau == 1
+    # h(1) = 0: one step is always admissible by the bound, but two are the fewest that are considered
+    assert AlsDpfl().choose(hopeless, EVEN, Left(100, 300)).tau == 3

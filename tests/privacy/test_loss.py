@@ -94,11 +94,11 @@ def test_composition_lies_just_above_an_optimistic_estimate(q: float, s: float, 
         assert floor <= loss.epsilon(((q, s, steps),), 1e-5, quick=quick) <= floor * (1 + slack) + 0.02
 
 
-@pytest.mark.parametrize(("mu", "count"), [(0.5, 10**4), (3.0, 10**4), (1.0, 10**6)])
+@pytest.mark.parametrize(("mu", "count"), [(1.0, 10), (3.0, 1000), (1.0, 4000), (3.0, 10**4), (1.0, 10**6)])
 def test_rounding_of_the_composition_never_lowers_a_small_delta(mu: float, count: int) -> None:
     """A sampling rate just below 1 goes through the grid and the FFT, and the truth is the closed form."""
     nearly = ((1.0 - 1e-12, math.sqrt(count) / mu, count),)
-    for delta in (1e-5, 1e-8, 1e-10, 1e-11):
+    for delta in (1e-5, 1e-8, 1e-10, 1e-11, 1e-12, 1e-13, 1e-14):
         shown = loss.epsilon(nearly, delta)
         assert math.isinf(shown) or exact_gaussian(mu, shown) <= delta
     assert exact_gaussian(mu, loss.epsilon(nearly, 1e-5)) > 0.97e-5
@@ -155,6 +155,7 @@ def test_histories_of_both_kinds_cost_more_than_either() -> None:
     harsh, mild = (0.01, 0.01, 10), (0.015, 1.1, 100)
     both = loss.epsilon((harsh, mild), 1e-5)
     assert max(loss.epsilon((part,), 1e-5) for part in (harsh, mild)) < both < 1.2 * loss.epsilon((harsh,), 1e-5) + 5.0
+    assert both == sum(loss.epsilon((part,), 0.5e-5) for part in (harsh, mild))  # each promises half of delta
     assert loss.delta((harsh, mild), both * 1.1) <= 1e-4
 
 
@@ -162,6 +163,7 @@ def test_many_nearly_lossless_steps_are_not_priced_by_the_grid() -> None:
     """A grid far wider than the losses would say 0.13; the central limit says about 0.02."""
     shown = accountant("pld").epsilon([(PoissonSampled(sampling_rate=1e-4, event=Gaussian(noise_multiplier=10.0)), 10**6)], 1e-5)
     assert 0.02 < shown < 0.04
+    assert math.isinf(loss.epsilon(((1e-4, 10.0, 10**6),), 1e-5))
 
 
 @pytest.mark.parametrize(("q", "s"), [(1e-9, 100.0), (1e-6, 3.0)])
@@ -178,6 +180,7 @@ def test_flattening() -> None:
     assert flatten([(PoissonSampled(sampling_rate=0.5, event=Composed(events=(Nothing(), gauss))), 3)]) == ((0.5, 2.0, 3),)
     assert flatten([(PoissonSampled(sampling_rate=0.5, event=Composed(events=(gauss, NonPrivate(reason="raw")))), 1)]) is None
     assert flatten([(PoissonSampled(sampling_rate=0.5, event=Nothing()), 1), (Repeated(event=gauss, count=0), 1)]) == ()
+    assert flatten([(NonPrivate(reason="raw"), 1), (gauss, 1)]) is None
     assert flatten([(Gaussian(noise_multiplier=1e-300), 1)]) is None
     inside = PoissonSampled(sampling_rate=0.5, event=Composed(events=(PoissonSampled(sampling_rate=0.5, event=gauss),)))
     with pytest.raises(TypeError, match=r"no accountant here can price PoissonSampled.* inside a sample"):

@@ -18,6 +18,10 @@ and h both grow with the clip, phi is given in units of C^2; the defaults phi = 
 make the product C^2 and respect the theorem's lambda < 1. A larger product tolerates more local
 steps.
 
+The sound form does not go below two steps while R_s < R_c: a round of one step shows no curvature,
+so a rule that has gone to one (an early, high estimate is enough, since h(1) = 0) could never
+leave it again, and would strand the budget. ``form = "paper"`` starts at one.
+
 Where eta phi <= rho h / (tau lambda^2) for every tau, or eta beta > 1, the bound says nothing;
 tau then falls back to the pace R_c left / R_s left, and the log says so.
 
@@ -124,7 +128,8 @@ class AlsDpfl:
             return Choice(max(pace, 2), "no estimate of rho, beta and xi yet: the pace, but at least two steps")
         eta = terms.learning_rate
         best, value = 0, math.inf
-        for tau in range(1, min(2 * memory.tau, MOST) + 1):
+        fewest = 1 if self.form == "paper" else 2
+        for tau in range(fewest, max(min(2 * memory.tau, MOST), fewest) + 1):
             margin = eta * self.phi * terms.clip**2 - rho * self.gap(tau, beta=beta, xi=xi, terms=terms) / (tau * self.lambda_**2)
             horizon = min(left.rounds * tau, left.steps)
             if margin > 0.0 and eta * beta <= 1.0 and 1.0 / (horizon * margin) < value:
