@@ -67,6 +67,19 @@ def test_every_method_stops_where_a_budget_ends(tmp_path: Path, method: str, rou
         assert {row["tau"] for row in rows(folder)} == {1}
 
 
+@pytest.mark.parametrize("asked", ["data.validation=100", "data.client_validation=0.1"])
+def test_validation_only_when_asked_for_and_then_said(tmp_path: Path, asked: str) -> None:
+    _, plain = run(tmp_path, "plain")
+    _, folder = run(tmp_path, "asked", asked)
+    about, before = (json.loads((place / "run.json").read_text()) for place in (folder, plain))
+    assert "validation" not in rows(plain)[-1]
+    assert 0.0 < rows(folder)[-1]["validation"] <= 1.0
+    assert session.VALIDATION in about["assumptions"]
+    assert session.VALIDATION not in before["assumptions"]
+    held = sum(c["examples"] for c in before["clients"]) - sum(c["examples"] for c in about["clients"])
+    assert 90 <= held <= 160
+
+
 def test_papers_forms_run_and_are_booked_as_not_private(tmp_path: Path) -> None:
     for method in ("ali-dpfl", "als-dpfl"):
         outcome, folder = run(tmp_path, method, f'method={{name="{method}", form="paper"}}')

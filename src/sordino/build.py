@@ -54,7 +54,7 @@ class Federation:
     Attributes:
         parts: the training set of each client.
         test: the standard test set, used for reporting only.
-        validation: training examples set aside to choose by, or None.
+        validation: examples set aside to choose by, before partitioning or from each client, or None.
         counts: label counts, of shape (clients, classes).
     """
 
@@ -93,6 +93,9 @@ def federation(study: Study) -> Federation:
     if wanted.validation:
         train, validation = datasets.hold_out(train, wanted.validation, entropy.at("validation"))
     indices = _partition(wanted.partition).split(train.y, wanted.clients, entropy.at("partition"), column=train.client)
+    if wanted.client_validation:
+        indices, held = datasets.per_client_validation(indices, wanted.client_validation, entropy.at("client validation"))
+        validation = train.take(np.sort(np.concatenate(held)))
     counts = datasets.label_counts(train.y, indices, len(train.classes))
     return Federation(tuple(train.take(part) for part in indices), corpus.test, validation, counts)
 

@@ -3,14 +3,14 @@
 A program's log must be readable in a file years later, so without a terminal there are no control
 characters and nothing is overwritten::
 
-    round 12/158  tau 2  steps 24  accuracy 71.2 %  epsilon 0.531/2  12 s left
+    round 12/158  tau 2  steps 24  accuracy 0.712  epsilon 0.531/2.000  12 s left
 
 How far a run is, is the larger of the shares of rounds and steps used: it ends when either is
 used up. The time left assumes that the rest goes as fast as what was seen here, so after a
 resume only the rounds of this session count.
 
 >>> line({"round": 12, "tau": 2, "steps": 24, "accuracy": 0.712, "epsilon": 0.531}, rounds=158, budget=2.0, left=12.0)
-'round 12/158  tau 2  steps 24  accuracy 71.2 %  epsilon 0.531/2  12 s left'
+'round 12/158  tau 2  steps 24  accuracy 0.712  epsilon 0.531/2.000  12 s left'
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import time
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import ROUND_CEILING, Decimal
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -129,15 +130,25 @@ def duration(seconds: float) -> str:
 
 
 def epsilon_of(value: Any, budget: float) -> str:
-    """What was spent, of what may be.
+    """What was spent, of what may be. What was spent is rounded up: less than it is would be no bound.
 
-    >>> epsilon_of(0.5314, 2.0), epsilon_of("inf", math.inf), epsilon_of(None, 2.0)
-    ('0.531/2', 'infinite (no privacy)', '-/2')
+    >>> epsilon_of(0.5314, 2.0), epsilon_of(0.531, 2.0), epsilon_of("inf", math.inf), epsilon_of(None, 0.0005)
+    ('0.532/2.000', '0.531/2.000', 'infinite (no privacy)', '-/0.0005')
     """
     spent = _number(value)
     if math.isinf(budget) or (spent is not None and math.isinf(spent)):
         return "infinite (no privacy)"
-    return f"{'-' if spent is None else format(spent, '.3g')}/{budget:g}"
+    digits = f"{budget:.3f}"
+    return f"{'-' if spent is None else up(spent)}/{digits if float(digits) == budget else repr(budget)}"
+
+
+def up(value: float) -> str:
+    """``value`` with three decimals, never below it.
+
+    >>> up(1.9991), up(0.3), up(1e-9)
+    ('2.000', '0.300', '0.001')
+    """
+    return str(Decimal(repr(value)).quantize(Decimal("0.001"), ROUND_CEILING))
 
 
 def sparkline(values: Sequence[int]) -> str:
@@ -167,7 +178,7 @@ def line(row: Row, *, rounds: int, budget: float, left: float | None) -> str:
     if row.get("steps") is not None:
         parts.append(f"steps {row['steps']}")
     if (accuracy := _number(row.get("accuracy"))) is not None:
-        parts.append(f"accuracy {100 * accuracy:.1f} %")
+        parts.append(f"accuracy {accuracy:.3f}")
     parts.append(f"epsilon {epsilon_of(row.get('epsilon'), budget)}")
     if missing := row.get("missing"):
         parts.append(f"missing {missing}")

@@ -125,7 +125,7 @@ def describe(built: builder.Built, run: str) -> Row:
     study, plan, sim = built.study, built.plan, built.simulation
     privacy = study.privacy
     assumptions = list(ASSUMPTIONS)
-    if study.data.validation:
+    if study.data.validation or study.data.client_validation:
         assumptions.append(VALIDATION)
     return {
         "format": 1,

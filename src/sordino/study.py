@@ -79,8 +79,14 @@ class Data(Section):
     partition: Partition = IidPartition(kind="iid")
     validation: int = Field(0, ge=0, description="training examples set aside, before partitioning, to choose by; treated as public")
 
+    client_validation: float = Field(
+        0.0, ge=0, lt=1, description="share of each client's examples set aside to choose by; their joint accuracy is treated as public"
+    )
+
     @model_validator(mode="after")
     def _one_source(self) -> Data:
+        if self.validation and self.client_validation:
+            raise ValueError("give validation (before partitioning) or client_validation (of each client), not both")
         if (self.name is None) == (self.file is None):
             raise ValueError("give either name (a known data set) or file (your own npz, csv or parquet)")
         if self.partition.kind == "column" and not self.client_column:

@@ -9,6 +9,7 @@ name = "digits"                 # digits (always there), fashion-mnist, mnist, c
 clients = 10
 partition = { kind = "dirichlet", beta = 0.5 }   # iid | dirichlet | shards | column
 validation = 0                  # training examples set aside to choose by; treated as public
+client_validation = 0.0         # or a share of each client's; treated as public, too
 
 [model]
 name = "mlp"                    # logistic, svm, mlp, cnn, cnn-large, cifar-cnn, or "package.module:factory"

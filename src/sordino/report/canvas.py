@@ -100,7 +100,10 @@ def svg(drawn: Figure, label: str) -> str:
 
 
 def inline(picture: str) -> str:
-    """The picture with its colours looked up in the page's style sheet."""
+    """The picture as a part of a page: colours looked up in its style sheet, no ids but those that are pointed at."""
+    used = set(re.findall(r"url\(#([^)]+)\)|href=\"#([^\"]+)\"", picture))
+    kept = {name for pair in used for name in pair if name}
+    picture = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in kept else "", picture)  # ids are unique in a page
     for colour, name in NAMES.items():
         picture = picture.replace(f": {colour}", f": var(--{name}, {colour})")
     return picture
@@ -114,3 +117,15 @@ def clean(text: str, longest: int = 60) -> str:
     """
     kept = "".join(c for c in text if unicodedata.category(c) not in ("Cc", "Cs", "Cn", "Co", "Cf"))
     return kept if len(kept) <= longest else kept[: longest - 1] + "…"
+
+
+def shortened(text: str, longest: int) -> str:
+    """``text`` with its middle left out, since names of runs mostly differ at their end.
+
+    >>> shortened("Dirichlet, tau = 2", 11)
+    'Diric…u = 2'
+    """
+    if len(text) <= longest:
+        return text
+    tail = (longest - 1) // 2
+    return text[: longest - 1 - tail] + "…" + text[len(text) - tail :]

@@ -14,13 +14,14 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sordino.report.canvas import BLUE, GREEN, INK, ORANGE, PURPLE, QUIET, SERIES, canvas, clean, figure, svg
+from sordino.report.canvas import BLUE, GREEN, INK, ORANGE, PURPLE, QUIET, SERIES, canvas, clean, figure, shortened, svg
 from sordino.report.load import Row, Run, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST_BUBBLES = 30
+MOST_ROWS = 60
 SMALLEST, LARGEST = 2.0, 330.0  # areas of bubbles, in square points
 
 
@@ -147,7 +148,7 @@ def clock(run: Run) -> str | None:
 def partition_figure(counts: Sequence[Sequence[int]], classes: Sequence[str]) -> str:
     """How many examples of each class (column) each client (row) has, as SVG text."""
     names = [clean(str(name), 24) for name in classes] or [""]
-    rows = [list(row) for row in counts]
+    rows = [[*row, *[0] * len(names)][: len(names)] for row in counts]
     with canvas("partition"):
         many = len(rows) > MOST_BUBBLES
         height = 1.6 + (4.6 if many else 0.3 * max(len(rows), 1))
@@ -160,8 +161,26 @@ def partition_figure(counts: Sequence[Sequence[int]], classes: Sequence[str]) ->
             )
         axis.set_xlim(-0.6, len(names) - 0.4)
         axis.set_ylim(len(rows) - 0.4, -0.6)
-        axis.set_ylabel("client")
+        axis.set_ylabel("clients, ordered by the label they hold most of" if many else "client")
         return svg(drawn, "Examples of each label at each client")
+
+
+def aggregated(rows: Sequence[Sequence[int]], most: int) -> list[list[float]]:
+    """Clients ordered by the label they hold most of, then averaged in at most ``most`` groups of neighbours.
+
+    >>> aggregated([[0, 8], [9, 1], [0, 4], [7, 1]], 2)
+    [[8.0, 1.0], [0.0, 6.0]]
+    """
+
+    def place(row: Sequence[int]) -> tuple[bool, int, int]:
+        top = max(row, default=0)
+        return top == 0, (list(row).index(top) if row else 0), -top
+
+    ordered = sorted(rows, key=place)
+    groups = min(most, len(ordered))
+    edges = [i * len(ordered) // groups for i in range(groups + 1)] if groups else [0]
+    parts = [ordered[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    return [[sum(column) / len(part) for column in zip(*part, strict=True)] for part in parts]
 
 
 def compared(runs: Sequence[Run], labels: Sequence[str], over: str) -> str | None:
@@ -172,11 +191,19 @@ def compared(runs: Sequence[Run], labels: Sequence[str], over: str) -> str | Non
     if not any(xs for xs, _ in curves):
         return None
     spent = any(xs for xs, _ in prices)
+    wordy = any(len(label) > 34 for label in labels)
     with canvas(f"compared-{over}"):
-        drawn, axes = figure(1 + spent, 1.2 + 1.8 * (1 + spent))
+        lines = len(labels) if wordy else -(-len(labels) // 2)
+        drawn, axes = figure(1 + spent, 0.6 + 1.8 * (1 + spent) + 0.19 * lines)
         for i, label in enumerate(labels):
             colour, dash = SERIES[i % len(SERIES)], ("-", "--", ":", "-.")[i // len(SERIES) % 4]
-            axes[0].plot(curves[i][0], [100 * a for a in curves[i][1]], color=colour, linestyle=dash, label=clean(label, 40))
+            axes[0].plot(
+                curves[i][0],
+                [100 * a for a in curves[i][1]],
+                color=colour,
+                linestyle=dash,
+                label=shortened(clean(label, 1000), 70 if wordy else 34),
+            )
             axes[0].plot(curves[i][0][-1:], [100 * a for a in curves[i][1][-1:]], color=colour, marker="o", markersize=5)
             if spent:
                 axes[1].plot(prices[i][0], prices[i][1], color=colour, linestyle=dash)
@@ -186,7 +213,7 @@ def compared(runs: Sequence[Run], labels: Sequence[str], over: str) -> str | Non
                 axes[1].axhline(budget, color=INK, linestyle="--", linewidth=1)
             axes[1].set_ylim(bottom=0)
             axes[1].set_ylabel("epsilon spent")
-        drawn.legend(loc="outside lower left", ncols=2)
+        drawn.legend(loc="outside lower left", ncols=1 if wordy else 2)
         _from_zero(axes[-1], max(x for xs, _ in (*curves, *prices) for x in xs), words)
         return svg(drawn, f"Accuracy and epsilon of {len(runs)} runs over {words}")
 
@@ -237,14 +264,19 @@ def _bubbles(drawn: Any, axis: Axes, rows: list[list[int]]) -> None:
 
 
 def _heat(drawn: Any, axis: Axes, rows: list[list[int]]) -> None:
-    """Darker is more, on a square-root scale, so that few examples are seen as well; none is left empty."""
+    """Darker is more, on a square-root scale, so that few examples are seen as well; none is left empty.
+
+    Clients are put in order, and neighbours averaged until at most MOST_ROWS rows are left: thinner ones no eye tells apart.
+    """
     import numpy as np
     from matplotlib.colors import PowerNorm
 
-    most = max((n for row in rows for n in row), default=0) or 1
+    bands = aggregated(rows, MOST_ROWS)
+    most = max((n for row in bands for n in row), default=0) or 1
     axis.grid(False)
     axis.set_facecolor("#fbfbf8")  # on a dark page the darkest cells would vanish
-    seen = np.ma.masked_equal(np.array(rows, np.float64, ndmin=2), 0.0)
-    shown = axis.imshow(seen, aspect="auto", cmap="cividis_r", norm=PowerNorm(0.5, 0, most), interpolation="nearest")
-    bar = drawn.colorbar(shown, ax=axis, label="examples", pad=0.02)
+    seen = np.ma.masked_equal(np.array(bands, np.float64, ndmin=2), 0.0)
+    extent = (-0.5, len(rows[0]) - 0.5, len(rows) - 0.5, -0.5)
+    shown = axis.imshow(seen, aspect="auto", extent=extent, cmap="cividis_r", norm=PowerNorm(0.5, 0, most), interpolation="nearest")
+    bar = drawn.colorbar(shown, ax=axis, label="examples" if len(bands) == len(rows) else "examples, mean of neighbours", pad=0.02)
     bar.outline.set_visible(False)

@@ -26,6 +26,10 @@ from sordino.runtime.recorder import LOG
 Row = Mapping[str, Any]
 
 NEEDED = ("run.json", "study.toml")
+SHAPES: Mapping[str, tuple[type, str]] = {
+    **dict.fromkeys(("clients", "classes", "assumptions", "warnings"), (list, "a list")),
+    **dict.fromkeys(("result", "ledger"), (dict, "an object")),
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,16 +70,17 @@ class Run:
 
     @property
     def private(self) -> bool:
-        """Whether anything is promised at all: a unit, a finite epsilon, and the sound form."""
-        promised = self.about.get("unit") != "none" and self.about.get("form") != "paper" and math.isfinite(self.budget)
+        """Whether anything is promised at all. Closed by default: a unit, a delta, a finite epsilon and the sound form must be stated."""
+        delta = number(self.about.get("delta"))
+        stated = self.about.get("unit") not in (None, "", "none") and self.about.get("form") == "sound"
+        promised = stated and delta is not None and 0 <= delta < 1 and math.isfinite(self.budget)
         return promised and (self.epsilon is None or math.isfinite(self.epsilon))
 
     @property
     def epsilon(self) -> float | None:
-        """Spent by the client that spent most: of the result, else of the last round."""
-        found = number((self.about.get("result") or {}).get("epsilon"))
-        if found is None and self.rounds:
-            found = number(self.rounds[-1].get("epsilon"))
+        """Spent by the client that spent most: the highest that any row or the result states, for nothing is ever given back."""
+        stated = [(self.about.get("result") or {}).get("epsilon"), *(row.get("epsilon") for row in self.rounds)]
+        found = max((value for each in stated if (value := number(each)) is not None), default=None)
         return math.inf if found is not None and self.about.get("unit") == "none" else found
 
     @property
@@ -87,7 +92,7 @@ class Run:
     @property
     def steps(self) -> int:
         """Local steps of the client that did most."""
-        return int(self.rounds[-1].get("steps") or 0) if self.rounds else 0
+        return int(max(self.values("steps"), default=0))
 
     @property
     def ended(self) -> str | None:
@@ -98,8 +103,8 @@ class Run:
         return None if last is None else str(last.get("why") or last["kind"])
 
     def values(self, key: str) -> list[float]:
-        """The numbers under ``key``, of the rounds that have one."""
-        return [value for row in self.rounds if (value := number(row.get(key))) is not None]
+        """The finite numbers under ``key``, of the rounds that have one."""
+        return [value for row in self.rounds if (value := number(row.get(key))) is not None and math.isfinite(value)]
 
     def count(self, kind: str) -> int:
         """Rows of another kind: late, lost, refused, ..."""
@@ -119,7 +124,7 @@ def load(folder: Path) -> Run:
     rounds, others, damaged = _log(folder / LOG)
     return Run(
         folder=folder,
-        about=_object(folder / "run.json"),
+        about=_about(folder / "run.json"),
         study=_text(folder / "study.toml"),
         environment=_object(folder / "environment.json") if (folder / "environment.json").is_file() else {},
         rounds=rounds,
@@ -132,9 +137,13 @@ def number(value: Any) -> float | None:
     """A number of a row: "inf" is infinite; what is no number is None."""
     if value in ("inf", "-inf"):
         return float(value)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value)
+    try:
+        found = float(value)
+    except OverflowError:  # an integer that no float holds
+        return math.inf if value > 0 else -math.inf
+    return None if math.isnan(found) else found
 
 
 def _text(path: Path) -> str:
@@ -152,6 +161,24 @@ def _object(path: Path) -> Row:
     if not isinstance(found, dict):
         raise StudyError(f"{path}: holds {type(found).__name__} where an object belongs. Restore it from a copy")
     return found
+
+
+def _about(path: Path) -> Row:
+    """``run.json``, with every part that a page walks through of the shape it must have."""
+    about = _object(path)
+    for key, (shape, word) in SHAPES.items():
+        if about.get(key) is not None and not isinstance(about[key], shape):
+            raise StudyError(f"{path}: {key} must be {word}; got {str(about[key])[:40]!r}. Restore it from a copy")
+    for i, client in enumerate(about.get("clients") or []):
+        if not isinstance(client, dict) or not _counts(client.get("labels") or []):
+            raise StudyError(
+                f"{path}: clients[{i}] must be an object whose labels are counts; got {str(client)[:40]!r}. Restore it from a copy"
+            )
+    return about
+
+
+def _counts(labels: Any) -> bool:
+    return isinstance(labels, list) and all(type(n) is int and 0 <= n < 2**53 for n in labels)
 
 
 def _log(path: Path) -> tuple[tuple[Row, ...], tuple[Row, ...], str | None]:

@@ -21,8 +21,15 @@ from sordino.runtime.files import replace_file
 
 PAGE = "report.html"
 MOST_CLIENTS = 500
+FEW_CLIENTS = 12
 MOST_CLASSES = 40
 MOST_TAU = 24
+
+MANY_CLIENTS = (
+    "Examples of each label (column) at the clients (rows): the darker, the more; none is left blank. Clients are ordered by the label"
+    " they hold most of. Dark steps from the upper left to the lower right mean that each client holds few labels; even columns mean"
+    " evenly divided data."
+)
 
 HEAD = (
     *("run", "method", "status", "accuracy", "best", "epsilon", "budget", "delta", "accountant"),
@@ -74,6 +81,8 @@ def render(run: Run) -> str:
         status=words.status(run),
         promise=words.promise(run),
         spent=None if run.epsilon is None else words.epsilon(run),
+        terms=words.terms(run),
+        few_clients=FEW_CLIENTS,
         numbers=words.key_numbers(run),
         warnings=words.warnings(run),
         pictures=pictures(run),
@@ -118,7 +127,7 @@ def pictures(run: Run) -> list[Picture]:
     """The figures of a run, those that have something to show."""
     spent = " Below, epsilon spent by the client that spent most; it must stay under the dashed budget." if run.private else ""
     what = "Accuracy and epsilon" if run.private else "Accuracy"
-    clients = run.about.get("clients") or []
+    held = [client.get("labels") or [] for client in run.about.get("clients") or []]
     drawn: list[tuple[str, str | None, str, str]] = [
         (
             f"{what} over rounds",
@@ -170,8 +179,10 @@ def pictures(run: Run) -> list[Picture]:
         ),
         (
             "Who holds what",
-            figures.partition_figure([c.get("labels") or [] for c in clients], list(run.about.get("classes") or [])) if clients else None,
-            "Examples of each label at each client: the larger (or darker), the more. Rows that look alike mean evenly divided data.",
+            figures.partition_figure(held, list(run.about.get("classes") or [])) if any(held) else None,
+            MANY_CLIENTS
+            if len(held) > figures.MOST_BUBBLES
+            else "Examples of each label at each client: the larger a dot's area, the more. Rows that look alike mean evenly divided data.",
             "known because this is a simulation, not released by clients",
         ),
     ]
@@ -189,8 +200,8 @@ def _cells(run: Run, label: str) -> list[str]:
         words.percent(run.accuracy),
         words.percent(best),
         words.epsilon(run) if run.epsilon is not None or not run.private else "-",
-        words.plain(run.budget) if run.private else "∞",
-        words.plain(number(about.get("delta"))) if run.private else "-",
+        words.plain(run.budget, 6) if run.private else "∞",
+        words.plain(number(about.get("delta")), 6) if run.private else "-",
         str(about.get("accountant", "-")) if run.private else "-",
         str(len(run.rounds)),
         str(run.steps),

@@ -13,6 +13,8 @@ from itertools import groupby
 
 from sordino.report.load import Run, number
 
+UNITS = {"sample": "each single example of a client's data", "client": "each client, with all its data"}
+
 
 @dataclass(frozen=True, slots=True)
 class Promise:
@@ -26,6 +28,8 @@ def promise(run: Run) -> Promise:
     """What the run guarantees, or why it guarantees nothing."""
     said = str(run.about.get("guarantee") or "")
     no = "No privacy guarantee"
+    if run.private and run.epsilon is not None and run.epsilon > run.budget * (1 + 1e-9):
+        return Promise(False, f"Epsilon {epsilon(run)} was spent, over the promised budget of {plain(run.budget, 6)}. See the ledger.")
     if run.private and said and not said.startswith(no):
         return Promise(True, said)
     if said.startswith(no):
@@ -35,7 +39,9 @@ def promise(run: Run) -> Promise:
         return Promise(False, "The clients' updates were computed without noise, and epsilon is infinite.")
     if run.about.get("form") == "paper":
         return Promise(False, "Epsilon is infinite: the paper's literal form sends quantities computed from raw data without noise.")
-    return Promise(False, "Epsilon is infinite." if run.private is False else "run.json states none.")
+    return Promise(
+        False, "run.json states none." if run.private else "Epsilon is infinite: run.json does not state all that a guarantee needs."
+    )
 
 
 def key_numbers(run: Run) -> list[tuple[str, str, str]]:
@@ -43,12 +49,16 @@ def key_numbers(run: Run) -> list[tuple[str, str, str]]:
     about, result = run.about, run.about.get("result") or {}
     delta, best = number(about.get("delta")), max(run.values("accuracy"), default=None)
     clients = about.get("clients") or []
-    examples = sum(int(number(c.get("examples")) or 0) for c in clients)
+    examples = round(sum(size for c in clients if (size := number(c.get("examples"))) is not None and math.isfinite(size)))
     planned = number(about.get("R_s"))
     found = [
-        ("test accuracy", percent(run.accuracy), "not evaluated yet" if best is None else f"best seen: {percent(best)}"),
-        ("epsilon spent", epsilon(run), f"budget {plain(run.budget)}" if run.private else "no guarantee"),
-        ("delta", plain(delta) if run.private else "-", f"{about.get('accountant', '-')} accountant" if run.private else "no guarantee"),
+        ("test accuracy", percent(run.accuracy), "not evaluated yet" if best is None else f"best: {percent(best)}"),
+        (
+            "epsilon spent",
+            epsilon(run),
+            f"{'' if run.done else 'so far; '}budget {plain(run.budget, 6)}" if run.private else "no guarantee",
+        ),
+        ("delta", plain(delta, 6) if run.private else "-", f"{about.get('accountant', '-')} accountant" if run.private else "no guarantee"),
         ("rounds", str(len(run.rounds)), f"of {plain(planned)} planned"),
         ("local steps", str(run.steps), f"of {plain(number(about.get('R_c')))} planned"),
         ("clients", str(len(clients)), f"{examples:,} examples".replace(",", "\u202f")),
@@ -56,6 +66,31 @@ def key_numbers(run: Run) -> list[tuple[str, str, str]]:
     if (seconds := number(result.get("seconds"))) is not None:
         found.append(("wall time", duration(seconds), "of the last session"))
     return found
+
+
+def terms(run: Run) -> list[tuple[str, str]]:
+    """What the guarantee is made of, for whoever checks it: (name, value). Empty where nothing is guaranteed."""
+    if not promise(run).private:
+        return []
+    about = run.about
+    noise, clip = number(about.get("noise_multiplier")), number(about.get("clip"))
+    found = [
+        ("who is protected", UNITS.get(str(about.get("unit")), str(about.get("unit")))),
+        ("neighbours differ by", str(about.get("adjacency") or "-")),
+        ("budget", f"epsilon = {plain(run.budget, 6)} at delta = {plain(number(about.get('delta')), 6)}"),
+        ("accountant", str(about.get("accountant") or "-")),
+        ("clipping norm C", plain(clip, 6)),
+        ("noise multiplier sigma", plain(noise, 6)),
+        (
+            "noise on each number",
+            "-" if noise is None or clip is None else f"sigma C = {plain(noise * clip, 6)}, on a sum of clipped gradients",
+        ),
+        ("sampling rate q", plain(number(about.get("sampling_rate")), 6)),
+        ("numbers released per step", plain(number(about.get("dimension")))),
+        ("steps the budget pays for, R_c", plain(number(about.get("R_c")))),
+        ("rounds planned, R_s", plain(number(about.get("R_s")))),
+    ]
+    return [(name, value) for name, value in found if value != "-"]
 
 
 def status(run: Run) -> str:
@@ -75,7 +110,7 @@ def warnings(run: Run) -> list[str]:
     if run.damaged:
         found.append(f"The log ends early: {run.damaged}.")
     if run.private and run.epsilon is not None and run.epsilon > run.budget * (1 + 1e-9):
-        found.append(f"Epsilon {plain(run.epsilon)} is over the budget of {plain(run.budget)}.")
+        found.append(f"Epsilon {epsilon(run)} is over the budget of {plain(run.budget, 6)}.")
     return found
 
 
