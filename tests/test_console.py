@@ -5,11 +5,14 @@ from __future__ import annotations
 import io
 import math
 import unicodedata
+from fractions import Fraction
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sordino.console import Limits, Seen, bar, display, facts, follow, line, remaining, share, sparkline
+from sordino.console import Limits, Seen, bar, display, epsilon_of, facts, follow, line, remaining, share, sparkline
 
 LIMITS = Limits(title="a run", rounds=158, epsilon=2.0, steps=316)
 ROW: dict[str, Any] = {"kind": "round", "round": 12, "tau": 2, "steps": 24, "accuracy": 0.712, "epsilon": 0.531, "note": None}
@@ -29,10 +32,17 @@ class Clock:
 
 
 def test_line() -> None:
-    assert line(ROW, rounds=158, budget=2.0, left=12.0) == "round 12/158  tau 2  steps 24  accuracy 71.2 %  epsilon 0.531/2  12 s left"
+    assert line(ROW, rounds=158, budget=2.0, left=12.0) == "round 12/158  tau 2  steps 24  accuracy 0.712  epsilon 0.531/2.000  12 s left"
     bare = {"round": 3, "epsilon": "inf"}
     assert line(bare, rounds=5, budget=math.inf, left=None) == "round 3/5  epsilon infinite (no privacy)"
     assert "infinite" in line({"round": 3, "epsilon": "inf"}, rounds=5, budget=2.0, left=None)
+
+
+@given(st.floats(0.0, 1e6))
+def test_what_was_spent_is_never_shown_as_less(spent: float) -> None:
+    shown = Fraction(epsilon_of(spent, 2.0).split("/")[0])
+    written = Fraction(repr(spent))  # the number as it stands in the log
+    assert written <= shown < written + Fraction(1, 1000)
 
 
 def test_plain_output_has_one_line_a_round_and_no_control_characters() -> None:
@@ -113,7 +123,7 @@ def test_best_is_kept_and_late_and_lost_are_counted() -> None:
 def test_nothing_seen_yet() -> None:
     shown = dict(facts(Seen(), LIMITS, None))
     assert shown["accuracy"] == "not evaluated yet"
-    assert shown["epsilon"].endswith("-/2")
+    assert shown["epsilon"].endswith("-/2.000")
     assert shown["rounds"].endswith("0/158")
 
 

@@ -76,6 +76,27 @@ def test_partition_of_any_size_is_well_formed(clients: int) -> None:
     assert len(images) == (2 if clients > figures.MOST_BUBBLES else 0)  # the map and its scale
 
 
+@pytest.mark.parametrize(("clients", "most"), [(1, 1), (31, 60), (61, 60), (200, 60), (1000, 7)])
+def test_grouping_clients_keeps_every_example(clients: int, most: int) -> None:
+    rows = [[i * 7 % 13, i * 5 % 11, 40 * (i % 3 == 0)] for i in range(clients)]
+    bands = figures.aggregated(rows, most)
+    assert len(bands) == min(most, clients)
+    sizes = [(i + 1) * clients // len(bands) - i * clients // len(bands) for i in range(len(bands))]
+    for label in range(3):
+        assert sum(size * band[label] for size, band in zip(sizes, bands, strict=True)) == pytest.approx(sum(row[label] for row in rows))
+
+
+def test_grouped_clients_show_who_holds_which_label() -> None:
+    """One label each, dealt in turn: sorted, the map is made of blocks and no band mixes two labels but at a border."""
+    bands = figures.aggregated([[5 * (i % 4 == label) for label in range(4)] for i in range(400)], 40)
+    assert sum(max(band) == 5.0 and sum(band) == 5.0 for band in bands) == 40
+
+
+@pytest.mark.parametrize("rows", [[[1, 2], [3]], [[1, 2, 3, 4]], [[1, 2]] * 31 + [[1]], [[]] * 40, [[0, 0]] * 40])
+def test_rows_of_another_length_than_the_classes(rows: list[list[int]]) -> None:
+    ET.fromstring(partition_figure(rows, ["a", "b"]))
+
+
 def test_area_of_a_bubble_is_proportional_to_the_count() -> None:
     root = ET.fromstring(partition_figure([[100, 25]], ["a", "b"]))
     widths = []
@@ -94,6 +115,14 @@ def test_hostile_class_names() -> None:
     ET.fromstring(picture)
     assert "&lt;b&gt;&amp;&lt;/b&gt;" in picture
     assert "$\\frac{$" in picture
+
+
+def test_legend_tells_long_names_apart(make: Maker) -> None:
+    names = [f"{'ALI-DPFL on Fashion-MNIST ' * 4}tau = {tau}" for tau in (1, 10)]
+    picture = figures.compared([load(make("a")), load(make("b"))], names, "round")
+    assert picture is not None
+    texts = ["".join(found.itertext()) for found in ET.fromstring(picture).iter(f"{SVG}text")]
+    assert sum(text.endswith("tau = 1") for text in texts) == sum(text.endswith("tau = 10") for text in texts) == 1
 
 
 def test_same_bytes_whatever_the_reader_set_up(make: Maker, tmp_path: Path) -> None:

@@ -58,7 +58,19 @@ def test_running_run_takes_its_numbers_from_the_log(make: Maker) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"unit": "none"}, {"form": "paper"}, {"epsilon_budget": "inf"}, {"result": {"epsilon": "inf"}}, {"epsilon_budget": None}]
+    "changes",
+    [
+        {"unit": "none"},
+        {"unit": None},
+        {"form": "paper"},
+        {"form": None},
+        {"delta": None},
+        {"delta": 1.0},
+        {"epsilon_budget": "inf"},
+        {"epsilon_budget": 10**400},
+        {"epsilon_budget": None},
+        {"result": {"epsilon": "inf"}},
+    ],
 )
 def test_whatever_is_not_promised_is_not_private(make: Maker, changes: dict[str, object]) -> None:
     assert not load(make(**changes)).private
@@ -70,6 +82,32 @@ def test_no_run_folder(make: Maker, missing: str) -> None:
     (folder / missing).unlink()
     with pytest.raises(StudyError, match=missing.replace(".", r"\.")):
         load(folder)
+
+
+def test_epsilon_is_the_highest_that_anything_states(make: Maker) -> None:
+    assert load(make("low", result={"epsilon": 0.5})).epsilon == pytest.approx(2.0 - 0.012345679)
+    assert load(make("high", result={"epsilon": 1.999})).epsilon == 1.999
+    log: list[dict[str, object]] = [{"kind": "round", "round": 1, "epsilon": "inf"}, {"kind": "round", "round": 2, "epsilon": 1.0}]
+    assert not load(make("inf", log=log)).private
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("clients", "x"),
+        ("clients", ["x"]),
+        ("clients", [{"labels": [1, -1]}]),
+        ("clients", [{"labels": [1.5]}]),
+        ("classes", 3),
+        ("warnings", {"a": 1}),
+        ("assumptions", "one"),
+        ("result", [1]),
+        ("ledger", "ab"),
+    ],
+)
+def test_parts_of_another_shape_are_named(make: Maker, key: str, value: object) -> None:
+    with pytest.raises(StudyError, match=rf"run\.json: {key}.* must be .*; got .*Restore"):
+        load(make(**{key: value}))
 
 
 def test_no_folder_and_broken_files(make: Maker, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -64,7 +65,7 @@ def test_numbers_are_those_of_the_files(make: Maker) -> None:
     _, text, _ = read(write(make()))
     for shown in (
         "73.13 %",
-        "best seen: 75.01 %",
+        "best: 75.01 %",
         "1.98766",
         "budget 2",
         "1e-05",
@@ -132,6 +133,40 @@ def test_nothing_from_elsewhere_and_nothing_that_runs(make: Maker) -> None:
             assert (attributes.get(name) or "#").startswith(("#", "data:image/png;base64,")), attributes
 
 
+def test_every_picture_is_well_formed_and_no_two_share_an_id(make: Maker) -> None:
+    clients = [{"client": i, "unit": "u", "examples": 3, "labels": [i % 3, 40]} for i in range(40)]
+    slow = [{**row, "time": row["time"] ** 2} for row in rows()] + [{"kind": "lost", "round": 2, "client": 1}]
+    html, _, _ = read(write(make(log=slow, clients=clients)))
+    drawn = re.findall(r"<svg.*?</svg>", html, flags=re.DOTALL)
+    assert len(drawn) == 8
+    ids = [found.attrib["id"] for picture in drawn for found in ET.fromstring(picture).iter() if "id" in found.attrib]
+    assert len(ids) == len(set(ids)) > 0
+    assert {name for picture in drawn for name in re.findall(r"url\(#([^)]+)\)", picture)} <= set(ids)
+    assert html.count("<figcaption>") == 8
+
+
+def test_browser_is_told_to_fetch_nothing(make: Maker, tmp_path: Path) -> None:
+    folder = make()
+    for page in (write(folder), write_comparison([folder], tmp_path / "c.html")):
+        policies = [a["content"] for tag, a in read(page)[2].tags if a.get("http-equiv") == "Content-Security-Policy"]
+        assert policies == ["default-src 'none'; style-src 'unsafe-inline'; img-src data:"]
+
+
+def test_what_the_guarantee_is_made_of(make: Maker) -> None:
+    _, text, _ = read(write(make(dimension=26010)))
+    for said in ("sigma C = 6.9624", "26010", "add or remove one example", "epsilon = 2 at delta = 1e-05", "each single example"):
+        assert said in text, said  # 6.9624 = 2.3208 * 3
+    _, text, _ = read(write(make("open", unit="none", epsilon_budget="inf", guarantee="No privacy guarantee: none.")))
+    assert "What the guarantee is made of" not in text
+
+
+def test_label_counts_are_marked_and_left_out_where_nobody_knows_them(make: Maker) -> None:
+    _, text, _ = read(write(make("known")))
+    assert text.lower().count("known because this is a simulation, not released by clients") == 2
+    _, text, _ = read(write(make("unknown", clients=[{"client": 0, "unit": "client:0", "examples": 7}])))
+    assert "Who holds what" not in text
+
+
 def test_malicious_names_stay_text(make: Maker) -> None:
     evil = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>"
     folder = make(
@@ -153,8 +188,9 @@ def test_malicious_names_stay_text(make: Maker) -> None:
 def test_running_run_and_half_a_line(make: Maker) -> None:
     _, text, _ = read(write(make(log=rows()[:3], tail='{"kind": "round"', status="running", result=None, ledger=None)))
     assert "3 rounds are closed" in text
-    assert "Spent so far: epsilon = 1.2" in text
+    assert "Spent when the last round of the log closed: epsilon = 1.2" in text
     assert "line 4 of rounds.jsonl is half written" in text
+    assert "sordino ledger epsilon run-001" in text  # the log is behind the ledger: charge, then release
     assert "digest of the last entry is written here when the run is finished" in text
 
 
@@ -173,6 +209,8 @@ def test_refused_run_says_so(make: Maker) -> None:
 def test_over_the_budget_is_a_warning(make: Maker) -> None:
     _, text, _ = read(write(make(epsilon_budget=1.5)))
     assert "over the budget of 1.5" in text
+    assert "No privacy guarantee Epsilon 1.98766 was spent, over the promised budget of 1.5" in text
+    assert SENTENCE not in text
 
 
 def test_bare_run_json_renders(make: Maker) -> None:
@@ -222,6 +260,7 @@ def test_comparison(make: Maker, tmp_path: Path) -> None:
     assert "two ali-dpfl done 73.13 % 75.01 % ∞ ∞ - -" in text
     assert "different accountants" in text
     assert html.count("<svg") == 2
+    assert text.count("three") >= 3  # in the table, in the legends, among the guarantees
     assert all(address in NAMESPACES for address in re.findall(r"https?://[^\s\"'<)]*", html))
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from sordino.report.canvas import BLUE, GREEN, INK, ORANGE, PURPLE, QUIET, SERIES, canvas, clean, figure, shortened, svg
@@ -179,7 +180,7 @@ def aggregated(rows: Sequence[Sequence[int]], most: int) -> list[list[float]]:
     ordered = sorted(rows, key=place)
     groups = min(most, len(ordered))
     edges = [i * len(ordered) // groups for i in range(groups + 1)] if groups else [0]
-    parts = [ordered[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    parts = [ordered[a:b] for a, b in pairwise(edges)]
     return [[sum(column) / len(part) for column in zip(*part, strict=True)] for part in parts]
 
 
