@@ -83,11 +83,11 @@ def terms(run: Run) -> list[tuple[str, str]]:
         ("noise multiplier sigma", plain(noise, 6)),
         (
             "noise on each number",
-            "-" if noise is None or clip is None else f"sigma C = {plain(noise * clip, 6)}, on a sum of clipped gradients",
+            "-" if noise is None or clip is None else f"sigma C = {plain(noise * clip, 6)}, on a sum of clipped contributions",
         ),
         ("sampling rate q", plain(number(about.get("sampling_rate")), 6)),
         ("numbers released per step", plain(number(about.get("dimension")))),
-        ("steps the budget pays for, R_c", plain(number(about.get("R_c")))),
+        ("local steps planned, R_c", plain(number(about.get("R_c")))),
         ("rounds planned, R_s", plain(number(about.get("R_s")))),
     ]
     return [(name, value) for name, value in found if value != "-"]
