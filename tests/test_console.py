@@ -120,6 +120,15 @@ def test_best_is_kept_and_late_and_lost_are_counted() -> None:
     assert ("answers", "2 late, 1 lost") in facts(seen, LIMITS, None)
 
 
+@pytest.mark.parametrize("value", ["x", "inf", "-inf", -1, 10**400, math.nan, [1]])
+def test_odd_values_stop_no_run(value: object) -> None:
+    """Whoever watches must not be able to end the run."""
+    shown = display(total_rounds=3, budget_epsilon=2.0, budget_steps=4, title="t", stream=io.StringIO())
+    for key in ROW:
+        shown.show({**ROW, key: value})
+        facts(shown.seen, shown.limits, shown.left())
+
+
 def test_nothing_seen_yet() -> None:
     shown = dict(facts(Seen(), LIMITS, None))
     assert shown["accuracy"] == "not evaluated yet"

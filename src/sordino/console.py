@@ -80,7 +80,7 @@ def follow(seen: Seen, row: Row, limits: Limits) -> Seen:
             return replace(
                 seen,
                 row=row,
-                taus=seen.taus if tau is None else (*seen.taus, int(tau))[-MOST_TAU:],
+                taus=seen.taus if tau is None or math.isinf(tau) else (*seen.taus, int(tau))[-MOST_TAU:],
                 accuracy=seen.accuracy if accuracy is None else accuracy,
                 best=seen.best if accuracy is None else max(accuracy, -math.inf if seen.best is None else seen.best),
                 note=str(row["note"]) if row.get("note") else seen.note,
@@ -300,4 +300,10 @@ def display(
 def _number(value: Any) -> float | None:
     if value in ("inf", "-inf"):
         return float(value)
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value) else None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:  # an integer that no float holds
+        return math.inf if value > 0 else -math.inf
+    return None if math.isnan(found) else found

@@ -53,6 +53,20 @@ def test_nothing_to_draw(make: Maker) -> None:
     assert [*drawn, figures.absences(run), figures.clock(run), figures.compared([run], ["a"], "round")] == [None] * 7
 
 
+@pytest.mark.parametrize("value", ["x", -1, "inf", 10**400])
+def test_odd_values_in_rows_and_plans_stop_no_picture(make: Maker, value: object) -> None:
+    odd = [*rows(), {"kind": "late", "round": value}, {"kind": "lost", "round": 2}]
+    for key in rows()[0]:
+        if key != "kind":
+            odd.append({**rows()[4], "round": 6, key: value})
+    run = load(make(log=odd, R_c=value, R_s=value))
+    for draw in (figures.pace, figures.share_clipped, figures.signal, figures.absences, figures.clock):
+        ET.fromstring(draw(run) or "<none/>")
+    for over in ("round", "steps"):
+        ET.fromstring(figures.learning(run, over) or "<none/>")
+        ET.fromstring(figures.compared([run], ["a"], over) or "<none/>")
+
+
 def test_absences_and_clock_appear_only_when_there_is_something(make: Maker) -> None:
     calm = load(make("calm"))
     assert figures.absences(calm) is None

@@ -81,7 +81,7 @@ def pace(run: Run) -> str | None:
         drawn, (axis,) = figure(1, 2.2)
         axis.step([xs[0] - 1, *xs], [tau[0], *tau], where="pre", color=BLUE)
         top = max(tau)
-        if steps and rounds:
+        if steps and rounds and math.isfinite(steps / rounds):
             even = steps / rounds
             top = max(top, even)
             axis.axhline(even, color=INK, linestyle="--", linewidth=1, label=f"pace R_c / R_s = {even:.3g}")
