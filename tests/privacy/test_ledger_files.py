@@ -4,8 +4,10 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sordino.errors import LedgerError, ResumeError
@@ -194,3 +196,32 @@ def test_a_refusal_part_way_over_counts_and_never_under_counts(tmp_path: Path) -
             vault.charge([charge("k0", "client:0"), charge("k1", "client:1", count=left + 1)], tight)
         assert vault.spent("client:0") == ((STEP, 1),)
         assert vault.spent("client:1") == ()
+
+
+@pytest.mark.parametrize("count", [np.int64(52), np.int32(52), np.uint8(52)])
+def test_any_kind_of_whole_number_is_kept_as_that_number(path: Path, count: int) -> None:
+    """SQLite takes numpy's 52 for eight bytes that begin with the digit 4, and adds them up to 4."""
+    with Ledger.open(path) as ledger:
+        ledger.charge([replace(charge("c", count=count), round=count)], FREE)
+    with Ledger.open(path, readonly=True) as ledger:
+        assert ledger.spent("client:0") == ((STEP, 53),)
+        assert ledger.verify().entries == 3
+
+
+def test_what_would_be_kept_otherwise_than_it_is_hashed(path: Path) -> None:
+    with Ledger.open(path) as ledger:
+        ledger.charge([charge("c", count=True)], FREE)
+        assert ledger.verify().entries == 3
+    for impossible in (2.0, 1.5, "3", None, 2**63, 2**41, -(2**41)):
+        with pytest.raises(LedgerError, match="count of a charge must be"):
+            charge("d", count=impossible)  # type: ignore[arg-type]
+    with pytest.raises(LedgerError, match="key of a charge must be text; got 5"):
+        charge(5)  # type: ignore[arg-type]
+
+
+def test_text_that_no_file_can_hold_books_nothing(path: Path) -> None:
+    with Ledger.open(path) as ledger:
+        with pytest.raises(LedgerError, match="readable text"):
+            ledger.charge([charge("c"), charge("d", why="\ud800")], FREE)
+        assert ledger.verify().entries == 2
+        assert ledger.charge([charge("c")], FREE)[0].seq == 3

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 import os
 import secrets
 import sqlite3
@@ -35,6 +36,8 @@ from sordino.privacy.event import Event, decode, encode
 FORMAT = "1"
 ADJACENCY = "add or remove one record"
 START = hashlib.sha256(b"sordino ledger").hexdigest()
+_MOST = 2**40  # of one number in an entry: a file of millions of them still adds up within 64 bits
+_BATCH = 1000  # entries read at once
 _PATIENCE = 30.0  # seconds to wait for another process that is charging
 
 _TABLES = """
@@ -72,6 +75,14 @@ class Charge:
     method: str
     round: int
     key: str
+
+    def __post_init__(self) -> None:
+        # SQLite keeps numpy's integers as bytes, which add up to next to nothing, and True and 2.0 as
+        # integers, which hash otherwise: what is kept must be what was hashed.
+        object.__setattr__(self, "count", _whole("count", self.count))
+        object.__setattr__(self, "round", _whole("round", self.round))
+        for name in ("unit", "why", "method", "key"):
+            object.__setattr__(self, name, _text(name, getattr(self, name)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +362,22 @@ class Ledger:
             raise
 
 
+def _whole(name: str, value: object) -> int:
+    try:
+        number = int(operator.index(value))  # type: ignore[arg-type]
+    except TypeError:
+        raise LedgerError(f"{name} of a charge must be a whole number; got {value!r}") from None
+    if abs(number) > _MOST:
+        raise LedgerError(f"{name} of a charge must be at most {_MOST}; got {number}")
+    return number
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise LedgerError(f"{name} of a charge must be text; got {value!r}")
+    return str(value)
+
+
 def _digest(body: Sequence[object]) -> str:
     # What was tampered with may hold anything, bytes too: it must still hash to something, and to something else.
     return hashlib.sha256(json.dumps(list(body), ensure_ascii=True, separators=(",", ":"), default=repr).encode()).hexdigest()
@@ -424,6 +451,8 @@ def _said(path: Path) -> Iterator[None]:
         raise LedgerExists(f"{path}: a ledger exists there already; open it instead of making it anew") from error
     except OSError as error:
         raise LedgerError(f"{path}: the ledger cannot be used: {error}. Make sure that its folder exists and is writable") from error
+    except UnicodeError as error:
+        raise LedgerError(f"{path}: the ledger cannot hold or no longer holds readable text: {error}") from error
     except sqlite3.Error as error:
         text = str(error)
         remedy = {
