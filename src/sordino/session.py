@@ -168,7 +168,7 @@ def guarantee(study: Study, epsilon: float | None) -> str:
     if study.form == "paper":
         return f"No privacy guarantee: epsilon is infinite. {PAPER}"
     value = privacy.epsilon if epsilon is None else epsilon
-    shown = "inf" if value is None or math.isinf(value) else f"{math.ceil(value * 1e5) / 1e5:g}"  # rounded up, never down
+    shown = "inf" if value is None or math.isinf(value) else f"{math.ceil(value * 1e5) / 1e5:.12g}"  # rounded up, never down
     verb = "will differ" if epsilon is None else "differs"
     at_most = "at most " if epsilon is None else ""
     return (

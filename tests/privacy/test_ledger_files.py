@@ -225,3 +225,49 @@ def test_text_that_no_file_can_hold_books_nothing(path: Path) -> None:
             ledger.charge([charge("c"), charge("d", why="\ud800")], FREE)
         assert ledger.verify().entries == 2
         assert ledger.charge([charge("c")], FREE)[0].seq == 3
+
+
+def test_one_may_charge_while_reading_and_leave_off_reading(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "_PATIENCE", 0.05)
+    monkeypatch.setattr(ledger_module, "_BATCH", 2)
+    with Ledger.open(path) as ledger, Ledger.open(path) as other:
+        ledger.charge([charge(f"c{i}", "client:1") for i in range(5)], FREE)
+        for number, entry in enumerate(ledger.entries(), start=1):
+            assert entry.seq == number <= 7
+            ledger.charge([charge(f"echo{number}")], FREE)
+        half_read = ledger.entries()
+        next(half_read)
+        other.charge([charge("other")], FREE)
+        assert ledger.charge([charge("mine")], FREE)[0].seq == 16
+        assert [entry.seq for entry in ledger.entries("client:1")] == [2, 3, 4, 5, 6, 7]
+        assert ledger.verify().entries == 16
+
+
+@pytest.mark.parametrize("seq", [-(2**63), -1, 0])
+def test_an_entry_before_the_first_is_found(path: Path, seq: int) -> None:
+    with sqlite3.connect(path) as db:
+        db.execute("INSERT INTO entries SELECT ?, unit, event, count, why, method, round, 'x', prev, digest FROM entries LIMIT 1", (seq,))
+    db.close()
+    with Ledger.open(path) as ledger, pytest.raises(LedgerError, match="entry 1 is missing"):
+        ledger.verify()
+
+
+def test_no_flipped_byte_is_believed(path: Path) -> None:
+    """Whatever rots in the file: one kind of error, or the entries are as they were."""
+    whole, rng = path.read_bytes(), np.random.default_rng(0)
+    used = [i for i, byte in enumerate(whole) if byte]
+    with Ledger.open(path, readonly=True) as ledger:
+        digest, before = ledger.verify().digest, list(ledger.entries())
+    refused = 0
+    for place in rng.choice(used, size=150, replace=False):
+        rotten = bytearray(whole)
+        rotten[place] ^= int(rng.integers(1, 256))
+        path.write_bytes(rotten)
+        try:
+            with Ledger.open(path, readonly=True) as ledger:
+                ledger.verify(digest)
+                assert list(ledger.entries()) == before
+                assert dict(ledger.spent("client:0")) == {STEP: 1}
+        except LedgerError:
+            refused += 1
+    assert refused > 50

@@ -100,7 +100,7 @@ def verify(run: Run, as_json: AsJson = False) -> None:
     say.people(f"{seq} entries, chain whole, digest {digest}")
     if worst is not None:
         say.people(
-            f"epsilon {say.number(worst)} at delta {say.number(about['delta'])} ({about['accountant']}), the highest of {len(spent)} units"
+            f"epsilon {say.bound(worst)} at delta {say.number(about['delta'])} ({about['accountant']}), the highest of {len(spent)} units"
         )
 
 
@@ -124,7 +124,7 @@ def epsilon(
     if as_json:
         say.machine({"delta": asked["delta"], "accountant": asked["accountant"], "epsilon": spent})
         return
-    rows = [[unit, say.number(value)] for unit, value in spent.items()]
+    rows = [[unit, say.bound(value)] for unit, value in spent.items()]
     say.table(f"epsilon at delta {asked['delta']:g} ({asked['accountant']})", ["unit", "epsilon"], rows)
 
 

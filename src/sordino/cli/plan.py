@@ -90,7 +90,7 @@ def _without_study(
         say.machine({"steps": most[accountant], "epsilon": spent, "noise_multiplier": sigma, "delta": delta, "accountant": accountant})
         return
     say.people(f"noise multiplier {sigma:g}, sampling rate {rate:g}, delta {delta:g}")
-    say.people(f"epsilon {say.number(spent)} after {taken} steps ({accountant})")
+    say.people(f"epsilon {say.bound(spent)} after {taken} steps ({accountant})")
     say.table("Most steps within the budget (R_c)", ["accountant", "steps"], [[name, say.number(n, 10)] for name, n in most.items()])
 
 
@@ -152,7 +152,7 @@ def _show(study: Study, priced: Plan, federation: Federation) -> None:
         rows,
     )
     shown = sorted({0, len(priced.curve) // 4, len(priced.curve) // 2, 3 * len(priced.curve) // 4, len(priced.curve) - 1})
-    say.table("epsilon after round, at the planned pace", ["round", "epsilon"], [[str(k + 1), say.number(priced.curve[k])] for k in shown])
+    say.table("epsilon after round, at the planned pace", ["round", "epsilon"], [[str(k + 1), say.bound(priced.curve[k])] for k in shown])
     if priced.batches is not None and priced.signal_to_noise is not None and priced.relative_noise is not None:
         low, middle, high = priced.batches
         say.people(f"expected batch: {low:.1f} (smallest client), {middle:.1f} (median), {high:.1f} (largest)")
@@ -161,7 +161,7 @@ def _show(study: Study, priced: Plan, federation: Federation) -> None:
     end = "the privacy budget" if priced.ends == "privacy" else "the round budget"
     say.people(
         f"{end} ends the run: {priced.used} local steps in {len(priced.curve)} of {priced.rounds} rounds,"
-        f" epsilon {say.number(priced.epsilon)}"
+        f" epsilon {say.bound(priced.epsilon)}"
     )
 
 

@@ -43,7 +43,7 @@ def run(
     accuracy = "-" if outcome.accuracy is None else f"{100 * outcome.accuracy:.2f} %"
     say.people(
         f"{outcome.method}: {outcome.rounds} rounds, {outcome.steps} local steps, accuracy {accuracy},"
-        f" epsilon {say.number(outcome.epsilon)} at delta {say.number(outcome.delta)} ({outcome.accountant}).\n"
+        f" epsilon {say.bound(outcome.epsilon)} at delta {say.number(outcome.delta)} ({outcome.accountant}).\n"
         f"It ended because {outcome.why}.\nReport: {page}"
     )
     if as_json:

@@ -60,3 +60,15 @@ def number(value: float | None, digits: int = 4) -> str:
     if value is None:
         return "-"
     return "inf" if math.isinf(value) else f"{value:.{digits}g}"
+
+
+def bound(value: float | None, digits: int = 4) -> str:
+    """An upper bound for people: rounded up, never down.
+
+    >>> bound(1.99941), bound(0.53), bound(float("inf"))
+    ('2', '0.53', 'inf')
+    """
+    if value is None or math.isinf(value) or value <= 0:
+        return number(value)
+    scale = 10.0 ** (digits - 1 - math.floor(math.log10(value)))
+    return f"{math.ceil(value * scale * (1 - 1e-12)) / scale:.{digits}g}"

@@ -27,6 +27,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from sordino.errors import LedgerError, ResumeError
 from sordino.privacy.accounting import accountant
@@ -308,11 +309,25 @@ class Ledger:
         return (int(found[0]), str(found[1])) if found else (0, START)
 
     def entries(self, unit: str | None = None) -> Iterator[Entry]:
-        """The entries in order, of one unit or of all."""
-        with _said(self.path):
-            where, values = ("", ()) if unit is None else (" WHERE unit = ?", (unit,))
-            for row in self._db.execute(f"SELECT * FROM entries{where} ORDER BY seq", values):
-                yield Entry(row[0], row[1], decode(row[2]), *row[3:])
+        """The entries in order, of one unit or of all, up to the one that is last now."""
+        for row in self._rows(unit):
+            yield Entry(row[0], row[1], decode(row[2]), *row[3:])
+
+    def _rows(self, unit: str | None = None) -> Iterator[tuple[Any, ...]]:
+        # In batches: a query left half-read would hold this connection at an old state of the file, from
+        # which it could not charge; and with no fixed end, one who charges while reading would never be done.
+        last, _ = self.head()
+        following = -(2**63)
+        while True:
+            with _said(self.path):
+                rows = self._db.execute(
+                    "SELECT * FROM entries WHERE seq BETWEEN ? AND ? AND unit = ifnull(?, unit) ORDER BY seq LIMIT ?",
+                    (following, last, unit, _BATCH),
+                ).fetchall()
+            if not rows:
+                return
+            yield from rows
+            following = rows[-1][0] + 1
 
     def verify(self, expected_digest: str | None = None) -> Verified:
         """Walk the chain and hash every entry again.
@@ -322,17 +337,16 @@ class Ledger:
                 one expected.
         """
         seq, prev = 0, START
-        with _said(self.path):
-            for row in self._db.execute("SELECT * FROM entries ORDER BY seq"):
-                seq += 1
-                if row[0] != seq:
-                    raise LedgerError(f"{self.path}: entry {seq} is missing: the chain goes on with entry {row[0]}")
-                if row[8] != prev:
-                    raise LedgerError(f"{self.path}: entry {seq} does not continue the entry before it: one of the two was changed")
-                prev = _digest(row[:9])
-                if row[9] != prev:
-                    raise LedgerError(f"{self.path}: entry {seq} ({row[1]}, round {row[6]}) was changed after it was written")
-                decode(row[2])
+        for row in self._rows():
+            seq += 1
+            if row[0] != seq:
+                raise LedgerError(f"{self.path}: entry {seq} is missing: the chain goes on with entry {row[0]}")
+            if row[8] != prev:
+                raise LedgerError(f"{self.path}: entry {seq} does not continue the entry before it: one of the two was changed")
+            prev = _digest(row[:9])
+            if row[9] != prev:
+                raise LedgerError(f"{self.path}: entry {seq} ({row[1]}, round {row[6]}) was changed after it was written")
+            decode(row[2])
         if expected_digest is not None and expected_digest != prev:
             raise LedgerError(
                 f"{self.path}: the last digest is {prev[:16]}… after {seq} entries, expected {expected_digest[:16]}…:"
