@@ -252,6 +252,18 @@ def test_an_entry_before_the_first_is_found(path: Path, seq: int) -> None:
         ledger.verify()
 
 
+def test_an_entry_with_the_last_of_all_numbers_can_be_read_and_is_found(path: Path) -> None:
+    with sqlite3.connect(path) as db:
+        db.execute(
+            "INSERT INTO entries SELECT ?, unit, event, count, why, method, round, 'x', prev, digest FROM entries LIMIT 1", (2**63 - 1,)
+        )
+    db.close()
+    with Ledger.open(path, readonly=True) as ledger:
+        assert len(list(ledger.entries())) == 3
+        with pytest.raises(LedgerError, match="entry 3 is missing"):
+            ledger.verify()
+
+
 def test_no_flipped_byte_is_believed(path: Path) -> None:
     """Whatever rots in the file: one kind of error, or the entries are as they were."""
     whole, rng = path.read_bytes(), np.random.default_rng(0)

@@ -324,9 +324,9 @@ class Ledger:
                     "SELECT * FROM entries WHERE seq BETWEEN ? AND ? AND unit = ifnull(?, unit) ORDER BY seq LIMIT ?",
                     (following, last, unit, _BATCH),
                 ).fetchall()
-            if not rows:
-                return
             yield from rows
+            if not rows or rows[-1][0] == last:
+                return
             following = rows[-1][0] + 1
 
     def verify(self, expected_digest: str | None = None) -> Verified:
