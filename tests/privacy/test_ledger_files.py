@@ -1,5 +1,7 @@
 """Ledgers as files: made whole or not at all, by one of two at once, watched by others, read without a trace."""
 
+import hashlib
+import json
 import os
 import sqlite3
 import threading
@@ -283,3 +285,31 @@ def test_no_flipped_byte_is_believed(path: Path) -> None:
         except LedgerError:
             refused += 1
     assert refused > 50
+
+
+def forge(path: Path, first: int, last: int) -> None:
+    """Lower the count of entry ``first`` and write the digests from it to ``last`` anew, as a careful forger would."""
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE entries SET count = 1 WHERE seq = ?", (first,))
+        prev = None
+        for seq in range(first, last + 1):
+            row = list(db.execute("SELECT * FROM entries WHERE seq = ?", (seq,)).fetchone())
+            row[8] = prev or row[8]
+            prev = hashlib.sha256(json.dumps(row[:9], separators=(",", ":")).encode()).hexdigest()
+            db.execute("UPDATE entries SET prev = ?, digest = ? WHERE seq = ?", (row[8], prev, seq))
+    db.close()
+
+
+def test_a_forger_must_rewrite_all_that_follows_and_is_found_by_the_noted_digest(path: Path) -> None:
+    with Ledger.open(path) as ledger:
+        ledger.charge([charge("c", count=9), charge("d"), charge("e")], FREE)
+        noted = ledger.verify().digest
+    for last in (3, 4):
+        forge(path, 3, last)
+        with Ledger.open(path) as ledger, pytest.raises(LedgerError, match=f"entry {last + 1} does not continue the entry before it"):
+            ledger.verify()
+    forge(path, 3, 5)
+    with Ledger.open(path) as ledger:
+        assert ledger.verify().entries == 5  # whole in itself: only what was noted elsewhere tells
+        with pytest.raises(LedgerError, match="expected"):
+            ledger.verify(noted)
