@@ -13,8 +13,8 @@ self-composition, and their order and nesting cannot matter. What is released fr
 sample (a sampled :class:`~sordino.privacy.event.Composed`) is one Gaussian whose precisions
 1/sigma^2 add. Answers are remembered: the same history costs nothing twice.
 
-``quick`` asks for a bound that may be looser by a part in a thousand and costs a fifth. Both are
-upper bounds. A run shows the quick one round by round.
+``quick`` asks for a bound that may be looser (by less than a hundredth in 220 random histories)
+and costs a fifth. Both are upper bounds. A run shows the quick one round by round.
 
 >>> step = PoissonSampled(sampling_rate=0.015, event=Gaussian(noise_multiplier=1.1))
 >>> [round(accountant(name).epsilon([(step, 317)], 1e-5), 2) for name in NAMES]
