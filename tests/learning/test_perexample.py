@@ -131,6 +131,12 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], bool]] = {
         True,
     ),
     "max pool, overlapping": (sequence(nn.Conv2d(1, 4, 3), nn.MaxPool2d(3, 1), nn.Conv2d(4, 3, 2)), (1, 8, 8), True),
+    "max pool, gaps": (sequence(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2, 3), nn.Conv2d(4, 3, 2)), (1, 11, 10), True),
+    "max pool, stride and overlap": (sequence(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(3, 2), nn.Tanh()), (1, 10, 11), True),
+    "max pool, halves with a rest": (sequence(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d((2, 1)), nn.Tanh()), (1, 9, 9), True),
+    "rectified input": (sequence(nn.ReLU(), nn.MaxPool2d(1, 2), nn.ReLU(), nn.Conv2d(1, 4, 3), nn.ReLU()), (1, 9, 9), True),
+    "conv, same, even": (sequence(nn.Conv2d(2, 5, 2, padding="same"), nn.ReLU()), (2, 5, 5), False),
+    "conv, columns apart": (sequence(nn.Conv2d(1, 5, (3, 2), stride=2, dilation=(1, 3), padding=1), nn.Tanh()), (1, 8, 9), True),
     "average pool": (sequence(nn.Conv2d(1, 4, 3), nn.AvgPool2d(2), nn.ReLU(inplace=True)), (1, 8, 8), True),
     "group norm": (sequence(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU()), (1, 6, 6), True),
     "layer norm": (sequence(nn.Linear(6, 8), nn.LayerNorm(8), nn.ReLU()), (6,), True),
@@ -178,11 +184,11 @@ def clipped(rows: Tensor, clip: float) -> Tensor:
     return total
 
 
-@pytest.mark.filterwarnings("ignore:Lazy modules")
+@pytest.mark.filterwarnings("ignore:Lazy modules", "ignore:Using padding='same'")
 @pytest.mark.parametrize("name", CASES)
 def test_equals_a_loop_over_examples(name: str) -> None:
     flat, x, y = prepared(name)
-    rows = one_by_one(flat, x, y)
+    rows, untouched = one_by_one(flat, x, y), x.clone()
     clip = 1.01 * float(rows.norm(dim=1).median())  # about half are clipped, and none lies on the bound
     kernel, out = ClippedSum(flat, cross_entropy), torch.full((flat.dim,), torch.nan, dtype=torch.float64)
     for part in (slice(0, N), slice(0, 1), slice(2, 5), slice(0, N)):  # buffers of one batch size serve another
@@ -194,9 +200,10 @@ def test_equals_a_loop_over_examples(name: str) -> None:
     loss = MeanGradient(flat, cross_entropy)(x, y, mean)
     assert torch.allclose(mean, rows.mean(0), atol=1e-9)
     assert float(loss) == pytest.approx(float(F.cross_entropy(flat.module(x), y).detach()))
+    assert torch.equal(x, untouched)
 
 
-@pytest.mark.filterwarnings("ignore:Lazy modules")
+@pytest.mark.filterwarnings("ignore:Lazy modules", "ignore:Using padding='same'")
 @pytest.mark.parametrize("name", CASES)
 def test_the_fast_plan_takes_what_it_should(name: str) -> None:
     flat, x, _ = prepared(name)
@@ -222,6 +229,18 @@ def test_models_equal_a_loop_in_float32(name: str, shape: tuple[int, ...]) -> No
     out = torch.empty(flat.dim)
     ClippedSum(flat, loss)(x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x, y, clip, out)
     assert float((out - clipped(stacked, clip)).norm() / out.norm()) < 1e-5
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_without_privacy_examples_may_meet(affine: bool) -> None:
+    """Batch norm has no per-example gradient, but it has a mean gradient: torch's own."""
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(6, affine=affine, track_running_stats=False)
+    flat = Flat(nn.Sequential(nn.Linear(5, 6), norm, nn.ReLU(), nn.Linear(6, CLASSES)))
+    x, y, out = torch.randn(N, 5), torch.randint(0, CLASSES, (N,)), torch.empty(flat.dim)
+    grads = torch.autograd.grad(F.cross_entropy(flat.module(x), y), list(flat.module.parameters()))
+    MeanGradient(flat, cross_entropy)(x, y, out)
+    assert torch.allclose(out, torch.cat([g.flatten() for g in grads]), atol=1e-6)
 
 
 def test_micro_batches_give_the_same_sum() -> None:

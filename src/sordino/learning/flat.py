@@ -55,7 +55,11 @@ class Slot:
 
     def of(self, vector: Tensor) -> Tensor:
         """This parameter's stretch of a vector (d,), in stored shape, as a view."""
-        return vector[self.offset : self.offset + self.size].view(self.stored)
+        return self.flat(vector).view(self.stored)
+
+    def flat(self, vector: Tensor) -> Tensor:
+        """The same stretch as it lies there, (size,)."""
+        return vector[self.offset : self.offset + self.size]
 
     def logical(self, vector: Tensor) -> Tensor:
         """The same stretch in the parameter's own shape, as a view."""

@@ -54,10 +54,9 @@ class CrossEntropy:
     def slope(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`Loss`."""
         log_share = torch.log_softmax(scores, 1)
-        index = labels.unsqueeze(1)
-        losses = log_share.gather(1, index).neg_().squeeze(1)
+        losses = F.nll_loss(log_share, labels, reduction="none")
         slopes = log_share.exp_()
-        return losses, slopes.scatter_add_(1, index, torch.full_like(index, -1, dtype=slopes.dtype))
+        return losses, slopes.scatter_add_(1, labels.unsqueeze(1), slopes.new_full((len(slopes), 1), -1.0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@
 | mlp | 200 hidden units, ReLU | cross entropy |
 | cnn | conv 16 k8 s2 p3, pool 2/1, conv 32 k4 s2, pool 2/1, fc 32, fc classes: 26 010 parameters on 1x28x28 | cross entropy |
 | cnn-large | conv 32 k5, pool 2, conv 64 k5, pool 2, fc 512, fc classes: 582 026 on 1x28x28 (the ALI-DPFL authors') | cross entropy |
-| cifar-cnn | three of (conv k3, pool 2) with 32, 64 and 128 channels, fc 192, fc classes: 488 778 on 3x32x32 | cross entropy |
+| cifar-cnn | three of (conv k3, pool 2) with 32, 64 and 128 channels, fc 192, fc classes: 488 586 on 3x32x32 | cross entropy |
 | package.module:factory | ``factory(shape, classes)`` returns any ``torch.nn.Module`` | cross entropy |
 
 Initial weights are torch's own, drawn from the address that the caller gives; the global

@@ -81,7 +81,7 @@ class Hooked:
         if len(set(covered)) < len(covered):
             raise Unsuitable("weights are shared between layers")
 
-    def pairs(self, loss: Loss, x: Tensor, y: Tensor, scale: float) -> tuple[Tensor, list[tuple[Kernel, Tensor, Tensor]]]:
+    def pairs(self, loss: Loss, x: Tensor, y: Tensor, scale: float) -> tuple[Tensor, Iterable[tuple[Kernel, Tensor, Tensor]]]:
         """Losses (n,) and, for each layer, its kernel, input and output gradient times ``scale``."""
         seen: dict[int, tuple[Tensor, int, GradientEdge]] = {}
 

@@ -33,3 +33,11 @@ class Kernel(Protocol):
     def plain(self, a: Tensor, g: Tensor, out: Tensor, fresh: bool) -> None:
         """sum_i G_i into ``out`` (d,), with no norms and nothing kept."""
         ...
+
+
+def add_or_set(place: Tensor, value: Tensor, fresh: bool) -> None:
+    """``value`` into ``place``, which is overwritten if ``fresh``, else added to."""
+    if fresh:
+        place.copy_(value)
+    else:
+        place.add_(value)

@@ -19,6 +19,7 @@ Shapes: x (n, ...) with images as (n, channels, height, width) in any memory for
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -57,21 +58,25 @@ class Plan:
             x = stage.forward(x)
         return x.permute(0, 3, 1, 2) if x.ndim == 4 else x
 
-    def pairs(self, loss: Loss, x: Tensor, y: Tensor, scale: float) -> tuple[Tensor, list[tuple[Kernel, Tensor, Tensor]]]:
-        """Losses (n,) and, last layer first, each kernel with its input and output gradient times ``scale``."""
+    def pairs(self, loss: Loss, x: Tensor, y: Tensor, scale: float) -> tuple[Tensor, Iterator[tuple[Kernel, Tensor, Tensor]]]:
+        """Losses (n,) and, last layer first, each kernel with its input and output gradient times ``scale``.
+
+        The backward pass runs as the pairs are drawn, so that a kernel finds its gradient still in the cache.
+        """
         losses, g = loss.slope(self.forward(x), y)
         if scale != 1.0:
             g.mul_(scale)
         if g.ndim == 4:
             g = g.permute(0, 2, 3, 1).contiguous()
-        found: list[tuple[Kernel, Tensor, Tensor]] = []
+        return losses, self._backward(g)
+
+    def _backward(self, g: Tensor) -> Iterator[tuple[Kernel, Tensor, Tensor]]:
         for index in range(len(self.stages) - 1, self.first - 1, -1):
             owner = self.owners[index]
             if owner is not None:
-                found.append((owner.kernel, owner.seen, g))
+                yield owner.kernel, owner.seen, g
             if index > self.first:
                 g = self.stages[index].backward(g)
-        return losses, found
 
 
 def plain_layers(module: nn.Module) -> list[nn.Module] | None:
@@ -89,12 +94,15 @@ def plain_layers(module: nn.Module) -> list[nn.Module] | None:
     return found if walk(module) else None
 
 
-def _stage(layer: nn.Module, shape: tuple[int, ...], flat: Flat) -> Stage | None:
-    """The stage for a layer whose input has this shape (without n), channels last if an image; None if there is none."""
+def _stage(layer: nn.Module, shape: tuple[int, ...], flat: Flat, free: bool) -> Stage | None:
+    """The stage for a layer whose input has this shape (without n), channels last if an image; None if there is none.
+
+    ``free`` says that the input may be overwritten.
+    """
     image = len(shape) == 3
     kind = type(layer)
     if kind is nn.ReLU:
-        return Relu(flat.weights)
+        return Relu(flat.weights, free)
     if kind is nn.Tanh:
         return Tanh(flat.weights)
     if isinstance(layer, nn.Flatten) and kind is nn.Flatten and (layer.start_dim, layer.end_dim) in ((1, -1), (1, len(shape))):
@@ -125,15 +133,18 @@ def compiled(flat: Flat, shape: tuple[int, ...]) -> Plan | None:
     parameters: list[nn.Parameter] = []
     numbers = 0
     with torch.no_grad():
-        for layer in layers:
-            stage = _stage(layer, tuple(probe.shape[1:]), flat)
+        for layer in _rectified_late(layers):
+            stage = _stage(layer, tuple(probe.shape[1:]), flat, bool(stages) and isinstance(stages[-1], LinearStage | ConvStage | Pool))
             if stage is None:
                 return None
             stages.append(stage)
             own = list(layer.parameters())
             owners.append(stage if own and isinstance(stage, LinearStage | ConvStage | NormStage) else None)
             parameters.extend(own)
-            probe = stage.forward(probe)
+            try:
+                probe = stage.forward(probe)
+            except (RuntimeError, ValueError):
+                return None  # a layer that cannot run on one example, or does not fit: not for us to say
             numbers += probe.numel() + _materialised(stage)
     if len({id(p) for p in parameters}) < len(parameters) or any(flat.slot(p) is None for p in parameters):
         return None
@@ -146,4 +157,18 @@ def _materialised(stage: Stage) -> int:
     """Numbers per example that a stage's kernel keeps besides its output."""
     if not isinstance(stage, ConvStage):
         return 0
-    return stage.seen.numel() + stage.kernel.kept(stage.seen.shape[1])
+    _, height, width, channels = stage.seen.shape
+    return stage.kernel.kept((height, width, channels))
+
+
+def _rectified_late(layers: list[nn.Module]) -> list[nn.Module]:
+    """The same function with every rectifier after the max pool that follows it: it has less to do there.
+
+    max and max(., 0) commute, and so do their gradients: where the largest of a window is
+    positive both orders give the gradient to the same element, elsewhere to none.
+    """
+    moved = list(layers)
+    for index in range(len(moved) - 1):
+        if type(moved[index]) is nn.ReLU and type(moved[index + 1]) is nn.MaxPool2d:
+            moved[index], moved[index + 1] = moved[index + 1], moved[index]
+    return moved

@@ -28,7 +28,7 @@ def pair(value: int | tuple[int, ...]) -> tuple[int, int]:
 def supported(layer: nn.MaxPool2d) -> bool:
     """Whether :class:`MaxPool` covers this layer: small windows, no padding, no dilation, nothing odd."""
     plain = pair(layer.padding) == (0, 0) and pair(layer.dilation) == (1, 1) and not layer.ceil_mode and not layer.return_indices
-    return plain and max(pair(layer.kernel_size)) <= 4
+    return plain and 1 < max(pair(layer.kernel_size)) <= 4
 
 
 class _Axis:
@@ -57,14 +57,25 @@ class _Axis:
 
     def backward(self, g: Tensor) -> Tensor:
         total = self._space.take(f"grad{self.axis}", self._shape)
-        total.zero_()
         count = g.shape[self.axis]
+        if self.stride != 1 and (self.window, self._shape[self.axis]) != (self.stride, count * self.stride):
+            total.zero_()  # the first slice does not reach everywhere
+        elif self.stride == 1 and self.window > 1:
+            total.narrow(self.axis, count, self.window - 1).zero_()
+        won: list[Tensor] = []
         for shift in range(self.window - 1, 0, -1):
-            lead = torch.sub(self._slices[shift], self._partial[shift - 1], out=self._space.take(f"lead{self.axis}", tuple(g.shape)))
-            won = torch.ops.aten.threshold_backward(g, lead, 0)
-            self._slice(total, shift, count).add_(won)
-            g = torch.sub(g, won, out=won)
-        self._slice(total, 0, count).add_(g)
+            lead = torch.sub(self._slices[shift], self._partial[shift - 1], out=self._space.take(f"won{self.axis}.{shift}", tuple(g.shape)))
+            won.append(torch.ops.aten.threshold_backward.grad_input(g, lead, 0, grad_input=lead))
+            rest = self._slice(total, 0, count) if shift == 1 else self._space.take(f"rest{self.axis}.{shift}", tuple(g.shape))
+            g = torch.sub(g, won[-1], out=rest)
+        if not won:
+            self._slice(total, 0, count).copy_(g)
+        for shift, part in enumerate(reversed(won), 1):
+            place = self._slice(total, shift, count)
+            if self.stride >= self.window:
+                place.copy_(part)  # windows that do not overlap: nobody else writes here
+            else:
+                place.add_(part)
         return total
 
 

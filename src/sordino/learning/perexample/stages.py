@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from sordino.learning.flat import Flat
 from sordino.learning.perexample import pool
-from sordino.learning.perexample.conv import ConvKernel
+from sordino.learning.perexample.conv import ConvKernel, gradients
 from sordino.learning.perexample.kernel import Kernel
 from sordino.learning.perexample.linear import LinearKernel
 from sordino.learning.perexample.norm import NormKernel
@@ -49,18 +49,19 @@ class Owner(Stage, Protocol):
 
 
 class Relu:
-    """max(x, 0)."""
+    """max(x, 0), in the input's own memory where the stage before does not need its output again."""
 
-    def __init__(self, like: Tensor) -> None:
+    def __init__(self, like: Tensor, in_place: bool) -> None:
+        self._in_place = in_place
         self._space = Workspace(like)
         self._y = like
 
     def forward(self, x: Tensor) -> Tensor:
-        self._y = torch.clamp_min(x, 0, out=self._space.take("y", tuple(x.shape)))
+        self._y = x.clamp_min_(0) if self._in_place else torch.clamp_min(x, 0, out=self._space.take("y", tuple(x.shape)))
         return self._y
 
     def backward(self, g: Tensor) -> Tensor:
-        result: Tensor = torch.ops.aten.threshold_backward.grad_input(g, self._y, 0, grad_input=self._space.take("g", tuple(g.shape)))
+        result: Tensor = torch.ops.aten.threshold_backward.grad_input(g, self._y, 0, grad_input=g)
         return result
 
 
@@ -167,37 +168,24 @@ class LinearStage:
 
 
 class ConvStage:
-    """A convolution of images (n, H, W, channels) as one matrix product with their patches."""
+    """A convolution of images (n, H, W, channels), by the library."""
 
     def __init__(self, layer: nn.Conv2d, flat: Flat) -> None:
         self._layer = layer
         self.kernel = ConvKernel(layer, flat)
-        self._space = Workspace(flat.weights)
         self.seen = flat.weights
-        self.weights = layer.weight.numel()
-        self._image = (0, 0, 0)
-
-    @property
-    def _matrix(self) -> Tensor:
-        """The weight as (O, K), K in order (row, column, channel): a view when it lies in the flat vector."""
-        return self._layer.weight.permute(0, 2, 3, 1).reshape(self._layer.out_channels, -1)
 
     def forward(self, x: Tensor) -> Tensor:
-        self._image = (x.shape[1], x.shape[2], x.shape[3])
-        shape = self.kernel.geometry(self._image)
-        self.seen = self.kernel.unfold(x)
-        y = self._space.take("y", (len(x), *shape.positions, shape.channels))
-        rows, into = self.seen.view(-1, shape.patch), y.view(-1, shape.channels)
-        if self._layer.bias is None:
-            torch.mm(rows, self._matrix.t(), out=into)
-        else:
-            torch.addmm(self._layer.bias, rows, self._matrix.t(), out=into)
-        return y
+        self.seen = x
+        layer = self._layer
+        y = torch.conv2d(_logical(x), layer.weight, layer.bias, layer.stride, self.kernel.padding, layer.dilation)
+        return _physical(y)
 
     def backward(self, g: Tensor) -> Tensor:
-        patches = self._space.take("g", tuple(self.seen.shape))
-        torch.mm(g.reshape(-1, g.shape[3]), self._matrix, out=patches.view(-1, patches.shape[2]))
-        return self.kernel.fold(patches, self.kernel.geometry(self._image))
+        result, _, _ = gradients(self.kernel, _logical(self.seen), _logical(g), (True, False, False))
+        if result is None:
+            raise RuntimeError("asked for an input gradient, got none")
+        return _physical(result)
 
 
 class NormStage:

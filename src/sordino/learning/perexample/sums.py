@@ -14,6 +14,7 @@ from sordino.learning.flat import Flat
 from sordino.learning.loss import Loss
 from sordino.learning.perexample.clipping import Clipped, checked, factors
 from sordino.learning.perexample.general import Unsuitable
+from sordino.learning.perexample.kernel import Kernel
 from sordino.learning.perexample.paths import Fast, Paths
 from sordino.learning.perexample.plan import Plan
 
@@ -68,13 +69,15 @@ class ClippedSum:
         else:
             losses, pairs = path.pairs(self._paths.loss, x, y, 1.0)
             squared: Tensor | None = None
+            kernels: list[Kernel] = []
             for kernel, a, g in pairs:
                 part = kernel.collect(a, g)
                 squared = part if squared is None else squared.add_(part)
+                kernels.append(kernel)
             norms = squared.sqrt_() if squared is not None else losses.new_zeros(len(x))
             if math.isfinite(float(norms.sum())):
                 factor = factors(norms, clip)
-                for kernel, _, _ in pairs:
+                for kernel in kernels:
                     kernel.write(factor, out, fresh)
                 return norms, losses
         return self._without_infinite(path, x, y, clip, out, fresh, norms, losses)
@@ -115,17 +118,29 @@ class MeanGradient:
                 return self._mean(None, x, y, out)
 
     def _mean(self, path: Fast | None, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
+        if path is None:
+            return self._by_autograd(x, y, out)
         total, share = out.new_zeros(()), 1.0 / len(x)
         planned = isinstance(path, Plan)
         if not planned:
             out.zero_()
         for piece in _pieces(path, self._paths, len(x)):
-            if path is None:
-                losses, rows = self._paths.slow.gradients(x[piece], y[piece])
-                out.add_(rows.sum(0), alpha=share)
-            else:
-                losses, pairs = path.pairs(self._paths.loss, x[piece], y[piece], share)
-                for kernel, a, g in pairs:
-                    kernel.plain(a, g, out, planned and piece.start == 0)
+            losses, pairs = path.pairs(self._paths.loss, x[piece], y[piece], share)
+            for kernel, a, g in pairs:
+                kernel.plain(a, g, out, planned and piece.start == 0)
             total += losses.sum()
         return total * share
+
+    def _by_autograd(self, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
+        """The whole batch at once: without privacy, examples may meet (as batch norm has them do)."""
+        flat = self._paths.flat
+        named = dict(flat.module.named_parameters())
+        with torch.enable_grad():
+            mean = self._paths.loss(flat.module(x), y).mean()
+        gradients = torch.autograd.grad(mean, [named[slot.name] for slot in flat.layout], allow_unused=True)
+        for slot, gradient in zip(flat.layout, gradients, strict=True):
+            if gradient is None:
+                slot.flat(out).zero_()
+            else:
+                slot.logical(out).copy_(gradient)
+        return mean.detach()
