@@ -1,5 +1,6 @@
 """Models: sizes, seeds, fit, and the refusal of what cannot be made private."""
 
+import math
 import sys
 from pathlib import Path
 
@@ -132,6 +133,7 @@ def test_losses_equal_torch_and_their_definitions() -> None:
         assert torch.allclose(slopes, expected)
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
 @pytest.mark.parametrize(
     "module",
     [
@@ -140,12 +142,20 @@ def test_losses_equal_torch_and_their_definitions() -> None:
             nn.ReLU(), nn.MaxPool2d(3, 2), nn.ReLU(), nn.Conv2d(1, 3, 3), nn.MaxPool2d(2), nn.Flatten(), nn.ReLU(), nn.Linear(27, 10)
         ),
         nn.Sequential(nn.Flatten(), nn.ReLU(), nn.Linear(324, 10)),
+        nn.Sequential(
+            nn.Conv2d(1, 4, (3, 2), (2, 1), (1, 0), (1, 2), bias=False), nn.MaxPool2d((2, 3), padding=1), nn.Conv2d(4, 10, (5, 6))
+        ),
+        nn.Sequential(nn.Conv2d(1, 4, 2, padding="same"), nn.ReLU(), nn.Conv2d(4, 4, 3, padding="same", groups=2), nn.MaxPool2d(18)),
+        nn.Sequential(nn.Conv2d(1, 10, 3, padding=1, padding_mode="circular"), nn.MaxPool2d(4, ceil_mode=True), nn.AvgPool2d(5)),
+        nn.Sequential(nn.Conv2d(1, 4, 3, padding="valid"), nn.GroupNorm(2, 4), nn.Conv2d(4, 10, 16)),
     ],
-    ids=["cnn", "pools", "rectified input"],
+    ids=["cnn", "pools", "rectified input", "odd shapes", "groups and same", "circular and ceil", "norm between"],
 )
-def test_evaluation_equals_the_plain_module_and_leaves_the_data_alone(module: nn.Module) -> None:
+def test_evaluation_equals_the_plain_module_and_leaves_the_data_alone(module: nn.Sequential) -> None:
     x, y = torch.randn(601, 1, 18, 18), torch.randint(0, 10, (601,))
     before = x.clone()
+    if isinstance(module[-1], nn.Conv2d | nn.MaxPool2d | nn.AvgPool2d):
+        module = nn.Sequential(*module, nn.Flatten(), nn.Linear(math.prod(module(x[:1]).shape), 10))
     with torch.no_grad():
         scores = module(x)
     seen = Evaluator(Flat(module), cross_entropy, batch=250)(x, y)

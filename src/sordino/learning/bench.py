@@ -37,6 +37,10 @@ class Examples:
     def __len__(self) -> int:
         return len(self.y)
 
+    def take(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        """Copies of the examples with these indices (b,)."""
+        return self.x.index_select(0, chosen), self.y.index_select(0, chosen)
+
 
 def poisson(count: int, rate: float, rng: np.random.Generator) -> Tensor:
     """Indices of a Poisson sample: each of ``count`` independently with probability ``rate``."""

@@ -82,7 +82,7 @@ class PrivateClient:
         first, last, before = start, start, start
         for step in range(1, task.steps + 1):
             chosen = poisson(len(self.examples), self.sampling_rate, batches).to(flat.weights.device)
-            clipped = self.bench.clipped(self.examples.x[chosen], self.examples.y[chosen], clip, total)
+            clipped = self.bench.clipped(*self.examples.take(chosen), clip, total)
             if isinstance(self.mechanism, CountedGaussian):
                 noisy, counted = self.mechanism.release(total, clipped.clipped - len(chosen) / 2, noise)
                 excess += counted

@@ -1,10 +1,10 @@
 """Accuracy and mean loss on a data set, by a forward pass that keeps nothing.
 
-Training unfolds a convolution's patches because the gradient needs them; evaluation does not,
-so it takes torch's own convolution, channels last. Max pooling is a maximum of shifted slices,
-rectifiers work in place. Batches of 250 keep the activations within the cache. On the papers'
-CNN that takes under half the time of the training plan's forward pass, and a fifth of
-channels-first batches of 1000.
+Training wants images channels last, for the patches that its gradients need. Evaluation has no
+gradients, so on a processor its images stay in oneDNN's own blocked layout from the first
+convolution to the last pool: there the papers' CNN takes two thirds of the time of channels-last
+convolutions with pools by shifted slices (100 against 149 ms for 10 000 images; the
+multiplications alone would take 85). Batches of 500 keep the activations within the cache.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from sordino.learning.flat import Flat
 from sordino.learning.loss import Loss
-from sordino.learning.perexample import pool
+from sordino.learning.perexample import conv, pool
 from sordino.learning.perexample.plan import plain_layers
 
 Forward = Callable[[Tensor], Tensor]
@@ -35,9 +35,9 @@ class Evaluation:
 class Evaluator:
     """Evaluates one module with whatever weights it has at the time."""
 
-    def __init__(self, flat: Flat, loss: Loss, *, batch: int = 250) -> None:
+    def __init__(self, flat: Flat, loss: Loss, *, batch: int = 500) -> None:
         layers = plain_layers(flat.module)
-        self._forward: Forward = flat.module if layers is None else _chained(layers)
+        self._forward: Forward = _chained(layers) if layers is not None and _has_blocks(flat.weights) else flat.module
         self._loss, self._batch = loss, batch
 
     def __call__(self, x: Tensor, y: Tensor) -> Evaluation:
@@ -45,40 +45,45 @@ class Evaluator:
         right, total = 0, 0.0
         with torch.inference_mode():
             for start in range(0, len(x), self._batch):
-                labels, part = y[start : start + self._batch], x[start : start + self._batch]
-                if part.ndim == 4:
-                    part = part.contiguous(memory_format=torch.channels_last)
-                scores = self._forward(part)
+                labels = y[start : start + self._batch]
+                scores = self._forward(x[start : start + self._batch])
                 right += int((scores.argmax(1) == labels).sum())
                 total += float(self._loss(scores, labels).sum())
         return Evaluation(right / len(x), total / len(x))
 
 
+def _has_blocks(like: Tensor) -> bool:
+    """Whether there is a blocked layout for tensors of this type and device."""
+    return like.device.type == "cpu" and like.dtype == torch.float32 and bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+
+
 def _chained(layers: list[nn.Module]) -> Forward:
     def forward(x: Tensor) -> Tensor:
-        ours = False  # whether x is a tensor of our own making, which may be overwritten
         for layer in layers:
-            if type(layer) is nn.ReLU and ours:
-                x = F.relu_(x)
-            elif isinstance(layer, nn.MaxPool2d) and type(layer) is nn.MaxPool2d and x.ndim == 4 and pool.supported(layer):
-                x, ours = _pooled(x, layer), True
+            if isinstance(layer, nn.Conv2d) and not x.is_mkldnn and x.ndim == 4 and x.dtype == torch.float32:
+                x = x.contiguous().to_mkldnn()
+            if x.is_mkldnn:
+                step = _blocked(layer, x)
+                x = layer(x.to_dense()) if step is None else step
             else:
                 x = layer(x)
-                ours = isinstance(layer, nn.Conv2d | nn.Linear) or (ours and isinstance(layer, nn.Flatten))
-        return x
+        return x.to_dense() if x.is_mkldnn else x
 
     return forward
 
 
-def _pooled(x: Tensor, layer: nn.MaxPool2d) -> Tensor:
-    """Max pooling (n, channels, H, W), one axis after the other."""
-    for axis, (window, stride) in enumerate(zip(pool.pair(layer.kernel_size), pool.pair(layer.stride), strict=True), 2):
-        count = (x.shape[axis] - window) // stride + 1
-        index: list[slice] = [slice(None)] * 4
-        best: Tensor | None = None
-        for shift in range(window):
-            index[axis] = slice(shift, shift + (count - 1) * stride + 1, stride)
-            part = x[tuple(index)]
-            best = part if best is None else torch.maximum(best, part)
-        x = x if best is None else best
-    return x
+def _blocked(layer: nn.Module, x: Tensor) -> Tensor | None:
+    """``layer`` of an image in the blocked layout, in that layout; None if there is no such move."""
+    kind = type(layer)
+    if kind is nn.ReLU:
+        return torch.relu(x)
+    if isinstance(layer, nn.MaxPool2d) and kind is nn.MaxPool2d:
+        plain = pool.pair(layer.dilation) == (1, 1) and not layer.ceil_mode and not layer.return_indices
+        return F.max_pool2d(x, layer.kernel_size, layer.stride, layer.padding) if plain else None
+    if isinstance(layer, nn.Conv2d) and kind is nn.Conv2d:
+        zeros = conv.padding(layer)
+        if zeros is None or layer.padding_mode != "zeros":
+            return None
+        weight, bias = layer.weight.contiguous().to_mkldnn(), None if layer.bias is None else layer.bias.to_mkldnn()
+        return torch.conv2d(x, weight, bias, layer.stride, zeros, layer.dilation, layer.groups)
+    return None
