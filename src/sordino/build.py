@@ -40,9 +40,12 @@ from sordino.method.fixed import Fixed
 from sordino.plan import Plan, price, step_event
 from sordino.privacy import Budget, Vault
 from sordino.regime.synchronous import Synchronous
+from sordino.runtime.files import make_room_for
 from sordino.runtime.latency import Churn, Latency
 from sordino.runtime.simulate import Moment, Simulation
 from sordino.study import Study
+
+FILES_PER_LEDGER = 3  # SQLite's database, its log and the log's index
 
 Counts = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -186,11 +189,7 @@ def build(study: Study, folder: Path, run: str, payable: Sequence[int] | None = 
     del divided  # the pixels are kept once: each part is let go of when it has become a client's tensors
     clients = _clients(study, parts, bench, place)
     tune()  # not before the data is loaded: what loading needed for a moment goes back to the system
-    vault = (
-        Vault.for_run(folder / "ledger.sqlite", fingerprints)
-        if privacy.ledger == "run"
-        else Vault.for_data(Path(privacy.ledger).expanduser(), fingerprints)
-    )
+    vault = _vault(study, folder, fingerprints)
     promised = privacy.unit != "none" and study.form == "sound" and privacy.epsilon is not None
     budget = Budget(
         epsilon=(privacy.epsilon or math.inf) if promised else math.inf, delta=privacy.delta or 1e-5, accountant=privacy.accountant
@@ -225,6 +224,13 @@ def build(study: Study, folder: Path, run: str, payable: Sequence[int] | None = 
     )
     first = Moment(regime.start(flat.weights.cpu().numpy().copy()))
     return Built(study, counts, classes, priced, simulation, rule, flat, first)
+
+
+def _vault(study: Study, folder: Path, fingerprints: Mapping[str, str]) -> Vault:
+    if study.privacy.ledger == "run":
+        return Vault.for_run(folder / "ledger.sqlite", fingerprints)
+    make_room_for(FILES_PER_LEDGER * len(fingerprints))
+    return Vault.for_data(Path(study.privacy.ledger).expanduser(), fingerprints)
 
 
 def _clients(study: Study, parts: list[datasets.Dataset], bench: Workbench, place: torch.device) -> list[Client]:

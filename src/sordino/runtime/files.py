@@ -6,12 +6,15 @@ import errno
 import json
 import math
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from sordino.errors import SordinoError, StudyError
+
+SPARE_FILES = 128  # for everything that is not a ledger
 
 
 @contextmanager
@@ -38,6 +41,27 @@ def replace_file(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
+
+
+def make_room_for(files: int) -> None:
+    """Let this process hold ``files`` more files open, up to what the system allows any process.
+
+    Raises:
+        StudyError: if the system allows fewer.
+    """
+    if sys.platform == "win32":
+        return  # has no such limit
+    import resource
+
+    wanted = files + SPARE_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and wanted > hard:
+        raise StudyError(
+            f"privacy.ledger: ledgers of every client's data need {wanted} open files, and the system allows {hard}."
+            ' Allow more (ulimit -n), or keep one ledger for the run: privacy.ledger = "run"'
+        )
+    if soft != resource.RLIM_INFINITY and wanted > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def to_json(value: Mapping[str, Any], *, indent: int | None = None) -> str:
