@@ -33,10 +33,7 @@ from sordino.learning.perexample import ClippedSum, MeanGradient
 from sordino.learning.sgd import PlainClient
 from sordino.mechanism import CountedGaussian, Gaussian
 from sordino.message import Vector
-from sordino.method.ali import AliDpfl
-from sordino.method.als import AlsDpfl
-from sordino.method.base import SynchronousMethod, Terms
-from sordino.method.fixed import Fixed
+from sordino.method import Terms
 from sordino.plan import Plan, price, step_event
 from sordino.privacy import Budget, Vault
 from sordino.regime.synchronous import Synchronous
@@ -81,7 +78,6 @@ class Built:
     classes: tuple[str, ...]
     plan: Plan
     simulation: Simulation
-    method: SynchronousMethod[Any]
     flat: Flat
     first: Moment
 
@@ -115,19 +111,6 @@ def _partition(section: studies.Partition) -> datasets.Partition:
             return datasets.Column()
 
 
-def method(study: Study) -> SynchronousMethod[Any]:
-    """The study's method as a rule."""
-    match study.method:
-        case studies.FedAvg(tau=tau):
-            return Fixed(tau=tau, private=False)
-        case studies.DpSgd(tau=tau):
-            return Fixed(tau=tau, private=True)
-        case studies.AliDpfl() as ali:
-            return AliDpfl(gamma=ali.gamma, batch_bound=ali.batch_bound, floor=ali.floor, tau_rule=ali.tau_rule, form=ali.form)
-        case studies.AlsDpfl() as als:
-            return AlsDpfl(phi=als.phi, lambda_=als.lambda_, form=als.form)
-
-
 def device(study: Study) -> torch.device:
     """The device to compute on; "auto" takes a GPU where there is one."""
     name = study.execution.device
@@ -155,7 +138,7 @@ def environment(study: Study) -> dict[str, Any]:
 def model(study: Study, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
     """The study's model, initialised from its seed, checked to be trainable privately."""
     module = models.build(study.model.name, shape, classes, Seeded(study.seed).at("model"))
-    if study.method.name != "fedavg":
+    if study.method.private:
         check_private(module, shape)
     return module
 
@@ -180,7 +163,7 @@ def build(study: Study, folder: Path, run: str, payable: Sequence[int] | None = 
     loss = loss_for(study.model.name)
     bench = Workbench(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))
     priced = price(study, divided.sizes, flat.dim)
-    privacy, rule = study.privacy, method(study)
+    privacy = study.privacy
     units = [f"client:{i}" for i in range(len(divided.parts))]
     fingerprints = {unit: part.fingerprint() for unit, part in zip(units, divided.parts, strict=True)}
     sizes, counts, classes = divided.sizes, divided.counts, divided.test.classes
@@ -197,7 +180,7 @@ def build(study: Study, folder: Path, run: str, payable: Sequence[int] | None = 
     pays = _payable(study, priced, vault, units, budget) if payable is None else tuple(payable)
     terms = _terms(study, sizes, flat.dim, clients, pays)
     regime = Synchronous(
-        method=rule,
+        method=study.method,
         terms=terms,
         budget=pays,
         entropy=entropy,
@@ -223,7 +206,7 @@ def build(study: Study, folder: Path, run: str, payable: Sequence[int] | None = 
         lineage=f"{run}/{surroundings}",
     )
     first = Moment(regime.start(flat.weights.cpu().numpy().copy()))
-    return Built(study, counts, classes, priced, simulation, rule, flat, first)
+    return Built(study, counts, classes, priced, simulation, flat, first)
 
 
 def _vault(study: Study, folder: Path, fingerprints: Mapping[str, str]) -> Vault:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from sordino.errors import StudyError
 from sordino.privacy import Event, PoissonSampled, epsilon_after, most_steps, noise_multiplier
 from sordino.privacy import Gaussian as GaussianEvent
-from sordino.study import DpSgd, FedAvg, Study
+from sordino.study import Study
 
 ACCOUNTANTS = ("pld", "rdp", "rdp-classic")
 
@@ -74,7 +74,7 @@ def planned_steps(study: Study) -> int:
         return study.budget.steps
     share = 1.0 if study.participation.cohort is None else study.participation.cohort / study.data.clients
     taken = min(rounds, math.ceil(rounds * share + 3.0 * math.sqrt(rounds * share * (1.0 - share))))
-    return taken * (method.tau if isinstance(method, (DpSgd, FedAvg)) else 2)
+    return taken * (method.fixed_tau or 2)
 
 
 def calibrate(study: Study) -> Study:
@@ -105,7 +105,7 @@ def price(study: Study, sizes: Sequence[int], dimension: int) -> Plan:
     """The plan of a study over clients of these sizes and a model of this dimension."""
     full = calibrate(study)
     privacy, rounds = full.privacy, full.budget.rounds
-    tau = full.method.tau if isinstance(full.method, (DpSgd, FedAvg)) else None
+    tau = full.method.fixed_tau
     ordered = sorted(sizes)
     batches = (privacy.sampling_rate * ordered[0], privacy.sampling_rate * ordered[len(ordered) // 2], privacy.sampling_rate * ordered[-1])
     if privacy.unit == "none" or privacy.delta is None or privacy.epsilon is None or privacy.noise_multiplier is None:

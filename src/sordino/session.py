@@ -182,7 +182,7 @@ def _play(folder: Path, about: Row, show: Callable[[Row], None], announce: Calla
     study = studies.read(folder / "study.toml")
     built = builder.build(study, folder, about["run"], about["payable"])
     sim = built.simulation
-    saved = checkpoint.read(folder / CHECKPOINTS, built.method.memory)
+    saved = checkpoint.read(folder / CHECKPOINTS, built.study.method.memory)
     moment, length = (built.first, 0) if saved is None else (saved.moment, saved.log_length)
     if (folder / LOG).exists() and (folder / LOG).stat().st_size < length:
         raise ResumeError(f"{folder / LOG}: shorter than at the last checkpoint. Restore it from a copy; nothing was changed")

@@ -11,6 +11,7 @@ reviewer may skip it.
 from __future__ import annotations
 
 import difflib
+import functools
 import math
 import tomllib
 import types
@@ -18,15 +19,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, create_model, model_validator
 
+from sordino import method as methods
 from sordino.errors import StudyError
-
-
-class Section(BaseModel):
-    """A table of the study file: frozen, and closed to unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=True)
+from sordino.method import SynchronousMethod
+from sordino.section import Section
 
 
 def _infinite(value: object) -> object:
@@ -98,56 +96,6 @@ class Model(Section):
     """A model by name, or ``package.module:factory``."""
 
     name: str
-
-
-class Common(Section):
-    """What every synchronous method has.
-
-    ``momentum`` (of the server) and ``average`` (decay of the averaged global models) are
-    post-processing and cost no privacy.
-    """
-
-    learning_rate: float = Field(0.5, gt=0, allow_inf_nan=False)
-    weights: Literal["size", "equal"] = "size"
-    momentum: float = Field(0.0, ge=0, lt=1)
-    average: float = Field(0.0, ge=0, lt=1)
-
-
-class FedAvg(Common):
-    """FedAvg without privacy."""
-
-    name: Literal["fedavg"]
-    tau: int = Field(1, ge=1)
-
-
-class DpSgd(Common):
-    """FedAvg with DP-SGD and a fixed tau."""
-
-    name: Literal["dp-sgd"]
-    tau: int = Field(1, ge=1)
-
-
-class AliDpfl(Common):
-    """ALI-DPFL."""
-
-    name: Literal["ali-dpfl"]
-    form: Literal["sound", "paper"] = "sound"
-    gamma: float = Field(10.0, ge=0, allow_inf_nan=False)
-    batch_bound: Literal["min", "weighted"] = "weighted"
-    floor: Literal["pace", "none"] = "pace"
-    tau_rule: Literal["eq11", "eq9"] = "eq11"
-
-
-class AlsDpfl(Common):
-    """ALS-DPFL."""
-
-    name: Literal["als-dpfl"]
-    form: Literal["sound", "paper"] = "sound"
-    phi: float = Field(4.0, gt=0, allow_inf_nan=False)
-    lambda_: float = Field(0.5, gt=0, lt=1, alias="lambda")
-
-
-Method = Annotated[FedAvg | DpSgd | AliDpfl | AlsDpfl, Field(discriminator="name")]
 
 
 class Privacy(Section):
@@ -237,7 +185,7 @@ class Study(Section):
     seed: int = 0
     data: Data
     model: Model
-    method: Method
+    method: SynchronousMethod
     privacy: Privacy
     budget: Budget
     participation: Participation = Participation()
@@ -246,15 +194,15 @@ class Study(Section):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Study:
-        private = self.method.name != "fedavg"
-        if private and self.privacy.unit == "none":
-            raise ValueError(
-                f"method '{self.method.name}' adds noise, so privacy.unit must be 'sample'; for no privacy use method 'fedavg'"
-            )
-        if not private and self.privacy.unit != "none":
-            raise ValueError("method 'fedavg' adds no noise and promises nothing: set privacy.unit = 'none', or use method 'dp-sgd'")
-        if self.privacy.unit == "client":
-            raise ValueError(f"method '{self.method.name}' protects single examples: privacy.unit must be 'sample'; got 'client'")
+        unit, name = self.privacy.unit, self.method.name
+        if unit not in self.method.about.units:
+            if unit == "none":
+                raise ValueError(f"method '{name}' adds noise, so privacy.unit must be 'sample'; for no privacy use method 'fedavg'")
+            if not self.method.private:
+                raise ValueError(f"method '{name}' adds no noise and promises nothing: set privacy.unit = 'none', or use method 'dp-sgd'")
+            kept = "single examples" if "sample" in self.method.about.units else "whole clients"
+            wanted = " or ".join(f"'{known}'" for known in self.method.about.units)
+            raise ValueError(f"method '{name}' protects {kept}: privacy.unit must be {wanted}; got '{unit}'")
         if self.participation.cohort is not None and self.participation.cohort > self.data.clients:
             raise ValueError(f"participation.cohort is {self.participation.cohort}, but there are {self.data.clients} clients")
         if self.world.dropout > 0 and self.participation.deadline is None:
@@ -273,11 +221,41 @@ def parse(table: Mapping[str, Any], *, source: str) -> Study:
     Raises:
         StudyError: names each place, value and remedy.
     """
+    lines, shape = [], Study
     try:
-        return Study.model_validate(table)
+        shape = _shape(_method(table))
+    except StudyError as error:
+        lines.append(str(error))
+        table = {**table, "method": {"name": "dp-sgd"}}  # the other sections have their mistakes, too
+        shape = _shape(methods.known()["dp-sgd"])
+    try:
+        study = shape.model_validate(table)
     except ValidationError as error:
-        lines = [_explain(problem, table) for problem in error.errors()]
-        raise StudyError("\n".join(f"{source}: {line}" for line in dict.fromkeys(lines))) from None
+        lines += [_explain(problem, table, shape) for problem in error.errors()]
+    if lines:
+        raise StudyError("\n".join(f"{source}: {line}" for line in dict.fromkeys(lines)))
+    return study
+
+
+def _method(table: Mapping[str, Any]) -> type[SynchronousMethod]:
+    """The class that a study's ``[method]`` table is of."""
+    section = table.get("method")
+    if not isinstance(section, Mapping):
+        raise StudyError("method is missing: a table [method] with a name")
+    name, known = section.get("name"), methods.known()
+    if name is None:
+        raise StudyError("method.name is missing: it says which kind this is")
+    if isinstance(name, str) and ":" in name:
+        return methods.imported(name)
+    if name not in known:
+        raise StudyError(f"method.name = {name!r} is not known{_did_you_mean(str(name), known) or '.'} Known: {', '.join(known)}")
+    return known[name]
+
+
+@functools.cache
+def _shape(method: type[SynchronousMethod]) -> type[Study]:
+    """A study whose method is of this class."""
+    return create_model("Study", __base__=Study, __doc__=Study.__doc__, method=(method, ...))
 
 
 def read(path: Path, changes: Sequence[str] = ()) -> Study:
@@ -342,12 +320,12 @@ def _toml(value: Any) -> str:
     return repr(value)
 
 
-def _explain(problem: Mapping[str, Any], table: Mapping[str, Any]) -> str:
+def _explain(problem: Mapping[str, Any], table: Mapping[str, Any], shape: type[Study]) -> str:
     place = [part for part in problem["loc"] if not _is_tag(part)]
     name = ".".join(str(part) for part in place) or "study"
     kind, value = problem["type"], problem.get("input")
     if kind == "extra_forbidden":
-        return f"{name} is not a key of a study{_did_you_mean(str(place[-1]), _keys(problem['loc'][:-1], table))}"
+        return f"{name} is not a key of a study{_did_you_mean(str(place[-1]), _keys(problem['loc'][:-1], shape))}"
     if kind == "missing":
         return f"{name} is missing"
     if kind in ("union_tag_invalid", "literal_error"):
@@ -356,7 +334,7 @@ def _explain(problem: Mapping[str, Any], table: Mapping[str, Any]) -> str:
         given = value
         if kind == "union_tag_invalid":
             name, given = f"{name}.{str(problem['ctx']['discriminator']).strip(chr(39))}", problem["ctx"]["tag"]
-        return f"{name} = {given!r} is not known{_did_you_mean(str(given), words)}. Known: {', '.join(words)}"
+        return f"{name} = {given!r} is not known{_did_you_mean(str(given), words) or '.'} Known: {', '.join(words)}"
     if kind == "union_tag_not_found":
         return f"{name}.{str(problem['ctx']['discriminator']).strip(chr(39))} is missing: it says which kind this is"
     message = problem["msg"].removeprefix("Value error, ")
@@ -364,7 +342,7 @@ def _explain(problem: Mapping[str, Any], table: Mapping[str, Any]) -> str:
     return f"{name}: {message[0].lower()}{message[1:]}{shown}"
 
 
-_TAGS = {"iid", "dirichlet", "shards", "column", "fedavg", "dp-sgd", "ali-dpfl", "als-dpfl"}
+_TAGS = {"iid", "dirichlet", "shards", "column"}
 
 
 def _is_tag(part: object) -> bool:
@@ -376,9 +354,9 @@ def _did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"; did you mean '{close[0]}'?" if close else ""
 
 
-def _keys(location: Sequence[object], table: Mapping[str, Any]) -> list[str]:
+def _keys(location: Sequence[object], shape: type[Study]) -> list[str]:
     """The keys that a section at this place may have."""
-    section: type[Section] = Study
+    section: type[Section] = shape
     for part in location:
         field = section.model_fields.get(str(part))
         options = _sections(field.annotation) if field is not None else [s for s in _all_kinds() if part in _tags_of(s)]
@@ -397,7 +375,7 @@ def _sections(annotation: Any) -> list[type[Section]]:
 
 
 def _all_kinds() -> list[type[Section]]:
-    return [IidPartition, DirichletPartition, ShardsPartition, ColumnPartition, FedAvg, DpSgd, AliDpfl, AlsDpfl]
+    return [IidPartition, DirichletPartition, ShardsPartition, ColumnPartition]
 
 
 def _tags_of(section: type[Section]) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from sordino.entropy import Seeded
 from sordino.message import Update
 from sordino.method.ali import AliDpfl
 from sordino.method.base import Terms
-from sordino.method.fixed import Fixed
+from sordino.method.fixed import DpSgd
 from sordino.regime.effect import Arrived, Closed, Effect, Event, Finish, Joined, Log, Send, Wake, Woke
 from sordino.regime.synchronous import State, Synchronous
 
@@ -31,7 +31,7 @@ def rules(*, tau: int = 2, rounds: int = 5, steps: int | None = None, **options:
         rounds=rounds,
         steps=steps,
     )
-    method = options.pop("method", Fixed(tau=tau, private=True))
+    method = options.pop("method", DpSgd(tau=tau))
     budget = None if steps is None else (steps,) * len(SIZES)
     return Synchronous(method=method, terms=terms, budget=budget, entropy=Seeded(0), **options)
 
@@ -127,7 +127,7 @@ def test_step_is_pure() -> None:
 
 @given(tau=st.integers(1, 9), steps=st.integers(1, 40), rounds=st.integers(1, 12), adaptive=st.booleans())
 def test_budget_is_never_overdrawn_and_the_last_round_is_cut(tau: int, steps: int, rounds: int, adaptive: bool) -> None:
-    method = AliDpfl() if adaptive else Fixed(tau=tau, private=True)
+    method = AliDpfl() if adaptive else DpSgd(tau=tau)
     state, seen = play(rules(method=method, steps=steps, rounds=rounds))
     given_out = [0] * len(SIZES)
     for send in sends(seen):

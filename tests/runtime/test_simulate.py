@@ -17,7 +17,7 @@ from sordino.entropy import Seeded
 from sordino.errors import BudgetExceeded
 from sordino.message import Train, Update
 from sordino.method.base import Terms
-from sordino.method.fixed import Fixed
+from sordino.method.fixed import DpSgd
 from sordino.privacy import Budget, Event, Gaussian, PoissonSampled, Receipt, Vault
 from sordino.regime.synchronous import Synchronous
 from sordino.runtime import checkpoint
@@ -83,7 +83,7 @@ def world(folder: Path, **options: Any) -> Iterator[tuple[Simulation, Moment]]:
         steps=steps,
     )
     regime = Synchronous(
-        method=Fixed(tau=2, private=True),
+        method=DpSgd(tau=2),
         terms=terms,
         budget=(steps,) * N,
         entropy=Seeded(3),

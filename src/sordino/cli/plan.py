@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -165,45 +165,27 @@ def _show(study: Study, priced: Plan, federation: Federation) -> None:
     )
 
 
-CATALOGUE: tuple[dict[str, Any], ...] = (
-    {"name": "fedavg", "regime": "synchronous", "paper": "McMahan et al. 2017", "forms": {"plain": False}, "about": "FedAvg, no privacy"},
-    {
-        "name": "dp-sgd",
-        "regime": "synchronous",
-        "paper": "Abadi et al. 2016, McMahan et al. 2017",
-        "forms": {"sound": True},
-        "about": "FedAvg with DP-SGD at every client and a fixed tau",
-    },
-    {
-        "name": "ali-dpfl",
-        "regime": "synchronous",
-        "paper": "Ling, Fu, Wang, Liu and Chen 2023",
-        "forms": {"sound": True, "paper": False},
-        "about": "tau from the closed-form minimum of the convergence bound",
-    },
-    {
-        "name": "als-dpfl",
-        "regime": "synchronous",
-        "paper": "Ling, Fu and Chen 2023",
-        "forms": {"sound": True, "paper": False},
-        "about": "tau by traversing the convergence bound",
-    },
-)
-
-
 def methods(as_json: AsJson = False) -> None:
     """List every method with its regime, paper and forms, and whether each form is sound."""
+    from sordino.method import known
+
+    listed = {name: kind.about for name, kind in known().items()}
     if as_json:
-        say.machine(CATALOGUE)
+        say.machine(
+            [
+                {"name": name, "regime": about.regime, "paper": about.paper, "forms": dict(about.forms), "about": about.does}
+                for name, about in listed.items()
+            ]
+        )
         return
     rows = [
         [
-            m["name"],
-            m["regime"],
-            ", ".join(f"{form} ({'private' if sound else 'NOT private'})" for form, sound in m["forms"].items()),
-            m["about"],
-            m["paper"],
+            name,
+            about.regime,
+            ", ".join(f"{form} ({'private' if sound else 'NOT private'})" for form, sound in about.forms.items()),
+            about.does,
+            about.paper,
         ]
-        for m in CATALOGUE
+        for name, about in listed.items()
     ]
     say.table("Methods", ["name", "regime", "forms", "what it does", "paper"], rows)

@@ -33,14 +33,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
+from pydantic import Field
 
 from sordino.message import Update
 from sordino.method import estimate
-from sordino.method.base import Choice, Left, Terms, Wants
+from sordino.method.base import About, Choice, Left, SynchronousMethod, Terms, Wants
+from sordino.method.registry import register
 
 MOST = 100  # the authors' upper bound on tau
 
@@ -57,8 +58,8 @@ class Memory(msgspec.Struct, frozen=True):
         return math.sqrt(self.squared_mu) if self.squared_mu is not None and self.squared_mu > 0.0 else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AliDpfl:
+@register
+class AliDpfl(SynchronousMethod):
     """ALI-DPFL, Algorithm 2.
 
     Attributes:
@@ -69,30 +70,25 @@ class AliDpfl:
         form: "sound", or "paper" for the letter, which is not private.
     """
 
-    gamma: float = 10.0
+    about: ClassVar[About] = About(
+        regime="synchronous",
+        paper="Ling, Fu, Wang, Liu and Chen 2023",
+        does="tau from the closed-form minimum of the convergence bound",
+        forms={"sound": True, "paper": False},
+    )
+    memory: ClassVar[type[Memory]] = Memory
+
+    name: Literal["ali-dpfl"] = "ali-dpfl"
+    form: Literal["sound", "paper"] = "sound"
+    gamma: float = Field(10.0, ge=0, allow_inf_nan=False)
     batch_bound: Literal["min", "weighted"] = "weighted"
     floor: Literal["pace", "none"] = "pace"
     tau_rule: Literal["eq11", "eq9"] = "eq11"
-    form: Literal["sound", "paper"] = "sound"
-
-    @property
-    def private(self) -> bool:
-        """Every step is a DP-SGD step."""
-        return True
 
     @property
     def wants(self) -> Wants:
         """Raw constants in the paper's form only."""
         return Wants(raw=self.form == "paper")
-
-    @property
-    def memory(self) -> type[Memory]:
-        """Smoothed mu^2 and tau."""
-        return Memory
-
-    def start(self, terms: Terms) -> Memory:
-        """No estimate yet."""
-        return Memory()
 
     def noise(self, terms: Terms) -> float:
         """n = sigma^2 C^2 d / B^2 (squared units of a gradient)."""

@@ -42,15 +42,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 import numpy as np
+from pydantic import Field
 
 from sordino.message import Update
 from sordino.method import estimate
-from sordino.method.base import Choice, Left, Terms, Wants
+from sordino.method.base import About, Choice, Left, SynchronousMethod, Terms, Wants
+from sordino.method.registry import register
 
 MOST = 100  # tau_m of the paper: min(2 tau*, 100)
 
@@ -74,8 +75,8 @@ class Memory(msgspec.Struct, frozen=True):
         return None if self.squared_xi is None else math.sqrt(max(self.squared_xi, 0.0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlsDpfl:
+@register
+class AlsDpfl(SynchronousMethod):
     """ALS-DPFL, Algorithm 2.
 
     Attributes:
@@ -84,28 +85,23 @@ class AlsDpfl:
         form: "sound", or "paper" for the letter, which is not private.
     """
 
-    phi: float = 4.0
-    lambda_: float = 0.5
-    form: Literal["sound", "paper"] = "sound"
+    about: ClassVar[About] = About(
+        regime="synchronous",
+        paper="Ling, Fu and Chen 2023",
+        does="tau by traversing the convergence bound",
+        forms={"sound": True, "paper": False},
+    )
+    memory: ClassVar[type[Memory]] = Memory
 
-    @property
-    def private(self) -> bool:
-        """Every step is a DP-SGD step."""
-        return True
+    name: Literal["als-dpfl"] = "als-dpfl"
+    form: Literal["sound", "paper"] = "sound"
+    phi: float = Field(4.0, gt=0, allow_inf_nan=False)
+    lambda_: float = Field(0.5, gt=0, lt=1, alias="lambda")
 
     @property
     def wants(self) -> Wants:
         """First noisy gradients; raw constants in the paper's form."""
         return Wants(first=self.form == "sound", raw=self.form == "paper")
-
-    @property
-    def memory(self) -> type[Memory]:
-        """Smoothed estimates and tau."""
-        return Memory
-
-    def start(self, terms: Terms) -> Memory:
-        """No estimate yet."""
-        return Memory()
 
     def gap(self, tau: int, *, beta: float, xi: float, terms: Terms) -> float:
         """h(tau) of Eq. (11): how far local steps drift from a central run (distance)."""

@@ -13,13 +13,15 @@ C the clip, sigma the noise multiplier, d the dimension, R_s rounds, R_c steps.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Literal
 
 import msgspec
+from pydantic import Field
 
 from sordino.message import Update
+from sordino.section import Section
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,43 +98,78 @@ class Wants:
     raw: bool = False
 
 
-S = TypeVar("S", bound=msgspec.Struct)
+class Nothing(msgspec.Struct, frozen=True):
+    """The memory of a method that remembers nothing."""
 
 
-class SynchronousMethod(Protocol[S]):
-    """One published algorithm. Frozen hyper-parameters; its memory is passed in and out."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """What the list of methods says.
+
+    Attributes:
+        regime: "synchronous".
+        paper: whose it is, and when.
+        does: what it does, in a few words.
+        forms: each form's name, and whether what it releases has a finite price.
+        units: the values of ``privacy.unit`` that it can keep.
+    """
+
+    regime: str
+    paper: str
+    does: str
+    forms: Mapping[str, bool]
+    units: tuple[str, ...] = ("sample",)
+
+
+class SynchronousMethod(Section):
+    """One published algorithm, and the ``[method]`` table of a study that runs it.
+
+    A subclass adds its hyper-parameters as fields, and says what it does in ``about``; its memory is
+    passed in and out. :func:`~sordino.method.registry.register` makes it known by its name.
+
+    Attributes:
+        learning_rate: eta, of the local steps.
+        weights: p_i, by the clients' sizes or equal.
+        momentum: of the server, in [0, 1); post-processing, costs no privacy.
+        average: decay of the averaged global models, in [0, 1); post-processing, too.
+    """
+
+    about: ClassVar[About]
+    memory: ClassVar[type[msgspec.Struct]] = Nothing
+
+    name: str
+    learning_rate: float = Field(0.5, gt=0, allow_inf_nan=False)
+    weights: Literal["size", "equal"] = "size"
+    momentum: float = Field(0.0, ge=0, lt=1)
+    average: float = Field(0.0, ge=0, lt=1)
 
     @property
     def private(self) -> bool:
         """Whether clients add noise."""
-        ...
+        return self.about.units != ("none",)
+
+    @property
+    def fixed_tau(self) -> int | None:
+        """tau where it is the same in every round, so that a plan can count steps; None where the method chooses."""
+        return None
 
     @property
     def wants(self) -> Wants:
-        """What clients are asked for."""
-        ...
+        """What clients are asked for besides their weights."""
+        return Wants()
 
-    @property
-    def memory(self) -> type[S]:
-        """The type of its memory, so that a checkpoint can be read back."""
-        ...
-
-    def start(self, terms: Terms) -> S:
+    def start(self, terms: Terms) -> Any:
         """Memory before the first round."""
-        ...
+        return self.memory()
 
-    def choose(self, memory: S, terms: Terms, left: Left) -> Choice:
+    def choose(self, memory: Any, terms: Terms, left: Left) -> Choice:
         """tau for the next round; the regime cuts it to what the budget still pays for."""
-        ...
+        raise NotImplementedError
 
-    def fold(self, memory: S, terms: Terms, answers: Sequence[Update]) -> S:
+    def fold(self, memory: Any, terms: Terms, answers: Sequence[Update]) -> Any:
         """Memory after a round. ``answers`` come in the order of the clients' numbers."""
-        ...
+        return memory
 
-    def observed(self, memory: S) -> dict[str, Any]:
+    def observed(self, memory: Any) -> dict[str, Any]:
         """Named quantities worth a place in the log: estimates, never raw data."""
-        ...
-
-
-class Nothing(msgspec.Struct, frozen=True):
-    """The memory of a method that remembers nothing."""
+        return {}

@@ -7,48 +7,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Literal
 
-from sordino.message import Update
-from sordino.method.base import Choice, Left, Nothing, Terms, Wants
+from pydantic import Field
+
+from sordino.method.base import About, Choice, Left, SynchronousMethod, Terms
+from sordino.method.registry import register
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fixed:
-    """The same tau in every round.
+class _Fixed(SynchronousMethod):
+    """The same tau in every round."""
 
-    Attributes:
-        tau: local steps between two aggregations.
-        private: whether each step is a DP-SGD step.
-    """
-
-    tau: int
-    private: bool
+    tau: int = Field(1, ge=1)
 
     @property
-    def wants(self) -> Wants:
-        """Nothing but weights."""
-        return Wants()
+    def fixed_tau(self) -> int:
+        """tau."""
+        return self.tau
 
-    @property
-    def memory(self) -> type[Nothing]:
-        """No memory."""
-        return Nothing
-
-    def start(self, terms: Terms) -> Nothing:
-        """See :class:`~sordino.method.base.SynchronousMethod`."""
-        return Nothing()
-
-    def choose(self, memory: Nothing, terms: Terms, left: Left) -> Choice:
+    def choose(self, memory: Any, terms: Terms, left: Left) -> Choice:
         """Always tau."""
         return Choice(self.tau)
 
-    def fold(self, memory: Nothing, terms: Terms, answers: Sequence[Update]) -> Nothing:
-        """Remember nothing."""
-        return memory
 
-    def observed(self, memory: Nothing) -> dict[str, Any]:
-        """Nothing to show."""
-        return {}
+@register
+class FedAvg(_Fixed):
+    """FedAvg without privacy."""
+
+    about: ClassVar[About] = About(
+        regime="synchronous", paper="McMahan et al. 2017", does="FedAvg, no privacy", forms={"plain": False}, units=("none",)
+    )
+    name: Literal["fedavg"] = "fedavg"
+
+
+@register
+class DpSgd(_Fixed):
+    """FedAvg with DP-SGD at every client."""
+
+    about: ClassVar[About] = About(
+        regime="synchronous",
+        paper="Abadi et al. 2016, McMahan et al. 2017",
+        does="FedAvg with DP-SGD at every client and a fixed tau",
+        forms={"sound": True},
+    )
+    name: Literal["dp-sgd"] = "dp-sgd"

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -93,7 +92,7 @@ class Synchronous:
         decay: of the average of global models, in [0, 1).
     """
 
-    method: SynchronousMethod[Any]
+    method: SynchronousMethod
     terms: Terms
     budget: tuple[int, ...] | None
     entropy: Entropy

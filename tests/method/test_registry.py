@@ -1,0 +1,75 @@
+"""Methods are known by name; a user's own is one file with one registration, as docs/own-method.md says."""
+
+import re
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import pytest
+
+from sordino import session
+from sordino import study as studies
+from sordino.errors import StudyError
+from sordino.method import About, SynchronousMethod, known, register
+from sordino.template import SYNCHRONOUS
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "own-method.md"
+
+
+def study(tmp_path: Path, *changes: str) -> studies.Study:
+    path = tmp_path / "study.toml"
+    path.write_text(re.sub(r"\[method\]\n(.+\n)+", "[method]\n", SYNCHRONOUS))
+    return studies.read(path, ["data.clients=4", "budget.rounds=6", "budget.steps=12", *changes])
+
+
+def test_the_documented_method_runs_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    (tmp_path / "patient.py").write_text(block)
+    monkeypatch.syspath_prepend(tmp_path)
+    name = "method.name=patient:Patient"
+    taus = []
+
+    def row(values: dict[str, object]) -> None:
+        if values["kind"] == "round":
+            taus.append(values["tau"])
+
+    outcome = session.begin(study(tmp_path, name, "method.most=3"), tmp_path / "run", row, lambda _: None)
+    assert outcome.method == "patient:Patient"
+    assert outcome.epsilon <= 4.0
+    assert taus[0] == 1
+    assert max(int(str(tau)) for tau in taus) <= 3
+    with pytest.raises(StudyError, match=r"method\.most: .*greater than or equal to 1; got 0"):
+        study(tmp_path, name, "method.most=0")
+    with pytest.raises(StudyError, match=r"method\.mots is not a key of a study; did you mean 'most'"):
+        study(tmp_path, name, "method.mots=1")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere:Method", "No module named 'nowhere'.*package.module:Class"),
+        ("sordino.method:Nothing", "has no attribute 'Nothing'"),
+        ("sordino.method:Terms", "is no SynchronousMethod"),
+        ("ali-dpf", r"is not known; did you mean 'ali-dpfl'\? Known: .*dp-sgd"),
+    ],
+)
+def test_a_method_that_is_not_there_is_said_beside_the_other_mistakes(tmp_path: Path, name: str, message: str) -> None:
+    with pytest.raises(StudyError, match=rf"(?s){message}.*data\.clients"):
+        study(tmp_path, f'method.name="{name}"', "data.clients=0")
+
+
+def test_a_method_says_what_it_is_and_no_two_have_one_name() -> None:
+    before = dict(known())
+
+    class Silent(SynchronousMethod):
+        name: Literal["silent"] = "silent"
+
+    class Impostor(SynchronousMethod):
+        about: ClassVar[About] = About(regime="synchronous", paper="", does="", forms={"sound": True})
+        name: Literal["dp-sgd"] = "dp-sgd"
+
+    with pytest.raises(StudyError, match=r"Silent: a method needs a name .* and an about"):
+        register(Silent)
+    with pytest.raises(StudyError, match="the method 'dp-sgd' is DpSgd already"):
+        register(Impostor)
+    assert dict(known()) == before
+    assert register(before["dp-sgd"]) is before["dp-sgd"]  # a module that is imported again is no second method
