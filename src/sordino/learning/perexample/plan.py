@@ -43,12 +43,14 @@ class Plan:
         owners: for each stage, itself if it owns parameters.
         first: index of the first stage with parameters.
         piece: examples per micro-batch.
+        explicit: whether every backward move is written out, so that autograd has nothing to do.
     """
 
     stages: tuple[Stage, ...]
     owners: tuple[Owner | None, ...]
     first: int
     piece: int
+    explicit: bool
 
     def forward(self, x: Tensor) -> Tensor:
         """Scores of a batch."""
@@ -150,7 +152,8 @@ def compiled(flat: Flat, shape: tuple[int, ...]) -> Plan | None:
         return None
     first = next(index for index, owner in enumerate(owners) if owner is not None)
     piece = max(1, int(PIECE_BYTES / (numbers * flat.weights.element_size())))
-    return Plan(tuple(stages), tuple(owners), first, piece)
+    explicit = not any(isinstance(stage, Opaque | NormStage) for stage in stages)
+    return Plan(tuple(stages), tuple(owners), first, piece, explicit)
 
 
 def _materialised(stage: Stage) -> int:

@@ -1,11 +1,13 @@
 r"""The two sums a client asks for: clipped per example, or plain.
 
-Both run under ``no_grad`` over micro-batches; see the package's docstring for the paths.
+Both run over micro-batches, without autograd's records where a path needs none; see the
+package's docstring for the paths.
 """
 
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -23,6 +25,11 @@ def _pieces(path: Fast | None, paths: Paths, n: int) -> list[slice]:
     """Micro-batches of n examples."""
     size = path.piece if isinstance(path, Plan) else paths.slow.piece if path is None else n
     return [slice(start, start + size) for start in range(0, n, size)]
+
+
+def _quickest(path: Fast | None) -> AbstractContextManager[object]:
+    """Inference mode, which spares every view and every write its book-keeping, where nothing is left to autograd."""
+    return torch.inference_mode() if isinstance(path, Plan) and path.explicit else nullcontext()
 
 
 class ClippedSum:
@@ -43,7 +50,8 @@ class ClippedSum:
         with torch.no_grad():
             path = self._paths.find(x, y)
             try:
-                norms, losses = self._sum(path, x, y, clip, out)
+                with _quickest(path):
+                    norms, losses = self._sum(path, x, y, clip, out)
             except Unsuitable:  # this very batch took a way through the module that the first one did not
                 self._paths.distrust(x)
                 norms, losses = self._sum(None, x, y, clip, out)
@@ -112,7 +120,8 @@ class MeanGradient:
         with torch.no_grad():
             path = self._paths.find(x, y)
             try:
-                return self._mean(path, x, y, out)
+                with _quickest(path):
+                    return self._mean(path, x, y, out)
             except Unsuitable:
                 self._paths.distrust(x)
                 return self._mean(None, x, y, out)
