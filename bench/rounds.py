@@ -103,7 +103,7 @@ def by_hand(built: Any, rounds: int, tau: int) -> float:
     return time.process_time() - start
 
 
-def against_opacus(folder: Path, turns: int = 6, rounds: int = 4, tau: int = 5) -> tuple[float, float]:
+def against_opacus(folder: Path, turns: int = 4, rounds: int = 8, tau: int = 5) -> tuple[float, float]:
     """CPU seconds a round of our run and of the loop, taken in turns: the lower quartile of each."""
     ours, peer = [], []
     for turn in range(turns + 1):

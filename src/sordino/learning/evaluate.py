@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from sordino.learning.flat import Flat
 from sordino.learning.loss import Loss
 from sordino.learning.perexample import conv, pool
-from sordino.learning.perexample.plan import plain_layers
+from sordino.learning.perexample.plan import plain_layers, rectified_late
 
 Forward = Callable[[Tensor], Tensor]
 
@@ -59,7 +59,7 @@ def _has_blocks(like: Tensor) -> bool:
 
 def _chained(layers: list[nn.Module]) -> Forward:
     def forward(x: Tensor) -> Tensor:
-        for layer in layers:
+        for layer in rectified_late(layers):
             if isinstance(layer, nn.Conv2d) and not x.is_mkldnn and x.ndim == 4 and x.dtype == torch.float32:
                 x = x.contiguous().to_mkldnn()
             if x.is_mkldnn:
@@ -73,10 +73,10 @@ def _chained(layers: list[nn.Module]) -> Forward:
 
 
 def _blocked(layer: nn.Module, x: Tensor) -> Tensor | None:
-    """``layer`` of an image in the blocked layout, in that layout; None if there is no such move."""
+    """``layer`` of an image in the blocked layout, in that layout; None if there is no such move. ``x`` may be overwritten."""
     kind = type(layer)
     if kind is nn.ReLU:
-        return torch.relu(x)
+        return torch.relu_(x)  # always of a convolution's or pool's output: the first blocked tensor goes into a convolution
     if isinstance(layer, nn.MaxPool2d) and kind is nn.MaxPool2d:
         plain = pool.pair(layer.dilation) == (1, 1) and not layer.ceil_mode and not layer.return_indices
         return F.max_pool2d(x, layer.kernel_size, layer.stride, layer.padding) if plain else None

@@ -135,7 +135,7 @@ def compiled(flat: Flat, shape: tuple[int, ...]) -> Plan | None:
     parameters: list[nn.Parameter] = []
     numbers = 0
     with torch.no_grad():
-        for layer in _rectified_late(layers):
+        for layer in rectified_late(layers):
             stage = _stage(layer, tuple(probe.shape[1:]), flat, bool(stages) and isinstance(stages[-1], LinearStage | ConvStage | Pool))
             if stage is None:
                 return None
@@ -164,7 +164,7 @@ def _materialised(stage: Stage) -> int:
     return stage.kernel.kept((height, width, channels))
 
 
-def _rectified_late(layers: list[nn.Module]) -> list[nn.Module]:
+def rectified_late(layers: list[nn.Module]) -> list[nn.Module]:
     """The same function with every rectifier after the max pool that follows it: it has less to do there.
 
     max and max(., 0) commute, and so do their gradients: where the largest of a window is

@@ -32,12 +32,15 @@ def supported(layer: nn.MaxPool2d) -> bool:
 
 
 class _Axis:
-    """A maximum over windows along one axis of (n, H, W, channels)."""
+    """A maximum over windows along one axis of (n, H, W, channels).
+
+    Forward, ahead_s is 1 where slice s is larger than all before it, else 0. Backward, with g_s
+    what is left for the slices up to s, slice s gets g_s ahead_s and g_{s-1} = g_s - g_s ahead_s.
+    """
 
     def __init__(self, axis: int, window: int, stride: int, space: Workspace) -> None:
         self.axis, self.window, self.stride, self._space = axis, window, stride, space
-        self._partial: list[Tensor] = []
-        self._slices: list[Tensor] = []
+        self._ahead: list[Tensor] = []
         self._shape: tuple[int, ...] = ()
 
     def _slice(self, x: Tensor, shift: int, count: int) -> Tensor:
@@ -45,37 +48,35 @@ class _Axis:
         return x[:, shift : stop : self.stride] if self.axis == 1 else x[:, :, shift : stop : self.stride]
 
     def forward(self, x: Tensor) -> Tensor:
+        self._shape, self._ahead = tuple(x.shape), []
         count = (x.shape[self.axis] - self.window) // self.stride + 1
-        self._shape = tuple(x.shape)
-        self._slices = [self._slice(x, shift, count) for shift in range(self.window)]
-        best = self._slices[0]
-        self._partial = [best]
+        best = self._slice(x, 0, count)
+        shape = tuple(best.shape)
         for shift in range(1, self.window):
-            best = torch.maximum(best, self._slices[shift], out=self._space.take(f"max{self.axis}.{shift}", tuple(best.shape)))
-            self._partial.append(best)
+            part = self._slice(x, shift, count)
+            self._ahead.append(torch.gt(part, best, out=self._space.take(f"ahead{self.axis}.{shift}", shape)))
+            best = torch.maximum(best, part, out=self._space.take(f"max{self.axis}.{shift}", shape))
         return best
 
     def backward(self, g: Tensor) -> Tensor:
         total = self._space.take(f"grad{self.axis}", self._shape)
         count = g.shape[self.axis]
         if self.stride != 1 and (self.window, self._shape[self.axis]) != (self.stride, count * self.stride):
-            total.zero_()  # the first slice does not reach everywhere
+            total.zero_()  # the slices do not reach everywhere, or overlap
         elif self.stride == 1 and self.window > 1:
             total.narrow(self.axis, count, self.window - 1).zero_()
-        won: list[Tensor] = []
+        left = [g]
         for shift in range(self.window - 1, 0, -1):
-            lead = torch.sub(self._slices[shift], self._partial[shift - 1], out=self._space.take(f"won{self.axis}.{shift}", tuple(g.shape)))
-            won.append(torch.ops.aten.threshold_backward.grad_input(g, lead, 0, grad_input=lead))
-            rest = self._slice(total, 0, count) if shift == 1 else self._space.take(f"rest{self.axis}.{shift}", tuple(g.shape))
-            g = torch.sub(g, won[-1], out=rest)
-        if not won:
+            rest = self._slice(total, 0, count) if shift == 1 else self._space.take(f"left{self.axis}.{shift}", tuple(g.shape))
+            left.append(torch.addcmul(left[-1], left[-1], self._ahead[shift - 1], value=-1, out=rest))
+        if self.window == 1:
             self._slice(total, 0, count).copy_(g)
-        for shift, part in enumerate(reversed(won), 1):
+        for shift, (part, ahead) in enumerate(zip(left[-2::-1], self._ahead, strict=True), 1):
             place = self._slice(total, shift, count)
             if self.stride >= self.window:
-                place.copy_(part)  # windows that do not overlap: nobody else writes here
+                torch.mul(part, ahead, out=place)  # windows that do not overlap: nobody else writes here
             else:
-                place.add_(part)
+                place.addcmul_(part, ahead)
         return total
 
 
