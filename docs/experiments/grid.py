@@ -25,6 +25,7 @@ SETTINGS = {
     "classic": (314, ["privacy.sampling_rate=0.015", "privacy.noise_multiplier=1.1", 'privacy.accountant="rdp-classic"']),
     "pld": (716, ["privacy.sampling_rate=0.015", "privacy.noise_multiplier=1.1", 'privacy.accountant="pld"']),
     "planned": (316, ["privacy.sampling_rate=0.06", 'privacy.accountant="pld"', "budget.steps=316"]),
+    "matched": (158, ["privacy.sampling_rate=0.06", 'privacy.accountant="pld"', "budget.steps=158"]),
 }
 METHODS = {
     "ali-dpfl": ['method.name="ali-dpfl"'],
@@ -39,6 +40,7 @@ STUDY = Path(__file__).with_name("table.toml")
 def cell(setting: str, method: str, partition: str, ratio: int, seed: int, extra: list[str], tag: str) -> Path:
     """Run one cell unless it is done; its folder."""
     steps, privacy = SETTINGS[setting]
+    ratio = binding(setting, method, ratio)
     folder = ROOT / f"{setting}-{partition}-r{ratio}-{method}-s{seed}{tag}"
     if folder.exists() and json.loads((folder / "run.json").read_text())["result"] is not None:
         return folder
@@ -55,6 +57,14 @@ def cell(setting: str, method: str, partition: str, ratio: int, seed: int, extra
     if done.returncode:
         raise SystemExit(f"{folder}: {done.stderr}")
     return folder
+
+
+def binding(setting: str, method: str, ratio: int) -> int:
+    """The largest round budget that gives the same run: a fixed tau that spends R_c before its rounds end never meets them."""
+    if not method.startswith("tau="):
+        return ratio
+    steps, tau = SETTINGS[setting][0], int(method.removeprefix("tau="))
+    return next(known for known in sorted({*RATIOS, ratio}) if known == ratio or tau * math.ceil(steps / ratio) >= steps)
 
 
 def planned_sigma() -> str:

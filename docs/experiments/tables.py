@@ -11,6 +11,8 @@ import statistics
 import sys
 from pathlib import Path
 
+from grid import binding
+
 METHODS = ("ali-dpfl", "als-dpfl", "tau=1", "tau=2", "tau=3", "tau=5", "tau=10")
 CELL = re.compile(r"(?P<setting>\w+)-(?P<partition>dir005|iid)-r(?P<ratio>\d)-(?P<method>[\w=-]+?)-s(?P<seed>\d)(?P<tag>-\w+)?$")
 
@@ -37,7 +39,7 @@ def main(root: Path) -> None:
         print("| | " + " | ".join(f"{partition}, R_s = R_c/{ratio}" for partition, ratio in columns) + " |")
         print("|---|" + "---|" * len(columns))
         for method in METHODS:
-            row = [cells.get((setting, tag, *column, method)) for column in columns]
+            row = [cells.get((setting, tag, partition, str(binding(setting, method, int(ratio))), method)) for partition, ratio in columns]
             if any(row):
                 print(f"| {method} | " + " | ".join(shown(cell) for cell in row) + " |")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import platform
@@ -120,10 +121,21 @@ def device(study: Study) -> torch.device:
         raise StudyError(f"execution.device = {name!r}: {str(error).splitlines()[0]}") from error
 
 
+@functools.cache
+def _code() -> str:
+    """Digest of this package's sources: an order of summation that changed is another environment, whatever the version says."""
+    found = hashlib.sha256()
+    root = Path(sordino.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        found.update(f"{path.relative_to(root).as_posix()}\n".encode() + path.read_bytes())
+    return found.hexdigest()[:16]
+
+
 def environment(study: Study) -> dict[str, Any]:
     """What the bits of a result depend on besides the study."""
     return {
         "sordino": sordino.__version__,
+        "code": _code(),
         "python": sys.version.split()[0],
         "torch": torch.__version__,
         "numpy": np.__version__,
