@@ -130,6 +130,20 @@ def test_signal_to_noise_is_that_of_one_step() -> None:
     assert signal_to_noise(answers, TERMS) == pytest.approx(signal / noise, rel=0.35)
 
 
+def test_squares_of_signal_to_noise_average_to_zero_where_there_is_no_signal() -> None:
+    """Cut off at zero they could not; the figure averages them over rounds."""
+    rng, squares = np.random.default_rng(5), []
+    for _ in range(400):
+        energy = TERMS.deviation(0) ** 2 * float(rng.chisquare(TERMS.dimension))
+        seen = Statistics(energy=energy, first=0.0, change=0.0, moved=0.0, slope_first=0.0, slope_last=0.0)
+        ratio = signal_to_noise([Update(client=0, round=1, steps=1, weights=np.zeros(1, np.float32), statistics=seen)], TERMS)
+        assert ratio is not None
+        squares.append(ratio * abs(ratio))
+    spread = (2.0 / TERMS.dimension) ** 0.5  # of one of them: chi-square over its mean
+    assert min(squares) < 0.0 < max(squares)
+    assert abs(np.mean(squares)) < 5 * spread / len(squares) ** 0.5
+
+
 def test_on_a_bowl_the_first_steps_noise_feeds_back() -> None:
     """The known limit: where the trace is not zero, E1 is high by 2 eta d s^2 tr(H)/d per squared distance."""
     rng, s, seen = np.random.default_rng(0), TERMS.deviation(0), []

@@ -26,6 +26,7 @@ Shapes: ``first`` vectors ``(d,)``; everything else scalar.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -90,14 +91,18 @@ def squared_divergence(answers: Sequence[Update], terms: Terms) -> float | None:
 
 
 def signal_to_noise(answers: Sequence[Update], terms: Terms) -> float | None:
-    """||signal|| / ||noise|| of one step's gradient, pooled over clients; None without noise."""
+    """||signal|| / ||noise|| of one step's gradient, pooled over clients; None without noise.
+
+    ||signal||^2 is estimated without bias, so it may come out negative: its root then has a minus
+    sign, and x |x| can still be averaged over rounds.
+    """
     signal, noise = 0.0, 0.0
     for answer in answers:
         if answer.statistics is not None and terms.noise:
             variance = terms.dimension * terms.deviation(answer.client) ** 2
             signal += terms.weights[answer.client] * (answer.statistics.energy - variance)
             noise += terms.weights[answer.client] * variance
-    return (max(signal, 0.0) / noise) ** 0.5 if noise else None
+    return math.copysign(math.sqrt(abs(signal) / noise), signal) if noise else None
 
 
 def clipped_fraction(answers: Sequence[Update], terms: Terms) -> float | None:

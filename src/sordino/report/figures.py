@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST_BUBBLES = 30
+SMOOTH = 10  # rounds that the estimate of signal to noise is averaged over
 MOST_ROWS = 60
 SMALLEST, LARGEST = 2.0, 330.0  # areas of bubbles, in square points
 
@@ -100,9 +101,11 @@ def share_clipped(run: Run) -> str | None:
 
 
 def signal(run: Run) -> str | None:
-    """Estimated signal to noise of the aggregate."""
+    """Estimated signal to noise of a step: squares averaged over the last rounds, since one round says little."""
     xs, ys = points(run.rounds, "round", "snr")
-    return _line(xs, ys, "signal / noise", GREEN, "Signal to noise per round")
+    powers = [y * abs(y) for y in ys]
+    recent = (powers[max(0, i - SMOOTH + 1) : i + 1] for i in range(len(powers)))
+    return _line(xs, [max(sum(part) / len(part), 0.0) ** 0.5 for part in recent], "signal / noise", GREEN, "Signal to noise")
 
 
 def absences(run: Run) -> str | None:

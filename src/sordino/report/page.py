@@ -160,8 +160,9 @@ def pictures(run: Run) -> list[Picture]:
         (
             "Signal to noise",
             figures.signal(run),
-            "Estimated length of the signal in the average update, divided by that of its noise. Much below 1, a round moves the model"
-            " mostly at random, and only the sum over rounds learns. 0 means that no signal was seen above the noise.",
+            "Estimated length of the signal in one client's step, divided by that of its noise; mean of the last"
+            f" {figures.SMOOTH} rounds. Much below 1, a step moves the model mostly at random, and only the sum over clients and rounds"
+            " learns. 0 means that no signal was seen above the noise.",
             "",
         ),
         (
