@@ -17,16 +17,15 @@ METHODS = ("ali-dpfl", "als-dpfl", "tau=1", "tau=2", "tau=3", "tau=5", "tau=10")
 CELL = re.compile(r"(?P<setting>\w+)-(?P<partition>dir005|iid)-r(?P<ratio>\d)-(?P<method>[\w=-]+?)-s(?P<seed>\d)(?P<tag>-\w+)?$")
 
 
-def taus(folder: Path) -> str:
-    """The tau list, shortened."""
+def taus(folder: Path) -> set[int]:
+    """Every tau that was used."""
     rows = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    seen = [row["tau"] for row in rows if row["kind"] == "round"]
-    return ",".join(str(tau) for tau in sorted(set(seen)))
+    return {row["tau"] for row in rows if row["kind"] == "round"}
 
 
 def main(root: Path) -> None:
     """Group cells by seed and print mean and standard deviation of the final test accuracy in per cent."""
-    cells: dict[tuple[str, str, str, str, str], list[tuple[float, float, str]]] = {}
+    cells: dict[tuple[str, str, str, str, str], list[tuple[float, float, set[int]]]] = {}
     for folder in sorted(root.iterdir()):
         found = CELL.match(folder.name)
         result = json.loads((folder / "run.json").read_text())["result"] if found else None
@@ -44,7 +43,7 @@ def main(root: Path) -> None:
                 print(f"| {method} | " + " | ".join(shown(cell) for cell in row) + " |")
 
 
-def shown(cell: list[tuple[float, float, str]] | None) -> str:
+def shown(cell: list[tuple[float, float, set[int]]] | None) -> str:
     """Mean and spread over seeds; how many seeds where not three; epsilon where it was not spent; taus."""
     if not cell:
         return ""
@@ -53,7 +52,8 @@ def shown(cell: list[tuple[float, float, str]] | None) -> str:
     seeds = "" if len(values) == 3 else f" ({len(values)} seeds)"
     epsilon = max(epsilon for _, epsilon, _ in cell)
     spent = "" if epsilon > 1.99 else f", ε {epsilon:.2f}"
-    used = "/".join(sorted({taus for _, _, taus in cell}))
+    known = sorted(set().union(*(used for _, _, used in cell)))
+    used = str(known[0]) if len(known) == 1 else f"{known[0]}{', ' if len(known) == 2 else '–'}{known[-1]}"
     return f"{statistics.mean(values):.1f}{spread}{seeds} (τ {used}{spent})"
 
 
