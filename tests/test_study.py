@@ -50,6 +50,7 @@ def test_strange_names_survive(name: str) -> None:
     [
         ({"privacy": {"epsilom": 2.0}}, r"privacy\.epsilom is not a key of a study; did you mean 'epsilon'\?"),
         ({"method": {"gama": 1.0}}, r"method\.gama is not a key of a study; did you mean 'gamma'\?"),
+        ({"method": {"tau": 3}}, r"method\.tau is not a key of a study\. Known here: .*learning_rate, .*gamma"),
         ({"prvacy": {"x": 1}}, r"prvacy is not a key of a study; did you mean 'privacy'\?"),
         ({"data": {"partition": {"kind": "dirichlet", "bta": 1}}}, r"data\.partition\.bta .*did you mean 'beta'"),
         ({"method": {"name": "ali-dpl"}}, r"method\.name = 'ali-dpl' is not known; did you mean 'ali-dpfl'\?"),

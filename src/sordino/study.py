@@ -325,7 +325,8 @@ def _explain(problem: Mapping[str, Any], table: Mapping[str, Any], shape: type[S
     name = ".".join(str(part) for part in place) or "study"
     kind, value = problem["type"], problem.get("input")
     if kind == "extra_forbidden":
-        return f"{name} is not a key of a study{_did_you_mean(str(place[-1]), _keys(problem['loc'][:-1], shape))}"
+        keys = _keys(problem["loc"][:-1], shape)
+        return f"{name} is not a key of a study{_did_you_mean(str(place[-1]), keys) or '. Known here: ' + ', '.join(keys)}"
     if kind == "missing":
         return f"{name} is missing"
     if kind in ("union_tag_invalid", "literal_error"):
