@@ -17,13 +17,13 @@ import tomllib
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
 
 from pydantic import BeforeValidator, Field, ValidationError, create_model, model_validator
 
 from sordino import method as methods
 from sordino.errors import StudyError
-from sordino.method import SynchronousMethod
+from sordino.method import About, SynchronousMethod
 from sordino.section import Section
 
 
@@ -226,8 +226,8 @@ def parse(table: Mapping[str, Any], *, source: str) -> Study:
         shape = _shape(_method(table))
     except StudyError as error:
         lines.append(str(error))
-        table = {**table, "method": {"name": "dp-sgd"}}  # the other sections have their mistakes, too
-        shape = _shape(methods.known()["dp-sgd"])
+        table = {**table, "method": {"name": "unknown"}}  # the other sections have their mistakes, too
+        shape = _shape(_Unknown)
     try:
         study = shape.model_validate(table)
     except ValidationError as error:
@@ -239,17 +239,27 @@ def parse(table: Mapping[str, Any], *, source: str) -> Study:
 
 def _method(table: Mapping[str, Any]) -> type[SynchronousMethod]:
     """The class that a study's ``[method]`` table is of."""
-    section = table.get("method")
-    if not isinstance(section, Mapping):
+    if "method" not in table:
         raise StudyError("method is missing: a table [method] with a name")
+    section = table["method"]
+    if not isinstance(section, Mapping):
+        raise StudyError(f"method = {section!r} must be a table: write [method] with a name below it")
     name, known = section.get("name"), methods.known()
     if name is None:
         raise StudyError("method.name is missing: it says which kind this is")
-    if isinstance(name, str) and ":" in name:
+    if not isinstance(name, str):
+        raise StudyError(f"method.name must be a string; got {name!r}")
+    if ":" in name:
         return methods.imported(name)
     if name not in known:
-        raise StudyError(f"method.name = {name!r} is not known{_did_you_mean(str(name), known) or '.'} Known: {', '.join(known)}")
+        raise StudyError(f"method.name = {name!r} is not known{_did_you_mean(name, known) or '.'} Known: {', '.join(known)}")
     return known[name]
+
+
+class _Unknown(SynchronousMethod):
+    """Stands in for a method that could not be found, and fits everything."""
+
+    about: ClassVar[About] = About(regime="", paper="", does="", forms={}, units=("sample", "client", "none"))
 
 
 @functools.cache

@@ -162,3 +162,23 @@ def test_evaluation_equals_the_plain_module_and_leaves_the_data_alone(module: nn
     assert torch.equal(x, before)
     assert seen.accuracy == pytest.approx(float((scores.argmax(1) == y).float().mean()), abs=1e-6)
     assert seen.loss == pytest.approx(float(torch.nn.functional.cross_entropy(scores, y)), rel=1e-4)
+
+
+@pytest.mark.parametrize("where", ["weights", "image", "overflow"])
+def test_evaluation_hides_no_number_that_is_not_finite(where: str) -> None:
+    torch.manual_seed(0)
+    conv, second = nn.Conv2d(1, 4, 3), nn.Conv2d(4, 10, 5)
+    module = nn.Sequential(conv, nn.ReLU(), nn.MaxPool2d(2), second, nn.ReLU(), nn.MaxPool2d(3), nn.Flatten(), nn.Linear(10, 10))
+    x, y = torch.randn(30, 1, 18, 18), torch.randint(0, 10, (30,))
+    if where == "image":
+        x[3, 0, 5, 5] = torch.nan
+    else:
+        conv.weight.data[1] = torch.nan if where == "weights" else 1e30
+        second.weight.data[0, 1] = 1e30  # with an overflow before it, infinity minus infinity
+        second.weight.data[0, 1, 0] = -1e30
+    with torch.no_grad():
+        scores = module(x)
+    assert not torch.isfinite(scores).all()
+    seen = Evaluator(Flat(module), cross_entropy)(x, y)
+    assert seen.accuracy == pytest.approx(float((scores.argmax(1) == y).float().mean()), abs=1e-6)
+    assert math.isnan(seen.loss) == math.isnan(float(torch.nn.functional.cross_entropy(scores, y)))

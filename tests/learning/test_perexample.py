@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from sordino.learning import models
 from sordino.learning.flat import Flat
-from sordino.learning.loss import cross_entropy, loss_for
+from sordino.learning.loss import Differentiable, cross_entropy, loss_for
 from sordino.learning.perexample import ClippedSum, MeanGradient
 from sordino.learning.perexample.plan import compiled
 
@@ -106,6 +106,17 @@ class Words(nn.Module):
         return self.head(torch.tanh(self.mix(self.norm(self.table(x)))).mean(1))  # type: ignore[no-any-return]
 
 
+class Summed(nn.Module):
+    """A layer without parameters whose gradient autograd expands instead of copying."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sum(1)
+
+
+class Chain(nn.Sequential):
+    """A sequence that the plan does not know, since a subclass may do anything: hooks take it."""
+
+
 def sequence(*layers: nn.Module) -> Callable[[], nn.Module]:
     """Layers as given, and a linear head of the size that they turn out to need."""
     return lambda: nn.Sequential(*copy.deepcopy(layers), nn.Flatten(), nn.LazyLinear(CLASSES))
@@ -125,6 +136,8 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], bool]] = {
     ),
     "conv, dilation, same": (sequence(nn.Conv2d(2, 5, 3, padding="same", dilation=2), nn.Sigmoid()), (2, 7, 6), True),
     "conv, Gram": (sequence(nn.Conv2d(30, 40, 3), nn.ReLU()), (30, 4, 3), True),
+    "conv, Gram, hooked": (lambda: Chain(nn.Conv2d(30, 40, 3), nn.Flatten(), nn.Linear(80, CLASSES)), (30, 4, 3), False),
+    "summed positions": (sequence(nn.Linear(5, 8), nn.ReLU(), Summed()), (4, 5), True),
     "conv, two of them": (
         sequence(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 3, 2), nn.ReLU()),
         (1, 9, 9),
@@ -241,6 +254,46 @@ def test_without_privacy_examples_may_meet(affine: bool) -> None:
     grads = torch.autograd.grad(F.cross_entropy(flat.module(x), y), list(flat.module.parameters()))
     MeanGradient(flat, cross_entropy)(x, y, out)
     assert torch.allclose(out, torch.cat([g.flatten() for g in grads]), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        lambda: nn.Sequential(nn.Linear(7, 8), nn.ReLU(), Summed(), nn.Linear(8, CLASSES)),
+        lambda: nn.Sequential(nn.Conv2d(32, 16, 3), nn.Flatten(), nn.Linear(16 * 30 * 30, CLASSES)),
+    ],
+    ids=["summed", "patches of one example fill the cache"],
+)
+def test_a_first_batch_of_one_example_is_as_good_as_any(module: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    flat = Flat(module())
+    shape = (4, 7) if isinstance(flat.module[0], nn.Linear) else (32, 32, 32)  # type: ignore[index]
+    x, y, out = torch.randn(N, *shape), torch.randint(0, CLASSES, (N,)), torch.empty(flat.dim)
+    rows, kernel = one_by_one(flat, x, y), ClippedSum(flat, cross_entropy)
+    for part in (slice(0, 1), slice(0, 2), slice(0, 5)):
+        seen = kernel(x[part], y[part], 1e6, out)
+        assert torch.allclose(seen.norms, rows[part].norm(dim=1), rtol=1e-4)
+        assert torch.allclose(out, rows[part].sum(0), atol=1e-4)
+
+
+def test_other_losses_and_dense_labels_go_through_the_plan() -> None:
+    torch.manual_seed(0)
+    flat = Flat(nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, CLASSES, 1)))
+    x, y, out = torch.randn(N, 1, 6, 6), torch.randint(0, CLASSES, (N, 4, 4)), torch.empty(flat.dim)
+    losses, slopes = cross_entropy.slope(scores := flat.module(x).detach(), y)
+    leaf = scores.clone().requires_grad_()
+    assert torch.allclose(losses, F.cross_entropy(leaf, y, reduction="none").detach())
+    (wanted,) = torch.autograd.grad(F.cross_entropy(leaf, y, reduction="sum"), leaf)
+    assert torch.allclose(slopes, wanted, atol=1e-6)
+    own = Differentiable(lambda scores, labels: F.cross_entropy(scores, labels, reduction="none").mean((1, 2)))
+    seen = ClippedSum(flat, own)(x, y, 1e6, out)
+    grads = torch.autograd.grad(own(flat.module(x), y).sum(), list(flat.module.parameters()))
+    assert torch.allclose(out, torch.cat([_stored(g).flatten() for g in grads]), atol=1e-5)
+    assert not seen.norms.is_inference()
+
+
+def _stored(gradient: Tensor) -> Tensor:
+    return gradient.permute(0, 2, 3, 1) if gradient.ndim == 4 else gradient
 
 
 def test_micro_batches_give_the_same_sum() -> None:

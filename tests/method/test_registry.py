@@ -1,6 +1,7 @@
 """Methods are known by name; a user's own is one file with one registration, as docs/own-method.md says."""
 
 import re
+import tomllib
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -49,12 +50,27 @@ def test_the_documented_method_runs_and_resumes(tmp_path: Path, monkeypatch: pyt
         ("nowhere:Method", "No module named 'nowhere'.*package.module:Class"),
         ("sordino.method:Nothing", "has no attribute 'Nothing'"),
         ("sordino.method:Terms", "is no SynchronousMethod"),
+        ("sordino.method:SynchronousMethod", "is no SynchronousMethod with an about"),
+        (":X", "Empty module name"),
+        (".a:X", "relative import"),
         ("ali-dpf", r"is not known; did you mean 'ali-dpfl'\? Known: .*dp-sgd"),
     ],
 )
 def test_a_method_that_is_not_there_is_said_beside_the_other_mistakes(tmp_path: Path, name: str, message: str) -> None:
     with pytest.raises(StudyError, match=rf"(?s){message}.*data\.clients"):
         study(tmp_path, f'method.name="{name}"', "data.clients=0")
+
+
+def test_a_mistaken_method_is_not_mistaken_for_another() -> None:
+    table = tomllib.loads(SYNCHRONOUS)
+    for method, message in (
+        ({"name": "fedavgg"}, r"did you mean 'fedavg'\?"),
+        ({"name": [1]}, r"method\.name must be a string; got \[1\]"),
+        ("dp-sgd", r"method = 'dp-sgd' must be a table"),
+    ):
+        with pytest.raises(StudyError, match=message) as caught:
+            studies.parse({**table, "method": method, "privacy": {"unit": "none", "sampling_rate": 0.1}}, source="s")
+        assert len(str(caught.value).splitlines()) == 1
 
 
 def test_a_method_says_what_it_is_and_no_two_have_one_name() -> None:

@@ -22,6 +22,7 @@ from sordino.learning.perexample import conv, pool
 from sordino.learning.perexample.plan import plain_layers, rectified_late
 
 Forward = Callable[[Tensor], Tensor]
+OVERFLOW = 1e37  # below it no sum of a convolution can have overflowed on the way
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +60,29 @@ def _has_blocks(like: Tensor) -> bool:
 
 def _chained(layers: list[nn.Module]) -> Forward:
     def forward(x: Tensor) -> Tensor:
+        reach = torch.inf
         for layer in rectified_late(layers):
             if isinstance(layer, nn.Conv2d) and not x.is_mkldnn and x.ndim == 4 and x.dtype == torch.float32:
-                x = x.contiguous().to_mkldnn()
+                reach = max(abs(float(bound)) for bound in torch.aminmax(x))
+                if reach < OVERFLOW:
+                    x = x.contiguous().to_mkldnn()
             if x.is_mkldnn:
-                step = _blocked(layer, x)
+                if isinstance(layer, nn.Conv2d):
+                    reach = _grown(layer, reach)
+                # oneDNN's rectifier and pool drop NaN, so where one could arise the layers run as torch has them.
+                step = _blocked(layer, x) if reach < OVERFLOW else None
                 x = layer(x.to_dense()) if step is None else step
             else:
                 x = layer(x)
         return x.to_dense() if x.is_mkldnn else x
 
     return forward
+
+
+def _grown(layer: nn.Conv2d, reach: float) -> float:
+    """A bound on the size of a convolution's outputs, from one on its inputs; NaN where a weight is."""
+    largest = float(layer.weight.abs().sum((1, 2, 3)).max()) * reach
+    return largest if layer.bias is None else largest + float(layer.bias.abs().max())
 
 
 def _blocked(layer: nn.Module, x: Tensor) -> Tensor | None:

@@ -55,8 +55,8 @@ class CrossEntropy:
         """See :class:`Loss`."""
         log_share = torch.log_softmax(scores, 1)
         losses = F.nll_loss(log_share, labels, reduction="none")
-        slopes = log_share.exp_()
-        return losses, slopes.scatter_add_(1, labels.unsqueeze(1), slopes.new_full((len(slopes), 1), -1.0))
+        slopes, index = log_share.exp_(), labels.unsqueeze(1)
+        return losses, slopes.scatter_add_(1, index, torch.full_like(index, -1, dtype=slopes.dtype))
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,10 +52,10 @@ def imported(path: str) -> type[SynchronousMethod]:
     module, _, name = path.partition(":")
     try:
         found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise StudyError(f"method.name = {path!r}: {error}. Write it as package.module:Class, importable from here") from error
-    if not (isinstance(found, type) and issubclass(found, SynchronousMethod)):
-        raise StudyError(f"method.name = {path!r} is no SynchronousMethod; see docs/own-method.md")
+    if not (isinstance(found, type) and issubclass(found, SynchronousMethod) and isinstance(getattr(found, "about", None), About)):
+        raise StudyError(f"method.name = {path!r} is no SynchronousMethod with an about; see docs/own-method.md")
     # Its name in a study is where it is found, so that a saved study finds it again.
     place: Any = Literal[path]
     return create_model(found.__name__, __base__=found, __doc__=found.__doc__, name=(place, path))

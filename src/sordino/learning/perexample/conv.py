@@ -176,7 +176,7 @@ class ConvKernel:
 
     def _write_products(self, factor: Tensor, out: Tensor, beta: float) -> None:
         """The clipped sum after the Gram form: one product of patches and scaled output gradients."""
-        scaled = (self._outputs * factor.view(-1, 1, 1)).view(-1, self._outputs.shape[2])
+        scaled = (self._outputs * factor.view(-1, 1, 1)).reshape(-1, self._outputs.shape[2])
         if self._weight is not None:
             place = self._weight.flat(out).view(scaled.shape[1], -1)
             torch.addmm(place, scaled.t(), self._patches.view(-1, self._patches.shape[2]), beta=beta, out=place)

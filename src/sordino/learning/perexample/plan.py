@@ -43,14 +43,12 @@ class Plan:
         owners: for each stage, itself if it owns parameters.
         first: index of the first stage with parameters.
         piece: examples per micro-batch.
-        explicit: whether every backward move is written out, so that autograd has nothing to do.
     """
 
     stages: tuple[Stage, ...]
     owners: tuple[Owner | None, ...]
     first: int
     piece: int
-    explicit: bool
 
     def forward(self, x: Tensor) -> Tensor:
         """Scores of a batch."""
@@ -66,10 +64,9 @@ class Plan:
         The backward pass runs as the pairs are drawn, so that a kernel finds its gradient still in the cache.
         """
         losses, g = loss.slope(self.forward(x), y)
+        g = (g.permute(0, 2, 3, 1) if g.ndim == 4 else g).contiguous()  # some backward moves write into it
         if scale != 1.0:
             g.mul_(scale)
-        if g.ndim == 4:
-            g = g.permute(0, 2, 3, 1).contiguous()
         return losses, self._backward(g)
 
     def _backward(self, g: Tensor) -> Iterator[tuple[Kernel, Tensor, Tensor]]:
@@ -152,8 +149,7 @@ def compiled(flat: Flat, shape: tuple[int, ...]) -> Plan | None:
         return None
     first = next(index for index, owner in enumerate(owners) if owner is not None)
     piece = max(1, int(PIECE_BYTES / (numbers * flat.weights.element_size())))
-    explicit = not any(isinstance(stage, Opaque | NormStage) for stage in stages)
-    return Plan(tuple(stages), tuple(owners), first, piece, explicit)
+    return Plan(tuple(stages), tuple(owners), first, piece)
 
 
 def _materialised(stage: Stage) -> int:

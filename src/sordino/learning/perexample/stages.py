@@ -126,7 +126,7 @@ def _logical(x: Tensor) -> Tensor:
 
 
 def _physical(x: Tensor) -> Tensor:
-    return x.permute(0, 2, 3, 1).contiguous() if x.ndim == 4 else x
+    return (x.permute(0, 2, 3, 1) if x.ndim == 4 else x).contiguous()  # in memory of its own: an expanded gradient has none
 
 
 class Pool:

@@ -1,13 +1,11 @@
 r"""The two sums a client asks for: clipped per example, or plain.
 
-Both run over micro-batches, without autograd's records where a path needs none; see the
-package's docstring for the paths.
+Both run under ``no_grad`` over micro-batches; see the package's docstring for the paths.
 """
 
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -25,11 +23,6 @@ def _pieces(path: Fast | None, paths: Paths, n: int) -> list[slice]:
     """Micro-batches of n examples."""
     size = path.piece if isinstance(path, Plan) else paths.slow.piece if path is None else n
     return [slice(start, start + size) for start in range(0, n, size)]
-
-
-def _quickest(path: Fast | None) -> AbstractContextManager[object]:
-    """Inference mode, which spares every view and every write its book-keeping, where nothing is left to autograd."""
-    return torch.inference_mode() if isinstance(path, Plan) and path.explicit else nullcontext()
 
 
 class ClippedSum:
@@ -50,8 +43,7 @@ class ClippedSum:
         with torch.no_grad():
             path = self._paths.find(x, y)
             try:
-                with _quickest(path):
-                    norms, losses = self._sum(path, x, y, clip, out)
+                norms, losses = self._sum(path, x, y, clip, out)
             except Unsuitable:  # this very batch took a way through the module that the first one did not
                 self._paths.distrust(x)
                 norms, losses = self._sum(None, x, y, clip, out)
@@ -120,8 +112,7 @@ class MeanGradient:
         with torch.no_grad():
             path = self._paths.find(x, y)
             try:
-                with _quickest(path):
-                    return self._mean(path, x, y, out)
+                return self._mean(path, x, y, out)
             except Unsuitable:
                 self._paths.distrust(x)
                 return self._mean(None, x, y, out)
