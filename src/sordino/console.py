@@ -25,6 +25,8 @@ from decimal import ROUND_CEILING, Decimal
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
+from sordino.report.load import number
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
@@ -74,9 +76,9 @@ def follow(seen: Seen, row: Row, limits: Limits) -> Seen:
     """What is known after one more row; rows of unknown kinds change nothing."""
     match row.get("kind", "round"):
         case "round":
-            accuracy = _number(row.get("accuracy"))
-            tau = _number(row.get("tau"))
-            before = {**row, "round": (_number(row.get("round")) or 1) - 1, "steps": (_number(row.get("steps")) or 0) - (tau or 0)}
+            accuracy = number(row.get("accuracy"))
+            tau = number(row.get("tau"))
+            before = {**row, "round": (number(row.get("round")) or 1) - 1, "steps": (number(row.get("steps")) or 0) - (tau or 0)}
             return replace(
                 seen,
                 row=row,
@@ -102,9 +104,9 @@ def share(row: Row | None, limits: Limits) -> float:
     """How much of the run is behind us, in [0, 1]."""
     if row is None:
         return 0.0
-    parts = [(_number(row.get("round")) or 0.0) / max(limits.rounds, 1)]
+    parts = [(number(row.get("round")) or 0.0) / max(limits.rounds, 1)]
     if limits.steps:
-        parts.append((_number(row.get("steps")) or 0.0) / limits.steps)
+        parts.append((number(row.get("steps")) or 0.0) / limits.steps)
     return min(max(*parts, 0.0), 1.0)
 
 
@@ -135,7 +137,7 @@ def epsilon_of(value: Any, budget: float) -> str:
     >>> epsilon_of(0.5314, 2.0), epsilon_of(0.531, 2.0), epsilon_of("inf", math.inf), epsilon_of(None, 0.0005)
     ('0.532/2.000', '0.531/2.000', 'infinite (no privacy)', '-/0.0005')
     """
-    spent = _number(value)
+    spent = number(value)
     if math.isinf(budget) or (spent is not None and math.isinf(spent)):
         return "infinite (no privacy)"
     digits = f"{budget:.3f}"
@@ -177,7 +179,7 @@ def line(row: Row, *, rounds: int, budget: float, left: float | None) -> str:
         parts.append(f"tau {row['tau']}")
     if row.get("steps") is not None:
         parts.append(f"steps {row['steps']}")
-    if (accuracy := _number(row.get("accuracy"))) is not None:
+    if (accuracy := number(row.get("accuracy"))) is not None:
         parts.append(f"accuracy {accuracy:.3f}")
     parts.append(f"epsilon {epsilon_of(row.get('epsilon'), budget)}")
     if missing := row.get("missing"):
@@ -190,7 +192,7 @@ def line(row: Row, *, rounds: int, budget: float, left: float | None) -> str:
 def facts(seen: Seen, limits: Limits, left: float | None) -> list[tuple[str, str]]:
     """The rows of the panel: (name, text)."""
     row = seen.row or {}
-    spent = _number(row.get("epsilon"))
+    spent = number(row.get("epsilon"))
     private = math.isfinite(limits.epsilon) and not (spent is not None and math.isinf(spent))
     accuracy = "not evaluated yet"
     if seen.accuracy is not None and seen.best is not None:
@@ -199,7 +201,7 @@ def facts(seen: Seen, limits: Limits, left: float | None) -> list[tuple[str, str
     found = [
         ("accuracy", accuracy),
         ("epsilon", (bar(used) + " " if private else "") + epsilon_of(row.get("epsilon"), limits.epsilon)),
-        ("rounds", f"{bar((_number(row.get('round')) or 0.0) / max(limits.rounds, 1))} {row.get('round', 0)}/{limits.rounds}"),
+        ("rounds", f"{bar((number(row.get('round')) or 0.0) / max(limits.rounds, 1))} {row.get('round', 0)}/{limits.rounds}"),
         ("steps", f"{row.get('steps', 0)}" + ("" if limits.steps is None else f"/{limits.steps}")),
         ("tau", f"{seen.taus[-1]}  {sparkline(seen.taus)}" if seen.taus else "-"),
         ("time left", "-" if left is None else duration(left)),
@@ -295,15 +297,3 @@ def display(
     """A display to be entered; rows go to its ``show``. Writes to standard error unless told otherwise."""
     limits = Limits(title=title, rounds=total_rounds, epsilon=budget_epsilon, steps=budget_steps)
     return Display(limits, sys.stderr if stream is None else stream, clock)
-
-
-def _number(value: Any) -> float | None:
-    if value in ("inf", "-inf"):
-        return float(value)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        found = float(value)
-    except OverflowError:  # an integer that no float holds
-        return math.inf if value > 0 else -math.inf
-    return None if math.isnan(found) else found

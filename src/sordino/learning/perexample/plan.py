@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from sordino.learning.flat import Flat
 from sordino.learning.loss import Loss
-from sordino.learning.perexample import conv, pool
+from sordino.learning.perexample import conv, pool, tiled
 from sordino.learning.perexample.kernel import Kernel
 from sordino.learning.perexample.stages import ConvStage, Flatten, LinearStage, NormStage, Opaque, Owner, Pool, Relu, Stage, Tanh
 
@@ -93,30 +93,55 @@ def plain_layers(module: nn.Module) -> list[nn.Module] | None:
     return found if walk(module) else None
 
 
-def _stage(layer: nn.Module, shape: tuple[int, ...], flat: Flat, free: bool) -> Stage | None:
-    """The stage for a layer whose input has this shape (without n), channels last if an image; None if there is none.
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a layer stands.
 
-    ``free`` says that the input may be overwritten.
+    Attributes:
+        shape: of its input, without n; channels last if an image.
+        free: its input may be overwritten.
+        inner: some layer before it has parameters, so the gradient by its input will be asked for.
+        rectified: a rectifier follows.
     """
-    image = len(shape) == 3
+
+    shape: tuple[int, ...]
+    free: bool
+    inner: bool
+    rectified: bool
+
+
+def _stage(layer: nn.Module, flat: Flat, place: _Place) -> Stage | None:
+    """The stage for a layer; None if there is none."""
     kind = type(layer)
     if kind is nn.ReLU:
-        return Relu(flat.weights, free)
+        return Relu(flat.weights, place.free)
     if kind is nn.Tanh:
         return Tanh(flat.weights)
-    if isinstance(layer, nn.Flatten) and kind is nn.Flatten and (layer.start_dim, layer.end_dim) in ((1, -1), (1, len(shape))):
+    if isinstance(layer, nn.Flatten) and kind is nn.Flatten and (layer.start_dim, layer.end_dim) in ((1, -1), (1, len(place.shape))):
         return Flatten()
-    if isinstance(layer, nn.MaxPool2d) and kind is nn.MaxPool2d and image and pool.supported(layer):
-        return Pool(layer, flat.weights)
     if isinstance(layer, nn.Linear) and kind is nn.Linear:
-        return LinearStage(layer, flat) if len(shape) in (1, 2) else None
-    if isinstance(layer, nn.Conv2d) and kind is nn.Conv2d:
-        return ConvStage(layer, flat) if image and conv.supported(layer) else None
-    if isinstance(layer, nn.GroupNorm) and kind is nn.GroupNorm:
-        return NormStage(layer, flat) if image else None
+        return LinearStage(layer, flat) if len(place.shape) in (1, 2) else None
     if isinstance(layer, nn.LayerNorm) and kind is nn.LayerNorm:
-        return NormStage(layer, flat) if not image else None
+        return NormStage(layer, flat) if len(place.shape) != 3 else None
+    if len(place.shape) == 3:
+        found = _image_stage(layer, flat, place, place.shape)
+        if found is not None:
+            return found
     return Opaque(layer) if next(layer.parameters(), None) is None else None
+
+
+def _image_stage(layer: nn.Module, flat: Flat, place: _Place, image: tuple[int, int, int]) -> Stage | None:
+    """The stage for a layer of images (height, width, channels)."""
+    kind, tiles = type(layer), tiled.served(flat.weights)
+    if isinstance(layer, nn.MaxPool2d) and kind is nn.MaxPool2d:
+        if tiles and tiled.pools(layer, image[2]):
+            return tiled.TiledPool(layer, flat.weights, image, place.rectified)
+        return Pool(layer, flat.weights) if pool.supported(layer) else None
+    if isinstance(layer, nn.Conv2d) and kind is nn.Conv2d:
+        if tiles and flat.slot(layer.weight) is not None and tiled.convolves(layer, image, place.inner):
+            return tiled.TiledConv(layer, flat, image, place.inner)
+        return ConvStage(layer, flat) if conv.supported(layer) else None
+    return NormStage(layer, flat) if isinstance(layer, nn.GroupNorm) and kind is nn.GroupNorm else None
 
 
 def compiled(flat: Flat, shape: tuple[int, ...]) -> Plan | None:
@@ -124,6 +149,7 @@ def compiled(flat: Flat, shape: tuple[int, ...]) -> Plan | None:
     layers = plain_layers(flat.module)
     if layers is None:
         return None
+    layers = rectified_late(layers)
     probe = flat.weights.new_zeros((1, *shape))
     if probe.ndim == 4:
         probe = probe.permute(0, 2, 3, 1)
@@ -132,13 +158,22 @@ def compiled(flat: Flat, shape: tuple[int, ...]) -> Plan | None:
     parameters: list[nn.Parameter] = []
     numbers = 0
     with torch.no_grad():
-        for layer in rectified_late(layers):
-            stage = _stage(layer, tuple(probe.shape[1:]), flat, bool(stages) and isinstance(stages[-1], LinearStage | ConvStage | Pool))
+        for layer, following in zip(layers, [*layers[1:], None], strict=True):
+            before = stages[-1] if stages else None
+            if isinstance(before, tiled.TiledPool) and type(layer) is nn.ReLU:
+                continue  # the pool has done it
+            place = _Place(
+                shape=tuple(probe.shape[1:]),
+                free=isinstance(before, LinearStage | ConvStage | Pool | tiled.TiledConv),
+                inner=bool(parameters),
+                rectified=type(following) is nn.ReLU,
+            )
+            stage = _stage(layer, flat, place)
             if stage is None:
                 return None
             stages.append(stage)
             own = list(layer.parameters())
-            owners.append(stage if own and isinstance(stage, LinearStage | ConvStage | NormStage) else None)
+            owners.append(stage if own and isinstance(stage, LinearStage | ConvStage | NormStage | tiled.TiledConv) else None)
             parameters.extend(own)
             try:
                 probe = stage.forward(probe)
@@ -154,6 +189,8 @@ def compiled(flat: Flat, shape: tuple[int, ...]) -> Plan | None:
 
 def _materialised(stage: Stage) -> int:
     """Numbers per example that a stage's kernel keeps besides its output."""
+    if isinstance(stage, tiled.TiledConv):
+        return stage.kept
     if not isinstance(stage, ConvStage):
         return 0
     _, height, width, channels = stage.seen.shape

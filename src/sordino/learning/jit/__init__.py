@@ -1,0 +1,13 @@
+"""Kernels compiled on the machine they run on, for float32 on a processor.
+
+A library's convolution must serve every shape; per-example gradients of many small images
+are a shape it does not serve well (patches are copied, small products are called one by
+one, and at ten examples a step the calls themselves cost as much as the arithmetic). Here
+a convolution is a walk of one *register tile* over the image in place: no patches, no copies.
+
+    tile    the two inner loops, written in the compiler's intermediate language
+    conv    forward, gradient by the input, gradient of every example
+    pool    max pooling, forward and back
+
+Everything here takes and returns NumPy arrays, and knows nothing of modules or privacy.
+"""
