@@ -234,9 +234,8 @@ def _clients(study: Study, parts: list[datasets.Dataset], bench: Workbench, plac
     clients: list[Client] = []
     parts.reverse()
     while parts:
-        x, y = _tensors(parts.pop(), place)
-        i = len(clients)
-        examples, entropy = Examples(x, y), Seeded(study.seed)
+        part, i = parts.pop(), len(clients)
+        examples, entropy = Examples(_placed(part.x, place), torch.from_numpy(part.y).to(place)), Seeded(study.seed)
         if privacy.unit == "none":
             clients.append(PlainClient(index=i, examples=examples, sampling_rate=rate, learning_rate=eta, bench=bench, entropy=entropy))
             continue
@@ -287,10 +286,12 @@ def _terms(study: Study, sizes: tuple[int, ...], dimension: int, clients: list[C
 def _tensors(part: datasets.Dataset | None, place: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     if part is None:
         return torch.empty(0), torch.empty(0, dtype=torch.int64)
-    x = torch.from_numpy(datasets.scaled(part.x)).to(place)
-    if x.ndim == 4:
-        x = x.contiguous(memory_format=torch.channels_last)
-    return x, torch.from_numpy(part.y).to(place)
+    return _placed(datasets.scaled(part.x), place), torch.from_numpy(part.y).to(place)
+
+
+def _placed(x: np.ndarray[Any, Any], place: torch.device) -> torch.Tensor:
+    found = torch.from_numpy(x).to(place)
+    return found.contiguous(memory_format=torch.channels_last) if found.ndim == 4 else found
 
 
 def _evaluate(

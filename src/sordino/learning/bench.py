@@ -29,7 +29,10 @@ class Workbench:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Examples:
-    """One client's data on the device: ``x`` (n, ...) and labels ``y`` (n,)."""
+    """One client's data on the device: ``x`` (n, ...) and labels ``y`` (n,).
+
+    Pixels stay bytes until a batch is taken: a quarter of the memory, and of what a batch has to fetch.
+    """
 
     x: Tensor
     y: Tensor
@@ -38,8 +41,17 @@ class Examples:
         return len(self.y)
 
     def take(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        """Copies of the examples with these indices (b,)."""
-        return self.x.index_select(0, chosen), self.y.index_select(0, chosen)
+        """Copies of the examples with these indices (b,), as model input."""
+        return model_input(self.x.index_select(0, chosen)), self.y.index_select(0, chosen)
+
+
+def model_input(x: Tensor) -> Tensor:
+    """Bytes as pixels in [-1, 1], to the bit as :func:`sordino.data.scaled` has them; everything else as it is.
+
+    >>> model_input(torch.tensor([0, 51, 255], dtype=torch.uint8))
+    tensor([-1.0000, -0.6000,  1.0000])
+    """
+    return x.to(torch.float32).sub_(127.5).div_(127.5) if x.dtype == torch.uint8 else x
 
 
 def poisson(count: int, rate: float, rng: np.random.Generator) -> Tensor:

@@ -41,6 +41,6 @@ class PlainClient:
         for _ in range(task.steps):
             chosen = poisson(len(self.examples), self.sampling_rate, batches).to(flat.weights.device)
             if len(chosen):
-                self.bench.mean(self.examples.x[chosen], self.examples.y[chosen], gradient)
+                self.bench.mean(*self.examples.take(chosen), gradient)
                 flat.weights.sub_(gradient, alpha=self.learning_rate)
         return Update(client=self.index, round=task.round, steps=task.steps, weights=flat.weights.cpu().numpy().copy())
