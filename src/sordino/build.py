@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,7 @@ def environment(study: Study) -> dict[str, Any]:
         "python": sys.version.split()[0],
         "torch": torch.__version__,
         "numpy": np.__version__,
+        "numba": version("numba"),
         "machine": platform.machine(),
         "system": platform.system(),
         "device": str(device(study)),
