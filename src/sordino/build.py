@@ -30,14 +30,17 @@ from sordino.learning.client import Client
 from sordino.learning.dpsgd import PrivateClient
 from sordino.learning.evaluate import Evaluator
 from sordino.learning.flat import Flat
+from sordino.learning.local import LocalClient
 from sordino.learning.loss import loss_for
 from sordino.learning.perexample import ClippedSum, MeanGradient
 from sordino.learning.sgd import PlainClient
 from sordino.mechanism import CountedGaussian, Gaussian
 from sordino.message import Vector
 from sordino.method import Terms
-from sordino.plan import Plan, price, step_event
+from sordino.method.client_level import ClientLevel
+from sordino.plan import Plan, price, schedule, scheduled_steps, shares, step_event
 from sordino.privacy import Budget, Vault
+from sordino.regime.aggregate import PrivateSum
 from sordino.regime.synchronous import Synchronous
 from sordino.runtime.files import make_room_for
 from sordino.runtime.latency import Churn, Latency
@@ -178,8 +181,7 @@ def build(study: Study, folder: Path, run: str, payable: Sequence[int] | None = 
     bench = Workbench(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))
     priced = price(study, divided.sizes, flat.dim)
     privacy = study.privacy
-    units = [f"client:{i}" for i in range(len(divided.parts))]
-    fingerprints = {unit: part.fingerprint() for unit, part in zip(units, divided.parts, strict=True)}
+    units, fingerprints = _units(privacy.unit, [part.fingerprint() for part in divided.parts])
     sizes, counts, classes = divided.sizes, divided.counts, divided.test.classes
     test, validation = _tensors(divided.test, place), _tensors(divided.validation, place)
     parts = list(divided.parts)
@@ -192,11 +194,14 @@ def build(study: Study, folder: Path, run: str, payable: Sequence[int] | None = 
         epsilon=(privacy.epsilon or math.inf) if promised else math.inf, delta=privacy.delta or 1e-5, accountant=privacy.accountant
     )
     pays = _payable(study, priced, vault, units, budget) if payable is None else tuple(payable)
-    terms = _terms(study, sizes, flat.dim, clients, pays)
+    terms = _terms(study, sizes, flat.dim, pays)
+    whole = privacy.unit == "client"
     regime = Synchronous(
         method=study.method,
         terms=terms,
-        budget=pays,
+        budget=None if whole else pays,
+        payable=None if pays is None or not whole else pays[0],
+        aggregator=_aggregator(study, sizes) if whole else None,
         entropy=entropy,
         cohort=study.participation.cohort,
         deadline=study.participation.deadline,
@@ -223,6 +228,43 @@ def build(study: Study, folder: Path, run: str, payable: Sequence[int] | None = 
     return Built(study, counts, classes, priced, simulation, flat, first)
 
 
+def _units(unit: str, fingerprints: list[str]) -> tuple[list[str], dict[str, str]]:
+    """Each client's unit in the ledger, and whose data each unit is.
+
+    Where whole clients are protected, every round charges all of them alike: they share one unit.
+    """
+    if unit == "client":
+        together = hashlib.sha256("".join(fingerprints).encode()).hexdigest()
+        return ["clients"] * len(fingerprints), {"clients": together}
+    units = [f"client:{i}" for i in range(len(fingerprints))]
+    return units, dict(zip(units, fingerprints, strict=True))
+
+
+def _mechanism(study: Study, clients: int) -> Gaussian | CountedGaussian:
+    """Clip and noise of a study, at the multiplier that it begins with."""
+    privacy, method = study.privacy, study.method
+    sigma = privacy.noise_multiplier or 0.0
+    if isinstance(method, ClientLevel) and method.clipping == "adaptive":
+        deviation = method.count_noise or privacy.sampling_rate * clients / 20.0  # Andrew et al. 2021, section 3
+        share = (sigma / (2.0 * deviation)) ** 2
+        if share >= 1.0:
+            raise StudyError(
+                f"method.count_noise = {deviation:g} clients leaves nothing of noise_multiplier = {sigma:g} for the updates;"
+                f" it must be above {sigma / 2.0:g}"
+            )
+        return CountedGaussian(clip=privacy.clip, noise_multiplier=sigma, share=share)
+    return (CountedGaussian if privacy.clipped_fraction else Gaussian)(clip=privacy.clip, noise_multiplier=sigma)
+
+
+def _aggregator(study: Study, sizes: tuple[int, ...]) -> PrivateSum:
+    return PrivateSum(
+        mechanism=_mechanism(study, len(sizes)),
+        shares=tuple(shares(study, sizes)),
+        sampling_rate=study.privacy.sampling_rate,
+        entropy=Seeded(study.seed),
+    )
+
+
 def _vault(study: Study, folder: Path, fingerprints: Mapping[str, str]) -> Vault:
     if study.privacy.ledger == "run":
         return Vault.for_run(folder / "ledger.sqlite", fingerprints)
@@ -234,20 +276,46 @@ def _clients(study: Study, parts: list[datasets.Dataset], bench: Workbench, plac
     """The clients; ``parts`` is emptied on the way."""
     privacy, rate, eta = study.privacy, study.privacy.sampling_rate, study.method.learning_rate
     clients: list[Client] = []
+    mechanism = _mechanism(study, len(parts)) if privacy.unit != "none" else Gaussian(clip=1.0, noise_multiplier=1.0)
     parts.reverse()
     while parts:
         part, i = parts.pop(), len(clients)
         examples, entropy = Examples(_placed(part.x, place), torch.from_numpy(part.y).to(place)), Seeded(study.seed)
+        steps = study.method.optimizer
         if privacy.unit == "none":
-            clients.append(PlainClient(index=i, examples=examples, sampling_rate=rate, learning_rate=eta, bench=bench, entropy=entropy))
-            continue
-        kind = CountedGaussian if privacy.clipped_fraction else Gaussian
-        mechanism = kind(clip=privacy.clip, noise_multiplier=privacy.noise_multiplier or 0.0)
-        clients.append(
-            PrivateClient(
-                index=i, examples=examples, mechanism=mechanism, sampling_rate=rate, learning_rate=eta, bench=bench, entropy=entropy
+            clients.append(
+                PlainClient(
+                    index=i, examples=examples, sampling_rate=rate, learning_rate=eta, optimizer=steps, bench=bench, entropy=entropy
+                )
             )
-        )
+        elif isinstance(study.method, ClientLevel):
+            clients.append(
+                LocalClient(
+                    index=i,
+                    examples=examples,
+                    mechanism=mechanism,
+                    sampling_rate=rate,
+                    learning_rate=eta,
+                    batch=study.method.batch,
+                    proximal=study.method.proximal,
+                    optimizer=steps,
+                    bench=bench,
+                    entropy=entropy,
+                )
+            )
+        else:
+            clients.append(
+                PrivateClient(
+                    index=i,
+                    examples=examples,
+                    mechanism=mechanism,
+                    sampling_rate=rate,
+                    learning_rate=eta,
+                    optimizer=steps,
+                    bench=bench,
+                    entropy=entropy,
+                )
+            )
     return clients
 
 
@@ -258,19 +326,21 @@ def _payable(study: Study, priced: Plan, vault: Vault, units: list[str], budget:
     """
     if priced.steps is None or study.privacy.noise_multiplier is None:
         return None
-    event = step_event(study.privacy.sampling_rate, study.privacy.noise_multiplier)
+    whole = study.privacy.unit == "client"
     if study.form == "paper" or study.privacy.ledger == "run":
-        return (priced.steps,) * len(units)
-    left = [budget.remaining_steps(event, vault.spent(unit)) for unit in units]
+        return (priced.steps,) * (1 if whole else len(units))
+    spent = [vault.spent(unit) for unit in dict.fromkeys(units)]
+    if len(schedule(study)) > 1:
+        return tuple(scheduled_steps(study, budget.accountant, before) for before in spent)
+    event = step_event(study.privacy.sampling_rate, study.privacy.noise_multiplier)
+    left = [budget.remaining_steps(event, before) for before in spent]
     return tuple(priced.steps if steps is None else steps for steps in left)
 
 
-def _terms(study: Study, sizes: tuple[int, ...], dimension: int, clients: list[Client], payable: tuple[int, ...] | None) -> Terms:
+def _terms(study: Study, sizes: tuple[int, ...], dimension: int, payable: tuple[int, ...] | None) -> Terms:
     total = sum(sizes)
-    first = clients[0]
-    noise = 0.0
-    if isinstance(first, PrivateClient):
-        noise = first.mechanism.vector_multiplier if isinstance(first.mechanism, CountedGaussian) else first.mechanism.noise_multiplier
+    sigma = study.privacy.noise_multiplier or 0.0 if study.privacy.unit != "none" else 0.0
+    noise = _mechanism(study, len(sizes)).vector_multiplier if sigma else 0.0
     equal = study.method.weights == "equal"
     return Terms(
         dimension=dimension,
@@ -281,7 +351,8 @@ def _terms(study: Study, sizes: tuple[int, ...], dimension: int, clients: list[C
         clip=study.privacy.clip if noise else math.inf,
         noise=noise,
         rounds=study.budget.rounds,
-        steps=None if payable is None else min(payable),
+        steps=None if payable is None or study.privacy.unit == "client" else min(payable),
+        sigma=sigma,
     )
 
 

@@ -31,6 +31,8 @@ class Train(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, e
         wants_first: send the first noisy gradient along (it is released anyway).
         probe: in a paper's literal form only: the client's own last model (d,), against
             which it is to measure *raw* constants. Booked as not private.
+        clip: C of this round, where a public schedule or earlier releases set it; None keeps the client's own.
+        noise_multiplier: sigma of this round, likewise.
     """
 
     round: int
@@ -38,6 +40,8 @@ class Train(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, e
     weights: Vector
     wants_first: bool = False
     probe: Vector | None = None
+    clip: float | None = None
+    noise_multiplier: float | None = None
 
     def __eq__(self, other: object) -> bool:
         return _same(self, other)
@@ -97,7 +101,29 @@ class Update(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, 
         return _same(self, other)
 
 
-Message = Train | Update
+class Contribution(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, eq=False):
+    """Client to *aggregator*: what it adds to a sum that only leaves the aggregator with noise on it. Raw, but bounded.
+
+    It is no release: no method sees it, nothing logs or keeps it. On a network it travels under secure
+    aggregation, or to an aggregator that is trusted with it.
+
+    Attributes:
+        delta: w_i - w (d,), clipped.
+        inside: whether its norm was within the clip; a bit that adaptive clipping sums up.
+    """
+
+    client: int
+    round: int
+    steps: int
+    delta: Vector
+    inside: bool
+
+    def __eq__(self, other: object) -> bool:
+        return _same(self, other)
+
+
+Message = Train | Update | Contribution
+Answer = Update | Contribution
 
 
 def _same(left: msgspec.Struct, right: object) -> bool:
@@ -144,9 +170,12 @@ def decode(data: bytes, *, dimension: int) -> Message:
 
 
 def _vectors(message: Message) -> list[tuple[str, Vector]]:
-    named: list[tuple[str, Vector | None]] = [("weights", message.weights)]
-    if isinstance(message, Train):
-        named.append(("probe", message.probe))
-    else:
-        named += [("first", message.first), ("raw.gradient", message.raw.gradient if message.raw else None)]
+    named: list[tuple[str, Vector | None]]
+    match message:
+        case Train():
+            named = [("weights", message.weights), ("probe", message.probe)]
+        case Update(raw=raw):
+            named = [("weights", message.weights), ("first", message.first), ("raw.gradient", raw.gradient if raw else None)]
+        case Contribution():
+            named = [("delta", message.delta)]
     return [(name, vector) for name, vector in named if vector is not None]

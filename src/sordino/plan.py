@@ -11,12 +11,14 @@ sigma C sqrt(d) / B_i, so one client's step has a ratio of at most B_i / (sigma 
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sordino.errors import StudyError
-from sordino.privacy import Event, PoissonSampled, epsilon_after, most_steps, noise_multiplier
+from sordino.privacy import Event, PoissonSampled, accountant, epsilon_after, most_steps, noise_multiplier
 from sordino.privacy import Gaussian as GaussianEvent
 from sordino.study import Study
 
@@ -29,14 +31,14 @@ class Plan:
 
     Attributes:
         noise_multiplier: sigma; 0 without privacy.
-        steps: R_c under the study's accountant; None without a limit.
+        steps: R_c under the study's accountant, in local steps, or in rounds where whole clients are protected; None without a limit.
         most: R_c under every accountant.
         rounds: R_s; None for a plan without a study.
-        used: local steps that a client will take if tau keeps to the pace.
+        used: how many of them a client will use if tau keeps to the pace.
         epsilon: after ``used`` steps.
         curve: epsilon after each round at that pace.
         ends: "rounds" or "privacy": which budget ends the run.
-        batches: expected batch of the smallest, median and largest client.
+        batches: expected batch of the smallest, median and largest client; of the cohort (three times) where clients are protected.
         signal_to_noise: upper bound for one step of the median client.
         relative_noise: sigma / (q n), n all examples: noise of an averaged step in units of C / sqrt(d), times the clients.
         calibrated: whether sigma was calibrated here.
@@ -63,13 +65,27 @@ def step_event(sampling_rate: float, sigma: float) -> Event:
     return PoissonSampled(sampling_rate=sampling_rate, event=GaussianEvent(noise_multiplier=sigma))
 
 
-def planned_steps(study: Study) -> int:
-    """Local steps of one client that noise is calibrated for.
+def charged_per_round(study: Study) -> int | None:
+    """How often a round's event is booked: tau times, once where whole clients are protected; None where the method chooses."""
+    return 1 if study.privacy.unit == "client" else study.method.fixed_tau
+
+
+def schedule(study: Study) -> list[tuple[float, int]]:
+    """Factors on sigma and the rounds at each, in order: one for most methods."""
+    rounds = study.budget.rounds
+    factors = [study.method.scale(number / rounds)[1] for number in range(rounds)]
+    return [(factor, len(list(run))) for factor, run in itertools.groupby(factors)]
+
+
+def planned_steps(study: Study) -> int | list[tuple[float, int]]:
+    """What noise is calibrated for: steps of one client, on a schedule if there is one.
 
     With a cohort smaller than the federation a client takes part in a random number of rounds:
     three standard deviations more than its share are paid for.
     """
-    rounds, method = study.budget.rounds, study.method
+    rounds, method, parts = study.budget.rounds, study.method, schedule(study)
+    if len(parts) > 1 or study.privacy.unit == "client":
+        return [(factor, count * (charged_per_round(study) or 1)) for factor, count in parts]
     if study.budget.steps is not None:
         return study.budget.steps
     share = 1.0 if study.participation.cohort is None else study.participation.cohort / study.data.clients
@@ -106,19 +122,19 @@ def price(study: Study, sizes: Sequence[int], dimension: int) -> Plan:
     full = calibrate(study)
     privacy, rounds = full.privacy, full.budget.rounds
     tau = full.method.fixed_tau
-    ordered = sorted(sizes)
-    batches = (privacy.sampling_rate * ordered[0], privacy.sampling_rate * ordered[len(ordered) // 2], privacy.sampling_rate * ordered[-1])
+    batches = _batches(full, sizes)
     if privacy.unit == "none" or privacy.delta is None or privacy.epsilon is None or privacy.noise_multiplier is None:
         used = None if tau is None else tau * rounds
         return Plan(0.0, None, {}, rounds, used, math.inf, (math.inf,) * rounds, "rounds", batches, None, None, False, ())
-    sigma, delta = privacy.noise_multiplier, privacy.delta
-    event = step_event(privacy.sampling_rate, sigma)
-    most = limits(event, privacy.epsilon, delta)
+    sigma = privacy.noise_multiplier
+    if len(schedule(full)) > 1:
+        most: dict[str, int | None] = {name: scheduled_steps(full, name) for name in ACCOUNTANTS}
+    else:
+        most = limits(step_event(privacy.sampling_rate, sigma), privacy.epsilon, privacy.delta)
     steps = most[privacy.accountant]
-    pace = tau if tau is not None else 1 if steps is None or rounds >= steps else math.ceil(steps / rounds)
+    pace = charged_per_round(full) or (1 if steps is None or rounds >= steps else math.ceil(steps / rounds))
     used = pace * rounds if steps is None else min(pace * rounds, steps)
-    after = [min(pace * k, used) for k in range(1, math.ceil(used / pace) + 1)]
-    curve = epsilon_after(event, after, delta=delta, accountant=privacy.accountant)
+    curve = _curve(full, pace, used)
     return Plan(
         noise_multiplier=sigma,
         steps=steps,
@@ -130,18 +146,70 @@ def price(study: Study, sizes: Sequence[int], dimension: int) -> Plan:
         ends="privacy" if steps is not None and pace * rounds > steps else "rounds",
         batches=batches,
         signal_to_noise=batches[1] / (sigma * math.sqrt(dimension)),
-        relative_noise=sigma / (privacy.sampling_rate * sum(sizes)),
+        relative_noise=sigma / (privacy.sampling_rate * (len(sizes) if privacy.unit == "client" else sum(sizes))),
         calibrated=study.privacy.noise_multiplier is None,
-        warnings=tuple(warnings(full, sizes, steps)),
+        warnings=tuple(warnings(full, sizes, steps, dimension)),
     )
 
 
-def warnings(study: Study, sizes: Sequence[int], steps: int | None) -> list[str]:
+def _batches(study: Study, sizes: Sequence[int]) -> tuple[float, float, float]:
+    """Expected batch of the smallest, median and largest client; of clients in a cohort, where clients are protected."""
+    rate = study.privacy.sampling_rate
+    if study.privacy.unit == "client":
+        return (rate * sum(shares(study, sizes)),) * 3
+    ordered = sorted(sizes)
+    return rate * ordered[0], rate * ordered[len(ordered) // 2], rate * ordered[-1]
+
+
+def shares(study: Study, sizes: Sequence[int]) -> list[float]:
+    """w_i in (0, 1] of every client in a sum of clients' updates."""
+    return [1.0] * len(sizes) if study.method.weights == "equal" else [size / max(sizes) for size in sizes]
+
+
+def spending(study: Study, charges: int) -> list[tuple[Event, int]]:
+    """What the first ``charges`` charges of a calibrated study come to, along its schedule."""
+    privacy, each = study.privacy, charged_per_round(study) or 1
+    found: list[tuple[Event, int]] = []
+    for factor, rounds in schedule(study):
+        count = min(rounds * each, charges)
+        charges -= count
+        found.append((step_event(privacy.sampling_rate, (privacy.noise_multiplier or 0.0) * factor), count))
+    return [(event, count) for event, count in found if count]
+
+
+def scheduled_steps(study: Study, name: str, spent: Sequence[tuple[Event, int]] = ()) -> int:
+    """The most charges of a scheduled study, in whole rounds of it, within its budget after ``spent``."""
+    privacy, each, chosen = study.privacy, charged_per_round(study) or 1, accountant(name)
+    assert privacy.epsilon is not None
+    assert privacy.delta is not None
+    delta = privacy.delta
+
+    def price(rounds: int) -> float:
+        return chosen.epsilon([*spent, *spending(study, rounds * each)], delta)
+
+    return each * max(bisect.bisect_right(range(study.budget.rounds + 1), privacy.epsilon, key=price) - 1, 0)
+
+
+def _curve(study: Study, pace: int, used: int) -> tuple[float, ...]:
+    """epsilon after each round, ``pace`` charges a round, until ``used``; the last by the fine bound."""
+    privacy = study.privacy
+    assert privacy.delta is not None
+    after = [min(pace * k, used) for k in range(1, math.ceil(used / pace) + 1)] or [0]
+    if len(schedule(study)) == 1:
+        event = step_event(privacy.sampling_rate, privacy.noise_multiplier or 0.0)
+        return epsilon_after(event, after, delta=privacy.delta, accountant=privacy.accountant)
+    chosen = accountant(privacy.accountant)
+    return tuple(chosen.epsilon(spending(study, count), privacy.delta, quick=count != used) for count in after)
+
+
+def warnings(study: Study, sizes: Sequence[int], steps: int | None, dimension: int) -> list[str]:
     """What is allowed but should be looked at."""
     found = []
     privacy, smallest = study.privacy, min(sizes)
     if privacy.unit == "none":
         return ["this run promises no privacy: epsilon is infinite"]
+    if privacy.unit == "client":
+        return _of_clients(study, sizes, steps, dimension)
     if privacy.delta is not None and privacy.delta >= 1.0 / smallest:
         found.append(
             f"privacy.delta = {privacy.delta:g} is not below 1/{smallest}, one over the smallest client's examples:"
@@ -155,6 +223,26 @@ def warnings(study: Study, sizes: Sequence[int], steps: int | None) -> list[str]
         )
     if study.form == "paper":
         found.append("form = 'paper' sends raw constants: the run is NOT private, and is booked at epsilon = infinity")
+    return found
+
+
+def _of_clients(study: Study, sizes: Sequence[int], steps: int | None, dimension: int) -> list[str]:
+    privacy, found = study.privacy, []
+    if privacy.delta is not None and privacy.delta >= 1.0 / len(sizes):
+        found.append(
+            f"privacy.delta = {privacy.delta:g} is not below 1/{len(sizes)}, one over the clients:"
+            f" it would allow giving one client away. Choose less than {1.0 / len(sizes):.1g}"
+        )
+    if steps == 0:
+        found.append("the privacy budget does not pay for a single round: raise epsilon or noise_multiplier")
+    cohort = privacy.sampling_rate * sum(shares(study, sizes))
+    noise = (privacy.noise_multiplier or 0.0) * math.sqrt(dimension) / cohort
+    if noise > 1.0:
+        found.append(
+            f"more noise than signal: the mean of {cohort:.3g} updates of length at most S carries noise of length"
+            f" z sqrt(d) / {cohort:.3g} = {noise:.3g} S (z = {privacy.noise_multiplier:g}, d = {dimension});"
+            " more clients a round (privacy.sampling_rate, data.clients) or a smaller model would help"
+        )
     return found
 
 
@@ -188,6 +276,10 @@ def advise(
         StudyError: for a study that promises nothing, where there is nothing to weigh.
     """
     privacy = study.privacy
+    if privacy.unit == "client" or len(schedule(study)) > 1:
+        raise StudyError(
+            "--advise weighs the sampling rate and tau of single examples at one noise; this study protects clients or has a schedule"
+        )
     if privacy.epsilon is None or privacy.delta is None or math.isinf(privacy.epsilon):
         raise StudyError("--advise weighs noise at a finite privacy.epsilon; this study has none")
     total = sum(sizes)

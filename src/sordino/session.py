@@ -37,6 +37,7 @@ from sordino.errors import BudgetExceeded, ResumeError, StudyError
 from sordino.learning.flat import Flat
 from sordino.message import Vector
 from sordino.plan import calibrate
+from sordino.regime.synchronous import Synchronous
 from sordino.runtime import checkpoint
 from sordino.runtime.files import replace_file, said_clearly, to_json
 from sordino.runtime.recorder import CHECKPOINTS, LOG, Recorder
@@ -53,6 +54,16 @@ ASSUMPTIONS = (
     "Choosing clip, learning rate or anything else by looking at results on the same private data is not accounted for.",
     "The test set is public and used for reporting only.",
 )
+OF_CLIENTS = (
+    "The aggregator is trusted with single bounded updates, or sees only their sum (secure aggregation); all else sees the noisy sum.",
+    "Which clients a cohort holds stays secret; amplification by sampling rests on it.",
+    "The number of clients and their weights are public and fixed: they make the divisor of every sum.",
+)
+WORDS = {
+    "sample": ("any client sends", "training example is added to or removed from that client's data"),
+    "client": ("the aggregator publishes", "client with all its data is added to or removed from the federation"),
+}
+ADJACENCY = {"sample": "add or remove one example", "client": "add or remove one client with all its data", "none": "none"}
 VALIDATION = "The validation examples set aside from the training data are treated as public."
 PAPER = "The paper's literal form was asked for; it sends quantities computed from raw data without noise."
 
@@ -124,7 +135,7 @@ def describe(built: builder.Built, run: str) -> Row:
     """What stands in ``run.json``."""
     study, plan, sim = built.study, built.plan, built.simulation
     privacy = study.privacy
-    assumptions = list(ASSUMPTIONS)
+    assumptions = [*OF_CLIENTS, *ASSUMPTIONS[2:]] if privacy.unit == "client" else list(ASSUMPTIONS)
     if study.data.validation or study.data.client_validation:
         assumptions.append(VALIDATION)
     return {
@@ -141,7 +152,7 @@ def describe(built: builder.Built, run: str) -> Row:
             for i, (unit, counts) in enumerate(zip(sim.units, built.counts, strict=True))
         ],
         "unit": privacy.unit,
-        "adjacency": "add or remove one example" if privacy.unit == "sample" else "none",
+        "adjacency": ADJACENCY[privacy.unit],
         "epsilon_budget": math.inf if privacy.epsilon is None else privacy.epsilon,
         "delta": privacy.delta,
         "accountant": privacy.accountant,
@@ -152,7 +163,7 @@ def describe(built: builder.Built, run: str) -> Row:
         "learning_rate": study.method.learning_rate,
         "R_c": plan.steps,
         "R_s": study.budget.rounds,
-        "payable": None if sim.regime.budget is None else list(sim.regime.budget),
+        "payable": _payable(sim.regime),
         "guarantee": guarantee(study, None),
         "assumptions": assumptions,
         "warnings": list(plan.warnings),
@@ -169,11 +180,11 @@ def guarantee(study: Study, epsilon: float | None) -> str:
         return f"No privacy guarantee: epsilon is infinite. {PAPER}"
     value = privacy.epsilon if epsilon is None else epsilon
     shown = "inf" if value is None or math.isinf(value) else f"{math.ceil(value * 1e5) / 1e5:.12g}"  # rounded up, never down
-    verb = "will differ" if epsilon is None else "differs"
-    at_most = "at most " if epsilon is None else ""
+    what, change = WORDS[privacy.unit]
+    verb = "will differ by at most" if epsilon is None else "differs by"
     return (
-        f"What any client sends {verb} by {at_most}(epsilon = {shown}, delta = {privacy.delta:g}) in the sense of differential privacy"
-        f" when one training example is added to or removed from that client's data, by the {privacy.accountant} accountant,"
+        f"What {what} {verb} (epsilon = {shown}, delta = {privacy.delta:g}) in the sense of differential privacy"
+        f" when one {change}, by the {privacy.accountant} accountant,"
         " whatever else an observer knows and with all other clients against it."
     )
 
@@ -206,7 +217,7 @@ def _finish(folder: Path, about: Row, built: builder.Built, moment: Moment, seco
     """Write the model and the result."""
     sim, study = built.simulation, built.study
     replace_file(folder / "model.safetensors", save(_named(built.flat, moment.state.average), metadata={"model": study.model.name}))
-    epsilon = max(sim.vault.epsilon(unit, sim.budget.delta, sim.budget.accountant) for unit in sim.units)
+    epsilon = max(sim.vault.epsilon(unit, sim.budget.delta, sim.budget.accountant) for unit in dict.fromkeys(sim.units))
     if study.privacy.unit == "none":
         epsilon = math.inf
     outcome = Outcome(
@@ -279,11 +290,19 @@ def _free(out: Path | None, name: str) -> Path:
     return folder
 
 
+def _payable(regime: Synchronous) -> list[int] | None:
+    """Steps that each client can pay for, or rounds that all of them can, or no limit."""
+    if regime.payable is not None:
+        return [regime.payable]
+    return None if regime.budget is None else list(regime.budget)
+
+
 def _refuse_hopeless(built: builder.Built) -> None:
-    payable = built.simulation.regime.budget
+    payable = _payable(built.simulation.regime)
     if payable is not None and max(payable) < 1:
         privacy = built.study.privacy
+        unit = "round" if privacy.unit == "client" else "local step"
         raise BudgetExceeded(
-            f"privacy.epsilon = {privacy.epsilon} does not pay for a single local step at noise_multiplier = {privacy.noise_multiplier},"
+            f"privacy.epsilon = {privacy.epsilon} does not pay for a single {unit} at noise_multiplier = {privacy.noise_multiplier},"
             f" sampling_rate = {privacy.sampling_rate} (or the data's ledger has spent it). Raise noise_multiplier or lower sampling_rate"
         )

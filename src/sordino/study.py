@@ -103,7 +103,8 @@ class Privacy(Section):
 
     ``ledger`` is "run" for a ledger of this run alone, or a folder that keeps one ledger for
     each client's data and outlives runs. ``clipped_fraction`` releases how many examples were
-    clipped, inside the same noise multiplier.
+    clipped, inside the same noise multiplier. Where whole clients are protected, ``clip`` is the
+    bound S of an update and ``sampling_rate`` the probability q_c with which a client is drawn.
     """
 
     unit: Literal["sample", "client", "none"]
@@ -205,6 +206,14 @@ class Study(Section):
             raise ValueError(f"method '{name}' protects {kept}: privacy.unit must be {wanted}; got '{unit}'")
         if self.participation.cohort is not None and self.participation.cohort > self.data.clients:
             raise ValueError(f"participation.cohort is {self.participation.cohort}, but there are {self.data.clients} clients")
+        if unit == "client":
+            if self.participation.cohort is not None:
+                raise ValueError(
+                    "participation.cohort fixes the cohort's size, but what is booked is that each client is drawn by itself:"
+                    " leave it out, and give the probability as privacy.sampling_rate"
+                )
+            if self.data.clients < 2:
+                raise ValueError("data.clients is 1: with one client there is nobody to hide among; unit 'client' needs at least two")
         if self.world.dropout > 0 and self.participation.deadline is None:
             raise ValueError("world.dropout needs participation.deadline: without one the server would wait forever for who is gone")
         return self

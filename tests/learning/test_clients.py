@@ -15,6 +15,7 @@ from sordino.learning.bench import Examples, Workbench, poisson
 from sordino.learning.dpsgd import PrivateClient
 from sordino.learning.flat import Flat
 from sordino.learning.loss import cross_entropy
+from sordino.learning.optimizer import Sgd
 from sordino.learning.perexample import ClippedSum, MeanGradient
 from sordino.learning.sgd import PlainClient
 from sordino.mechanism import CountedGaussian, Gaussian
@@ -31,6 +32,7 @@ def client(examples: int = N, mechanism: Gaussian | CountedGaussian | None = Non
     x = torch.from_numpy(scale * rng.standard_normal((examples, 8, 8)).astype(np.float32))
     return PrivateClient(
         index=3,
+        optimizer=Sgd(),
         examples=Examples(x, torch.from_numpy(rng.integers(0, 4, examples))),
         mechanism=mechanism or Gaussian(clip=0.5, noise_multiplier=1.2),
         sampling_rate=Q,
@@ -169,7 +171,15 @@ def test_raw_constants_are_priced_as_not_private() -> None:
 
 def test_plain_sgd_is_sgd_and_has_no_bound() -> None:
     private = client()
-    one = PlainClient(index=3, examples=private.examples, sampling_rate=Q, learning_rate=ETA, bench=private.bench, entropy=Seeded(5))
+    one = PlainClient(
+        index=3,
+        examples=private.examples,
+        sampling_rate=Q,
+        learning_rate=ETA,
+        optimizer=Sgd(),
+        bench=private.bench,
+        entropy=Seeded(5),
+    )
     asked = task(one)
     assert isinstance(one.price(asked)[0][0], NonPrivate)
     update = one.answer(asked, receipts(one.price(asked)))

@@ -145,23 +145,26 @@ def _show(study: Study, priced: Plan, federation: Federation) -> None:
     say.people(
         f"noise multiplier {priced.noise_multiplier:g} ({made}), sampling rate {study.privacy.sampling_rate:g}, clip {study.privacy.clip:g}"
     )
+    charged = "rounds" if study.privacy.unit == "client" else "local steps"
     rows = [[name + (" *" if name == study.privacy.accountant else ""), say.number(n, 10)] for name, n in priced.most.items()]
     say.table(
-        f"R_c: most local steps within epsilon {say.number(study.privacy.epsilon)}, delta {study.privacy.delta:g}",
-        ["accountant", "steps"],
+        f"R_c: most {charged} within epsilon {say.number(study.privacy.epsilon)}, delta {study.privacy.delta:g}",
+        ["accountant", charged],
         rows,
     )
     shown = sorted({0, len(priced.curve) // 4, len(priced.curve) // 2, 3 * len(priced.curve) // 4, len(priced.curve) - 1})
     say.table("epsilon after round, at the planned pace", ["round", "epsilon"], [[str(k + 1), say.bound(priced.curve[k])] for k in shown])
     if priced.batches is not None and priced.signal_to_noise is not None and priced.relative_noise is not None:
         low, middle, high = priced.batches
-        say.people(f"expected batch: {low:.1f} (smallest client), {middle:.1f} (median), {high:.1f} (largest)")
-        say.people(f"signal to noise of one step at the median client: at most {priced.signal_to_noise:.3f}")
-        say.people(f"noise of an averaged step relative to the data, sigma/(q n): {1e6 * priced.relative_noise:.1f}e-6")
+        if study.privacy.unit == "client":
+            say.people(f"expected cohort: {middle:.1f} clients; signal to noise of a round: at most {priced.signal_to_noise:.3f}")
+        else:
+            say.people(f"expected batch: {low:.1f} (smallest client), {middle:.1f} (median), {high:.1f} (largest)")
+            say.people(f"signal to noise of one step at the median client: at most {priced.signal_to_noise:.3f}")
+            say.people(f"noise of an averaged step relative to the data, sigma/(q n): {1e6 * priced.relative_noise:.1f}e-6")
     end = "the privacy budget" if priced.ends == "privacy" else "the round budget"
     say.people(
-        f"{end} ends the run: {priced.used} local steps in {len(priced.curve)} of {priced.rounds} rounds,"
-        f" epsilon {say.bound(priced.epsilon)}"
+        f"{end} ends the run: {priced.used} {charged} in {len(priced.curve)} of {priced.rounds} rounds, epsilon {say.bound(priced.epsilon)}"
     )
 
 

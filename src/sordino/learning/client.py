@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from sordino.errors import LocalProtocolError
-from sordino.message import Train, Update
+from sordino.message import Answer, Train
 from sordino.privacy import Event, Receipt
 
 
@@ -22,7 +22,7 @@ class Client(Protocol):
         """What answering this task releases, as events and how often; booked before ``answer``."""
         ...
 
-    def answer(self, task: Train, receipts: Sequence[Receipt]) -> Update:
+    def answer(self, task: Train, receipts: Sequence[Receipt]) -> Answer:
         """Do the work. ``receipts`` prove that ``price(task)`` is in the ledger."""
         ...
 

@@ -5,7 +5,7 @@ data. Step j, from weights w:
 
     batch B_j:   every example independently with probability q (Poisson)
     g~_j  =  ( sum_{s in B_j} clip_C(grad F(w, s))  +  N(0, (sigma_v C)^2 I_d) ) / (q n)
-    w     <-  w - eta g~_j
+    w     <-  w - eta g~_j               (or another optimizer's step: sordino.learning.optimizer)
 
 The divisor is the *expected* batch size q n, not the realised one: the realised size
 would set the scale of the noise and so show itself, which add-or-remove-one accounting
@@ -29,6 +29,7 @@ import torch
 from sordino.entropy import Entropy
 from sordino.learning.bench import Examples, Workbench, poisson
 from sordino.learning.client import paid_for
+from sordino.learning.optimizer import Optimizer
 from sordino.learning.raw import RAW_CONSTANTS, measure_raw
 from sordino.mechanism import CountedGaussian, Gaussian
 from sordino.message import Statistics, Train, Update
@@ -45,6 +46,7 @@ class PrivateClient:
         mechanism: clip and noise of each step.
         sampling_rate: q of the Poisson batches.
         learning_rate: eta.
+        optimizer: of the local steps.
         bench: the shared model and kernels.
         entropy: where batches and noise are drawn from, by address.
     """
@@ -54,6 +56,7 @@ class PrivateClient:
     mechanism: Gaussian | CountedGaussian
     sampling_rate: float
     learning_rate: float
+    optimizer: Optimizer
     bench: Workbench
     entropy: Entropy
 
@@ -64,7 +67,7 @@ class PrivateClient:
 
     def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
         """See :class:`Client`."""
-        step = PoissonSampled(sampling_rate=self.sampling_rate, event=self.mechanism.event())
+        step = PoissonSampled(sampling_rate=self.sampling_rate, event=self._mechanism(task).event())
         priced: tuple[tuple[Event, int], ...] = ((step, task.steps),)
         return priced if task.probe is None else (*priced, (NonPrivate(reason=RAW_CONSTANTS), 1))
 
@@ -74,27 +77,29 @@ class PrivateClient:
         raw = measure_raw(self.bench, self.examples, task) if task.probe is not None else None
         batches = self.entropy.at("client", self.index, "round", task.round, "batches")
         noise = self.entropy.at("client", self.index, "round", task.round, "noise")
-        flat, clip = self.bench.flat, self.mechanism.clip
+        flat, mechanism = self.bench.flat, self._mechanism(task)
         start = torch.from_numpy(task.weights).to(flat.weights)
         flat.load(start)
         total = torch.empty_like(flat.weights)
+        steps = self.optimizer.begin(self.learning_rate, flat.weights)
+        variance = (mechanism.vector_multiplier * mechanism.clip / self.expected_batch) ** 2
         energy, excess = 0.0, 0.0
         first, last, before = start, start, start
         for step in range(1, task.steps + 1):
             chosen = poisson(len(self.examples), self.sampling_rate, batches).to(flat.weights.device)
-            clipped = self.bench.clipped(*self.examples.take(chosen), clip, total)
-            if isinstance(self.mechanism, CountedGaussian):
-                noisy, counted = self.mechanism.release(total, clipped.clipped - len(chosen) / 2, noise)
+            clipped = self.bench.clipped(*self.examples.take(chosen), mechanism.clip, total)
+            if isinstance(mechanism, CountedGaussian):
+                noisy, counted = mechanism.release(total, clipped.clipped - len(chosen) / 2, noise)
                 excess += counted
             else:
-                noisy, _ = self.mechanism.release(total, None, noise)
+                noisy, _ = mechanism.release(total, None, noise)
             noisy.div_(self.expected_batch)
             energy += float(noisy @ noisy)
             if step == 1:
                 first = noisy
             if step == task.steps:
                 last, before = noisy, flat.weights.clone() if step > 1 else start
-            flat.weights.sub_(noisy, alpha=self.learning_rate)
+            steps.take(flat.weights, noisy, variance)
         moved = before - start
         statistics = Statistics(
             energy=energy / task.steps,
@@ -103,7 +108,7 @@ class PrivateClient:
             moved=float(moved @ moved),
             slope_first=float(first @ moved),
             slope_last=float(last @ moved),
-            clipped=0.5 + excess / (task.steps * self.expected_batch) if isinstance(self.mechanism, CountedGaussian) else None,
+            clipped=0.5 + excess / (task.steps * self.expected_batch) if isinstance(mechanism, CountedGaussian) else None,
         )
         return Update(
             client=self.index,
@@ -114,3 +119,9 @@ class PrivateClient:
             first=first.cpu().numpy() if task.wants_first else None,
             raw=raw,
         )
+
+    def _mechanism(self, task: Train) -> Gaussian | CountedGaussian:
+        """Clip and noise of this round: the task's, where a public schedule sets them."""
+        if task.clip is None or task.noise_multiplier is None:
+            return self.mechanism
+        return self.mechanism.scaled(task.clip, task.noise_multiplier)

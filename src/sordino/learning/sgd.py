@@ -10,6 +10,7 @@ import torch
 from sordino.entropy import Entropy
 from sordino.learning.bench import Examples, Workbench, poisson
 from sordino.learning.client import paid_for
+from sordino.learning.optimizer import Optimizer
 from sordino.message import Train, Update
 from sordino.privacy import Event, NonPrivate, Receipt
 
@@ -24,6 +25,7 @@ class PlainClient:
     examples: Examples
     sampling_rate: float
     learning_rate: float
+    optimizer: Optimizer
     bench: Workbench
     entropy: Entropy
 
@@ -38,9 +40,10 @@ class PlainClient:
         flat = self.bench.flat
         flat.load(torch.from_numpy(task.weights).to(flat.weights))
         gradient = torch.empty_like(flat.weights)
+        steps = self.optimizer.begin(self.learning_rate, flat.weights)
         for _ in range(task.steps):
             chosen = poisson(len(self.examples), self.sampling_rate, batches).to(flat.weights.device)
             if len(chosen):
                 self.bench.mean(*self.examples.take(chosen), gradient)
-                flat.weights.sub_(gradient, alpha=self.learning_rate)
+                steps.take(flat.weights, gradient, 0.0)
         return Update(client=self.index, round=task.round, steps=task.steps, weights=flat.weights.cpu().numpy().copy())

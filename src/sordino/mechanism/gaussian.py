@@ -28,7 +28,8 @@ Gaussian(noise_multiplier=1.1)
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
 
 import numpy as np
 import torch
@@ -39,6 +40,40 @@ from sordino.mechanism.noise import fill_normal
 from sordino.privacy import event
 
 COUNT_SHARE = 1.0 / 400.0
+SHRINK = 1.0 - 2.0**-18
+"""Room for the rounding of a norm, a quotient and a product in float32; see :mod:`sordino.learning.perexample.clipping`."""
+
+
+class Bounded(Protocol):
+    """A mechanism on a sum of contributions, each of them bounded in the mechanism's own norm."""
+
+    @property
+    def noise_multiplier(self) -> float:
+        """sigma, as asked for."""
+        ...
+
+    def event(self) -> event.Gaussian:
+        """The fact that the ledger keeps of one release, before sampling."""
+        ...
+
+    def scaled(self, clip: float, noise_multiplier: float) -> Bounded:
+        """The same mechanism with another C and sigma."""
+        ...
+
+    def bounded(self, vector: Tensor) -> tuple[Tensor, bool]:
+        """A contribution (d,) shortened to the bound, and whether it was within it already."""
+        ...
+
+    def release_counted(self, total: Tensor, excess: float, rng: np.random.Generator) -> tuple[Tensor, float | None]:
+        """The noisy sum, and a noisy count if the mechanism releases one."""
+        ...
+
+
+def shortened(vector: Tensor, norm: float, clip: float) -> tuple[Tensor, bool]:
+    """``vector`` times min(1, C / norm), rounding included, and whether norm was within C; zeros where norm is not finite."""
+    if not math.isfinite(norm):
+        return torch.zeros_like(vector), False
+    return (vector if norm <= clip * SHRINK else vector * (clip * SHRINK / norm)), norm <= clip
 
 
 def _check(clip: float, noise_multiplier: float) -> None:
@@ -63,9 +98,26 @@ class Gaussian:
     def __post_init__(self) -> None:
         _check(self.clip, self.noise_multiplier)
 
+    @property
+    def vector_multiplier(self) -> float:
+        """The noise on the vector, in units of C: sigma."""
+        return self.noise_multiplier
+
     def event(self) -> event.Gaussian:
         """The fact that the ledger keeps of one release, before sampling."""
         return event.Gaussian(noise_multiplier=self.noise_multiplier)
+
+    def scaled(self, clip: float, noise_multiplier: float) -> Self:
+        """See :class:`Bounded`."""
+        return replace(self, clip=clip, noise_multiplier=noise_multiplier)
+
+    def bounded(self, vector: Tensor) -> tuple[Tensor, bool]:
+        """See :class:`Bounded`."""
+        return shortened(vector, float(torch.linalg.vector_norm(vector)), self.clip)
+
+    def release_counted(self, total: Tensor, excess: float, rng: np.random.Generator) -> tuple[Tensor, None]:
+        """See :class:`Bounded`; no count is released."""
+        return self.release(total, None, rng)
 
     def init(self, dimension: int) -> None:
         """No memory is carried from one release to the next."""
@@ -108,6 +160,18 @@ class CountedGaussian:
     def event(self) -> event.Gaussian:
         """The fact that the ledger keeps of one release of the pair, before sampling."""
         return event.Gaussian(noise_multiplier=self.noise_multiplier)
+
+    def scaled(self, clip: float, noise_multiplier: float) -> Self:
+        """See :class:`Bounded`."""
+        return replace(self, clip=clip, noise_multiplier=noise_multiplier)
+
+    def bounded(self, vector: Tensor) -> tuple[Tensor, bool]:
+        """See :class:`Bounded`."""
+        return shortened(vector, float(torch.linalg.vector_norm(vector)), self.clip)
+
+    def release_counted(self, total: Tensor, excess: float, rng: np.random.Generator) -> tuple[Tensor, float]:
+        """See :class:`Bounded`."""
+        return self.release(total, excess, rng)
 
     def release(self, total: Tensor, excess: float, rng: np.random.Generator) -> tuple[Tensor, float]:
         """Noisy vector (d,) and noisy excess.

@@ -20,7 +20,8 @@ from typing import Any, ClassVar, Literal
 import msgspec
 from pydantic import Field
 
-from sordino.message import Update
+from sordino.learning.optimizer import Optimizer, Sgd
+from sordino.message import Update, Vector
 from sordino.section import Section
 
 
@@ -36,6 +37,7 @@ class Terms:
         learning_rate: eta.
         clip: C; infinite without privacy.
         noise: standard deviation of the noise on a sum of gradients in units of C; 0 without privacy.
+        sigma: the noise multiplier that is booked; a little less than ``noise`` where a count is released beside.
         rounds: R_s.
         steps: R_c, the most local steps that the privacy budget pays for; None without privacy.
     """
@@ -49,6 +51,7 @@ class Terms:
     noise: float
     rounds: int
     steps: int | None
+    sigma: float = 0.0
 
     def batch(self, client: int) -> float:
         """B_i = q n_i, in examples."""
@@ -98,6 +101,27 @@ class Wants:
     raw: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """What one round's contributions are bounded by, and how noisy their sum will be: C (or S) and sigma."""
+
+    clip: float
+    noise_multiplier: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Released:
+    """What an aggregator lets out of a round in which whole clients are protected.
+
+    Attributes:
+        mean: noisy mean of the bounded updates (d,), over the expected weight.
+        clipped: noisy fraction of clients whose update was shortened, of the expected cohort; None if not released.
+    """
+
+    mean: Vector
+    clipped: float | None
+
+
 class Nothing(msgspec.Struct, frozen=True):
     """The memory of a method that remembers nothing."""
 
@@ -132,6 +156,7 @@ class SynchronousMethod(Section):
         weights: p_i, by the clients' sizes or equal.
         momentum: of the server, in [0, 1); post-processing, costs no privacy.
         average: decay of the averaged global models, in [0, 1); post-processing, too.
+        optimizer: of the local steps.
     """
 
     about: ClassVar[About]
@@ -142,6 +167,7 @@ class SynchronousMethod(Section):
     weights: Literal["size", "equal"] = "size"
     momentum: float = Field(0.0, ge=0, lt=1)
     average: float = Field(0.0, ge=0, lt=1)
+    optimizer: Optimizer = Sgd()
 
     @property
     def private(self) -> bool:
@@ -158,6 +184,15 @@ class SynchronousMethod(Section):
         """What clients are asked for besides their weights."""
         return Wants()
 
+    def scale(self, share: float) -> tuple[float, float]:
+        """Factors on C and on sigma after this share of the rounds, in [0, 1): a public schedule, known before the run."""
+        return 1.0, 1.0
+
+    def contract(self, memory: Any, terms: Terms, number: int) -> Contract:
+        """C and sigma of round ``number``, from 1: the schedule's, or what earlier releases taught."""
+        clip, noise = self.scale((number - 1) / terms.rounds)
+        return Contract(terms.clip * clip, terms.sigma * noise)
+
     def start(self, terms: Terms) -> Any:
         """Memory before the first round."""
         return self.memory()
@@ -168,6 +203,10 @@ class SynchronousMethod(Section):
 
     def fold(self, memory: Any, terms: Terms, answers: Sequence[Update]) -> Any:
         """Memory after a round. ``answers`` come in the order of the clients' numbers."""
+        return memory
+
+    def learn(self, memory: Any, terms: Terms, released: Released) -> Any:
+        """Memory after a round of which only a noisy sum is known."""
         return memory
 
     def observed(self, memory: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from sordino.method.base import About, Choice, Left, SynchronousMethod, Terms
 from sordino.method.registry import register
 
 
-class _Fixed(SynchronousMethod):
+class Fixed(SynchronousMethod):
     """The same tau in every round."""
 
     tau: int = Field(1, ge=1)
@@ -31,7 +31,7 @@ class _Fixed(SynchronousMethod):
 
 
 @register
-class FedAvg(_Fixed):
+class FedAvg(Fixed):
     """FedAvg without privacy."""
 
     about: ClassVar[About] = About(
@@ -41,7 +41,7 @@ class FedAvg(_Fixed):
 
 
 @register
-class DpSgd(_Fixed):
+class DpSgd(Fixed):
     """FedAvg with DP-SGD at every client."""
 
     about: ClassVar[About] = About(

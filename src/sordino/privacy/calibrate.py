@@ -48,23 +48,34 @@ def most_steps(event: Event, *, epsilon: float, delta: float, accountant: str, s
     return _last(price(accountant), lambda value: value <= epsilon, target=epsilon, start=start, most=MOST)
 
 
-def noise_multiplier(*, sampling_rate: float, steps: int, epsilon: float, delta: float, accountant: str) -> float:
+Schedule = Sequence[tuple[float, int]]
+"""Factors on sigma, and how many steps are taken at each."""
+
+
+def noise_multiplier(*, sampling_rate: float, steps: int | Schedule, epsilon: float, delta: float, accountant: str) -> float:
     """The smallest sigma with epsilon at most ``epsilon`` after ``steps``, rounded up to four decimals.
+
+    ``steps`` are all at sigma, or at a schedule of multiples of it.
 
     Raises:
         StudyError: if no sigma up to a million is enough, or the promise is no promise.
     """
     if not (epsilon > 0 and math.isfinite(epsilon)):
         raise StudyError(f"noise can be calibrated for a finite, positive epsilon; got {epsilon}")
-    if steps < 1:
-        raise StudyError(f"noise can be calibrated for at least one step; got {steps}")
+    schedule = ((1.0, steps),) if isinstance(steps, int) else tuple(steps)
+    total = sum(count for _, count in schedule)
+    if total < 1:
+        raise StudyError(f"noise can be calibrated for at least one step; got {total}")
 
     def price(name: str) -> Callable[[int], float]:
         chosen = _accountant(name)
 
         def at(units: int) -> float:
-            event = PoissonSampled(sampling_rate=sampling_rate, event=Gaussian(noise_multiplier=units / _UNIT))
-            return chosen.epsilon([(event, steps)], delta)
+            spent = [
+                (PoissonSampled(sampling_rate=sampling_rate, event=Gaussian(noise_multiplier=units / _UNIT * factor)), count)
+                for factor, count in schedule
+            ]
+            return chosen.epsilon(spent, delta)
 
         return at
 
@@ -75,7 +86,7 @@ def noise_multiplier(*, sampling_rate: float, steps: int, epsilon: float, delta:
         start = 1 + _last(price(name), lambda value: value > epsilon, target=epsilon, start=start, most=most)
     if start > most:
         raise StudyError(
-            f"no noise multiplier up to {_LARGEST_SIGMA} brings {steps} steps at sampling_rate {sampling_rate} within epsilon = {epsilon}."
+            f"no noise multiplier up to {_LARGEST_SIGMA} brings {total} steps at sampling_rate {sampling_rate} within epsilon = {epsilon}."
             " Lower the steps or the sampling rate, or allow a larger epsilon"
         )
     return start / _UNIT

@@ -12,14 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sordino.message import Train, Update
+from sordino.message import Answer, Train
+from sordino.privacy import Event as Fact
 
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
     """An answer reached the server."""
 
-    update: Update
+    answer: Answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,14 @@ class Joined:
 
 
 Event = Arrived | Woke | Joined
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """Charge every client, in the cohort or not, with what a round releases of it; before anything is sent."""
+
+    round: int
+    fact: Fact
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,4 +85,4 @@ class Finish:
     why: str
 
 
-Effect = Send | Wake | Log | Closed | Finish
+Effect = Book | Send | Wake | Log | Closed | Finish

@@ -11,6 +11,11 @@ One round, with K the cohort and A those of it whose answers came in time:
 Momentum and averaging touch only what clients released, so they cost no privacy. Sums run in
 float64 in the order of the clients' numbers: who arrives first changes nothing.
 
+Where whole clients are protected, the cohort is a Poisson sample, clients send bounded updates
+instead of models, and the aggregator (:mod:`sordino.regime.aggregate`) puts the noise on their
+sum; Delta is then its release. Every client is charged for every round, drawn or not, because
+what is charged for is the chance of being drawn.
+
 A round closes when everybody has answered or, with a deadline, when it passes. What comes
 later is *late*: its noise was released and is booked, but it is not used. A client that never
 answers is *lost*: its steps were booked before it started, and the ledger over-counts. Either
@@ -30,12 +35,16 @@ from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from sordino.entropy import Entropy
-from sordino.message import Train, Update, Vector
-from sordino.method.base import Left, SynchronousMethod, Terms
+from sordino.message import Answer, Contribution, Train, Update, Vector
+from sordino.method.base import Contract, Left, SynchronousMethod, Terms
 from sordino.method.estimate import clipped_fraction, signal_to_noise
-from sordino.regime.effect import Arrived, Closed, Effect, Event, Finish, Joined, Log, Send, Wake, Woke
+from sordino.regime.aggregate import PrivateSum
+from sordino.regime.effect import Arrived, Book, Closed, Effect, Event, Finish, Joined, Log, Send, Wake, Woke
+
+Vector64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,7 +80,7 @@ class State:
     tau: int = 0
     waiting: frozenset[int] = frozenset()
     cohort: int = 0
-    answers: tuple[Update, ...] = ()
+    answers: tuple[Answer, ...] = ()
     models: tuple[Vector | None, ...] = ()
     note: str | None = None
     ended: str | None = None
@@ -85,6 +94,8 @@ class Synchronous:
         method: chooses tau and folds answers.
         terms: public facts; ``terms.rounds`` is R_s, ``terms.steps`` is R_c.
         budget: steps that each client can pay for in this run (None: no limit).
+        payable: rounds that every client can pay for, where a round is what is charged (None: no limit).
+        aggregator: of bounded updates, where whole clients are protected.
         entropy: where cohorts are drawn from.
         cohort: clients asked in a round; None asks everybody present.
         deadline: seconds after which a round closes; None waits for everybody.
@@ -100,6 +111,13 @@ class Synchronous:
     deadline: float | None = None
     momentum: float = 0.0
     decay: float = 0.0
+    payable: int | None = None
+    aggregator: PrivateSum | None = None
+
+    @property
+    def plain(self) -> Contract:
+        """C and sigma that clients have anyway."""
+        return Contract(self.terms.clip, self.terms.sigma)
 
     def start(self, weights: Vector) -> State:
         """Everybody present, nothing asked yet; :meth:`begin` opens the first round."""
@@ -120,8 +138,8 @@ class Synchronous:
         if state.ended is not None:
             return state, ()
         match event:
-            case Arrived(update):
-                return self._arrived(state, update)
+            case Arrived(answer):
+                return self._arrived(state, answer)
             case Woke(tag) if state.open and tag == f"round {state.round}":
                 return self._close(state)
             case Joined(client) if client not in state.present and 0 <= client < len(state.steps):
@@ -146,20 +164,22 @@ class Synchronous:
         if state.round >= self.terms.rounds:
             return self._finish(state, f"the round budget is used up: {state.round} of {self.terms.rounds} rounds")
         solvent = self._solvent(state)
-        if state.present and not solvent:
+        if (state.present and not solvent) or (self.payable is not None and state.round >= self.payable):
             spent = max(state.steps)
             return self._finish(state, f"the privacy budget is used up after {spent} local steps, in round {state.round}")
         number = state.round + 1
-        chosen = self._draw(solvent, number)
+        contract = self.method.contract(state.memory, self.terms, number)
+        given = contract if self.aggregator is not None or contract != self.plain else None
+        chosen = self._draw(solvent, number) if self.aggregator is None else self._sample(state, number)
         left = [self.affordable(state, i) for i in chosen]
         steps_left = min((n for n in left if n is not None), default=None)
         share = 1.0 if self.cohort is None else min(self.cohort / len(state.steps), 1.0)
         remaining = Left(rounds=max(round((self.terms.rounds - state.round) * share), 1), steps=steps_left)
         choice = self.method.choose(state.memory, self.terms, remaining)
         tau = choice.tau if steps_left is None else min(choice.tau, steps_left)
-        given = list(state.steps)
+        taken = list(state.steps)
         for i in chosen:
-            given[i] += tau
+            taken[i] += tau
         state = replace(
             state,
             round=number,
@@ -168,7 +188,7 @@ class Synchronous:
             waiting=frozenset(chosen),
             cohort=len(chosen),
             answers=(),
-            steps=tuple(given),
+            steps=tuple(taken),
             note=choice.note,
         )
         wants = self.method.wants
@@ -176,15 +196,34 @@ class Synchronous:
             Send(
                 i,
                 Train(
-                    round=number, steps=tau, weights=state.weights, wants_first=wants.first, probe=state.models[i] if wants.raw else None
+                    round=number,
+                    steps=tau,
+                    weights=state.weights,
+                    wants_first=wants.first,
+                    probe=state.models[i] if wants.raw else None,
+                    clip=None if given is None else given.clip,
+                    noise_multiplier=None if given is None else given.noise_multiplier,
                 ),
             )
             for i in chosen
         ]
         wake = () if self.deadline is None else (Wake(self.deadline, f"round {number}"),)
+        if self.aggregator is not None:
+            booked = Book(number, self.aggregator.event(contract))
+            if chosen or wake:
+                return state, (booked, *sends, *wake)
+            state, closing = self._close(state)  # nobody was drawn: the noise goes out all the same
+            return state, (booked, *closing)
         if chosen or wake:
             return state, (*sends, *wake)
         return self._finish(state, "no client can be reached, and no deadline is set to wait for one")
+
+    def _sample(self, state: State, number: int) -> list[int]:
+        """A Poisson sample of all clients, those of it that are within reach."""
+        if self.aggregator is None:
+            raise RuntimeError("only an aggregator's rounds are sampled")
+        drawn = self.entropy.at("cohort", number).random(len(state.steps)) < self.aggregator.sampling_rate
+        return [int(i) for i in np.flatnonzero(drawn) if int(i) in state.present]
 
     def _solvent(self, state: State) -> list[int]:
         """Clients within reach that can pay for a step, in ascending order."""
@@ -197,28 +236,42 @@ class Synchronous:
         drawn = self.entropy.at("cohort", number).choice(len(solvent), size=self.cohort, replace=False)
         return sorted(solvent[int(j)] for j in drawn)
 
-    def _arrived(self, state: State, update: Update) -> tuple[State, Sequence[Effect]]:
-        if not self.expects(state, update.client, update.round) or update.steps != state.tau:
-            stale = {"kind": "dropped", "round": update.round, "client": update.client, "why": "late, repeated or not asked for"}
+    def _arrived(self, state: State, answer: Answer) -> tuple[State, Sequence[Effect]]:
+        meant = isinstance(answer, Update if self.aggregator is None else Contribution)
+        if not meant or not self.expects(state, answer.client, answer.round) or answer.steps != state.tau:
+            stale = {"kind": "dropped", "round": answer.round, "client": answer.client, "why": "late, repeated or not asked for"}
             return state, (Log(stale),)
-        state = replace(state, waiting=state.waiting - {update.client}, answers=(*state.answers, update))
+        state = replace(state, waiting=state.waiting - {answer.client}, answers=(*state.answers, answer))
         return self._close(state) if not state.waiting else (state, ())
 
     def _close(self, state: State) -> tuple[State, Sequence[Effect]]:
         """Aggregate what came. The runtime evaluates and saves, then calls :meth:`begin`."""
-        answers = sorted(state.answers, key=lambda a: a.client)
-        weights, velocity, average = self._aggregate(state, answers)
-        memory = self.method.fold(state.memory, self.terms, answers)
+        ordered = sorted(state.answers, key=lambda a: a.client)
+        if self.aggregator is None:
+            answers = [a for a in ordered if isinstance(a, Update)]
+            moved = self._mean(state, answers)
+            memory = self.method.fold(state.memory, self.terms, answers)
+            seen = {"clipped": clipped_fraction(answers, self.terms), "snr": signal_to_noise(answers, self.terms)}
+        else:
+            contributed = [a for a in ordered if isinstance(a, Contribution)]
+            contract = self.method.contract(state.memory, self.terms, state.round)
+            released = self.aggregator.release(contributed, contract, state.round, len(state.weights))
+            moved, answers = released.mean.astype(np.float64), []
+            memory = self.method.learn(state.memory, self.terms, released)
+            seen = {
+                "clipped": None if released.clipped is None else min(max(released.clipped, 0.0), 1.0),
+                "snr": self.aggregator.signal_to_noise(released, contract),
+            }
+        weights, velocity, average = self._moved(state, moved)
         row = {
             "kind": "round",
             "round": state.round,
             "steps": max(state.steps),
             "tau": state.tau,
             "cohort": state.cohort,
-            "answered": len(answers),
-            "missing": state.cohort - len(answers),
-            "clipped": clipped_fraction(answers, self.terms),
-            "snr": signal_to_noise(answers, self.terms),
+            "answered": len(ordered),
+            "missing": state.cohort - len(ordered),
+            **seen,
             **self.method.observed(memory),
             "note": state.note,
         }
@@ -239,15 +292,21 @@ class Synchronous:
         )
         return state, (Log(row), Closed(state.round))
 
-    def _aggregate(self, state: State, answers: Sequence[Update]) -> tuple[Vector, Vector, Vector]:
-        """w, v and w_avg after a round."""
+    def _mean(self, state: State, answers: Sequence[Update]) -> Vector64 | None:
+        """The weighted mean of how far the clients moved; None where nobody answered."""
         if not answers:
-            return state.weights, state.velocity, state.average
+            return None
         total = sum(self.terms.weights[a.client] for a in answers)
         mean = np.zeros(state.weights.shape, np.float64)
         for answer in answers:
             mean += (self.terms.weights[answer.client] / total) * answer.weights
-        velocity = self.momentum * state.velocity + (mean - state.weights)
+        return mean - state.weights
+
+    def _moved(self, state: State, change: Vector64 | None) -> tuple[Vector, Vector, Vector]:
+        """w, v and w_avg after a round."""
+        if change is None:
+            return state.weights, state.velocity, state.average
+        velocity = self.momentum * state.velocity + change
         weights = (state.weights + velocity).astype(np.float32)
         fresh = self.decay == 0.0 or state.round == 1  # the random start is no model to average in
         average = weights if fresh else (self.decay * state.average + (1.0 - self.decay) * weights).astype(np.float32)

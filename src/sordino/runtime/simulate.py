@@ -2,6 +2,7 @@ r"""The simulator: a heap of events, a virtual clock, and one place where privac
 
 ``Simulation.run`` carries out what the regime asks for:
 
+* ``Book``  — charge the one ledger of all clients for a round;
 * ``Send``  — charge the cohort's tasks in one durable transaction, *then* let each client
   work, and put its answer on the heap at now + latency;
 * ``Wake``  — put the alarm on the heap;
@@ -30,7 +31,7 @@ from sordino.errors import BudgetExceeded
 from sordino.learning.client import Client
 from sordino.message import Train, Vector
 from sordino.privacy import Budget, Charge, Receipt, Vault
-from sordino.regime.effect import Arrived, Closed, Effect, Event, Finish, Joined, Log, Send, Wake, Woke
+from sordino.regime.effect import Arrived, Book, Closed, Effect, Event, Finish, Joined, Log, Send, Wake, Woke
 from sordino.regime.synchronous import State, Synchronous
 from sordino.runtime.latency import Churn, Latency
 
@@ -181,7 +182,8 @@ class _Play:
 
     def carry_out(self, effects: Sequence[Effect]) -> None:
         sends = [effect for effect in effects if isinstance(effect, Send)]
-        self.dispatch(sends)
+        booked = [effect for effect in effects if isinstance(effect, Book)]
+        self.dispatch(sends, self.book(booked[0]) if booked else None)
         closed, log = None, None
         for effect in effects:
             match effect:
@@ -193,7 +195,7 @@ class _Play:
                     self.watcher.row({**row, "time": self.time})
                 case Closed(number):
                     closed = number
-                case Finish() | Send():
+                case Finish() | Send() | Book():
                     pass
         if any(isinstance(effect, Finish) for effect in effects):
             self.heap.clear()
@@ -205,10 +207,30 @@ class _Play:
             self.watcher.save(self.moment())
             self.open()
 
-    def dispatch(self, sends: Sequence[Send]) -> None:
-        """Charge all of them durably, then put each on its way."""
-        if not sends:
-            return
+    def book(self, effect: Book) -> tuple[Receipt, ...]:
+        """Charge all clients at once."""
+        world, number = self.world, effect.round
+        unit = world.units[0]
+        key = f"{world.lineage}/round {number}"
+        receipts = self.charge([Charge(unit=unit, event=effect.fact, count=1, why="a round", method=world.method, round=number, key=key)])
+        self.spend(unit, receipts)
+        return receipts
+
+    def dispatch(self, sends: Sequence[Send], booked: tuple[Receipt, ...] | None) -> None:
+        """Charge each client that has not been charged with the round, durably, then put each on its way."""
+        paid = self.charge_each(sends) if booked is None else {send.client: booked for send in sends}
+        world = self.world
+        for send in sends:
+            away = world.churn.away(world.entropy, send.client, send.task.round)
+            if away:
+                self.away[send.client] = send.task.round + away
+                self.watcher.row({"kind": "lost", "round": send.task.round, "client": send.client, "released": False, "time": self.time})
+                continue
+            wait = world.latency.draw(world.entropy, send.client, send.task.round, send.task.steps)
+            self.push(self.time + wait, Due(send.client, send.task, paid[send.client]))
+
+    def charge_each(self, sends: Sequence[Send]) -> dict[int, tuple[Receipt, ...]]:
+        """Charge every client with the price of its own task, in one transaction."""
         world = self.world
         charges, owners = [], []
         for send in sends:
@@ -225,22 +247,24 @@ class _Play:
                         key=f"{world.lineage}/round {send.task.round}/client {send.client}/{part}",
                     )
                 )
+        paid: dict[int, list[Receipt]] = {}
+        for owner, receipt in zip(owners, self.charge(charges), strict=True):
+            paid.setdefault(owner, []).append(receipt)
+        for owner, receipts in paid.items():
+            self.spend(world.units[owner], receipts)
+        return {owner: tuple(receipts) for owner, receipts in paid.items()}
+
+    def charge(self, charges: Sequence[Charge]) -> tuple[Receipt, ...]:
+        """Receipts, or a row in the log and the refusal."""
+        if not charges:
+            return ()
         try:
-            receipts = world.vault.charge(charges, world.budget)
+            return self.world.vault.charge(charges, self.world.budget)
         except BudgetExceeded as refusal:
             self.watcher.row({"kind": "refused", "round": self.state.round, "time": self.time, "why": str(refusal)})
             raise
-        paid: dict[int, list[Receipt]] = {}
-        for owner, receipt in zip(owners, receipts, strict=True):
-            paid.setdefault(owner, []).append(receipt)
-        for send in sends:
-            # As of this round: a run that is being replayed has booked later rounds already.
-            unit, until = world.units[send.client], max(receipt.seq for receipt in paid[send.client])
-            self.epsilon = max(self.epsilon, world.budget.check(unit, world.vault.spent(unit, until)))
-            away = world.churn.away(world.entropy, send.client, send.task.round)
-            if away:
-                self.away[send.client] = send.task.round + away
-                self.watcher.row({"kind": "lost", "round": send.task.round, "client": send.client, "released": False, "time": self.time})
-                continue
-            wait = world.latency.draw(world.entropy, send.client, send.task.round, send.task.steps)
-            self.push(self.time + wait, Due(send.client, send.task, tuple(paid[send.client])))
+
+    def spend(self, unit: str, receipts: Sequence[Receipt]) -> None:
+        """Remember the highest epsilon, as of this round: a run that is being replayed has booked later rounds already."""
+        until = max(receipt.seq for receipt in receipts)
+        self.epsilon = max(self.epsilon, self.world.budget.check(unit, self.world.vault.spent(unit, until)))

@@ -27,8 +27,8 @@ import torch
 from torch import Tensor
 
 from sordino.errors import StudyError
+from sordino.mechanism import SHRINK
 
-SHRINK = 1.0 - 2.0**-18
 SMALLEST, LARGEST = 1e-12, 1e12
 
 

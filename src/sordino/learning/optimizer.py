@@ -1,0 +1,119 @@
+r"""Local optimizers, on gradients that are noisy or not.
+
+With g_t the gradient of step t, eta the learning rate and everything else element by element:
+
+    sgd      v <- m v + g_t,                       w <- w - eta v          (m the momentum)
+    adagrad  s <- s + g_t^2,                       w <- w - eta g_t / (sqrt(s) + e)
+    adam     a <- b1 a + (1 - b1) g_t,             s <- b2 s + (1 - b2) g_t^2,
+             w <- w - eta a^ / (sqrt(s^) + e)      with a^ = a / (1 - b1^t), s^ = s / (1 - b2^t)
+
+Noise n of variance v in g_t adds v to the expectation of g_t^2: where it is larger than the signal,
+Adam divides by the noise and becomes momentum with another name. ``debias`` subtracts v from s^
+and keeps the rest above a floor (Tang, Panisson, Lecuyer 2023, DP-AdamBC, equation 4). v is public.
+
+All of them are functions of released gradients only, so they cost no privacy. Memory starts anew in
+each round: a client has no other state than the model it is sent.
+
+References:
+    Kingma, Ba 2015, Adam. Duchi, Hazan, Singer 2011, AdaGrad.
+    Tang, Panisson, Lecuyer 2023, DP-AdamBC: Your DP-Adam Is Actually DP-SGD (Unless You Apply Bias Correction).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Protocol
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from sordino.section import Section
+
+
+class Steps(Protocol):
+    """The steps of one round: an optimizer with its memory."""
+
+    def take(self, weights: Tensor, gradient: Tensor, variance: float) -> None:
+        """Change ``weights`` (d,) by one step; ``variance`` of the noise in one coordinate of ``gradient``, 0 if there is none."""
+        ...
+
+
+class Sgd(Section):
+    """Plain steps, with momentum m in [0, 1)."""
+
+    kind: Literal["sgd"] = "sgd"
+    momentum: float = Field(0.0, ge=0, lt=1)
+
+    def begin(self, learning_rate: float, like: Tensor) -> Steps:
+        """A round's steps, from no memory."""
+        return _Sgd(learning_rate, self.momentum)
+
+
+class AdaGrad(Section):
+    """Steps divided by the root of the sum of all squares so far."""
+
+    kind: Literal["adagrad"]
+    floor: float = Field(1e-10, gt=0)
+
+    def begin(self, learning_rate: float, like: Tensor) -> Steps:
+        """A round's steps, from no memory."""
+        return _AdaGrad(learning_rate, self.floor, torch.zeros_like(like))
+
+
+class Adam(Section):
+    """Averages of gradients and of their squares; ``debias`` takes the noise out of the squares.
+
+    ``floor`` is added to the root; with ``debias`` it is the least value of the root itself.
+    """
+
+    kind: Literal["adam"]
+    beta1: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(0.999, ge=0, lt=1)
+    floor: float = Field(1e-8, gt=0)
+    debias: bool = False
+
+    def begin(self, learning_rate: float, like: Tensor) -> Steps:
+        """A round's steps, from no memory."""
+        return _Adam(learning_rate, self, torch.zeros_like(like), torch.zeros_like(like))
+
+
+Optimizer = Annotated[Sgd | AdaGrad | Adam, Field(discriminator="kind")]
+
+
+class _Sgd:
+    def __init__(self, rate: float, momentum: float) -> None:
+        self._rate, self._momentum = rate, momentum
+        self._velocity: Tensor | None = None
+
+    def take(self, weights: Tensor, gradient: Tensor, variance: float) -> None:
+        if self._momentum:
+            self._velocity = gradient.clone() if self._velocity is None else self._velocity.mul_(self._momentum).add_(gradient)
+            gradient = self._velocity
+        weights.sub_(gradient, alpha=self._rate)
+
+
+class _AdaGrad:
+    def __init__(self, rate: float, floor: float, squares: Tensor) -> None:
+        self._rate, self._floor, self._squares = rate, floor, squares
+
+    def take(self, weights: Tensor, gradient: Tensor, variance: float) -> None:
+        self._squares.addcmul_(gradient, gradient)
+        weights.addcdiv_(gradient, self._squares.sqrt().add_(self._floor), value=-self._rate)
+
+
+class _Adam:
+    def __init__(self, rate: float, terms: Adam, mean: Tensor, squares: Tensor) -> None:
+        self._rate, self._terms, self._mean, self._squares = rate, terms, mean, squares
+        self._step = 0
+
+    def take(self, weights: Tensor, gradient: Tensor, variance: float) -> None:
+        terms, self._step = self._terms, self._step + 1
+        self._mean.lerp_(gradient, 1.0 - terms.beta1)
+        self._squares.mul_(terms.beta2).addcmul_(gradient, gradient, value=1.0 - terms.beta2)
+        squares = self._squares / (1.0 - terms.beta2**self._step)
+        scale = _cleaned(squares, variance, terms.floor) if terms.debias else squares.sqrt_().add_(terms.floor)
+        weights.addcdiv_(self._mean, scale, value=-self._rate / (1.0 - terms.beta1**self._step))
+
+
+def _cleaned(squares: Tensor, variance: float, floor: float) -> Tensor:
+    return squares.sub_(variance).clamp_min_(floor**2).sqrt_()

@@ -1,0 +1,107 @@
+r"""Methods that protect whole clients: DP-FedAvg and its kin.
+
+The regime draws each client with probability q_c, the aggregator releases
+
+    ( sum_{i in cohort} w_i Delta_i  +  N(0, (z S)^2 I_d) ) / (q_c sum_i w_i),       0 < w_i <= 1, |Delta_i| <= S,
+
+which moves by at most S when one client with all its data comes or goes: a Gaussian of noise
+multiplier z on a Poisson sample of clients. The divisor is fixed, empty cohorts are released too.
+
+* ``dp-fedavg`` (McMahan, Ramage, Talwar, Zhang 2018): S fixed, or following a quantile of the
+  clients' norms by noisy counts (Andrew, Thakkar, McMahan, Ramaswamy 2021, algorithm 1):
+
+      S <- S exp(-eta_S (b~ - gamma)),      b~ the noisy fraction of clients within S.
+
+  The count is released inside the same z, so it is paid for.
+* ``pe-dpfl`` (Shen, Liu, Zhang 2022) as ALI-DPFL describes it: a proximal term in the local loss.
+  Its authors add noise to the trained model, by a sensitivity that a trained model does not have;
+  here the whole update is clipped, and the term costs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar, Literal
+
+import msgspec
+from pydantic import Field
+
+from sordino.method.base import About, Choice, Contract, Left, Released, SynchronousMethod, Terms
+from sordino.method.registry import register
+
+
+class Bound(msgspec.Struct, frozen=True):
+    """S, as the releases so far have moved it."""
+
+    clip: float
+
+
+class ClientLevel(SynchronousMethod):
+    """tau local steps of ``batch`` examples, one bounded update from each client drawn.
+
+    Attributes:
+        tau: local steps.
+        batch: examples in each.
+        clipping: "fixed" keeps privacy.clip; "adaptive" begins there and follows ``quantile``.
+        quantile: gamma, the share of clients that S should leave as they are.
+        clip_rate: eta_S.
+        count_noise: standard deviation of the noise on the count, in clients; a twentieth of the expected cohort if left out.
+    """
+
+    memory: ClassVar[type[msgspec.Struct]] = Bound
+
+    weights: Literal["size", "equal"] = "equal"
+    tau: int = Field(5, ge=1)
+    batch: int = Field(10, ge=1)
+    clipping: Literal["fixed", "adaptive"] = "fixed"
+    quantile: float = Field(0.5, gt=0, lt=1)
+    clip_rate: float = Field(0.2, gt=0)
+    count_noise: float | None = Field(None, gt=0)
+
+    @property
+    def proximal(self) -> float:
+        """mu of the proximal term."""
+        return 0.0
+
+    @property
+    def fixed_tau(self) -> int:
+        """tau."""
+        return self.tau
+
+    def choose(self, memory: Any, terms: Terms, left: Left) -> Choice:
+        """Always tau."""
+        return Choice(self.tau)
+
+    def start(self, terms: Terms) -> Bound:
+        """S is privacy.clip."""
+        return Bound(terms.clip)
+
+    def contract(self, memory: Bound, terms: Terms, number: int) -> Contract:
+        """S of the memory, on the schedule if there is one."""
+        clip, noise = self.scale((number - 1) / terms.rounds)
+        return Contract(memory.clip * clip, terms.sigma * noise)
+
+    def learn(self, memory: Bound, terms: Terms, released: Released) -> Bound:
+        """S after a noisy count; within a factor of e a round, and never zero."""
+        if self.clipping == "fixed" or released.clipped is None:
+            return memory
+        moved = self.clip_rate * (1.0 - released.clipped - self.quantile)
+        return Bound(min(max(memory.clip * math.exp(-min(max(moved, -1.0), 1.0)), 1e-9), 1e9))
+
+    def observed(self, memory: Bound) -> dict[str, Any]:
+        """S."""
+        return {"clip": memory.clip}
+
+
+@register
+class DpFedAvg(ClientLevel):
+    """DP-FedAvg."""
+
+    about: ClassVar[About] = About(
+        regime="synchronous",
+        paper="McMahan et al. 2018, Andrew et al. 2021",
+        does="whole clients protected: bounded updates, noise on their sum",
+        forms={"sound": True},
+        units=("client",),
+    )
+    name: Literal["dp-fedavg"] = "dp-fedavg"
