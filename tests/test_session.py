@@ -112,6 +112,82 @@ def test_momentum_average_equal_weights_and_stragglers_run(tmp_path: Path) -> No
     assert outcome.epsilon <= 4.0
 
 
+CLIENTS = [
+    "data.clients=30",
+    'data.partition={kind="iid"}',
+    'privacy={unit="client", epsilon=6.0, delta=0.01, clip=0.5, sampling_rate=0.2}',
+]
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        '{name="dp-fedavg", learning_rate=0.2}',
+        '{name="dp-fedavg", clipping="adaptive", weights="size", optimizer={kind="adam"}, learning_rate=0.01}',
+        '{name="dynamic-dp-fedavg", stages=3, learning_rate=0.2}',
+    ],
+)
+def test_whole_clients_are_booked_once_a_round_whoever_is_drawn(tmp_path: Path, method: str) -> None:
+    outcome, folder = run(tmp_path, "run", *CLIENTS, f"method={method}")
+    about = json.loads((folder / "run.json").read_text())
+    with sqlite3.connect(folder / "ledger.sqlite") as db:
+        booked = db.execute("SELECT unit, round, SUM(count) FROM entries GROUP BY unit, round").fetchall()
+    assert booked == [("clients", number, 1) for number in range(1, 7)]
+    assert outcome.epsilon == pytest.approx(6.0, abs=0.01)
+    assert outcome.epsilon <= 6.0
+    assert outcome.unit == "client"
+    assert "one client with all its data" in about["guarantee"]
+    assert {row["cohort"] for row in rows(folder)} != {6}  # drawn one by one, so not always as many
+
+
+def test_a_client_level_ledger_of_the_data_outlives_a_run(tmp_path: Path) -> None:
+    kept = [*CLIENTS, f'privacy.ledger="{tmp_path / "kept"}"', 'method={name="dp-fedavg"}', "privacy.noise_multiplier=1.5"]
+    first, _ = run(tmp_path, "one", *kept, "budget.rounds=3")
+    second, folder = run(tmp_path, "two", *kept, "budget.rounds=500")
+    assert first.epsilon < second.epsilon <= 6.0
+    assert json.loads((folder / "run.json").read_text())["payable"][0] == second.rounds < 500
+    with pytest.raises(BudgetExceeded, match="does not pay for a single round"):
+        run(tmp_path, "three", *kept)
+
+
+@pytest.mark.parametrize("unit", ["sample", "client"])
+def test_a_schedule_is_calibrated_as_a_whole_and_ends_where_the_budget_does(tmp_path: Path, unit: str) -> None:
+    method = "dynamic-dp-sgd" if unit == "sample" else "dynamic-dp-fedavg"
+    told = [f'method={{name="{method}", stages=3, noise_decay=2.0, clip_decay=3.0, tau=2}}', *(CLIENTS if unit == "client" else [])]
+    outcome, folder = run(tmp_path, "run", *told)
+    budget = json.loads((folder / "run.json").read_text())["epsilon_budget"]
+    with sqlite3.connect(folder / "ledger.sqlite") as db:
+        events = [text for (text,) in db.execute("SELECT event FROM entries GROUP BY event ORDER BY MIN(seq)")]
+    sigmas = [json.loads(text)["event"]["noise_multiplier"] for text in events]
+    assert [sigma / sigmas[0] for sigma in sigmas] == pytest.approx([1, 2**-0.5, 0.5])
+    assert budget - 0.01 < outcome.epsilon <= budget
+    less, _ = run(tmp_path, "less", *told, f"privacy.noise_multiplier={0.8 * sigmas[0]}")
+    assert less.rounds < 6
+    assert less.epsilon <= budget
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["participation.cohort=5"], "what is booked is that each client is drawn by itself"),
+        (["data.clients=1"], "nobody to hide among"),
+        (['method={name="dp-sgd"}'], "protects single examples"),
+        (['privacy.unit="sample"'], "protects whole clients"),
+        (['method={name="dp-fedavg", clipping="adaptive", count_noise=0.1}'], "leaves nothing"),
+    ],
+)
+def test_client_level_refuses_what_it_cannot_promise(tmp_path: Path, changes: list[str], message: str) -> None:
+    with pytest.raises(StudyError, match=message):
+        run(tmp_path, "run", *CLIENTS, 'method={name="dp-fedavg"}', *changes)
+    assert not (tmp_path / "run").exists()
+
+
+def test_more_noise_than_signal_is_said_with_the_numbers(tmp_path: Path) -> None:
+    _, folder = run(tmp_path, "run", *CLIENTS, 'method={name="dp-fedavg"}')
+    (warning,) = [w for w in json.loads((folder / "run.json").read_text())["warnings"] if "more noise than signal" in w]
+    assert "6 updates" in warning
+
+
 CHILD = """
 import os, signal, sys
 from pathlib import Path
@@ -126,9 +202,17 @@ session.begin(study.read(Path(sys.argv[1])), Path(sys.argv[2]), show, lambda row
 """
 
 
-@pytest.mark.parametrize("method", ['{name="als-dpfl", average=0.9, momentum=0.3}', '{name="ali-dpfl", form="paper"}'])
-def test_killed_and_resumed_it_ends_bit_for_bit_the_same(tmp_path: Path, method: str) -> None:
-    whole_study = study(tmp_path, f"method={method}")
+@pytest.mark.parametrize(
+    "told",
+    [
+        ['method={name="als-dpfl", average=0.9, momentum=0.3}'],
+        ['method={name="ali-dpfl", form="paper"}'],
+        ['method={name="dynamic-dp-sgd", stages=2, optimizer={kind="adam", debias=true}, learning_rate=0.01}'],
+        [*CLIENTS, 'method={name="dp-fedavg", clipping="adaptive", momentum=0.5}'],
+    ],
+)
+def test_killed_and_resumed_it_ends_bit_for_bit_the_same(tmp_path: Path, told: list[str]) -> None:
+    whole_study = study(tmp_path, *told)
     path = tmp_path / "whole.toml"
     path.write_text(studies.write(whole_study))
     whole = session.begin(whole_study, tmp_path / "whole", quiet, quiet)

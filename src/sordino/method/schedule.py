@@ -36,7 +36,7 @@ class Scheduled(Section):
 
     clip_decay: float = Field(2.0, ge=1)
     noise_decay: float = Field(1.5, ge=1)
-    stages: int = Field(10, ge=1)
+    stages: int = Field(5, ge=1)
 
     def scale(self, share: float) -> tuple[float, float]:
         """Factors on C and sigma after this share of the rounds."""

@@ -1,0 +1,117 @@
+"""A client's bounded update: plain training in a loop of its own, the bound whatever the data, and no work before the charge."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sordino.entropy import Seeded
+from sordino.errors import LocalProtocolError
+from sordino.learning import models
+from sordino.learning.bench import Examples, Workbench
+from sordino.learning.flat import Flat
+from sordino.learning.local import LocalClient
+from sordino.learning.loss import cross_entropy
+from sordino.learning.optimizer import Sgd
+from sordino.learning.perexample import ClippedSum, MeanGradient
+from sordino.mechanism import CountedGaussian
+from sordino.message import Train
+from sordino.privacy import Receipt
+from sordino.privacy.event import Gaussian, PoissonSampled
+
+N, Q, ETA = 25, 0.2, 0.4
+
+
+def client(**changes: Any) -> LocalClient:
+    rng = np.random.default_rng(3)
+    flat = Flat(models.build("mlp", (6,), 3, rng))
+    told: dict[str, Any] = {
+        "index": 2,
+        "examples": Examples(torch.from_numpy(rng.standard_normal((N, 6)).astype(np.float32)), torch.from_numpy(rng.integers(0, 3, N))),
+        "mechanism": CountedGaussian(clip=1.0, noise_multiplier=1.0),
+        "sampling_rate": Q,
+        "learning_rate": ETA,
+        "batch": 10,
+        "proximal": 0.0,
+        "optimizer": Sgd(),
+        "bench": Workbench(flat, ClippedSum(flat, cross_entropy), MeanGradient(flat, cross_entropy)),
+        "entropy": Seeded(5),
+    }
+    return LocalClient(**{**told, **changes})
+
+
+def task(one: LocalClient, clip: float = 100.0, **changes: Any) -> Train:
+    weights = np.random.default_rng(8).standard_normal(one.bench.flat.dim).astype(np.float32) * np.float32(0.1)
+    told: dict[str, Any] = {"round": 4, "steps": 7, "weights": weights, "clip": clip, "noise_multiplier": 1.3}
+    return Train(**{**told, **changes})
+
+
+def receipts(one: LocalClient, asked: Train) -> list[Receipt]:
+    return [Receipt("clients", event, count, asked.round, "key", 1, "digest") for event, count in one.price(asked)]
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.7])
+def test_training_is_plain_sgd_with_a_proximal_term(mu: float) -> None:
+    one = client(proximal=mu)
+    asked = task(one)
+    moved = one.train(asked)
+    draw = Seeded(5).at("client", 2, "round", 4, "batches")
+    order = np.concatenate([draw.permutation(N) for _ in range(3)])
+    flat = Flat(models.build("mlp", (6,), 3, np.random.default_rng(0))).load(torch.from_numpy(asked.weights))
+    start = flat.weights.clone()
+    for step in range(7):
+        batch = order[10 * step : 10 * step + 10]
+        loss = torch.nn.functional.cross_entropy(flat.module(one.examples.x[batch]), one.examples.y[batch])
+        loss = loss + 0.5 * mu * sum((p - s).square().sum() for p, s in zip(flat.module.parameters(), _parts(flat, start), strict=True))
+        grads = torch.autograd.grad(loss, list(flat.module.parameters()))
+        with torch.no_grad():
+            flat.weights.sub_(torch.cat([g.reshape(-1) for g in grads]), alpha=ETA)
+    assert torch.allclose(moved, flat.weights - start, atol=1e-5)
+
+
+def _parts(flat: Flat, vector: torch.Tensor) -> list[torch.Tensor]:
+    return [slot.logical(vector) for slot in flat.layout]
+
+
+@pytest.mark.parametrize("clip", [1e-3, 0.1, 50.0])
+def test_a_contribution_is_never_longer_than_its_bound(clip: float) -> None:
+    one = client()
+    asked = task(one, clip)
+    raw = one.train(asked)
+    answer = one.answer(asked, receipts(one, asked))
+    length = float(np.linalg.norm(answer.delta.astype(np.float64)))
+    assert length <= clip
+    assert answer.inside == (float(raw.norm()) <= clip)
+    if not answer.inside:
+        assert length == pytest.approx(clip, rel=1e-4)
+    cosine = float(torch.nn.functional.cosine_similarity(raw, torch.from_numpy(answer.delta), dim=0))
+    assert cosine == pytest.approx(1.0, abs=1e-5)
+
+
+def test_a_broken_example_contributes_nothing() -> None:
+    one = client()
+    one.examples.x[:] = torch.inf
+    asked = task(one)
+    answer = one.answer(asked, receipts(one, asked))
+    assert not answer.inside
+    assert not answer.delta.any()
+
+
+def test_price_is_one_sampled_gaussian_and_work_waits_for_it() -> None:
+    one = client()
+    asked = task(one)
+    assert one.price(asked) == ((PoissonSampled(sampling_rate=Q, event=Gaussian(noise_multiplier=1.3)), 1),)
+    with pytest.raises(LocalProtocolError):
+        one.answer(asked, [])
+    with pytest.raises(LocalProtocolError):
+        one.answer(asked, receipts(one, task(one, noise_multiplier=2.0)))
+    with pytest.raises(LocalProtocolError, match="bounded"):
+        one.price(task(one, clip=None))
+
+
+def test_a_client_without_examples_moves_nowhere() -> None:
+    one = client(examples=Examples(torch.zeros(0, 6), torch.zeros(0, dtype=torch.int64)))
+    assert not one.train(task(one)).any()

@@ -1,0 +1,232 @@
+"""Rounds that protect whole clients: Poisson cohorts, everybody charged, one client moves the release by no more than is booked."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sordino.entropy import Seeded
+from sordino.mechanism import CountedGaussian, Gaussian
+from sordino.mechanism.contract import check_noise
+from sordino.message import Contribution, Update
+from sordino.method.base import Contract, Released, Terms
+from sordino.method.client_level import Bound, DpFedAvg
+from sordino.method.schedule import DynamicDpFedAvg
+from sordino.privacy.event import Gaussian as Booked
+from sordino.privacy.event import PoissonSampled
+from sordino.regime.aggregate import PrivateSum
+from sordino.regime.effect import Arrived, Book, Closed, Log, Send
+from sordino.regime.synchronous import State, Synchronous
+
+N, D, Q, Z, S = 40, 3, 0.25, 1.1, 0.6
+
+
+def terms(rounds: int = 5) -> Terms:
+    return Terms(
+        dimension=D, sizes=(100,) * N, weights=(1 / N,) * N, sampling_rate=Q, learning_rate=0.1, clip=S, noise=Z, rounds=rounds, steps=None, sigma=Z
+    )  # fmt: skip
+
+
+def aggregator(**changes: Any) -> PrivateSum:
+    told: dict[str, Any] = {
+        "mechanism": CountedGaussian(clip=S, noise_multiplier=Z),
+        "shares": (1.0,) * N,
+        "sampling_rate": Q,
+        "entropy": Seeded(4),
+    }
+    return PrivateSum(**{**told, **changes})
+
+
+def rules(rounds: int = 5, **changes: Any) -> Synchronous:
+    told: dict[str, Any] = {"method": DpFedAvg(tau=3), "aggregator": aggregator(), "seed": 1, **changes}
+    seed = told.pop("seed")
+    return Synchronous(terms=terms(rounds), budget=None, entropy=Seeded(seed), **told)
+
+
+def sends(effects: Any) -> list[Send]:
+    return [effect for effect in effects if isinstance(effect, Send)]
+
+
+def answer(send: Send, delta: Any) -> Arrived:
+    vector = np.asarray(delta, np.float32) * np.ones(D, np.float32)
+    return Arrived(Contribution(client=send.client, round=send.task.round, steps=send.task.steps, delta=vector, inside=True))
+
+
+def play(rule: Synchronous, delta: float = 0.1) -> tuple[State, list[Any]]:
+    state, seen = rule.start(np.zeros(D, np.float32)), []
+    while state.ended is None:
+        state, effects = rule.begin(state)
+        seen += effects
+        for send in sends(effects):
+            state, more = rule.step(state, answer(send, delta))
+            seen += more
+    return state, seen
+
+
+def test_each_client_is_drawn_by_itself_with_the_rate_that_is_booked() -> None:
+    _, seen = play(rules(400))
+    drawn = np.zeros((400, N))
+    for send in sends(seen):
+        drawn[send.task.round - 1, send.client] = 1
+    # Within five standard deviations: the overall rate, each client's, and the variance of the cohort (a fixed one has none).
+    assert drawn.mean() == pytest.approx(Q, abs=5 * math.sqrt(Q * (1 - Q) / drawn.size))
+    assert np.abs(drawn.mean(0) - Q).max() < 5 * math.sqrt(Q * (1 - Q) / 400)
+    assert drawn.sum(1).var() == pytest.approx(N * Q * (1 - Q), rel=0.4)
+    together = np.corrcoef(drawn.T)[np.triu_indices(N, 1)]
+    assert abs(together.mean()) < 5 / math.sqrt(400 * len(together))
+
+
+def test_every_round_books_its_event_before_anything_is_sent() -> None:
+    _, seen = play(rules())
+    kinds = [type(effect) for effect in seen if isinstance(effect, Book | Send | Closed)]
+    starts = [i for i, kind in enumerate(kinds) if kind is Book]
+    assert [effect.round for effect in seen if isinstance(effect, Book)] == [1, 2, 3, 4, 5]
+    assert starts[0] == 0
+    assert all(kinds[i - 1] is Closed for i in starts[1:])
+    assert {effect.fact for effect in seen if isinstance(effect, Book)} == {
+        PoissonSampled(sampling_rate=Q, event=Booked(noise_multiplier=Z))
+    }
+
+
+def test_an_empty_cohort_releases_noise() -> None:
+    rule = rules(6, aggregator=aggregator(sampling_rate=1e-9))
+    state, seen = play(rule)
+    assert not sends(seen)
+    assert state.round == 6
+    assert len([effect for effect in seen if isinstance(effect, Closed)]) == 6
+    assert len([effect for effect in seen if isinstance(effect, Book)]) == 6
+    assert np.abs(state.weights).min() > 0
+
+
+def test_the_divisor_is_the_expected_weight_whoever_answers() -> None:
+    noiseless = CountedGaussian(clip=S, noise_multiplier=1e-7)
+    shares = tuple(0.25 + 0.75 * i / N for i in range(N))
+    one = aggregator(mechanism=noiseless, shares=shares)
+    answers = [Contribution(client=i, round=1, steps=3, delta=np.full(D, 0.1 * i, np.float32), inside=True) for i in (2, 7, 11)]
+    released = one.release(answers, Contract(S, 1e-7), 1, D)
+    wanted = sum(shares[i] * 0.1 * i for i in (2, 7, 11)) / (Q * sum(shares))
+    assert released.mean == pytest.approx(np.full(D, wanted), rel=1e-5)
+
+
+@pytest.mark.parametrize("mechanism", [Gaussian(clip=1.0, noise_multiplier=1.0), CountedGaussian(clip=1.0, noise_multiplier=1.0)])
+def test_the_noise_of_a_release_has_the_booked_scale(mechanism: Any) -> None:
+    d, contract = 20_000, Contract(0.3, 1.7)
+    one = aggregator(mechanism=mechanism)
+    scaled = mechanism.scaled(contract.clip, contract.noise_multiplier)
+    assert one.event(contract) == PoissonSampled(sampling_rate=Q, event=Booked(noise_multiplier=1.7))
+
+    def draw(rng: np.random.Generator) -> torch.Tensor:
+        whole = replace(one, entropy=Seeded(int(rng.integers(2**31))))
+        return torch.from_numpy(whole.release([], contract, 1, d).mean * np.float32(Q * N))
+
+    check_noise(draw, scaled.vector_multiplier, contract.clip)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    others=st.integers(0, 5),
+    share=st.floats(0.01, 1.0),
+    clip=st.floats(1e-3, 10.0),
+    size=st.floats(1e-3, 1e3),
+    adaptive=st.booleans(),
+)
+def test_one_client_moves_the_release_by_no_more_than_is_booked(
+    seed: int, others: int, share: float, clip: float, size: float, adaptive: bool
+) -> None:
+    """Neighbours by brute force: the same noise, one client more; the whitened pair (mean, count) moves by at most 1/z."""
+    rng = np.random.default_rng(seed)
+    mechanism = CountedGaussian(clip=clip, noise_multiplier=Z, share=0.3 if adaptive else 1 / 400)
+    one = aggregator(mechanism=mechanism, shares=(share,) + (1.0,) * (N - 1))
+    contributed = []
+    for i in range(others + 1):
+        vector, inside = mechanism.bounded(torch.from_numpy(rng.standard_normal(D).astype(np.float32)) * size)
+        contributed.append(Contribution(client=i, round=1, steps=3, delta=vector.numpy(), inside=inside))
+    contract = Contract(clip, Z)
+    with_it, without = one.release(contributed, contract, 1, D), one.release(contributed[1:], contract, 1, D)
+    assert with_it.clipped is not None
+    assert without.clipped is not None
+    weight = Q * (share + N - 1)
+    vector = np.linalg.norm((with_it.mean.astype(np.float64) - without.mean) * weight) / (mechanism.vector_multiplier * clip)
+    count = (with_it.clipped - without.clipped) * Q * N / mechanism.count_deviation
+    # float32 adds noise and sum: a unit in the last place of numbers of the size of both
+    slack = 1e-6 * (np.abs(with_it.mean).max() + np.abs(without.mean).max()) * weight / (mechanism.vector_multiplier * clip)
+    assert math.hypot(vector, count) <= 1 / Z * (1 + 1e-6) + slack
+
+
+def test_a_method_sees_the_release_and_nothing_else() -> None:
+    seen: list[Any] = []
+
+    class Nosy(DpFedAvg):
+        def fold(self, memory: Any, terms: Terms, answers: Any) -> Any:
+            seen.append(answers)
+            return memory
+
+        def learn(self, memory: Any, terms: Terms, released: Released) -> Any:
+            seen.append(released)
+            return memory
+
+    state, effects = play(rules(method=Nosy(tau=3)), delta=0.123)
+    assert seen
+    assert all(isinstance(item, Released) for item in seen)
+    assert not state.answers
+    for effect in effects:
+        if isinstance(effect, Log):
+            assert "0.123" not in msgspec.json.encode(effect.row).decode()
+
+
+def test_strangers_duplicates_and_models_in_place_of_updates_are_dropped() -> None:
+    rule = rules()
+    state, effects = rule.begin(rule.start(np.zeros(D, np.float32)))
+    first = sends(effects)[0]
+    state, _ = rule.step(state, answer(first, 0.1))
+    model = Update(client=first.client, round=1, steps=3, weights=np.ones(D, np.float32))
+    outsider = next(i for i in range(N) if i not in {send.client for send in sends(effects)})
+    for wrong in (
+        answer(first, 0.1),
+        Arrived(model),
+        Arrived(Contribution(client=outsider, round=1, steps=3, delta=np.ones(D, np.float32), inside=True)),
+    ):
+        after, more = rule.step(state, wrong)
+        assert after == state or after.answers == state.answers
+        assert isinstance(more[0], Log)
+        assert more[0].row["kind"] == "dropped"
+
+
+def test_rounds_end_where_the_budget_does() -> None:
+    state, seen = play(replace(rules(), payable=3))
+    assert state.round == 3
+    assert len([effect for effect in seen if isinstance(effect, Book)]) == 3
+    assert "privacy budget" in (state.ended or "")
+
+
+def test_adaptive_clipping_is_geometric_and_finds_its_quantile() -> None:
+    method = DpFedAvg(clipping="adaptive", quantile=0.3, clip_rate=0.4)
+    assert method.learn(Bound(2.0), terms(), Released(np.zeros(D, np.float32), 0.5)).clip == pytest.approx(2 * math.exp(-0.4 * 0.2))
+    assert method.learn(Bound(2.0), terms(), Released(np.zeros(D, np.float32), None)) == Bound(2.0)
+    assert DpFedAvg().learn(Bound(2.0), terms(), Released(np.zeros(D, np.float32), 0.5)) == Bound(2.0)
+    norms, memory, path = np.random.default_rng(0).lognormal(0.0, 1.0, 4000), Bound(10.0), []
+    rng = np.random.default_rng(1)
+    for _ in range(300):
+        noisy = (norms > memory.clip).mean() + 0.05 * rng.standard_normal()
+        memory = method.learn(memory, terms(), Released(np.zeros(D, np.float32), float(noisy)))
+        path.append(memory.clip)
+    assert np.mean(path[150:]) == pytest.approx(np.quantile(norms, 0.3), rel=0.1)
+
+
+def test_a_schedule_is_sent_and_booked_as_it_is() -> None:
+    method = DynamicDpFedAvg(tau=3, clip_decay=4.0, noise_decay=2.0, stages=3)
+    _, seen = play(rules(6, method=method))
+    booked = [effect.fact.event.noise_multiplier for effect in seen if isinstance(effect, Book)]  # type: ignore[union-attr]
+    assert booked == pytest.approx([Z, Z, Z / math.sqrt(2), Z / math.sqrt(2), Z / 2, Z / 2])
+    told = {send.task.round: (send.task.clip, send.task.noise_multiplier) for send in sends(seen)}
+    assert told[6] == pytest.approx((S / 4, Z / 2))
+    assert told[1] == (S, Z)
