@@ -32,8 +32,14 @@ check: venv
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: venv
+bench: venv bench/pfl/.venv
 	$(BIN)/python -m bench
+
+# A peer that needs packages of its own; where they cannot be had, its figure is left out.
+bench/pfl/.venv: bench/pfl/requirements.txt
+	rm -rf $@
+	$(PYTHON) -m venv $@
+	$@/bin/pip install --quiet --disable-pip-version-check --requirement $< || rm -rf $@
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .import_linter_cache

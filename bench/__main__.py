@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from bench import accounting, rounds, step
+from bench import accounting, clients, rounds, step
 from sordino.learning.allocator import tune
 
 
@@ -17,12 +17,12 @@ def main() -> None:
     tune()  # as the command line does
     torch.set_num_threads(1)
     rows = []
-    print(f"{'':4}{'measured':<104}{'peer':>8}{'ours':>8}  reach")
-    for part in (step, rounds, accounting):
+    print(f"{'':4}{'measured':<108}{'peer':>8}{'ours':>8}  reach")
+    for part in (step, rounds, clients, accounting):
         for row in part.measure():
             rows.append(row)
             peer = "-" if row["peer"] is None else f"{row['peer']:.3g}"
-            print(f"{'ok' if row['met'] else 'NO':4}{row['what']:<104}{peer:>8}{row['ours']:>8.3g}  {row['reach']}", flush=True)
+            print(f"{'ok' if row['met'] else 'NO':4}{row['what']:<108}{peer:>8}{row['ours']:>8.3g}  {row['reach']}", flush=True)
             print(f"    {row['detail']}")
     out = Path(__file__).with_name("latest.json")
     about = {"torch": torch.__version__, "machine": platform.machine(), "threads": 1, "allocator": "glibc, tuned"}

@@ -47,7 +47,7 @@ evaluate_every = {every}
 """
 
 
-class _Silent:
+class Silent:
     """A watcher that keeps nothing."""
 
     def row(self, row: dict[str, Any]) -> None:
@@ -64,7 +64,7 @@ def simulate(folder: Path, **options: Any) -> tuple[float, Any]:
     study = calibrate(studies.read(folder / "study.toml"))
     built = builder.build(study, folder, "bench")
     start = time.process_time()
-    built.simulation.run(built.first, _Silent())
+    built.simulation.run(built.first, Silent())
     return time.process_time() - start, built
 
 
