@@ -1,4 +1,4 @@
-"""A round that protects whole clients: 1000 clients, 100 drawn, five plain steps of ten, evaluation; and memory from 1000 clients to 10 000."""
+"""A round that protects whole clients: 1000 clients, 100 drawn, five plain steps of ten, evaluation; and memory up to 10 000."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def measure(turns: int = 4, rounds: int = 6) -> list[dict[str, Any]]:
                 taken["plain"].append(by_hand(built, rounds) / rounds)
     cost = {name: sorted(values)[turns // 4] for name, values in taken.items()}
     other, memory = peer(rounds), {clients: peak(clients) for clients in (1000, 10_000)}
-    detail = {f"{name}, CPU s a round": round(value, 3) for name, value in cost.items()}
+    detail: dict[str, Any] = {f"{name}, CPU s a round": round(value, 3) for name, value in cost.items()}
     detail["pfl, CPU s a round"] = "not installed: make bench/pfl/.venv" if other is None else round(other, 3)
     return [
         {

@@ -30,9 +30,19 @@ N, D, Q, Z, S = 40, 3, 0.25, 1.1, 0.6
 
 
 def terms(rounds: int = 5) -> Terms:
+    everybody = (1 / N,) * N
     return Terms(
-        dimension=D, sizes=(100,) * N, weights=(1 / N,) * N, sampling_rate=Q, learning_rate=0.1, clip=S, noise=Z, rounds=rounds, steps=None, sigma=Z
-    )  # fmt: skip
+        dimension=D,
+        sizes=(100,) * N,
+        weights=everybody,
+        sampling_rate=Q,
+        learning_rate=0.1,
+        clip=S,
+        noise=Z,
+        rounds=rounds,
+        steps=None,
+        sigma=Z,
+    )
 
 
 def aggregator(**changes: Any) -> PrivateSum:
@@ -155,11 +165,11 @@ def test_one_client_moves_the_release_by_no_more_than_is_booked(
     assert with_it.clipped is not None
     assert without.clipped is not None
     weight = Q * (share + N - 1)
-    vector = np.linalg.norm((with_it.mean.astype(np.float64) - without.mean) * weight) / (mechanism.vector_multiplier * clip)
+    moved = np.linalg.norm((with_it.mean.astype(np.float64) - without.mean) * weight) / (mechanism.vector_multiplier * clip)
     count = (with_it.clipped - without.clipped) * Q * N / mechanism.count_deviation
     # float32 adds noise and sum: a unit in the last place of numbers of the size of both
     slack = 1e-6 * (np.abs(with_it.mean).max() + np.abs(without.mean).max()) * weight / (mechanism.vector_multiplier * clip)
-    assert math.hypot(vector, count) <= 1 / Z * (1 + 1e-6) + slack
+    assert math.hypot(moved, count) <= 1 / Z * (1 + 1e-6) + slack
 
 
 def test_a_method_sees_the_release_and_nothing_else() -> None:
