@@ -43,7 +43,7 @@ def client(**changes: Any) -> LocalClient:
     return LocalClient(**{**told, **changes})
 
 
-def task(one: LocalClient, clip: float = 100.0, **changes: Any) -> Train:
+def task(one: LocalClient, clip: float | None = 100.0, **changes: Any) -> Train:
     weights = np.random.default_rng(8).standard_normal(one.bench.flat.dim).astype(np.float32) * np.float32(0.1)
     told: dict[str, Any] = {"round": 4, "steps": 7, "weights": weights, "clip": clip, "noise_multiplier": 1.3}
     return Train(**{**told, **changes})

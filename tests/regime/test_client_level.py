@@ -71,7 +71,8 @@ def answer(send: Send, delta: Any) -> Arrived:
 
 
 def play(rule: Synchronous, delta: float = 0.1) -> tuple[State, list[Any]]:
-    state, seen = rule.start(np.zeros(D, np.float32)), []
+    state = rule.start(np.zeros(D, np.float32))
+    seen: list[Any] = []
     while state.ended is None:
         state, effects = rule.begin(state)
         seen += effects
@@ -90,7 +91,7 @@ def test_each_client_is_drawn_by_itself_with_the_rate_that_is_booked() -> None:
     assert drawn.mean() == pytest.approx(Q, abs=5 * math.sqrt(Q * (1 - Q) / drawn.size))
     assert np.abs(drawn.mean(0) - Q).max() < 5 * math.sqrt(Q * (1 - Q) / 400)
     assert drawn.sum(1).var() == pytest.approx(N * Q * (1 - Q), rel=0.4)
-    together = np.corrcoef(drawn.T)[np.triu_indices(N, 1)]
+    together = np.asarray(np.corrcoef(drawn.T))[np.triu_indices(N, 1)]
     assert abs(together.mean()) < 5 / math.sqrt(400 * len(together))
 
 
