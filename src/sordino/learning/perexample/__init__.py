@@ -34,7 +34,8 @@ References:
     Bu, Wang, Zha, Karypis 2023, Differentially Private Optimization on Large Model at Small Cost (book-keeping).
 """
 
+from sordino.learning.perexample.bound import Bound, Flat, Layers, Measured
 from sordino.learning.perexample.clipping import Clipped
 from sordino.learning.perexample.sums import ClippedSum, MeanGradient
 
-__all__ = ["Clipped", "ClippedSum", "MeanGradient"]
+__all__ = ["Bound", "Clipped", "ClippedSum", "Flat", "Layers", "MeanGradient", "Measured"]

@@ -55,6 +55,10 @@ class EmbeddingKernel:
         """See :class:`Kernel`."""
         self._scatter(self._tokens, self._g * factor.view(-1, 1, 1), out, fresh)
 
+    def each(self, rows: Tensor) -> bool:
+        """See :class:`Kernel`; it cannot."""
+        return False
+
     def plain(self, a: Tensor, g: Tensor, out: Tensor, fresh: bool) -> None:
         """See :class:`Kernel`."""
         self._scatter(*self._flattened(a, g), out, fresh)

@@ -34,6 +34,10 @@ class Kernel(Protocol):
         """sum_i G_i into ``out`` (d,), with no norms and nothing kept."""
         ...
 
+    def each(self, rows: Tensor) -> bool:
+        """Every G_i of the collected batch into its columns of ``rows`` (n, d); False if this kernel cannot."""
+        ...
+
 
 def add_or_set(place: Tensor, value: Tensor, fresh: bool) -> None:
     """``value`` into ``place``, which is overwritten if ``fresh``, else added to."""

@@ -71,6 +71,18 @@ class LinearKernel:
             a, scaled = a.reshape(-1, a.shape[2]), g.mul(factor.view(-1, 1, 1)).reshape(-1, g.shape[2])
         self._add(a, scaled, out, fresh)
 
+    def each(self, rows: Tensor) -> bool:
+        """See :class:`Kernel`."""
+        a, g = self._a, self._g
+        if g.ndim != 2:
+            return False
+        if self._weight is not None:
+            place = rows[:, self._weight.offset : self._weight.offset + self._weight.size]
+            torch.mul(g.unsqueeze(2), a.unsqueeze(1), out=place.view(len(rows), g.shape[1], a.shape[1]))
+        if self._bias is not None:
+            rows[:, self._bias.offset : self._bias.offset + self._bias.size].copy_(g)
+        return True
+
     def plain(self, a: Tensor, g: Tensor, out: Tensor, fresh: bool) -> None:
         """See :class:`Kernel`."""
         self._add(a.reshape(-1, a.shape[-1]), g.reshape(-1, g.shape[-1]), out, fresh)

@@ -60,6 +60,10 @@ class NormKernel:
                 place = slot.of(out).view(-1)
                 torch.addmv(place, grads.t(), factor, beta=0.0 if fresh else 1.0, out=place)
 
+    def each(self, rows: Tensor) -> bool:
+        """See :class:`Kernel`; it cannot."""
+        return False
+
     def plain(self, a: Tensor, g: Tensor, out: Tensor, fresh: bool) -> None:
         """See :class:`Kernel`."""
         self._weight_grads, self._bias_grads = self._sums(a, g)

@@ -122,6 +122,14 @@ class TiledConv:
             place = self._bias.flat(out)
             torch.addmv(place, self._bias_grads.t(), factor, beta=0.0 if fresh else 1.0, out=place)
 
+    def each(self, rows: Tensor) -> bool:
+        """See :class:`Kernel`."""
+        place = rows[:, self._weight.offset : self._weight.offset + self._weight.size]
+        place.view(len(rows), self.shape.outputs, self.shape.patch).copy_(self._grads.transpose(1, 2))
+        if self._bias is not None:
+            rows[:, self._bias.offset : self._bias.offset + self._bias.size].copy_(self._bias_grads)
+        return True
+
     def plain(self, a: Tensor, g: Tensor, out: Tensor, fresh: bool) -> None:
         """See :class:`Kernel`."""
         g = g.contiguous()

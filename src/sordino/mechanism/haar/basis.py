@@ -1,0 +1,223 @@
+r"""A vector in blocks, each under a Haar transform of its own, and its groups of coefficients.
+
+One block is the *flat* transform; one block for each parameter of a model is the transform
+*per layer*. A group is one level of one block. Groups stand in the order of the coefficients:
+block by block, the base (level 0), then the coarsest level L to the finest, 1.
+
+How much of a group lies on real numbers and not on padding decides how much of its noise
+comes back. Every real leaf sits under exactly one coefficient of a level, with a square of
+2^-l, so independent noise of standard deviations s on the coefficients has
+
+    E ||noise on the d real numbers||^2 = sum over groups n s^2,     n_l = d/2^l,   n_0 = d/m,
+
+and the n of a block sum to its d.
+
+Shapes: vectors (..., d); rows (n, d), one contribution each; weights and energies (groups,).
+
+>>> basis = Basis.of([5, 2])
+>>> basis.dimension, basis.coefficients, basis.groups
+(7, 9, 6)
+>>> basis.levels
+(0, 3, 2, 1, 0, 1)
+>>> basis.sizes
+(0.625, 0.625, 1.25, 2.5, 1.0, 1.0)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sordino.errors import StudyError
+from sordino.mechanism.haar import compiled, transform
+
+Groups = tuple[float, ...]
+"""One number for every group."""
+
+
+class _Shape(NamedTuple):
+    """What follows from the sizes of the blocks; see :class:`Basis`."""
+
+    levels: tuple[int, ...]
+    leaves: tuple[int, ...]
+    lengths: tuple[int, ...]
+    sizes: Groups
+    orthonormal: Groups
+
+
+@lru_cache(maxsize=64)
+def _shape(blocks: tuple[int, ...]) -> _Shape:
+    levels: list[int] = []
+    leaves: list[int] = []
+    lengths: list[int] = []
+    scale: list[float] = []
+    sizes: list[float] = []
+    for size in blocks:
+        steps, top = transform.steps(size), transform.levels(size)
+        levels += steps
+        leaves += [2**top] * len(steps)
+        lengths += transform.lengths(size)
+        scale += transform.orthonormal(size)
+        sizes += [size / 2 ** (level or top) for level in steps]
+    return _Shape(tuple(levels), tuple(leaves), tuple(lengths), tuple(sizes), tuple(scale))
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """Orthonormal Haar coefficients of consecutive blocks of a vector (d,).
+
+    Attributes:
+        blocks: (offset, size) of every block, in order and without gaps.
+    """
+
+    blocks: tuple[tuple[int, int], ...]
+
+    def __post_init__(self) -> None:
+        end = 0
+        for offset, size in self.blocks:
+            if offset != end or size < 1:
+                raise StudyError(f"blocks must lie one after another and hold at least one number each; got ({offset}, {size}) after {end}")
+            end = offset + size
+        if not self.blocks:
+            raise StudyError("a basis needs at least one block")
+
+    @classmethod
+    def flat(cls, dimension: int) -> Basis:
+        """One block."""
+        return cls.of([dimension])
+
+    @classmethod
+    def of(cls, sizes: Iterable[int]) -> Basis:
+        """A block for each size, such as those of a model's parameters."""
+        blocks: list[tuple[int, int]] = []
+        end = 0
+        for size in sizes:
+            blocks.append((end, size))
+            end += size
+        return cls(tuple(blocks))
+
+    @property
+    def block_sizes(self) -> tuple[int, ...]:
+        """How many numbers the blocks have, (blocks,)."""
+        return tuple(size for _, size in self.blocks)
+
+    @property
+    def dimension(self) -> int:
+        """d."""
+        return sum(self.blocks[-1])
+
+    @property
+    def groups(self) -> int:
+        """How many pairs of block and level there are."""
+        return len(self.levels)
+
+    @property
+    def coefficients(self) -> int:
+        """How many coefficients there are; at most d + sum of L."""
+        return sum(self.lengths)
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """The level of every group; 0 for a base."""
+        return _shape(self.block_sizes).levels
+
+    @property
+    def leaves(self) -> tuple[int, ...]:
+        """m, the padded length of the block to which a group belongs, (groups,)."""
+        return _shape(self.block_sizes).leaves
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """How many coefficients a group has, (groups,)."""
+        return _shape(self.block_sizes).lengths
+
+    @property
+    def sizes(self) -> Groups:
+        """n (groups,): d_block / 2^l, and d_block / m for a base. They sum to d."""
+        return _shape(self.block_sizes).sizes
+
+    def forward(self, v: Tensor) -> Tensor:
+        """Orthonormal coefficients (..., coefficients) of v (..., d)."""
+        return transform.forward_blocks(self._checked(v), self.block_sizes, _shape(self.block_sizes).orthonormal)
+
+    def inverse(self, u: Tensor, weights: Sequence[float] | None = None) -> Tensor:
+        """The vector (..., d) of coefficients u (..., coefficients), those of a group first multiplied with its weight."""
+        scale = _shape(self.block_sizes).orthonormal
+        if weights is not None:
+            scale = tuple(a * b for a, b in zip(scale, self.each(weights), strict=True))
+        return transform.inverse_blocks(u, self.block_sizes, scale)
+
+    def energies(self, rows: Tensor) -> Tensor:
+        """Sums of squared coefficients (n, groups) in float64, for every group and every row of rows (n, d)."""
+        rows = self._checked(rows)
+        if rows.dtype == torch.float32 and rows.device.type == "cpu":
+            out = torch.empty(len(rows), self.groups, dtype=torch.float64)
+            compiled.energies(rows.detach().contiguous().numpy(), transform.layout(self.block_sizes), out.numpy())
+            return out
+        squares = self.forward(rows).to(torch.float64).square()
+        return torch.stack([part.sum(-1) for part in torch.split(squares, list(self.lengths), dim=-1)], dim=-1)
+
+    def weighted_norms(self, rows: Tensor, weights: Sequence[float]) -> Tensor:
+        """||diag(w) u(row)|| (n,) for every row of rows (n, d); infinite where a row is not finite."""
+        squares = torch.tensor(self.each(weights), dtype=torch.float64, device=rows.device).square()
+        norms = self.energies(rows).mv(squares).sqrt()
+        return norms.nan_to_num(nan=math.inf, posinf=math.inf).to(rows.dtype)
+
+    def noise_energies(self, deviations: Sequence[float]) -> Tensor:
+        """What :meth:`energies` expects, (groups,), of noise with these deviations on the coefficients, once it is cut to d numbers.
+
+        n s^2 for noise of one size s everywhere, and always up to the one coefficient of each
+        level that spans both real numbers and padding: cutting mixes these with one another.
+        """
+        squares = np.square(self.each(deviations))
+        out = np.empty(self.groups)
+        at = 0
+        for size in self.block_sizes:
+            top = transform.levels(size)
+            own = slice(at, at + top + 1)
+            out[own] = _cut(size, top) @ squares[own]
+            at += top + 1
+        return torch.from_numpy(out)
+
+    def each(self, weights: Sequence[float]) -> Groups:
+        """The weights, if there is one for every group.
+
+        Raises:
+            StudyError: if there is not.
+        """
+        if len(weights) != self.groups:
+            raise StudyError(f"one weight for each of {self.groups} groups is needed; got {len(weights)}")
+        return tuple(map(float, weights))
+
+    def _checked(self, v: Tensor) -> Tensor:
+        if v.shape[-1] != self.dimension:
+            raise StudyError(f"the basis is made for vectors of {self.dimension} numbers; got {v.shape[-1]}")
+        return v
+
+
+@lru_cache(maxsize=256)
+def _cut(size: int, top: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    """Sums over the coefficients of two groups of <h_j, T h_k>^2, (L + 1, L + 1); T keeps the first ``size`` leaves.
+
+    Functions with real support alone stay orthogonal to all others. Of two that span the end,
+    the finer lies under one half of the coarser, where that is a constant of square 2^-l.
+    """
+    steps = transform.steps(size)
+    out = np.zeros((len(steps), len(steps)))
+    for row, level in enumerate(steps):
+        span, half = 2 ** (level or top), 2 ** ((level or top) - 1) if level else 0
+        real = size % span
+        out[row, row] = size // span + (real / span) ** 2
+        if level and real:
+            total = min(real, half) - max(0, real - half)  # of the signs that are left
+            for above in range(row):
+                mixed = total * total / span / 2 ** (steps[above] or top)
+                out[row, above], out[above, row] = mixed, mixed
+    return out
