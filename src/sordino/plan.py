@@ -221,7 +221,7 @@ def warnings(study: Study, sizes: Sequence[int], steps: int | None, dimension: i
         found.append(
             f"the smallest client has {smallest} examples and an expected batch of {privacy.sampling_rate * smallest:.2g}: mostly noise"
         )
-    if study.form == "paper":
+    if study.method.wants.raw:
         found.append("form = 'paper' sends raw constants: the run is NOT private, and is booked at epsilon = infinity")
     return found
 

@@ -154,6 +154,7 @@ def describe(built: builder.Built, run: str) -> Row:
         "unit": privacy.unit,
         "adjacency": ADJACENCY[privacy.unit],
         "epsilon_budget": math.inf if privacy.epsilon is None else privacy.epsilon,
+        "claimed_epsilon": plan.epsilon if study.form == "paper" else None,
         "delta": privacy.delta,
         "accountant": privacy.accountant,
         "dimension": built.flat.dim,
@@ -176,8 +177,11 @@ def guarantee(study: Study, epsilon: float | None) -> str:
     privacy = study.privacy
     if privacy.unit == "none":
         return "No privacy guarantee: the clients' updates were computed without noise, and epsilon is infinite."
-    if study.form == "paper":
+    if study.method.wants.raw:
         return f"No privacy guarantee: epsilon is infinite. {PAPER}"
+    if study.form == "paper":
+        true = "far above what it claims" if epsilon is None else f"{epsilon:.4g}"
+        return f"No privacy guarantee worth the name: the mechanism's literal form was asked for, and its true epsilon is {true}."
     value = privacy.epsilon if epsilon is None else epsilon
     shown = "inf" if value is None or math.isinf(value) else f"{math.ceil(value * 1e5) / 1e5:.12g}"  # rounded up, never down
     what, change = WORDS[privacy.unit]

@@ -23,6 +23,7 @@ from pydantic import BeforeValidator, Field, ValidationError, create_model, mode
 
 from sordino import method as methods
 from sordino.errors import StudyError
+from sordino.learning.optimizer import AdaGrad, Adam, Sgd
 from sordino.method import About, SynchronousMethod
 from sordino.section import Section
 
@@ -98,6 +99,33 @@ class Model(Section):
     name: str
 
 
+class GaussianNoise(Section):
+    """The same noise on every number. ``clipping`` bounds the whole gradient, or each layer by itself (C over the root of their number)."""
+
+    kind: Literal["gaussian"] = "gaussian"
+    clipping: Literal["flat", "per-layer"] = "flat"
+
+
+class HaarNoise(Section):
+    """Noise on Haar wavelet coefficients (Ranaweera et al. 2024).
+
+    ``blocks``: one transform over all parameters, or one for each. ``weights``: how clip and noise
+    are spread over levels; "optimal" looks at ``data.validation``, which is public. ``exponent``: 1
+    for the least noise, 0 for equal weights. ``form = "paper"`` is the paper's literal algorithm,
+    with its ``discount`` on sigma: NOT private, and booked at what it is.
+    """
+
+    kind: Literal["haar"]
+    blocks: Literal["flat", "layers"] = "flat"
+    weights: Literal["uniform", "paper", "optimal"] = "uniform"
+    exponent: float = Field(0.5, ge=0, le=1)
+    form: Literal["sound", "paper"] = "sound"
+    discount: bool = True
+
+
+Mechanism = Annotated[GaussianNoise | HaarNoise, Field(discriminator="kind")]
+
+
 class Privacy(Section):
     """What is protected, how well, and at what noise.
 
@@ -114,6 +142,7 @@ class Privacy(Section):
     noise_multiplier: float | None = Field(None, allow_inf_nan=False)
     sampling_rate: float = Field(gt=0, le=1)
     accountant: Literal["pld", "rdp", "rdp-classic"] = "pld"
+    mechanism: Mechanism = GaussianNoise()
     ledger: str = "run"
     clipped_fraction: bool = True
 
@@ -214,14 +243,22 @@ class Study(Section):
                 )
             if self.data.clients < 2:
                 raise ValueError("data.clients is 1: with one client there is nobody to hide among; unit 'client' needs at least two")
+        mechanism = self.privacy.mechanism
+        if isinstance(mechanism, HaarNoise) and mechanism.weights == "optimal" and mechanism.form == "sound" and not self.data.validation:
+            raise ValueError(
+                "privacy.mechanism.weights 'optimal' needs public examples to look at: set data.validation, or choose other weights"
+            )
+        if isinstance(mechanism, GaussianNoise) and mechanism.clipping == "per-layer" and unit == "client":
+            raise ValueError("privacy.mechanism.clipping 'per-layer' is for gradients of single examples; unit 'client' has one bound")
         if self.world.dropout > 0 and self.participation.deadline is None:
             raise ValueError("world.dropout needs participation.deadline: without one the server would wait forever for who is gone")
         return self
 
     @property
     def form(self) -> str:
-        """ "sound", or "paper" for a paper's literal form."""
-        return getattr(self.method, "form", "sound")
+        """ "sound", or "paper" for a paper's literal form, of the method or of the mechanism."""
+        forms = {getattr(part, "form", "sound") for part in (self.method, self.privacy.mechanism)}
+        return "paper" if "paper" in forms else "sound"
 
 
 def parse(table: Mapping[str, Any], *, source: str) -> Study:
@@ -362,7 +399,7 @@ def _explain(problem: Mapping[str, Any], table: Mapping[str, Any], shape: type[S
     return f"{name}: {message[0].lower()}{message[1:]}{shown}"
 
 
-_TAGS = {"iid", "dirichlet", "shards", "column"}
+_TAGS = {"iid", "dirichlet", "shards", "column", "gaussian", "haar", "sgd", "adam", "adagrad"}
 
 
 def _is_tag(part: object) -> bool:
@@ -395,7 +432,7 @@ def _sections(annotation: Any) -> list[type[Section]]:
 
 
 def _all_kinds() -> list[type[Section]]:
-    return [IidPartition, DirichletPartition, ShardsPartition, ColumnPartition]
+    return [IidPartition, DirichletPartition, ShardsPartition, ColumnPartition, GaussianNoise, HaarNoise, Sgd, Adam, AdaGrad]
 
 
 def _tags_of(section: type[Section]) -> tuple[Any, ...]:

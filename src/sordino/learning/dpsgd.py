@@ -30,8 +30,10 @@ from sordino.entropy import Entropy
 from sordino.learning.bench import Examples, Workbench, poisson
 from sordino.learning.client import paid_for
 from sordino.learning.optimizer import Optimizer
+from sordino.learning.perexample import Bound, Flat, Layers, Measured
 from sordino.learning.raw import RAW_CONSTANTS, measure_raw
-from sordino.mechanism import CountedGaussian, Gaussian
+from sordino.mechanism import Bounded
+from sordino.mechanism.haar import HaarGaussian
 from sordino.message import Statistics, Train, Update
 from sordino.privacy import Event, NonPrivate, PoissonSampled, Receipt
 
@@ -44,6 +46,7 @@ class PrivateClient:
         index: which client, from 0.
         examples: its data.
         mechanism: clip and noise of each step.
+        per_layer: every layer's gradient is bounded by itself.
         sampling_rate: q of the Poisson batches.
         learning_rate: eta.
         optimizer: of the local steps.
@@ -53,7 +56,8 @@ class PrivateClient:
 
     index: int
     examples: Examples
-    mechanism: Gaussian | CountedGaussian
+    mechanism: Bounded
+    per_layer: bool = False
     sampling_rate: float
     learning_rate: float
     optimizer: Optimizer
@@ -78,21 +82,19 @@ class PrivateClient:
         batches = self.entropy.at("client", self.index, "round", task.round, "batches")
         noise = self.entropy.at("client", self.index, "round", task.round, "noise")
         flat, mechanism = self.bench.flat, self._mechanism(task)
+        bound = self._bound(mechanism)
         start = torch.from_numpy(task.weights).to(flat.weights)
         flat.load(start)
         total = torch.empty_like(flat.weights)
         steps = self.optimizer.begin(self.learning_rate, flat.weights)
         variance = (mechanism.vector_multiplier * mechanism.clip / self.expected_batch) ** 2
-        energy, excess = 0.0, 0.0
+        energy, excess, counted = 0.0, 0.0, False
         first, last, before = start, start, start
         for step in range(1, task.steps + 1):
             chosen = poisson(len(self.examples), self.sampling_rate, batches).to(flat.weights.device)
-            clipped = self.bench.clipped(*self.examples.take(chosen), mechanism.clip, total)
-            if isinstance(mechanism, CountedGaussian):
-                noisy, counted = mechanism.release(total, clipped.clipped - len(chosen) / 2, noise)
-                excess += counted
-            else:
-                noisy, _ = mechanism.release(total, None, noise)
+            clipped = self.bench.clipped(*self.examples.take(chosen), bound, total)
+            noisy, more = mechanism.release_counted(total, clipped.clipped - len(chosen) / 2, noise)
+            counted, excess = more is not None, excess + (more or 0.0)
             noisy.div_(self.expected_batch)
             energy += float(noisy @ noisy)
             if step == 1:
@@ -108,7 +110,7 @@ class PrivateClient:
             moved=float(moved @ moved),
             slope_first=float(first @ moved),
             slope_last=float(last @ moved),
-            clipped=0.5 + excess / (task.steps * self.expected_batch) if isinstance(mechanism, CountedGaussian) else None,
+            clipped=0.5 + excess / (task.steps * self.expected_batch) if counted else None,
         )
         return Update(
             client=self.index,
@@ -120,8 +122,14 @@ class PrivateClient:
             raw=raw,
         )
 
-    def _mechanism(self, task: Train) -> Gaussian | CountedGaussian:
+    def _mechanism(self, task: Train) -> Bounded:
         """Clip and noise of this round: the task's, where a public schedule sets them."""
         if task.clip is None or task.noise_multiplier is None:
             return self.mechanism
         return self.mechanism.scaled(task.clip, task.noise_multiplier)
+
+    def _bound(self, mechanism: Bounded) -> Bound:
+        """What a single example's gradient is bounded in."""
+        if isinstance(mechanism, HaarGaussian):
+            return Measured(mechanism.clip, mechanism.factors)
+        return Layers(mechanism.clip) if self.per_layer else Flat(mechanism.clip)

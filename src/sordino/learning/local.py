@@ -45,6 +45,7 @@ class LocalClient:
         mechanism: what the aggregator will release the sum by; says what a bounded vector is.
         sampling_rate: q_c with which clients are drawn, for the price of taking part.
         learning_rate: eta.
+        gradient_clip: C of single examples' gradients, in a paper's literal form; None leaves them as they are.
         batch: examples in a local step; all of them where the client has fewer.
         proximal: mu, of the proximal term.
         optimizer: of the local steps.
@@ -57,6 +58,7 @@ class LocalClient:
     mechanism: Bounded
     sampling_rate: float
     learning_rate: float
+    gradient_clip: float | None = None
     batch: int
     proximal: float
     optimizer: Optimizer
@@ -82,7 +84,11 @@ class LocalClient:
         gradient = torch.empty_like(flat.weights)
         steps = self.optimizer.begin(self.learning_rate, flat.weights)
         for chosen in self._batches(task):
-            self.bench.mean(*self.examples.take(chosen), gradient)
+            if self.gradient_clip is None:
+                self.bench.mean(*self.examples.take(chosen), gradient)
+            else:
+                self.bench.clipped(*self.examples.take(chosen), self.gradient_clip, gradient)
+                gradient.div_(len(chosen))
             if self.proximal:
                 gradient.add_(flat.weights - start, alpha=self.proximal)
             steps.take(flat.weights, gradient, 0.0)

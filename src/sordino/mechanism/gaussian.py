@@ -48,8 +48,18 @@ class Bounded(Protocol):
     """A mechanism on a sum of contributions, each of them bounded in the mechanism's own norm."""
 
     @property
+    def clip(self) -> float:
+        """C."""
+        ...
+
+    @property
     def noise_multiplier(self) -> float:
         """sigma, as asked for."""
+        ...
+
+    @property
+    def vector_multiplier(self) -> float:
+        """Root mean square of the noise on one number of the vector, in units of C."""
         ...
 
     def event(self) -> event.Gaussian:

@@ -51,7 +51,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -163,6 +163,25 @@ class HaarGaussian:
         least = min(w * s for w, s in zip(self.clip_weights, self.noise, strict=True))
         # w (1/w) may miss 1 by a unit in the last place, which is no reason for a second kind of step in the ledger
         return event.Gaussian(noise_multiplier=self.noise_multiplier * (1.0 if abs(least - 1.0) < 1e-15 else least))
+
+    @property
+    def vector_multiplier(self) -> float:
+        """Root mean square of the noise on one of the d numbers, in units of C."""
+        d = self.basis.dimension
+        return self.noise_multiplier * math.sqrt(sum(n * s * s for n, s in zip(self.basis.sizes, self.noise, strict=True)) / d)
+
+    def scaled(self, clip: float, noise_multiplier: float) -> HaarGaussian:
+        """See :class:`~sordino.mechanism.gaussian.Bounded`."""
+        return replace(self, clip=clip, noise_multiplier=noise_multiplier)
+
+    def bounded(self, vector: Tensor) -> tuple[Tensor, bool]:
+        """See :class:`~sordino.mechanism.gaussian.Bounded`."""
+        (norm,) = self.basis.weighted_norms(vector.unsqueeze(0), self.clip_weights)
+        return self.bound(vector), float(norm) <= self.clip
+
+    def release_counted(self, total: Tensor, excess: float, rng: np.random.Generator) -> tuple[Tensor, None]:
+        """See :class:`~sordino.mechanism.gaussian.Bounded`; no count is released."""
+        return self.release(total, None, rng)
 
     def init(self, dimension: int) -> None:
         """No memory is carried from one release to the next.

@@ -8,7 +8,7 @@ import math
 import platform
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -20,6 +20,7 @@ import torch
 import sordino
 from sordino import data as datasets
 from sordino import study as studies
+from sordino.build.mechanism import mechanism
 from sordino.entropy import Seeded
 from sordino.errors import StudyError
 from sordino.learning import models
@@ -34,12 +35,12 @@ from sordino.learning.local import LocalClient
 from sordino.learning.loss import loss_for
 from sordino.learning.perexample import ClippedSum, MeanGradient
 from sordino.learning.sgd import PlainClient
-from sordino.mechanism import CountedGaussian, Gaussian
+from sordino.mechanism import Bounded
 from sordino.message import Vector
 from sordino.method import Terms
 from sordino.method.client_level import ClientLevel
-from sordino.plan import Plan, price, schedule, scheduled_steps, shares, step_event
-from sordino.privacy import Budget, Vault
+from sordino.plan import Plan, calibrate, price, schedule, scheduled_steps, shares, step_event
+from sordino.privacy import Budget, PoissonSampled, Vault, accountant
 from sordino.regime.aggregate import PrivateSum
 from sordino.regime.synchronous import Synchronous
 from sordino.runtime.files import make_room_for
@@ -163,8 +164,28 @@ def model(study: Study, shape: tuple[int, ...], classes: int) -> torch.nn.Module
 def plan(study: Study) -> tuple[Plan, Federation]:
     """The price of a study, with its data loaded but nothing trained."""
     divided = federation(study)
-    module = model(study, divided.test.shape, len(divided.test.classes))
-    return price(study, divided.sizes, sum(p.numel() for p in module.parameters())), divided
+    flat = Flat(model(study, divided.test.shape, len(divided.test.classes)))
+    priced, loss = price(study, divided.sizes, flat.dim), loss_for(study.model.name)
+    if study.privacy.unit == "none":
+        return priced, divided
+    bench = Workbench(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))
+    full = calibrate(study)
+    return announced(priced, full, mechanism(full, divided.sizes, bench, _tensors(divided.validation, torch.device("cpu")))), divided
+
+
+def announced(priced: Plan, study: Study, noise: Bounded) -> Plan:
+    """The plan with what a mechanism's literal form claims beside what it gives."""
+    sigma, true = priced.noise_multiplier, noise.event().noise_multiplier
+    privacy = study.privacy
+    if true >= sigma * (1.0 - 1e-9) or priced.used is None or privacy.delta is None:
+        return priced
+    spent = [(PoissonSampled(sampling_rate=privacy.sampling_rate, event=noise.event()), priced.used)]
+    worth = accountant(privacy.accountant).epsilon(spent, privacy.delta)
+    warning = (
+        f"privacy.mechanism.form = 'paper' is NOT private: it claims epsilon = {priced.epsilon:.4g} (noise multiplier {sigma:.4g})"
+        f" and gives epsilon = {worth:.4g} (noise multiplier {true:.3g}); the ledger books what it gives"
+    )
+    return replace(priced, warnings=(*priced.warnings, warning))
 
 
 def build(study: Study, folder: Path, run: str, payable: Sequence[int] | None = None) -> Built:
@@ -186,7 +207,10 @@ def build(study: Study, folder: Path, run: str, payable: Sequence[int] | None = 
     test, validation = _tensors(divided.test, place), _tensors(divided.validation, place)
     parts = list(divided.parts)
     del divided  # the pixels are kept once: each part is let go of when it has become a client's tensors
-    clients = _clients(study, parts, bench, place)
+    noise = mechanism(study, sizes, bench, validation) if privacy.unit != "none" else None
+    if noise is not None:
+        priced = announced(priced, study, noise)
+    clients = _clients(study, parts, bench, place, noise)
     tune()  # not before the data is loaded: what loading needed for a moment goes back to the system
     vault = _vault(study, folder, fingerprints)
     promised = privacy.unit != "none" and study.form == "sound" and privacy.epsilon is not None
@@ -194,14 +218,14 @@ def build(study: Study, folder: Path, run: str, payable: Sequence[int] | None = 
         epsilon=(privacy.epsilon or math.inf) if promised else math.inf, delta=privacy.delta or 1e-5, accountant=privacy.accountant
     )
     pays = _payable(study, priced, vault, units, budget) if payable is None else tuple(payable)
-    terms = _terms(study, sizes, flat.dim, pays)
+    terms = _terms(study, sizes, flat.dim, pays, noise)
     whole = privacy.unit == "client"
     regime = Synchronous(
         method=study.method,
         terms=terms,
         budget=None if whole else pays,
         payable=None if pays is None or not whole else pays[0],
-        aggregator=_aggregator(study, sizes) if whole else None,
+        aggregator=_aggregator(study, sizes, noise) if noise is not None and whole else None,
         entropy=entropy,
         cohort=study.participation.cohort,
         deadline=study.participation.deadline,
@@ -240,25 +264,9 @@ def _units(unit: str, fingerprints: list[str]) -> tuple[list[str], dict[str, str
     return units, dict(zip(units, fingerprints, strict=True))
 
 
-def _mechanism(study: Study, clients: int) -> Gaussian | CountedGaussian:
-    """Clip and noise of a study, at the multiplier that it begins with."""
-    privacy, method = study.privacy, study.method
-    sigma = privacy.noise_multiplier or 0.0
-    if isinstance(method, ClientLevel) and method.clipping == "adaptive":
-        deviation = method.count_noise or privacy.sampling_rate * clients / 20.0  # Andrew et al. 2021, section 3
-        share = (sigma / (2.0 * deviation)) ** 2
-        if share >= 1.0:
-            raise StudyError(
-                f"method.count_noise = {deviation:g} clients leaves nothing of noise_multiplier = {sigma:g} for the updates;"
-                f" it must be above {sigma / 2.0:g}"
-            )
-        return CountedGaussian(clip=privacy.clip, noise_multiplier=sigma, share=share)
-    return (CountedGaussian if privacy.clipped_fraction else Gaussian)(clip=privacy.clip, noise_multiplier=sigma)
-
-
-def _aggregator(study: Study, sizes: tuple[int, ...]) -> PrivateSum:
+def _aggregator(study: Study, sizes: tuple[int, ...], noise: Bounded) -> PrivateSum:
     return PrivateSum(
-        mechanism=_mechanism(study, len(sizes)),
+        mechanism=noise,
         shares=tuple(shares(study, sizes)),
         sampling_rate=study.privacy.sampling_rate,
         entropy=Seeded(study.seed),
@@ -272,17 +280,16 @@ def _vault(study: Study, folder: Path, fingerprints: Mapping[str, str]) -> Vault
     return Vault.for_data(Path(study.privacy.ledger).expanduser(), fingerprints)
 
 
-def _clients(study: Study, parts: list[datasets.Dataset], bench: Workbench, place: torch.device) -> list[Client]:
+def _clients(study: Study, parts: list[datasets.Dataset], bench: Workbench, place: torch.device, noise: Bounded | None) -> list[Client]:
     """The clients; ``parts`` is emptied on the way."""
     privacy, rate, eta = study.privacy, study.privacy.sampling_rate, study.method.learning_rate
     clients: list[Client] = []
-    mechanism = _mechanism(study, len(parts)) if privacy.unit != "none" else Gaussian(clip=1.0, noise_multiplier=1.0)
     parts.reverse()
     while parts:
         part, i = parts.pop(), len(clients)
         examples, entropy = Examples(_placed(part.x, place), torch.from_numpy(part.y).to(place)), Seeded(study.seed)
         steps = study.method.optimizer
-        if privacy.unit == "none":
+        if noise is None:
             clients.append(
                 PlainClient(
                     index=i, examples=examples, sampling_rate=rate, learning_rate=eta, optimizer=steps, bench=bench, entropy=entropy
@@ -293,9 +300,10 @@ def _clients(study: Study, parts: list[datasets.Dataset], bench: Workbench, plac
                 LocalClient(
                     index=i,
                     examples=examples,
-                    mechanism=mechanism,
+                    mechanism=noise,
                     sampling_rate=rate,
                     learning_rate=eta,
+                    gradient_clip=privacy.clip if study.form == "paper" else None,
                     batch=study.method.batch,
                     proximal=study.method.proximal,
                     optimizer=steps,
@@ -308,7 +316,8 @@ def _clients(study: Study, parts: list[datasets.Dataset], bench: Workbench, plac
                 PrivateClient(
                     index=i,
                     examples=examples,
-                    mechanism=mechanism,
+                    mechanism=noise,
+                    per_layer=isinstance(privacy.mechanism, studies.GaussianNoise) and privacy.mechanism.clipping == "per-layer",
                     sampling_rate=rate,
                     learning_rate=eta,
                     optimizer=steps,
@@ -337,10 +346,9 @@ def _payable(study: Study, priced: Plan, vault: Vault, units: list[str], budget:
     return tuple(priced.steps if steps is None else steps for steps in left)
 
 
-def _terms(study: Study, sizes: tuple[int, ...], dimension: int, payable: tuple[int, ...] | None) -> Terms:
+def _terms(study: Study, sizes: tuple[int, ...], dimension: int, payable: tuple[int, ...] | None, noise: Bounded | None) -> Terms:
     total = sum(sizes)
     sigma = study.privacy.noise_multiplier or 0.0 if study.privacy.unit != "none" else 0.0
-    noise = _mechanism(study, len(sizes)).vector_multiplier if sigma else 0.0
     equal = study.method.weights == "equal"
     return Terms(
         dimension=dimension,
@@ -348,8 +356,8 @@ def _terms(study: Study, sizes: tuple[int, ...], dimension: int, payable: tuple[
         weights=tuple(1.0 / len(sizes) if equal else n / total for n in sizes),
         sampling_rate=study.privacy.sampling_rate,
         learning_rate=study.method.learning_rate,
-        clip=study.privacy.clip if noise else math.inf,
-        noise=noise,
+        clip=math.inf if noise is None else noise.clip,
+        noise=0.0 if noise is None else noise.vector_multiplier,
         rounds=study.budget.rounds,
         steps=None if payable is None or study.privacy.unit == "client" else min(payable),
         sigma=sigma,
