@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from sordino.cli import data, ledger, plan, run
+from sordino.cli import compare, data, ledger, plan, run
 from sordino.errors import BudgetExceeded, SordinoError, StudyError
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run")(run.run)
+app.command("compare")(compare.compare)
 app.command("plan")(plan.plan)
 app.command("new")(run.new)
 app.command("methods")(plan.methods)

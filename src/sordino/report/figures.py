@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from sordino.report.band import Band, band
 from sordino.report.canvas import BLUE, GREEN, INK, ORANGE, PURPLE, QUIET, SERIES, canvas, clean, figure, shortened, svg
 from sordino.report.load import Row, Run, number
 
@@ -189,37 +190,62 @@ def aggregated(rows: Sequence[Sequence[int]], most: int) -> list[list[float]]:
 
 def compared(runs: Sequence[Run], labels: Sequence[str], over: str) -> str | None:
     """Accuracy and epsilon of several runs in one picture."""
-    words = {"round": "round", "steps": "local steps of one client"}[over]
-    curves = [points(run.rounds, over, "accuracy") for run in runs]
-    prices = [points(run.rounds, over, "epsilon") if run.private else ([], []) for run in runs]
-    if not any(xs for xs, _ in curves):
+    return together([[run] for run in runs], labels, over)
+
+
+def together(groups: Sequence[Sequence[Run]], labels: Sequence[str], over: str, *, claimed: bool = False) -> str | None:
+    """Accuracy of several groups of runs over "round", "steps" or "epsilon": means, with bands from lowest to highest.
+
+    Below it the epsilon spent, unless that is the axis. With ``claimed`` the axis is what papers claim.
+    """
+    words = {"round": "round", "steps": "local steps of one client", "epsilon": "epsilon claimed" if claimed else "epsilon spent"}[over]
+    curves = [band([_accuracy(run, over, claimed) for run in runs]) for runs in groups]
+    prices = [
+        band([points(run.rounds, over, "epsilon") for run in runs] if over != "epsilon" and all(run.private for run in runs) else [])
+        for runs in groups
+    ]
+    if not any(curve.xs for curve in curves):
         return None
-    spent = any(xs for xs, _ in prices)
+    spent = any(price.xs for price in prices)
     wordy = any(len(label) > 34 for label in labels)
     with canvas(f"compared-{over}"):
         lines = len(labels) if wordy else -(-len(labels) // 2)
-        drawn, axes = figure(1 + spent, 0.6 + 1.8 * (1 + spent) + 0.19 * lines)
+        drawn, axes = figure(1 + spent, 0.6 + (1.8 if spent or over != "epsilon" else 2.6) * (1 + spent) + 0.19 * lines)
         for i, label in enumerate(labels):
             colour, dash = SERIES[i % len(SERIES)], ("-", "--", ":", "-.")[i // len(SERIES) % 4]
-            axes[0].plot(
-                curves[i][0],
-                [100 * a for a in curves[i][1]],
-                color=colour,
-                linestyle=dash,
-                label=shortened(clean(label, 1000), 70 if wordy else 34),
-            )
-            axes[0].plot(curves[i][0][-1:], [100 * a for a in curves[i][1][-1:]], color=colour, marker="o", markersize=5)
+            _band(axes[0], curves[i], 100, colour, dash, shortened(clean(label, 1000), 70 if wordy else 34) if curves[i].xs else None)
+            axes[0].plot(curves[i].xs[-1:], [100 * a for a in curves[i].mean[-1:]], color=colour, marker="o", markersize=5)
             if spent:
-                axes[1].plot(prices[i][0], prices[i][1], color=colour, linestyle=dash)
+                _band(axes[1], prices[i], 1, colour, dash)
         axes[0].set_ylabel("accuracy (%)")
         if spent:
-            for budget in sorted({run.budget for run in runs if run.private}):
+            for budget in sorted({run.budget for runs in groups for run in runs if run.private}):
                 axes[1].axhline(budget, color=INK, linestyle="--", linewidth=1)
             axes[1].set_ylim(bottom=0)
             axes[1].set_ylabel("epsilon spent")
         drawn.legend(loc="outside lower left", ncols=1 if wordy else 2)
-        _from_zero(axes[-1], max(x for xs, _ in (*curves, *prices) for x in xs), words)
-        return svg(drawn, f"Accuracy and epsilon of {len(runs)} runs over {words}")
+        last = max(x for each in (*curves, *prices) for x in each.xs)
+        _from_zero(axes[-1], last, words)
+        if over == "epsilon":
+            axes[-1].set_xlim(0, 1.02 * last or 1.0)
+        what = f"Accuracy over {words}" if over == "epsilon" else f"Accuracy and epsilon of {len(groups)} runs over {words}"
+        return svg(drawn, what)
+
+
+def _accuracy(run: Run, over: str, claimed: bool) -> tuple[list[float], list[float]]:
+    """The curve of a run; over epsilon none where nothing is promised, and one point where only the end is claimed."""
+    if over != "epsilon":
+        return points(run.rounds, over, "accuracy")
+    if claimed and run.claimed != run.spent:
+        told = points(run.rounds, "claimed_epsilon", "accuracy")
+        return told if told[0] else points([{"x": run.claimed, "y": run.accuracy}], "x", "y")
+    return points(run.rounds, "epsilon", "accuracy") if run.private else ([], [])
+
+
+def _band(axis: Axes, found: Band, scale: float, colour: str, dash: str, label: str | None = None) -> None:
+    axis.plot(found.xs, [scale * y for y in found.mean], color=colour, linestyle=dash, label=label)
+    if found.low != found.high:
+        axis.fill_between(found.xs, [scale * y for y in found.low], [scale * y for y in found.high], color=colour, alpha=0.18, linewidth=0)
 
 
 def _line(xs: list[float], ys: list[float], label: str, colour: str, title: str, limit: float | None = None) -> str | None:

@@ -84,6 +84,18 @@ class Run:
         return math.inf if found is not None and self.about.get("unit") == "none" else found
 
     @property
+    def spent(self) -> float | None:
+        """Epsilon that the result states, exactly; of a run without one, the highest of its rows."""
+        found = number((self.about.get("result") or {}).get("epsilon"))
+        return self.epsilon if found is None or self.about.get("unit") == "none" else found
+
+    @property
+    def claimed(self) -> float | None:
+        """Epsilon that the paper claims for what it does; what was spent where nothing else is claimed."""
+        found = number(self.about.get("claimed_epsilon"))
+        return self.spent if found is None else found
+
+    @property
     def accuracy(self) -> float | None:
         """On the test set, in [0, 1]: of the model handed out, else of the last one looked at."""
         found = number((self.about.get("result") or {}).get("accuracy"))

@@ -75,7 +75,7 @@ def write_comparison(folders: Sequence[Path], out: Path) -> Path:
 def render(run: Run) -> str:
     """The report of one run as HTML."""
     clients = list(run.about.get("clients") or [])
-    html: str = _template("page.html").render(
+    html: str = template("page.html").render(
         run=run,
         about=run.about,
         status=words.status(run),
@@ -108,11 +108,12 @@ def render_comparison(runs: Sequence[Run]) -> str:
         "steps": "The same over local steps of one client. Steps are what privacy is paid for; rounds are what communication is paid for.",
     }
     drawn = [
-        Picture(f"Over {'rounds' if over == 'round' else 'local steps'}", _markup(picture), caption)
+        Picture(f"Over {'rounds' if over == 'round' else 'local steps'}", markup(picture), caption)
         for over, caption in captions.items()
         if (picture := figures.compared(runs, labels, over)) is not None
     ]
-    html: str = _template("comparison.html").render(
+    html: str = template("comparison.html").render(
+        title=f"{len(runs)} runs compared",
         head=HEAD,
         rows=[_cells(run, label) for run, label in zip(runs, labels, strict=True)],
         without=[label for label, promised in promises if not promised.private],
@@ -187,7 +188,7 @@ def pictures(run: Run) -> list[Picture]:
             "known because this is a simulation, not released by clients",
         ),
     ]
-    return [Picture(title, _markup(picture), caption, mark) for title, picture, caption, mark in drawn if picture is not None]
+    return [Picture(title, markup(picture), caption, mark) for title, picture, caption, mark in drawn if picture is not None]
 
 
 def _cells(run: Run, label: str) -> list[str]:
@@ -225,7 +226,7 @@ def _notes(runs: Sequence[Run]) -> list[str]:
     return notes if len(runs) > 1 else []
 
 
-def _template(name: str) -> Any:
+def template(name: str) -> Any:
     from jinja2 import Environment, FileSystemLoader
 
     home = Path(__file__).parent
@@ -233,7 +234,7 @@ def _template(name: str) -> Any:
     return rooms.get_template(name)
 
 
-def _markup(picture: str) -> Any:
+def markup(picture: str) -> Any:
     """The SVG that we drew ourselves, marked as safe to embed."""
     from markupsafe import Markup
 

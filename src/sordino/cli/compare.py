@@ -1,0 +1,138 @@
+"""``sordino compare``."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from sordino.cli import say
+from sordino.cli.run import AsJson, Set
+from sordino.errors import StudyError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sordino.compare.result import Comparison
+    from sordino.compare.schedule import Side, Task
+
+
+def compare(
+    paths: Annotated[list[Path], typer.Argument(metavar="STUDY...", help="Study files; the others are compared with the first.")],
+    count: Annotated[int, typer.Option("--seeds", help="How many seeds, from the first study's on; the same for every study.")] = 3,
+    out: Annotated[Path | None, typer.Option(help="The folder for all runs; the same one again goes on where it stopped.")] = None,
+    change: Set = None,
+    jobs: Annotated[int | None, typer.Option(help="Runs at a time; as many as there are cores by default.")] = None,
+    at: Annotated[str, typer.Option(metavar="true|claimed", help="Which epsilon to show: the true one, or what a paper claims.")] = "true",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run several studies with the same seeds, and say whether they differ."""
+    chosen = _at(at)
+    from sordino.compare import folders, result, runner, schedule, tables
+
+    sides = _sides(paths, change or ())
+    seeds = schedule.seeds_of(sides[0].study, count)
+    at_once = runner.jobs_at_once(jobs, [side.study.execution.threads for side in sides])
+    folder = out if out is not None else schedule.usual_folder(sides)
+    folders.refuse_file(folder)
+    tasks = schedule.tasks(sides, seeds, folder)
+    folders.states(tasks)  # what holds something else is refused before anything is made
+    for side in sides:
+        if side.study.seed != seeds[0]:
+            say.people(f"warning: {side.path} says seed = {side.study.seed}; all run with the first study's seeds, so that they are pairs")
+    with folders.held(folder) as keep:
+        if keep:
+            folders.sweep(tasks)
+        failed = _play(tasks, at_once, keep, quiet)
+        comparison = result.collect(folder, chosen, tasks, failed)
+        tables.write(comparison)
+    _tell(comparison)
+    if as_json:
+        say.machine({**result.as_table(comparison), "page": str(folder / "comparison.html")})
+    if comparison.failures:
+        raise typer.Exit(1)
+
+
+def _at(at: str) -> Literal["true", "claimed"]:
+    if at == "true" or at == "claimed":
+        return "true" if at == "true" else "claimed"
+    raise StudyError(f"--at must be true or claimed; got {at!r}")
+
+
+def _sides(paths: Sequence[Path], changes: Sequence[str]) -> list[Side]:
+    """Every study, read and calibrated; all wrong ones are told at once."""
+    from sordino import study as studies
+    from sordino.compare.schedule import Side, labels, refuse_shared, slug
+    from sordino.plan import calibrate
+
+    read, wrong = [], []
+    for path in paths:
+        try:
+            study = studies.read(path, changes)
+            read.append((study, calibrate(study)))
+        except StudyError as error:
+            wrong.append(str(error))
+    if wrong:
+        raise StudyError("\n".join(dict.fromkeys(wrong)))
+    names = labels([study.name for study, _ in read], paths)
+    sides = [Side(name, slug(name), path, study, full) for name, path, (study, full) in zip(names, paths, read, strict=True)]
+    refuse_shared(sides)
+    return sides
+
+
+def _play(tasks: Sequence[Task], at_once: int, keep: tuple[int, ...], quiet: bool) -> dict[Task, str]:
+    """Run what is not done yet; why each failed that did."""
+    import tempfile
+
+    from sordino.compare import folders, runner
+    from sordino.compare.progress import Progress
+
+    states = folders.states(tasks)
+    failed: dict[Task, str] = {}
+    progress = None if quiet else Progress(tasks, states, sys.stderr)
+
+    def ended(task: Task, why: str | None) -> None:
+        if why is not None:
+            failed[task] = why
+        if progress is not None:
+            progress.ended(task, why)
+
+    def tick(going: Sequence[Task]) -> None:
+        if progress is not None:
+            progress.tick(going)
+
+    with tempfile.TemporaryDirectory(prefix="sordino-") as scratch, runner.terminated_like_interrupted(), progress or nullcontext():
+        todo = [runner.job(task, state, Path(scratch)) for task, state in zip(tasks, states, strict=True) if state != "done"]
+        try:
+            runner.play(todo, at_once, ended=ended, tick=tick, keep=keep)
+        except KeyboardInterrupt:
+            say.people("stopped: what is done stays, and the same command goes on from there")
+            raise
+    return failed
+
+
+def _tell(comparison: Comparison) -> None:
+    """The tables and what they mean."""
+    from sordino.compare import tables
+
+    claimed = comparison.at == "claimed"
+    for warning in comparison.warnings:
+        say.people(f"warning: {warning}")
+    if claimed and comparison.overclaims:
+        say.people("NOT PRIVATE AS CLAIMED: " + " ".join(comparison.overclaims))
+    elif comparison.overclaims:
+        say.people("warning: " + " ".join(comparison.overclaims))
+    studies = tables.studies(comparison)
+    say.table("Studies", studies.head, studies.rows)
+    found = tables.differences(comparison)
+    if found.rows:
+        say.table(f"Differences to {comparison.members[0].side.label}, with the same seed", found.head, found.rows)
+        for verdict, unequal in tables.verdicts(comparison):
+            say.people(" ".join(filter(None, (verdict, unequal))))
+    for failure in comparison.failures:
+        say.people(f"failed: {failure}")
+    say.people(f"Report: {comparison.folder / 'comparison.html'}")

@@ -1,0 +1,105 @@
+"""What a comparison runs: every study with the same seeds, every run in a folder of its own. No files, no processes.
+
+>>> slug("ALI-DPFL on digits"), slug("§")
+('ali-dpfl-on-digits', 'study')
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sordino.errors import StudyError
+from sordino.study import Study
+
+LONGEST = 60
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Side:
+    """One study of a comparison.
+
+    Attributes:
+        label: what it is called in tables.
+        slug: the same as the name of a folder.
+        path: its file.
+        study: as asked for, ``--set`` applied.
+        full: with its noise calibrated.
+    """
+
+    label: str
+    slug: str
+    path: Path
+    study: Study
+    full: Study
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Task:
+    """One run: a study with a seed, and where it belongs."""
+
+    side: Side
+    seed: int
+    folder: Path
+
+    @property
+    def study(self) -> Study:
+        """What is given to ``sordino run``."""
+        return self.side.study.model_copy(update={"seed": self.seed})
+
+    @property
+    def full(self) -> Study:
+        """What the run folder's study.toml will say."""
+        return self.side.full.model_copy(update={"seed": self.seed})
+
+
+def slug(text: str) -> str:
+    """``text`` as the name of a folder."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:LONGEST].strip("-") or "study"
+
+
+def labels(names: Sequence[str], paths: Sequence[Path]) -> list[str]:
+    """What the studies are called: their names, or where those do not differ, their files.
+
+    >>> labels(["a", "b"], [Path("x.toml"), Path("y.toml")]), labels(["a", "A"], [Path("x.toml"), Path("y.toml")])
+    (['a', 'b'], ['x', 'y'])
+
+    Raises:
+        StudyError: if a file is given twice, or neither names nor files tell the studies apart.
+    """
+    for i, path in enumerate(paths):
+        if path.resolve() in [earlier.resolve() for earlier in paths[:i]]:
+            raise StudyError(f"{path}: given twice. A study compared with itself shows nothing; raise --seeds to see how much seeds matter")
+    for tried in (list(names), [path.stem for path in paths]):
+        if len({slug(label) for label in tried}) == len(tried):
+            return tried
+    raise StudyError(f"{', '.join(map(str, paths))}: their names do not tell them apart. Give each study another name")
+
+
+def seeds_of(first: Study, count: int) -> tuple[int, ...]:
+    """The seeds of every study: those of the first, since only runs with the same seed are pairs."""
+    if count < 1:
+        raise StudyError(f"--seeds must be at least 1; got {count}")
+    return tuple(range(first.seed, first.seed + count))
+
+
+def refuse_shared(sides: Sequence[Side]) -> None:
+    """Runs that spend one budget together are no repetitions of each other."""
+    for side in sides:
+        if side.study.privacy.ledger != "run":
+            raise StudyError(
+                f"{side.path}: privacy.ledger = {side.study.privacy.ledger!r} is kept over runs, so a seed would leave less to the next."
+                " Compare with --set privacy.ledger=run"
+            )
+
+
+def tasks(sides: Sequence[Side], seeds: Sequence[int], out: Path) -> list[Task]:
+    """Every run, seed by seed: a comparison that is stopped early has whole pairs."""
+    return [Task(side, seed, out / side.slug / f"seed-{seed}") for seed in seeds for side in sides]
+
+
+def usual_folder(sides: Sequence[Side]) -> Path:
+    """Where a comparison goes if nothing is said: the same place for the same studies."""
+    return Path("runs") / ("compare-" + "-and-".join(side.slug for side in sides))[: 2 * LONGEST].strip("-")

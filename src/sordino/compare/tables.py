@@ -1,0 +1,127 @@
+"""The figures of a comparison as people read them: the same cells on a terminal and on the page."""
+
+from __future__ import annotations
+
+from sordino.compare.result import Comparison, Difference, Member, as_table
+from sordino.compare.statistics import CONFIDENCE, Spread
+from sordino.report import words
+from sordino.report.studies import Content, Table, render_studies
+from sordino.runtime.files import replace_file, to_json
+
+
+def content(comparison: Comparison) -> Content:
+    """What the page says."""
+    members, seeds = comparison.members, comparison.seeds
+    claimed = comparison.at == "claimed"
+    which = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds, {seeds[0]} to {seeds[-1]}, the same for each study"
+    return Content(
+        sub=which,
+        labels=[member.side.label for member in members],
+        groups=[list(member.runs.values()) for member in members],
+        claimed=claimed,
+        banner=comparison.overclaims if claimed else (),
+        failures=comparison.failures,
+        warnings=[*(() if claimed else comparison.overclaims), *comparison.warnings],
+        studies=studies(comparison),
+        against=f"Differences to {members[0].side.label}",
+        differences=differences(comparison),
+        verdicts=verdicts(comparison),
+        remarks=comparison.notes,
+        runs=runs(comparison),
+    )
+
+
+def studies(comparison: Comparison) -> Table:
+    """One row for each study."""
+    claimed = comparison.at == "claimed"
+    epsilons = ("epsilon claimed", "epsilon true") if claimed else ("epsilon",)
+    rows = [
+        [
+            member.side.label,
+            member.side.study.method.name,
+            f"{len(member.runs)} of {len(comparison.seeds)}",
+            _accuracy(member.accuracy),
+            *([_epsilon(member.claimed)] if claimed else []),
+            _epsilon(member.epsilon),
+            *_terms(member),
+        ]
+        for member in comparison.members
+    ]
+    return Table(("study", "method", "seeds", "accuracy", *epsilons, "delta", "accountant", "unit"), rows)
+
+
+def differences(comparison: Comparison) -> Table:
+    """One row for each study but the first, in percentage points."""
+    head = ("study", "mean difference", "sd", f"{CONFIDENCE:.0%} interval", "by seed")
+    return Table(head, [_difference(each) for each in comparison.differences])
+
+
+def verdicts(comparison: Comparison) -> list[tuple[str, str]]:
+    """In words: what each difference means, and what makes the two unequal."""
+    return [(f"{each.label}: {each.verdict}.", f"But {'; '.join(each.notes)}." if each.notes else "") for each in comparison.differences]
+
+
+def runs(comparison: Comparison) -> Table:
+    """One row for each run."""
+    rows = [
+        [
+            member.side.label,
+            str(seed),
+            words.percent(run.accuracy),
+            _epsilon(run.spent),
+            str(len(run.rounds)),
+            str(run.steps),
+            str(run.folder.relative_to(comparison.folder)),
+        ]
+        for member in comparison.members
+        for seed, run in member.runs.items()
+    ]
+    return Table(("study", "seed", "accuracy", "epsilon", "rounds", "steps", "folder"), rows)
+
+
+def write(comparison: Comparison) -> None:
+    """Leave ``comparison.json`` and ``comparison.html`` in the folder."""
+    replace_file(comparison.folder / "comparison.json", to_json(as_table(comparison), indent=1).encode())
+    replace_file(comparison.folder / "comparison.html", render_studies(content(comparison)).encode("utf-8", "replace"))
+
+
+def _difference(each: Difference) -> list[str]:
+    found = each.paired
+    interval = "-" if found.interval is None else f"{_points(found.interval[0])} to {_points(found.interval[1])}"
+    return [
+        each.label,
+        "-" if found.mean is None else f"{_points(found.mean)} points",
+        "-" if found.sd is None else f"{100 * found.sd:.2f}",
+        interval,
+        ", ".join(_points(difference) for difference in found.differences) or "-",
+    ]
+
+
+def _points(share: float) -> str:
+    """
+    >>> _points(0.0123), _points(-0.004), _points(-0.0)
+    ('+1.23', '-0.40', '0.00')
+    """
+    shown = f"{100 * share:+.2f}"
+    return "0.00" if shown in ("+0.00", "-0.00") else shown
+
+
+def _accuracy(found: Spread) -> str:
+    """
+    >>> _accuracy(Spread(0.7, 0.0125, 3)), _accuracy(Spread(0.7, None, 1)), _accuracy(Spread(None, None, 0))
+    ('70.00 ± 1.25 %', '70.00 %', '-')
+    """
+    if found.mean is None:
+        return "-"
+    return words.percent(found.mean) if found.sd is None else f"{100 * found.mean:.2f} ± {100 * found.sd:.2f} %"
+
+
+def _epsilon(value: float | None) -> str:
+    return words.plain(None if value is None else words.rounded_up(value, 5), 5)
+
+
+def _terms(member: Member) -> list[str]:
+    privacy = member.side.study.privacy
+    if privacy.unit == "none":
+        return ["-", "-", "none"]
+    return [words.plain(privacy.delta), privacy.accountant, privacy.unit]

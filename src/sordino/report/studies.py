@@ -1,0 +1,95 @@
+"""The page of a comparison over seeds: means with bands, a table, the paired differences. Built like a comparison of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sordino.report import figures, words
+from sordino.report.load import Run
+from sordino.report.page import Picture, markup, template
+
+CAPTIONS = {
+    "round": "Mean accuracy on the test set over the seeds (above) and epsilon spent (below; dashed: budgets) after each round. A band"
+    " reaches from the lowest to the highest seed; a curve ends where its first seed ends.",
+    "epsilon": "The same accuracy over the epsilon that was spent for it. Studies are at equal privacy where they stand above the same"
+    " point; a study that promises nothing has no place here.",
+    "claimed": "The same accuracy over the epsilon that is claimed for it. A single dot is a claim for the end of a run alone. What the"
+    " banner names is not private at that epsilon.",
+}
+TITLES = {"round": "Over rounds", "epsilon": "Over epsilon", "claimed": "Over claimed epsilon"}
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A head, and rows of as many cells."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """What the page says.
+
+    Attributes:
+        sub: one line below the title.
+        labels, groups: the studies, and the runs of each.
+        claimed: whether they stand at the epsilon that is claimed.
+        banner: which studies are not private as claimed.
+        failures, warnings: what to know first.
+        studies, differences, runs: the tables.
+        against: the title of the differences.
+        verdicts: what each difference means, and what makes it unequal.
+        remarks: what all differences have in common.
+    """
+
+    sub: str
+    labels: Sequence[str]
+    groups: Sequence[Sequence[Run]]
+    claimed: bool
+    banner: Sequence[str]
+    failures: Sequence[str]
+    warnings: Sequence[str]
+    studies: Table
+    against: str
+    differences: Table
+    verdicts: Sequence[tuple[str, str]]
+    remarks: Sequence[str]
+    runs: Table
+
+
+def render_studies(content: Content) -> str:
+    """Several studies, each with its seeds, on one page."""
+    promises = [
+        (label, words.promise(max(runs, key=lambda run: run.spent or 0.0)))
+        for label, runs in zip(content.labels, content.groups, strict=True)
+        if runs
+    ]
+    html: str = template("comparison.html").render(
+        title=f"{len(content.labels)} {'study' if len(content.labels) == 1 else 'studies'} compared",
+        sub=content.sub,
+        banner=content.banner,
+        failures=content.failures,
+        without=[label for label, promise in promises if not promise.private],
+        notes=content.warnings,
+        head=content.studies.head,
+        rows=content.studies.rows,
+        against=content.against,
+        differences=content.differences,
+        verdicts=content.verdicts,
+        remarks=content.remarks,
+        runs=content.runs,
+        pictures=_pictures(content),
+        promises=promises,
+    )
+    return html
+
+
+def _pictures(content: Content) -> list[Picture]:
+    drawn = []
+    for over, name in (("round", "round"), ("epsilon", "claimed" if content.claimed else "epsilon")):
+        picture = figures.together(content.groups, content.labels, over, claimed=content.claimed)
+        if picture is not None:
+            drawn.append(Picture(TITLES[name], markup(picture), CAPTIONS[name]))
+    return drawn
