@@ -131,5 +131,5 @@ class PrivateClient:
     def _bound(self, mechanism: Bounded) -> Bound:
         """What a single example's gradient is bounded in."""
         if isinstance(mechanism, HaarGaussian):
-            return Measured(mechanism.clip, mechanism.factors)
+            return Measured(mechanism.clip, mechanism.norms, mechanism.margin)
         return Layers(mechanism.clip) if self.per_layer else Flat(mechanism.clip)

@@ -38,10 +38,17 @@ class Layers:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measured:
-    """min(1, s C / norm(G_i)) times each gradient; ``factors`` (n, d) -> (n,) says how much, 0 where a row is not finite."""
+    """min(1, s C / norm(G_i)) times each gradient.
+
+    Attributes:
+        clip: C.
+        norms: (n, d) -> (n,), infinite where a row is not finite.
+        margin: s, the room for rounding in this norm.
+    """
 
     clip: float
-    factors: Callable[[Tensor], Tensor]
+    norms: Callable[[Tensor], Tensor]
+    margin: float
 
 
 Bound = Flat | Layers | Measured

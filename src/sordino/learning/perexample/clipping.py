@@ -59,6 +59,6 @@ def checked(clip: float) -> float:
     return clip
 
 
-def factors(norms: Tensor, clip: float) -> Tensor:
+def factors(norms: Tensor, clip: float, margin: float = SHRINK) -> Tensor:
     """c_i (n,) of norms (n,); a norm of zero gives 1."""
-    return torch.reciprocal(norms).mul_(clip * SHRINK).clamp_max_(1.0)
+    return torch.reciprocal(norms).mul_(clip * margin).clamp_max_(1.0)

@@ -77,9 +77,9 @@ class ClippedSum:
         """Norms and losses of a micro-batch; its clipped sum is written to ``out`` if ``fresh``, else added."""
         if isinstance(bound, Measured):
             losses, rows = self._rows(path, x, y)
-            factor = bound.factors(rows)
-            norms = torch.where(factor > 0, bound.clip / factor, torch.inf)
-            if bool((factor > 0).all()):
+            norms = bound.norms(rows)
+            if math.isfinite(float(norms.sum())):
+                factor = factors(norms, bound.clip, bound.margin)
                 torch.addmv(out, rows.t(), factor, beta=0.0 if fresh else 1.0, out=out)
                 return norms, losses
         elif path is None:

@@ -176,7 +176,7 @@ class HaarGaussian:
 
     def bounded(self, vector: Tensor) -> tuple[Tensor, bool]:
         """See :class:`~sordino.mechanism.gaussian.Bounded`."""
-        (norm,) = self.basis.weighted_norms(vector.unsqueeze(0), self.clip_weights)
+        (norm,) = self.norms(vector.unsqueeze(0))
         return self.bound(vector), float(norm) <= self.clip
 
     def release_counted(self, total: Tensor, excess: float, rng: np.random.Generator) -> tuple[Tensor, None]:
@@ -197,15 +197,24 @@ class HaarGaussian:
         draws = fill_normal(torch.empty(self.basis.coefficients, dtype=total.dtype), rng).to(total.device)
         return self.basis.inverse(draws, self.deviations).add_(total), None
 
-    def factors(self, rows: Tensor) -> Tensor:
-        """min(1, s C / ||diag(w) u(row)||) (n,) of contributions (n, d); 0 for those that are not finite.
+    @property
+    def margin(self) -> float:
+        """s = 1 - 2^-18 max w / min w, the room for rounding.
 
-        s = 1 - 2^-18 max w / min w leaves room for rounding: an error e in a contribution moves
-        its weighted norm by up to max w ||e||, where the norm itself is at least min w ||v||.
+        An error e in a contribution moves its weighted norm by up to max w ||e||, where the norm itself is at least min w ||v||.
+        """
+        return 1.0 - _ROUNDING * self._spread
+
+    def norms(self, rows: Tensor) -> Tensor:
+        """||diag(w) u(row)|| (n,) of contributions (n, d); infinite for those that are not finite."""
+        return self.basis.weighted_norms(rows, self.clip_weights)
+
+    def factors(self, rows: Tensor) -> Tensor:
+        """min(1, s C / norm) (n,) of contributions (n, d); 0 for those that are not finite.
+
         A row that is not finite must be left out of sums: zero times infinity is not zero.
         """
-        norms = self.basis.weighted_norms(rows, self.clip_weights)
-        return torch.reciprocal(norms).mul_(self.clip * (1.0 - _ROUNDING * self._spread)).clamp_max_(1.0)
+        return torch.reciprocal(self.norms(rows)).mul_(self.clip * self.margin).clamp_max_(1.0)
 
     def bound(self, v: Tensor) -> Tensor:
         """One contribution (d,), scaled into the bound; zero if it is not finite."""

@@ -1,0 +1,158 @@
+"""Sums bounded per layer and in norms of one's own, on every path, against gradients taken one example at a time."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sordino.entropy import Seeded
+from sordino.learning import models
+from sordino.learning.flat import Flat
+from sordino.learning.loss import cross_entropy
+from sordino.learning.perexample import Bound, ClippedSum, Layers, Measured
+from sordino.learning.perexample import Flat as FlatBound
+from sordino.learning.perexample.sums import layers_of
+from sordino.mechanism.haar import Basis, HaarGaussian, paper
+
+N = 9
+
+
+class Branches(nn.Module):
+    """Known layers, but no sequence: hooks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.head = nn.Linear(18 * 18, 12), nn.Linear(18 * 18, 12), nn.Linear(12, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        return self.head(torch.tanh(self.a(x)) * torch.relu(self.b(x)))  # type: ignore[no-any-return]
+
+
+class Scaled(nn.Module):
+    """A parameter in no known layer: example by example."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.head = nn.Parameter(torch.linspace(0.5, 2.0, 324)), nn.Linear(324, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x.flatten(1) * self.scale)  # type: ignore[no-any-return]
+
+
+def module(kind: str) -> nn.Module:
+    torch.manual_seed(3)
+    match kind:
+        case "tiles":
+            return models.build("cnn", (1, 18, 18), 10, Seeded(0).at("model"))
+        case "patches":
+            return nn.Sequential(nn.Conv2d(1, 5, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(320, 10))
+        case "gram and norm":
+            return nn.Sequential(
+                nn.Conv2d(1, 8, 9, 4), nn.GroupNorm(2, 8), nn.Conv2d(8, 128, 3), nn.ReLU(), nn.Flatten(), nn.Linear(128, 10)
+            )
+        case "hooks":
+            return Branches()
+        case _:
+            return Scaled()
+
+
+KINDS = ["tiles", "patches", "gram and norm", "hooks", "one by one"]
+
+
+def data() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    return torch.randn(N, 1, 18, 18, generator=generator), torch.randint(0, 10, (N,), generator=generator)
+
+
+def alone(flat: Flat, x: Tensor, y: Tensor) -> Tensor:
+    """Rows by autograd, one example at a time."""
+    rows = []
+    for i in range(len(x)):
+        loss = torch.nn.functional.cross_entropy(flat.module(x[i : i + 1]), y[i : i + 1])
+        grads = torch.autograd.grad(loss, list(flat.module.parameters()))
+        row = torch.empty(flat.dim)
+        for slot, grad in zip(flat.layout, grads, strict=True):
+            slot.logical(row).copy_(grad)
+        rows.append(row)
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_are_each_examples_own_gradient(kind: str) -> None:
+    flat, (x, y) = Flat(module(kind)), data()
+    assert torch.allclose(ClippedSum(flat, cross_entropy).rows(x, y), alone(flat, x, y), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_layers_are_bounded_each_by_itself(kind: str) -> None:
+    flat, (x, y) = Flat(module(kind)), data()
+    rows, layers, out = alone(flat, x, y), layers_of(flat), torch.empty(flat.dim)
+    norms = torch.stack([torch.cat([slot.flat(row) for slot in layer]).norm() for row in rows for layer in layers]).view(N, -1)
+    clip = float(norms.median()) * math.sqrt(len(layers))
+    each = clip / math.sqrt(len(layers))
+    wanted = torch.zeros(flat.dim)
+    for row, own in zip(rows, norms, strict=True):
+        for layer, norm in zip(layers, own, strict=True):
+            for slot in layer:
+                slot.flat(wanted).add_(slot.flat(row), alpha=min(1.0, each / float(norm)))
+    seen = ClippedSum(flat, cross_entropy)(x, y, Layers(clip), out)
+    assert torch.allclose(out, wanted, rtol=1e-3, atol=1e-4 * clip)
+    assert seen.clipped == int((norms > each).any(1).sum())
+    assert torch.allclose(seen.norms, norms.amax(1) * math.sqrt(len(layers)), rtol=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_norm_of_ones_own_bounds_the_sum(kind: str) -> None:
+    flat, (x, y) = Flat(module(kind)), data()
+    rows, out, basis = alone(flat, x, y), torch.empty(flat.dim), Basis.flat(flat.dim)
+    weights = paper(basis)
+    norms = basis.weighted_norms(rows, weights)
+    clip = float(norms.median())
+    mechanism = HaarGaussian.weighted(clip=clip, noise_multiplier=1.0, basis=basis, weights=weights)
+    seen = ClippedSum(flat, cross_entropy)(x, y, Measured(clip, mechanism.norms, mechanism.margin), out)
+    wanted = (rows * (clip / norms).clamp_max(1.0).unsqueeze(1)).sum(0)
+    assert torch.allclose(out, wanted, rtol=2e-3, atol=2e-3 * float(wanted.abs().max()))
+    assert seen.clipped == pytest.approx(int((norms > clip).sum()), abs=1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bound", ["flat", "layers", "measured"])
+def test_one_broken_example_does_not_spoil_the_others(kind: str, bound: str) -> None:
+    flat, (x, y) = Flat(module(kind)), data()
+    x[4] = torch.nan
+    mechanism = HaarGaussian.weighted(
+        clip=0.5, noise_multiplier=1.0, basis=Basis.flat(flat.dim), weights=(1.0,) * Basis.flat(flat.dim).groups
+    )
+    chosen: dict[str, Bound] = {"flat": FlatBound(0.5), "layers": Layers(0.5), "measured": Measured(0.5, mechanism.norms, mechanism.margin)}
+    whole, rest = torch.empty(flat.dim), torch.empty(flat.dim)
+    keep = [i for i in range(N) if i != 4]
+    seen = ClippedSum(flat, cross_entropy)(x, y, chosen[bound], whole)
+    ClippedSum(flat, cross_entropy)(x[keep], y[keep], chosen[bound], rest)
+    assert torch.isfinite(whole).all()
+    assert torch.allclose(whole, rest, rtol=1e-4, atol=1e-5)
+    assert math.isinf(float(seen.norms[4]))
+
+
+@pytest.mark.parametrize("bound", ["layers", "measured"])
+def test_no_example_moves_the_sum_further_than_the_bound(bound: str) -> None:
+    flat, (x, y) = Flat(module("tiles")), data()
+    basis = Basis.of(slot.size for slot in flat.layout)
+    rng = np.random.default_rng(1)
+    mechanism = HaarGaussian.weighted(
+        clip=0.3, noise_multiplier=1.0, basis=basis, weights=tuple(float(w) for w in rng.uniform(0.2, 5.0, basis.groups))
+    )
+    chosen: Bound = Layers(0.3) if bound == "layers" else Measured(0.3, mechanism.norms, mechanism.margin)
+    total, without = torch.empty(flat.dim), torch.empty(flat.dim)
+    clipped = ClippedSum(flat, cross_entropy)
+    clipped(x, y, chosen, total)
+    for i in range(N):
+        keep = [k for k in range(N) if k != i]
+        clipped(x[keep], y[keep], chosen, without)
+        moved = (total.double() - without.double()).float()
+        size = float(moved.norm()) if bound == "layers" else float(basis.weighted_norms(moved.unsqueeze(0), mechanism.clip_weights))
+        assert size <= 0.3 * (1 + 1e-4)  # rounding of the sums themselves
