@@ -1,6 +1,8 @@
 """Whole runs on the embedded digits: folders, kills, resumption, ledgers of the data, bad input."""
 
+import itertools
 import json
+import math
 import os
 import signal
 import sqlite3
@@ -171,6 +173,9 @@ def test_a_schedule_is_calibrated_as_a_whole_and_ends_where_the_budget_does(tmp_
     [
         (["participation.cohort=5"], "what is booked is that each client is drawn by itself"),
         (["data.clients=1"], "nobody to hide among"),
+        (['method={name="pe-dpfl", form="paper"}'], "sampling_rate must be 1.0"),
+        (['privacy.mechanism={kind="haar", weights="optimal"}'], "needs public examples"),
+        (['privacy.mechanism={kind="gaussian", clipping="per-layer"}'], "for gradients of single examples"),
         (['method={name="dp-sgd"}'], "protects single examples"),
         (['privacy.unit="sample"'], "protects whole clients"),
         (['method={name="dp-fedavg", clipping="adaptive", count_noise=0.1}'], "leaves nothing"),
@@ -186,6 +191,55 @@ def test_more_noise_than_signal_is_said_with_the_numbers(tmp_path: Path) -> None
     _, folder = run(tmp_path, "run", *CLIENTS, 'method={name="dp-fedavg"}')
     (warning,) = [w for w in json.loads((folder / "run.json").read_text())["warnings"] if "more noise than signal" in w]
     assert "6 updates" in warning
+
+
+@pytest.mark.parametrize(
+    ("told", "claimed_more"),
+    [
+        (['privacy.mechanism={kind="haar", form="paper"}', 'method={name="dp-sgd"}'], 1e3),
+        ([*CLIENTS, 'method={name="dp-fedavg"}', 'privacy.mechanism={kind="haar", form="paper"}'], 1e3),
+        ([*CLIENTS, 'method={name="pe-dpfl", form="paper"}', "privacy.sampling_rate=1.0"], 1e3),
+    ],
+)
+def test_literal_forms_run_at_their_true_price_and_say_so(tmp_path: Path, told: list[str], claimed_more: float) -> None:
+    outcome, folder = run(tmp_path, "run", *told)
+    about = json.loads((folder / "run.json").read_text())
+    assert outcome.rounds == 6
+    assert outcome.epsilon > claimed_more * about["claimed_epsilon"] > 0
+    assert any("NOT private" in warning and f"{about['claimed_epsilon']:.4g}" in warning for warning in about["warnings"])
+    assert about["guarantee"].startswith("No privacy guarantee")
+    with sqlite3.connect(folder / "ledger.sqlite") as db:
+        (text,) = db.execute("SELECT event FROM entries LIMIT 1").fetchone()
+    booked = json.loads(text).get("event", json.loads(text))["noise_multiplier"]
+    assert booked < 0.05 * about["noise_multiplier"]
+
+
+@pytest.mark.parametrize("weights", ['"uniform"', '"paper"', '"optimal", exponent=1.0'])
+@pytest.mark.parametrize("unit", ["sample", "client"])
+def test_sound_wavelet_noise_costs_what_plain_noise_costs(tmp_path: Path, weights: str, unit: str) -> None:
+    told = [*CLIENTS, 'method={name="dp-fedavg"}'] if unit == "client" else ['method={name="dp-sgd"}']
+    plain, _ = run(tmp_path, "plain", *told, "data.validation=100")
+    outcome, folder = run(
+        tmp_path, "run", *told, "data.validation=100", f'privacy.mechanism={{kind="haar", blocks="layers", weights={weights}}}'
+    )
+    assert outcome.epsilon == plain.epsilon
+    assert not any("NOT private" in warning for warning in json.loads((folder / "run.json").read_text())["warnings"])
+
+
+def test_noise_that_falls_with_the_loss_stays_within_its_filter(tmp_path: Path) -> None:
+    told = ["budget.rounds=60", "privacy.noise_multiplier=4.0", "data.client_validation=0.0", "privacy.epsilon=1.5"]
+    method = 'method={name="adap-dpfl", patience=1, decay=0.8, floor=0.3, learning_rate=0.5}'
+    with pytest.raises(StudyError, match="fix a Rényi order in advance"):
+        run(tmp_path, "pld", *told, method)
+    outcome, folder = run(tmp_path, "run", *told, method, 'privacy.accountant="rdp@6"')
+    assert 0.0 < outcome.epsilon <= 1.5
+    assert "filter" in outcome.why
+    falling = [row["noise"] for row in rows(folder)]
+    assert falling[0] == 1.0
+    assert min(falling) < 0.9
+    assert all(before >= after >= 0.3 for before, after in itertools.pairwise(falling))
+    raw, _ = run(tmp_path, "raw", *told, 'method={name="adap-dpfl", form="paper"}', "budget.rounds=3")
+    assert math.isinf(raw.epsilon)
 
 
 CHILD = """

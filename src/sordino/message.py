@@ -33,6 +33,8 @@ class Train(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, e
             which it is to measure *raw* constants. Booked as not private.
         clip: C of this round, where a public schedule or earlier releases set it; None keeps the client's own.
         noise_multiplier: sigma of this round, likewise.
+        loss_bound: M; asks for the mean loss of the first batch, each example's cut to [0, M].
+        loss_noise: sigma_h of its noise, in units of M; 0 asks for it raw, which is booked as not private.
     """
 
     round: int
@@ -42,6 +44,8 @@ class Train(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, e
     probe: Vector | None = None
     clip: float | None = None
     noise_multiplier: float | None = None
+    loss_bound: float | None = None
+    loss_noise: float = 0.0
 
     def __eq__(self, other: object) -> bool:
         return _same(self, other)
@@ -61,6 +65,7 @@ class Statistics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         slope_first: <g_1, w' - w_0>.
         slope_last: <g_tau, w' - w_0>.
         clipped: noisy fraction of clipped examples, or None where it is not released.
+        loss: noisy mean loss of the first batch, over its expected size, where it was asked for.
     """
 
     energy: float
@@ -70,6 +75,7 @@ class Statistics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slope_first: float
     slope_last: float
     clipped: float | None = None
+    loss: float | None = None
 
 
 class Raw(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

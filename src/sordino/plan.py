@@ -126,11 +126,11 @@ def price(study: Study, sizes: Sequence[int], dimension: int) -> Plan:
     if privacy.unit == "none" or privacy.delta is None or privacy.epsilon is None or privacy.noise_multiplier is None:
         used = None if tau is None else tau * rounds
         return Plan(0.0, None, {}, rounds, used, math.inf, (math.inf,) * rounds, "rounds", batches, None, None, False, ())
-    sigma = privacy.noise_multiplier
+    sigma, names = privacy.noise_multiplier, tuple(dict.fromkeys((*ACCOUNTANTS, privacy.accountant)))
     if len(schedule(full)) > 1:
-        most: dict[str, int | None] = {name: scheduled_steps(full, name) for name in ACCOUNTANTS}
+        most: dict[str, int | None] = {name: scheduled_steps(full, name) for name in names}
     else:
-        most = limits(step_event(privacy.sampling_rate, sigma), privacy.epsilon, privacy.delta)
+        most = limits(step_event(privacy.sampling_rate, sigma), privacy.epsilon, privacy.delta, names)
     steps = most[privacy.accountant]
     pace = charged_per_round(full) or (1 if steps is None or rounds >= steps else math.ceil(steps / rounds))
     used = pace * rounds if steps is None else min(pace * rounds, steps)
@@ -221,7 +221,7 @@ def warnings(study: Study, sizes: Sequence[int], steps: int | None, dimension: i
         found.append(
             f"the smallest client has {smallest} examples and an expected batch of {privacy.sampling_rate * smallest:.2g}: mostly noise"
         )
-    if study.method.wants.raw:
+    if study.method.wants.unpriced:
         found.append("form = 'paper' sends raw constants: the run is NOT private, and is booked at epsilon = infinity")
     return found
 

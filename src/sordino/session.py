@@ -177,7 +177,7 @@ def guarantee(study: Study, epsilon: float | None) -> str:
     privacy = study.privacy
     if privacy.unit == "none":
         return "No privacy guarantee: the clients' updates were computed without noise, and epsilon is infinite."
-    if study.method.wants.raw:
+    if study.method.wants.unpriced:
         return f"No privacy guarantee: epsilon is infinite. {PAPER}"
     if study.form == "paper":
         true = "far above what it claims" if epsilon is None else f"{epsilon:.4g}"

@@ -19,17 +19,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
 
-from pydantic import BeforeValidator, Field, ValidationError, create_model, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, create_model, model_validator
 
 from sordino import method as methods
 from sordino.errors import StudyError
 from sordino.learning.optimizer import AdaGrad, Adam, Sgd
 from sordino.method import About, SynchronousMethod
+from sordino.privacy import accountant, fixed_order
 from sordino.section import Section
 
 
 def _infinite(value: object) -> object:
     return math.inf if isinstance(value, str) and value.lower() in ("inf", "infinity") else value
+
+
+def _accountant(name: str) -> str:
+    try:
+        return accountant(name).name
+    except StudyError as error:
+        raise ValueError(str(error)) from error
 
 
 Epsilon = Annotated[float, BeforeValidator(_infinite), Field(gt=0)]
@@ -141,7 +149,7 @@ class Privacy(Section):
     clip: float = Field(1.0, gt=0, allow_inf_nan=False)
     noise_multiplier: float | None = Field(None, allow_inf_nan=False)
     sampling_rate: float = Field(gt=0, le=1)
-    accountant: Literal["pld", "rdp", "rdp-classic"] = "pld"
+    accountant: Annotated[str, AfterValidator(_accountant)] = "pld"
     mechanism: Mechanism = GaussianNoise()
     ledger: str = "run"
     clipped_fraction: bool = True
@@ -235,11 +243,20 @@ class Study(Section):
             raise ValueError(f"method '{name}' protects {kept}: privacy.unit must be {wanted}; got '{unit}'")
         if self.participation.cohort is not None and self.participation.cohort > self.data.clients:
             raise ValueError(f"participation.cohort is {self.participation.cohort}, but there are {self.data.clients} clients")
+        if self.method.adapts_noise and self.form == "sound" and fixed_order(self.privacy.accountant) is None:
+            raise ValueError(
+                f"privacy.accountant '{self.privacy.accountant}' has no bound for noise chosen along the way, as method '{name}' does:"
+                " fix a Rényi order in advance, for example 'rdp@8'"
+            )
         if unit == "client":
             if self.participation.cohort is not None:
                 raise ValueError(
                     "participation.cohort fixes the cohort's size, but what is booked is that each client is drawn by itself:"
                     " leave it out, and give the probability as privacy.sampling_rate"
+                )
+            if not getattr(self.method, "aggregated", True) and self.privacy.sampling_rate != 1.0:
+                raise ValueError(
+                    f"method '{name}' in its paper's form has every client send in every round: privacy.sampling_rate must be 1.0"
                 )
             if self.data.clients < 2:
                 raise ValueError("data.clients is 1: with one client there is nobody to hide among; unit 'client' needs at least two")

@@ -136,3 +136,25 @@ def test_most_steps_at_the_edges() -> None:
     for delta in (0.0, 1.0, -1.0):
         with pytest.raises(StudyError, match="delta must lie between 0 and 1"):
             accountant("pld").epsilon([(STEP, 1)], delta)
+
+
+@pytest.mark.parametrize("order", [2.0, 4.5, 8.0, 32.0])
+def test_one_order_is_dp_accountings_own_at_that_order(order: float) -> None:
+    import dp_accounting as dp
+    from dp_accounting.rdp import RdpAccountant
+
+    sampled = PoissonSampled(sampling_rate=0.05, event=Gaussian(noise_multiplier=1.4))
+    spent: Spent = [(sampled, 70), (Gaussian(noise_multiplier=9.0), 3)]
+    other = RdpAccountant(orders=[order])
+    other.compose(dp.PoissonSampledDpEvent(0.05, dp.GaussianDpEvent(1.4)), 70)
+    other.compose(dp.GaussianDpEvent(9.0), 3)
+    ours = accountant(f"rdp@{order:g}")
+    assert ours.epsilon(spent, 1e-5) == pytest.approx(other.get_epsilon(1e-5), rel=1e-6)
+    assert ours.epsilon(spent, 1e-5) >= accountant("rdp").epsilon(spent, 1e-5)
+    assert ours.delta(spent, ours.epsilon(spent, 1e-5)) == pytest.approx(1e-5, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["rdp@1", "rdp@", "rdp@x", "rdp@9999"])
+def test_orders_that_are_none_are_refused(name: str) -> None:
+    with pytest.raises(StudyError, match="rdp@8"):
+        accountant(name)

@@ -8,7 +8,7 @@ import math
 import platform
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -31,7 +31,7 @@ from sordino.learning.client import Client
 from sordino.learning.dpsgd import PrivateClient
 from sordino.learning.evaluate import Evaluator
 from sordino.learning.flat import Flat
-from sordino.learning.local import LocalClient
+from sordino.learning.local import LocalClient, LocalWork, NoisyModelClient
 from sordino.learning.loss import loss_for
 from sordino.learning.perexample import ClippedSum, MeanGradient
 from sordino.learning.sgd import PlainClient
@@ -40,7 +40,7 @@ from sordino.message import Vector
 from sordino.method import Terms
 from sordino.method.client_level import ClientLevel
 from sordino.plan import Plan, calibrate, price, schedule, scheduled_steps, shares, step_event
-from sordino.privacy import Budget, PoissonSampled, Vault, accountant
+from sordino.privacy import Budget, Vault, accountant
 from sordino.regime.aggregate import PrivateSum
 from sordino.regime.synchronous import Synchronous
 from sordino.runtime.files import make_room_for
@@ -170,19 +170,22 @@ def plan(study: Study) -> tuple[Plan, Federation]:
         return priced, divided
     bench = Workbench(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))
     full = calibrate(study)
-    return announced(priced, full, mechanism(full, divided.sizes, bench, _tensors(divided.validation, torch.device("cpu")))), divided
+    noise = mechanism(full, divided.sizes, bench, _tensors(divided.validation, torch.device("cpu")))
+    return announced(priced, full, noise, max(divided.sizes)), divided
 
 
-def announced(priced: Plan, study: Study, noise: Bounded) -> Plan:
+def announced(priced: Plan, study: Study, noise: Bounded, largest: int) -> Plan:
     """The plan with what a mechanism's literal form claims beside what it gives."""
-    sigma, true = priced.noise_multiplier, noise.event().noise_multiplier
+    sigma, true, where = priced.noise_multiplier, noise.event().noise_multiplier, "privacy.mechanism.form"
     privacy = study.privacy
+    if isinstance(study.method, ClientLevel) and not study.method.aggregated:
+        true, where = sigma / (largest * study.method.tau), "method.form"
     if true >= sigma * (1.0 - 1e-9) or priced.used is None or privacy.delta is None:
         return priced
-    spent = [(PoissonSampled(sampling_rate=privacy.sampling_rate, event=noise.event()), priced.used)]
+    spent = [(step_event(privacy.sampling_rate, true), priced.used)]
     worth = accountant(privacy.accountant).epsilon(spent, privacy.delta)
     warning = (
-        f"privacy.mechanism.form = 'paper' is NOT private: it claims epsilon = {priced.epsilon:.4g} (noise multiplier {sigma:.4g})"
+        f"{where} = 'paper' is NOT private: it claims epsilon = {priced.epsilon:.4g} (noise multiplier {sigma:.4g})"
         f" and gives epsilon = {worth:.4g} (noise multiplier {true:.3g}); the ledger books what it gives"
     )
     return replace(priced, warnings=(*priced.warnings, warning))
@@ -202,14 +205,15 @@ def build(study: Study, folder: Path, run: str, payable: Sequence[int] | None = 
     bench = Workbench(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))
     priced = price(study, divided.sizes, flat.dim)
     privacy = study.privacy
-    units, fingerprints = _units(privacy.unit, [part.fingerprint() for part in divided.parts])
+    whole = aggregated(study)
+    units, fingerprints = _units(whole, [part.fingerprint() for part in divided.parts])
     sizes, counts, classes = divided.sizes, divided.counts, divided.test.classes
     test, validation = _tensors(divided.test, place), _tensors(divided.validation, place)
     parts = list(divided.parts)
     del divided  # the pixels are kept once: each part is let go of when it has become a client's tensors
     noise = mechanism(study, sizes, bench, validation) if privacy.unit != "none" else None
     if noise is not None:
-        priced = announced(priced, study, noise)
+        priced = announced(priced, study, noise, max(sizes))
     clients = _clients(study, parts, bench, place, noise)
     tune()  # not before the data is loaded: what loading needed for a moment goes back to the system
     vault = _vault(study, folder, fingerprints)
@@ -219,7 +223,6 @@ def build(study: Study, folder: Path, run: str, payable: Sequence[int] | None = 
     )
     pays = _payable(study, priced, vault, units, budget) if payable is None else tuple(payable)
     terms = _terms(study, sizes, flat.dim, pays, noise)
-    whole = privacy.unit == "client"
     regime = Synchronous(
         method=study.method,
         terms=terms,
@@ -252,14 +255,19 @@ def build(study: Study, folder: Path, run: str, payable: Sequence[int] | None = 
     return Built(study, counts, classes, priced, simulation, flat, first)
 
 
-def _units(unit: str, fingerprints: list[str]) -> tuple[list[str], dict[str, str]]:
+def aggregated(study: Study) -> bool:
+    """Whether whole clients are protected by noise on their sum."""
+    return isinstance(study.method, ClientLevel) and study.method.aggregated
+
+
+def _units(together: bool, fingerprints: list[str]) -> tuple[list[str], dict[str, str]]:
     """Each client's unit in the ledger, and whose data each unit is.
 
     Where whole clients are protected, every round charges all of them alike: they share one unit.
     """
-    if unit == "client":
-        together = hashlib.sha256("".join(fingerprints).encode()).hexdigest()
-        return ["clients"] * len(fingerprints), {"clients": together}
+    if together:
+        joined = hashlib.sha256("".join(fingerprints).encode()).hexdigest()
+        return ["clients"] * len(fingerprints), {"clients": joined}
     units = [f"client:{i}" for i in range(len(fingerprints))]
     return units, dict(zip(units, fingerprints, strict=True))
 
@@ -296,21 +304,22 @@ def _clients(study: Study, parts: list[datasets.Dataset], bench: Workbench, plac
                 )
             )
         elif isinstance(study.method, ClientLevel):
-            clients.append(
-                LocalClient(
-                    index=i,
-                    examples=examples,
-                    mechanism=noise,
-                    sampling_rate=rate,
-                    learning_rate=eta,
-                    gradient_clip=privacy.clip if study.form == "paper" else None,
-                    batch=study.method.batch,
-                    proximal=study.method.proximal,
-                    optimizer=steps,
-                    bench=bench,
-                    entropy=entropy,
-                )
+            work = LocalWork(
+                index=i,
+                examples=examples,
+                learning_rate=eta,
+                gradient_clip=privacy.clip if study.form == "paper" else None,
+                batch=study.method.batch,
+                proximal=study.method.proximal,
+                optimizer=steps,
+                bench=bench,
+                entropy=entropy,
             )
+            told = {field.name: getattr(work, field.name) for field in fields(work)}
+            if study.method.aggregated:
+                clients.append(LocalClient(**told, mechanism=noise, sampling_rate=rate))
+            else:
+                clients.append(NoisyModelClient(**told, noise_multiplier=noise.noise_multiplier))
         else:
             clients.append(
                 PrivateClient(
@@ -335,7 +344,9 @@ def _payable(study: Study, priced: Plan, vault: Vault, units: list[str], budget:
     """
     if priced.steps is None or study.privacy.noise_multiplier is None:
         return None
-    whole = study.privacy.unit == "client"
+    whole = aggregated(study)
+    if isinstance(study.method, ClientLevel) and not whole:
+        return None  # noisy models, whose price nobody could pay
     if study.form == "paper" or study.privacy.ledger == "run":
         return (priced.steps,) * (1 if whole else len(units))
     spent = [vault.spent(unit) for unit in dict.fromkeys(units)]
@@ -359,8 +370,11 @@ def _terms(study: Study, sizes: tuple[int, ...], dimension: int, payable: tuple[
         clip=math.inf if noise is None else noise.clip,
         noise=0.0 if noise is None else noise.vector_multiplier,
         rounds=study.budget.rounds,
-        steps=None if payable is None or study.privacy.unit == "client" else min(payable),
+        steps=None if payable is None or aggregated(study) else min(payable),
         sigma=sigma,
+        epsilon=study.privacy.epsilon if study.privacy.epsilon is not None and study.form == "sound" else math.inf,
+        delta=study.privacy.delta or 0.0,
+        accountant=study.privacy.accountant,
     )
 
 

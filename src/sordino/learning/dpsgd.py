@@ -24,7 +24,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from sordino.entropy import Entropy
 from sordino.learning.bench import Examples, Workbench, poisson
@@ -35,7 +37,10 @@ from sordino.learning.raw import RAW_CONSTANTS, measure_raw
 from sordino.mechanism import Bounded
 from sordino.mechanism.haar import HaarGaussian
 from sordino.message import Statistics, Train, Update
-from sordino.privacy import Event, NonPrivate, PoissonSampled, Receipt
+from sordino.privacy import Composed, Event, NonPrivate, PoissonSampled, Receipt
+from sordino.privacy import Gaussian as GaussianEvent
+
+RAW_LOSS = "the mean loss of raw data, without noise"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -71,9 +76,20 @@ class PrivateClient:
 
     def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
         """See :class:`Client`."""
-        step = PoissonSampled(sampling_rate=self.sampling_rate, event=self._mechanism(task).event())
-        priced: tuple[tuple[Event, int], ...] = ((step, task.steps),)
-        return priced if task.probe is None else (*priced, (NonPrivate(reason=RAW_CONSTANTS), 1))
+        gradient = self._mechanism(task).event()
+        priced: list[tuple[Event, int]] = []
+        steps = task.steps
+        if task.loss_bound is not None and task.loss_noise:
+            both = Composed(events=(gradient, GaussianEvent(noise_multiplier=task.loss_noise)))  # of the same sample
+            priced.append((PoissonSampled(sampling_rate=self.sampling_rate, event=both), 1))
+            steps -= 1
+        if steps:
+            priced.append((PoissonSampled(sampling_rate=self.sampling_rate, event=gradient), steps))
+        if task.loss_bound is not None and not task.loss_noise:
+            priced.append((NonPrivate(reason=RAW_LOSS), 1))
+        if task.probe is not None:
+            priced.append((NonPrivate(reason=RAW_CONSTANTS), 1))
+        return tuple(priced)
 
     def answer(self, task: Train, receipts: Sequence[Receipt]) -> Update:
         """See :class:`Client`."""
@@ -90,10 +106,13 @@ class PrivateClient:
         variance = (mechanism.vector_multiplier * mechanism.clip / self.expected_batch) ** 2
         energy, excess, counted = 0.0, 0.0, False
         first, last, before = start, start, start
+        seen: float | None = None
         for step in range(1, task.steps + 1):
             chosen = poisson(len(self.examples), self.sampling_rate, batches).to(flat.weights.device)
             clipped = self.bench.clipped(*self.examples.take(chosen), bound, total)
             noisy, more = mechanism.release_counted(total, clipped.clipped - len(chosen) / 2, noise)
+            if step == 1 and task.loss_bound is not None:
+                seen = self._loss(clipped.loss, task.loss_bound, task.loss_noise, noise)
             counted, excess = more is not None, excess + (more or 0.0)
             noisy.div_(self.expected_batch)
             energy += float(noisy @ noisy)
@@ -111,6 +130,7 @@ class PrivateClient:
             slope_first=float(first @ moved),
             slope_last=float(last @ moved),
             clipped=0.5 + excess / (task.steps * self.expected_batch) if counted else None,
+            loss=seen,
         )
         return Update(
             client=self.index,
@@ -121,6 +141,11 @@ class PrivateClient:
             first=first.cpu().numpy() if task.wants_first else None,
             raw=raw,
         )
+
+    def _loss(self, losses: Tensor, bound: float, deviation: float, rng: np.random.Generator) -> float:
+        """sum of losses within [0, M] + N(0, (sigma_h M)^2), over the expected batch; a loss that is not finite counts M."""
+        total = float(losses.nan_to_num(nan=bound, posinf=bound).clamp(0.0, bound).sum())
+        return (total + deviation * bound * float(rng.standard_normal())) / self.expected_batch
 
     def _mechanism(self, task: Train) -> Bounded:
         """Clip and noise of this round: the task's, where a public schedule sets them."""

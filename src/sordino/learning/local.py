@@ -31,21 +31,20 @@ from sordino.learning.bench import Examples, Workbench
 from sordino.learning.client import paid_for
 from sordino.learning.optimizer import Optimizer
 from sordino.mechanism import Bounded
-from sordino.message import Contribution, Train
+from sordino.mechanism.misjudged import Misjudged
+from sordino.message import Contribution, Train, Update
 from sordino.privacy import Event, PoissonSampled, Receipt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LocalClient:
-    """Plain local training, one bounded vector.
+class LocalWork:
+    """Plain local training from the global model.
 
     Attributes:
         index: which client, from 0.
         examples: its data.
-        mechanism: what the aggregator will release the sum by; says what a bounded vector is.
-        sampling_rate: q_c with which clients are drawn, for the price of taking part.
         learning_rate: eta.
-        gradient_clip: C of single examples' gradients, in a paper's literal form; None leaves them as they are.
+        gradient_clip: C of single examples' gradients, where a paper's literal form rests on it; None leaves them as they are.
         batch: examples in a local step; all of them where the client has fewer.
         proximal: mu, of the proximal term.
         optimizer: of the local steps.
@@ -55,8 +54,6 @@ class LocalClient:
 
     index: int
     examples: Examples
-    mechanism: Bounded
-    sampling_rate: float
     learning_rate: float
     gradient_clip: float | None = None
     batch: int
@@ -64,17 +61,6 @@ class LocalClient:
     optimizer: Optimizer
     bench: Workbench
     entropy: Entropy
-
-    def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
-        """What the round releases of every client, in the cohort or not; see :class:`Client`."""
-        return ((PoissonSampled(sampling_rate=self.sampling_rate, event=self._bound(task).event()), 1),)
-
-    def answer(self, task: Train, receipts: Sequence[Receipt]) -> Contribution:
-        """See :class:`Client`."""
-        paid_for(self.price(task), receipts, task)
-        moved = self.train(task)
-        bounded, inside = self._bound(task).bounded(moved)
-        return Contribution(client=self.index, round=task.round, steps=task.steps, delta=bounded.cpu().numpy().copy(), inside=inside)
 
     def train(self, task: Train) -> Tensor:
         """Delta (d,), raw and not clipped."""
@@ -94,11 +80,6 @@ class LocalClient:
             steps.take(flat.weights, gradient, 0.0)
         return flat.weights - start
 
-    def _bound(self, task: Train) -> Bounded:
-        if task.clip is None or task.noise_multiplier is None:
-            raise LocalProtocolError(f"round {task.round}: the task does not say what an update is bounded by")
-        return self.mechanism.scaled(task.clip, task.noise_multiplier)
-
     def _batches(self, task: Train) -> list[Tensor]:
         """Indices of the tau batches: shuffled, cut, and shuffled again when used up."""
         size, count = min(self.batch, len(self.examples)), len(self.examples)
@@ -109,3 +90,63 @@ class LocalClient:
         order = np.concatenate([draw.permutation(count) for _ in range(turns)])[: task.steps * size]
         place = self.bench.flat.weights.device
         return [torch.from_numpy(part).to(place) for part in np.split(order, range(size, len(order), size))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LocalClient(LocalWork):
+    """Plain local training, one bounded vector for the aggregator.
+
+    Attributes:
+        mechanism: what the aggregator will release the sum by; says what a bounded vector is.
+        sampling_rate: q_c with which clients are drawn, for the price of taking part.
+    """
+
+    mechanism: Bounded
+    sampling_rate: float
+
+    def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
+        """What the round releases of every client, in the cohort or not; see :class:`Client`."""
+        return ((PoissonSampled(sampling_rate=self.sampling_rate, event=self._bound(task).event()), 1),)
+
+    def answer(self, task: Train, receipts: Sequence[Receipt]) -> Contribution:
+        """See :class:`Client`."""
+        paid_for(self.price(task), receipts, task)
+        moved = self.train(task)
+        bounded, inside = self._bound(task).bounded(moved)
+        return Contribution(client=self.index, round=task.round, steps=task.steps, delta=bounded.cpu().numpy().copy(), inside=inside)
+
+    def _bound(self, task: Train) -> Bounded:
+        if task.clip is None or task.noise_multiplier is None:
+            raise LocalProtocolError(f"round {task.round}: the task does not say what an update is bounded by")
+        return self.mechanism.scaled(task.clip, task.noise_multiplier)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class NoisyModelClient(LocalWork):
+    """Plain local training, and the trained model sent with noise on it: PE-DPFL in its paper's form. NOT private.
+
+    With gradients of length at most C (``gradient_clip``), tau steps end within eta C tau of the model received, so
+    two data sets lead to models at most 2 eta C tau apart; the noise is scaled to 2 eta C / n_i.
+
+    Attributes:
+        noise_multiplier: z, as claimed.
+    """
+
+    noise_multiplier: float
+
+    def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
+        """See :class:`Client`."""
+        return ((self._mechanism(task).event(), 1),)
+
+    def answer(self, task: Train, receipts: Sequence[Receipt]) -> Update:
+        """See :class:`Client`."""
+        paid_for(self.price(task), receipts, task)
+        moved = self._mechanism(task).release(self.train(task), self.entropy.at("client", self.index, "round", task.round, "noise"))
+        return Update(client=self.index, round=task.round, steps=task.steps, weights=task.weights + moved.cpu().numpy())
+
+    def _mechanism(self, task: Train) -> Misjudged:
+        if self.gradient_clip is None:
+            raise LocalProtocolError("without clipped gradients a trained model has no sensitivity at all")
+        examples = max(len(self.examples), 1)
+        claimed = 2.0 * self.learning_rate * self.gradient_clip / examples
+        return Misjudged(claimed=claimed, noise_multiplier=self.noise_multiplier, excess=float(examples * task.steps))

@@ -37,6 +37,7 @@ class Terms:
         learning_rate: eta.
         clip: C; infinite without privacy.
         noise: standard deviation of the noise on a sum of gradients in units of C; 0 without privacy.
+        epsilon, delta, accountant: what was promised, and by whom it is held; for methods that choose their noise.
         sigma: the noise multiplier that is booked; a little less than ``noise`` where a count is released beside.
         rounds: R_s.
         steps: R_c, the most local steps that the privacy budget pays for; None without privacy.
@@ -52,6 +53,9 @@ class Terms:
     rounds: int
     steps: int | None
     sigma: float = 0.0
+    epsilon: float = math.inf
+    delta: float = 0.0
+    accountant: str = "pld"
 
     def batch(self, client: int) -> float:
         """B_i = q n_i, in examples."""
@@ -82,7 +86,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A number of local steps, and why where there is something to say."""
+    """A number of local steps, and why where there is something to say; 0 ends the run."""
 
     tau: int
     note: str | None = None
@@ -95,10 +99,17 @@ class Wants:
     Attributes:
         first: the first noisy gradient of the round (d numbers more upwards).
         raw: raw constants, in a paper's literal form; makes the run not private.
+        loss: (M, sigma_h) of a noisy mean loss; with sigma_h 0 it is raw, and the run not private.
     """
 
     first: bool = False
     raw: bool = False
+    loss: tuple[float, float] | None = None
+
+    @property
+    def unpriced(self) -> bool:
+        """Whether something is asked for that has no price."""
+        return self.raw or (self.loss is not None and self.loss[1] == 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +184,11 @@ class SynchronousMethod(Section):
     def private(self) -> bool:
         """Whether clients add noise."""
         return self.about.units != ("none",)
+
+    @property
+    def adapts_noise(self) -> bool:
+        """Whether sigma is chosen by looking at earlier releases, which only an accountant of a fixed order can bound."""
+        return False
 
     @property
     def fixed_tau(self) -> int | None:

@@ -13,9 +13,12 @@ multiplier z on a Poisson sample of clients. The divisor is fixed, empty cohorts
       S <- S exp(-eta_S (b~ - gamma)),      b~ the noisy fraction of clients within S.
 
   The count is released inside the same z, so it is paid for.
-* ``pe-dpfl`` (Shen, Liu, Zhang 2022) as ALI-DPFL describes it: a proximal term in the local loss.
-  Its authors add noise to the trained model, by a sensitivity that a trained model does not have;
-  here the whole update is clipped, and the term costs nothing.
+* ``pe-dpfl`` (Shen, Liu, Zhang 2022) as ALI-DPFL describes it: a regularising term in the local
+  loss (here the proximal one, mu/2 |w' - w|^2), and noise on the model before it is sent. The
+  published scale rests on a sensitivity of 2 eta C / n_i, which is that of one full-batch step; a
+  model after tau steps has 2 eta C tau, and no better bound is known for a network. The sound form
+  clips the whole update and is DP-FedAvg with a proximal term, which costs nothing. ``form =
+  "paper"`` has each client add the published noise to its model, booked at z / (n_i tau).
 """
 
 from __future__ import annotations
@@ -57,6 +60,11 @@ class ClientLevel(SynchronousMethod):
     quantile: float = Field(0.5, gt=0, lt=1)
     clip_rate: float = Field(0.2, gt=0)
     count_noise: float | None = Field(None, gt=0)
+
+    @property
+    def aggregated(self) -> bool:
+        """Whether updates meet at an aggregator; otherwise each client sends a noisy model of its own."""
+        return True
 
     @property
     def proximal(self) -> float:
@@ -105,3 +113,34 @@ class DpFedAvg(ClientLevel):
         units=("client",),
     )
     name: Literal["dp-fedavg"] = "dp-fedavg"
+
+
+@register
+class PeDpfl(ClientLevel):
+    """DP-FedAvg with a proximal term; in its paper's form, noise on trained models.
+
+    Attributes:
+        mu: of the proximal term.
+        form: "sound" or "paper".
+    """
+
+    about: ClassVar[About] = About(
+        regime="synchronous",
+        paper="Shen et al. 2022",
+        does="a proximal term in the local loss, whole clients protected",
+        forms={"sound": True, "paper": False},
+        units=("client",),
+    )
+    name: Literal["pe-dpfl"] = "pe-dpfl"
+    mu: float = Field(0.1, ge=0, allow_inf_nan=False)
+    form: Literal["sound", "paper"] = "sound"
+
+    @property
+    def aggregated(self) -> bool:
+        """Only in the sound form."""
+        return self.form == "sound"
+
+    @property
+    def proximal(self) -> float:
+        """mu."""
+        return self.mu

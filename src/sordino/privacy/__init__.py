@@ -1,6 +1,6 @@
 """Privacy facts, their arithmetic, and the ledger that keeps them."""
 
-from sordino.privacy.accounting import NAMES, Accountant, accountant
+from sordino.privacy.accounting import NAMES, Accountant, accountant, fixed_order
 from sordino.privacy.budget import Budget
 from sordino.privacy.calibrate import epsilon_after, most_steps, noise_multiplier
 from sordino.privacy.event import Composed, Event, Gaussian, NonPrivate, Nothing, PoissonSampled, Repeated, decode, encode
@@ -28,6 +28,7 @@ __all__ = [
     "decode",
     "encode",
     "epsilon_after",
+    "fixed_order",
     "most_steps",
     "noise_multiplier",
 ]

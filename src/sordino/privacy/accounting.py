@@ -1,6 +1,6 @@
 r"""Accountants: from facts to an upper bound on epsilon.
 
-Three, by name, all for adding or removing one record:
+By name, all for adding or removing one record:
 
 * ``pld``: the closed form for Gaussians, privacy loss distributions for sampled ones
   (:mod:`~sordino.privacy.loss`), and ``rdp`` where that is lower. The tightest; the default.
@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -198,13 +199,33 @@ _ALL: dict[str, Accountant] = {
 NAMES = tuple(_ALL)
 
 
+_FIXED = re.compile(r"rdp@([0-9]+(?:\.[0-9]+)?)")
+
+
+def fixed_order(name: str) -> float | None:
+    """alpha of an accountant of one order; None for the others."""
+    found = _FIXED.fullmatch(name)
+    return float(found[1]) if found and 1.0 < float(found[1]) <= 1024.0 else None
+
+
+@lru_cache(maxsize=64)
+def _fixed(name: str, order: float) -> Accountant:
+    price = lru_cache(maxsize=65536)(lambda steps, delta: renyi.fixed_epsilon(steps, delta, order))
+    bound = f"Rényi divergence of the one order {order:g}, fixed in advance (Feldman and Zrnic 2021)"
+    return _Named(name, bound, price, price, lambda steps, epsilon: renyi.fixed_delta(steps, epsilon, order))
+
+
 def accountant(name: str) -> Accountant:
     """The accountant of this name.
 
     Raises:
         StudyError: if there is none.
     """
+    order = fixed_order(name)
+    if order is not None:
+        return _fixed(name, order)
     if name not in _ALL:
         close = difflib.get_close_matches(name, NAMES, n=1)
-        raise StudyError(f"accountant {name!r} is not known{f'; did you mean {close[0]!r}?' if close else ''}. Known: {', '.join(NAMES)}")
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise StudyError(f"accountant {name!r} is not known{hint}. Known: {', '.join(NAMES)}, rdp@8 (or another order above 1)")
     return _ALL[name]

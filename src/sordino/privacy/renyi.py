@@ -84,3 +84,17 @@ def classic_delta(steps: Steps, epsilon: float) -> float:
     """delta at ``epsilon`` by the same conversion."""
     total = divergences(steps, CLASSIC_ORDERS)
     return math.exp(min(0.0, *((order - 1.0) * (value - epsilon) for order, value in zip(CLASSIC_ORDERS, total, strict=True))))
+
+
+def fixed_epsilon(steps: Steps, delta: float, order: float) -> float:
+    """The improved conversion at one order, chosen before anything was released: a bound for steps chosen adaptively, too."""
+    (value,) = divergences(steps, (order,))
+    return max(0.0, value + math.log1p(-1.0 / order) - math.log(delta * order) / (order - 1.0))
+
+
+def fixed_delta(steps: Steps, epsilon: float, order: float) -> float:
+    """delta at ``epsilon`` by the same conversion."""
+    (value,) = divergences(steps, (order,))
+    if math.isinf(value):
+        return 1.0
+    return math.exp(min(0.0, (order - 1.0) * (value - epsilon + math.log1p(-1.0 / order)) - math.log(order)))

@@ -176,6 +176,8 @@ class Synchronous:
         share = 1.0 if self.cohort is None else min(self.cohort / len(state.steps), 1.0)
         remaining = Left(rounds=max(round((self.terms.rounds - state.round) * share), 1), steps=steps_left)
         choice = self.method.choose(state.memory, self.terms, remaining)
+        if choice.tau == 0:
+            return self._finish(state, choice.note or "the method has ended it")
         tau = choice.tau if steps_left is None else min(choice.tau, steps_left)
         taken = list(state.steps)
         for i in chosen:
@@ -203,6 +205,8 @@ class Synchronous:
                     probe=state.models[i] if wants.raw else None,
                     clip=None if given is None else given.clip,
                     noise_multiplier=None if given is None else given.noise_multiplier,
+                    loss_bound=None if wants.loss is None else wants.loss[0],
+                    loss_noise=0.0 if wants.loss is None else wants.loss[1],
                 ),
             )
             for i in chosen
