@@ -65,7 +65,7 @@ def test_strange_names_survive(name: str) -> None:
         ({"privacy": {"sampling_rate": 0.0}}, r"privacy\.sampling_rate: .*greater than 0; got 0"),
         ({"privacy": {"sampling_rate": 1.01}}, r"privacy\.sampling_rate: .*less than or equal to 1; got 1.01"),
         ({"privacy": {"epsilon": -2}}, r"privacy\.epsilon: .*greater than 0; got -2"),
-        ({"privacy": {"accountant": "gdp"}}, r"privacy\.accountant = 'gdp' is not known.*Known: pld, rdp, rdp-classic"),
+        ({"privacy": {"accountant": "gdp"}}, r"privacy\.accountant: accountant 'gdp' is not known.*Known: pld, rdp, rdp-classic"),
         ({"privacy": {"unit": "none", "epsilon": 2.0}}, "unit 'none' promises nothing"),
         ({"privacy": {"unit": "client"}}, "protects single examples: privacy.unit must be 'sample'; got 'client'"),
         ({"method": {"name": "fedavg", "learning_rate": 0.1, "average": 0, "momentum": 0}}, "adds no noise and promises nothing"),

@@ -21,9 +21,12 @@ from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origi
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, create_model, model_validator
 
+import sordino.mechanism.haar  # noqa: F401  (registers it)
+from sordino import mechanism as mechanisms
 from sordino import method as methods
 from sordino.errors import StudyError
 from sordino.learning.optimizer import AdaGrad, Adam, Sgd
+from sordino.mechanism import GaussianNoise, Noise
 from sordino.method import About, SynchronousMethod
 from sordino.privacy import accountant, fixed_order
 from sordino.section import Section
@@ -107,33 +110,6 @@ class Model(Section):
     name: str
 
 
-class GaussianNoise(Section):
-    """The same noise on every number. ``clipping`` bounds the whole gradient, or each layer by itself (C over the root of their number)."""
-
-    kind: Literal["gaussian"] = "gaussian"
-    clipping: Literal["flat", "per-layer"] = "flat"
-
-
-class HaarNoise(Section):
-    """Noise on Haar wavelet coefficients (Ranaweera et al. 2024).
-
-    ``blocks``: one transform over all parameters, or one for each. ``weights``: how clip and noise
-    are spread over levels; "optimal" looks at ``data.validation``, which is public. ``exponent``: 1
-    for the least noise, 0 for equal weights. ``form = "paper"`` is the paper's literal algorithm,
-    with its ``discount`` on sigma: NOT private, and booked at what it is.
-    """
-
-    kind: Literal["haar"]
-    blocks: Literal["flat", "layers"] = "flat"
-    weights: Literal["uniform", "paper", "optimal"] = "uniform"
-    exponent: float = Field(0.5, ge=0, le=1)
-    form: Literal["sound", "paper"] = "sound"
-    discount: bool = True
-
-
-Mechanism = Annotated[GaussianNoise | HaarNoise, Field(discriminator="kind")]
-
-
 class Privacy(Section):
     """What is protected, how well, and at what noise.
 
@@ -150,7 +126,7 @@ class Privacy(Section):
     noise_multiplier: float | None = Field(None, allow_inf_nan=False)
     sampling_rate: float = Field(gt=0, le=1)
     accountant: Annotated[str, AfterValidator(_accountant)] = "pld"
-    mechanism: Mechanism = GaussianNoise()
+    mechanism: Noise = GaussianNoise()
     ledger: str = "run"
     clipped_fraction: bool = True
 
@@ -260,13 +236,8 @@ class Study(Section):
                 )
             if self.data.clients < 2:
                 raise ValueError("data.clients is 1: with one client there is nobody to hide among; unit 'client' needs at least two")
-        mechanism = self.privacy.mechanism
-        if isinstance(mechanism, HaarNoise) and mechanism.weights == "optimal" and mechanism.form == "sound" and not self.data.validation:
-            raise ValueError(
-                "privacy.mechanism.weights 'optimal' needs public examples to look at: set data.validation, or choose other weights"
-            )
-        if isinstance(mechanism, GaussianNoise) and mechanism.clipping == "per-layer" and unit == "client":
-            raise ValueError("privacy.mechanism.clipping 'per-layer' is for gradients of single examples; unit 'client' has one bound")
+        if (refusal := self.privacy.mechanism.refused(unit, bool(self.data.validation))) is not None:
+            raise ValueError(refusal)
         if self.world.dropout > 0 and self.participation.deadline is None:
             raise ValueError("world.dropout needs participation.deadline: without one the server would wait forever for who is gone")
         return self
@@ -284,13 +255,20 @@ def parse(table: Mapping[str, Any], *, source: str) -> Study:
     Raises:
         StudyError: names each place, value and remedy.
     """
-    lines, shape = [], Study
+    lines: list[str] = []
+    method: type[SynchronousMethod] = _Unknown
+    noise: type[Noise] = _UnknownNoise
     try:
-        shape = _shape(_method(table))
+        method = _method(table)
     except StudyError as error:
         lines.append(str(error))
         table = {**table, "method": {"name": "unknown"}}  # the other sections have their mistakes, too
-        shape = _shape(_Unknown)
+    try:
+        noise = _noise(table)
+    except StudyError as error:
+        lines.append(str(error))
+        table = {**table, "privacy": {**table["privacy"], "mechanism": {"kind": "unknown"}}}
+    shape = _shape(method, noise)
     try:
         study = shape.model_validate(table)
     except ValidationError as error:
@@ -319,6 +297,30 @@ def _method(table: Mapping[str, Any]) -> type[SynchronousMethod]:
     return known[name]
 
 
+def _noise(table: Mapping[str, Any]) -> type[Noise]:
+    """The class that a study's ``[privacy.mechanism]`` table is of."""
+    privacy = table.get("privacy")
+    section = privacy.get("mechanism") if isinstance(privacy, Mapping) else None
+    if section is None:
+        return GaussianNoise
+    if not isinstance(section, Mapping):
+        raise StudyError(f'privacy.mechanism = {section!r} must be a table: write mechanism = {{ kind = "gaussian" }}')
+    kind, known = section.get("kind"), mechanisms.known()
+    if kind is None:
+        raise StudyError("privacy.mechanism.kind is missing: it says which kind this is")
+    if not isinstance(kind, str):
+        raise StudyError(f"privacy.mechanism.kind must be a string; got {kind!r}")
+    if ":" in kind:
+        return mechanisms.imported(kind)
+    if kind not in known:
+        raise StudyError(f"privacy.mechanism.kind = {kind!r} is not known{_did_you_mean(kind, known) or '.'} Known: {', '.join(known)}")
+    return known[kind]
+
+
+class _UnknownNoise(Noise):
+    """Stands in for a mechanism that could not be found."""
+
+
 class _Unknown(SynchronousMethod):
     """Stands in for a method that could not be found, and fits everything."""
 
@@ -326,9 +328,11 @@ class _Unknown(SynchronousMethod):
 
 
 @functools.cache
-def _shape(method: type[SynchronousMethod]) -> type[Study]:
-    """A study whose method is of this class."""
-    return create_model("Study", __base__=Study, __doc__=Study.__doc__, method=(method, ...))
+def _shape(method: type[SynchronousMethod], noise: type[Noise]) -> type[Study]:
+    """A study whose method and mechanism are of these classes."""
+    default: Any = GaussianNoise() if noise is GaussianNoise else ...
+    privacy = create_model("Privacy", __base__=Privacy, __doc__=Privacy.__doc__, mechanism=(noise, default))
+    return create_model("Study", __base__=Study, __doc__=Study.__doc__, method=(method, ...), privacy=(privacy, ...))
 
 
 def read(path: Path, changes: Sequence[str] = ()) -> Study:
@@ -416,7 +420,7 @@ def _explain(problem: Mapping[str, Any], table: Mapping[str, Any], shape: type[S
     return f"{name}: {message[0].lower()}{message[1:]}{shown}"
 
 
-_TAGS = {"iid", "dirichlet", "shards", "column", "gaussian", "haar", "sgd", "adam", "adagrad"}
+_TAGS = {"iid", "dirichlet", "shards", "column", "sgd", "adam", "adagrad"}
 
 
 def _is_tag(part: object) -> bool:
@@ -449,7 +453,7 @@ def _sections(annotation: Any) -> list[type[Section]]:
 
 
 def _all_kinds() -> list[type[Section]]:
-    return [IidPartition, DirichletPartition, ShardsPartition, ColumnPartition, GaussianNoise, HaarNoise, Sgd, Adam, AdaGrad]
+    return [IidPartition, DirichletPartition, ShardsPartition, ColumnPartition, Sgd, Adam, AdaGrad]
 
 
 def _tags_of(section: type[Section]) -> tuple[Any, ...]:

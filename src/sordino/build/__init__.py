@@ -326,7 +326,6 @@ def _clients(study: Study, parts: list[datasets.Dataset], bench: Workbench, plac
                     index=i,
                     examples=examples,
                     mechanism=noise,
-                    per_layer=isinstance(privacy.mechanism, studies.GaussianNoise) and privacy.mechanism.clipping == "per-layer",
                     sampling_rate=rate,
                     learning_rate=eta,
                     optimizer=steps,

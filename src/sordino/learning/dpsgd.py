@@ -29,13 +29,13 @@ import torch
 from torch import Tensor
 
 from sordino.entropy import Entropy
+from sordino.errors import StudyError
 from sordino.learning.bench import Examples, Workbench, poisson
 from sordino.learning.client import paid_for
 from sordino.learning.optimizer import Optimizer
 from sordino.learning.perexample import Bound, Flat, Layers, Measured
 from sordino.learning.raw import RAW_CONSTANTS, measure_raw
-from sordino.mechanism import Bounded
-from sordino.mechanism.haar import HaarGaussian
+from sordino.mechanism import Bounded, Measuring
 from sordino.message import Statistics, Train, Update
 from sordino.privacy import Composed, Event, NonPrivate, PoissonSampled, Receipt
 from sordino.privacy import Gaussian as GaussianEvent
@@ -51,7 +51,6 @@ class PrivateClient:
         index: which client, from 0.
         examples: its data.
         mechanism: clip and noise of each step.
-        per_layer: every layer's gradient is bounded by itself.
         sampling_rate: q of the Poisson batches.
         learning_rate: eta.
         optimizer: of the local steps.
@@ -62,7 +61,6 @@ class PrivateClient:
     index: int
     examples: Examples
     mechanism: Bounded
-    per_layer: bool = False
     sampling_rate: float
     learning_rate: float
     optimizer: Optimizer
@@ -155,6 +153,12 @@ class PrivateClient:
 
     def _bound(self, mechanism: Bounded) -> Bound:
         """What a single example's gradient is bounded in."""
-        if isinstance(mechanism, HaarGaussian):
-            return Measured(mechanism.clip, mechanism.norms, mechanism.margin)
-        return Layers(mechanism.clip) if self.per_layer else Flat(mechanism.clip)
+        match mechanism.measure:
+            case "flat":
+                return Flat(mechanism.clip)
+            case "layers":
+                return Layers(mechanism.clip)
+            case "own":
+                if not isinstance(mechanism, Measuring):
+                    raise StudyError(f"{type(mechanism).__name__}: a mechanism with a norm of its own needs norms and margin")
+                return Measured(mechanism.clip, mechanism.norms, mechanism.margin)

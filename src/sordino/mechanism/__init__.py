@@ -1,5 +1,19 @@
-"""Mechanisms: the only ways in which something about raw data may leave a client."""
+"""Mechanisms: the only ways in which something about raw data may leave a client. Importing this package registers them."""
 
-from sordino.mechanism.gaussian import SHRINK, Bounded, CountedGaussian, Gaussian
+from sordino.mechanism.gaussian import SHRINK, Bounded, CountedGaussian, Gaussian, Measuring
+from sordino.mechanism.plain import GaussianNoise
+from sordino.mechanism.registry import Asked, Noise, imported, known, register
 
-__all__ = ["SHRINK", "Bounded", "CountedGaussian", "Gaussian"]
+__all__ = [
+    "SHRINK",
+    "Asked",
+    "Bounded",
+    "CountedGaussian",
+    "Gaussian",
+    "GaussianNoise",
+    "Measuring",
+    "Noise",
+    "imported",
+    "known",
+    "register",
+]

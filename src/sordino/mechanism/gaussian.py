@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from typing import Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
 import torch
@@ -44,12 +44,20 @@ SHRINK = 1.0 - 2.0**-18
 """Room for the rounding of a norm, a quotient and a product in float32; see :mod:`sordino.learning.perexample.clipping`."""
 
 
+Measure = Literal["flat", "layers", "own"]
+
+
 class Bounded(Protocol):
     """A mechanism on a sum of contributions, each of them bounded in the mechanism's own norm."""
 
     @property
     def clip(self) -> float:
         """C."""
+        ...
+
+    @property
+    def measure(self) -> Measure:
+        """The norm in which contributions are bounded; "own" is that of :class:`Measuring`."""
         ...
 
     @property
@@ -79,11 +87,25 @@ class Bounded(Protocol):
         ...
 
 
-def shortened(vector: Tensor, norm: float, clip: float) -> tuple[Tensor, bool]:
+@runtime_checkable
+class Measuring(Protocol):
+    """A mechanism with a norm of its own."""
+
+    @property
+    def margin(self) -> float:
+        """What C is multiplied with to leave room for rounding in this norm."""
+        ...
+
+    def norms(self, rows: Tensor) -> Tensor:
+        """Norms (n,) of contributions (n, d); infinite where a row is not finite."""
+        ...
+
+
+def shortened(vector: Tensor, norm: float, clip: float, margin: float = SHRINK) -> tuple[Tensor, bool]:
     """``vector`` times min(1, C / norm), rounding included, and whether norm was within C; zeros where norm is not finite."""
     if not math.isfinite(norm):
         return torch.zeros_like(vector), False
-    return (vector if norm <= clip * SHRINK else vector * (clip * SHRINK / norm)), norm <= clip
+    return (vector if norm <= clip * margin else vector * (clip * margin / norm)), norm <= clip
 
 
 def _check(clip: float, noise_multiplier: float) -> None:
@@ -100,10 +122,12 @@ class Gaussian:
     Attributes:
         clip: C, the L2 bound of one contribution (units of the vector).
         noise_multiplier: sigma, dimensionless.
+        measure: whether contributions are bounded as a whole, or each layer by itself within the same C.
     """
 
     clip: float
     noise_multiplier: float
+    measure: Literal["flat", "layers"] = "flat"
 
     def __post_init__(self) -> None:
         _check(self.clip, self.noise_multiplier)
@@ -146,11 +170,13 @@ class CountedGaussian:
         clip: C, the L2 bound of one contribution (units of the vector).
         noise_multiplier: sigma of the pair, dimensionless.
         share: the part of 1/sigma^2 that pays for the count, in (0, 1).
+        measure: as in :class:`Gaussian`.
     """
 
     clip: float
     noise_multiplier: float
     share: float = COUNT_SHARE
+    measure: Literal["flat", "layers"] = "flat"
 
     def __post_init__(self) -> None:
         _check(self.clip, self.noise_multiplier)

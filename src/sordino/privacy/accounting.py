@@ -226,6 +226,6 @@ def accountant(name: str) -> Accountant:
         return _fixed(name, order)
     if name not in _ALL:
         close = difflib.get_close_matches(name, NAMES, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise StudyError(f"accountant {name!r} is not known{hint}. Known: {', '.join(NAMES)}, rdp@8 (or another order above 1)")
+        hint = f"; did you mean {close[0]!r}?" if close else "."
+        raise StudyError(f"accountant {name!r} is not known{hint} Known: {', '.join(NAMES)}, rdp@8 (or another order above 1)")
     return _ALL[name]

@@ -11,7 +11,21 @@ At equal privacy no weights have been found that train better than the plain
 
 from sordino.mechanism.haar.basis import Basis, Groups
 from sordino.mechanism.haar.gaussian import HaarGaussian
+from sordino.mechanism.haar.spec import HaarNoise
 from sordino.mechanism.haar.transform import averages, forward, inverse
 from sordino.mechanism.haar.weights import Observed, learned, optimal, paper, uniform
 
-__all__ = ["Basis", "Groups", "HaarGaussian", "Observed", "averages", "forward", "inverse", "learned", "optimal", "paper", "uniform"]
+__all__ = [
+    "Basis",
+    "Groups",
+    "HaarGaussian",
+    "HaarNoise",
+    "Observed",
+    "averages",
+    "forward",
+    "inverse",
+    "learned",
+    "optimal",
+    "paper",
+    "uniform",
+]

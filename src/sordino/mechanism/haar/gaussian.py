@@ -52,6 +52,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -163,6 +164,11 @@ class HaarGaussian:
         least = min(w * s for w, s in zip(self.clip_weights, self.noise, strict=True))
         # w (1/w) may miss 1 by a unit in the last place, which is no reason for a second kind of step in the ledger
         return event.Gaussian(noise_multiplier=self.noise_multiplier * (1.0 if abs(least - 1.0) < 1e-15 else least))
+
+    @property
+    def measure(self) -> Literal["own"]:
+        """See :class:`~sordino.mechanism.gaussian.Bounded`."""
+        return "own"
 
     @property
     def vector_multiplier(self) -> float:

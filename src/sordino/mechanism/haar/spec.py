@@ -1,0 +1,67 @@
+"""``kind = "haar"``: noise on Haar wavelet coefficients."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from sordino.errors import StudyError
+from sordino.mechanism.gaussian import Bounded
+from sordino.mechanism.haar.basis import Basis, Groups
+from sordino.mechanism.haar.gaussian import HaarGaussian
+from sordino.mechanism.haar.weights import optimal, paper, uniform
+from sordino.mechanism.registry import Asked, Noise, register
+
+
+@register
+class HaarNoise(Noise):
+    """Noise on Haar wavelet coefficients (Ranaweera et al. 2024).
+
+    ``blocks``: one transform over all parameters, or one for each. ``weights``: how clip and noise
+    are spread over levels; "optimal" looks at ``data.validation``, which is public. ``exponent``: 1
+    for the least noise, 0 for equal weights. ``form = "paper"`` is the paper's literal algorithm,
+    with its ``discount`` on sigma: NOT private, and booked at what it is.
+    """
+
+    kind: Literal["haar"] = "haar"
+    blocks: Literal["flat", "layers"] = "flat"
+    weights: Literal["uniform", "paper", "optimal"] = "uniform"
+    exponent: float = Field(0.5, ge=0, le=1)
+    discount: bool = True
+
+    def refused(self, unit: str, public: bool) -> str | None:
+        """Energies come from public examples, of gradients."""
+        if self.weights != "optimal" or self.form == "paper":
+            return None
+        if not public:
+            return "privacy.mechanism.weights 'optimal' needs public examples to look at: set data.validation, or choose other weights"
+        return None
+
+    def make(self, asked: Asked) -> Bounded:
+        """The weighted mechanism, or a literal one."""
+        basis = Basis.flat(asked.dimension) if self.blocks == "flat" else Basis.of(asked.parameters)
+        clip, sigma = asked.clip, asked.noise_multiplier
+        if self.form == "sound":
+            return HaarGaussian.weighted(clip=clip, noise_multiplier=sigma, basis=basis, weights=self._weights(basis, asked))
+        if asked.unit == "sample" or asked.update_bound is None:
+            return HaarGaussian.literal(clip=clip, noise_multiplier=sigma, basis=basis, discount=self.discount)
+        return HaarGaussian.literal_server(
+            clip=clip,
+            noise_multiplier=sigma,
+            basis=basis,
+            bound=asked.update_bound,
+            weight=asked.largest,
+            expected=asked.largest,
+            discount=self.discount,
+        )
+
+    def _weights(self, basis: Basis, asked: Asked) -> Groups:
+        if self.weights == "uniform":
+            return uniform(basis)
+        if self.weights == "paper":
+            found = paper(basis)
+            return tuple(w / max(found) for w in found)  # so that nothing is clipped harder than by C in the plain norm
+        if asked.energies is None:
+            raise StudyError("privacy.mechanism.weights 'optimal' needs public examples to look at: set data.validation")
+        return optimal(asked.energies(basis.energies), basis.sizes, exponent=self.exponent)
