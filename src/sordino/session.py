@@ -162,7 +162,7 @@ def describe(built: builder.Built, run: str) -> Row:
         "noise_multiplier": plan.noise_multiplier,
         "sampling_rate": privacy.sampling_rate,
         "learning_rate": study.method.learning_rate,
-        "R_c": plan.steps,
+        "R_c": plan.steps if privacy.unit != "client" else None,  # there, rounds are what is charged
         "R_s": study.budget.rounds,
         "payable": _payable(sim.regime),
         "guarantee": guarantee(study, None),

@@ -69,6 +69,11 @@ class Run:
         return math.inf if found is None else found
 
     @property
+    def of_clients(self) -> bool:
+        """Whether whole clients are protected."""
+        return self.about.get("unit") == "client"
+
+    @property
     def private(self) -> bool:
         """Whether anything is promised at all. Closed by default: a unit, a delta, a finite epsilon and the sound form must be stated."""
         delta = number(self.about.get("delta"))

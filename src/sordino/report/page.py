@@ -124,6 +124,9 @@ def render_comparison(runs: Sequence[Run]) -> str:
     return html
 
 
+PACE = " The dashed pace uses up steps and rounds together; above it steps run out first, below it rounds do."
+
+
 def pictures(run: Run) -> list[Picture]:
     """The figures of a run, those that have something to show."""
     spent = " Below, epsilon spent by the client that spent most; it must stay under the dashed budget." if run.private else ""
@@ -140,30 +143,35 @@ def pictures(run: Run) -> list[Picture]:
         ),
         (
             f"{what} over local steps",
-            figures.learning(run, "steps"),
+            None if run.of_clients else figures.learning(run, "steps"),
             "The same over local steps. Privacy is paid for by the step, communication by the round.",
             "",
         ),
         (
             "Local steps per round",
             figures.pace(run),
-            "tau, the local steps that each client took in a round. The dashed pace uses up steps and rounds together; above it steps run"
-            " out first, below it rounds do.",
+            "tau, the local steps that each client took in a round."
+            + (
+                ""
+                if run.of_clients
+                else " The dashed pace uses up steps and rounds together; above it steps run out first, below it rounds do."
+            ),
             "",
         ),
         (
-            "Clipped gradients",
+            "Clipped updates" if run.of_clients else "Clipped gradients",
             figures.share_clipped(run),
-            "Share of gradients cut to the clipping norm, as the clients released it with noise. Near 100 % the norm is small and most"
-            " of the signal is cut; near 0 % it is large and noise is wasted.",
+            ("Share of clients whose update was cut to the bound" if run.of_clients else "Share of gradients cut to the clipping norm")
+            + ", as it was released, with noise. Near 100 % the norm is small and most of the signal is cut; near 0 % it is large and noise"
+            " is wasted.",
             "",
         ),
         (
             "Signal to noise",
             figures.signal(run),
-            "Estimated length of the signal in one client's step, divided by that of its noise; mean of the last"
-            f" {figures.SMOOTH} rounds. Much below 1, a step moves the model mostly at random, and only the sum over clients and rounds"
-            " learns. 0 means that no signal was seen above the noise.",
+            f"Estimated length of the signal in one {'round' if run.of_clients else 'step of a client'}, divided by that of its noise;"
+            f" mean of the last {figures.SMOOTH} rounds. Much below 1, it moves the model mostly at random, and only the sum over clients and"
+            " rounds learns. 0 means that no signal was seen above the noise.",
             "",
         ),
         (

@@ -60,7 +60,11 @@ def key_numbers(run: Run) -> list[tuple[str, str, str]]:
         ),
         ("delta", plain(delta, 6) if run.private else "-", f"{about.get('accountant', '-')} accountant" if run.private else "no guarantee"),
         ("rounds", str(len(run.rounds)), f"of {plain(planned)} planned"),
-        ("local steps", str(run.steps), f"of {plain(number(about.get('R_c')))} planned"),
+        (
+            "local steps",
+            str(run.steps),
+            "of the client drawn most" if run.of_clients else f"of {plain(number(about.get('R_c')))} planned",
+        ),
         ("clients", str(len(clients)), f"{examples:,} examples".replace(",", "\u202f")),
     ]
     if (seconds := number(result.get("seconds"))) is not None:
@@ -86,7 +90,7 @@ def terms(run: Run) -> list[tuple[str, str]]:
             "-" if noise is None or clip is None else f"sigma C = {plain(noise * clip, 6)}, on a sum of clipped contributions",
         ),
         ("sampling rate q", plain(number(about.get("sampling_rate")), 6)),
-        ("numbers released per step", plain(number(about.get("dimension")))),
+        (f"numbers released per {'round' if run.of_clients else 'step'}", plain(number(about.get("dimension")))),
         ("local steps planned, R_c", plain(number(about.get("R_c")))),
         ("rounds planned, R_s", plain(number(about.get("R_s")))),
     ]
