@@ -170,8 +170,8 @@ def pictures(run: Run) -> list[Picture]:
             "Signal to noise",
             figures.signal(run),
             f"Estimated length of the signal in one {'round' if run.of_clients else 'step of a client'}, divided by that of its noise;"
-            f" mean of the last {figures.SMOOTH} rounds. Much below 1, it moves the model mostly at random, and only the sum over clients and"
-            " rounds learns. 0 means that no signal was seen above the noise.",
+            f" mean of the last {figures.SMOOTH} rounds. Much below 1, it moves the model mostly at random, and only the sum over clients"
+            " and rounds learns. 0 means that no signal was seen above the noise.",
             "",
         ),
         (
