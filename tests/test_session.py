@@ -142,6 +142,21 @@ def test_whole_clients_are_booked_once_a_round_whoever_is_drawn(tmp_path: Path, 
     assert {row["cohort"] for row in rows(folder)} != {6}  # drawn one by one, so not always as many
 
 
+def test_a_bound_from_public_examples_is_the_median_of_their_updates(tmp_path: Path) -> None:
+    told = [*CLIENTS, 'method={name="dp-fedavg", clipping="proxy", learning_rate=0.2}', "privacy.clipped_fraction=true"]
+    clips = []
+    for name, asked in (("one", 0.5), ("two", 7.0)):
+        _, folder = run(tmp_path, name, *told, "data.validation=200", f"privacy.clip={asked}")
+        clips.append(json.loads((folder / "run.json").read_text())["clip"])
+        assert {row["clip"] for row in rows(folder)} == {clips[-1]}
+    assert clips[0] == clips[1]  # whatever was asked for
+    assert 0.05 < clips[0] < 5.0
+    first = rows(folder)[0]["clipped"]
+    assert 0.0 <= first <= 1.0
+    with pytest.raises(StudyError, match="needs public examples to train on"):
+        run(tmp_path, "three", *told)
+
+
 def test_a_client_level_ledger_of_the_data_outlives_a_run(tmp_path: Path) -> None:
     kept = [*CLIENTS, f'privacy.ledger="{tmp_path / "kept"}"', 'method={name="dp-fedavg"}', "privacy.noise_multiplier=1.5"]
     first, _ = run(tmp_path, "one", *kept, "budget.rounds=3")

@@ -158,7 +158,7 @@ def describe(built: builder.Built, run: str) -> Row:
         "delta": privacy.delta,
         "accountant": privacy.accountant,
         "dimension": built.flat.dim,
-        "clip": privacy.clip if privacy.unit != "none" else None,
+        "clip": sim.regime.terms.clip if privacy.unit != "none" else None,
         "noise_multiplier": plan.noise_multiplier,
         "sampling_rate": privacy.sampling_rate,
         "learning_rate": study.method.learning_rate,

@@ -234,6 +234,8 @@ class Study(Section):
                 raise ValueError(
                     f"method '{name}' in its paper's form has every client send in every round: privacy.sampling_rate must be 1.0"
                 )
+            if getattr(self.method, "clipping", None) == "proxy" and not self.data.validation:
+                raise ValueError("method.clipping 'proxy' needs public examples to train on: set data.validation")
             if self.data.clients < 2:
                 raise ValueError("data.clients is 1: with one client there is nobody to hide among; unit 'client' needs at least two")
         if (refusal := self.privacy.mechanism.refused(unit, bool(self.data.validation))) is not None:

@@ -15,19 +15,20 @@ client_validation = 0.0         # or a share of each client's; treated as public
 name = "mlp"                    # logistic, svm, mlp, cnn, cnn-large, cifar-cnn, or "package.module:factory"
 
 [method]
-name = "ali-dpfl"               # fedavg, dp-sgd, ali-dpfl, als-dpfl; `sordino methods` tells more
+name = "ali-dpfl"               # `sordino methods` lists them
 learning_rate = 0.5
 average = 0.0                   # decay of an average of the global models; costs no privacy
 momentum = 0.0                  # of the server; costs no privacy
 
 [privacy]
-unit = "sample"                 # what is protected: sample, or none
+unit = "sample"                 # what is protected: sample, client (dp-fedavg and its kin), or none
 epsilon = 4.0
 delta = 1e-3                    # below one over the smallest client's examples
 clip = 1.0
 sampling_rate = 0.2             # `sordino plan STUDY --advise` weighs it
 # noise_multiplier = 2.0        # left out: calibrated from epsilon and the planned steps
-accountant = "pld"              # pld, rdp, rdp-classic
+accountant = "pld"              # pld, rdp, rdp-classic, or one order fixed in advance: rdp@8
+mechanism = { kind = "gaussian" }   # or haar: noise on wavelet coefficients
 ledger = "run"                  # or a folder that keeps one ledger for each client's data, over runs
 
 [budget]

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from sordino.learning.bench import Workbench
+from sordino.entropy import Seeded
+from sordino.errors import StudyError
+from sordino.learning.bench import Examples, Workbench
+from sordino.learning.local import LocalWork
 from sordino.mechanism import Asked, Bounded
+from sordino.message import Train
 from sordino.method.client_level import ClientLevel
 from sordino.study import Study
 
@@ -19,17 +25,19 @@ LOOKED_AT = 512  # public examples from which energies are taken
 def mechanism(study: Study, sizes: Sequence[int], bench: Workbench, public: tuple[Tensor, Tensor]) -> Bounded:
     """The mechanism of a calibrated study at the multiplier that it begins with; ``public`` are its validation examples."""
     privacy, method, deviation, bound, largest = study.privacy, study.method, None, None, 1.0
-    adaptive = False
+    adaptive, clip = False, privacy.clip
     if isinstance(method, ClientLevel):
         adaptive = method.clipping == "adaptive"
         if adaptive:
             deviation = method.count_noise or privacy.sampling_rate * len(sizes) / 20.0  # Andrew et al. 2021, section 3
+        if method.clipping == "proxy":
+            clip = proxy_clip(study, method, sizes, bench, public)
         bound = method.learning_rate * method.tau * privacy.clip
         largest = float(max(sizes)) if method.weights == "size" else 1.0
     return privacy.mechanism.make(
         Asked(
             unit=privacy.unit,
-            clip=privacy.clip,
+            clip=clip,
             noise_multiplier=privacy.noise_multiplier or 0.0,
             parameters=tuple(slot.size for slot in bench.flat.layout),
             energies=partial(_energies, bench, public) if study.data.validation else None,
@@ -39,6 +47,32 @@ def mechanism(study: Study, sizes: Sequence[int], bench: Workbench, public: tupl
             largest=largest,
         )
     )
+
+
+def proxy_clip(study: Study, method: ClientLevel, sizes: Sequence[int], bench: Workbench, public: tuple[Tensor, Tensor]) -> float:
+    """S: the median norm of the first updates of clients made up from public examples, as many each as the median client has."""
+    size = min(max(sorted(sizes)[len(sizes) // 2], 1), len(public[1]))
+    start, norms = bench.flat.weights.clone(), []
+    for index, part in enumerate(range(0, len(public[1]) - size + 1, size)):
+        work = LocalWork(
+            index=index,
+            examples=Examples(public[0][part : part + size], public[1][part : part + size]),
+            learning_rate=method.learning_rate,
+            batch=method.batch,
+            proximal=method.proximal,
+            optimizer=method.optimizer,
+            bench=bench,
+            entropy=Seeded(study.seed),  # round 0 is nobody else's
+        )
+        moved = work.train(Train(round=0, steps=method.tau, weights=start.cpu().numpy()))
+        norms.append(float(torch.linalg.vector_norm(moved)))
+    bench.flat.load(start)
+    found = statistics.median(norms)
+    if not (found > 0 and math.isfinite(found)):
+        raise StudyError(
+            f"method.clipping 'proxy' found a median update of length {found}: lower method.learning_rate, or set privacy.clip"
+        )
+    return found
 
 
 def _energies(bench: Workbench, public: tuple[Tensor, Tensor], measure: Callable[[Tensor], Tensor]) -> list[float]:

@@ -45,7 +45,8 @@ class ClientLevel(SynchronousMethod):
     Attributes:
         tau: local steps.
         batch: examples in each.
-        clipping: "fixed" keeps privacy.clip; "adaptive" begins there and follows ``quantile``.
+        clipping: "fixed" keeps privacy.clip; "proxy" takes the median norm of updates on public examples (data.validation)
+            instead, as Ranaweera et al. 2024 do; "adaptive" begins at privacy.clip and follows ``quantile``.
         quantile: gamma, the share of clients that S should leave as they are.
         clip_rate: eta_S.
         count_noise: standard deviation of the noise on the count, in clients; a twentieth of the expected cohort if left out.
@@ -56,7 +57,7 @@ class ClientLevel(SynchronousMethod):
     weights: Literal["size", "equal"] = "equal"
     tau: int = Field(5, ge=1)
     batch: int = Field(10, ge=1)
-    clipping: Literal["fixed", "adaptive"] = "fixed"
+    clipping: Literal["fixed", "proxy", "adaptive"] = "fixed"
     quantile: float = Field(0.5, gt=0, lt=1)
     clip_rate: float = Field(0.2, gt=0)
     count_noise: float | None = Field(None, gt=0)
@@ -91,7 +92,7 @@ class ClientLevel(SynchronousMethod):
 
     def learn(self, memory: Bound, terms: Terms, released: Released) -> Bound:
         """S after a noisy count; within a factor of e a round, and never zero."""
-        if self.clipping == "fixed" or released.clipped is None:
+        if self.clipping != "adaptive" or released.clipped is None:
             return memory
         moved = self.clip_rate * (1.0 - released.clipped - self.quantile)
         return Bound(min(max(memory.clip * math.exp(-min(max(moved, -1.0), 1.0)), 1e-9), 1e9))
