@@ -296,9 +296,9 @@ def _free(out: Path | None, name: str) -> Path:
 
 def _payable(regime: Synchronous) -> list[int] | None:
     """Steps that each client can pay for, or rounds that all of them can, or no limit."""
-    if regime.payable is not None:
-        return [regime.payable]
-    return None if regime.budget is None else list(regime.budget)
+    if regime.budget is not None:
+        return list(regime.budget)
+    return None if regime.payable is None else [regime.payable]
 
 
 def _refuse_hopeless(built: builder.Built) -> None:

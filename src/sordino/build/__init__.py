@@ -39,7 +39,7 @@ from sordino.mechanism import Bounded
 from sordino.message import Vector
 from sordino.method import Terms
 from sordino.method.client_level import ClientLevel
-from sordino.plan import Plan, calibrate, price, schedule, scheduled_steps, shares, step_event
+from sordino.plan import Plan, calibrate, charged_per_round, price, schedule, scheduled_steps, shares, step_event
 from sordino.privacy import Budget, Vault, accountant
 from sordino.regime.aggregate import PrivateSum
 from sordino.regime.synchronous import Synchronous
@@ -227,7 +227,7 @@ def build(study: Study, folder: Path, run: str, payable: Sequence[int] | None = 
         method=study.method,
         terms=terms,
         budget=None if whole else pays,
-        payable=None if pays is None or not whole else pays[0],
+        payable=_payable_rounds(study, pays, whole),
         aggregator=_aggregator(study, sizes, noise) if noise is not None and whole else None,
         entropy=entropy,
         cohort=study.participation.cohort,
@@ -354,6 +354,15 @@ def _payable(study: Study, priced: Plan, vault: Vault, units: list[str], budget:
     event = step_event(study.privacy.sampling_rate, study.privacy.noise_multiplier)
     left = [budget.remaining_steps(event, before) for before in spent]
     return tuple(priced.steps if steps is None else steps for steps in left)
+
+
+def _payable_rounds(study: Study, pays: tuple[int, ...] | None, whole: bool) -> int | None:
+    """Rounds that everybody can pay for, where rounds differ in price or are what is charged; None where steps are counted."""
+    if pays is None:
+        return None
+    if whole:
+        return pays[0]
+    return min(pays) // (charged_per_round(study) or 1) if len(schedule(study)) > 1 else None
 
 
 def _terms(study: Study, sizes: tuple[int, ...], dimension: int, payable: tuple[int, ...] | None, noise: Bounded | None) -> Terms:
