@@ -10,7 +10,8 @@ import pytest
 from sordino import session
 from sordino import study as studies
 from sordino.errors import StudyError
-from sordino.method import About, SynchronousMethod, known, register
+from sordino.method import About, SynchronousMethod, imported, known, register
+from sordino.method.contract import check_method
 from sordino.template import SYNCHRONOUS
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "own-method.md"
@@ -33,6 +34,7 @@ def test_the_documented_method_runs_and_resumes(tmp_path: Path, monkeypatch: pyt
         if values["kind"] == "round":
             taus.append(values["tau"])
 
+    check_method(imported("patient:Patient")())
     outcome = session.begin(study(tmp_path, name, "method.most=3"), tmp_path / "run", row, lambda _: None)
     assert outcome.method == "patient:Patient"
     assert outcome.epsilon <= 4.0

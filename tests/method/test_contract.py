@@ -1,0 +1,55 @@
+"""Every registered method, in every form, keeps the public contract; and the contract sees those that do not."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, ClassVar, Literal
+
+import pytest
+
+from sordino.method import About, Choice, SynchronousMethod, known
+from sordino.method.contract import ContractBroken, check_method
+
+FORMS = [(name, form) for name, kind in known().items() for form in (("sound", "paper") if "form" in kind.model_fields else ("sound",))]
+
+
+@pytest.mark.parametrize(("name", "form"), FORMS)
+def test_every_method_keeps_the_contract(name: str, form: str) -> None:
+    kind = known()[name]
+    check_method(kind(form=form) if "form" in kind.model_fields else kind())  # type: ignore[call-arg]
+    assert set(kind.about.forms) == ({"sound", "paper"} if "form" in kind.model_fields else {"plain" if name == "fedavg" else "sound"})
+
+
+class Bad(SynchronousMethod):
+    about: ClassVar[About] = About(regime="synchronous", paper="", does="", forms={"sound": True})
+    name: Literal["bad"] = "bad"
+
+    def choose(self, memory: Any, terms: Any, left: Any) -> Choice:
+        return Choice(1)
+
+
+def test_the_contract_sees_what_is_wrong() -> None:
+    counter = itertools.count(1)
+
+    class Fickle(Bad):
+        def choose(self, memory: Any, terms: Any, left: Any) -> Choice:
+            return Choice(next(counter))
+
+    class Backwards(Bad):
+        def choose(self, memory: Any, terms: Any, left: Any) -> Choice:
+            return Choice(-1)
+
+    class Forgetful(Bad):
+        def fold(self, memory: Any, terms: Any, answers: Any) -> Any:
+            return {"round": 1}
+
+    class Meddling(Bad):
+        def fold(self, memory: Any, terms: Any, answers: Any) -> Any:
+            if answers:
+                answers[0].weights[:] = 0
+            return memory
+
+    check_method(Bad())
+    for kind, message in ((Fickle, "answers differently"), (Backwards, "whole number"), (Forgetful, "declares"), (Meddling, "changed")):
+        with pytest.raises(ContractBroken, match=message):
+            check_method(kind())
