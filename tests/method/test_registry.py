@@ -34,7 +34,7 @@ def test_the_documented_method_runs_and_resumes(tmp_path: Path, monkeypatch: pyt
         if values["kind"] == "round":
             taus.append(values["tau"])
 
-    check_method(imported("patient:Patient")())
+    check_method(imported("patient:Patient").model_validate({}))
     outcome = session.begin(study(tmp_path, name, "method.most=3"), tmp_path / "run", row, lambda _: None)
     assert outcome.method == "patient:Patient"
     assert outcome.epsilon <= 4.0

@@ -58,7 +58,11 @@ def differences(comparison: Comparison) -> Table:
 
 def verdicts(comparison: Comparison) -> list[tuple[str, str]]:
     """In words: what each difference means, and what makes the two unequal."""
-    return [(f"{each.label}: {each.verdict}.", f"But {'; '.join(each.notes)}." if each.notes else "") for each in comparison.differences]
+    return [(_sentence(each.label, each.verdict), f"But {'; '.join(each.notes)}." if each.notes else "") for each in comparison.differences]
+
+
+def _sentence(label: str, verdict: str) -> str:
+    return f"{verdict}." if verdict.startswith(label) else f"{label}: {verdict}."
 
 
 def runs(comparison: Comparison) -> Table:
