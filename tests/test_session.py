@@ -229,7 +229,7 @@ def test_literal_forms_run_at_their_true_price_and_say_so(tmp_path: Path, told: 
     assert booked < 0.05 * about["noise_multiplier"]
 
 
-@pytest.mark.parametrize("weights", ['"uniform"', '"paper"', '"optimal", exponent=1.0'])
+@pytest.mark.parametrize("weights", ['"uniform"', '"paper"', '"optimal", exponent=1.0', '"learned"'])
 @pytest.mark.parametrize("unit", ["sample", "client"])
 def test_sound_wavelet_noise_costs_what_plain_noise_costs(tmp_path: Path, weights: str, unit: str) -> None:
     told = [*CLIENTS, 'method={name="dp-fedavg"}'] if unit == "client" else ['method={name="dp-sgd"}']
@@ -278,6 +278,7 @@ session.begin(study.read(Path(sys.argv[1])), Path(sys.argv[2]), show, lambda row
         ['method={name="ali-dpfl", form="paper"}'],
         ['method={name="dynamic-dp-sgd", stages=2, optimizer={kind="adam", debias=true}, learning_rate=0.01}'],
         [*CLIENTS, 'method={name="dp-fedavg", clipping="adaptive", momentum=0.5}'],
+        ['method={name="dp-sgd", tau=2}', 'privacy.mechanism={kind="haar", weights="learned"}'],
     ],
 )
 def test_killed_and_resumed_it_ends_bit_for_bit_the_same(tmp_path: Path, told: list[str]) -> None:

@@ -240,6 +240,11 @@ class Study(Section):
                 raise ValueError("data.clients is 1: with one client there is nobody to hide among; unit 'client' needs at least two")
         if (refusal := self.privacy.mechanism.refused(unit, bool(self.data.validation))) is not None:
             raise ValueError(refusal)
+        if getattr(self.privacy.mechanism, "weights", None) == "learned" and unit == "sample" and self.method.optimizer != Sgd():
+            raise ValueError(
+                "privacy.mechanism.weights 'learned' reads noisy gradients off the models, which only plain SGD steps show:"
+                " leave method.optimizer out"
+            )
         if self.world.dropout > 0 and self.participation.deadline is None:
             raise ValueError("world.dropout needs participation.deadline: without one the server would wait forever for who is gone")
         return self

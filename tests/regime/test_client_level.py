@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 from sordino.entropy import Seeded
 from sordino.mechanism import CountedGaussian, Gaussian
 from sordino.mechanism.contract import check_noise
+from sordino.mechanism.haar import Basis, HaarGaussian
 from sordino.message import Contribution, Update
 from sordino.method.base import Contract, Released, Terms
 from sordino.method.client_level import Bound, DpFedAvg
+from sordino.method.fixed import DpSgd
 from sordino.method.schedule import DynamicDpFedAvg
 from sordino.privacy.event import Gaussian as Booked
 from sordino.privacy.event import PoissonSampled
@@ -241,3 +243,39 @@ def test_a_schedule_is_sent_and_booked_as_it_is() -> None:
     told = {send.task.round: (send.task.clip, send.task.noise_multiplier) for send in sends(seen)}
     assert told[6] == pytest.approx((S / 4, Z / 2))
     assert told[1] == (S, Z)
+
+
+def test_weights_learn_the_energies_of_releases_without_their_noise() -> None:
+    """All noise and no signal leaves nothing to learn; a signal in one level is found there."""
+    d, basis = 64, Basis.flat(64)
+    haar = replace(HaarGaussian.weighted(clip=S, noise_multiplier=Z, basis=basis, weights=(1.0,) * basis.groups), learns=1.0)
+    one = aggregator(mechanism=haar)
+    smooth = torch.ones(d) / math.sqrt(d) * S  # all of it in the base, group 0
+    for signal in (False, True):
+        seen: tuple[float, ...] = ()
+        energies, raw = np.zeros(basis.groups), np.zeros(basis.groups)
+        for number in range(1, 401):
+            answers = [Contribution(client=i, round=number, steps=1, delta=smooth.numpy(), inside=True) for i in range(10 * signal)]
+            released = one.release(answers, Contract(S, Z), number, d)  # shape kept, so that rounds can be averaged
+            seen = haar.observed((), torch.from_numpy(released.mean), one.unit)
+            energies += np.array(seen) / 400
+            raw += 0.1 * basis.energies(torch.from_numpy(released.mean).unsqueeze(0))[0].numpy() / 400
+        noise = basis.noise_energies([one.unit * s for s in haar.deviations]).numpy() * 0.1
+        assert np.abs(energies[1:]).max() < 0.2 * noise[1:].max()
+        assert raw[1:] == pytest.approx(noise[1:], rel=0.35)
+        if signal:
+            assert energies[0] == pytest.approx(0.1 * (10 * S * one.unit) ** 2, rel=0.1)
+            weights = haar.shaped(tuple(energies)).clip_weights
+            assert weights[0] < min(weights[1:])
+        else:
+            assert abs(energies[0]) < noise[0]
+    assert haar.shaped(seen).event() == haar.event()
+
+
+def test_what_plain_steps_moved_has_the_noise_that_is_taken_off() -> None:
+    batch, eta, tau, sigma = Q * 100, 0.1, 3, 2.0
+    rule = rules(aggregator=None, method=DpSgd(tau=tau))
+    rng = np.random.default_rng(0)
+    steps = rng.standard_normal((4000, N, tau)) * sigma / batch * eta  # one coordinate of every client's steps
+    moved = steps.sum(2).mean(1)
+    assert moved.std() == pytest.approx(rule._unit(tau, range(N)) * sigma, rel=0.05)

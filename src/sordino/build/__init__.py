@@ -35,7 +35,7 @@ from sordino.learning.local import LocalClient, LocalWork, NoisyModelClient
 from sordino.learning.loss import loss_for
 from sordino.learning.perexample import ClippedSum, MeanGradient
 from sordino.learning.sgd import PlainClient
-from sordino.mechanism import Bounded
+from sordino.mechanism import Bounded, Learning
 from sordino.message import Vector
 from sordino.method import Terms
 from sordino.method.client_level import ClientLevel
@@ -229,6 +229,7 @@ def build(study: Study, folder: Path, run: str, payable: Sequence[int] | None = 
         budget=None if whole else pays,
         payable=_payable_rounds(study, pays, whole),
         aggregator=_aggregator(study, sizes, noise) if noise is not None and whole else None,
+        learner=noise if isinstance(noise, Learning) else None,
         entropy=entropy,
         cohort=study.participation.cohort,
         deadline=study.participation.deadline,

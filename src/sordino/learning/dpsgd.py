@@ -35,7 +35,7 @@ from sordino.learning.client import paid_for
 from sordino.learning.optimizer import Optimizer
 from sordino.learning.perexample import Bound, Flat, Layers, Measured
 from sordino.learning.raw import RAW_CONSTANTS, measure_raw
-from sordino.mechanism import Bounded, Measuring
+from sordino.mechanism import Bounded, Learning, Measuring
 from sordino.message import Statistics, Train, Update
 from sordino.privacy import Composed, Event, NonPrivate, PoissonSampled, Receipt
 from sordino.privacy import Gaussian as GaussianEvent
@@ -147,9 +147,8 @@ class PrivateClient:
 
     def _mechanism(self, task: Train) -> Bounded:
         """Clip and noise of this round: the task's, where a public schedule sets them."""
-        if task.clip is None or task.noise_multiplier is None:
-            return self.mechanism
-        return self.mechanism.scaled(task.clip, task.noise_multiplier)
+        own = self.mechanism.shaped(task.shape) if isinstance(self.mechanism, Learning) else self.mechanism
+        return own if task.clip is None or task.noise_multiplier is None else own.scaled(task.clip, task.noise_multiplier)
 
     def _bound(self, mechanism: Bounded) -> Bound:
         """What a single example's gradient is bounded in."""

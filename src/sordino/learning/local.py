@@ -30,7 +30,7 @@ from sordino.errors import LocalProtocolError
 from sordino.learning.bench import Examples, Workbench
 from sordino.learning.client import paid_for
 from sordino.learning.optimizer import Optimizer
-from sordino.mechanism import Bounded
+from sordino.mechanism import Bounded, Learning
 from sordino.mechanism.misjudged import Misjudged
 from sordino.message import Contribution, Train, Update
 from sordino.privacy import Event, PoissonSampled, Receipt
@@ -118,7 +118,8 @@ class LocalClient(LocalWork):
     def _bound(self, task: Train) -> Bounded:
         if task.clip is None or task.noise_multiplier is None:
             raise LocalProtocolError(f"round {task.round}: the task does not say what an update is bounded by")
-        return self.mechanism.scaled(task.clip, task.noise_multiplier)
+        own = self.mechanism.shaped(task.shape) if isinstance(self.mechanism, Learning) else self.mechanism
+        return own.scaled(task.clip, task.noise_multiplier)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -101,6 +101,29 @@ class Measuring(Protocol):
         ...
 
 
+@runtime_checkable
+class Learning(Protocol):
+    """A mechanism whose shape follows what was released before; its price does not depend on the shape."""
+
+    def observed(self, seen: tuple[float, ...], moved: Tensor, unit: float) -> tuple[float, ...]:
+        """What is known after one release more.
+
+        Args:
+            seen: what was known when it was made; empty before the first.
+            moved: a released vector (d,), in any fixed multiple of the sum.
+            unit: deviation in ``moved`` of noise that had deviation 1 in the sum.
+        """
+        ...
+
+    def shaped(self, seen: tuple[float, ...]) -> Bounded:
+        """The mechanism for the next release."""
+        ...
+
+    def scaled(self, clip: float, noise_multiplier: float) -> Self:
+        """See :class:`Bounded`."""
+        ...
+
+
 def shortened(vector: Tensor, norm: float, clip: float, margin: float = SHRINK) -> tuple[Tensor, bool]:
     """``vector`` times min(1, C / norm), rounding included, and whether norm was within C; zeros where norm is not finite."""
     if not math.isfinite(norm):

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from sordino.entropy import Entropy
-from sordino.mechanism import Bounded
+from sordino.mechanism import Bounded, Learning
 from sordino.message import Contribution
 from sordino.method.base import Contract, Released
 from sordino.privacy import Event, PoissonSampled
@@ -40,6 +40,11 @@ class PrivateSum:
     entropy: Entropy
 
     @property
+    def unit(self) -> float:
+        """Deviation in the mean of noise that has deviation 1 in the sum."""
+        return 1.0 / (self.sampling_rate * sum(self.shares))
+
+    @property
     def expected(self) -> float:
         """The expected number of clients in a cohort."""
         return self.sampling_rate * len(self.shares)
@@ -50,14 +55,17 @@ class PrivateSum:
             sampling_rate=self.sampling_rate, event=self.mechanism.scaled(contract.clip, contract.noise_multiplier).event()
         )
 
-    def release(self, answers: Sequence[Contribution], contract: Contract, number: int, dimension: int) -> Released:
-        """The noisy mean of a round; ``answers`` may be empty."""
+    def release(
+        self, answers: Sequence[Contribution], contract: Contract, number: int, dimension: int, seen: tuple[float, ...] = ()
+    ) -> Released:
+        """The noisy mean of a round; ``answers`` may be empty. ``seen`` is what earlier releases taught the mechanism."""
         total = np.zeros(dimension, np.float64)
         excess = 0.0
         for answer in answers:
             total += self.shares[answer.client] * answer.delta
             excess += 0.5 - answer.inside
-        mechanism = self.mechanism.scaled(contract.clip, contract.noise_multiplier)
+        shaped = self.mechanism.shaped(seen) if isinstance(self.mechanism, Learning) else self.mechanism
+        mechanism = shaped.scaled(contract.clip, contract.noise_multiplier)
         noisy, counted = mechanism.release_counted(
             torch.from_numpy(total.astype(np.float32)), excess, self.entropy.at("aggregate", "round", number, "noise")
         )

@@ -36,8 +36,10 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from sordino.entropy import Entropy
+from sordino.mechanism import Learning
 from sordino.message import Answer, Contribution, Train, Update, Vector
 from sordino.method.base import Contract, Left, SynchronousMethod, Terms
 from sordino.method.estimate import clipped_fraction, signal_to_noise
@@ -65,6 +67,7 @@ class State:
         cohort: how many were asked in the open round.
         answers: answers of the open round.
         models: last model that each client sent, for a paper's literal form only.
+        seen: what releases have taught about the mechanism's shape.
         note: the method's remark on the open round.
         ended: why the run is over, or None.
     """
@@ -82,6 +85,7 @@ class State:
     cohort: int = 0
     answers: tuple[Answer, ...] = ()
     models: tuple[Vector | None, ...] = ()
+    seen: tuple[float, ...] = ()
     note: str | None = None
     ended: str | None = None
 
@@ -96,6 +100,7 @@ class Synchronous:
         budget: steps that each client can pay for in this run (None: no limit).
         payable: rounds that every client can pay for, where a round is what is charged (None: no limit).
         aggregator: of bounded updates, where whole clients are protected.
+        learner: the mechanism, if its shape follows what was released before.
         entropy: where cohorts are drawn from.
         cohort: clients asked in a round; None asks everybody present.
         deadline: seconds after which a round closes; None waits for everybody.
@@ -113,6 +118,7 @@ class Synchronous:
     decay: float = 0.0
     payable: int | None = None
     aggregator: PrivateSum | None = None
+    learner: Learning | None = None
 
     @property
     def plain(self) -> Contract:
@@ -205,6 +211,7 @@ class Synchronous:
                     probe=state.models[i] if wants.raw else None,
                     clip=None if given is None else given.clip,
                     noise_multiplier=None if given is None else given.noise_multiplier,
+                    shape=state.seen,
                     loss_bound=None if wants.loss is None else wants.loss[0],
                     loss_noise=0.0 if wants.loss is None else wants.loss[1],
                 ),
@@ -251,6 +258,7 @@ class Synchronous:
     def _close(self, state: State) -> tuple[State, Sequence[Effect]]:
         """Aggregate what came. The runtime evaluates and saves, then calls :meth:`begin`."""
         ordered = sorted(state.answers, key=lambda a: a.client)
+        contract = self.method.contract(state.memory, self.terms, state.round)
         if self.aggregator is None:
             answers = [a for a in ordered if isinstance(a, Update)]
             moved = self._mean(state, answers)
@@ -258,8 +266,7 @@ class Synchronous:
             seen = {"clipped": clipped_fraction(answers, self.terms), "snr": signal_to_noise(answers, self.terms)}
         else:
             contributed = [a for a in ordered if isinstance(a, Contribution)]
-            contract = self.method.contract(state.memory, self.terms, state.round)
-            released = self.aggregator.release(contributed, contract, state.round, len(state.weights))
+            released = self.aggregator.release(contributed, contract, state.round, len(state.weights), state.seen)
             moved, answers = released.mean.astype(np.float64), []
             memory = self.method.learn(state.memory, self.terms, released)
             seen = {
@@ -267,6 +274,7 @@ class Synchronous:
                 "snr": self.aggregator.signal_to_noise(released, contract),
             }
         weights, velocity, average = self._moved(state, moved)
+        learned = self._learned(state, moved, contract, [a.client for a in answers])
         row = {
             "kind": "round",
             "round": state.round,
@@ -288,6 +296,7 @@ class Synchronous:
             velocity=velocity,
             average=average,
             memory=memory,
+            seen=learned,
             models=tuple(models),
             present=state.present - state.waiting,
             open=False,
@@ -305,6 +314,21 @@ class Synchronous:
         for answer in answers:
             mean += (self.terms.weights[answer.client] / total) * answer.weights
         return mean - state.weights
+
+    def _learned(self, state: State, moved: Vector64 | None, contract: Contract, answered: Sequence[int]) -> tuple[float, ...]:
+        """What a mechanism with a shape of its own knows after this round, from the round's release."""
+        if self.learner is None or moved is None:
+            return state.seen
+        unit = self.aggregator.unit if self.aggregator is not None else self._unit(state.tau, answered)
+        return self.learner.scaled(contract.clip, contract.noise_multiplier).observed(
+            state.seen, torch.from_numpy(moved.astype(np.float32)), unit
+        )
+
+    def _unit(self, tau: int, answered: Sequence[int]) -> float:
+        """Deviation in the mean of what tau plain steps moved, of noise that has deviation 1 in a step's sum."""
+        total = sum(self.terms.weights[i] for i in answered)
+        spread = sum((self.terms.weights[i] / total / self.terms.batch(i)) ** 2 for i in answered)
+        return float(self.terms.learning_rate * (tau * spread) ** 0.5)
 
     def _moved(self, state: State, change: Vector64 | None) -> tuple[Vector, Vector, Vector]:
         """w, v and w_avg after a round."""

@@ -49,6 +49,7 @@ class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     models: int | None
     note: str | None
     ended: str | None
+    seen: tuple[float, ...] = ()
 
 
 def write(folder: Path, saved: Saved) -> None:
@@ -71,6 +72,7 @@ def write(folder: Path, saved: Saved) -> None:
         models=len(state.models) or None,
         note=state.note,
         ended=state.ended,
+        seen=state.seen,
     )
     replace_file(folder / NAME, save(vectors, metadata={"state": msgspec.json.encode(header).decode()}))
 
@@ -100,6 +102,7 @@ def read(folder: Path, memory: type[msgspec.Struct]) -> Saved | None:
             models=tuple(vectors.get(f"model.{i}") for i in range(header.models or 0)),
             note=header.note,
             ended=header.ended,
+            seen=header.seen,
         )
     except (SafetensorError, msgspec.MsgspecError, KeyError, json.JSONDecodeError, OSError) as error:
         raise ResumeError(f"{path}: this checkpoint cannot be read ({error}). Restore it from a copy, or begin a new run") from error

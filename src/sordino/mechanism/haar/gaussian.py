@@ -52,7 +52,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -60,6 +60,7 @@ from torch import Tensor
 
 from sordino.errors import StudyError
 from sordino.mechanism.haar.basis import Basis, Groups
+from sordino.mechanism.haar.weights import Observed, learned
 from sordino.mechanism.noise import fill_normal
 from sordino.privacy import event
 
@@ -77,6 +78,7 @@ class HaarGaussian:
         basis: how the vector is cut into blocks.
         clip_weights: w (groups,).
         noise: s (groups,), deviation of the noise on one orthonormal coefficient, in units of sigma C.
+        learns: exponent of weights that follow the energies of earlier releases; None keeps them as they are.
     """
 
     clip: float
@@ -84,6 +86,7 @@ class HaarGaussian:
     basis: Basis
     clip_weights: Groups
     noise: Groups
+    learns: float | None = None
 
     def __post_init__(self) -> None:
         for name, value in (("clip", self.clip), ("noise_multiplier", self.noise_multiplier)):
@@ -176,7 +179,7 @@ class HaarGaussian:
         d = self.basis.dimension
         return self.noise_multiplier * math.sqrt(sum(n * s * s for n, s in zip(self.basis.sizes, self.noise, strict=True)) / d)
 
-    def scaled(self, clip: float, noise_multiplier: float) -> HaarGaussian:
+    def scaled(self, clip: float, noise_multiplier: float) -> Self:
         """See :class:`~sordino.mechanism.gaussian.Bounded`."""
         return replace(self, clip=clip, noise_multiplier=noise_multiplier)
 
@@ -188,6 +191,21 @@ class HaarGaussian:
     def release_counted(self, total: Tensor, excess: float, rng: np.random.Generator) -> tuple[Tensor, None]:
         """See :class:`~sordino.mechanism.gaussian.Bounded`; no count is released."""
         return self.release(total, None, rng)
+
+    def observed(self, seen: Groups, moved: Tensor, unit: float) -> Groups:
+        """See :class:`~sordino.mechanism.gaussian.Learning`: energies of released sums, with their noise taken off."""
+        if self.learns is None:
+            return seen
+        before = Observed(seen) if seen else Observed.nothing(self.basis)
+        deviations = [unit * deviation for deviation in self.shaped(seen).deviations]
+        return before.after(moved, self.basis, deviations).energies
+
+    def shaped(self, seen: Groups) -> HaarGaussian:
+        """See :class:`~sordino.mechanism.gaussian.Learning`: weights from these energies, at the same price."""
+        if self.learns is None or not seen:
+            return self
+        weights = learned(Observed(seen), self.basis, exponent=self.learns)
+        return replace(self, clip_weights=weights, noise=tuple(1.0 / w for w in weights))
 
     def init(self, dimension: int) -> None:
         """No memory is carried from one release to the next.

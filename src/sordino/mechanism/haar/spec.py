@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
@@ -19,14 +20,15 @@ class HaarNoise(Noise):
     """Noise on Haar wavelet coefficients (Ranaweera et al. 2024).
 
     ``blocks``: one transform over all parameters, or one for each. ``weights``: how clip and noise
-    are spread over levels; "optimal" looks at ``data.validation``, which is public. ``exponent``: 1
+    are spread over levels; "optimal" looks at ``data.validation``, which is public, "learned" at earlier noisy
+    releases (with plain SGD steps). ``exponent``: 1
     for the least noise, 0 for equal weights. ``form = "paper"`` is the paper's literal algorithm,
     with its ``discount`` on sigma: NOT private, and booked at what it is.
     """
 
     kind: Literal["haar"] = "haar"
     blocks: Literal["flat", "layers"] = "flat"
-    weights: Literal["uniform", "paper", "optimal"] = "uniform"
+    weights: Literal["uniform", "paper", "optimal", "learned"] = "uniform"
     exponent: float = Field(0.5, ge=0, le=1)
     discount: bool = True
 
@@ -43,7 +45,8 @@ class HaarNoise(Noise):
         basis = Basis.flat(asked.dimension) if self.blocks == "flat" else Basis.of(asked.parameters)
         clip, sigma = asked.clip, asked.noise_multiplier
         if self.form == "sound":
-            return HaarGaussian.weighted(clip=clip, noise_multiplier=sigma, basis=basis, weights=self._weights(basis, asked))
+            made = HaarGaussian.weighted(clip=clip, noise_multiplier=sigma, basis=basis, weights=self._weights(basis, asked))
+            return replace(made, learns=self.exponent) if self.weights == "learned" else made
         if asked.unit == "sample" or asked.update_bound is None:
             return HaarGaussian.literal(clip=clip, noise_multiplier=sigma, basis=basis, discount=self.discount)
         return HaarGaussian.literal_server(
@@ -57,7 +60,7 @@ class HaarNoise(Noise):
         )
 
     def _weights(self, basis: Basis, asked: Asked) -> Groups:
-        if self.weights == "uniform":
+        if self.weights in ("uniform", "learned"):
             return uniform(basis)
         if self.weights == "paper":
             found = paper(basis)
