@@ -124,8 +124,7 @@ class TiledConv:
 
     def each(self, rows: Tensor) -> bool:
         """See :class:`Kernel`."""
-        place = rows[:, self._weight.offset : self._weight.offset + self._weight.size]
-        place.view(len(rows), self.shape.outputs, self.shape.patch).copy_(self._grads.transpose(1, 2))
+        jit.turn(self._grads.numpy(), rows.numpy(), self.shape.patch, self.shape.outputs, self._weight.offset)
         if self._bias is not None:
             rows[:, self._bias.offset : self._bias.offset + self._bias.size].copy_(self._bias_grads)
         return True
