@@ -17,12 +17,19 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from sordino.mechanism import SHRINK
+
 
 @dataclass(frozen=True, slots=True)
 class Flat:
     """min(1, C / |G_i|) times each gradient."""
 
     clip: float
+
+    @property
+    def margin(self) -> float:
+        """Room for rounding."""
+        return SHRINK
 
 
 @dataclass(frozen=True, slots=True)

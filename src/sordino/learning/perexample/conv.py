@@ -174,12 +174,12 @@ class ConvKernel:
                 place = slot.flat(out)
                 torch.addmv(place, grads.view(len(factor), -1).t(), factor, beta=beta, out=place)
 
-    def each(self, rows: Tensor) -> bool:
+    def each(self, rows: Tensor, part: slice) -> bool:
         """See :class:`Kernel`."""
         if self._formed:
             for slot, grads in ((self._weight, self._grads), (self._bias, self._bias_grads)):
                 if slot is not None:
-                    rows[:, slot.offset : slot.offset + slot.size].copy_(grads.view(len(rows), -1))
+                    rows[:, slot.offset : slot.offset + slot.size].copy_(grads[part].view(len(rows), -1))
         return self._formed
 
     def _write_products(self, factor: Tensor, out: Tensor, beta: float) -> None:

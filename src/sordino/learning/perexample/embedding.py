@@ -55,7 +55,7 @@ class EmbeddingKernel:
         """See :class:`Kernel`."""
         self._scatter(self._tokens, self._g * factor.view(-1, 1, 1), out, fresh)
 
-    def each(self, rows: Tensor) -> bool:
+    def each(self, rows: Tensor, part: slice) -> bool:
         """See :class:`Kernel`; it cannot."""
         return False
 

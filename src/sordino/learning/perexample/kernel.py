@@ -34,8 +34,8 @@ class Kernel(Protocol):
         """sum_i G_i into ``out`` (d,), with no norms and nothing kept."""
         ...
 
-    def each(self, rows: Tensor) -> bool:
-        """Every G_i of the collected batch into its columns of ``rows`` (n, d); False if this kernel cannot."""
+    def each(self, rows: Tensor, part: slice) -> bool:
+        """G_i of these examples of the collected batch into their columns of ``rows`` (k, d); False if this kernel cannot."""
         ...
 
 

@@ -71,11 +71,11 @@ class LinearKernel:
             a, scaled = a.reshape(-1, a.shape[2]), g.mul(factor.view(-1, 1, 1)).reshape(-1, g.shape[2])
         self._add(a, scaled, out, fresh)
 
-    def each(self, rows: Tensor) -> bool:
+    def each(self, rows: Tensor, part: slice) -> bool:
         """See :class:`Kernel`."""
-        a, g = self._a, self._g
-        if g.ndim != 2:
+        if self._g.ndim != 2:
             return False
+        a, g = self._a[part], self._g[part]
         if self._weight is not None:
             place = rows[:, self._weight.offset : self._weight.offset + self._weight.size]
             torch.mul(g.unsqueeze(2), a.unsqueeze(1), out=place.view(len(rows), g.shape[1], a.shape[1]))

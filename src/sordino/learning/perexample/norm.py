@@ -60,7 +60,7 @@ class NormKernel:
                 place = slot.of(out).view(-1)
                 torch.addmv(place, grads.t(), factor, beta=0.0 if fresh else 1.0, out=place)
 
-    def each(self, rows: Tensor) -> bool:
+    def each(self, rows: Tensor, part: slice) -> bool:
         """See :class:`Kernel`; it cannot."""
         return False
 

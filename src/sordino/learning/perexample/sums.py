@@ -18,8 +18,10 @@ from sordino.learning.perexample.clipping import Clipped, checked, factors
 from sordino.learning.perexample.general import Unsuitable
 from sordino.learning.perexample.kernel import Kernel
 from sordino.learning.perexample.paths import Fast, Paths
-from sordino.learning.perexample.plan import PIECE_BYTES, Plan
+from sordino.learning.perexample.plan import Plan
 from sordino.learning.perexample.workspace import Workspace
+
+ROW_BYTES = 3_000_000  # gradients of as many examples as this are written out at once, while they are in the cache
 
 
 def _pieces(path: Fast | None, paths: Paths, n: int) -> list[slice]:
@@ -57,15 +59,17 @@ class ClippedSum:
     def rows(self, x: Tensor, y: Tensor) -> Tensor:
         """Every example's own gradient (n, d). Raw."""
         with torch.no_grad():
-            return self._rows(self._paths.find(x, y), x, y)[1].clone()
+            path = self._paths.find(x, y)
+            if isinstance(path, Plan):
+                _, kernels = self._collected(path, x, y)
+                rows = torch.empty(len(x), self._paths.flat.dim, dtype=self._paths.flat.weights.dtype, device=x.device)
+                if all([kernel.each(rows, slice(None)) for kernel, _ in kernels]):  # noqa: C419  (each has its own columns)
+                    return rows
+            return self._paths.slow.gradients(x, y)[1].clone()
 
     def _sum(self, path: Fast | None, x: Tensor, y: Tensor, bound: Bound, out: Tensor) -> tuple[Tensor, Tensor]:
         fresh = isinstance(path, Plan)  # only a plan is sure to write every stretch of the vector
-        if isinstance(bound, Measured):
-            size = max(1, int(PIECE_BYTES / (out.numel() * out.element_size())))
-            pieces, fresh = [slice(start, start + size) for start in range(0, len(x), size)], True
-        else:
-            pieces = _pieces(path, self._paths, len(x))
+        pieces = _pieces(path, self._paths, len(x))
         if not fresh:
             out.zero_()
         if len(pieces) == 1:
@@ -75,53 +79,54 @@ class ClippedSum:
 
     def _piece(self, path: Fast | None, x: Tensor, y: Tensor, bound: Bound, out: Tensor, fresh: bool) -> tuple[Tensor, Tensor]:
         """Norms and losses of a micro-batch; its clipped sum is written to ``out`` if ``fresh``, else added."""
-        if isinstance(bound, Measured):
-            losses, rows = self._rows(path, x, y)
-            norms = bound.norms(rows)
-            if math.isfinite(float(norms.sum())):
-                factor = factors(norms, bound.clip, bound.margin)
-                torch.addmv(out, rows.t(), factor, beta=0.0 if fresh else 1.0, out=out)
-                return norms, losses
-        elif path is None:
+        if path is None:
             losses, rows = self._paths.slow.gradients(x, y)
             norms, factor = self._by_rows(rows, bound)
             if math.isfinite(float(norms.sum())):
                 out.add_((rows * factor).sum(0) if factor.ndim == 2 else rows.t().mv(factor))
                 return norms, losses
         else:
-            losses, pairs = path.pairs(self._paths.loss, x, y, 1.0)
-            kernels: list[Kernel] = []
-            squares: list[Tensor] = []
-            for kernel, a, g in pairs:
-                squares.append(kernel.collect(a, g))
-                kernels.append(kernel)
-            norms = _together(squares, bound, losses)
+            losses, kernels = self._collected(path, x, y)
+            found = self._measured(kernels, bound, losses) if isinstance(bound, Measured) else _together(kernels, bound, losses)
+            if found is None:  # some layer cannot write single gradients
+                if fresh:
+                    out.zero_()
+                return self._piece(None, x, y, bound, out, False)
+            norms = found
             if math.isfinite(float(norms.sum())):
-                common = factors(norms, bound.clip) if isinstance(bound, Flat) else None
-                for kernel, square in zip(kernels, squares, strict=True):
-                    own = common if common is not None else factors(square.sqrt(), bound.each(len(kernels)))  # type: ignore[union-attr]
-                    kernel.write(own, out, fresh)
+                if isinstance(bound, Layers):
+                    for kernel, square in kernels:
+                        kernel.write(factors(square.sqrt(), bound.each(len(kernels))), out, fresh)
+                else:
+                    factor = factors(norms, bound.clip, bound.margin)
+                    for kernel, _ in kernels:
+                        kernel.write(factor, out, fresh)
                 return norms, losses
         return self._without_infinite(path, x, y, bound, out, fresh, norms, losses)
 
-    def _rows(self, path: Fast | None, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Losses (n,) and gradients (n, d), through a plan's kernels where all of them can write theirs."""
-        if isinstance(path, Plan):
-            rows = self._space.take("rows", (len(x), self._paths.flat.dim))
-            losses, pairs = path.pairs(self._paths.loss, x, y, 1.0)
-            written = True
-            for kernel, a, g in pairs:
-                kernel.collect(a, g)
-                written = kernel.each(rows) and written
-            if written:
-                return losses, rows
-        return self._paths.slow.gradients(x, y)
+    def _collected(self, path: Fast, x: Tensor, y: Tensor) -> tuple[Tensor, list[tuple[Kernel, Tensor]]]:
+        """Losses (n,), and each kernel with its squared norms (n,), after a pass forward and back."""
+        losses, pairs = path.pairs(self._paths.loss, x, y, 1.0)
+        return losses, [(kernel, kernel.collect(a, g)) for kernel, a, g in pairs]
 
-    def _by_rows(self, rows: Tensor, bound: Flat | Layers) -> tuple[Tensor, Tensor]:
+    def _measured(self, kernels: list[tuple[Kernel, Tensor]], bound: Measured, like: Tensor) -> Tensor | None:
+        """Norms (n,) of gradients that are written out a few at a time, so that they stay in the cache; None if they cannot be."""
+        norms = torch.empty_like(like)
+        few = max(1, int(ROW_BYTES / (self._paths.flat.dim * like.element_size())))
+        for start in range(0, len(like), few):
+            part = slice(start, min(start + few, len(like)))
+            rows = self._space.take("rows", (part.stop - start, self._paths.flat.dim))
+            for kernel, _ in kernels:
+                if not kernel.each(rows, part):
+                    return None
+            norms[part] = bound.norms(rows)
+        return norms
+
+    def _by_rows(self, rows: Tensor, bound: Bound) -> tuple[Tensor, Tensor]:
         """Norms (n,) and factors, (n,) or (n, d) where layers have their own."""
-        if isinstance(bound, Flat):
-            norms = torch.linalg.vector_norm(rows, dim=1)
-            return norms, factors(norms, bound.clip)
+        if not isinstance(bound, Layers):
+            norms = torch.linalg.vector_norm(rows, dim=1) if isinstance(bound, Flat) else bound.norms(rows)
+            return norms, factors(norms, bound.clip, bound.margin)
         layers = layers_of(self._paths.flat)
         squares = [sum((slot_columns(rows, slot).square().sum(1) for slot in layer), rows.new_zeros(len(rows))) for layer in layers]
         each = torch.empty_like(rows)
@@ -129,7 +134,7 @@ class ClippedSum:
             own = factors(square.sqrt(), bound.each(len(layers)))
             for slot in layer:
                 slot_columns(each, slot).copy_(own.unsqueeze(1).expand(-1, slot.size))
-        return _together(squares, bound, rows), each
+        return _largest(squares, bound), each
 
     def _without_infinite(
         self, path: Fast | None, x: Tensor, y: Tensor, bound: Bound, out: Tensor, fresh: bool, norms: Tensor, losses: Tensor
@@ -144,15 +149,20 @@ class ClippedSum:
         return everywhere, losses
 
 
-def _together(squares: list[Tensor], bound: Flat | Layers, like: Tensor) -> Tensor:
-    """Norms (n,) from the layers' squared ones: plain, or the largest in units of its C_l, times C."""
+def _together(kernels: list[tuple[Kernel, Tensor]], bound: Flat | Layers, like: Tensor) -> Tensor:
+    """Norms (n,) from the layers' squared ones: plain, or the largest layer's in units of its C_l, times C."""
+    squares = [square for _, square in kernels]
     if not squares:
         return like.new_zeros(len(like))
-    if isinstance(bound, Flat):
-        total = squares[0].clone()
-        for square in squares[1:]:
-            total.add_(square)
-        return total.sqrt_()
+    if isinstance(bound, Layers):
+        return _largest(squares, bound)
+    total = squares[0].clone()
+    for square in squares[1:]:
+        total.add_(square)
+    return total.sqrt_()
+
+
+def _largest(squares: list[Tensor], bound: Layers) -> Tensor:
     return torch.stack(squares).amax(0).sqrt_().mul_(bound.clip / bound.each(len(squares)))  # NaN and infinity come through
 
 

@@ -122,11 +122,11 @@ class TiledConv:
             place = self._bias.flat(out)
             torch.addmv(place, self._bias_grads.t(), factor, beta=0.0 if fresh else 1.0, out=place)
 
-    def each(self, rows: Tensor) -> bool:
+    def each(self, rows: Tensor, part: slice) -> bool:
         """See :class:`Kernel`."""
-        jit.turn(self._grads.numpy(), rows.numpy(), self.shape.patch, self.shape.outputs, self._weight.offset)
+        jit.turn(self._grads[part].numpy(), rows.numpy(), self.shape.patch, self.shape.outputs, self._weight.offset)
         if self._bias is not None:
-            rows[:, self._bias.offset : self._bias.offset + self._bias.size].copy_(self._bias_grads)
+            rows[:, self._bias.offset : self._bias.offset + self._bias.size].copy_(self._bias_grads[part])
         return True
 
     def plain(self, a: Tensor, g: Tensor, out: Tensor, fresh: bool) -> None:
