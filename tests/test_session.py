@@ -397,6 +397,14 @@ def test_the_command_line_from_plan_to_report(tmp_path: Path) -> None:
     assert "entry 2" in forged.stderr
 
 
+def test_methods_and_mechanisms_are_listed_with_what_is_private(tmp_path: Path) -> None:
+    listed = {entry["name"]: entry["forms"] for entry in json.loads(sordino(tmp_path, "methods", "--json").stdout)}
+    assert listed["pe-dpfl"] == listed["adap-dpfl"] == {"sound": True, "paper": False}
+    assert {"dp-fedavg", "dynamic-dp-fedavg", "dynamic-dp-sgd"} <= set(listed)
+    (haar,) = [line for line in sordino(tmp_path, "methods").stderr.splitlines() if line.startswith("haar")]
+    assert "paper (NOT private)" in haar
+
+
 @pytest.mark.parametrize(("accountant", "steps"), [("rdp-classic", 314), ("rdp", 553), ("pld", 716)])
 def test_plan_answers_without_a_study(tmp_path: Path, accountant: str, steps: int) -> None:
     asked = ["--epsilon", "2", "--delta", "1e-5", "--sampling-rate", "0.015", "--noise-multiplier", "1.1"]

@@ -192,3 +192,18 @@ def methods(as_json: AsJson = False) -> None:
         for name, about in listed.items()
     ]
     say.table("Methods", ["name", "regime", "forms", "what it does", "paper"], rows)
+    say.table("Mechanisms of those that add noise (privacy.mechanism)", ["kind", "forms", "what it does"], _mechanisms())
+
+
+def _mechanisms() -> list[list[str]]:
+    import typing
+
+    import sordino.mechanism.haar  # noqa: F401  (registers it)
+    from sordino.mechanism import known
+
+    rows = []
+    for name, kind in known().items():
+        forms = typing.get_args(kind.model_fields["form"].annotation)
+        words = ", ".join(f"{form} ({'NOT private' if form == 'paper' else 'private'})" for form in forms)
+        rows.append([name, words, (kind.__doc__ or "").strip().partition("\n")[0].rstrip(".")])
+    return rows

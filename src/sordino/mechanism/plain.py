@@ -11,7 +11,7 @@ from sordino.mechanism.registry import Asked, Noise, register
 
 @register
 class GaussianNoise(Noise):
-    """The same noise on every number.
+    """The same noise on every number; clipped as a whole or per layer.
 
     ``clipping`` bounds the whole gradient, or each layer by itself (C over the root of their number).
     """
