@@ -73,11 +73,15 @@ def show(
 
 
 def _words(event: object) -> str:
-    from sordino.privacy import Gaussian, NonPrivate, PoissonSampled
+    from sordino.privacy import Composed, Gaussian, NonPrivate, PoissonSampled
 
     match event:
-        case PoissonSampled(sampling_rate=q, event=Gaussian(noise_multiplier=sigma)):
-            return f"Gaussian, sigma {sigma:g}, Poisson sampled at {q:g}"
+        case Gaussian(noise_multiplier=sigma):
+            return f"Gaussian, sigma {sigma:g}"
+        case PoissonSampled(sampling_rate=q, event=inside):
+            return f"{_words(inside)}, Poisson sampled at {q:g}"
+        case Composed(events=events):
+            return f"{' and '.join(map(_words, events))} together"
         case NonPrivate(reason=reason):
             return f"NOT private: {reason}"
         case _:
