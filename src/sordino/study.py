@@ -10,25 +10,25 @@ reviewer may skip it.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import math
 import tomllib
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, create_model, model_validator
 
 import sordino.mechanism.haar  # noqa: F401  (registers it)
-from sordino import mechanism as mechanisms
-from sordino import method as methods
 from sordino.errors import StudyError
 from sordino.learning.optimizer import AdaGrad, Adam, Sgd
 from sordino.mechanism import GaussianNoise, Noise
+from sordino.mechanism.registry import MECHANISMS
 from sordino.method import About, SynchronousMethod
+from sordino.method.registry import METHODS
 from sordino.privacy import accountant, fixed_order
+from sordino.registry import did_you_mean
 from sordino.section import Section
 
 
@@ -289,39 +289,14 @@ def _method(table: Mapping[str, Any]) -> type[SynchronousMethod]:
     """The class that a study's ``[method]`` table is of."""
     if "method" not in table:
         raise StudyError("method is missing: a table [method] with a name")
-    section = table["method"]
-    if not isinstance(section, Mapping):
-        raise StudyError(f"method = {section!r} must be a table: write [method] with a name below it")
-    name, known = section.get("name"), methods.known()
-    if name is None:
-        raise StudyError("method.name is missing: it says which kind this is")
-    if not isinstance(name, str):
-        raise StudyError(f"method.name must be a string; got {name!r}")
-    if ":" in name:
-        return methods.imported(name)
-    if name not in known:
-        raise StudyError(f"method.name = {name!r} is not known{_did_you_mean(name, known) or '.'} Known: {', '.join(known)}")
-    return known[name]
+    return METHODS.chosen(table["method"])
 
 
 def _noise(table: Mapping[str, Any]) -> type[Noise]:
     """The class that a study's ``[privacy.mechanism]`` table is of."""
     privacy = table.get("privacy")
     section = privacy.get("mechanism") if isinstance(privacy, Mapping) else None
-    if section is None:
-        return GaussianNoise
-    if not isinstance(section, Mapping):
-        raise StudyError(f'privacy.mechanism = {section!r} must be a table: write mechanism = {{ kind = "gaussian" }}')
-    kind, known = section.get("kind"), mechanisms.known()
-    if kind is None:
-        raise StudyError("privacy.mechanism.kind is missing: it says which kind this is")
-    if not isinstance(kind, str):
-        raise StudyError(f"privacy.mechanism.kind must be a string; got {kind!r}")
-    if ":" in kind:
-        return mechanisms.imported(kind)
-    if kind not in known:
-        raise StudyError(f"privacy.mechanism.kind = {kind!r} is not known{_did_you_mean(kind, known) or '.'} Known: {', '.join(known)}")
-    return known[kind]
+    return GaussianNoise if section is None else MECHANISMS.chosen(section)
 
 
 class _UnknownNoise(Noise):
@@ -410,7 +385,7 @@ def _explain(problem: Mapping[str, Any], table: Mapping[str, Any], shape: type[S
     kind, value = problem["type"], problem.get("input")
     if kind == "extra_forbidden":
         keys = _keys(problem["loc"][:-1], shape)
-        return f"{name} is not a key of a study{_did_you_mean(str(place[-1]), keys) or '. Known here: ' + ', '.join(keys)}"
+        return f"{name} is not a key of a study{did_you_mean(str(place[-1]), keys) or '. Known here: ' + ', '.join(keys)}"
     if kind == "missing":
         return f"{name} is missing"
     if kind in ("union_tag_invalid", "literal_error"):
@@ -419,7 +394,7 @@ def _explain(problem: Mapping[str, Any], table: Mapping[str, Any], shape: type[S
         given = value
         if kind == "union_tag_invalid":
             name, given = f"{name}.{str(problem['ctx']['discriminator']).strip(chr(39))}", problem["ctx"]["tag"]
-        return f"{name} = {given!r} is not known{_did_you_mean(str(given), words) or '.'} Known: {', '.join(words)}"
+        return f"{name} = {given!r} is not known{did_you_mean(str(given), words) or '.'} Known: {', '.join(words)}"
     if kind == "union_tag_not_found":
         return f"{name}.{str(problem['ctx']['discriminator']).strip(chr(39))} is missing: it says which kind this is"
     message = problem["msg"].removeprefix("Value error, ")
@@ -432,11 +407,6 @@ _TAGS = {"iid", "dirichlet", "shards", "column", "sgd", "adam", "adagrad"}
 
 def _is_tag(part: object) -> bool:
     return part in _TAGS  # pydantic puts the chosen kind of a union into the place; no key has such a name but "column"
-
-
-def _did_you_mean(word: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean '{close[0]}'?" if close else ""
 
 
 def _keys(location: Sequence[object], shape: type[Study]) -> list[str]:

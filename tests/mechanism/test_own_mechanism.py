@@ -13,6 +13,7 @@ from sordino import session
 from sordino import study as studies
 from sordino.errors import StudyError
 from sordino.mechanism import Noise, known, register
+from sordino.mechanism.registry import MECHANISMS
 from sordino.template import SYNCHRONOUS
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "own-mechanism.md"
@@ -46,14 +47,7 @@ def test_the_documented_mechanism_keeps_its_contract_and_runs(tmp_path: Path, mo
     finally:
         for name in set(known()) - set(before):
             del sys.modules[known()[name].__module__]
-            _forget(name)
-
-
-def _forget(name: str) -> None:
-    from sordino.mechanism import registry
-
-    del registry._KNOWN[name]
-    registry.imported.cache_clear()
+            MECHANISMS.forget(name)
 
 
 @pytest.mark.parametrize(

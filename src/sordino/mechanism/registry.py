@@ -6,17 +6,12 @@ docs/own-mechanism.md shows one.
 
 from __future__ import annotations
 
-import functools
-import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-from pydantic import create_model
-
-from sordino.errors import StudyError
 from sordino.mechanism.gaussian import Bounded
+from sordino.registry import Registry
 from sordino.section import Section
 
 
@@ -72,45 +67,5 @@ class Noise(Section):
         raise NotImplementedError
 
 
-N = TypeVar("N", bound=Noise)
-
-_KNOWN: dict[str, type[Noise]] = {}
-
-
-def register(kind: type[N]) -> type[N]:
-    """Make a mechanism known by the default of its ``kind``.
-
-    Raises:
-        StudyError: if another one has this name.
-    """
-    name = kind.model_fields["kind"].default
-    if not isinstance(name, str):
-        raise StudyError(f"{kind.__qualname__}: a mechanism needs a name (kind: Literal['mine'] = 'mine')")
-    known = _KNOWN.setdefault(name, kind)
-    if (known.__module__, known.__qualname__) != (kind.__module__, kind.__qualname__):
-        raise StudyError(f"{kind.__qualname__}: the mechanism {name!r} is {known.__qualname__} already; choose another name")
-    _KNOWN[name] = kind
-    return kind
-
-
-def known() -> Mapping[str, type[Noise]]:
-    """Every registered mechanism, in the order of registration."""
-    return MappingProxyType(_KNOWN)
-
-
-@functools.cache
-def imported(path: str) -> type[Noise]:
-    """The mechanism at ``package.module:Class``.
-
-    Raises:
-        StudyError: if there is none.
-    """
-    module, _, name = path.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise StudyError(f"privacy.mechanism.kind = {path!r}: {error}. Write it as package.module:Class, importable from here") from error
-    if not (isinstance(found, type) and issubclass(found, Noise)):
-        raise StudyError(f"privacy.mechanism.kind = {path!r} is no Noise; see docs/own-mechanism.md")
-    place: Any = Literal[path]
-    return create_model(found.__name__, __base__=found, __doc__=found.__doc__, kind=(place, path))
+MECHANISMS = Registry(base=Noise, noun="mechanism", key="kind", place="privacy.mechanism", page="docs/own-mechanism.md")
+register, known, imported = MECHANISMS.register, MECHANISMS.known, MECHANISMS.imported

@@ -1,0 +1,118 @@
+"""Classes by name, each of them a table of a study. A new one is a file with one registration.
+
+A study names a registered class, or one in a module of its own as ``package.module:Class``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Generic, Literal, TypeVar
+
+from pydantic import create_model
+
+from sordino.errors import StudyError
+from sordino.section import Section
+
+S = TypeVar("S", bound=Section)
+K = TypeVar("K", bound=Section)
+
+
+@dataclass(frozen=True, slots=True)
+class Registry(Generic[S]):
+    """The known subclasses of one kind of section.
+
+    Attributes:
+        base: what they are subclasses of.
+        noun: "method" or "mechanism".
+        key: the field whose default is the name.
+        place: of the table in a study.
+        page: of the documentation.
+        lacks: what a class still lacks, or None.
+    """
+
+    base: type[S]
+    noun: str
+    key: str
+    place: str
+    page: str
+    lacks: Callable[[type], str | None] = lambda kind: None
+    _known: dict[str, type[S]] = field(default_factory=dict)
+    _imported: dict[str, type[S]] = field(default_factory=dict)
+
+    def register(self, kind: type[K]) -> type[K]:
+        """Make a class known by the default of its name.
+
+        Raises:
+            StudyError: if another one has this name, or it is not complete.
+        """
+        name, lacking = kind.model_fields[self.key].default, self.lacks(kind)
+        if not isinstance(name, str) or lacking is not None:
+            wanted = f"a {self.noun} needs a name ({self.key}: Literal['mine'] = 'mine'){f' and {lacking}' if lacking else ''}"
+            raise StudyError(f"{kind.__qualname__}: {wanted}")
+        found = self._known.get(name, kind)
+        if (found.__module__, found.__qualname__) != (kind.__module__, kind.__qualname__):
+            raise StudyError(f"{kind.__qualname__}: the {self.noun} {name!r} is {found.__qualname__} already; choose another name")
+        self._known[name] = kind  # type: ignore[assignment]
+        return kind
+
+    def known(self) -> Mapping[str, type[S]]:
+        """Every registered class, in the order of registration."""
+        return MappingProxyType(self._known)
+
+    def imported(self, path: str) -> type[S]:
+        """The class at ``package.module:Class``.
+
+        Raises:
+            StudyError: if there is none.
+        """
+        if path in self._imported:
+            return self._imported[path]
+        module, _, name = path.partition(":")
+        where = f"{self.place}.{self.key} = {path!r}"
+        try:
+            found = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError, ValueError, TypeError) as error:
+            raise StudyError(f"{where}: {error}. Write it as package.module:Class, importable from here") from error
+        lacking = self.lacks(found) if isinstance(found, type) and issubclass(found, self.base) else None
+        if not (isinstance(found, type) and issubclass(found, self.base)) or lacking is not None:
+            raise StudyError(f"{where} is no {self.base.__name__}{f' with {lacking}' if lacking else ''}; see {self.page}")
+        # Its name in a study is where it is found, so that a saved study finds it again.
+        literal: Any = Literal[path]
+        fields: dict[str, Any] = {self.key: (literal, path)}
+        self._imported[path] = create_model(found.__name__, __base__=found, __doc__=found.__doc__, **fields)
+        return self._imported[path]
+
+    def chosen(self, section: object) -> type[S]:
+        """The class that a study's table is of.
+
+        Raises:
+            StudyError: if it names none.
+        """
+        if not isinstance(section, Mapping):
+            raise StudyError(f"{self.place} = {section!r} must be a table: write [{self.place}] with a {self.key} below it")
+        name, known = section.get(self.key), self._known
+        if name is None:
+            raise StudyError(f"{self.place}.{self.key} is missing: it says which kind this is")
+        if not isinstance(name, str):
+            raise StudyError(f"{self.place}.{self.key} must be a string; got {name!r}")
+        if ":" in name:
+            return self.imported(name)
+        if name not in known:
+            hint = did_you_mean(name, known) or "."
+            raise StudyError(f"{self.place}.{self.key} = {name!r} is not known{hint} Known: {', '.join(known)}")
+        return known[name]
+
+    def forget(self, name: str) -> None:
+        """Undo a registration, and whatever was imported by a path: for tests."""
+        self._known.pop(name, None)
+        self._imported.clear()
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A hint at the closest of the known words, or nothing."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean '{close[0]}'?" if close else ""
