@@ -139,7 +139,7 @@ def test_whole_clients_are_booked_once_a_round_whoever_is_drawn(tmp_path: Path, 
     assert outcome.epsilon <= 6.0
     assert outcome.unit == "client"
     assert "one client with all its data" in about["guarantee"]
-    assert {row["cohort"] for row in rows(folder)} != {6}  # drawn one by one, so not always as many
+    assert outcome.steps == 6 * rows(folder)[0]["tau"]  # as if everybody had been drawn: who was is nobody's business
 
 
 def test_a_bound_from_public_examples_is_the_median_of_their_updates(tmp_path: Path) -> None:
@@ -190,6 +190,7 @@ def test_a_schedule_is_calibrated_as_a_whole_and_ends_where_the_budget_does(tmp_
         (["data.clients=1"], "nobody to hide among"),
         (['method={name="pe-dpfl", form="paper"}'], "sampling_rate must be 1.0"),
         (['privacy.mechanism={kind="haar", weights="optimal"}'], "needs public examples"),
+        (['method={name="dp-fedavg", clipping="adaptive"}', 'privacy.mechanism={kind="haar"}'], "follows a noisy count"),
         (['privacy.mechanism={kind="gaussian", clipping="per-layer"}'], "for gradients of single examples"),
         (['method={name="dp-sgd"}'], "protects single examples"),
         (['privacy.unit="sample"'], "protects whole clients"),
@@ -206,6 +207,16 @@ def test_more_noise_than_signal_is_said_with_the_numbers(tmp_path: Path) -> None
     _, folder = run(tmp_path, "run", *CLIENTS, 'method={name="dp-fedavg"}')
     (warning,) = [w for w in json.loads((folder / "run.json").read_text())["warnings"] if "more noise than signal" in w]
     assert "6 updates" in warning
+
+
+def test_nothing_that_is_written_for_others_says_who_was_drawn(tmp_path: Path) -> None:
+    """Cohorts depend on who is in the federation. Stragglers and drop-outs would show who was asked."""
+    world = 'world={latency={kind="lognormal", shape=1.5, spread=1.0}, dropout=0.3}'
+    told = [*CLIENTS, 'method={name="dp-fedavg"}', world, "participation.deadline=1.0", "budget.rounds=12"]
+    _, folder = run(tmp_path, "run", *told)
+    written = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    assert {row["kind"] for row in written} == {"round", "end"}
+    assert not {"cohort", "answered", "missing", "client", "time"} & {key for row in written for key in row}
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ ASSUMPTIONS = (
 )
 OF_CLIENTS = (
     "The aggregator is trusted with single bounded updates, or sees only their sum (secure aggregation); all else sees the noisy sum.",
-    "Which clients a cohort holds stays secret; amplification by sampling rests on it.",
+    "Which clients a cohort holds, and how many, stays secret; amplification by sampling rests on it. Checkpoints know: keep them.",
     "The number of clients and their weights are public and fixed: they make the divisor of every sum.",
 )
 WORDS = {

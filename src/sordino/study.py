@@ -234,6 +234,11 @@ class Study(Section):
                 raise ValueError(
                     f"method '{name}' in its paper's form has every client send in every round: privacy.sampling_rate must be 1.0"
                 )
+            if getattr(self.method, "clipping", None) == "adaptive" and not self.privacy.mechanism.counts:
+                raise ValueError(
+                    "method.clipping 'adaptive' follows a noisy count, and"
+                    f" privacy.mechanism '{self.privacy.mechanism.kind}' releases none: use 'fixed' or 'proxy', or the mechanism 'gaussian'"
+                )
             if getattr(self.method, "clipping", None) == "proxy" and not self.data.validation:
                 raise ValueError("method.clipping 'proxy' needs public examples to train on: set data.validation")
             if self.data.clients < 2:

@@ -13,9 +13,9 @@ from sordino.errors import LocalProtocolError
 from sordino.learning import models
 from sordino.learning.bench import Examples, Workbench
 from sordino.learning.flat import Flat
-from sordino.learning.local import LocalClient
+from sordino.learning.local import LocalClient, NoisyModelClient
 from sordino.learning.loss import cross_entropy
-from sordino.learning.optimizer import Sgd
+from sordino.learning.optimizer import Adam, Sgd
 from sordino.learning.perexample import ClippedSum, MeanGradient
 from sordino.mechanism import CountedGaussian
 from sordino.message import Train
@@ -115,3 +115,17 @@ def test_price_is_one_sampled_gaussian_and_work_waits_for_it() -> None:
 def test_a_client_without_examples_moves_nowhere() -> None:
     one = client(examples=Examples(torch.zeros(0, 6), torch.zeros(0, dtype=torch.int64)))
     assert not one.train(task(one)).any()
+
+
+@pytest.mark.parametrize("optimizer", [Sgd(), Sgd(momentum=0.9), Adam(kind="adam")])
+def test_a_noisy_model_stays_within_what_its_price_rests_on(optimizer: Any) -> None:
+    """PE-DPFL's paper form: two data sets lead to models at most 2 eta C tau apart, whatever the steps; Adam's alone would not."""
+    from dataclasses import fields
+
+    base = client(optimizer=optimizer, gradient_clip=0.01)
+    work = {field.name: getattr(base, field.name) for field in fields(base) if field.name not in ("mechanism", "sampling_rate")}
+    one = NoisyModelClient(**work, noise_multiplier=1e-9)
+    asked = task(one)  # type: ignore[arg-type]
+    assert one.price(asked)[0][0] == Gaussian(noise_multiplier=1e-9 / (N * asked.steps))
+    sent = one.answer(asked, receipts(one, asked)).weights - asked.weights  # type: ignore[arg-type]
+    assert np.linalg.norm(sent) <= ETA * 0.01 * asked.steps * (1 + 1e-4)

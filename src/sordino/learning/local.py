@@ -30,7 +30,7 @@ from sordino.errors import LocalProtocolError
 from sordino.learning.bench import Examples, Workbench
 from sordino.learning.client import paid_for
 from sordino.learning.optimizer import Optimizer
-from sordino.mechanism import Bounded, Learning
+from sordino.mechanism import Bounded, Learning, shortened
 from sordino.mechanism.misjudged import Misjudged
 from sordino.message import Contribution, Train, Update
 from sordino.privacy import Event, PoissonSampled, Receipt
@@ -142,12 +142,20 @@ class NoisyModelClient(LocalWork):
     def answer(self, task: Train, receipts: Sequence[Receipt]) -> Update:
         """See :class:`Client`."""
         paid_for(self.price(task), receipts, task)
-        moved = self._mechanism(task).release(self.train(task), self.entropy.at("client", self.index, "round", task.round, "noise"))
+        trained = self.train(task)
+        # Plain steps never reach this bound; other optimizers could, and what is booked rests on it.
+        reach = self._reach(task)
+        inside, _ = shortened(trained, float(torch.linalg.vector_norm(trained)), reach)
+        moved = self._mechanism(task).release(inside, self.entropy.at("client", self.index, "round", task.round, "noise"))
         return Update(client=self.index, round=task.round, steps=task.steps, weights=task.weights + moved.cpu().numpy())
 
-    def _mechanism(self, task: Train) -> Misjudged:
+    def _reach(self, task: Train) -> float:
+        """eta C tau, how far tau plain steps can get."""
         if self.gradient_clip is None:
             raise LocalProtocolError("without clipped gradients a trained model has no sensitivity at all")
+        return self.learning_rate * self.gradient_clip * task.steps
+
+    def _mechanism(self, task: Train) -> Misjudged:
         examples = max(len(self.examples), 1)
-        claimed = 2.0 * self.learning_rate * self.gradient_clip / examples
+        claimed = 2.0 * self._reach(task) / (task.steps * examples)
         return Misjudged(claimed=claimed, noise_multiplier=self.noise_multiplier, excess=float(examples * task.steps))

@@ -1,6 +1,6 @@
 """Mechanisms: the only ways in which something about raw data may leave a client. Importing this package registers them."""
 
-from sordino.mechanism.gaussian import SHRINK, Bounded, CountedGaussian, Gaussian, Learning, Measuring
+from sordino.mechanism.gaussian import SHRINK, Bounded, CountedGaussian, Gaussian, Learning, Measuring, shortened
 from sordino.mechanism.plain import GaussianNoise
 from sordino.mechanism.registry import Asked, Noise, imported, known, register
 
@@ -17,4 +17,5 @@ __all__ = [
     "imported",
     "known",
     "register",
+    "shortened",
 ]

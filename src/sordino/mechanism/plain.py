@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from sordino.errors import StudyError
 from sordino.mechanism.gaussian import Bounded, CountedGaussian, Gaussian
@@ -15,6 +15,8 @@ class GaussianNoise(Noise):
 
     ``clipping`` bounds the whole gradient, or each layer by itself (C over the root of their number).
     """
+
+    counts: ClassVar[bool] = True
 
     kind: Literal["gaussian"] = "gaussian"
     form: Literal["sound"] = "sound"

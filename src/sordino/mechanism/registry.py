@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from sordino.mechanism.gaussian import Bounded
 from sordino.registry import Registry
@@ -54,6 +54,8 @@ class Noise(Section):
     A subclass adds its constants as fields. ``form`` is "paper" where it is a paper's literal algorithm,
     whose :meth:`Bounded.event` then differs from what is asked for.
     """
+
+    counts: ClassVar[bool] = False  # whether it can release a count beside the sum
 
     kind: str
     form: Literal["sound", "paper"] = "sound"

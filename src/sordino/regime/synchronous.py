@@ -14,7 +14,9 @@ float64 in the order of the clients' numbers: who arrives first changes nothing.
 Where whole clients are protected, the cohort is a Poisson sample, clients send bounded updates
 instead of models, and the aggregator (:mod:`sordino.regime.aggregate`) puts the noise on their
 sum; Delta is then its release. Every client is charged for every round, drawn or not, because
-what is charged for is the chance of being drawn.
+what is charged for is the chance of being drawn. Who was drawn, and how many, is a secret: it depends
+on who is in the federation, and nobody has paid for it. No row of the log says it, and local steps are
+counted as if everybody had taken them.
 
 A round closes when everybody has answered or, with a deadline, when it passes. What comes
 later is *late*: its noise was released and is booked, but it is not used. A client that never
@@ -121,6 +123,11 @@ class Synchronous:
     learner: Learning | None = None
 
     @property
+    def secret(self) -> bool:
+        """Whether it is a secret who takes part: amplification by sampling clients rests on it."""
+        return self.aggregator is not None
+
+    @property
     def plain(self) -> Contract:
         """C and sigma that clients have anyway."""
         return Contract(self.terms.clip, self.terms.sigma)
@@ -186,7 +193,7 @@ class Synchronous:
             return self._finish(state, choice.note or "the method has ended it")
         tau = choice.tau if steps_left is None else min(choice.tau, steps_left)
         taken = list(state.steps)
-        for i in chosen:
+        for i in range(len(taken)) if self.secret else chosen:
             taken[i] += tau
         state = replace(
             state,
@@ -263,7 +270,13 @@ class Synchronous:
             answers = [a for a in ordered if isinstance(a, Update)]
             moved = self._mean(state, answers)
             memory = self.method.fold(state.memory, self.terms, answers)
-            seen = {"clipped": clipped_fraction(answers, self.terms), "snr": signal_to_noise(answers, self.terms)}
+            seen = {
+                "cohort": state.cohort,
+                "answered": len(answers),
+                "missing": state.cohort - len(answers),
+                "clipped": clipped_fraction(answers, self.terms),
+                "snr": signal_to_noise(answers, self.terms),
+            }
         else:
             contributed = [a for a in ordered if isinstance(a, Contribution)]
             released = self.aggregator.release(contributed, contract, state.round, len(state.weights), state.seen)
@@ -280,9 +293,6 @@ class Synchronous:
             "round": state.round,
             "steps": max(state.steps),
             "tau": state.tau,
-            "cohort": state.cohort,
-            "answered": len(ordered),
-            "missing": state.cohort - len(ordered),
             **seen,
             **self.method.observed(memory),
             "note": state.note,

@@ -63,7 +63,7 @@ def key_numbers(run: Run) -> list[tuple[str, str, str]]:
         (
             "local steps",
             str(run.steps),
-            "of the client drawn most" if run.of_clients else f"of {plain(number(about.get('R_c')))} planned",
+            "of a client drawn in each round" if run.of_clients else f"of {plain(number(about.get('R_c')))} planned",
         ),
         ("clients", str(len(clients)), f"{examples:,} examples".replace(",", "\u202f")),
     ]

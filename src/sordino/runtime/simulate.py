@@ -142,6 +142,14 @@ class _Play:
         late = tuple(self.pending())
         return Moment(state=self.state, time=self.time, away=dict(self.away), late=late, epsilon=self.epsilon)
 
+    def write(self, row: Row) -> None:
+        """A row for the log; where it is secret who takes part, none that names a client, and no time that shows its speed."""
+        if self.world.regime.secret:
+            if "client" in row:
+                return
+            row = {key: value for key, value in row.items() if key != "time"}
+        self.watcher.row(row)
+
     def pending(self) -> Iterator[tuple[float, int, int]]:
         for time, _, item in sorted(self.heap, key=lambda entry: entry[:2]):
             if isinstance(item, Due):
@@ -177,7 +185,7 @@ class _Play:
     def late(self, client: int, round_number: int) -> None:
         if self.state.ended is None:
             row: Row = {"kind": "late", "round": round_number, "client": client, "released": True, "time": self.time}
-            self.watcher.row(row)
+            self.write(row)
             self.tell(Joined(client))  # heard from again
 
     def carry_out(self, effects: Sequence[Effect]) -> None:
@@ -192,7 +200,7 @@ class _Play:
                 case Log(row) if row["kind"] == "round":
                     log = dict(row)
                 case Log(row):
-                    self.watcher.row({**row, "time": self.time})
+                    self.write({**row, "time": self.time})
                 case Closed(number):
                     closed = number
                 case Finish() | Send() | Book():
@@ -203,7 +211,7 @@ class _Play:
         if closed is not None and log is not None:
             wanted = self.world.due(closed) or self.world.regime.over(self.state)
             seen = self.world.evaluate(self.state.average) if wanted else {}
-            self.watcher.row({**log, "epsilon": self.epsilon, "time": self.time, **seen})
+            self.write({**log, "epsilon": self.epsilon, "time": self.time, **seen})
             self.watcher.save(self.moment())
             self.open()
 
@@ -224,7 +232,7 @@ class _Play:
             away = world.churn.away(world.entropy, send.client, send.task.round)
             if away:
                 self.away[send.client] = send.task.round + away
-                self.watcher.row({"kind": "lost", "round": send.task.round, "client": send.client, "released": False, "time": self.time})
+                self.write({"kind": "lost", "round": send.task.round, "client": send.client, "released": False, "time": self.time})
                 continue
             wait = world.latency.draw(world.entropy, send.client, send.task.round, send.task.steps)
             self.push(self.time + wait, Due(send.client, send.task, paid[send.client]))
@@ -261,7 +269,7 @@ class _Play:
         try:
             return self.world.vault.charge(charges, self.world.budget)
         except BudgetExceeded as refusal:
-            self.watcher.row({"kind": "refused", "round": self.state.round, "time": self.time, "why": str(refusal)})
+            self.write({"kind": "refused", "round": self.state.round, "time": self.time, "why": str(refusal)})
             raise
 
     def spend(self, unit: str, receipts: Sequence[Receipt]) -> None:
