@@ -17,6 +17,7 @@ import pytest
 from sordino import session
 from sordino import study as studies
 from sordino.errors import BudgetExceeded, LedgerError, ResumeError, StudyError
+from sordino.privacy import Ledger
 from sordino.template import SYNCHRONOUS
 
 FAST = ["data.clients=4", "budget.rounds=6", "budget.steps=12", "execution.checkpoint_every=2"]
@@ -264,6 +265,9 @@ def test_noise_that_falls_with_the_loss_stays_within_its_filter(tmp_path: Path) 
     assert falling[0] == 1.0
     assert min(falling) < 0.9
     assert all(before >= after >= 0.3 for before, after in itertools.pairwise(falling))
+    with Ledger.open(folder / "ledger.sqlite", readonly=True) as ledger:
+        assert ledger.epsilon("client:0", 1e-3, "rdp@6") <= outcome.epsilon
+        assert math.isinf(ledger.epsilon("client:0", 1e-3, "pld"))  # what happened is no bound on what could have
     raw, _ = run(tmp_path, "raw", *told, 'method={name="adap-dpfl", form="paper"}', "budget.rounds=3")
     assert math.isinf(raw.epsilon)
 

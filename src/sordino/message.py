@@ -33,6 +33,7 @@ class Train(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, e
             which it is to measure *raw* constants. Booked as not private.
         clip: C of this round, where a public schedule or earlier releases set it; None keeps the client's own.
         noise_multiplier: sigma of this round, likewise.
+        order: the Rényi order fixed in advance, where sigma is chosen by looking at releases; part of the price.
         shape: what earlier releases taught about the mechanism's shape; empty where it has one shape.
         loss_bound: M; asks for the mean loss of the first batch, each example's cut to [0, M].
         loss_noise: sigma_h of its noise, in units of M; 0 asks for it raw, which is booked as not private.
@@ -45,6 +46,7 @@ class Train(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, e
     probe: Vector | None = None
     clip: float | None = None
     noise_multiplier: float | None = None
+    order: float | None = None
     shape: tuple[float, ...] = ()
     loss_bound: float | None = None
     loss_noise: float = 0.0

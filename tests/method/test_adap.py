@@ -23,7 +23,7 @@ from sordino.mechanism.contract import check_noise
 from sordino.message import Statistics, Train, Update
 from sordino.method.adap import AdapDpfl, Seen
 from sordino.method.base import Left, Terms
-from sordino.privacy import Composed, NonPrivate, PoissonSampled, accountant
+from sordino.privacy import Chosen, Composed, NonPrivate, PoissonSampled, accountant
 from sordino.privacy import Gaussian as Booked
 
 Q, N = 0.2, 50
@@ -91,6 +91,10 @@ def test_a_loss_is_priced_with_the_gradient_of_the_same_sample() -> None:
     assert one.price(task(one, loss_noise=8.0)) == (
         (PoissonSampled(sampling_rate=Q, event=both), 1),
         (PoissonSampled(sampling_rate=Q, event=gradient), 2),
+    )
+    assert one.price(task(one, loss_noise=8.0, order=8.0))[1] == (
+        Chosen(order=8.0, event=PoissonSampled(sampling_rate=Q, event=gradient)),
+        2,
     )
     raw = one.price(task(one))
     assert raw[0] == (PoissonSampled(sampling_rate=Q, event=gradient), 3)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sordino.errors import StudyError
-from sordino.privacy import NAMES, Gaussian, PoissonSampled, accountant, epsilon_after, most_steps, noise_multiplier
+from sordino.privacy import NAMES, Chosen, Gaussian, PoissonSampled, accountant, decode, encode, epsilon_after, most_steps, noise_multiplier
 from sordino.privacy.accounting import Spent
 from sordino.privacy.contract import ContractBroken, check_accountant, gaussian_delta
 from sordino.privacy.renyi import divergence
@@ -158,3 +158,16 @@ def test_one_order_is_dp_accountings_own_at_that_order(order: float) -> None:
 def test_orders_that_are_none_are_refused(name: str) -> None:
     with pytest.raises(StudyError, match="rdp@8"):
         accountant(name)
+
+
+def test_noise_chosen_along_the_way_is_bounded_by_its_own_order_alone() -> None:
+    inside = PoissonSampled(sampling_rate=0.05, event=Gaussian(noise_multiplier=1.4))
+    chosen = Chosen(order=8.0, event=inside)
+    assert decode(encode(chosen)) == chosen
+    own = accountant("rdp@8")
+    assert own.epsilon([(chosen, 30), (inside, 5)], 1e-5) == own.epsilon([(inside, 35)], 1e-5)
+    for name in (*NAMES, "rdp@6"):
+        assert math.isinf(accountant(name).epsilon([(inside, 5), (chosen, 1)], 1e-5))
+        assert accountant(name).delta([(chosen, 1)], 2.0) == 1.0
+    with pytest.raises(StudyError, match="above 1"):
+        Chosen(order=1.0, event=inside)

@@ -73,7 +73,7 @@ def show(
 
 
 def _words(event: object) -> str:
-    from sordino.privacy import Composed, Gaussian, NonPrivate, PoissonSampled
+    from sordino.privacy import Chosen, Composed, Gaussian, NonPrivate, PoissonSampled
 
     match event:
         case Gaussian(noise_multiplier=sigma):
@@ -82,6 +82,8 @@ def _words(event: object) -> str:
             return f"{_words(inside)}, Poisson sampled at {q:g}"
         case Composed(events=events):
             return f"{' and '.join(map(_words, events))} together"
+        case Chosen(order=order, event=inside):
+            return f"{_words(inside)}, its noise chosen along the way (order {order:g})"
         case NonPrivate(reason=reason):
             return f"NOT private: {reason}"
         case _:

@@ -37,7 +37,7 @@ from sordino.learning.perexample import Bound, Flat, Layers, Measured
 from sordino.learning.raw import RAW_CONSTANTS, measure_raw
 from sordino.mechanism import Bounded, Learning, Measuring
 from sordino.message import Statistics, Train, Update
-from sordino.privacy import Composed, Event, NonPrivate, PoissonSampled, Receipt
+from sordino.privacy import Chosen, Composed, Event, NonPrivate, PoissonSampled, Receipt
 from sordino.privacy import Gaussian as GaussianEvent
 
 RAW_LOSS = "the mean loss of raw data, without noise"
@@ -79,10 +79,10 @@ class PrivateClient:
         steps = task.steps
         if task.loss_bound is not None and task.loss_noise:
             both = Composed(events=(gradient, GaussianEvent(noise_multiplier=task.loss_noise)))  # of the same sample
-            priced.append((PoissonSampled(sampling_rate=self.sampling_rate, event=both), 1))
+            priced.append((self._booked(both, task), 1))
             steps -= 1
         if steps:
-            priced.append((PoissonSampled(sampling_rate=self.sampling_rate, event=gradient), steps))
+            priced.append((self._booked(gradient, task), steps))
         if task.loss_bound is not None and not task.loss_noise:
             priced.append((NonPrivate(reason=RAW_LOSS), 1))
         if task.probe is not None:
@@ -139,6 +139,11 @@ class PrivateClient:
             first=first.cpu().numpy() if task.wants_first else None,
             raw=raw,
         )
+
+    def _booked(self, event: Event, task: Train) -> Event:
+        """The event on a Poisson sample, marked where its noise was chosen along the way."""
+        sampled = PoissonSampled(sampling_rate=self.sampling_rate, event=event)
+        return sampled if task.order is None else Chosen(order=task.order, event=sampled)
 
     def _loss(self, losses: Tensor, bound: float, deviation: float, rng: np.random.Generator) -> float:
         """sum of losses within [0, M] + N(0, (sigma_h M)^2), over the expected batch; a loss that is not finite counts M."""

@@ -11,7 +11,8 @@ round and from the same batch, its mean loss with every example's cut to [0, M] 
 sigma_h M; both are booked as one Gaussian of precision 1/sigma^2 + 1/sigma_h^2. sigma is then
 *chosen by looking at releases*, so the bound is a Rényi filter: an order alpha fixed before the
 run (``privacy.accountant = "rdp@8"``), and an end before the sum of divergences passes the budget
-(Feldman, Zrnic 2021). With "form = paper" the raw loss is sent, which has no price: infinity.
+(Feldman, Zrnic 2021). Its steps are booked as chosen under that order, so that no other accountant
+can price them by mistake. With "form = paper" the raw loss is sent, which has no price: infinity.
 
 References:
     Fu, Chen, Han 2022, Adap DP-FL: Differentially Private Federated Learning with Adaptive Noise.

@@ -22,6 +22,7 @@ from pydantic import Field
 
 from sordino.learning.optimizer import Optimizer, Sgd
 from sordino.message import Update, Vector
+from sordino.privacy import fixed_order
 from sordino.section import Section
 
 
@@ -56,6 +57,11 @@ class Terms:
     epsilon: float = math.inf
     delta: float = 0.0
     accountant: str = "pld"
+
+    @property
+    def order(self) -> float | None:
+        """alpha of an accountant of one order."""
+        return fixed_order(self.accountant)
 
     def batch(self, client: int) -> float:
         """B_i = q n_i, in examples."""

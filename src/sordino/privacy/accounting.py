@@ -35,7 +35,7 @@ from typing import Protocol
 
 from sordino.errors import StudyError
 from sordino.privacy import loss, renyi
-from sordino.privacy.event import Composed, Event, Gaussian, NonPrivate, Nothing, PoissonSampled, Repeated
+from sordino.privacy.event import Chosen, Composed, Event, Gaussian, NonPrivate, Nothing, PoissonSampled, Repeated
 from sordino.privacy.loss import Steps
 
 Spent = Iterable[tuple[Event, int]]
@@ -65,8 +65,8 @@ class Accountant(Protocol):
         ...
 
 
-def flatten(spent: Spent) -> Steps | None:
-    """Merge equal steps; None if something in it has no bound.
+def flatten(spent: Spent, order: float | None = None) -> Steps | None:
+    """Merge equal steps; None if something in it has no bound, or none by an accountant that is not of this one order.
 
     Raises:
         TypeError: for an event that no accountant here can price, naming it.
@@ -77,17 +77,19 @@ def flatten(spent: Spent) -> Steps | None:
         if count < 0:
             raise StudyError(f"an event cannot have happened {count} times")
         if count:
-            bounded &= _add(totals, event, count)
+            bounded &= _add(totals, event, count, order)
     return tuple(sorted((rate, sigma, count) for (rate, sigma), count in totals.items())) if bounded else None
 
 
-def _add(totals: dict[tuple[float, float], int], event: Event, count: int) -> bool:
+def _add(totals: dict[tuple[float, float], int], event: Event, count: int, order: float | None) -> bool:
     """Put an event's steps into the totals; False if it has no bound."""
     match event:
         case Nothing():
             return True
         case NonPrivate():
             return False
+        case Chosen(order=chosen, event=inside):
+            return _add(totals, inside, count, order) and chosen == order
         case Gaussian(noise_multiplier=sigma):
             return _put(totals, 1.0, sigma, count)
         case PoissonSampled(sampling_rate=rate, event=inside):
@@ -95,9 +97,9 @@ def _add(totals: dict[tuple[float, float], int], event: Event, count: int) -> bo
                 rate, inside = rate * inside.sampling_rate, inside.event
             return _put(totals, rate, _joint_sigma(inside), count)
         case Repeated(event=inside, count=times):
-            return not times or _add(totals, inside, count * times)
+            return not times or _add(totals, inside, count * times, order)
         case Composed(events=events):
-            bounded = [_add(totals, inside, count) for inside in events]
+            bounded = [_add(totals, inside, count, order) for inside in events]
             return all(bounded)
         case _:
             raise TypeError(f"no accountant here can price {event!r}")
@@ -143,12 +145,13 @@ class _Named:
     fine: Price
     rough: Price
     deltas: Price
+    order: float | None = None
 
     def epsilon(self, spent: Spent, delta: float, *, quick: bool = False) -> float:
         """See :class:`Accountant`."""
         if not 0.0 < delta < 1.0:
             raise StudyError(f"delta must lie between 0 and 1; got {delta}")
-        steps = flatten(spent)
+        steps = flatten(spent, self.order)
         if steps is None:
             return math.inf
         return (self.rough if quick else self.fine)(steps, delta) if steps else 0.0
@@ -157,7 +160,7 @@ class _Named:
         """See :class:`Accountant`."""
         if not epsilon >= 0.0:
             raise StudyError(f"epsilon must not be negative; got {epsilon}")
-        steps = flatten(spent)
+        steps = flatten(spent, self.order)
         if steps == () or (steps is not None and math.isinf(epsilon)):
             return 0.0
         return 1.0 if steps is None else self.deltas(steps, epsilon)
@@ -212,7 +215,7 @@ def fixed_order(name: str) -> float | None:
 def _fixed(name: str, order: float) -> Accountant:
     price = lru_cache(maxsize=65536)(lambda steps, delta: renyi.fixed_epsilon(steps, delta, order))
     bound = f"Rényi divergence of the one order {order:g}, fixed in advance (Feldman and Zrnic 2021)"
-    return _Named(name, bound, price, price, lambda steps, epsilon: renyi.fixed_delta(steps, epsilon, order))
+    return _Named(name, bound, price, price, lambda steps, epsilon: renyi.fixed_delta(steps, epsilon, order), order)
 
 
 def accountant(name: str) -> Accountant:

@@ -79,6 +79,25 @@ class Repeated(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_u
         msgspec.structs.force_setattr(self, "count", operator.index(self.count))
 
 
+class Chosen(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True):
+    """The event, with noise that was chosen by looking at earlier releases, under a filter of one Rényi order.
+
+    Only the accountant of that very order, fixed before the first release, can bound what such choices come to.
+
+    Attributes:
+        order: alpha, above 1.
+        event: what happened.
+    """
+
+    order: float
+    event: Event
+
+    def __post_init__(self) -> None:
+        if not (self.order > 1.0 and math.isfinite(self.order)):
+            raise StudyError(f"order must be a number above 1; got {self.order}")
+        _as_float(self, "order")
+
+
 class NonPrivate(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True):
     """A release for which no bound is known. Every accountant answers infinity."""
 
@@ -89,7 +108,7 @@ class Nothing(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_un
     """No data was used. Every accountant answers 0."""
 
 
-Event = Gaussian | PoissonSampled | Composed | Repeated | NonPrivate | Nothing
+Event = Gaussian | PoissonSampled | Composed | Repeated | Chosen | NonPrivate | Nothing
 
 
 def _as_float(event: msgspec.Struct, field: str) -> None:

@@ -218,6 +218,7 @@ class Synchronous:
                     probe=state.models[i] if wants.raw else None,
                     clip=None if given is None else given.clip,
                     noise_multiplier=None if given is None else given.noise_multiplier,
+                    order=self.terms.order if self.method.adapts_noise else None,
                     shape=state.seen,
                     loss_bound=None if wants.loss is None else wants.loss[0],
                     loss_noise=0.0 if wants.loss is None else wants.loss[1],
