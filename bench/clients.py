@@ -17,7 +17,6 @@ from bench.rounds import Silent
 from sordino import build as builder
 from sordino import study as studies
 from sordino.data import scaled
-from sordino.plan import calibrate
 
 PEER = Path(__file__).parent / "pfl"
 STUDY = """
@@ -48,7 +47,7 @@ rounds = {rounds}
 def simulate(folder: Path, rounds: int, clients: int = 1000) -> tuple[float, Any]:
     """CPU seconds of a run with its ledger, and what was built."""
     (folder / "study.toml").write_text(STUDY.format(rounds=rounds, clients=clients, rate=100 / clients))
-    study = calibrate(studies.read(folder / "study.toml"))
+    study = studies.read(folder / "study.toml")
     built = builder.build(study, folder, "bench")
     start = time.process_time()
     built.simulation.run(built.first, Silent())

@@ -17,7 +17,6 @@ from torch.nn import functional as F
 from sordino import build as builder
 from sordino import study as studies
 from sordino.data import scaled
-from sordino.plan import calibrate
 from sordino.runtime.simulate import Moment
 
 STUDY = """
@@ -61,7 +60,7 @@ def simulate(folder: Path, **options: Any) -> tuple[float, Any]:
     """CPU seconds of a run, its ledger and bookkeeping included, after a first run that warms up; and what was built."""
     text = STUDY.format(**{"data": "fashion-mnist", "cohort": "", **options})
     (folder / "study.toml").write_text(text)
-    study = calibrate(studies.read(folder / "study.toml"))
+    study = studies.read(folder / "study.toml")
     built = builder.build(study, folder, "bench")
     start = time.process_time()
     built.simulation.run(built.first, Silent())

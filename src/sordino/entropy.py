@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -38,14 +38,44 @@ class Entropy(Protocol):
         """The generator of this address. Equal addresses give equal generators."""
         ...
 
+    def stream(self, *address: Part) -> Stream:
+        """Many generators below one address, told apart by a number."""
+        ...
 
-def _generator(root: bytes, address: tuple[Part, ...]) -> np.random.Generator:
+
+class Stream:
+    """Generators numbered from 0, for what happens thousands of times a second.
+
+    Philox (Salmon et al. 2011) is a function of a key and a counter: the address makes the key,
+    the number the upper half of the counter, and setting it costs a microsecond where a generator
+    of its own takes 25. Every number has 2^128 blocks to itself.
+    """
+
+    __slots__ = ("_bits", "_generator", "_state")
+
+    def __init__(self, words: np.ndarray[Any, np.dtype[np.uint64]]) -> None:
+        self._bits = np.random.Philox(key=words)
+        self._generator = np.random.Generator(self._bits)
+        self._state: Any = self._bits.state
+
+    def at(self, number: int) -> np.random.Generator:
+        """The generator of this number, the same object each time: it is good until the next call."""
+        self._state["state"]["counter"][2] = number
+        self._bits.state = self._state
+        return self._generator
+
+
+def _digest(root: bytes, address: tuple[Part, ...]) -> bytes:
     digest = hashlib.sha256(root)
     for part in address:
         # Length and type are hashed with each part: ("a", "b") is not ("ab",), 1 is not "1".
         text = str(part).encode()
         digest.update(f"{type(part).__name__}:{len(text)}:".encode() + text)
-    words = np.frombuffer(digest.digest(), dtype=np.uint32)
+    return digest.digest()
+
+
+def _generator(root: bytes, address: tuple[Part, ...]) -> np.random.Generator:
+    words = np.frombuffer(_digest(root, address), dtype=np.uint32)
     return np.random.Generator(np.random.SFC64(np.random.SeedSequence([int(w) for w in words])))
 
 
@@ -57,4 +87,12 @@ class Seeded:
 
     def at(self, *address: Part) -> np.random.Generator:
         """See :class:`Entropy`."""
-        return _generator(b"sordino-seeded:" + str(self.seed).encode(), address)
+        return _generator(self._root, address)
+
+    def stream(self, *address: Part) -> Stream:
+        """See :class:`Entropy`."""
+        return Stream(np.frombuffer(_digest(self._root + b"/stream", address), dtype=np.uint64)[:2].copy())
+
+    @property
+    def _root(self) -> bytes:
+        return b"sordino-seeded:" + str(self.seed).encode()

@@ -132,7 +132,37 @@ class Contribution(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=
         return _same(self, other)
 
 
-Message = Train | Update | Contribution
+class Compute(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, eq=False):
+    """Server to edge: a gradient at ``weights`` (d,), please.
+
+    Attributes:
+        task: number of the edge's task, from 1; its answer must quote it.
+        version: how many updates ``weights`` have seen.
+        clip: G_s, the bound that holds in this stage; None without privacy.
+    """
+
+    task: int
+    version: int
+    weights: Vector
+    clip: float | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return _same(self, other)
+
+
+class Gradient(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, eq=False):
+    """Edge to server: the gradient (d,) that was asked for, with the edge's own noise on it."""
+
+    client: int
+    task: int
+    version: int
+    gradient: Vector
+
+    def __eq__(self, other: object) -> bool:
+        return _same(self, other)
+
+
+Message = Train | Update | Contribution | Compute | Gradient
 Answer = Update | Contribution
 
 
@@ -188,4 +218,8 @@ def _vectors(message: Message) -> list[tuple[str, Vector]]:
             named = [("weights", message.weights), ("first", message.first), ("raw.gradient", raw.gradient if raw else None)]
         case Contribution():
             named = [("delta", message.delta)]
+        case Compute():
+            named = [("weights", message.weights)]
+        case Gradient():
+            named = [("gradient", message.gradient)]
     return [(name, vector) for name, vector in named if vector is not None]

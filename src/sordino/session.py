@@ -24,7 +24,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +36,10 @@ from sordino import study as studies
 from sordino.errors import BudgetExceeded, ResumeError, StudyError
 from sordino.learning.flat import Flat
 from sordino.message import Vector
-from sordino.plan import calibrate
-from sordino.regime.synchronous import Synchronous
 from sordino.runtime import checkpoint
 from sordino.runtime.files import replace_file, said_clearly, to_json
 from sordino.runtime.recorder import CHECKPOINTS, LOG, Recorder
-from sordino.runtime.simulate import Moment
+from sordino.runtime.watch import Moment
 from sordino.study import Study
 
 Row = dict[str, Any]
@@ -65,6 +63,7 @@ WORDS = {
 }
 ADJACENCY = {"sample": "add or remove one example", "client": "add or remove one client with all its data", "none": "none"}
 VALIDATION = "The validation examples set aside from the training data are treated as public."
+DIVISION = "How this public data set was divided among the clients (sizes and label counts) is shown, and treated as public."
 PAPER = "The paper's literal form was asked for; it sends quantities computed from raw data without noise."
 
 
@@ -105,13 +104,13 @@ def begin(study: Study, out: Path | None, show: Callable[[Row], None], announce:
     """
     started = time.monotonic()
     folder = _free(out, study.name)
-    full = calibrate(study)
     draft = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
     with said_clearly(folder):
         draft.mkdir(parents=True)
     try:
         run = secrets.token_hex(8)
-        built = builder.build(full, draft, run)
+        built = builder.build(study, draft, run)
+        full = built.study
         _refuse_hopeless(built)
         about = describe(built, run)
         replace_file(draft / "study.toml", studies.write(full).encode())
@@ -138,17 +137,27 @@ def describe(built: builder.Built, run: str) -> Row:
     assumptions = [*OF_CLIENTS, *ASSUMPTIONS[2:]] if privacy.unit == "client" else list(ASSUMPTIONS)
     if study.data.validation or study.data.client_validation:
         assumptions.append(VALIDATION)
+    # Label counts are raw data, and so are sizes where whole clients are protected and weigh the same.
+    labels = study.data.file is None or privacy.unit == "none"
+    sizes = labels or privacy.unit == "sample" or getattr(study.method, "weights", "size") == "size"
+    if labels and privacy.unit != "none":
+        assumptions.append(DIVISION)
     return {
         "format": 1,
         "run": run,
         "name": study.name,
         "method": study.method.name,
         "form": study.form,
-        "regime": "synchronous",
+        "regime": study.regime,
         "status": "running",
         "classes": list(built.classes),
         "clients": [
-            {"client": i, "unit": unit, "examples": int(counts.sum()), "labels": counts.tolist()}
+            {
+                "client": i,
+                "unit": unit,
+                "examples": int(counts.sum()) if sizes else None,
+                "labels": counts.tolist() if labels else [],
+            }
             for i, (unit, counts) in enumerate(zip(sim.units, built.counts, strict=True))
         ],
         "unit": privacy.unit,
@@ -158,13 +167,14 @@ def describe(built: builder.Built, run: str) -> Row:
         "delta": privacy.delta,
         "accountant": privacy.accountant,
         "dimension": built.flat.dim,
-        "clip": sim.regime.terms.clip if privacy.unit != "none" else None,
+        "clip": sim.clip if privacy.unit != "none" else None,
         "noise_multiplier": plan.noise_multiplier,
-        "sampling_rate": privacy.sampling_rate,
-        "learning_rate": study.method.learning_rate,
+        "sampling_rate": getattr(privacy, "sampling_rate", None),
+        "learning_rate": getattr(study.method, "learning_rate", None),
         "R_c": plan.steps if privacy.unit != "client" else None,  # there, rounds are what is charged
-        "R_s": study.budget.rounds,
-        "payable": _payable(sim.regime),
+        "R_s": study.horizon,
+        "stages": [asdict(stage) for stage in plan.stages],
+        "payable": sim.payable,
         "guarantee": guarantee(study, None),
         "assumptions": assumptions,
         "warnings": list(plan.warnings),
@@ -177,15 +187,17 @@ def guarantee(study: Study, epsilon: float | None) -> str:
     privacy = study.privacy
     if privacy.unit == "none":
         return "No privacy guarantee: the clients' updates were computed without noise, and epsilon is infinite."
-    if study.method.wants.unpriced:
+    if study.method.unpriced is not None:
         return f"No privacy guarantee: epsilon is infinite. {PAPER}"
     if study.form == "paper":
         true = "far above what it claims" if epsilon is None else f"{epsilon:.4g}"
         return f"No privacy guarantee worth the name: the mechanism's literal form was asked for, and its true epsilon is {true}."
-    value = privacy.epsilon if epsilon is None else epsilon
+    # Where releases decide how many steps are taken, what was spent is no bound in itself: only the budget was fixed in advance.
+    chosen = getattr(study.method, "fixed_tau", 1) is None
+    value = privacy.epsilon if epsilon is None or chosen else epsilon
     shown = "inf" if value is None or math.isinf(value) else f"{math.ceil(value * 1e5) / 1e5:.12g}"  # rounded up, never down
     what, change = WORDS[privacy.unit]
-    verb = "will differ by at most" if epsilon is None else "differs by"
+    verb = "will differ by at most" if epsilon is None else "differs by at most" if chosen else "differs by"
     return (
         f"What {what} {verb} (epsilon = {shown}, delta = {privacy.delta:g}) in the sense of differential privacy"
         f" when one {change}, by the {privacy.accountant} accountant,"
@@ -197,14 +209,20 @@ def _play(folder: Path, about: Row, show: Callable[[Row], None], announce: Calla
     study = studies.read(folder / "study.toml")
     built = builder.build(study, folder, about["run"], about["payable"])
     sim = built.simulation
-    saved = checkpoint.read(folder / CHECKPOINTS, built.study.method.memory)
-    moment, length = (built.first, 0) if saved is None else (saved.moment, saved.log_length)
+    saved = checkpoint.read(folder / CHECKPOINTS, sim)
+    moment: Moment = built.first if saved is None else saved.moment
+    length = 0 if saved is None else saved.log_length
     if (folder / LOG).exists() and (folder / LOG).stat().st_size < length:
         raise ResumeError(f"{folder / LOG}: shorter than at the last checkpoint. Restore it from a copy; nothing was changed")
-    announce({**about, "rounds_done": moment.state.round})
+    announce({**about, "rounds_done": moment.number})
     refused: BudgetExceeded | None = None
-    if moment.state.ended is None:
-        with Recorder(folder, length=length, every=study.execution.checkpoint_every, show=show) as recorder:
+    if moment.ended is None:
+        with Recorder(
+            folder,
+            length=length,
+            every=study.checkpoint_stride,
+            show=show,
+        ) as recorder:
             try:
                 moment = sim.run(moment, recorder)
             except BudgetExceeded as refusal:
@@ -220,22 +238,22 @@ def _play(folder: Path, about: Row, show: Callable[[Row], None], announce: Calla
 def _finish(folder: Path, about: Row, built: builder.Built, moment: Moment, seconds: float) -> Outcome:
     """Write the model and the result."""
     sim, study = built.simulation, built.study
-    replace_file(folder / "model.safetensors", save(_named(built.flat, moment.state.average), metadata={"model": study.model.name}))
+    replace_file(folder / "model.safetensors", save(_named(built.flat, moment.model), metadata={"model": study.model.name}))
     epsilon = max(sim.vault.epsilon(unit, sim.budget.delta, sim.budget.accountant) for unit in dict.fromkeys(sim.units))
     if study.privacy.unit == "none":
         epsilon = math.inf
     outcome = Outcome(
         run=str(folder),
         method=study.method.name,
-        rounds=moment.state.round,
-        steps=max(moment.state.steps),
+        rounds=moment.number,
+        steps=moment.steps,
         accuracy=_last_accuracy(folder / LOG),
         epsilon=epsilon,
         delta=study.privacy.delta,
         accountant=study.privacy.accountant,
         unit=study.privacy.unit,
         seconds=seconds if about["result"] is None else about["result"]["seconds"],
-        why=moment.state.ended or "",
+        why=moment.ended or "",
     )
     seq, digest = sim.vault.head()
     result = {
@@ -294,19 +312,13 @@ def _free(out: Path | None, name: str) -> Path:
     return folder
 
 
-def _payable(regime: Synchronous) -> list[int] | None:
-    """Steps that each client can pay for, or rounds that all of them can, or no limit."""
-    if regime.budget is not None:
-        return list(regime.budget)
-    return None if regime.payable is None else [regime.payable]
-
-
 def _refuse_hopeless(built: builder.Built) -> None:
-    payable = _payable(built.simulation.regime)
+    payable = built.simulation.payable
     if payable is not None and max(payable) < 1:
         privacy = built.study.privacy
-        unit = "round" if privacy.unit == "client" else "local step"
+        unit = {"client": "round"}.get(privacy.unit, "local step" if built.study.regime == "synchronous" else "gradient")
+        lever = "sampling_rate" if built.study.regime == "synchronous" else "method.batch"
         raise BudgetExceeded(
-            f"privacy.epsilon = {privacy.epsilon} does not pay for a single {unit} at noise_multiplier = {privacy.noise_multiplier},"
-            f" sampling_rate = {privacy.sampling_rate} (or the data's ledger has spent it). Raise noise_multiplier or lower sampling_rate"
+            f"privacy.epsilon = {privacy.epsilon} does not pay for a single {unit} at noise_multiplier = {privacy.noise_multiplier}"
+            f" (or the data's ledger has spent it). Raise noise_multiplier or lower {lever}"
         )

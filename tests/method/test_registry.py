@@ -51,8 +51,8 @@ def test_the_documented_method_runs_and_resumes(tmp_path: Path, monkeypatch: pyt
     [
         ("nowhere:Method", "No module named 'nowhere'.*package.module:Class"),
         ("sordino.method:Nothing", "has no attribute 'Nothing'"),
-        ("sordino.method:Terms", "is no SynchronousMethod"),
-        ("sordino.method:SynchronousMethod", "is no SynchronousMethod with an about"),
+        ("sordino.method:Terms", "is no Method"),
+        ("sordino.method:SynchronousMethod", "is no Method with an about"),
         (":X", "Empty module name"),
         (".a:X", "relative import"),
         ("ali-dpf", r"is not known; did you mean 'ali-dpfl'\? Known: .*dp-sgd"),

@@ -178,8 +178,9 @@ def test_killed_after_any_row_it_ends_the_same(tmp_path: Path, options: dict[str
         with world(folder, **options) as (simulation, start):
             moment, length = first.moments[-1] if first.moments else (start, 0)
             checkpoint.write(folder, checkpoint.Saved(moment, length))
-            saved = checkpoint.read(folder, simulation.regime.method.memory)
+            saved = checkpoint.read(folder, simulation)
             assert saved is not None
+            assert isinstance(saved.moment, Moment)
             second = Watch(rows=first.rows[: saved.log_length])
             again = simulation.run(saved.moment, second)
             assert again.state.weights.tobytes() == end.state.weights.tobytes()

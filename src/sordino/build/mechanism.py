@@ -17,12 +17,12 @@ from sordino.learning.local import LocalWork
 from sordino.mechanism import Asked, Bounded
 from sordino.message import Train
 from sordino.method.client_level import ClientLevel
-from sordino.study import Study
+from sordino.study import AsynchronousStudy, SynchronousStudy
 
 LOOKED_AT = 512  # public examples from which energies are taken
 
 
-def mechanism(study: Study, sizes: Sequence[int], bench: Workbench, public: tuple[Tensor, Tensor]) -> Bounded:
+def mechanism(study: SynchronousStudy, sizes: Sequence[int], bench: Workbench, public: tuple[Tensor, Tensor]) -> Bounded:
     """The mechanism of a calibrated study at the multiplier that it begins with; ``public`` are its validation examples."""
     privacy, method, deviation, bound, largest = study.privacy, study.method, None, None, 1.0
     adaptive, clip = False, privacy.clip
@@ -49,7 +49,21 @@ def mechanism(study: Study, sizes: Sequence[int], bench: Workbench, public: tupl
     )
 
 
-def proxy_clip(study: Study, method: ClientLevel, sizes: Sequence[int], bench: Workbench, public: tuple[Tensor, Tensor]) -> float:
+def edge_mechanism(study: AsynchronousStudy, bench: Workbench, noise_multiplier: float) -> Bounded:
+    """The mechanism of one edge in the first stage. No count is released beside: every gradient would pay for it."""
+    return study.privacy.mechanism.make(
+        Asked(
+            unit=study.privacy.unit,
+            clip=study.privacy.clip,
+            noise_multiplier=noise_multiplier,
+            parameters=tuple(slot.size for slot in bench.flat.layout),
+        )
+    )
+
+
+def proxy_clip(
+    study: SynchronousStudy, method: ClientLevel, sizes: Sequence[int], bench: Workbench, public: tuple[Tensor, Tensor]
+) -> float:
     """S: the median norm of the first updates of clients made up from public examples, as many each as the median client has."""
     size = min(max(sorted(sizes)[len(sizes) // 2], 1), len(public[1]))
     start, norms = bench.flat.weights.clone(), []

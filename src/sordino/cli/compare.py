@@ -66,14 +66,14 @@ def _at(at: str) -> Literal["true", "claimed"]:
 def _sides(paths: Sequence[Path], changes: Sequence[str]) -> list[Side]:
     """Every study, read and calibrated; all wrong ones are told at once."""
     from sordino import study as studies
+    from sordino.build import calibrated
     from sordino.compare.schedule import Side, labels, refuse_shared, slug
-    from sordino.plan import calibrate
 
     read, wrong = [], []
     for path in paths:
         try:
             study = studies.read(path, changes)
-            read.append((study, calibrate(study)))
+            read.append((study, calibrated(study)))
         except StudyError as error:
             wrong.append(str(error))
     if wrong:

@@ -14,8 +14,9 @@ from sordino.errors import StudyError
 
 if TYPE_CHECKING:
     from sordino.build import Federation
+    from sordino.method import Stage
     from sordino.plan import Plan
-    from sordino.study import Study
+    from sordino.study import AsynchronousStudy, Study, SynchronousStudy
 
 
 def plan(
@@ -48,6 +49,8 @@ def plan(
 
     read = studies.read(study, change or ())
     if advise:
+        if not isinstance(read, studies.SynchronousStudy):
+            raise StudyError("--advise weighs sampling rates and tau of methods that work in rounds; this one works on arrival")
         _advise(read, build.federation(read).sizes, as_json)
         return
     priced, federation = build.plan(read)
@@ -109,10 +112,10 @@ def _check(epsilon: float, delta: float, rate: float, sigma: float | None, steps
         raise StudyError(f"--steps must be at least 1; got {steps}")
 
 
-def _advise(study: Study, sizes: tuple[int, ...], as_json: bool) -> None:
+def _advise(study: SynchronousStudy, sizes: tuple[int, ...], as_json: bool) -> None:
     from sordino import plan as plans
 
-    cells = plans.advise(study, sizes)
+    cells = plans.rounds.advise(study, sizes)
     if as_json:
         say.machine(cells)
         return
@@ -134,10 +137,45 @@ def _advise(study: Study, sizes: tuple[int, ...], as_json: bool) -> None:
 
 
 def _show(study: Study, priced: Plan, federation: Federation) -> None:
+    from sordino.study import AsynchronousStudy, SynchronousStudy
+
     sizes = sorted(federation.sizes)
     say.people(f"{study.name}: {study.method.name}, {len(sizes)} clients of {sizes[0]} to {sizes[-1]} examples")
     for warning in priced.warnings:
         say.people(f"warning: {warning}")
+    if isinstance(study, AsynchronousStudy):
+        _show_arrivals(study, priced)
+    elif isinstance(study, SynchronousStudy):
+        _show_rounds(study, priced)
+
+
+def _show_arrivals(study: AsynchronousStudy, priced: Plan) -> None:
+    say.table(
+        "Stages", ["stage", "updates", "length", "clip G", "learning rate", "P", "Delta_b"], [_stage(s, study) for s in priced.stages]
+    )
+    if math.isinf(priced.epsilon):
+        say.people(f"no privacy: epsilon is infinite; {study.budget.updates} updates")
+        return
+    made = "calibrated" if priced.calibrated else "given"
+    say.people(f"noise multiplier {priced.noise_multiplier:g} ({made}), expected batch {study.method.batch:g}, clip {study.privacy.clip:g}")
+    rows = [[name + (" *" if name == study.privacy.accountant else ""), say.number(n, 10)] for name, n in priced.most.items()]
+    title = (
+        f"Most gradients of the edge that spends fastest, within epsilon {say.number(study.privacy.epsilon)}, delta {study.privacy.delta:g}"
+    )
+    say.table(title, ["accountant", "gradients"], rows)
+    say.people(f"signal to noise of one gradient: at most {priced.signal_to_noise:.3f}")
+    say.people(f"fair share of an edge: {priced.used} gradients, epsilon {say.bound(priced.epsilon)}; a faster one sends more")
+
+
+def _stage(stage: Stage, study: AsynchronousStudy) -> list[str]:
+    first = stage.start + 1
+    last = min(stage.end, study.budget.updates)
+    rate = f"{stage.rate:.4g}" if stage.rate is not None else "falls"
+    clip = "-" if math.isinf(stage.clip) else f"{stage.clip:.4g}"
+    return [str(stage.number), f"{first} to {last}", str(stage.length), clip, rate, f"{stage.slowing:.3g}", f"{stage.variance:.4g}"]
+
+
+def _show_rounds(study: SynchronousStudy, priced: Plan) -> None:
     if math.isinf(priced.epsilon) and not priced.most:
         say.people(f"no privacy: epsilon is infinite; {priced.rounds} rounds")
         return

@@ -66,7 +66,7 @@ class Progress:
 
     def share(self) -> float:
         """How much of all rounds is behind us."""
-        parts = [1.0 if task in self.ends else self.rounds[task] / task.study.budget.rounds for task in self.tasks]
+        parts = [1.0 if task in self.ends else self.rounds[task] / task.study.horizon for task in self.tasks]
         return sum(parts) / len(parts)
 
     def say(self, text: str) -> None:
@@ -99,7 +99,7 @@ def line(
     mine = [task for task in tasks if task.side is side]
     seeds = []
     for task in mine:
-        waiting = "waiting" if task not in going else f"{rounds[task]}/{task.study.budget.rounds}"
+        waiting = "waiting" if task not in going else f"{rounds[task]}/{task.study.horizon}"
         seeds.append(f"seed {task.seed} {ends.get(task, waiting)}")
     done = sum(ends.get(task) == "done" for task in mine)
     return plain(side.label), f"{done}/{len(mine)}", "  ".join(seeds)

@@ -157,7 +157,8 @@ def difference(first: Member, other: Member, at: At) -> Difference:
     shown = [*inequalities(first, other, at)]
     if at == "claimed" and not shown and unequal:
         shown.append(f"at the claimed epsilon only; in truth {unequal[0]}")
-    return Difference(label, first.side.label, found, verdict(label, found), not unequal, (*shown, *_remarks(first, other)))
+    equal = not unequal and bool(found.seeds)
+    return Difference(label, first.side.label, found, verdict(label, found), equal, (*shown, *_remarks(first, other)))
 
 
 def inequalities(first: Member, other: Member, at: At) -> list[str]:
@@ -182,7 +183,14 @@ def _remarks(first: Member, other: Member) -> list[str]:
     old, new = a.data.model_dump(mode="json"), b.data.model_dump(mode="json")
     if keys := [key for key in old if old[key] != new[key]]:
         found.append(f"not on the same data: data.{', data.'.join(keys)} {'differs' if len(keys) == 1 else 'differ'}")
+    if len({_made_by(run) for member in (first, other) for run in member.runs.values()}) > 1:
+        found.append("the runs were not all made by the same program (environment.json differs): run them again in a new --out")
     return found
+
+
+def _made_by(run: Run) -> tuple[tuple[str, str], ...]:
+    """What the bits of a run depend on besides its study."""
+    return tuple(sorted((key, str(value)) for key, value in run.environment.items()))
 
 
 def _overclaim(member: Member) -> str:

@@ -96,7 +96,7 @@ class PrivateClient:
         batches = self.entropy.at("client", self.index, "round", task.round, "batches")
         noise = self.entropy.at("client", self.index, "round", task.round, "noise")
         flat, mechanism = self.bench.flat, self._mechanism(task)
-        bound = self._bound(mechanism)
+        bound = bound_of(mechanism)
         start = torch.from_numpy(task.weights).to(flat.weights)
         flat.load(start)
         total = torch.empty_like(flat.weights)
@@ -155,14 +155,15 @@ class PrivateClient:
         own = self.mechanism.shaped(task.shape) if isinstance(self.mechanism, Learning) else self.mechanism
         return own if task.clip is None or task.noise_multiplier is None else own.scaled(task.clip, task.noise_multiplier)
 
-    def _bound(self, mechanism: Bounded) -> Bound:
-        """What a single example's gradient is bounded in."""
-        match mechanism.measure:
-            case "flat":
-                return Flat(mechanism.clip)
-            case "layers":
-                return Layers(mechanism.clip)
-            case "own":
-                if not isinstance(mechanism, Measuring):
-                    raise StudyError(f"{type(mechanism).__name__}: a mechanism with a norm of its own needs norms and margin")
-                return Measured(mechanism.clip, mechanism.norms, mechanism.margin)
+
+def bound_of(mechanism: Bounded) -> Bound:
+    """What a single example's gradient is bounded in."""
+    match mechanism.measure:
+        case "flat":
+            return Flat(mechanism.clip)
+        case "layers":
+            return Layers(mechanism.clip)
+        case "own":
+            if not isinstance(mechanism, Measuring):
+                raise StudyError(f"{type(mechanism).__name__}: a mechanism with a norm of its own needs norms and margin")
+            return Measured(mechanism.clip, mechanism.norms, mechanism.margin)

@@ -30,7 +30,7 @@ from sordino.errors import LocalProtocolError
 from sordino.learning.bench import Examples, Workbench
 from sordino.learning.client import paid_for
 from sordino.learning.optimizer import Optimizer
-from sordino.mechanism import Bounded, Learning, shortened
+from sordino.mechanism import Bounded, Learning, length, shortened
 from sordino.mechanism.misjudged import Misjudged
 from sordino.message import Contribution, Train, Update
 from sordino.privacy import Event, PoissonSampled, Receipt
@@ -145,7 +145,7 @@ class NoisyModelClient(LocalWork):
         trained = self.train(task)
         # Plain steps never reach this bound; other optimizers could, and what is booked rests on it.
         reach = self._reach(task)
-        inside, _ = shortened(trained, float(torch.linalg.vector_norm(trained)), reach)
+        inside, _ = shortened(trained, length(trained), reach)
         moved = self._mechanism(task).release(inside, self.entropy.at("client", self.index, "round", task.round, "noise"))
         return Update(client=self.index, round=task.round, steps=task.steps, weights=task.weights + moved.cpu().numpy())
 

@@ -131,6 +131,11 @@ def shortened(vector: Tensor, norm: float, clip: float, margin: float = SHRINK) 
     return (vector if norm <= clip * margin else vector * (clip * margin / norm)), norm <= clip
 
 
+def length(vector: Tensor) -> float:
+    """||vector||, added up in float64: in float32 the sum over a long vector loses more than SHRINK leaves room for."""
+    return float(torch.linalg.vector_norm(vector, dtype=torch.float64))
+
+
 def _check(clip: float, noise_multiplier: float) -> None:
     if not (clip > 0 and math.isfinite(clip)):
         raise StudyError(f"clip must be a positive number; got {clip}")
@@ -170,7 +175,7 @@ class Gaussian:
 
     def bounded(self, vector: Tensor) -> tuple[Tensor, bool]:
         """See :class:`Bounded`."""
-        return shortened(vector, float(torch.linalg.vector_norm(vector)), self.clip)
+        return shortened(vector, length(vector), self.clip)
 
     def release_counted(self, total: Tensor, excess: float, rng: np.random.Generator) -> tuple[Tensor, None]:
         """See :class:`Bounded`; no count is released."""
@@ -226,7 +231,7 @@ class CountedGaussian:
 
     def bounded(self, vector: Tensor) -> tuple[Tensor, bool]:
         """See :class:`Bounded`."""
-        return shortened(vector, float(torch.linalg.vector_norm(vector)), self.clip)
+        return shortened(vector, length(vector), self.clip)
 
     def release_counted(self, total: Tensor, excess: float, rng: np.random.Generator) -> tuple[Tensor, float]:
         """See :class:`Bounded`."""

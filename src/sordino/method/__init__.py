@@ -1,25 +1,33 @@
 """One file for each published algorithm; importing this package registers them."""
 
-from sordino.method import adap, ali, als, client_level, fixed, schedule
-from sordino.method.base import About, Choice, Contract, Left, Released, SynchronousMethod, Terms, Wants
+from sordino.method import adap, ali, als, asgd, audp, client_level, fixed, mapa, schedule
+from sordino.method.base import About, Choice, Contract, Left, Method, Released, SynchronousMethod, Terms, Wants
+from sordino.method.edge import AsynchronousMethod, EdgeTerms, Stage
 from sordino.method.registry import imported, known, register
 
 __all__ = [
     "About",
+    "AsynchronousMethod",
     "Choice",
     "Contract",
+    "EdgeTerms",
     "Left",
+    "Method",
     "Released",
+    "Stage",
     "SynchronousMethod",
     "Terms",
     "Wants",
     "adap",
     "ali",
     "als",
+    "asgd",
+    "audp",
     "client_level",
     "fixed",
     "imported",
     "known",
+    "mapa",
     "register",
     "schedule",
 ]

@@ -148,7 +148,7 @@ class About:
     """What the list of methods says.
 
     Attributes:
-        regime: "synchronous".
+        regime: "synchronous" or "asynchronous".
         paper: whose it is, and when.
         does: what it does, in a few words.
         forms: each form's name, and whether what it releases has a finite price.
@@ -162,29 +162,20 @@ class About:
     units: tuple[str, ...] = ("sample",)
 
 
-class SynchronousMethod(Section):
+class Method(Section):
     """One published algorithm, and the ``[method]`` table of a study that runs it.
 
-    A subclass adds its hyper-parameters as fields, and says what it does in ``about``; its memory is
-    passed in and out. :func:`~sordino.method.registry.register` makes it known by its name.
+    A subclass adds its hyper-parameters as fields, and says what it does in ``about``.
+    :func:`~sordino.method.registry.register` makes it known by its name.
 
     Attributes:
-        learning_rate: eta, of the local steps.
-        weights: p_i, by the clients' sizes or equal.
-        momentum: of the server, in [0, 1); post-processing, costs no privacy.
-        average: decay of the averaged global models, in [0, 1); post-processing, too.
-        optimizer: of the local steps.
+        average: decay of the averaged global models, in [0, 1); post-processing, costs no privacy.
     """
 
     about: ClassVar[About]
-    memory: ClassVar[type[msgspec.Struct]] = Nothing
 
     name: str
-    learning_rate: float = Field(0.5, gt=0, allow_inf_nan=False)
-    weights: Literal["size", "equal"] = "size"
-    momentum: float = Field(0.0, ge=0, lt=1)
     average: float = Field(0.0, ge=0, lt=1)
-    optimizer: Optimizer = Sgd()
 
     @property
     def private(self) -> bool:
@@ -195,6 +186,34 @@ class SynchronousMethod(Section):
     def adapts_noise(self) -> bool:
         """Whether sigma is chosen by looking at earlier releases, which only an accountant of a fixed order can bound."""
         return False
+
+    @property
+    def unpriced(self) -> str | None:
+        """Why what clients send has no finite price; None where it has one."""
+        return None
+
+
+class SynchronousMethod(Method):
+    """A method that works in rounds. Its memory is passed in and out.
+
+    Attributes:
+        learning_rate: eta, of the local steps.
+        weights: p_i, by the clients' sizes or equal.
+        momentum: of the server, in [0, 1); post-processing, costs no privacy.
+        optimizer: of the local steps.
+    """
+
+    memory: ClassVar[type[msgspec.Struct]] = Nothing
+
+    learning_rate: float = Field(0.5, gt=0, allow_inf_nan=False)
+    weights: Literal["size", "equal"] = "size"
+    momentum: float = Field(0.0, ge=0, lt=1)
+    optimizer: Optimizer = Sgd()
+
+    @property
+    def unpriced(self) -> str | None:
+        """See :class:`Method`."""
+        return "form = 'paper' sends raw constants" if self.wants.unpriced else None
 
     @property
     def fixed_tau(self) -> int | None:

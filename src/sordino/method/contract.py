@@ -1,8 +1,9 @@
-"""What every synchronous method must keep, as a function that anybody's method can be held against.
+"""What every method must keep, as a function that anybody's method can be held against.
 
 A method is pure and sees releases only. So the same memory and answers must lead to the same choice,
 nothing that is handed to it may change, its memory must survive a checkpoint, and what it asks of a
-round must be something that can be done and priced.
+round must be something that can be done and priced. A method that works on arrival has a public schedule:
+it must cover the run without gaps, and be the same whenever it is asked for.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import msgspec
 import numpy as np
 
 from sordino.message import Raw, Statistics, Update
-from sordino.method.base import Left, Released, SynchronousMethod, Terms
+from sordino.method.base import Left, Method, Released, SynchronousMethod, Terms
+from sordino.method.edge import AsynchronousMethod, EdgeTerms
 
 DIMENSION, ROUNDS, CLIENTS = 8, 12, 3
 
@@ -24,15 +26,50 @@ class ContractBroken(AssertionError):
     """A method that does not do what a regime rests on."""
 
 
-def check_method(method: SynchronousMethod) -> None:
-    """Play some rounds with made-up releases.
+def check_method(method: Method) -> None:
+    """Play some rounds with made-up releases, or walk through the schedule.
 
     Raises:
         ContractBroken: naming what does not hold.
     """
+    if isinstance(method, AsynchronousMethod):
+        _walk(method)
+        return
+    if not isinstance(method, SynchronousMethod):
+        raise ContractBroken(f"{method.name}: is a method of no known regime")
     first, second = _play(method), _play(method)
     if first != second:
         raise ContractBroken(f"{method.name}: the same releases led to two different runs")
+
+
+def _walk(method: AsynchronousMethod) -> None:
+    terms = EdgeTerms(
+        dimension=DIMENSION,
+        edges=CLIENTS,
+        batch=12.0,
+        clip=1.0 if method.private else math.inf,
+        noise=1.2 if method.private else 0.0,
+        staleness=CLIENTS,
+        updates=1000,
+    )
+    stages = method.stages(terms)
+    if stages != method.stages(terms):
+        raise ContractBroken(f"{method.name}: asked twice, its schedule differs")
+    end = 0
+    for stage in stages:
+        if stage.start != end or stage.length < 1:
+            raise ContractBroken(
+                f"{method.name}: stage {stage.number} begins after {stage.start} updates and lasts {stage.length}, after {end}"
+            )
+        if method.private and not 0 < stage.clip < math.inf:
+            raise ContractBroken(f"{method.name}: stage {stage.number} has clip {stage.clip}")
+        for number in (stage.start + 1, min(stage.end, terms.updates)):
+            rate = method.rate(terms, stage, number)
+            if not 0 < rate < math.inf or rate != method.rate(terms, stage, number):
+                raise ContractBroken(f"{method.name}: update {number} has learning rate {rate}")
+        end = stage.end
+    if end < terms.updates:
+        raise ContractBroken(f"{method.name}: its schedule ends after {end} of {terms.updates} updates")
 
 
 def _terms(method: SynchronousMethod) -> Terms:

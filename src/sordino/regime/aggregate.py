@@ -64,17 +64,20 @@ class PrivateSum:
         for answer in answers:
             total += self.shares[answer.client] * answer.delta
             excess += 0.5 - answer.inside
-        shaped = self.mechanism.shaped(seen) if isinstance(self.mechanism, Learning) else self.mechanism
-        mechanism = shaped.scaled(contract.clip, contract.noise_multiplier)
+        mechanism = self._mechanism(contract, seen)
         noisy, counted = mechanism.release_counted(
             torch.from_numpy(total.astype(np.float32)), excess, self.entropy.at("aggregate", "round", number, "noise")
         )
         mean = noisy.numpy() / (self.sampling_rate * sum(self.shares))
         return Released(mean=mean.astype(np.float32), clipped=None if counted is None else 0.5 + counted / self.expected)
 
-    def signal_to_noise(self, released: Released, contract: Contract) -> float:
+    def _mechanism(self, contract: Contract, seen: tuple[float, ...]) -> Bounded:
+        shaped = self.mechanism.shaped(seen) if isinstance(self.mechanism, Learning) else self.mechanism
+        return shaped.scaled(contract.clip, contract.noise_multiplier)
+
+    def signal_to_noise(self, released: Released, contract: Contract, seen: tuple[float, ...] = ()) -> float:
         """||signal|| / ||noise|| of a release, with the sign of the unbiased estimate of ||signal||^2; post-processing."""
-        deviation = contract.noise_multiplier * contract.clip / (self.sampling_rate * sum(self.shares))
+        deviation = self._mechanism(contract, seen).vector_multiplier * contract.clip * self.unit
         noise = released.mean.size * deviation**2
         exact = float(np.square(released.mean, dtype=np.float64).sum())
         return math.copysign(math.sqrt(abs(exact - noise) / noise), exact - noise)

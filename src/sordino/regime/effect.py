@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sordino.message import Answer, Train
+from sordino.message import Answer, Compute, Gradient, Train
 from sordino.privacy import Event as Fact
 
 
@@ -37,6 +37,20 @@ class Joined:
     client: int
 
 
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A gradient reached the server."""
+
+    gradient: Gradient
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A client cannot be reached any more, and what it worked on will not come."""
+
+    client: int
+
+
 Event = Arrived | Woke | Joined
 
 
@@ -54,6 +68,14 @@ class Send:
 
     client: int
     task: Train
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Ask an edge for a gradient."""
+
+    client: int
+    task: Compute
 
 
 @dataclass(frozen=True, slots=True)

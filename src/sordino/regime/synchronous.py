@@ -128,6 +128,11 @@ class Synchronous:
         return self.aggregator is not None
 
     @property
+    def timed(self) -> bool:
+        """Whether a round lasts until its deadline whoever answers: else one client's speed would decide which late ones are back."""
+        return self.secret and self.deadline is not None
+
+    @property
     def plain(self) -> Contract:
         """C and sigma that clients have anyway."""
         return Contract(self.terms.clip, self.terms.sigma)
@@ -166,7 +171,7 @@ class Synchronous:
 
     def over(self, state: State) -> bool:
         """Whether no further round can be opened after the one that was closed."""
-        return state.round >= self.terms.rounds or (bool(state.present) and not self._solvent(state))
+        return self.begin(state)[0].ended is not None
 
     def affordable(self, state: State, client: int) -> int | None:
         """Steps that a client can still pay for; None without a limit."""
@@ -261,7 +266,7 @@ class Synchronous:
             stale = {"kind": "dropped", "round": answer.round, "client": answer.client, "why": "late, repeated or not asked for"}
             return state, (Log(stale),)
         state = replace(state, waiting=state.waiting - {answer.client}, answers=(*state.answers, answer))
-        return self._close(state) if not state.waiting else (state, ())
+        return self._close(state) if not state.waiting and not self.timed else (state, ())
 
     def _close(self, state: State) -> tuple[State, Sequence[Effect]]:
         """Aggregate what came. The runtime evaluates and saves, then calls :meth:`begin`."""
@@ -276,7 +281,7 @@ class Synchronous:
                 "answered": len(answers),
                 "missing": state.cohort - len(answers),
                 "clipped": clipped_fraction(answers, self.terms),
-                "snr": signal_to_noise(answers, self.terms),
+                "snr": signal_to_noise(answers, self._terms_under(contract)),
             }
         else:
             contributed = [a for a in ordered if isinstance(a, Contribution)]
@@ -285,7 +290,7 @@ class Synchronous:
             memory = self.method.learn(state.memory, self.terms, released)
             seen = {
                 "clipped": None if released.clipped is None else min(max(released.clipped, 0.0), 1.0),
-                "snr": self.aggregator.signal_to_noise(released, contract),
+                "snr": self.aggregator.signal_to_noise(released, contract, state.seen),
             }
         weights, velocity, average = self._moved(state, moved)
         learned = self._learned(state, moved, contract, [a.client for a in answers])
@@ -315,6 +320,12 @@ class Synchronous:
             answers=(),
         )
         return state, (Log(row), Closed(state.round))
+
+    def _terms_under(self, contract: Contract) -> Terms:
+        """The terms with C and sigma of one round."""
+        if not self.terms.sigma:
+            return self.terms
+        return replace(self.terms, clip=contract.clip, noise=self.terms.noise * contract.noise_multiplier / self.terms.sigma)
 
     def _mean(self, state: State, answers: Sequence[Update]) -> Vector64 | None:
         """The weighted mean of how far the clients moved; None where nobody answered."""
@@ -350,6 +361,10 @@ class Synchronous:
         fresh = self.decay == 0.0 or state.round == 1  # the random start is no model to average in
         average = weights if fresh else (self.decay * state.average + (1.0 - self.decay) * weights).astype(np.float32)
         return weights, velocity.astype(np.float32), average
+
+    def end(self, state: State, why: str) -> tuple[State, Sequence[Effect]]:
+        """End the run between two rounds, for a reason that the runtime has."""
+        return self._finish(state, why)
 
     def _finish(self, state: State, why: str) -> tuple[State, Sequence[Effect]]:
         return replace(state, ended=why), (Log({"kind": "end", "why": why}), Finish(why))

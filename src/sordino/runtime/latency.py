@@ -9,6 +9,9 @@ for every round from one of
     pareto          minimum m, tail index a:  m U^(-1/a)
 
 and scale_i fixed for the client, log-normal with shape ``spread`` (some devices are always slow).
+With arrivals instead of rounds there are two more: *cyclic*, where all take equally long and so answer
+in turn, each one K - 1 updates stale (the cyclic delay of Li et al. 2022, section 7.1.1), and a
+*trace* of measured seconds from a file, of which each client plays its own column again and again.
 Independently, with probability ``dropout`` a client that took a task vanishes before it
 answers, and comes back after a geometric number of rounds with probability ``rejoin`` each.
 
@@ -18,10 +21,16 @@ of events or on where a run was resumed. Times in seconds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
-from sordino.entropy import Entropy
+import numpy as np
+
+from sordino.entropy import Entropy, Stream
+from sordino.errors import StudyError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,28 +43,38 @@ class Latency:
         shape: s of log-normal, a of pareto; unused otherwise.
         step: seconds of computing for each local step.
         spread: shape of the fixed per-client factor; 0 makes all clients alike.
+        trace: measured seconds of each client, for the kind of that name.
     """
 
-    kind: Literal["constant", "exponential", "lognormal", "pareto"] = "constant"
+    kind: Literal["constant", "exponential", "lognormal", "pareto", "cyclic", "trace"] = "constant"
     typical: float = 1.0
     shape: float = 0.5
     step: float = 0.0
     spread: float = 0.0
+    trace: Mapping[int, tuple[float, ...]] = field(default_factory=dict, hash=False)
 
     def draw(self, entropy: Entropy, client: int, round_number: int, steps: int) -> float:
         """Seconds from the task's sending to the answer's arrival."""
-        rng = entropy.at("latency", client, "round", round_number)
+        return self.scale(entropy, client) * (self.trip(entropy.at("latency", client, "round", round_number)) + steps * self.step)
+
+    def scale(self, entropy: Entropy, client: int) -> float:
+        """scale_i."""
+        return float(entropy.at("speed", client).lognormal(0.0, self.spread)) if self.spread and self.kind != "cyclic" else 1.0
+
+    def trip(self, rng: np.random.Generator) -> float:
+        """One draw of base_i."""
         match self.kind:
-            case "constant":
+            case "constant" | "cyclic":
                 trip = self.typical
             case "exponential":
                 trip = self.typical * float(rng.exponential())
             case "lognormal":
                 trip = self.typical * float(rng.lognormal(0.0, self.shape))
             case "pareto":
-                trip = self.typical * float(rng.random()) ** (-1.0 / self.shape)
-        factor = float(entropy.at("speed", client).lognormal(0.0, self.spread)) if self.spread else 1.0
-        return factor * (trip + steps * self.step)
+                trip = self.typical * (1.0 - float(rng.random())) ** (-1.0 / self.shape)
+            case "trace":
+                raise NotImplementedError("a trace has no distribution")
+        return trip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,3 +95,60 @@ class Churn:
             return 0
         rng = entropy.at("churn", client, "round", round_number)
         return int(rng.geometric(self.rejoin)) if rng.random() < self.dropout else 0
+
+
+class Delays:
+    """Latencies and absences of many clients, for thousands of tasks a second."""
+
+    def __init__(self, latency: Latency, churn: Churn, entropy: Entropy, clients: int) -> None:
+        self._latency, self._churn = latency, churn
+        self._scale = [latency.scale(entropy, client) for client in range(clients)]
+        fixed = latency.kind in ("constant", "cyclic")
+        self._streams: list[Stream] = [] if fixed else [entropy.stream("latency", client) for client in range(clients)]
+        self._absences = [entropy.stream("churn", client) for client in range(clients)] if churn.dropout else []
+
+    def seconds(self, client: int, task: int) -> float:
+        """From the sending of a client's ``task``, from 1, to the arrival of its answer."""
+        latency = self._latency
+        if latency.kind == "trace":
+            measured = latency.trace[client]
+            return measured[(task - 1) % len(measured)]
+        trip = latency.trip(self._streams[client].at(task)) if self._streams else latency.typical
+        return self._scale[client] * (trip + latency.step)
+
+    def away(self, client: int, task: int) -> float:
+        """Seconds for which a client vanishes with this task in hand; 0 if it stays."""
+        if not self._absences:
+            return 0.0
+        rng = self._absences[client].at(task)
+        if rng.random() >= self._churn.dropout:
+            return 0.0
+        return float(rng.geometric(self._churn.rejoin)) * max(self._latency.typical, 1e-9)
+
+
+def read_trace(path: Path, clients: int) -> dict[int, tuple[float, ...]]:
+    """Measured seconds of each client, from a CSV file with the columns ``client`` and ``seconds``, in the order of measuring.
+
+    Raises:
+        StudyError: naming the line that cannot be used, or the client of whom nothing was measured.
+    """
+    found: dict[int, list[float]] = {client: [] for client in range(clients)}
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            if not {"client", "seconds"} <= set(reader.fieldnames or ()):
+                raise StudyError(f"{path}: a trace needs the columns client and seconds; it has {', '.join(reader.fieldnames or ())}")
+            for row in reader:
+                try:
+                    client, seconds = int(row["client"]), float(row["seconds"])
+                except (TypeError, ValueError):
+                    raise StudyError(f"{path}, line {reader.line_num}: client and seconds must be numbers; got {row}") from None
+                if not (np.isfinite(seconds) and seconds > 0):
+                    raise StudyError(f"{path}, line {reader.line_num}: seconds must be positive; got {seconds}")
+                if client in found:
+                    found[client].append(seconds)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise StudyError(f"world.latency.file = '{path}': cannot be read ({error})") from error
+    if missing := [client for client, measured in found.items() if not measured]:
+        raise StudyError(f"{path}: nothing was measured of client {missing[0]}; data.clients asks for 0 to {clients - 1}")
+    return {client: tuple(measured) for client, measured in found.items()}

@@ -10,7 +10,7 @@ from typing import Any
 
 from sordino.runtime import checkpoint
 from sordino.runtime.files import said_clearly, to_json
-from sordino.runtime.simulate import Moment
+from sordino.runtime.watch import Moment
 
 LOG = "rounds.jsonl"
 CHECKPOINTS = "checkpoints"
@@ -46,7 +46,7 @@ class Recorder:
 
     def save(self, moment: Moment) -> None:
         """Save a checkpoint where one is due, and always at the end."""
-        if moment.state.ended is None and moment.state.round % self.every:
+        if moment.ended is None and moment.number % self.every:
             return
         with said_clearly(self.folder / LOG):
             self.file.flush()

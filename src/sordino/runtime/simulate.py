@@ -24,30 +24,19 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
+
+import msgspec
 
 from sordino.entropy import Entropy
 from sordino.errors import BudgetExceeded
 from sordino.learning.client import Client
 from sordino.message import Train, Vector
-from sordino.privacy import Budget, Charge, Receipt, Vault
+from sordino.privacy import Budget, Charge, NonPrivate, Receipt, Vault
 from sordino.regime.effect import Arrived, Book, Closed, Effect, Event, Finish, Joined, Log, Send, Wake, Woke
 from sordino.regime.synchronous import State, Synchronous
 from sordino.runtime.latency import Churn, Latency
-
-Row = dict[str, Any]
-
-
-class Watcher(Protocol):
-    """What a run tells while it goes on; written to by the simulation only."""
-
-    def row(self, row: Row) -> None:
-        """A finished row for the log."""
-        ...
-
-    def save(self, moment: Moment) -> None:
-        """A point from which the run may be resumed."""
-        ...
+from sordino.runtime.watch import Packed, Row, Watcher, bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +65,64 @@ class Moment:
     away: Mapping[int, int] = field(default_factory=dict)
     late: tuple[tuple[float, int, int], ...] = ()
     epsilon: float = 0.0
+
+    @property
+    def number(self) -> int:
+        """Rounds begun."""
+        return self.state.round
+
+    @property
+    def steps(self) -> int:
+        """Local steps of the client that took most."""
+        return max(self.state.steps)
+
+    @property
+    def model(self) -> Vector:
+        """w_avg."""
+        return self.state.average
+
+    @property
+    def ended(self) -> str | None:
+        """Why the run is over, or None."""
+        return self.state.ended
+
+    def pack(self) -> Packed:
+        """See :class:`sordino.runtime.watch.Moment`."""
+        state = self.state
+        vectors: dict[str, Vector] = {"weights": state.weights, "velocity": state.velocity, "average": state.average}
+        vectors |= {f"model.{i}": model for i, model in enumerate(state.models) if model is not None}
+        rest = _Rest(
+            time=self.time,
+            epsilon=bound(self.epsilon),
+            away=dict(self.away),
+            late=list(self.late),
+            round=state.round,
+            steps=list(state.steps),
+            present=sorted(state.present),
+            memory=msgspec.Raw(msgspec.json.encode(state.memory)),
+            models=len(state.models) or None,
+            note=state.note,
+            ended=state.ended,
+            seen=state.seen,
+        )
+        return Packed(vectors, msgspec.json.encode(rest))
+
+
+class _Rest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What of a moment is no vector."""
+
+    time: float
+    epsilon: float | str
+    away: dict[int, int]
+    late: list[tuple[float, int, int]]
+    round: int
+    steps: list[int]
+    present: list[int]
+    memory: msgspec.Raw
+    models: int | None
+    note: str | None
+    ended: str | None
+    seen: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -108,6 +155,37 @@ class Simulation:
     method: str
     lineage: str
 
+    @property
+    def payable(self) -> list[int] | None:
+        """Steps that each client can pay for, or rounds that all of them can, or no limit."""
+        if self.regime.budget is not None:
+            return list(self.regime.budget)
+        return None if self.regime.payable is None else [self.regime.payable]
+
+    @property
+    def clip(self) -> float:
+        """C, or S."""
+        return self.regime.terms.clip
+
+    def unpack(self, packed: Packed) -> Moment:
+        """See :class:`sordino.runtime.watch.Play`."""
+        rest, vectors = msgspec.json.decode(packed.rest, type=_Rest), packed.vectors
+        remembered: Any = msgspec.json.decode(rest.memory, type=self.regime.method.memory)
+        state = State(
+            round=rest.round,
+            weights=vectors["weights"],
+            velocity=vectors["velocity"],
+            average=vectors["average"],
+            steps=tuple(rest.steps),
+            present=frozenset(rest.present),
+            memory=remembered,
+            models=tuple(vectors.get(f"model.{i}") for i in range(rest.models or 0)),
+            note=rest.note,
+            ended=rest.ended,
+            seen=rest.seen,
+        )
+        return Moment(state=state, time=rest.time, away=rest.away, late=tuple(rest.late), epsilon=float(rest.epsilon))
+
     def run(self, moment: Moment, watcher: Watcher) -> Moment:
         """Play from ``moment`` to the end of the run.
 
@@ -117,8 +195,8 @@ class Simulation:
         """
         play = _Play(self, moment, watcher)
         play.open()
-        while play.heap:
-            play.next()
+        while play.heap or play.closed:
+            play.open() if play.closed else play.next()
         return play.moment()
 
 
@@ -130,7 +208,7 @@ class _Play:
         self.state, self.time, self.epsilon = moment.state, moment.time, moment.epsilon
         self.away = dict(moment.away)
         self.heap: list[tuple[float, int, Due | Wake | tuple[int, int]]] = []
-        self.count = 0
+        self.count, self.closed = 0, False
         for time, client, round_number in moment.late:
             self.push(time, (client, round_number))
 
@@ -159,12 +237,21 @@ class _Play:
 
     def open(self) -> None:
         """Let those come back whose time it is, then open the next round."""
+        self.closed = False
         for client, back in sorted(self.away.items()):
             if back <= self.state.round + 1:
                 del self.away[client]
                 self.tell(Joined(client))
-        self.state, effects = self.world.regime.begin(self.state)
-        self.carry_out(effects)
+        before = self.state
+        self.state, effects = self.world.regime.begin(before)
+        try:
+            self.carry_out(effects)
+        except BudgetExceeded as refusal:
+            if not self.world.regime.method.adapts_noise:
+                raise
+            # The ledger is the filter: it held more than this run's own spending, which is all that the method knows.
+            self.state, effects = self.world.regime.end(before, f"the privacy filter lets no further round pass: {refusal}")
+            self.carry_out(effects)
 
     def tell(self, event: Event) -> None:
         self.state, effects = self.world.regime.step(self.state, event)
@@ -213,20 +300,33 @@ class _Play:
             seen = self.world.evaluate(self.state.average) if wanted else {}
             self.write({**log, "epsilon": self.epsilon, "time": self.time, **seen})
             self.watcher.save(self.moment())
-            self.open()
+            self.closed = True  # the loop opens the next: many empty rounds in a row must not pile up calls
 
-    def book(self, effect: Book) -> tuple[Receipt, ...]:
-        """Charge all clients at once."""
+    def book(self, effect: Book) -> dict[str, tuple[Receipt, ...]]:
+        """Charge all clients at once: one unit that stands for all, or each its own."""
         world, number = self.world, effect.round
-        unit = world.units[0]
-        key = f"{world.lineage}/round {number}"
-        receipts = self.charge([Charge(unit=unit, event=effect.fact, count=1, why="a round", method=world.method, round=number, key=key)])
-        self.spend(unit, receipts)
-        return receipts
+        units, key = list(dict.fromkeys(world.units)), f"{world.lineage}/round {number}"
+        receipts = self.charge(
+            [
+                Charge(
+                    unit=unit,
+                    event=effect.fact,
+                    count=1,
+                    why="a round",
+                    method=world.method,
+                    round=number,
+                    key=key if len(units) == 1 else f"{key}/{unit}",
+                )
+                for unit in units
+            ]
+        )
+        for unit, receipt in zip(units, receipts, strict=True):
+            self.spend(unit, (receipt,))
+        return {receipt.unit: (receipt,) for receipt in receipts}
 
-    def dispatch(self, sends: Sequence[Send], booked: tuple[Receipt, ...] | None) -> None:
+    def dispatch(self, sends: Sequence[Send], booked: dict[str, tuple[Receipt, ...]] | None) -> None:
         """Charge each client that has not been charged with the round, durably, then put each on its way."""
-        paid = self.charge_each(sends) if booked is None else {send.client: booked for send in sends}
+        paid = self.charge_each(sends) if booked is None else {send.client: booked[self.world.units[send.client]] for send in sends}
         world = self.world
         for send in sends:
             away = world.churn.away(world.entropy, send.client, send.task.round)
@@ -249,7 +349,7 @@ class _Play:
                         unit=world.units[send.client],
                         event=event,
                         count=count,
-                        why="local steps" if part == 0 else "raw constants",
+                        why=event.reason if isinstance(event, NonPrivate) else "local steps",
                         method=world.method,
                         round=send.task.round,
                         key=f"{world.lineage}/round {send.task.round}/client {send.client}/{part}",

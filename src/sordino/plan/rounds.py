@@ -1,4 +1,4 @@
-r"""What a study will cost, before anything runs.
+r"""What a study in rounds will cost, before anything runs.
 
 The privacy budget pays for R_c local steps, the round budget for R_s rounds; whichever ends
 first ends the run. Noise is a plan, not a habit: at a given epsilon the noise in one step
@@ -18,66 +18,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sordino.errors import StudyError
-from sordino.privacy import Event, PoissonSampled, accountant, epsilon_after, most_steps, noise_multiplier
-from sordino.privacy import Gaussian as GaussianEvent
-from sordino.study import Study
-
-ACCOUNTANTS = ("pld", "rdp", "rdp-classic")
+from sordino.plan.base import ACCOUNTANTS, Plan, limits, step_event
+from sordino.privacy import Event, accountant, epsilon_after, noise_multiplier
+from sordino.study import SynchronousStudy
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The price of a study.
-
-    Attributes:
-        noise_multiplier: sigma; 0 without privacy.
-        steps: R_c under the study's accountant, in local steps, or in rounds where whole clients are protected; None without a limit.
-        most: R_c under every accountant.
-        rounds: R_s; None for a plan without a study.
-        used: how many of them a client will use if tau keeps to the pace.
-        epsilon: after ``used`` steps.
-        curve: epsilon after each round at that pace.
-        ends: "rounds" or "privacy": which budget ends the run.
-        batches: expected batch of the smallest, median and largest client; of the cohort (three times) where clients are protected.
-        signal_to_noise: upper bound for one step of the median client.
-        relative_noise: sigma / (q n), n all examples: noise of an averaged step in units of C / sqrt(d), times the clients.
-        calibrated: whether sigma was calibrated here.
-        warnings: what to look at before running.
-    """
-
-    noise_multiplier: float
-    steps: int | None
-    most: dict[str, int | None]
-    rounds: int | None
-    used: int | None
-    epsilon: float
-    curve: tuple[float, ...]
-    ends: str
-    batches: tuple[float, float, float] | None
-    signal_to_noise: float | None
-    relative_noise: float | None
-    calibrated: bool
-    warnings: tuple[str, ...]
-
-
-def step_event(sampling_rate: float, sigma: float) -> Event:
-    """One DP-SGD step as the ledger books it."""
-    return PoissonSampled(sampling_rate=sampling_rate, event=GaussianEvent(noise_multiplier=sigma))
-
-
-def charged_per_round(study: Study) -> int | None:
+def charged_per_round(study: SynchronousStudy) -> int | None:
     """How often a round's event is booked: tau times, once where whole clients are protected; None where the method chooses."""
     return 1 if study.privacy.unit == "client" else study.method.fixed_tau
 
 
-def schedule(study: Study) -> list[tuple[float, int]]:
+def schedule(study: SynchronousStudy) -> list[tuple[float, int]]:
     """Factors on sigma and the rounds at each, in order: one for most methods."""
     rounds = study.budget.rounds
     factors = [study.method.scale(number / rounds)[1] for number in range(rounds)]
     return [(factor, len(list(run))) for factor, run in itertools.groupby(factors)]
 
 
-def planned_steps(study: Study) -> int | list[tuple[float, int]]:
+def planned_steps(study: SynchronousStudy) -> int | list[tuple[float, int]]:
     """What noise is calibrated for: steps of one client, on a schedule if there is one.
 
     With a cohort smaller than the federation a client takes part in a random number of rounds:
@@ -93,7 +51,7 @@ def planned_steps(study: Study) -> int | list[tuple[float, int]]:
     return taken * (method.fixed_tau or 2)
 
 
-def calibrate(study: Study) -> Study:
+def calibrate(study: SynchronousStudy) -> SynchronousStudy:
     """The same study with its noise multiplier filled in, if it was left out."""
     privacy = study.privacy
     if privacy.unit == "none" or privacy.noise_multiplier is not None:
@@ -110,14 +68,7 @@ def calibrate(study: Study) -> Study:
     return study.model_copy(update={"privacy": privacy.model_copy(update={"noise_multiplier": sigma})})
 
 
-def limits(event: Event, epsilon: float, delta: float, accountants: Sequence[str] = ACCOUNTANTS) -> dict[str, int | None]:
-    """R_c under each accountant; None where epsilon is infinite."""
-    if math.isinf(epsilon):
-        return dict.fromkeys(accountants)
-    return {name: most_steps(event, epsilon=epsilon, delta=delta, accountant=name) for name in accountants}
-
-
-def price(study: Study, sizes: Sequence[int], dimension: int) -> Plan:
+def price(study: SynchronousStudy, sizes: Sequence[int], dimension: int) -> Plan:
     """The plan of a study over clients of these sizes and a model of this dimension."""
     full = calibrate(study)
     privacy, rounds = full.privacy, full.budget.rounds
@@ -131,7 +82,8 @@ def price(study: Study, sizes: Sequence[int], dimension: int) -> Plan:
         most: dict[str, int | None] = {name: scheduled_steps(full, name) for name in names}
     else:
         most = limits(step_event(privacy.sampling_rate, sigma), privacy.epsilon, privacy.delta, names)
-    steps = most[privacy.accountant]
+    # Noisy models are not held to a budget that nobody could keep: the claim is then for all rounds.
+    steps = most[privacy.accountant] if getattr(full.method, "aggregated", True) else None
     pace = charged_per_round(full) or (1 if steps is None or rounds >= steps else math.ceil(steps / rounds))
     used = pace * rounds if steps is None else min(pace * rounds, steps)
     curve = _curve(full, pace, used)
@@ -152,7 +104,7 @@ def price(study: Study, sizes: Sequence[int], dimension: int) -> Plan:
     )
 
 
-def _batches(study: Study, sizes: Sequence[int]) -> tuple[float, float, float]:
+def _batches(study: SynchronousStudy, sizes: Sequence[int]) -> tuple[float, float, float]:
     """Expected batch of the smallest, median and largest client; of clients in a cohort, where clients are protected."""
     rate = study.privacy.sampling_rate
     if study.privacy.unit == "client":
@@ -161,12 +113,12 @@ def _batches(study: Study, sizes: Sequence[int]) -> tuple[float, float, float]:
     return rate * ordered[0], rate * ordered[len(ordered) // 2], rate * ordered[-1]
 
 
-def shares(study: Study, sizes: Sequence[int]) -> list[float]:
+def shares(study: SynchronousStudy, sizes: Sequence[int]) -> list[float]:
     """w_i in (0, 1] of every client in a sum of clients' updates."""
     return [1.0] * len(sizes) if study.method.weights == "equal" else [size / max(sizes) for size in sizes]
 
 
-def spending(study: Study, charges: int) -> list[tuple[Event, int]]:
+def spending(study: SynchronousStudy, charges: int) -> list[tuple[Event, int]]:
     """What the first ``charges`` charges of a calibrated study come to, along its schedule."""
     privacy, each = study.privacy, charged_per_round(study) or 1
     found: list[tuple[Event, int]] = []
@@ -177,7 +129,7 @@ def spending(study: Study, charges: int) -> list[tuple[Event, int]]:
     return [(event, count) for event, count in found if count]
 
 
-def scheduled_steps(study: Study, name: str, spent: Sequence[tuple[Event, int]] = ()) -> int:
+def scheduled_steps(study: SynchronousStudy, name: str, spent: Sequence[tuple[Event, int]] = ()) -> int:
     """The most charges of a scheduled study, in whole rounds of it, within its budget after ``spent``."""
     privacy, each, chosen = study.privacy, charged_per_round(study) or 1, accountant(name)
     assert privacy.epsilon is not None
@@ -190,7 +142,7 @@ def scheduled_steps(study: Study, name: str, spent: Sequence[tuple[Event, int]] 
     return each * max(bisect.bisect_right(range(study.budget.rounds + 1), privacy.epsilon, key=price) - 1, 0)
 
 
-def _curve(study: Study, pace: int, used: int) -> tuple[float, ...]:
+def _curve(study: SynchronousStudy, pace: int, used: int) -> tuple[float, ...]:
     """epsilon after each round, ``pace`` charges a round, until ``used``; the last by the fine bound."""
     privacy = study.privacy
     assert privacy.delta is not None
@@ -202,7 +154,7 @@ def _curve(study: Study, pace: int, used: int) -> tuple[float, ...]:
     return tuple(chosen.epsilon(spending(study, count), privacy.delta, quick=count != used) for count in after)
 
 
-def warnings(study: Study, sizes: Sequence[int], steps: int | None, dimension: int) -> list[str]:
+def warnings(study: SynchronousStudy, sizes: Sequence[int], steps: int | None, dimension: int) -> list[str]:
     """What is allowed but should be looked at."""
     found = []
     privacy, smallest = study.privacy, min(sizes)
@@ -226,7 +178,7 @@ def warnings(study: Study, sizes: Sequence[int], steps: int | None, dimension: i
     return found
 
 
-def _of_clients(study: Study, sizes: Sequence[int], steps: int | None, dimension: int) -> list[str]:
+def _of_clients(study: SynchronousStudy, sizes: Sequence[int], steps: int | None, dimension: int) -> list[str]:
     privacy, found = study.privacy, []
     if privacy.delta is not None and privacy.delta >= 1.0 / len(sizes):
         found.append(
@@ -268,7 +220,7 @@ class Advice:
 
 
 def advise(
-    study: Study, sizes: Sequence[int], rates: Sequence[float] = (0.015, 0.03, 0.06, 0.12, 0.25), taus: Sequence[int] = (1, 2, 5)
+    study: SynchronousStudy, sizes: Sequence[int], rates: Sequence[float] = (0.015, 0.03, 0.06, 0.12, 0.25), taus: Sequence[int] = (1, 2, 5)
 ) -> list[Advice]:
     """The grid, least noisy first within each tau.
 

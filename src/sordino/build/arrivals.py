@@ -1,0 +1,134 @@
+"""The objects of a study in which gradients are applied as they arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sordino import data as datasets
+from sordino.build.common import Built, Hall, budget, vault
+from sordino.build.mechanism import edge_mechanism
+from sordino.build.surroundings import lineage
+from sordino.entropy import Seeded
+from sordino.learning.allocator import tune
+from sordino.learning.bench import Workbench
+from sordino.learning.edge import Edge, LiteralEdge, PlainEdge, PrivateEdge
+from sordino.learning.perexample.sums import layers_of
+from sordino.method.edge import Noisy
+from sordino.plan import price
+from sordino.plan.arrivals import epsilons, multipliers, rates, terms
+from sordino.privacy import Budget, Vault
+from sordino.regime.asynchronous import Asynchronous
+from sordino.runtime.arrivals import Arrivals
+from sordino.runtime.latency import Churn, Delays, Latency, read_trace
+from sordino.study import AsynchronousStudy
+
+
+def build(
+    study: AsynchronousStudy, hall: Hall, parts: list[datasets.Dataset], folder: Path, run: str, payable: Sequence[int] | None
+) -> Built:
+    """See :func:`sordino.build.build`; ``parts`` is emptied on the way, so that the pixels are kept once."""
+    entropy, flat, sizes, privacy = Seeded(study.seed), hall.bench.flat, hall.sizes, study.privacy
+    priced, known = price(study, sizes, flat.dim), terms(study, flat.dim)
+    edges = _edges(study, parts, hall)
+    tune()
+    units = [f"client:{i}" for i in range(len(sizes))]
+    ledgers = vault(study, folder, dict(zip(units, hall.fingerprints, strict=True)))
+    budgets = [budget(study, epsilon) for epsilon in epsilons(study)]
+    pays = _payable(study, edges, ledgers, units, budgets) if payable is None else tuple(payable)
+    regime = Asynchronous(
+        method=study.method,
+        terms=known,
+        schedule=priced.stages,
+        budget=pays,
+        exponent=study.participation.staleness_weight,
+        buffer=study.participation.buffer,
+        decay=study.method.average,
+        every=study.stride,
+        noise=tuple(edge.noise for edge in edges),
+    )
+    simulation = Arrivals(
+        regime=regime,
+        edges=edges,
+        vault=ledgers,
+        budget=budget(study, privacy.epsilon),
+        budgets=budgets,
+        units=units,
+        delays=_delays(study, entropy, len(sizes)),
+        evaluate=hall.evaluate,
+        method=study.method.name,
+        lineage=lineage(study, run),
+    )
+    return Built(study, hall.counts, hall.classes, priced, simulation, flat, simulation.first(hall.first()))
+
+
+def _edges(study: AsynchronousStudy, parts: list[datasets.Dataset], hall: Hall) -> list[Edge]:
+    """The edges; ``parts`` is emptied on the way."""
+    method, entropy = study.method, Seeded(study.seed)
+    each, noises = rates(method.batch, hall.sizes), multipliers(study)
+    edges: list[Edge] = []
+    parts.reverse()
+    while parts:
+        index = len(edges)
+        told: dict[str, Any] = {
+            "index": index,
+            "examples": hall.examples(parts.pop()),
+            "sampling_rate": each[index],
+            "regularisation": method.regularisation,
+            "bench": hall.bench,
+            "batches": entropy.stream("edge", index, "batches"),
+        }
+        noise = entropy.stream("edge", index, "noise")
+        if study.privacy.unit == "none":
+            edges.append(PlainEdge(**told))
+        elif method.literal and isinstance(method, Noisy):
+            edges.append(
+                LiteralEdge(
+                    **told,
+                    iteration_epsilon=method.iteration_epsilon,
+                    noised=_first_layer(hall.bench) if method.noised == "first-layer" else hall.bench.flat.dim,
+                    reason=method.unpriced or "",
+                    noises=noise,
+                )
+            )
+        else:
+            edges.append(PrivateEdge(**told, mechanism=edge_mechanism(study, hall.bench, noises[index]), noises=noise))
+    return edges
+
+
+def _first_layer(bench: Workbench) -> int:
+    """Numbers of the first layer that has any; its weights and its bias go together."""
+    return sum(slot.size for slot in layers_of(bench.flat)[0])
+
+
+def _payable(
+    study: AsynchronousStudy, edges: Sequence[Edge], vault: Vault, units: Sequence[str], budgets: Sequence[Budget]
+) -> tuple[int, ...] | None:
+    """Updates that each edge can still pay for, given what its ledger already holds; None where nothing is promised."""
+    if study.privacy.unit == "none" or study.form == "paper":
+        return None
+    found: dict[Any, int | None] = {}
+    left: list[int | None] = []
+    for edge, unit, own in zip(edges, units, budgets, strict=True):
+        spent, event = vault.spent(unit), edge.price
+        if (spent, event, own) not in found:
+            found[spent, event, own] = own.remaining_steps(event, spent)
+        left.append(found[spent, event, own])
+    most = np.iinfo(np.int64).max
+    return None if None in left else tuple(min(steps, most) for steps in left if steps is not None)
+
+
+def _delays(study: AsynchronousStudy, entropy: Seeded, edges: int) -> Delays:
+    found, world = study.world.latency, study.world
+    latency = Latency(
+        kind=found.kind,
+        typical=found.typical,
+        shape=found.shape,
+        step=found.step,
+        spread=found.spread,
+        trace=read_trace(found.file, edges) if found.file is not None else {},
+    )
+    return Delays(latency, Churn(dropout=world.dropout, rejoin=world.rejoin), entropy, edges)

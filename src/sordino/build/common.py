@@ -1,0 +1,111 @@
+"""What both regimes are built from: the bench, the ledger, the budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from sordino import data as datasets
+from sordino.build.federation import Counts, Federation, evaluate, placed, tensors
+from sordino.build.surroundings import device, model
+from sordino.learning.bench import Examples, Workbench
+from sordino.learning.evaluate import Evaluator
+from sordino.learning.flat import Flat
+from sordino.learning.loss import loss_for
+from sordino.learning.perexample import ClippedSum, MeanGradient
+from sordino.message import Vector
+from sordino.plan import Plan
+from sordino.privacy import Budget, Vault
+from sordino.runtime.files import make_room_for
+from sordino.runtime.watch import Moment, Play
+from sordino.study import Study
+
+FILES_PER_LEDGER = 3  # SQLite's database, its log and the log's index
+
+
+Tensors = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Built:
+    """Everything that a run needs, and the moment it begins at. Raw data is in the clients only."""
+
+    study: Study
+    counts: Counts
+    classes: tuple[str, ...]
+    plan: Plan
+    simulation: Play
+    flat: Flat
+    first: Moment
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hall:
+    """What the clients of one process share, and what their models are measured on.
+
+    Attributes:
+        bench: model and kernels.
+        place: the device.
+        test, validation: (n, ...) and (n,), as model input; empty where there is none.
+        sizes, counts, classes: of the clients' data.
+        fingerprints: of each client's data.
+    """
+
+    bench: Workbench
+    place: torch.device
+    test: Tensors
+    validation: Tensors
+    sizes: tuple[int, ...]
+    counts: Counts
+    classes: tuple[str, ...]
+    fingerprints: tuple[str, ...]
+    evaluator: Evaluator
+
+    @classmethod
+    def of(cls, study: Study, divided: Federation) -> Hall:
+        """Everything but the clients' own data."""
+        torch.set_num_threads(study.execution.threads)
+        place, classes = device(study), divided.test.classes
+        flat, loss = Flat(model(study, divided.test.shape, len(classes)).to(place)), loss_for(study.model.name)
+        return cls(
+            bench=Workbench(flat, ClippedSum(flat, loss), MeanGradient(flat, loss)),
+            place=place,
+            test=tensors(divided.test, place),
+            validation=tensors(divided.validation, place),
+            sizes=divided.sizes,
+            counts=divided.counts,
+            classes=classes,
+            fingerprints=tuple(part.fingerprint() for part in divided.parts),
+            evaluator=Evaluator(flat, loss),
+        )
+
+    def evaluate(self, weights: Vector) -> Mapping[str, float]:
+        """Accuracy and loss of a model."""
+        return evaluate(self.bench.flat, self.evaluator, self.test, self.validation, weights)
+
+    def examples(self, part: datasets.Dataset) -> Examples:
+        """One client's data, on the device."""
+        return Examples(placed(part.x, self.place), torch.from_numpy(part.y).to(self.place))
+
+    def first(self) -> Vector:
+        """The initial model, (d,)."""
+        weights: Vector = self.bench.flat.weights.cpu().numpy().copy()
+        return weights
+
+
+def vault(study: Study, folder: Path, fingerprints: Mapping[str, str]) -> Vault:
+    if study.privacy.ledger == "run":
+        return Vault.for_run(folder / "ledger.sqlite", fingerprints)
+    make_room_for(FILES_PER_LEDGER * len(fingerprints))
+    return Vault.for_data(Path(study.privacy.ledger).expanduser(), fingerprints)
+
+
+def budget(study: Study, epsilon: float | None) -> Budget:
+    """What is held against the ledger: infinite where nothing is promised, or nothing can be."""
+    privacy = study.privacy
+    promised = privacy.unit != "none" and study.form == "sound" and epsilon is not None
+    return Budget(epsilon=(epsilon or math.inf) if promised else math.inf, delta=privacy.delta or 1e-5, accountant=privacy.accountant)

@@ -1,0 +1,100 @@
+"""A study's data, divided among its clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from sordino import data as datasets
+from sordino import study as studies
+from sordino.entropy import Seeded
+from sordino.learning.evaluate import Evaluator
+from sordino.learning.flat import Flat
+from sordino.message import Vector
+from sordino.study import Study
+
+Counts = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Federation:
+    """A study's data, divided among its clients.
+
+    Attributes:
+        parts: the training set of each client.
+        test: the standard test set, used for reporting only.
+        validation: examples set aside to choose by, before partitioning or from each client, or None.
+        counts: label counts, of shape (clients, classes).
+    """
+
+    parts: tuple[datasets.Dataset, ...]
+    test: datasets.Dataset
+    validation: datasets.Dataset | None
+    counts: Counts
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """n_i of every client."""
+        return tuple(len(part) for part in self.parts)
+
+
+def federation(study: Study) -> Federation:
+    """Load the data and divide it."""
+    wanted, entropy = study.data, Seeded(study.seed)
+    corpus = datasets.load(
+        wanted.name or "", file=wanted.file, test_file=wanted.test_file, label=wanted.label, client_column=wanted.client_column
+    )
+    train, validation = corpus.train, None
+    if wanted.validation:
+        train, validation = datasets.hold_out(train, wanted.validation, entropy.at("validation"))
+    if isinstance(study, studies.AsynchronousStudy) and study.method.pooled:
+        indices: datasets.Parts = (np.arange(len(train.y)),)
+    else:
+        indices = _partition(wanted.partition).split(train.y, wanted.clients, entropy.at("partition"), column=train.client)
+    if wanted.client_validation:
+        indices, held = datasets.per_client_validation(indices, wanted.client_validation, entropy.at("client validation"))
+        validation = train.take(np.sort(np.concatenate(held)))
+    counts = datasets.label_counts(train.y, indices, len(train.classes))
+    return Federation(tuple(train.take(part) for part in indices), corpus.test, validation, counts)
+
+
+def _partition(section: studies.Partition) -> datasets.Partition:
+    match section:
+        case studies.IidPartition():
+            return datasets.Iid()
+        case studies.DirichletPartition(beta=beta, minimum=minimum):
+            return datasets.Dirichlet(beta=beta, minimum=minimum)
+        case studies.ShardsPartition(fragments=fragments, each=each):
+            return datasets.Shards(fragments=fragments, each=each)
+        case studies.ColumnPartition():
+            return datasets.Column()
+
+
+def tensors(part: datasets.Dataset | None, place: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    if part is None:
+        return torch.empty(0), torch.empty(0, dtype=torch.int64)
+    return placed(datasets.scaled(part.x), place), torch.from_numpy(part.y).to(place)
+
+
+def placed(x: np.ndarray[Any, Any], place: torch.device) -> torch.Tensor:
+    found = torch.from_numpy(x).to(place)
+    return found.contiguous(memory_format=torch.channels_last) if found.ndim == 4 else found
+
+
+def evaluate(
+    flat: Flat,
+    evaluator: Evaluator,
+    test: tuple[torch.Tensor, torch.Tensor],
+    validation: tuple[torch.Tensor, torch.Tensor],
+    weights: Vector,
+) -> Mapping[str, float]:
+    flat.load(torch.from_numpy(weights).to(flat.weights))
+    seen = evaluator(*test)
+    row = {"accuracy": seen.accuracy, "loss": seen.loss}
+    if len(validation[1]):
+        row["validation"] = evaluator(*validation).accuracy
+    return row

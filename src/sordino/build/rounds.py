@@ -1,0 +1,224 @@
+"""The objects of a study in rounds."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+
+from sordino import data as datasets
+from sordino.build.common import Built, Hall, budget, vault
+from sordino.build.mechanism import mechanism
+from sordino.build.surroundings import lineage
+from sordino.entropy import Seeded
+from sordino.learning.allocator import tune
+from sordino.learning.client import Client
+from sordino.learning.dpsgd import PrivateClient
+from sordino.learning.local import LocalClient, LocalWork, NoisyModelClient
+from sordino.learning.sgd import PlainClient
+from sordino.mechanism import Bounded, Learning
+from sordino.method import Terms
+from sordino.method.client_level import ClientLevel
+from sordino.plan import Plan, price, step_event
+from sordino.plan.rounds import charged_per_round, schedule, scheduled_steps, shares, spending
+from sordino.privacy import Budget, Vault, accountant
+from sordino.regime.aggregate import PrivateSum
+from sordino.regime.synchronous import Synchronous
+from sordino.runtime.latency import Churn, Latency
+from sordino.runtime.simulate import Moment, Simulation
+from sordino.study import SynchronousStudy
+
+
+def build(
+    study: SynchronousStudy, hall: Hall, parts: list[datasets.Dataset], folder: Path, run: str, payable: Sequence[int] | None
+) -> Built:
+    """See :func:`sordino.build.build`; ``parts`` is emptied on the way, so that the pixels are kept once."""
+    entropy, flat, sizes, privacy = Seeded(study.seed), hall.bench.flat, hall.sizes, study.privacy
+    priced, whole = price(study, sizes, flat.dim), aggregated(study)
+    units, fingerprints = _units(whole, hall.fingerprints, privacy.ledger == "run")
+    noise = mechanism(study, sizes, hall.bench, hall.validation) if privacy.unit != "none" else None
+    if noise is not None:
+        priced = announced(priced, study, noise, max(sizes))
+    clients = _clients(study, parts, hall, noise)
+    tune()  # not before the data is loaded: what loading needed for a moment goes back to the system
+    ledgers, most = vault(study, folder, fingerprints), budget(study, privacy.epsilon)
+    pays = _payable(study, priced, ledgers, units, most) if payable is None else tuple(payable)
+    regime = Synchronous(
+        method=study.method,
+        terms=_terms(study, sizes, flat.dim, pays, noise),
+        budget=None if whole else pays,
+        payable=_payable_rounds(study, pays, whole),
+        aggregator=_aggregator(study, sizes, noise) if noise is not None and whole else None,
+        learner=noise if isinstance(noise, Learning) else None,
+        entropy=entropy,
+        cohort=study.participation.cohort,
+        deadline=study.participation.deadline,
+        momentum=study.method.momentum,
+        decay=study.method.average,
+    )
+    latency = study.world.latency
+    simulation = Simulation(
+        regime=regime,
+        clients=clients,
+        vault=ledgers,
+        budget=most,
+        units=units,
+        latency=Latency(kind=latency.kind, typical=latency.typical, shape=latency.shape, step=latency.step, spread=latency.spread),
+        churn=Churn(dropout=study.world.dropout, rejoin=study.world.rejoin),
+        entropy=entropy,
+        evaluate=hall.evaluate,
+        due=lambda number: number % study.stride == 0,
+        method=study.method.name,
+        lineage=lineage(study, run),
+    )
+    return Built(study, hall.counts, hall.classes, priced, simulation, flat, Moment(regime.start(hall.first())))
+
+
+def announced(priced: Plan, study: SynchronousStudy, noise: Bounded, largest: int) -> Plan:
+    """The plan with what a mechanism's literal form claims beside what it gives."""
+    sigma, true, where = priced.noise_multiplier, noise.event().noise_multiplier, "privacy.mechanism.form"
+    privacy = study.privacy
+    if isinstance(study.method, ClientLevel) and not study.method.aggregated:
+        true, where = sigma / (largest * study.method.tau), "method.form"
+    if true >= sigma * (1.0 - 1e-9) or priced.used is None or privacy.delta is None:
+        return priced
+    given = study.model_copy(update={"privacy": privacy.model_copy(update={"noise_multiplier": true})})
+    spent = spending(given, priced.used) if len(schedule(study)) > 1 else [(step_event(privacy.sampling_rate, true), priced.used)]
+    worth = accountant(privacy.accountant).epsilon(spent, privacy.delta)
+    warning = (
+        f"{where} = 'paper' is NOT private: it claims epsilon = {priced.epsilon:.4g} (noise multiplier {sigma:.4g})"
+        f" and gives epsilon = {worth:.4g} (noise multiplier {true:.3g}); the ledger books what it gives"
+    )
+    return replace(priced, warnings=(*priced.warnings, warning))
+
+
+def aggregated(study: SynchronousStudy) -> bool:
+    """Whether whole clients are protected by noise on their sum."""
+    return isinstance(study.method, ClientLevel) and study.method.aggregated
+
+
+def _units(together: bool, fingerprints: Sequence[str], own: bool) -> tuple[list[str], dict[str, str]]:
+    """Each client's unit in the ledger, and whose data each unit is.
+
+    Where whole clients are protected, every round charges all of them alike: in a ledger of the run they share one unit.
+    Ledgers that outlive it are each client's, so that who joins or leaves resets nobody's budget; and not those of its single
+    examples, whose prices say nothing about the client.
+    """
+    if together and not own:
+        fingerprints = [hashlib.sha256(f"whole client:{each}".encode()).hexdigest() for each in fingerprints]
+    elif together:
+        joined = hashlib.sha256("".join(fingerprints).encode()).hexdigest()
+        return ["clients"] * len(fingerprints), {"clients": joined}
+    units = [f"client:{i}" for i in range(len(fingerprints))]
+    return units, dict(zip(units, fingerprints, strict=True))
+
+
+def _aggregator(study: SynchronousStudy, sizes: tuple[int, ...], noise: Bounded) -> PrivateSum:
+    return PrivateSum(
+        mechanism=noise,
+        shares=tuple(shares(study, sizes)),
+        sampling_rate=study.privacy.sampling_rate,
+        entropy=Seeded(study.seed),
+    )
+
+
+def _clients(study: SynchronousStudy, parts: list[datasets.Dataset], hall: Hall, noise: Bounded | None) -> list[Client]:
+    """The clients; ``parts`` is emptied on the way."""
+    privacy, rate, eta = study.privacy, study.privacy.sampling_rate, study.method.learning_rate
+    clients: list[Client] = []
+    parts.reverse()
+    while parts:
+        part, i = parts.pop(), len(clients)
+        examples, entropy, bench = hall.examples(part), Seeded(study.seed), hall.bench
+        steps = study.method.optimizer
+        if noise is None:
+            clients.append(
+                PlainClient(
+                    index=i, examples=examples, sampling_rate=rate, learning_rate=eta, optimizer=steps, bench=bench, entropy=entropy
+                )
+            )
+        elif isinstance(study.method, ClientLevel):
+            work = LocalWork(
+                index=i,
+                examples=examples,
+                learning_rate=eta,
+                gradient_clip=privacy.clip if study.form == "paper" else None,
+                batch=study.method.batch,
+                proximal=study.method.proximal,
+                optimizer=steps,
+                bench=bench,
+                entropy=entropy,
+            )
+            told = {field.name: getattr(work, field.name) for field in fields(work)}
+            if study.method.aggregated:
+                clients.append(LocalClient(**told, mechanism=noise, sampling_rate=rate))
+            else:
+                clients.append(NoisyModelClient(**told, noise_multiplier=noise.noise_multiplier))
+        else:
+            clients.append(
+                PrivateClient(
+                    index=i,
+                    examples=examples,
+                    mechanism=noise,
+                    sampling_rate=rate,
+                    learning_rate=eta,
+                    optimizer=steps,
+                    bench=bench,
+                    entropy=entropy,
+                )
+            )
+    return clients
+
+
+def _payable(study: SynchronousStudy, priced: Plan, vault: Vault, units: list[str], budget: Budget) -> tuple[int, ...] | None:
+    """Steps that each client can still pay for, given what its ledger already holds.
+
+    A paper's literal form keeps to the R_c it would have if its raw constants cost nothing.
+    """
+    if priced.steps is None or study.privacy.noise_multiplier is None:
+        return None
+    whole = aggregated(study)
+    if isinstance(study.method, ClientLevel) and not whole:
+        return None  # noisy models, whose price nobody could pay
+    if study.form == "paper" or study.privacy.ledger == "run":
+        return (priced.steps,) * len(set(units))
+    spent = [vault.spent(unit) for unit in dict.fromkeys(units)]
+    if len(schedule(study)) > 1:
+        return tuple(scheduled_steps(study, budget.accountant, before) for before in spent)
+    event = step_event(study.privacy.sampling_rate, study.privacy.noise_multiplier)
+    left = [budget.remaining_steps(event, before) for before in spent]
+    return tuple(priced.steps if steps is None else steps for steps in left)
+
+
+def _payable_rounds(study: SynchronousStudy, pays: tuple[int, ...] | None, whole: bool) -> int | None:
+    """Rounds that everybody can pay for, where rounds differ in price or are what is charged; None where steps are counted."""
+    if pays is None:
+        return None
+    if whole:
+        return min(pays)
+    return min(pays) // (charged_per_round(study) or 1) if len(schedule(study)) > 1 else None
+
+
+def _terms(
+    study: SynchronousStudy, sizes: tuple[int, ...], dimension: int, payable: tuple[int, ...] | None, noise: Bounded | None
+) -> Terms:
+    total = sum(sizes)
+    sigma = study.privacy.noise_multiplier or 0.0 if study.privacy.unit != "none" else 0.0
+    equal = study.method.weights == "equal"
+    return Terms(
+        dimension=dimension,
+        sizes=sizes,
+        weights=tuple(1.0 / len(sizes) if equal else n / total for n in sizes),
+        sampling_rate=study.privacy.sampling_rate,
+        learning_rate=study.method.learning_rate,
+        clip=math.inf if noise is None else noise.clip,
+        noise=0.0 if noise is None else noise.vector_multiplier,
+        rounds=study.budget.rounds,
+        steps=None if payable is None or aggregated(study) else min(payable),
+        sigma=sigma,
+        epsilon=study.privacy.epsilon if study.privacy.epsilon is not None and study.form == "sound" else math.inf,
+        delta=study.privacy.delta or 0.0,
+        accountant=study.privacy.accountant,
+    )

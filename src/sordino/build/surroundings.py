@@ -1,0 +1,72 @@
+"""What the bits of a result depend on besides the study: device, versions, this very code."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import platform
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import sordino
+from sordino import study as studies
+from sordino.entropy import Seeded
+from sordino.errors import StudyError
+from sordino.learning import models
+from sordino.learning.check import check_private
+from sordino.study import Study
+
+
+def device(study: Study) -> torch.device:
+    """The device to compute on; "auto" takes a GPU where there is one."""
+    name = study.execution.device
+    try:
+        return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+    except RuntimeError as error:
+        raise StudyError(f"execution.device = {name!r}: {str(error).splitlines()[0]}") from error
+
+
+@functools.cache
+def _code() -> str:
+    """Digest of this package's sources: an order of summation that changed is another environment, whatever the version says."""
+    found = hashlib.sha256()
+    root = Path(sordino.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        found.update(f"{path.relative_to(root).as_posix()}\n".encode() + path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def environment(study: Study) -> dict[str, Any]:
+    """What the bits of a result depend on besides the study."""
+    return {
+        "sordino": sordino.__version__,
+        "code": _code(),
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "numba": version("numba"),
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "device": str(device(study)),
+        "threads": study.execution.threads,
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def lineage(study: Study, run: str) -> str:
+    """Run, environment and study: part of every charge's key. A study changed by hand would replay other releases."""
+    asked = studies.write(study.model_copy(update={"execution": studies.Execution()}))
+    return f"{run}/{hashlib.sha256(f'{sorted(environment(study).items())}{asked}'.encode()).hexdigest()[:8]}"
+
+
+def model(study: Study, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
+    """The study's model, initialised from its seed, checked to be trainable privately."""
+    module = models.build(study.model.name, shape, classes, Seeded(study.seed).at("model"))
+    if study.method.private:
+        check_private(module, shape)
+    return module

@@ -1,0 +1,207 @@
+r"""An edge's work: one gradient at the model it was sent, with its own noise (Li et al. 2022, Algorithm 1, edge side).
+
+    B       every example independently with probability q = b / n (Poisson)
+    g~      = ( sum_{i in B} clip_G(grad F(x, i)) + N(0, (z G)^2 I_d) ) / b + lambda x
+
+b is the *expected* batch q n, never the drawn one: an empty batch releases noise like any other.
+lambda x is the gradient of the regulariser; x is known to everybody, so it costs nothing. Batches and
+noise are numbered by the edge's tasks: played again after a restart, a task releases the same bytes.
+
+Nothing is computed before it is paid for: an edge is handed the receipt of a block of tasks, and
+refuses a task outside of it.
+
+Shapes: weights and gradients (d,), examples (n, ...).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from sordino.entropy import Stream
+from sordino.errors import LocalProtocolError
+from sordino.learning.bench import Examples, Workbench, poisson
+from sordino.learning.dpsgd import bound_of
+from sordino.mechanism import Bounded
+from sordino.message import Compute, Gradient, Vector
+from sordino.privacy import Event, NonPrivate, Nothing, PoissonSampled, Receipt
+
+
+class Edge(Protocol):
+    """Somebody with data who can be asked for a gradient."""
+
+    @property
+    def index(self) -> int:
+        """Which edge, from 0."""
+        ...
+
+    @property
+    def price(self) -> Event:
+        """What one gradient releases: the same for every task."""
+        ...
+
+    @property
+    def noise(self) -> float:
+        """E ||noise||^2 in one gradient, at a clip of 1."""
+        ...
+
+    def answer(self, task: Compute, receipt: Receipt | None) -> Gradient:
+        """Do the work. ``receipt`` proves that the ledger has booked a block of tasks, this one among them."""
+        ...
+
+
+def paid_for(price: Event, receipt: Receipt | None, task: int) -> None:
+    """Refuse to work unless the ledger has booked a block that holds this task. A block begins at the receipt's round.
+
+    Raises:
+        LocalProtocolError: if it has not; nothing has been computed then.
+    """
+    if receipt is None or receipt.event != price or not receipt.round <= task < receipt.round + receipt.count:
+        raise LocalProtocolError(f"task {task}: the ledger booked {receipt}, the work would release {price}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Site:
+    """What every edge has.
+
+    Attributes:
+        index: which edge, from 0.
+        examples: its data.
+        sampling_rate: q.
+        regularisation: lambda.
+        bench: the shared model and kernels.
+        batches: numbers where batches are drawn from.
+    """
+
+    index: int
+    examples: Examples
+    sampling_rate: float
+    regularisation: float
+    bench: Workbench
+    batches: Stream
+
+    @property
+    def expected_batch(self) -> float:
+        """b = q n, in examples; the divisor of every gradient."""
+        return self.sampling_rate * len(self.examples)
+
+    def drawn(self, task: Compute) -> torch.Tensor:
+        """The batch of this task; the model has its weights."""
+        self.bench.flat.load(torch.from_numpy(task.weights).to(self.bench.flat.weights))
+        return poisson(len(self.examples), self.sampling_rate, self.batches.at(task.task)).to(self.bench.flat.weights.device)
+
+    def answered(self, task: Compute, gradient: torch.Tensor) -> Gradient:
+        """The message, with the regulariser's part."""
+        if self.regularisation:
+            gradient = gradient.add_(self.bench.flat.weights, alpha=self.regularisation)
+        found: Vector = gradient.cpu().numpy()
+        return Gradient(client=self.index, task=task.task, version=task.version, gradient=found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PlainEdge(Site):
+    """Without privacy: the mean gradient of the batch."""
+
+    @property
+    def price(self) -> Event:
+        """Nothing that could be booked."""
+        return Nothing()
+
+    @property
+    def noise(self) -> float:
+        """None."""
+        return 0.0
+
+    def answer(self, task: Compute, receipt: Receipt | None) -> Gradient:
+        """See :class:`Edge`."""
+        mean = torch.empty_like(self.bench.flat.weights)
+        self.bench.mean(*self.examples.take(self.drawn(task)), mean)
+        return self.answered(task, mean)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PrivateEdge(Site):
+    """The sound form.
+
+    Attributes:
+        mechanism: clip and noise of the first stage; later ones scale its clip.
+        noises: numbers where noise is drawn from.
+    """
+
+    mechanism: Bounded
+    noises: Stream
+
+    @property
+    def price(self) -> Event:
+        """See :class:`Edge`: one homogeneous subsampled release, whatever the stage."""
+        return PoissonSampled(sampling_rate=self.sampling_rate, event=self.mechanism.event())
+
+    @property
+    def noise(self) -> float:
+        """d (z / b)^2."""
+        return self.bench.flat.dim * (self.mechanism.vector_multiplier / self.expected_batch) ** 2
+
+    def answer(self, task: Compute, receipt: Receipt | None) -> Gradient:
+        """See :class:`Edge`."""
+        paid_for(self.price, receipt, task.task)
+        if task.clip is None or not 0.0 < task.clip < math.inf:  # any other will do: the noise grows with it
+            raise LocalProtocolError(f"task {task.task}: the clip must be a positive number; got {task.clip}")
+        mechanism = _scaled(self.mechanism, task.clip)  # type: ignore[arg-type]  # mechanisms are frozen values
+        total = torch.empty_like(self.bench.flat.weights)
+        self.bench.clipped(*self.examples.take(self.drawn(task)), bound_of(mechanism), total)
+        noisy, _ = mechanism.release_counted(total, 0.0, self.noises.at(task.task))
+        return self.answered(task, noisy.mul_(1.0 / self.expected_batch))
+
+
+@lru_cache(maxsize=256)
+def _scaled(mechanism: Any, clip: float) -> Bounded:
+    """The mechanism with the bound of a stage, made once for all tasks of the stage."""
+    made: Bounded = mechanism.scaled(clip, mechanism.noise_multiplier)
+    return made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LiteralEdge(Site):
+    """The paper's own form: NOT private.
+
+    Attributes:
+        iteration_epsilon: eps_0, what it claims for each gradient.
+        noised: numbers of the flat vector that get noise, from the start: d, or those of the first layer.
+        reason: why there is no price, for the ledger.
+        noises: numbers where noise is drawn from.
+    """
+
+    iteration_epsilon: float
+    noised: int
+    reason: str
+    noises: Stream
+
+    @property
+    def price(self) -> Event:
+        """See :class:`Edge`."""
+        return NonPrivate(reason=self.reason)
+
+    @property
+    def noise(self) -> float:
+        """2 DS^2 / eps_0^2 with DS = 2 / b."""
+        return 2.0 * (2.0 / self.expected_batch / self.iteration_epsilon) ** 2
+
+    def answer(self, task: Compute, receipt: Receipt | None) -> Gradient:
+        """See :class:`Edge`: the batch's average clipped to R = b DS / 2, a uniform direction of exponential length."""
+        paid_for(self.price, receipt, task.task)
+        if task.clip is None:
+            raise LocalProtocolError(f"task {task.task} has no clip")
+        mean = torch.empty_like(self.bench.flat.weights)
+        self.bench.mean(*self.examples.take(self.drawn(task)), mean)
+        mean.mul_(min(1.0, task.clip / max(float(torch.linalg.vector_norm(mean)), 1e-30)))
+        rng = self.noises.at(task.task)
+        direction = rng.standard_normal(self.noised)
+        length = rng.exponential(2.0 * task.clip / self.expected_batch / self.iteration_epsilon)
+        noise = direction * (length / math.sqrt(float(direction @ direction)))
+        mean[: self.noised].add_(torch.from_numpy(noise.astype(np.float32)).to(mean))
+        return self.answered(task, mean)

@@ -1,0 +1,38 @@
+"""What a study will cost, before anything runs: in rounds, or as gradients arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from sordino.plan import arrivals, rounds
+from sordino.plan.base import ACCOUNTANTS, Plan, limits, step_event
+from sordino.study import AsynchronousStudy, Study, SynchronousStudy
+
+__all__ = ["ACCOUNTANTS", "Plan", "arrivals", "calibrate", "limits", "price", "rounds", "step_event"]
+
+S = TypeVar("S", bound=Study)
+
+
+def calibrate(study: S, sizes: Sequence[int]) -> S:
+    """The same study with its noise filled in, if it was left out, for clients of these sizes."""
+    found: Any
+    match study:
+        case SynchronousStudy():
+            found = rounds.calibrate(study)
+        case AsynchronousStudy():
+            found = arrivals.calibrate(study, sizes)
+        case _:
+            raise TypeError(type(study).__name__)
+    calibrated: S = found
+    return calibrated
+
+
+def price(study: Study, sizes: Sequence[int], dimension: int) -> Plan:
+    """The plan of a study over clients of these sizes and a model of this dimension."""
+    match study:
+        case SynchronousStudy():
+            return rounds.price(study, sizes, dimension)
+        case AsynchronousStudy():
+            return arrivals.price(study, sizes, dimension)
+    raise TypeError(type(study).__name__)

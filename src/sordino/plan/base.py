@@ -1,0 +1,62 @@
+"""The price of a study, whatever its regime."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sordino.method import Stage
+from sordino.privacy import Event, PoissonSampled, most_steps
+from sordino.privacy import Gaussian as GaussianEvent
+
+ACCOUNTANTS = ("pld", "rdp", "rdp-classic")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The price of a study.
+
+    Attributes:
+        noise_multiplier: sigma; 0 without privacy.
+        steps: R_c under the study's accountant, in local steps, or in rounds where whole clients are protected; None without a limit.
+        most: R_c under every accountant.
+        rounds: R_s, or T updates.
+        used: how many of them a client will use if tau keeps to the pace.
+        epsilon: after ``used`` steps.
+        curve: epsilon after each round at that pace.
+        ends: "rounds" or "privacy": which budget ends the run.
+        batches: expected batch of the smallest, median and largest client; of the cohort (three times) where clients are protected.
+        signal_to_noise: upper bound for one step of the median client.
+        relative_noise: sigma / (q n), n all examples: noise of an averaged step in units of C / sqrt(d), times the clients.
+        calibrated: whether sigma was calibrated here.
+        warnings: what to look at before running.
+        stages: of clipping bound and learning rate, where gradients are applied as they arrive.
+    """
+
+    noise_multiplier: float
+    steps: int | None
+    most: dict[str, int | None]
+    rounds: int | None
+    used: int | None
+    epsilon: float
+    curve: tuple[float, ...]
+    ends: str
+    batches: tuple[float, float, float] | None
+    signal_to_noise: float | None
+    relative_noise: float | None
+    calibrated: bool
+    warnings: tuple[str, ...]
+    stages: tuple[Stage, ...] = ()
+
+
+def step_event(sampling_rate: float, sigma: float) -> Event:
+    """One DP-SGD step as the ledger books it."""
+    return PoissonSampled(sampling_rate=sampling_rate, event=GaussianEvent(noise_multiplier=sigma))
+
+
+def limits(event: Event, epsilon: float, delta: float, accountants: Sequence[str] = ACCOUNTANTS) -> dict[str, int | None]:
+    """R_c under each accountant; None where epsilon is infinite."""
+    if math.isinf(epsilon):
+        return dict.fromkeys(accountants)
+    return {name: most_steps(event, epsilon=epsilon, delta=delta, accountant=name) for name in accountants}

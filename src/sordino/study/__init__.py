@@ -1,0 +1,35 @@
+"""The study file: everything that a run depends on, frozen, complete, with nothing hidden.
+
+TOML in, one :class:`Study` out; all mistakes are reported at once, each with its place, its
+value and a remedy. Unknown keys are mistakes. ``unit``, ``epsilon`` and ``delta`` have no
+default: whoever runs a study says what is protected, or that nothing is.
+
+What stands under ``[execution]`` cannot change privacy or the meaning of results, so a
+reviewer may skip it.
+
+    sections       tables that every study has
+    synchronous    studies in rounds
+    asynchronous   studies in which gradients are applied as they arrive
+    parse          from and to TOML
+"""
+
+from sordino.study.asynchronous import AsynchronousStudy
+from sordino.study.base import Study
+from sordino.study.parse import parse, read, write
+from sordino.study.sections import ColumnPartition, DirichletPartition, Execution, IidPartition, Partition, ShardsPartition
+from sordino.study.synchronous import SynchronousStudy
+
+__all__ = [
+    "AsynchronousStudy",
+    "ColumnPartition",
+    "DirichletPartition",
+    "Execution",
+    "IidPartition",
+    "Partition",
+    "ShardsPartition",
+    "Study",
+    "SynchronousStudy",
+    "parse",
+    "read",
+    "write",
+]

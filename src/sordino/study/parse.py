@@ -1,0 +1,209 @@
+"""TOML in, a study out; all mistakes at once, each with its place, its value and a remedy."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+import types
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Union, get_args, get_origin
+
+from pydantic import ValidationError, create_model
+
+import sordino.mechanism.haar  # noqa: F401  (registers it)
+from sordino.errors import StudyError
+from sordino.learning.optimizer import AdaGrad, Adam, Sgd
+from sordino.mechanism import GaussianNoise, Noise
+from sordino.mechanism.registry import MECHANISMS
+from sordino.method import About, AsynchronousMethod, Method, SynchronousMethod
+from sordino.method.registry import METHODS
+from sordino.registry import did_you_mean
+from sordino.section import Section
+from sordino.study.asynchronous import AsynchronousStudy
+from sordino.study.base import Study
+from sordino.study.sections import ColumnPartition, DirichletPartition, IidPartition, ShardsPartition
+from sordino.study.synchronous import SynchronousStudy
+
+
+def parse(table: Mapping[str, Any], *, source: str) -> Study:
+    """The study in a table, all mistakes at once.
+
+    Raises:
+        StudyError: names each place, value and remedy.
+    """
+    lines: list[str] = []
+    method: type[Method] = _Unknown
+    noise: type[Noise] = _UnknownNoise
+    try:
+        method = _method(table)
+    except StudyError as error:
+        lines.append(str(error))
+        table = {**table, "method": {"name": "unknown"}}  # the other sections have their mistakes, too
+    try:
+        noise = _noise(table)
+    except StudyError as error:
+        lines.append(str(error))
+        table = {**table, "privacy": {**table["privacy"], "mechanism": {"kind": "unknown"}}}
+    shape = _shape(method, noise)
+    try:
+        study = shape.model_validate(table)
+    except ValidationError as error:
+        lines += [_explain(problem, table, shape) for problem in error.errors()]
+    if lines:
+        raise StudyError("\n".join(f"{source}: {line}" for line in dict.fromkeys(lines)))
+    return study
+
+
+def _method(table: Mapping[str, Any]) -> type[Method]:
+    """The class that a study's ``[method]`` table is of."""
+    if "method" not in table:
+        raise StudyError("method is missing: a table [method] with a name")
+    return METHODS.chosen(table["method"])
+
+
+def _noise(table: Mapping[str, Any]) -> type[Noise]:
+    """The class that a study's ``[privacy.mechanism]`` table is of."""
+    privacy = table.get("privacy")
+    section = privacy.get("mechanism") if isinstance(privacy, Mapping) else None
+    return GaussianNoise if section is None else MECHANISMS.chosen(section)
+
+
+class _UnknownNoise(Noise):
+    """Stands in for a mechanism that could not be found."""
+
+
+class _Unknown(SynchronousMethod):
+    """Stands in for a method that could not be found, and fits everything."""
+
+    about: ClassVar[About] = About(regime="", paper="", does="", forms={}, units=("sample", "client", "none"))
+
+
+@functools.cache
+def _shape(method: type[Method], noise: type[Noise]) -> type[Study]:
+    """A study whose method and mechanism are of these classes."""
+    default: Any = GaussianNoise() if noise is GaussianNoise else ...
+    base: type[Study] = AsynchronousStudy if issubclass(method, AsynchronousMethod) else SynchronousStudy
+    promise: Any = base.model_fields["privacy"].annotation
+    privacy = create_model("Privacy", __base__=promise, __doc__=promise.__doc__, mechanism=(noise, default))
+    return create_model(base.__name__, __base__=base, __doc__=base.__doc__, method=(method, ...), privacy=(privacy, ...))
+
+
+def read(path: Path, changes: Sequence[str] = ()) -> Study:
+    """The study in a file, with ``key=value`` changes applied.
+
+    Raises:
+        StudyError: if the file is missing, is no TOML, or is no study.
+    """
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise StudyError(f"{path}: there is no such study file. `sordino new synchronous > study.toml` writes one to begin with") from None
+    except IsADirectoryError:
+        raise StudyError(f"{path}: this is a folder; give the study file in it") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise StudyError(f"{path}: not a TOML file: {error}") from None
+    for change in changes:
+        table = _changed(table, change)
+    return parse(table, source=str(path))
+
+
+def _changed(table: dict[str, Any], change: str) -> dict[str, Any]:
+    key, equals, text = change.partition("=")
+    if not equals or not key.strip():
+        raise StudyError(f"--set {change}: write it as section.key=value, for example --set privacy.epsilon=4")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()  # a bare word is a string: --set model.name=mlp
+    *path, last = key.strip().split(".")
+    copy = dict(table)
+    inner = copy
+    for part in path:
+        below = inner.get(part, {})
+        if not isinstance(below, dict):
+            raise StudyError(f"--set {change}: '{part}' is a value, not a section")
+        inner[part] = dict(below)
+        inner = inner[part]
+    inner[last] = value
+    return copy
+
+
+def write(study: Study) -> str:
+    """The study as TOML, every value spelled out but those that are not set."""
+    top, tables = [], []
+    for key, value in study.model_dump(mode="json", by_alias=True, exclude_none=True).items():
+        if isinstance(value, dict):
+            tables.append(f"[{key}]\n" + "".join(f"{k} = {_toml(v)}\n" for k, v in value.items()))
+        else:
+            top.append(f"{key} = {_toml(value)}\n")
+    return "".join(top) + "\n" + "\n".join(tables)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return '"' + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in escaped) + '"'
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items()) + " }"
+    return repr(value)
+
+
+def _explain(problem: Mapping[str, Any], table: Mapping[str, Any], shape: type[Study]) -> str:
+    place = [part for part in problem["loc"] if not _is_tag(part)]
+    name = ".".join(str(part) for part in place) or "study"
+    kind, value = problem["type"], problem.get("input")
+    if kind == "extra_forbidden":
+        keys = _keys(problem["loc"][:-1], shape)
+        return f"{name} is not a key of a study{did_you_mean(str(place[-1]), keys) or '. Known here: ' + ', '.join(keys)}"
+    if kind == "missing":
+        return f"{name} is missing"
+    if kind in ("union_tag_invalid", "literal_error"):
+        allowed = str(problem.get("ctx", {}).get("expected_tags") or problem.get("ctx", {}).get("expected"))
+        words = [word.strip(" '\"") for word in allowed.replace(" or ", ",").split(",")]
+        given = value
+        if kind == "union_tag_invalid":
+            name, given = f"{name}.{str(problem['ctx']['discriminator']).strip(chr(39))}", problem["ctx"]["tag"]
+        return f"{name} = {given!r} is not known{did_you_mean(str(given), words) or '.'} Known: {', '.join(words)}"
+    if kind == "union_tag_not_found":
+        return f"{name}.{str(problem['ctx']['discriminator']).strip(chr(39))} is missing: it says which kind this is"
+    message = problem["msg"].removeprefix("Value error, ")
+    shown = "" if kind == "value_error" or isinstance(value, dict) else f"; got {value!r}"
+    return f"{name}: {message[0].lower()}{message[1:]}{shown}"
+
+
+_TAGS = {"iid", "dirichlet", "shards", "column", "sgd", "adam", "adagrad"}
+
+
+def _is_tag(part: object) -> bool:
+    return part in _TAGS  # pydantic puts the chosen kind of a union into the place; no key has such a name but "column"
+
+
+def _keys(location: Sequence[object], shape: type[Study]) -> list[str]:
+    """The keys that a section at this place may have."""
+    section: type[Section] = shape
+    for part in location:
+        field = section.model_fields.get(str(part))
+        options = _sections(field.annotation) if field is not None else [s for s in _all_kinds() if part in _tags_of(s)]
+        if not options:
+            return []
+        section = options[0]
+    return [field.alias or name for name, field in section.model_fields.items()]
+
+
+def _sections(annotation: Any) -> list[type[Section]]:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return [annotation]
+    if get_origin(annotation) in (Union, types.UnionType, Annotated):
+        return [section for part in get_args(annotation) for section in _sections(part)]
+    return []
+
+
+def _all_kinds() -> list[type[Section]]:
+    return [IidPartition, DirichletPartition, ShardsPartition, ColumnPartition, Sgd, Adam, AdaGrad]
+
+
+def _tags_of(section: type[Section]) -> tuple[Any, ...]:
+    return tuple(tag for key in ("kind", "name") if key in section.model_fields for tag in get_args(section.model_fields[key].annotation))

@@ -1,0 +1,157 @@
+"""The tables that every study has: data, model, what is promised, the simulated world, execution."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from sordino.errors import StudyError
+from sordino.mechanism import GaussianNoise, Noise
+from sordino.privacy import accountant
+from sordino.section import Section
+
+
+def _infinite(value: object) -> object:
+    return math.inf if isinstance(value, str) and value.lower() in ("inf", "infinity") else value
+
+
+def _accountant(name: str) -> str:
+    try:
+        return accountant(name).name
+    except StudyError as error:
+        raise ValueError(str(error)) from error
+
+
+Epsilon = Annotated[float, BeforeValidator(_infinite), Field(gt=0)]
+
+
+class IidPartition(Section):
+    """Every example to a client at random, sizes equal to within one."""
+
+    kind: Literal["iid"]
+
+
+class DirichletPartition(Section):
+    """Label proportions from Dirichlet(beta); small beta, uneven clients."""
+
+    kind: Literal["dirichlet"]
+    beta: float = Field(gt=0)
+    minimum: int = Field(10, ge=1)
+
+
+class ShardsPartition(Section):
+    """Sorted by label and cut into fragments, so many to each client."""
+
+    kind: Literal["shards"]
+    fragments: int = Field(400, ge=1)
+    each: int = Field(40, ge=1)
+
+
+class ColumnPartition(Section):
+    """A file's own client column."""
+
+    kind: Literal["column"]
+
+
+Partition = Annotated[IidPartition | DirichletPartition | ShardsPartition | ColumnPartition, Field(discriminator="kind")]
+
+
+class Data(Section):
+    """Where examples come from and how they are divided among clients."""
+
+    name: str | None = None
+    file: Path | None = None
+    test_file: Path | None = None
+    label: str = "label"
+    client_column: str | None = None
+    clients: int = Field(10, ge=1)
+    partition: Partition = IidPartition(kind="iid")
+    validation: int = Field(0, ge=0, description="training examples set aside, before partitioning, to choose by; treated as public")
+
+    client_validation: float = Field(
+        0.0, ge=0, lt=1, description="share of each client's examples set aside to choose by; their joint accuracy is treated as public"
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Data:
+        if self.validation and self.client_validation:
+            raise ValueError("give validation (before partitioning) or client_validation (of each client), not both")
+        if (self.name is None) == (self.file is None):
+            raise ValueError("give either name (a known data set) or file (your own npz, csv or parquet)")
+        if self.partition.kind == "column" and not self.client_column:
+            raise ValueError("partition kind 'column' needs client_column, the name of the column that says whose an example is")
+        return self
+
+
+class Model(Section):
+    """A model by name, or ``package.module:factory``."""
+
+    name: str
+
+
+class Promise(Section):
+    """What is protected, how well, and at what noise.
+
+    ``ledger`` is "run" for a ledger of this run alone, or a folder that keeps one ledger for
+    each client's data and outlives runs.
+    """
+
+    unit: Literal["sample", "client", "none"]
+    epsilon: Epsilon | None = None
+    delta: float | None = Field(None, gt=0, lt=1)
+    clip: float = Field(1.0, gt=0, allow_inf_nan=False)
+    noise_multiplier: float | None = Field(None, allow_inf_nan=False)
+    accountant: Annotated[str, AfterValidator(_accountant)] = "pld"
+    mechanism: Noise = GaussianNoise()
+    ledger: str = "run"
+
+    @model_validator(mode="after")
+    def _spelled_out(self) -> Promise:
+        if self.unit == "none":
+            if self.epsilon is not None and not math.isinf(self.epsilon):
+                raise ValueError(f"unit 'none' promises nothing, so epsilon must be left out or 'inf'; got {self.epsilon}")
+            return self
+        missing = [name for name in ("epsilon", "delta") if getattr(self, name) is None]
+        if missing:
+            raise ValueError(f"unit '{self.unit}' needs {' and '.join(missing)}: there is no default for what is promised")
+        if self.noise_multiplier is not None and self.noise_multiplier <= 0:
+            raise ValueError(
+                f"noise_multiplier must be positive for a finite epsilon; got {self.noise_multiplier}."
+                " Leave it out to have it calibrated, or set unit = 'none'"
+            )
+        return self
+
+
+class Latency(Section):
+    """Seconds that clients take; see :mod:`sordino.runtime.latency`."""
+
+    kind: Literal["constant", "exponential", "lognormal", "pareto", "cyclic", "trace"] = "constant"
+    file: Path | None = None
+    typical: float = Field(1.0, ge=0)
+    shape: float = Field(0.5, gt=0)
+    step: float = Field(0.0, ge=0)
+    spread: float = Field(0.0, ge=0)
+
+
+class World(Section):
+    """The simulated world: latency, drop-out and return."""
+
+    latency: Latency = Latency()
+    dropout: float = Field(0.0, ge=0, le=1)
+    rejoin: float = Field(0.5, gt=0, le=1)
+
+
+class Execution(Section):
+    """What cannot change privacy or the meaning of results.
+
+    ``evaluate_every`` counts rounds (all of them unless given) or updates (a hundredth of them);
+    ``checkpoint_every`` counts what is logged.
+    """
+
+    device: str = "auto"
+    threads: int = Field(1, ge=1)
+    evaluate_every: int | None = Field(None, ge=1)
+    checkpoint_every: int = Field(10, ge=1)

@@ -1,0 +1,92 @@
+"""Studies in rounds."""
+
+from __future__ import annotations
+
+from pydantic import Field, model_validator
+
+from sordino.learning.optimizer import Sgd
+from sordino.method import SynchronousMethod
+from sordino.section import Section
+from sordino.study.base import Study
+from sordino.study.sections import Promise
+
+
+class Privacy(Promise):
+    """A promise kept by Poisson sampling.
+
+    ``clipped_fraction`` releases how many examples were clipped, inside the same noise multiplier.
+    Where whole clients are protected, ``clip`` is the bound S of an update and ``sampling_rate``
+    the probability q_c with which a client is drawn.
+    """
+
+    sampling_rate: float = Field(gt=0, le=1)
+    clipped_fraction: bool = True
+
+
+class Budget(Section):
+    """How long a run may go on.
+
+    ``rounds`` is R_s. ``steps`` is the R_c that noise is calibrated for where an adaptive
+    method leaves noise_multiplier out; twice the rounds unless given.
+    """
+
+    rounds: int = Field(ge=1)
+    steps: int | None = Field(None, ge=1)
+
+
+class Participation(Section):
+    """Who takes part in a round, and how long the server waits (virtual seconds)."""
+
+    cohort: int | None = Field(None, ge=1)
+    deadline: float | None = Field(None, gt=0)
+
+
+class SynchronousStudy(Study):
+    """A study of a method that works in rounds."""
+
+    method: SynchronousMethod
+    privacy: Privacy
+    budget: Budget
+    participation: Participation = Participation()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> SynchronousStudy:
+        unit, name = self.privacy.unit, self.method.name
+        if self.participation.cohort is not None and self.participation.cohort > self.data.clients:
+            raise ValueError(f"participation.cohort is {self.participation.cohort}, but there are {self.data.clients} clients")
+        if unit == "client":
+            if self.participation.cohort is not None:
+                raise ValueError(
+                    "participation.cohort fixes the cohort's size, but what is booked is that each client is drawn by itself:"
+                    " leave it out, and give the probability as privacy.sampling_rate"
+                )
+            if not getattr(self.method, "aggregated", True) and self.privacy.sampling_rate != 1.0:
+                raise ValueError(
+                    f"method '{name}' in its paper's form has every client send in every round: privacy.sampling_rate must be 1.0"
+                )
+            if getattr(self.method, "clipping", None) == "adaptive" and not self.privacy.mechanism.counts:
+                raise ValueError(
+                    "method.clipping 'adaptive' follows a noisy count, and"
+                    f" privacy.mechanism '{self.privacy.mechanism.kind}' releases none: use 'fixed' or 'proxy', or the mechanism 'gaussian'"
+                )
+            if getattr(self.method, "clipping", None) == "proxy" and not self.data.validation:
+                raise ValueError("method.clipping 'proxy' needs public examples to train on: set data.validation")
+            if self.data.clients < 2:
+                raise ValueError("data.clients is 1: with one client there is nobody to hide among; unit 'client' needs at least two")
+        if getattr(self.privacy.mechanism, "weights", None) == "learned" and unit == "sample" and self.method.optimizer != Sgd():
+            raise ValueError(
+                "privacy.mechanism.weights 'learned' reads noisy gradients off the models, which only plain SGD steps show:"
+                " leave method.optimizer out"
+            )
+        if self.world.latency.kind in ("cyclic", "trace"):
+            raise ValueError(
+                f"world.latency.kind '{self.world.latency.kind}' is for methods that work on arrival; a round has no order of arrival"
+            )
+        if self.world.dropout > 0 and self.participation.deadline is None:
+            raise ValueError("world.dropout needs participation.deadline: without one the server would wait forever for who is gone")
+        return self
+
+    @property
+    def horizon(self) -> int:
+        """R_s."""
+        return self.budget.rounds
