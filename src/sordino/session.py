@@ -36,10 +36,11 @@ from sordino import study as studies
 from sordino.errors import BudgetExceeded, ResumeError, StudyError
 from sordino.learning.flat import Flat
 from sordino.message import Vector
+from sordino.privacy import accountant
 from sordino.runtime import checkpoint
 from sordino.runtime.files import replace_file, said_clearly, to_json
 from sordino.runtime.recorder import CHECKPOINTS, LOG, Recorder
-from sordino.runtime.watch import Moment
+from sordino.runtime.watch import Moment, Play
 from sordino.study import Study
 
 Row = dict[str, Any]
@@ -239,9 +240,8 @@ def _finish(folder: Path, about: Row, built: builder.Built, moment: Moment, seco
     """Write the model and the result."""
     sim, study = built.simulation, built.study
     replace_file(folder / "model.safetensors", save(_named(built.flat, moment.model), metadata={"model": study.model.name}))
-    epsilon = max(sim.vault.epsilon(unit, sim.budget.delta, sim.budget.accountant) for unit in dict.fromkeys(sim.units))
-    if study.privacy.unit == "none":
-        epsilon = math.inf
+    spent = _spent(sim)
+    epsilon = math.inf if study.privacy.unit == "none" else max(spent.values())
     outcome = Outcome(
         run=str(folder),
         method=study.method.name,
@@ -263,6 +263,7 @@ def _finish(folder: Path, about: Row, built: builder.Built, moment: Moment, seco
         "epsilon": outcome.epsilon,
         "seconds": outcome.seconds,
         "why": outcome.why,
+        "spent": list(spent.values()) if study.privacy.unit != "none" else None,
     }
     done = {
         **about,
@@ -273,6 +274,14 @@ def _finish(folder: Path, about: Row, built: builder.Built, moment: Moment, seco
     }
     replace_file(folder / "run.json", to_json(done, indent=1).encode())
     return outcome
+
+
+def _spent(sim: Play) -> dict[str, float]:
+    """What each unit of the ledger has spent, epsilon; equal histories are priced once."""
+    histories = {unit: sim.vault.spent(unit) for unit in dict.fromkeys(sim.units)}
+    chosen = accountant(sim.budget.accountant)
+    prices = {history: chosen.epsilon(history, sim.budget.delta) for history in set(histories.values())}
+    return {unit: prices[history] for unit, history in histories.items()}
 
 
 def _named(flat: Flat, vector: Vector) -> dict[str, Any]:
