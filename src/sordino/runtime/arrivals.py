@@ -6,7 +6,7 @@ then, at the model that was sent. Edges that hold the same model share it. Every
 whatever the host does, and a run that was killed gives the same end.
 
 Charging every gradient by itself would cost more than the gradient. An edge *reserves* a block of
-tasks in one durable entry before the first of them, about a sixteenth of its share; whoever is about
+tasks in one durable entry before the first of them, an eighth of its share; whoever is about
 to run out reserves in the same transaction. What is left of the last block when the run ends is booked
 and not used: over-counted, never under-counted.
 
@@ -34,7 +34,7 @@ from sordino.regime.effect import Closed, Finish, Joined, Left, Log, Received, T
 from sordino.runtime.latency import Delays
 from sordino.runtime.watch import Packed, Watcher, bound
 
-SHARES = 16  # blocks that an edge's expected share of the updates is reserved in
+SHARES = 8  # blocks that an edge's expected share of the updates is reserved in
 
 Flight = tuple[float, int, int, int]
 """When, in which order among equals, which edge, and the task that is answered; 0 for an edge that comes back."""

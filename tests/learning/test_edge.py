@@ -1,0 +1,179 @@
+"""What an edge sends: sensitivity by brute force, the law of its noise, and that it works for nothing that is not booked."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+
+from sordino.entropy import Seeded
+from sordino.errors import LocalProtocolError
+from sordino.learning.bench import Examples, Workbench
+from sordino.learning.edge import LiteralEdge, PlainEdge, PrivateEdge
+from sordino.learning.flat import Flat
+from sordino.learning.loss import cross_entropy
+from sordino.learning.perexample import ClippedSum, MeanGradient
+from sordino.mechanism import Gaussian
+from sordino.message import Compute
+from sordino.privacy import Event, NonPrivate, PoissonSampled, Receipt
+from sordino.privacy import Gaussian as GaussianEvent
+
+N, FEATURES, CLASSES = 40, 6, 3
+D = FEATURES * CLASSES + CLASSES
+
+
+def bench() -> Workbench:
+    torch.manual_seed(1)
+    flat = Flat(nn.Sequential(nn.Flatten(), nn.Linear(FEATURES, CLASSES)))
+    return Workbench(flat, ClippedSum(flat, cross_entropy), MeanGradient(flat, cross_entropy))
+
+
+def examples(n: int = N, seed: int = 0) -> Examples:
+    rng = np.random.default_rng(seed)
+    return Examples(torch.from_numpy(rng.standard_normal((n, FEATURES)).astype(np.float32)), torch.from_numpy(rng.integers(0, CLASSES, n)))
+
+
+def private(data: Examples, *, z: float = 1.0, rate: float = 1.0, decay: float = 0.0, clip: float = 0.5) -> PrivateEdge:
+    return PrivateEdge(
+        index=0,
+        examples=data,
+        sampling_rate=rate,
+        regularisation=decay,
+        bench=bench(),
+        batches=Seeded(0).stream("batches"),
+        mechanism=Gaussian(clip=clip, noise_multiplier=z),
+        noises=Seeded(0).stream("noise"),
+    )
+
+
+def receipt(event: Event, first: int = 1, count: int = 10_000) -> Receipt:
+    return Receipt("client:0", event, count, first, "key", 1, "digest")
+
+
+def task(number: int = 1, clip: float | None = 0.5, weights: np.ndarray | None = None) -> Compute:
+    return Compute(task=number, version=3, weights=np.zeros(D, np.float32) if weights is None else weights, clip=clip)
+
+
+def test_it_computes_nothing_that_is_not_booked() -> None:
+    edge = private(examples())
+    good = receipt(edge.price, first=5, count=3)
+    for number in (5, 6, 7):
+        assert edge.answer(task(number), good).task == number
+    for bad, number in ((None, 5), (good, 4), (good, 8), (receipt(GaussianEvent(noise_multiplier=1.0)), 5)):
+        with pytest.raises(LocalProtocolError, match="the ledger booked"):
+            edge.answer(task(number), bad)
+    for clip in (None, 0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(LocalProtocolError, match="clip"):
+            edge.answer(task(5, clip=clip), good)
+
+
+def test_one_example_moves_a_gradient_by_at_most_what_is_booked() -> None:
+    """Every neighbour that lacks one example, at every stage's clip: the same noise cancels."""
+    whole = examples(12)
+    for clip in (0.5, 0.05, 3.0):
+        edge = private(whole, clip=clip)
+        full = edge.answer(task(clip=clip), receipt(edge.price)).gradient * edge.expected_batch
+        worst = 0.0
+        for gone in range(12):
+            keep = [i for i in range(12) if i != gone]
+            less = private(Examples(whole.x[keep], whole.y[keep]), clip=clip)
+            part = less.answer(task(clip=clip), receipt(less.price)).gradient * less.expected_batch
+            worst = max(worst, float(np.linalg.norm(full.astype(np.float64) - part)))
+        assert worst <= clip * (1 + 1e-5)
+        assert worst > 0.3 * clip  # the bound is not idle
+
+
+def residuals(z: float) -> np.ndarray:
+    """Noise of 400 gradients of one model, in units of C / b."""
+    edge = private(examples(), z=z)
+    silent = private(examples(), z=1e-9)
+    clean = silent.answer(task(), receipt(silent.price)).gradient
+    found = [edge.answer(task(number), receipt(edge.price)).gradient - clean for number in range(1, 401)]
+    return np.concatenate(found) * edge.expected_batch / 0.5
+
+
+def test_the_noise_is_what_is_booked_and_not_two_thirds_or_three_halves_of_it() -> None:
+    edge = private(examples(), z=1.3)
+    assert edge.price == PoissonSampled(sampling_rate=1.0, event=GaussianEvent(noise_multiplier=1.3))
+    assert stats.kstest(residuals(1.3) / 1.3, "norm").pvalue > 1e-4
+    for wrong in (1.3 * 2 / 3, 1.3 * 3 / 2):
+        assert stats.kstest(residuals(wrong) / 1.3, "norm").pvalue < 1e-12
+    assert edge.noise == pytest.approx(D * (1.3 / N) ** 2)
+
+
+def test_an_empty_batch_releases_noise_over_the_expected_batch() -> None:
+    edge = private(examples(), rate=1e-9, z=2.0)
+    found = np.concatenate([edge.answer(task(i), receipt(edge.price)).gradient for i in range(1, 200)]) * edge.expected_batch / 0.5
+    assert stats.kstest(found / 2.0, "norm").pvalue > 1e-4
+
+
+def test_the_regulariser_is_added_after_the_noise() -> None:
+    weights = np.linspace(-1, 1, D).astype(np.float32)
+    plain, pulled = private(examples()), private(examples(), decay=0.1)
+    a = plain.answer(task(weights=weights), receipt(plain.price)).gradient
+    b = pulled.answer(task(weights=weights), receipt(pulled.price)).gradient
+    assert b - a == pytest.approx(0.1 * weights, abs=1e-6)
+
+
+def test_a_plain_edge_sends_the_mean_gradient() -> None:
+    data = examples()
+    edge = PlainEdge(index=2, examples=data, sampling_rate=1.0, regularisation=0.0, bench=bench(), batches=Seeded(0).stream("batches"))
+    found = edge.answer(task(clip=None), None)
+    model = nn.Linear(FEATURES, CLASSES)
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+    nn.functional.cross_entropy(model(data.x), data.y).backward()
+    expected = torch.cat([model.weight.grad.flatten(), model.bias.grad]).numpy()  # type: ignore[union-attr]
+    assert found.gradient == pytest.approx(expected, abs=1e-6)
+    assert (found.client, found.version) == (2, 3)
+
+
+def test_the_papers_form_is_booked_as_not_private_and_has_its_variance() -> None:
+    edge = LiteralEdge(
+        index=0,
+        examples=examples(),
+        sampling_rate=1.0,
+        regularisation=0.0,
+        bench=bench(),
+        batches=Seeded(0).stream("batches"),
+        iteration_epsilon=0.1,
+        noised=D,
+        reason="because",
+        noises=Seeded(0).stream("noise"),
+    )
+    assert edge.price == NonPrivate(reason="because")
+    squares = []
+    clean = None
+    for number in range(1, 2001):
+        gradient = edge.answer(task(number, clip=0.5), receipt(edge.price)).gradient.astype(np.float64)
+        clean = gradient if clean is None else clean + gradient
+        squares.append(gradient)
+    centred = np.array(squares) - clean / 2000  # type: ignore[operator]
+    lengths = np.linalg.norm(centred, axis=1)
+    assert np.mean(lengths**2) == pytest.approx(edge.noise * 0.5**2, rel=0.2)  # 2 DS^2 / eps_0^2, whatever d
+    assert stats.kstest(lengths, "expon", args=(0, 2 * 0.5 / N / 0.1)).pvalue > 1e-4
+
+
+def test_one_example_moves_the_papers_average_by_more_than_it_claims() -> None:
+    """Its sensitivity is twice the bound on the average: 2 R, not DS = 2 R / b."""
+    n = 12
+    x = torch.zeros(n, FEATURES)
+    x[:, 0] = 1.0
+    y = torch.zeros(n, dtype=torch.int64)
+    loud = x.clone()
+    loud[0] = -100.0
+
+    def sent(data: torch.Tensor) -> np.ndarray:
+        edge = LiteralEdge(
+            index=0, examples=Examples(data, y), sampling_rate=1.0, regularisation=0.0, bench=bench(),
+            batches=Seeded(0).stream("batches"), iteration_epsilon=1e12, noised=D, reason="-", noises=Seeded(0).stream("noise"),
+        )  # fmt: skip
+        return edge.answer(task(clip=0.5), receipt(edge.price)).gradient
+
+    moved = float(np.linalg.norm(sent(x) - sent(loud)))
+    claimed = 2 * 0.5 / n
+    assert moved > 5 * claimed

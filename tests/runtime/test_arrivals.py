@@ -1,0 +1,211 @@
+"""Whole asynchronous runs: the same study gives the same run, killed anywhere it gives the same end, and the ledger never under-counts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sordino import build as builder
+from sordino import study as studies
+from sordino.runtime import checkpoint
+from sordino.runtime.arrivals import Arrivals, Moment
+
+STUDY = """
+name = "arrivals"
+[data]
+name = "digits"
+clients = 4
+[model]
+name = "logistic"
+[method]
+name = "mapa"
+batch = 30
+gap = 0.4
+[privacy]
+unit = "sample"
+epsilon = 4.0
+delta = 1e-3
+[budget]
+updates = 120
+[world]
+latency = { kind = "lognormal", shape = 0.8, spread = 0.5 }
+[execution]
+evaluate_every = 10
+"""
+
+WORLDS = [
+    (),
+    ('world.latency={kind="cyclic"}',),
+    ("world.dropout=0.1", 'world.latency={kind="pareto", shape=1.5}'),
+    ("participation.buffer=3", "participation.staleness_weight=0.5", "method.average=0.9"),
+    ("participation.staleness=2", "budget.tasks=30"),
+    ("privacy.epsilons=[1.0, 2.0, 3.0, 4.0]",),
+    ('method={name="audp", batch=30}',),
+    ('method={name="audp", batch=30, form="paper"}',),
+    ('method={name="asgd", batch=30}', 'privacy={unit="none"}'),
+    ('method={name="csgd", batch=30}', 'privacy={unit="none"}'),
+]
+
+
+class Watch:
+    """Keeps rows and packed moments; dies after so many rows of updates."""
+
+    def __init__(self, die_after: int | None = None, rows: list[Any] | None = None) -> None:
+        self.rows: list[Any] = list(rows or [])
+        self.saved: list[tuple[Any, int]] = []
+        self.die_after = die_after
+
+    def row(self, row: dict[str, Any]) -> None:
+        self.rows.append(json.loads(json.dumps(row, default=str)))
+
+    def save(self, moment: Moment) -> None:
+        self.saved.append((moment.pack(), len(self.rows)))
+        if self.die_after is not None and len(self.saved) == self.die_after:
+            raise KeyboardInterrupt
+
+
+def made(folder: Path, *changes: str, run: str = "run", payable: list[int] | None = None) -> builder.Built:
+    folder.mkdir(exist_ok=True)
+    (folder / "study.toml").write_text(STUDY)
+    built = builder.build(studies.read(folder / "study.toml", changes), folder, run, payable)
+    assert isinstance(built.simulation, Arrivals)
+    return built
+
+
+def booked(world: Arrivals) -> list[int]:
+    return [sum(count for _, count in world.vault.spent(unit)) for unit in world.units]
+
+
+@pytest.mark.parametrize("changes", WORLDS, ids=[" ".join(w)[:40] or "plain" for w in WORLDS])
+def test_killed_anywhere_it_comes_to_the_same_end(tmp_path: Path, changes: tuple[str, ...]) -> None:
+    built, whole = made(tmp_path / "whole", *changes), Watch()
+    world: Any = built.simulation
+    end = world.run(built.first, whole)
+    payable, once = world.payable, booked(world)
+    world.vault.close()
+    for die_after in (1, 4, len(whole.saved) - 1):
+        folder = tmp_path / f"killed-{die_after}"
+        built, first = made(folder, *changes), Watch(die_after)
+        with pytest.raises(KeyboardInterrupt):
+            built.simulation.run(built.first, first)
+        built.simulation.vault.close()
+        built = made(folder, *changes, payable=payable)
+        world = built.simulation
+        (packed, length) = first.saved[-1]
+        (folder / "checkpoints").mkdir()
+        checkpoint.write(folder / "checkpoints", checkpoint.Saved(world.unpack(packed), length))
+        saved = checkpoint.read(folder / "checkpoints", world)
+        assert saved is not None
+        second = Watch(rows=first.rows[:length])
+        again = world.run(saved.moment, second)
+        assert again.model.tobytes() == end.model.tobytes()
+        assert again.time == end.time
+        assert second.rows == whole.rows
+        assert booked(world) == once
+        world.vault.places[world.units[0]][0].verify()
+        world.vault.close()
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("changes", WORLDS[:6], ids=[" ".join(w)[:40] or "plain" for w in WORLDS[:6]])
+def test_every_gradient_is_booked_before_it_is_computed_and_nobody_passes_its_budget(tmp_path: Path, changes: tuple[str, ...]) -> None:
+    built, watch = made(tmp_path / "run", *changes), Watch()
+    world: Any = built.simulation
+    recorded = [Recorded(edge, lambda edge=edge.index: booked(world)[edge]) for edge in world.edges]
+    world = replace(world, edges=recorded)
+    end = world.run(built.first, watch)
+    assert end.ended is not None
+    for edge, (given, count) in enumerate(zip(end.state.given, booked(world), strict=True)):
+        assert recorded[edge].computed <= given <= count  # over-counted, never under-counted
+        assert count <= world.regime.budget[edge]
+        assert count - given < world.block + 1
+    for unit, own in zip(world.units, world.budgets, strict=True):
+        assert world.vault.epsilon(unit, own.delta, own.accountant) <= own.epsilon
+
+
+class Recorded:
+    """An edge that looks at the ledger before it answers."""
+
+    def __init__(self, edge: Any, booked: Callable[[], int]) -> None:
+        self.edge, self.booked, self.computed = edge, booked, 0
+
+    def answer(self, task: Any, receipt: Any) -> Any:
+        self.computed += 1
+        assert self.booked() >= self.computed
+        return self.edge.answer(task, receipt)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.edge, name)
+
+
+def test_cyclic_delays_make_every_gradient_as_stale_as_there_are_others(tmp_path: Path) -> None:
+    built, watch = made(tmp_path / "run", 'world.latency={kind="cyclic"}'), Watch()
+    built.simulation.run(built.first, watch)
+    seen: Counter[int] = Counter()
+    for row in watch.rows:
+        seen.update(dict(row.get("histogram", [])))
+    assert seen == {0: 1, 1: 1, 2: 1, 3: 117}
+
+
+def test_edges_with_budgets_of_their_own_get_noise_of_their_own(tmp_path: Path) -> None:
+    built = made(tmp_path / "run", "privacy.epsilons=[1.0, 2.0, 3.0, 4.0]", 'world.latency={kind="cyclic"}')
+    world: Any = built.simulation
+    sigmas = [edge.mechanism.noise_multiplier for edge in world.edges]
+    assert sigmas == sorted(sigmas, reverse=True)
+    assert len(set(sigmas)) == 4
+    world.run(built.first, Watch())
+    spent = [world.vault.epsilon(unit, 1e-3, "pld") for unit in world.units]
+    assert spent == pytest.approx([1.0, 2.0, 3.0, 4.0], rel=0.1)
+    assert all(value <= target for value, target in zip(spent, (1.0, 2.0, 3.0, 4.0), strict=True))
+
+
+def test_models_that_several_edges_hold_are_kept_once(tmp_path: Path) -> None:
+    built, watch = made(tmp_path / "run", 'world.latency={kind="cyclic"}', "data.clients=40", "method.batch=5"), Watch(die_after=1)
+    world: Any = built.simulation
+    with pytest.raises(KeyboardInterrupt):
+        world.run(built.first, watch)
+    packed, _ = watch.saved[0]
+    versions = [name for name in packed.vectors if name.startswith("version.")]
+    assert len(versions) == 11  # 30 edges still hold the first model
+    assert len({id(task.weights) for task in world.unpack(packed).state.tasks.values()}) == 11
+
+
+def test_a_trace_is_played_and_its_mistakes_are_named(tmp_path: Path) -> None:
+    from sordino.errors import StudyError
+    from sordino.runtime.latency import read_trace
+
+    path = tmp_path / "delays.csv"
+    path.write_text("client,seconds\n" + "".join(f"{i % 4},{0.5 + i % 4}\n" for i in range(12)))
+    assert read_trace(path, 4)[2] == (2.5, 2.5, 2.5)
+    built, watch = made(tmp_path / "run", f'world.latency={{kind="trace", file="{path}"}}'), Watch()
+    end: Any = built.simulation.run(built.first, watch)
+    assert end.state.given[0] > end.state.given[3]  # until it has spent its budget
+    with pytest.raises(StudyError, match="nothing was measured of client 4"):
+        read_trace(path, 5)
+    for line, message in (("0,-1", "must be positive"), ("x,1", "must be numbers"), ("0", "must be numbers")):
+        path.write_text(f"client,seconds\n{line}\n")
+        with pytest.raises(StudyError, match=f"line 2.*{message}"):
+            read_trace(path, 1)
+    path.write_text("a,b\n")
+    with pytest.raises(StudyError, match="needs the columns client and seconds"):
+        read_trace(path, 1)
+    with pytest.raises(StudyError, match=r"world\.latency\.file.*cannot be read"):
+        read_trace(tmp_path / "none.csv", 1)
+
+
+def test_the_first_layer_alone_is_noised_only_if_asked_for(tmp_path: Path) -> None:
+    literal = 'method={name="mapa", batch=30, form="paper", noised="first-layer"}'
+    built = made(tmp_path / "run", literal, "model.name=mlp")
+    world: Any = built.simulation
+    assert world.edges[0].noised == 64 * 200 + 200
+    end = world.run(built.first, Watch())
+    assert np.isinf(world.vault.epsilon("client:0", 1e-3, "pld"))
+    assert end.number == 120
