@@ -46,7 +46,7 @@ def test_stages_follow_equations_15_and_16(theta: float, batch: float, z: float,
     terms = EdgeTerms(dimension=d, edges=5, batch=batch, clip=clip, noise=z, staleness=tau, updates=10_000)
     stages = Mapa(theta=theta, **GUESS).stages(terms)
     assert stages[0].clip == clip
-    for stage, following in itertools.pairwise([*stages, None]):
+    for stage in stages:
         ds = 2 * stage.clip / batch
         variance = 1.0 / batch + d * z**2 * (stage.clip / batch) ** 2
         slowing = max(8 * variance / ((tau + 1) * batch**2 * ds**2 * theta**2), 1.0)
@@ -55,9 +55,9 @@ def test_stages_follow_equations_15_and_16(theta: float, batch: float, z: float,
         assert stage.rate == pytest.approx(1 / (2 * slowing * (tau + 1)))
         exact = 4 * slowing**2 * (tau + 1) ** 2 * 2.3 / variance
         assert stage.length == max(math.ceil(exact), 1) or stage.length == pytest.approx(exact, rel=1e-9)
-        if following is not None:
-            assert following.clip == pytest.approx(theta * stage.clip)
-            assert following.start == stage.end
+    for stage, following in itertools.pairwise(stages):
+        assert following.clip == pytest.approx(theta * stage.clip)
+        assert following.start == stage.end
     assert stages[-1].start < terms.updates <= stages[-1].end
 
 

@@ -158,7 +158,7 @@ def test_no_order_of_arrivals_drops_and_duplicates_breaks_an_invariant(
         held = state.tasks.get(edge)
         match action:
             case "answer" if held is not None:
-                event: object = Received(Gradient(edge, held.task, held.version, ONE))
+                event: Received | Joined | Left = Received(Gradient(edge, held.task, held.version, ONE))
             case "again" if answered:
                 client, number = sorted(answered)[edge % len(answered)]
                 event = Received(Gradient(client, number, 0, ONE))
@@ -173,14 +173,14 @@ def test_no_order_of_arrivals_drops_and_duplicates_breaks_an_invariant(
             case _:
                 event = Joined(edge)
         counts = isinstance(event, Received) and rules.expects(state, event.gradient.client, event.gradient.task)
-        fresh = counts and held is not None and event.gradient.version == held.version  # type: ignore[union-attr]
+        fresh = counts and held is not None and isinstance(event, Received) and event.gradient.version == held.version
         before = state.version * buffer + state.buffer[1]
-        effects = rules.step(state, event)  # type: ignore[arg-type]
+        effects = rules.step(state, event)
         after = state.version * buffer + state.buffer[1]
         assert after - before in ((0, 1) if fresh else (0,))  # never twice, never for what was not asked for
         applied += after - before
-        if fresh:
-            answered.add((event.gradient.client, event.gradient.task))  # type: ignore[union-attr]
+        if fresh and isinstance(event, Received):
+            answered.add((event.gradient.client, event.gradient.task))
         tasks += [(e.client, e.task) for e in effects if isinstance(e, Task)]
         assert all(given <= most for given, most in zip(state.given, budget, strict=True))  # nobody past its budget
         assert not state.gone & set(state.tasks)

@@ -7,6 +7,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,10 @@ def booked(world: Arrivals) -> list[int]:
     return [sum(count for _, count in world.vault.spent(unit)) for unit in world.units]
 
 
+def booked_of(world: Arrivals, edge: int) -> int:
+    return booked(world)[edge]
+
+
 @pytest.mark.parametrize("changes", WORLDS, ids=[" ".join(w)[:40] or "plain" for w in WORLDS])
 def test_killed_anywhere_it_comes_to_the_same_end(tmp_path: Path, changes: tuple[str, ...]) -> None:
     built, whole = made(tmp_path / "whole", *changes), Watch()
@@ -119,7 +124,7 @@ def test_killed_anywhere_it_comes_to_the_same_end(tmp_path: Path, changes: tuple
 def test_every_gradient_is_booked_before_it_is_computed_and_nobody_passes_its_budget(tmp_path: Path, changes: tuple[str, ...]) -> None:
     built, watch = made(tmp_path / "run", *changes), Watch()
     world: Any = built.simulation
-    recorded = [Recorded(edge, lambda edge=edge.index: booked(world)[edge]) for edge in world.edges]
+    recorded = [Recorded(edge, partial(booked_of, world, edge.index)) for edge in world.edges]
     world = replace(world, edges=recorded)
     end = world.run(built.first, watch)
     assert end.ended is not None

@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from sordino.cli import compare, data, ledger, plan, run
+from sordino.cli import audit, compare, data, ledger, plan, run
 from sordino.errors import BudgetExceeded, SordinoError, StudyError
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app.command("plan")(plan.plan)
 app.command("new")(run.new)
 app.command("methods")(plan.methods)
 app.command("report")(run.report)
+app.command("audit")(audit.audit)
 app.add_typer(data.app, name="data")
 app.add_typer(ledger.app, name="ledger")
 

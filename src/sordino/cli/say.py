@@ -42,7 +42,7 @@ def table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Non
 
     drawn = Table(box=None, padding=(0, 2, 0, 0))
     for i, name in enumerate(head):
-        numbers = i > 0 and all(row[i][:1].isdigit() or row[i] in ("-", "inf") for row in rows)
+        numbers = i > 0 and all(row[i].removeprefix("-")[:1].isdigit() or row[i] in ("-", "inf") for row in rows)
         drawn.add_column(name, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         drawn.add_row(*row)

@@ -1,0 +1,183 @@
+"""``sordino audit``: attacks on what a study releases, run by who owns the data."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sordino.cli import say
+from sordino.cli.run import AsJson, Set
+from sordino.errors import StudyError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sordino.audit.attempt import Level, Scene
+    from sordino.build.inversion import Asked, Attacked
+
+ATTACKS = {"inversion": "recover training images from a client's gradient, at several noise levels"}
+RAW = "the picture holds raw training images: in a simulation it may be looked at; real ones must not leave whose data they are"
+NO_PROOF = "An attack that fails proves nothing: another may succeed. The guarantee is the ledger's epsilon."
+NOISE = "0,0.01,0.1,1,study"
+MOST = 1e9  # noise multiplier, and one over the least epsilon of MAPA's noise: beyond it numbers leave float32
+PICTURE = "inversion.svg"
+
+
+def audit(
+    path: Annotated[Path, typer.Argument(metavar="STUDY|RUN", help="A study file (initial weights) or a run folder (trained model).")],
+    attack: Annotated[str | None, typer.Option(help=f"One of: {', '.join(ATTACKS)}.")] = None,
+    images: Annotated[int, typer.Option(help="How many training images to go for.")] = 6,
+    noise: Annotated[
+        str, typer.Option(metavar="LEVELS", help="Noise multipliers; 'study' for the study's own, mapa@EPSILON for MAPA's noise.")
+    ] = NOISE,
+    model: Annotated[list[str] | None, typer.Option(help="Another model than the study's; may be repeated.")] = None,
+    out: Annotated[Path | None, typer.Option(help=f"The picture (SVG) or a folder for it; {PICTURE} by default.")] = None,
+    change: Set = None,
+    as_json: AsJson = False,
+) -> None:
+    """Attack what a study's clients release, and show what comes out."""
+    _known(attack)
+    asked, picture = _levels(noise), _picture(out)
+    from sordino.build import inversion
+    from sordino.report.inversion import inversion_figure
+    from sordino.runtime.files import replace_file, said_clearly
+
+    if not 1 <= images <= inversion.MOST_IMAGES:
+        raise StudyError(f"--images must be from 1 to {inversion.MOST_IMAGES}; got {images}")
+    found = _attacked(path, asked, model or (), change or ())
+    scenes = [scene for one in found for scene in inversion.scenes(one, images)]
+    with said_clearly(picture):
+        picture.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(picture, inversion_figure(scenes).encode())
+    weights = "trained" if path.is_dir() else "initial"
+    _show(scenes)
+    say.people(
+        f"weights: {weights}; epsilon of one release, and of all that the study plans, at delta {found[0].delta:g}"
+        f" ({found[0].accountant}), add or remove one example"
+    )
+    say.people(f"warning: {RAW}")
+    say.people(NO_PROOF)
+    say.people(f"Picture: {picture}")
+    if as_json:
+        say.machine({"attack": attack, "study": str(path), "weights": weights, "picture": str(picture), **_as_table(found[0], scenes)})
+
+
+def _known(attack: str | None) -> None:
+    from sordino.registry import did_you_mean
+
+    listed = ", ".join(f"{name} ({does})" for name, does in ATTACKS.items())
+    if attack is None:
+        raise StudyError(f"--attack is missing: it says which one. Known: {listed}")
+    if attack not in ATTACKS:
+        raise StudyError(f"--attack {attack!r} is not known{did_you_mean(attack, ATTACKS) or '.'} Known: {listed}")
+
+
+def _levels(text: str) -> list[Asked]:
+    """The noise levels in ``--noise``."""
+    from sordino.build.inversion import Asked
+
+    found = []
+    for word in (part.strip() for part in text.split(",")):
+        if word == "study":
+            found.append(Asked())
+            continue
+        claimed = word.removeprefix("mapa@")
+        try:
+            value = float(claimed)
+        except ValueError:
+            value = math.nan
+        if not (0.0 <= value <= MOST if claimed == word else 1.0 / MOST <= value < math.inf):
+            raise StudyError(
+                f"--noise {text}: {word!r} is no noise level. Give noise multipliers from 0 to {MOST:g}, 'study' for the study's own, or"
+                f" mapa@EPSILON for MAPA's noise, with commas between: --noise {NOISE}"
+            )
+        found.append(Asked(sigma=value) if claimed == word else Asked(claimed=value))
+    return found
+
+
+def _picture(out: Path | None) -> Path:
+    """Where the picture goes."""
+    if out is None:
+        return Path(PICTURE)
+    if out.is_dir() or not out.suffix:
+        if out.is_file():
+            raise StudyError(f"{out}: this is a file; give --out a name that ends in .svg, or a folder")
+        return out / PICTURE
+    if out.suffix != ".svg":
+        raise StudyError(f"{out}: the picture is an SVG file; give --out a name that ends in .svg, or a folder")
+    return out
+
+
+def _attacked(path: Path, asked: Sequence[Asked], models: Sequence[str], changes: Sequence[str]) -> list[Attacked]:
+    """The study, once for each model."""
+    from sordino import study as studies
+    from sordino.build.inversion import MODEL, attacked, with_model
+
+    if not path.is_dir():
+        study = studies.read(path, changes)
+        return [attacked(with_model(study, name), asked) for name in dict.fromkeys(models or (study.model.name,))]
+    if models:
+        raise StudyError(f"{path}: --model does not go with a run folder, whose model is trained; give its study file instead")
+    if missing := [name for name in ("run.json", "study.toml") if not (path / name).exists()]:
+        raise StudyError(f"{path}: this is no run folder: it has no {missing[0]}. Give a study file, or a folder that `sordino run` made")
+    return [attacked(studies.read(path / "study.toml", changes), asked, path / MODEL)]
+
+
+def _show(scenes: Sequence[Scene]) -> None:
+    from sordino.report.inversion import noise_words, scene_words
+
+    for scene in scenes:
+        rows = [["the label's mean image, no gradient", "0", "0", *_quality(scene.guessed), "-"]]
+        rows += [
+            [noise_words(each.level), *_prices(each.level), *_quality(each.correlations), say.number(_mean(each.psnr), 3)]
+            for each in scene.attempts
+        ]
+        head = ["noise", "epsilon once", "in all", "correlation", "lowest to highest", "PSNR (dB)"]
+        say.table(f"{scene_words(scene)}: {len(scene.originals)} images", head, rows)
+
+
+def _prices(level: Level) -> tuple[str, str]:
+    return say.bound(level.once), say.bound(level.whole)
+
+
+def _quality(correlations: Sequence[float]) -> tuple[str, str]:
+    mean, low, high = (f"{round(value, 2) + 0.0:.2f}" for value in (_mean(correlations), min(correlations), max(correlations)))
+    return mean, f"{low} to {high}"
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _as_table(found: Attacked, scenes: Sequence[Scene]) -> dict[str, Any]:
+    return {
+        "delta": found.delta,
+        "accountant": found.accountant,
+        "clip": found.noise.clip,
+        "scenes": [
+            {
+                "model": scene.model,
+                "batch": scene.batch,
+                "alone": scene.alone,
+                "labels": scene.labels,
+                "without_gradient": scene.guessed,
+                "levels": [
+                    {
+                        "noise_multiplier": each.level.sigma,
+                        "mapa_epsilon": each.level.claimed,
+                        "study": each.level.own,
+                        "epsilon_once": each.level.once,
+                        "epsilon": each.level.whole,
+                        "correlation": _mean(each.correlations),
+                        "correlations": each.correlations,
+                        "psnr": each.psnr,
+                    }
+                    for each in scene.attempts
+                ],
+            }
+            for scene in scenes
+        ],
+    }
