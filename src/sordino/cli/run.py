@@ -94,7 +94,7 @@ def report(
 
 
 def new(
-    regime: Annotated[str, typer.Argument(help="synchronous")] = "synchronous",
+    regime: Annotated[str, typer.Argument(help="synchronous or asynchronous")] = "synchronous",
     out: Annotated[Path | None, typer.Option(help="Write it there instead of to standard output.")] = None,
 ) -> None:
     """Write a study file to begin with."""

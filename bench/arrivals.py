@@ -1,0 +1,127 @@
+"""Asynchronous learning: updates a second with the ledger on, their cost against the number of edges, and memory."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sordino import build as builder
+from sordino import study as studies
+from sordino.runtime.watch import Moment
+
+STUDY = """
+name = "bench"
+[data]
+name = "fashion-mnist"
+clients = {edges}
+[model]
+name = "{model}"
+[method]
+name = "mapa"
+batch = {batch}
+[privacy]
+unit = "sample"
+epsilon = 1e6
+delta = 1e-5
+noise_multiplier = 1.0
+[budget]
+updates = {updates}
+[world]
+latency = {{ kind = "{latency}" }}
+[execution]
+evaluate_every = {updates}
+checkpoint_every = 1000
+"""
+
+
+class Silent:
+    """A watcher that keeps nothing."""
+
+    def row(self, row: dict[str, Any]) -> None:
+        """Look away."""
+
+    def save(self, moment: Moment) -> None:
+        """Keep nothing."""
+
+
+def simulate(**options: Any) -> float:
+    """CPU seconds of a run, from the first task to the last update; ledger and one evaluation of 10 000 images included."""
+    told = {"model": "logistic", "batch": 12, "edges": 5, "updates": 15_000, "latency": "cyclic", **options}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "study.toml"
+        path.write_text(STUDY.format(**told))
+        built = builder.build(studies.read(path), Path(folder), "bench")
+        start = time.process_time()
+        built.simulation.run(built.first, Silent())
+        taken = time.process_time() - start
+        built.simulation.vault.close()
+    return taken
+
+
+def by_hand(batch: int, updates: int) -> float:
+    """CPU seconds of the same arithmetic in plain NumPy, for logistic regression, without ledger, edges or staleness."""
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (12_000, 784), dtype=np.uint8)
+    labels = generator.integers(0, 10, 12_000)
+    weights, bias = np.zeros((10, 784), np.float32), np.zeros(10, np.float32)
+    start = time.process_time()
+    for _ in range(updates):
+        chosen = generator.integers(0, 12_000, generator.poisson(batch))
+        x = (images[chosen].astype(np.float32) - 127.5) / 127.5
+        scores = x @ weights.T + bias
+        scores -= scores.max(1, keepdims=True)
+        share = np.exp(scores)
+        share /= share.sum(1, keepdims=True)
+        share[np.arange(len(chosen)), labels[chosen]] -= 1.0
+        norms = np.sqrt((share**2).sum(1) * ((x**2).sum(1) + 1.0))
+        share *= np.minimum(1.0, 1.0 / np.maximum(norms, 1e-12))[:, None]
+        weights -= 0.05 / batch * (share.T @ x + generator.standard_normal((10, 784), np.float32))
+        bias -= 0.05 / batch * (share.sum(0) + generator.standard_normal(10, np.float32))
+    return time.process_time() - start
+
+
+def memory() -> float:
+    """Peak resident MB of a process that runs 1000 edges of the cnn, over one that runs 5."""
+
+    def peak(edges: int) -> float:
+        code = f"from bench import arrivals; arrivals.simulate(model='cnn', edges={edges}, updates=2500); import resource;"
+        code += "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
+        return float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()[-1])
+
+    return peak(1000)
+
+
+def measure() -> list[dict[str, Any]]:
+    """All rows."""
+    simulate(updates=300)  # compiled on the way
+    simulate(updates=300, model="cnn")
+    rows = []
+    for batch, reach in ((12, 8000), (120, 4000)):
+        updates = 15_000
+        floor = updates / by_hand(batch, 3000) * 3000 / updates
+        rates = {edges: updates / simulate(batch=min(batch, 60_000 // edges), edges=edges) for edges in (5, 100, 1000 if batch == 12 else 500)}
+        for edges, rate in rates.items():
+            what = f"updates a second: logistic 784-10, b = {batch}, {edges} edges, ledger on"
+            rows.append(row(what, floor, rate, f">= {reach}", rate >= reach))
+        if batch == 12:
+            spread = rates[5] / rates[1000] - 1.0
+            rows.append(row("cost of an update with 1000 edges over 5, less 1", None, spread, "<= 0.2", spread <= 0.2))
+    uneven = 15_000 / simulate(latency="exponential", edges=100)
+    rows.append(row("the same with exponential delays, b = 12, 100 edges", None, uneven, ">= 8000", uneven >= 8000))
+    seconds = simulate(model="cnn", updates=25_000)
+    rows.append(row("seconds for 25 000 updates of the cnn, b = 12, 5 edges", None, seconds, "<= 60", seconds <= 60))
+    resident = memory()
+    rows.append(row("peak MB of 1000 edges of the cnn, data and libraries included", None, resident, "<= 500", resident <= 500))
+    return rows
+
+
+def row(what: str, peer: float | None, ours: float, reach: str, met: bool) -> dict[str, Any]:
+    """One line of the table."""
+    return {"what": what, "peer": peer, "ours": ours, "reach": reach, "met": bool(met and math.isfinite(ours)), "detail": {}}
