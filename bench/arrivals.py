@@ -106,7 +106,9 @@ def measure() -> list[dict[str, Any]]:
     for batch, reach in ((12, 8000), (120, 4000)):
         updates = 15_000
         floor = updates / by_hand(batch, 3000) * 3000 / updates
-        rates = {edges: updates / simulate(batch=min(batch, 60_000 // edges), edges=edges) for edges in (5, 100, 1000 if batch == 12 else 500)}
+        rates = {
+            edges: updates / simulate(batch=min(batch, 60_000 // edges), edges=edges) for edges in (5, 100, 1000 if batch == 12 else 500)
+        }
         for edges, rate in rates.items():
             what = f"updates a second: logistic 784-10, b = {batch}, {edges} edges, ledger on"
             rows.append(row(what, floor, rate, f">= {reach}", rate >= reach))

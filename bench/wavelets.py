@@ -33,7 +33,7 @@ def measure() -> list[dict[str, Any]]:
         plain.release(total, None, rng)
 
     def weighted() -> None:
-        kernel(x, y, Measured(CLIP, haar.norms, haar.margin), total)
+        kernel(x, y, Measured.by(haar, CLIP), total)
         haar.release(total, None, rng)
 
     def transform() -> None:

@@ -17,6 +17,7 @@ from sordino.learning.perexample import Bound, ClippedSum, Layers, Measured
 from sordino.learning.perexample import Flat as FlatBound
 from sordino.learning.perexample.sums import layers_of
 from sordino.mechanism.haar import Basis, HaarGaussian, paper
+from sordino.mechanism.pieces import Pieces
 
 N = 9
 
@@ -31,6 +32,14 @@ class Branches(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = x.flatten(1)
         return self.head(torch.tanh(self.a(x)) * torch.relu(self.b(x)))  # type: ignore[no-any-return]
+
+
+class Idle(Branches):
+    """A layer that was called for nothing."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.b(x.flatten(1))
+        return self.head(torch.tanh(self.a(x.flatten(1))))  # type: ignore[no-any-return]
 
 
 class Scaled(nn.Module):
@@ -55,13 +64,17 @@ def module(kind: str) -> nn.Module:
             return nn.Sequential(
                 nn.Conv2d(1, 8, 9, 4), nn.GroupNorm(2, 8), nn.Conv2d(8, 128, 3), nn.ReLU(), nn.Flatten(), nn.Linear(128, 10)
             )
+        case "norms":
+            return nn.Sequential(
+                nn.Conv2d(1, 8, 3, 2), nn.GroupNorm(2, 8), nn.ReLU(), nn.Flatten(), nn.Linear(512, 16), nn.LayerNorm(16), nn.Linear(16, 10)
+            )
         case "hooks":
             return Branches()
         case _:
             return Scaled()
 
 
-KINDS = ["tiles", "patches", "gram and norm", "hooks", "one by one"]
+KINDS = ["tiles", "patches", "norms", "gram and norm", "hooks", "one by one"]
 
 
 def data() -> tuple[Tensor, Tensor]:
@@ -74,7 +87,7 @@ def alone(flat: Flat, x: Tensor, y: Tensor) -> Tensor:
     rows = []
     for i in range(len(x)):
         loss = torch.nn.functional.cross_entropy(flat.module(x[i : i + 1]), y[i : i + 1])
-        grads = torch.autograd.grad(loss, list(flat.module.parameters()))
+        grads = torch.autograd.grad(loss, list(flat.module.parameters()), allow_unused=True, materialize_grads=True)
         row = torch.empty(flat.dim)
         for slot, grad in zip(flat.layout, grads, strict=True):
             slot.logical(row).copy_(grad)
@@ -114,10 +127,50 @@ def test_a_norm_of_ones_own_bounds_the_sum(kind: str) -> None:
     norms = basis.weighted_norms(rows, weights)
     clip = float(norms.median())
     mechanism = HaarGaussian.weighted(clip=clip, noise_multiplier=1.0, basis=basis, weights=weights)
-    seen = ClippedSum(flat, cross_entropy)(x, y, Measured(clip, mechanism.norms, mechanism.margin), out)
+    seen = ClippedSum(flat, cross_entropy)(x, y, Measured.by(mechanism, clip), out)
     wanted = (rows * (clip / norms).clamp_max(1.0).unsqueeze(1)).sum(0)
     assert torch.allclose(out, wanted, rtol=2e-3, atol=2e-3 * float(wanted.abs().max()))
     assert seen.clipped == pytest.approx(int((norms > clip).sum()), abs=1)
+
+
+@pytest.mark.parametrize("per_layer", [False, True])
+@pytest.mark.parametrize("name", ["cnn", "logistic", "mlp", "cifar-cnn"])
+def test_gradients_in_pieces_are_clipped_as_rows_are(name: str, per_layer: bool) -> None:
+    shape = (3, 32, 32) if name == "cifar-cnn" else (1, 28, 28)
+    flat = Flat(models.build(name, shape, 10, Seeded(0).at("model")))
+    generator = torch.Generator().manual_seed(5)
+    x, y = torch.randn(N, *shape, generator=generator), torch.randint(0, 10, (N,), generator=generator)
+    x[4] = torch.nan
+    basis = Basis.of(slot.size for slot in flat.layout) if per_layer else Basis.flat(flat.dim)
+    weights = tuple(np.random.default_rng(1).uniform(0.5, 2.0, basis.groups).tolist())
+    mechanism = HaarGaussian.weighted(clip=1.0, noise_multiplier=1.0, basis=basis, weights=weights)
+    taken: list[int] = []
+
+    def counted(pieces: Pieces) -> Tensor | None:
+        norms = mechanism.piecewise_norms(pieces)
+        taken.append(0 if norms is None else len(norms))
+        return norms
+
+    clipped, one, other = ClippedSum(flat, cross_entropy), torch.empty(flat.dim), torch.empty(flat.dim)
+    pieces = clipped(x, y, Measured(1.0, mechanism.norms, mechanism.margin, counted), one)
+    rows = clipped(x, y, Measured(1.0, mechanism.norms, mechanism.margin), other)
+    assert sum(taken) == 2 * N - 1  # all of them, and once more without the broken one
+    assert pieces.clipped > 0
+    assert math.isinf(float(pieces.norms[4]))
+    assert torch.allclose(pieces.norms, rows.norms, rtol=1e-5)
+    assert torch.allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_a_layer_that_the_loss_does_not_see_adds_nothing() -> None:
+    flat, (x, y) = Flat(Idle()), data()
+    basis, out = Basis.flat(flat.dim), torch.empty(flat.dim)
+    mechanism = HaarGaussian.weighted(clip=0.5, noise_multiplier=1.0, basis=basis, weights=paper(basis))
+    rows = alone(flat, x, y)
+    for bound in (Measured.by(mechanism, 0.5), Measured(0.5, mechanism.norms, mechanism.margin)):
+        clipped = ClippedSum(flat, cross_entropy)
+        clipped._space.take("rows", (N, flat.dim)).fill_(torch.nan)  # what a buffer held before is nobody's gradient
+        seen = clipped(x, y, bound, out)
+        assert torch.allclose(seen.norms, mechanism.norms(rows), rtol=1e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -128,7 +181,7 @@ def test_one_broken_example_does_not_spoil_the_others(kind: str, bound: str) -> 
     mechanism = HaarGaussian.weighted(
         clip=0.5, noise_multiplier=1.0, basis=Basis.flat(flat.dim), weights=(1.0,) * Basis.flat(flat.dim).groups
     )
-    chosen: dict[str, Bound] = {"flat": FlatBound(0.5), "layers": Layers(0.5), "measured": Measured(0.5, mechanism.norms, mechanism.margin)}
+    chosen: dict[str, Bound] = {"flat": FlatBound(0.5), "layers": Layers(0.5), "measured": Measured.by(mechanism, 0.5)}
     whole, rest = torch.empty(flat.dim), torch.empty(flat.dim)
     keep = [i for i in range(N) if i != 4]
     seen = ClippedSum(flat, cross_entropy)(x, y, chosen[bound], whole)
@@ -146,7 +199,7 @@ def test_no_example_moves_the_sum_further_than_the_bound(bound: str) -> None:
     mechanism = HaarGaussian.weighted(
         clip=0.3, noise_multiplier=1.0, basis=basis, weights=tuple(float(w) for w in rng.uniform(0.2, 5.0, basis.groups))
     )
-    chosen: Bound = Layers(0.3) if bound == "layers" else Measured(0.3, mechanism.norms, mechanism.margin)
+    chosen: Bound = Layers(0.3) if bound == "layers" else Measured.by(mechanism, 0.3)
     total, without = torch.empty(flat.dim), torch.empty(flat.dim)
     clipped = ClippedSum(flat, cross_entropy)
     clipped(x, y, chosen, total)

@@ -166,4 +166,4 @@ def bound_of(mechanism: Bounded) -> Bound:
         case "own":
             if not isinstance(mechanism, Measuring):
                 raise StudyError(f"{type(mechanism).__name__}: a mechanism with a norm of its own needs norms and margin")
-            return Measured(mechanism.clip, mechanism.norms, mechanism.margin)
+            return Measured.by(mechanism, mechanism.clip)

@@ -1,6 +1,6 @@
 """Mechanisms: the only ways in which something about raw data may leave a client. Importing this package registers them."""
 
-from sordino.mechanism.gaussian import SHRINK, Bounded, CountedGaussian, Gaussian, Learning, Measuring, length, shortened
+from sordino.mechanism.gaussian import SHRINK, Bounded, CountedGaussian, Gaussian, Learning, Measuring, Piecewise, length, shortened
 from sordino.mechanism.plain import GaussianNoise
 from sordino.mechanism.registry import Asked, Noise, imported, known, register
 
@@ -14,6 +14,7 @@ __all__ = [
     "Learning",
     "Measuring",
     "Noise",
+    "Piecewise",
     "imported",
     "known",
     "length",

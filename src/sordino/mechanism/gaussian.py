@@ -37,6 +37,7 @@ from torch import Tensor
 
 from sordino.errors import StudyError
 from sordino.mechanism.noise import fill_normal
+from sordino.mechanism.pieces import Pieces
 from sordino.privacy import event
 
 COUNT_SHARE = 1.0 / 400.0
@@ -98,6 +99,15 @@ class Measuring(Protocol):
 
     def norms(self, rows: Tensor) -> Tensor:
         """Norms (n,) of contributions (n, d); infinite where a row is not finite."""
+        ...
+
+
+@runtime_checkable
+class Piecewise(Measuring, Protocol):
+    """One that can take its norm from contributions that are not written out."""
+
+    def piecewise_norms(self, pieces: Pieces) -> Tensor | None:
+        """Norms (n,) of contributions in pieces; infinite where one is not finite. None if these are better written out."""
         ...
 
 

@@ -187,17 +187,6 @@ def _scatter(large: int, small: int, vectors: int, size: int) -> Run:
     return njit(nogil=True)(run)
 
 
-def _turned(grads: Array, out: Array, inner: int, outputs: int, offset: int) -> None:
-    for example in range(grads.shape[0]):
-        for column in range(outputs):
-            for k in range(inner):
-                out[example, offset + column * inner + k] = grads[example, k, column]
-
-
-turn: Run = njit(nogil=True)(_turned)
-"""``turn(grads, out, K, O, offset)``: gradients (n, K, O) as rows of ``out`` (n, d), each (O, K) from ``offset`` on."""
-
-
 class Convolution:
     """Forward, and the gradients by the weights. Buffers belong to the caller, except for packed weights."""
 

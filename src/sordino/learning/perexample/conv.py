@@ -34,6 +34,7 @@ from sordino.learning.flat import Flat, Slot
 from sordino.learning.perexample.gram import cheaper, squared_norms
 from sordino.learning.perexample.kernel import add_or_set
 from sordino.learning.perexample.workspace import Workspace
+from sordino.mechanism.pieces import Piece, Rows
 
 Pair = tuple[int, int]
 SHORT = 32  # runs shorter than this many numbers are gathered in two steps
@@ -174,13 +175,12 @@ class ConvKernel:
                 place = slot.flat(out)
                 torch.addmv(place, grads.view(len(factor), -1).t(), factor, beta=beta, out=place)
 
-    def each(self, rows: Tensor, part: slice) -> bool:
-        """See :class:`Kernel`."""
-        if self._formed:
-            for slot, grads in ((self._weight, self._grads), (self._bias, self._bias_grads)):
-                if slot is not None:
-                    rows[:, slot.offset : slot.offset + slot.size].copy_(grads[part].view(len(rows), -1))
-        return self._formed
+    def pieces(self) -> list[Piece] | None:
+        """See :class:`Kernel`; where products of patches are cheaper, gradients are not formed."""
+        if not self._formed:
+            return None
+        both = (self._weight, self._grads), (self._bias, self._bias_grads)
+        return [Rows(offset=slot.offset, values=grads.flatten(1)) for slot, grads in both if slot is not None]
 
     def _write_products(self, factor: Tensor, out: Tensor, beta: float) -> None:
         """The clipped sum after the Gram form: one product of patches and scaled output gradients."""

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.learning.flat import Flat, Slot
+from sordino.mechanism.pieces import Piece
 
 
 def supported(layer: nn.Embedding) -> bool:
@@ -55,9 +56,9 @@ class EmbeddingKernel:
         """See :class:`Kernel`."""
         self._scatter(self._tokens, self._g * factor.view(-1, 1, 1), out, fresh)
 
-    def each(self, rows: Tensor, part: slice) -> bool:
-        """See :class:`Kernel`; it cannot."""
-        return False
+    def pieces(self) -> list[Piece] | None:
+        """See :class:`Kernel`; whole tables are not formed."""
+        return None
 
     def plain(self, a: Tensor, g: Tensor, out: Tensor, fresh: bool) -> None:
         """See :class:`Kernel`."""

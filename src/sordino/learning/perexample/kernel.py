@@ -3,9 +3,10 @@ r"""What a layer must be able to do so that its per-example gradients never meet
 Let layer l have input a_i and output gradient g_i for example i, and let G_i^l be its
 parameters' gradient of example i alone. Clipping needs |G_i|^2 = sum_l |G_i^l|^2 of every
 example first, then the factors c_i = min(1, C/|G_i|), then sum_i c_i G_i^l. So a kernel
-has three moves:
+has four moves:
 
     collect(a, g)   remembers what it needs and returns |G_i^l|^2, shape (n,)
+    pieces()        hands out G_i^l as it is, for norms other than this one
     write(c, out)   adds sum_i c_i G_i^l into its stretch of the flat vector
     plain(a, g)     adds sum_i G_i^l without any norms, for training without privacy
 
@@ -17,6 +18,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from torch import Tensor
+
+from sordino.mechanism.pieces import Piece
 
 
 class Kernel(Protocol):
@@ -34,8 +37,8 @@ class Kernel(Protocol):
         """sum_i G_i into ``out`` (d,), with no norms and nothing kept."""
         ...
 
-    def each(self, rows: Tensor, part: slice) -> bool:
-        """G_i of these examples of the collected batch into their columns of ``rows`` (k, d); False if this kernel cannot."""
+    def pieces(self) -> list[Piece] | None:
+        """All G_i of the collected batch, as they lie in memory until :meth:`write`; None if this kernel does not form them."""
         ...
 
 

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from sordino.learning.flat import Flat, Slot
 from sordino.learning.perexample.gram import squared_norms
 from sordino.learning.perexample.workspace import Workspace
+from sordino.mechanism.pieces import Outer, Piece, Rows
 
 
 class LinearKernel:
@@ -71,17 +72,16 @@ class LinearKernel:
             a, scaled = a.reshape(-1, a.shape[2]), g.mul(factor.view(-1, 1, 1)).reshape(-1, g.shape[2])
         self._add(a, scaled, out, fresh)
 
-    def each(self, rows: Tensor, part: slice) -> bool:
-        """See :class:`Kernel`."""
+    def pieces(self) -> list[Piece] | None:
+        """See :class:`Kernel`; those of sequences are not formed."""
         if self._g.ndim != 2:
-            return False
-        a, g = self._a[part], self._g[part]
+            return None
+        found: list[Piece] = []
         if self._weight is not None:
-            place = rows[:, self._weight.offset : self._weight.offset + self._weight.size]
-            torch.mul(g.unsqueeze(2), a.unsqueeze(1), out=place.view(len(rows), g.shape[1], a.shape[1]))
+            found.append(Outer(offset=self._weight.offset, left=self._g, right=self._a))
         if self._bias is not None:
-            rows[:, self._bias.offset : self._bias.offset + self._bias.size].copy_(g)
-        return True
+            found.append(Rows(offset=self._bias.offset, values=self._g))
+        return found
 
     def plain(self, a: Tensor, g: Tensor, out: Tensor, fresh: bool) -> None:
         """See :class:`Kernel`."""

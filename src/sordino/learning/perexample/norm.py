@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sordino.learning.flat import Flat, Slot
+from sordino.mechanism.pieces import Piece, Rows
 
 
 class NormKernel:
@@ -60,9 +61,10 @@ class NormKernel:
                 place = slot.of(out).view(-1)
                 torch.addmv(place, grads.t(), factor, beta=0.0 if fresh else 1.0, out=place)
 
-    def each(self, rows: Tensor, part: slice) -> bool:
-        """See :class:`Kernel`; it cannot."""
-        return False
+    def pieces(self) -> list[Piece] | None:
+        """See :class:`Kernel`."""
+        both = (self._weight, self._weight_grads), (self._bias, self._bias_grads)
+        return [Rows(offset=slot.offset, values=grads) for slot, grads in both if slot is not None]
 
     def plain(self, a: Tensor, g: Tensor, out: Tensor, fresh: bool) -> None:
         """See :class:`Kernel`."""

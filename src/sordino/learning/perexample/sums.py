@@ -20,6 +20,7 @@ from sordino.learning.perexample.kernel import Kernel
 from sordino.learning.perexample.paths import Fast, Paths
 from sordino.learning.perexample.plan import Plan
 from sordino.learning.perexample.workspace import Workspace
+from sordino.mechanism.pieces import Piece, Pieces
 
 ROW_BYTES = 3_000_000  # gradients of as many examples as this are written out at once, while they are in the cache
 
@@ -62,9 +63,9 @@ class ClippedSum:
             path = self._paths.find(x, y)
             if isinstance(path, Plan):
                 _, kernels = self._collected(path, x, y)
-                rows = torch.empty(len(x), self._paths.flat.dim, dtype=self._paths.flat.weights.dtype, device=x.device)
-                if all([kernel.each(rows, slice(None)) for kernel, _ in kernels]):  # noqa: C419  (each has its own columns)
-                    return rows
+                pieces = self._formed(kernels, len(x))
+                if pieces is not None:
+                    return pieces.rows(slice(None), self._paths.flat.weights.new_empty(len(x), self._paths.flat.dim))
             return self._paths.slow.gradients(x, y)[1].clone()
 
     def _sum(self, path: Fast | None, x: Tensor, y: Tensor, bound: Bound, out: Tensor) -> tuple[Tensor, Tensor]:
@@ -88,7 +89,7 @@ class ClippedSum:
         else:
             losses, kernels = self._collected(path, x, y)
             found = self._measured(kernels, bound, losses) if isinstance(bound, Measured) else _together(kernels, bound, losses)
-            if found is None:  # some layer cannot write single gradients
+            if found is None:  # some layer does not form single gradients
                 if fresh:
                     out.zero_()
                 return self._piece(None, x, y, bound, out, False)
@@ -110,17 +111,30 @@ class ClippedSum:
         return losses, [(kernel, kernel.collect(a, g)) for kernel, a, g in pairs]
 
     def _measured(self, kernels: list[tuple[Kernel, Tensor]], bound: Measured, like: Tensor) -> Tensor | None:
-        """Norms (n,) of gradients that are written out a few at a time, so that they stay in the cache; None if they cannot be."""
+        """Norms (n,): of gradients in pieces, or written out a few at a time, so that they stay in the cache; None if neither."""
+        pieces = self._formed(kernels, len(like))
+        if pieces is None:
+            return None
+        found = bound.piecewise(pieces) if bound.piecewise is not None else None
+        if found is not None:
+            return found
         norms = torch.empty_like(like)
         few = max(1, int(ROW_BYTES / (self._paths.flat.dim * like.element_size())))
         for start in range(0, len(like), few):
             part = slice(start, min(start + few, len(like)))
             rows = self._space.take("rows", (part.stop - start, self._paths.flat.dim))
-            for kernel, _ in kernels:
-                if not kernel.each(rows, part):
-                    return None
-            norms[part] = bound.norms(rows)
+            norms[part] = bound.norms(pieces.rows(part, rows))
         return norms
+
+    def _formed(self, kernels: list[tuple[Kernel, Tensor]], n: int) -> Pieces | None:
+        """The batch's gradients as the kernels keep them; None if some layer does not form them."""
+        found: list[Piece] = []
+        for kernel, _ in kernels:
+            own = kernel.pieces()
+            if own is None:
+                return None
+            found += own
+        return Pieces.of(n, self._paths.flat.dim, found)
 
     def _by_rows(self, rows: Tensor, bound: Bound) -> tuple[Tensor, Tensor]:
         """Norms (n,) and factors, (n,) or (n, d) where layers have their own."""

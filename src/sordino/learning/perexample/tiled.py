@@ -23,6 +23,7 @@ from sordino.learning.perexample import conv, pool
 from sordino.learning.perexample.gram import cheaper
 from sordino.learning.perexample.kernel import add_or_set
 from sordino.learning.perexample.workspace import Workspace
+from sordino.mechanism.pieces import Piece, Rows, Turned
 
 
 def served(like: Tensor) -> bool:
@@ -122,12 +123,12 @@ class TiledConv:
             place = self._bias.flat(out)
             torch.addmv(place, self._bias_grads.t(), factor, beta=0.0 if fresh else 1.0, out=place)
 
-    def each(self, rows: Tensor, part: slice) -> bool:
+    def pieces(self) -> list[Piece] | None:
         """See :class:`Kernel`."""
-        jit.turn(self._grads[part].numpy(), rows.numpy(), self.shape.patch, self.shape.outputs, self._weight.offset)
+        found: list[Piece] = [Turned(offset=self._weight.offset, values=self._grads)]
         if self._bias is not None:
-            rows[:, self._bias.offset : self._bias.offset + self._bias.size].copy_(self._bias_grads[part])
-        return True
+            found.append(Rows(offset=self._bias.offset, values=self._bias_grads))
+        return found
 
     def plain(self, a: Tensor, g: Tensor, out: Tensor, fresh: bool) -> None:
         """See :class:`Kernel`."""

@@ -36,7 +36,10 @@ import torch
 from torch import Tensor
 
 from sordino.errors import StudyError
-from sordino.mechanism.haar import compiled, transform
+from sordino.mechanism.haar import compiled, piecewise, transform
+from sordino.mechanism.pieces import Pieces
+
+LARGEST = 1e19  # squares of larger numbers are beyond float32
 
 Groups = tuple[float, ...]
 """One number for every group."""
@@ -164,11 +167,29 @@ class Basis:
         squares = self.forward(rows).to(torch.float64).square()
         return torch.stack([part.sum(-1) for part in torch.split(squares, list(self.lengths), dim=-1)], dim=-1)
 
+    def piecewise_energies(self, pieces: Pieces) -> Tensor | None:
+        """:meth:`energies` of pieces, written out in small part only; None where rows would cost no more, or are the only way."""
+        self._fits(pieces.dimension)
+        energies = piecewise.energies(pieces, self.blocks, self.groups)
+        return None if energies is None else torch.from_numpy(energies)
+
     def weighted_norms(self, rows: Tensor, weights: Sequence[float]) -> Tensor:
         """||diag(w) u(row)|| (n,) for every row of rows (n, d); infinite where a row is not finite."""
         squares = torch.tensor(self.each(weights), dtype=torch.float64, device=rows.device).square()
         norms = self.energies(rows).mv(squares).sqrt()
         return norms.nan_to_num(nan=math.inf, posinf=math.inf).to(rows.dtype)
+
+    def piecewise_norms(self, pieces: Pieces, weights: Sequence[float]) -> Tensor | None:
+        """:meth:`weighted_norms` of pieces, in float32; None where :meth:`piecewise_energies` has none.
+
+        Infinite beyond 1e19 too, where rows cannot be squared: factors of larger norms would not be exact.
+        """
+        self._fits(pieces.dimension)
+        energies = piecewise.energies(pieces, self.blocks, self.groups)
+        if energies is None:
+            return None
+        norms = np.sqrt(energies @ np.square(self.each(weights)))
+        return torch.from_numpy(np.where(norms <= LARGEST, norms, np.inf).astype(np.float32))  # NaN is not
 
     def noise_energies(self, deviations: Sequence[float]) -> Tensor:
         """What :meth:`energies` expects, (groups,), of noise with these deviations on the coefficients, once it is cut to d numbers.
@@ -197,9 +218,12 @@ class Basis:
         return tuple(map(float, weights))
 
     def _checked(self, v: Tensor) -> Tensor:
-        if v.shape[-1] != self.dimension:
-            raise StudyError(f"the basis is made for vectors of {self.dimension} numbers; got {v.shape[-1]}")
+        self._fits(v.shape[-1])
         return v
+
+    def _fits(self, dimension: int) -> None:
+        if dimension != self.dimension:
+            raise StudyError(f"the basis is made for vectors of {self.dimension} numbers; got {dimension}")
 
 
 @lru_cache(maxsize=256)

@@ -43,7 +43,7 @@ def _halve_energy(source: Any, length: int, into: Any) -> float:
 
 
 # Sums of squares may be taken in any order, and that is all: infinities and NaN must come through.
-_halve_energy_fast: Run = njit(nogil=True, fastmath={"reassoc", "contract"})(_halve_energy)
+halve_energy: Run = njit(nogil=True, fastmath={"reassoc", "contract"})(_halve_energy)
 
 
 def _energies(rows: Any, layout: Any, out: Any) -> None:
@@ -62,11 +62,11 @@ def _energies(rows: Any, layout: Any, out: Any) -> None:
             for level in range(1, levels + 1):
                 share *= 0.5
                 if level == 1:
-                    energy = _halve_energy_fast(rows[row, offset : offset + size], length, first)
+                    energy = halve_energy(rows[row, offset : offset + size], length, first)
                 elif level % 2 == 0:
-                    energy = _halve_energy_fast(first, length, second)
+                    energy = halve_energy(first, length, second)
                 else:
-                    energy = _halve_energy_fast(second, length, first)
+                    energy = halve_energy(second, length, first)
                 out[row, group + levels + 1 - level] = share * energy
                 length = (length + 1) // 2
                 base = first[0] if level % 2 else second[0]
