@@ -62,3 +62,8 @@ def checked(clip: float) -> float:
 def factors(norms: Tensor, clip: float, margin: float = SHRINK) -> Tensor:
     """c_i (n,) of norms (n,); a norm of zero gives 1."""
     return torch.reciprocal(norms).mul_(clip * margin).clamp_max_(1.0)
+
+
+def lengths(rows: Tensor) -> Tensor:
+    """|row| (n,) of rows (n, d), added up in float64: in float32 the sum over a long row loses more than the margin leaves room for."""
+    return torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).to(rows.dtype)

@@ -31,6 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.learning.flat import Flat, Slot
+from sordino.learning.perexample.clipping import lengths
 from sordino.learning.perexample.gram import cheaper, squared_norms
 from sordino.learning.perexample.kernel import add_or_set
 from sordino.learning.perexample.workspace import Workspace
@@ -157,7 +158,7 @@ class ConvKernel:
             for start in range(0, n, few):
                 piece = slice(start, start + few)
                 torch.bmm(g[piece].transpose(1, 2), self.unfold(a[piece]), out=self._grads[piece])
-            squared = torch.linalg.vector_norm(self._grads.view(n, -1), dim=1).square_()
+            squared = lengths(self._grads.view(n, -1)).square_()
         if self._bias is not None:
             self._bias_grads = g.sum(1)
             extra = torch.linalg.vector_norm(self._bias_grads, dim=1).square_()

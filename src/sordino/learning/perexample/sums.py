@@ -14,7 +14,7 @@ from sordino.learning.flat import Flat as Parameters
 from sordino.learning.flat import Slot
 from sordino.learning.loss import Loss
 from sordino.learning.perexample.bound import Bound, Flat, Layers, Measured
-from sordino.learning.perexample.clipping import Clipped, checked, factors
+from sordino.learning.perexample.clipping import Clipped, checked, factors, lengths
 from sordino.learning.perexample.general import Unsuitable
 from sordino.learning.perexample.kernel import Kernel
 from sordino.learning.perexample.paths import Fast, Paths
@@ -139,7 +139,7 @@ class ClippedSum:
     def _by_rows(self, rows: Tensor, bound: Bound) -> tuple[Tensor, Tensor]:
         """Norms (n,) and factors, (n,) or (n, d) where layers have their own."""
         if not isinstance(bound, Layers):
-            norms = torch.linalg.vector_norm(rows, dim=1) if isinstance(bound, Flat) else bound.norms(rows)
+            norms = lengths(rows) if isinstance(bound, Flat) else bound.norms(rows)
             return norms, factors(norms, bound.clip, bound.margin)
         layers = layers_of(self._paths.flat)
         squares = [sum((slot_columns(rows, slot).square().sum(1) for slot in layer), rows.new_zeros(len(rows))) for layer in layers]
