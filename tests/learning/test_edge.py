@@ -45,6 +45,7 @@ def private(data: Examples, *, z: float = 1.0, rate: float = 1.0, decay: float =
         regularisation=decay,
         bench=bench(),
         batches=Seeded(0).stream("batches"),
+        scratch=torch.empty(D),
         mechanism=Gaussian(clip=clip, noise_multiplier=z),
         noises=Seeded(0).stream("noise"),
     )
@@ -121,7 +122,8 @@ def test_the_regulariser_is_added_after_the_noise() -> None:
 
 def test_a_plain_edge_sends_the_mean_gradient() -> None:
     data = examples()
-    edge = PlainEdge(index=2, examples=data, sampling_rate=1.0, regularisation=0.0, bench=bench(), batches=Seeded(0).stream("batches"))
+    batches = Seeded(0).stream("batches")
+    edge = PlainEdge(index=2, examples=data, sampling_rate=1.0, regularisation=0.0, bench=bench(), batches=batches, scratch=torch.empty(D))
     found = edge.answer(task(clip=None), None)
     model = nn.Linear(FEATURES, CLASSES)
     nn.init.zeros_(model.weight)
@@ -140,6 +142,7 @@ def test_the_papers_form_is_booked_as_not_private_and_has_its_variance() -> None
         regularisation=0.0,
         bench=bench(),
         batches=Seeded(0).stream("batches"),
+        scratch=torch.empty(D),
         iteration_epsilon=0.1,
         noised=D,
         reason="because",
@@ -170,7 +173,8 @@ def test_one_example_moves_the_papers_average_by_more_than_it_claims() -> None:
     def sent(data: torch.Tensor) -> np.ndarray:
         edge = LiteralEdge(
             index=0, examples=Examples(data, y), sampling_rate=1.0, regularisation=0.0, bench=bench(),
-            batches=Seeded(0).stream("batches"), iteration_epsilon=1e12, noised=D, reason="-", noises=Seeded(0).stream("noise"),
+            batches=Seeded(0).stream("batches"), scratch=torch.empty(D),
+            iteration_epsilon=1e12, noised=D, reason="-", noises=Seeded(0).stream("noise"),
         )  # fmt: skip
         return edge.answer(task(clip=0.5), receipt(edge.price)).gradient
 

@@ -1,12 +1,17 @@
 """Box-Muller normals: distribution, independence of the two halves, odd lengths, dtypes."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from sordino.entropy import Seeded
 from sordino.mechanism.contract import looks_standard_normal
-from sordino.mechanism.noise import fill_normal
+from sordino.mechanism.noise import by_torch, fill_normal
+from sordino.mechanism.normal import fill
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 7, 100])
@@ -46,3 +51,50 @@ def test_no_draw_is_ever_infinite_at_the_edges_of_the_bits() -> None:
     out = fill_normal(torch.empty(16), Edge())  # type: ignore[arg-type]
     assert torch.isfinite(out).all()
     assert out.abs().max() < 6.8
+
+
+def words(n: int) -> NDArray[np.int32]:
+    """2 n random words, of which the first n reach all sizes of u alike, from 2^-33 to 1 and to 1 - 2^-33."""
+    rng = np.random.default_rng(0)
+    drawn = rng.integers(-(2**31), 2**31, 2 * n, dtype=np.int64)
+    far = np.exp2(rng.uniform(0, 31, n // 4)).astype(np.int64)
+    drawn[: n // 4], drawn[n // 4 : n // 2] = -(2**31) + far - 1, 2**31 - far
+    drawn[n : n + 17] = np.arange(-8, 9) * 2**28  # eighths of a turn
+    return np.clip(drawn, -(2**31), 2**31 - 1).astype(np.int32)
+
+
+def test_compiled_numbers_are_those_of_torch_and_nearer_to_the_truth() -> None:
+    n = 1 << 18
+    bits = words(n)
+    seen, twin = np.empty(2 * n, np.float32), by_torch(torch.empty(2 * n), bits).numpy()
+    fill(bits, seen)
+    u = np.maximum(bits[:n].astype(np.float32) * np.float32(2.0**-32) + np.float32(0.5), np.float32(2.0**-33)).astype(np.float64)
+    radius, angle = np.sqrt(-2 * np.log(u)), 2 * np.pi * bits[n:] * 2.0**-32
+    exact = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])
+    assert np.abs(seen - twin).max() < 3e-6
+    assert np.abs(seen - exact).max() < 1.2e-6  # two units in the last place at 6
+    assert np.abs(seen - exact).mean() < 7e-8
+    assert np.abs(seen - exact).max() < np.abs(twin - exact).max()
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 5, 33, 7850])
+def test_compiled_code_writes_its_numbers_and_nothing_beside_them(length: int) -> None:
+    whole = torch.full((length + 32,), torch.nan)
+    fill_normal(whole[16 : 16 + length], Seeded(1).at("x"))
+    bits = Seeded(1).at("x").bit_generator.random_raw((length + 1) // 2).view(np.int32)
+    assert torch.allclose(whole[16 : 16 + length], by_torch(torch.empty(length), bits), rtol=0, atol=3e-6)
+    assert torch.isnan(whole[:16]).all()
+    assert torch.isnan(whole[16 + length :]).all()
+
+
+def test_other_places_and_types_get_the_same_numbers() -> None:
+    wanted = fill_normal(torch.empty(101), Seeded(1).at("x"))
+    strided = fill_normal(torch.zeros(202)[::2], Seeded(1).at("x"))
+    double = fill_normal(torch.empty(101, dtype=torch.float64), Seeded(1).at("x"))
+    assert torch.allclose(strided, wanted, rtol=0, atol=3e-6)
+    assert torch.allclose(double, wanted.double(), rtol=0, atol=3e-6)
+
+
+def test_the_compiler_is_not_loaded_before_there_is_noise_to_make() -> None:
+    code = "import sys, sordino.mechanism; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from sordino import data as datasets
 from sordino.build.common import Built, Hall, budget, vault
@@ -70,6 +71,7 @@ def _edges(study: AsynchronousStudy, parts: list[datasets.Dataset], hall: Hall) 
     method, entropy = study.method, Seeded(study.seed)
     each, noises = rates(method.batch, hall.sizes), multipliers(study)
     edges: list[Edge] = []
+    scratch = torch.empty_like(hall.bench.flat.weights)
     parts.reverse()
     while parts:
         index = len(edges)
@@ -80,6 +82,7 @@ def _edges(study: AsynchronousStudy, parts: list[datasets.Dataset], hall: Hall) 
             "regularisation": method.regularisation,
             "bench": hall.bench,
             "batches": entropy.stream("edge", index, "batches"),
+            "scratch": scratch,
         }
         noise = entropy.stream("edge", index, "noise")
         if study.privacy.unit == "none":

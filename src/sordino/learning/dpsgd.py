@@ -107,7 +107,7 @@ class PrivateClient:
         seen: float | None = None
         for step in range(1, task.steps + 1):
             chosen = poisson(len(self.examples), self.sampling_rate, batches).to(flat.weights.device)
-            clipped = self.bench.clipped(*self.examples.take(chosen), bound, total)
+            clipped = self.bench.clipped.of(self.examples, chosen, bound, total)
             noisy, more = mechanism.release_counted(total, clipped.clipped - len(chosen) / 2, noise)
             if step == 1 and task.loss_bound is not None:
                 seen = self._loss(clipped.loss, task.loss_bound, task.loss_noise, noise)

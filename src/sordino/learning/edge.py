@@ -76,6 +76,7 @@ class Site:
         regularisation: lambda.
         bench: the shared model and kernels.
         batches: numbers where batches are drawn from.
+        scratch: (d,), shared by the edges of one process: raw sums stand here for a moment.
     """
 
     index: int
@@ -84,6 +85,7 @@ class Site:
     regularisation: float
     bench: Workbench
     batches: Stream
+    scratch: torch.Tensor
 
     @property
     def expected_batch(self) -> float:
@@ -119,9 +121,8 @@ class PlainEdge(Site):
 
     def answer(self, task: Compute, receipt: Receipt | None) -> Gradient:
         """See :class:`Edge`."""
-        mean = torch.empty_like(self.bench.flat.weights)
-        self.bench.mean(*self.examples.take(self.drawn(task)), mean)
-        return self.answered(task, mean)
+        self.bench.mean.of(self.examples, self.drawn(task), self.scratch)
+        return self.answered(task, self.scratch.clone())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -152,9 +153,8 @@ class PrivateEdge(Site):
         if task.clip is None or not 0.0 < task.clip < math.inf:  # any other will do: the noise grows with it
             raise LocalProtocolError(f"task {task.task}: the clip must be a positive number; got {task.clip}")
         mechanism = _scaled(self.mechanism, task.clip)  # type: ignore[arg-type]  # mechanisms are frozen values
-        total = torch.empty_like(self.bench.flat.weights)
-        self.bench.clipped(*self.examples.take(self.drawn(task)), bound_of(mechanism), total)
-        noisy, _ = mechanism.release_counted(total, 0.0, self.noises.at(task.task))
+        self.bench.clipped.of(self.examples, self.drawn(task), bound_of(mechanism), self.scratch)
+        noisy, _ = mechanism.release_counted(self.scratch, 0.0, self.noises.at(task.task))
         return self.answered(task, noisy.mul_(1.0 / self.expected_batch))
 
 
@@ -196,8 +196,8 @@ class LiteralEdge(Site):
         paid_for(self.price, receipt, task.task)
         if task.clip is None:
             raise LocalProtocolError(f"task {task.task} has no clip")
-        mean = torch.empty_like(self.bench.flat.weights)
-        self.bench.mean(*self.examples.take(self.drawn(task)), mean)
+        self.bench.mean.of(self.examples, self.drawn(task), self.scratch)
+        mean = self.scratch.clone()
         mean.mul_(min(1.0, task.clip / max(float(torch.linalg.vector_norm(mean)), 1e-30)))
         rng = self.noises.at(task.task)
         direction = rng.standard_normal(self.noised)

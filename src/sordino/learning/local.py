@@ -71,9 +71,9 @@ class LocalWork:
         steps = self.optimizer.begin(self.learning_rate, flat.weights)
         for chosen in self._batches(task):
             if self.gradient_clip is None:
-                self.bench.mean(*self.examples.take(chosen), gradient)
+                self.bench.mean.of(self.examples, chosen, gradient)
             else:
-                self.bench.clipped(*self.examples.take(chosen), self.gradient_clip, gradient)
+                self.bench.clipped.of(self.examples, chosen, self.gradient_clip, gradient)
                 gradient.div_(len(chosen))
             if self.proximal:
                 gradient.add_(flat.weights - start, alpha=self.proximal)

@@ -27,7 +27,7 @@ def measure_raw(bench: Workbench, examples: Examples, task: Train) -> Raw:
         total, loss = torch.zeros_like(flat.weights), 0.0
         part = torch.empty_like(flat.weights)
         for chunk in torch.arange(len(examples), device=flat.weights.device).split(512):  # type: ignore[no-untyped-call]
-            loss += float(bench.mean(*examples.take(chunk), part)) * len(chunk)
+            loss += float(bench.mean.of(examples, chunk, part)) * len(chunk)
             total.add_(part, alpha=float(len(chunk)))
         gradients.append(total / len(examples))
         losses.append(loss / len(examples))

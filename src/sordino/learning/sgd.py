@@ -44,6 +44,6 @@ class PlainClient:
         for _ in range(task.steps):
             chosen = poisson(len(self.examples), self.sampling_rate, batches).to(flat.weights.device)
             if len(chosen):
-                self.bench.mean(*self.examples.take(chosen), gradient)
+                self.bench.mean.of(self.examples, chosen, gradient)
                 steps.take(flat.weights, gradient, 0.0)
         return Update(client=self.index, round=task.round, steps=task.steps, weights=flat.weights.cpu().numpy().copy())

@@ -9,5 +9,10 @@ a convolution is a walk of one *register tile* over the image in place: no patch
     conv    forward, gradient by the input, gradient of every example
     pool    max pooling, forward and back
 
+A linear layer by itself is less arithmetic than the calls around it; there the whole of it is one call:
+
+    rows    tiles of a matrix whose rows are examples, bytes or floats, where they lie in a store
+    linear  scores, slopes of the loss, norms and clipped sum
+
 Everything here takes and returns NumPy arrays, and knows nothing of modules or privacy.
 """

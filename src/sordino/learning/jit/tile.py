@@ -42,6 +42,11 @@ def registers(size: int) -> int:
     return 28 if _wide() else 96 // size
 
 
+def widest() -> int:
+    """Numbers in the machine's widest vector: where rows need not be whole vectors, the best L."""
+    return 16 if _wide() else 8
+
+
 def lanes(channels: int) -> int | None:
     """L for rows of this many channels: 16, 8, or None where tiles do not fit."""
     return next((size for size in (16, 8) if channels % size == 0), None)
@@ -52,8 +57,8 @@ def vectors(blocks: int) -> int:
     return 2 if blocks % 2 == 0 and _wide() else 1
 
 
-class _Emitter:
-    """Vectors of L numbers in flat buffers."""
+class Emitter:
+    """Vectors of L numbers in flat buffers, for the functions that write tiles."""
 
     def __init__(self, builder: Any, size: int) -> None:
         self.builder, self.size = builder, size
@@ -103,7 +108,8 @@ class _Emitter:
                 self.builder.store(self.fma(wide, factor, self.builder.load(place)), place)
 
 
-def _buffers(context: Any, builder: Any, signature: Any, arguments: Any, *which: int) -> list[Any]:
+def buffers(context: Any, builder: Any, signature: Any, arguments: Any, *which: int) -> list[Any]:
+    """Pointers to the data of these array arguments."""
     return [context.make_array(signature.args[i])(context, builder, arguments[i]).data for i in which]
 
 
@@ -125,8 +131,8 @@ def product(rows: int, vectors: int, size: int, add: bool = False) -> Tile:
         signature = types.void(a, index, index, index, index, index, b, index, bias, index, out, index, index)
 
         def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            code = _Emitter(builder, size)
-            from_a, from_b, from_bias, into = _buffers(context, builder, signature, arguments, 0, 6, 8, 10)
+            code = Emitter(builder, size)
+            from_a, from_b, from_bias, into = buffers(context, builder, signature, arguments, 0, 6, 8, 10)
             _, at, step, runs, run, pitch, _, b_at, _, bias_at, _, out_at, out_step = arguments
             sums = code.accumulators(rows, vectors)
             for v in range(vectors):
@@ -169,8 +175,8 @@ def outer(rows: int, vectors: int, size: int) -> Tile:
         signature = types.float32(a, *[index] * 4, g, *[index] * 6, out, index, index)
 
         def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            code = _Emitter(builder, size)
-            from_a, from_g, into = _buffers(context, builder, signature, arguments, 0, 5, 12)
+            code = Emitter(builder, size)
+            from_a, from_g, into = buffers(context, builder, signature, arguments, 0, 5, 12)
             _, at, a_example, a_row, a_step, _, g_at, g_example, g_step, n, high, wide, _, out_at, out_step = arguments
             sums = code.accumulators(rows, vectors)
             for line in sums:
@@ -215,8 +221,8 @@ def largest(rows: int, columns: int, size: int) -> Tile:
         signature = types.void(x, index, index, index, types.float32, out, index, which)
 
         def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            code = _Emitter(builder, size)
-            source, into, places = _buffers(context, builder, signature, arguments, 0, 5, 7)
+            code = Emitter(builder, size)
+            source, into, places = buffers(context, builder, signature, arguments, 0, 5, 7)
             _, at, pitch, step, floor, _, out_at, _ = arguments
             best, place = code.spread(floor), code.byte(255)
             for number, there in enumerate(_window(code, at, rows, columns, pitch, step)):
@@ -242,8 +248,8 @@ def returned(rows: int, columns: int, size: int) -> Tile:
         signature = types.void(g, which, index, index, index, out, index)
 
         def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            code = _Emitter(builder, size)
-            slopes, places, into = _buffers(context, builder, signature, arguments, 0, 1, 5)
+            code = Emitter(builder, size)
+            slopes, places, into = buffers(context, builder, signature, arguments, 0, 1, 5)
             _, _, at, pitch, step, _, out_at = arguments
             slope, place = code.load(slopes, at), builder.load(code.place(places, at, code.bytes), align=1)
             for number, there in enumerate(_window(code, out_at, rows, columns, pitch, step)):
@@ -256,6 +262,6 @@ def returned(rows: int, columns: int, size: int) -> Tile:
     return tile
 
 
-def _window(code: _Emitter, at: Any, rows: int, columns: int, pitch: Any, step: Any) -> list[Any]:
+def _window(code: Emitter, at: Any, rows: int, columns: int, pitch: Any, step: Any) -> list[Any]:
     places = [(code.times(pitch, row), code.times(step, column)) for row in range(rows) for column in range(columns)]
     return [code.builder.add(at, code.builder.add(down, across)) for down, across in places]

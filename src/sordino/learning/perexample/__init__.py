@@ -11,6 +11,9 @@ takes the fastest path that is right for the module:
 2. hooks for any module whose parameters sit in known layers (:mod:`.general`);
 3. every example by itself for all others.
 
+Where the examples lie in a store, :meth:`ClippedSum.of` takes the store and the indices of the batch. A module of one linear
+layer (:mod:`.single`) then reads them in place; for all others the batch is copied out, as model input.
+
 Before a path is trusted with a batch it is compared, on two of its examples, with a loop
 that differentiates each alone; if examples meet in the module, or a layer counts
 something else along its first axis, the third path is taken, where they cannot.
@@ -36,6 +39,7 @@ References:
 
 from sordino.learning.perexample.bound import Bound, Flat, Layers, Measured
 from sordino.learning.perexample.clipping import Clipped
+from sordino.learning.perexample.store import Rows, Store
 from sordino.learning.perexample.sums import ClippedSum, MeanGradient
 
-__all__ = ["Bound", "Clipped", "ClippedSum", "Flat", "Layers", "MeanGradient", "Measured"]
+__all__ = ["Bound", "Clipped", "ClippedSum", "Flat", "Layers", "MeanGradient", "Measured", "Rows", "Store"]

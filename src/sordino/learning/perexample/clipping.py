@@ -40,16 +40,18 @@ class Clipped:
         norms: |G_i| before clipping (n,); infinite where a gradient is not finite.
         clip: C.
         loss: losses (n,).
+        counted: how many norms are above C, where the path has counted them on its way.
     """
 
     norms: Tensor
     clip: float
     loss: Tensor
+    counted: int | None = None
 
     @property
     def clipped(self) -> int:
         """How many examples had a norm above C."""
-        return int((self.norms > self.clip).sum())
+        return int((self.norms > self.clip).sum()) if self.counted is None else self.counted
 
 
 def checked(clip: float) -> float:
@@ -66,4 +68,5 @@ def factors(norms: Tensor, clip: float, margin: float = SHRINK) -> Tensor:
 
 def lengths(rows: Tensor) -> Tensor:
     """|row| (n,) of rows (n, d), added up in float64: in float32 the sum over a long row loses more than the margin leaves room for."""
-    return torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).to(rows.dtype)
+    exact: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+    return exact.to(rows.dtype)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -9,6 +12,8 @@ from sordino.learning.flat import Flat
 from sordino.learning.loss import Loss
 from sordino.learning.perexample.general import Hooked, OneByOne, Unsuitable
 from sordino.learning.perexample.plan import Plan, compiled
+from sordino.learning.perexample.single import Single
+from sordino.learning.perexample.store import Index, Rows, Store
 
 AGREEMENT = 1e-2  # far above what rounding does to a norm, far below what mixing examples does
 
@@ -29,6 +34,23 @@ class Paths:
         self.slow = OneByOne(flat, loss)
         self._fast: dict[tuple[int, ...], Fast | None] = {}
         self._trusted: set[tuple[int, ...]] = set()
+        self._single = Single.of(flat, loss)
+        self._single_trusted = False
+
+    def in_place(self, examples: Store, chosen: Tensor) -> tuple[Single, Rows, Index] | None:
+        """The path that reads a batch where it lies, what it lies in and where; None where the batch must be taken out first."""
+        single, rows = self._single, examples.rows
+        if single is None or rows is None or rows.features != single.features:
+            return None
+        where: Index = chosen.numpy()  # rows are on a processor, so their indices are
+        if where.ndim != 1 or where.dtype != np.int64 or not where.flags.c_contiguous or not where.size:
+            return None
+        if not self._single_trusted:
+            self._single_trusted = True
+            if not self._agrees_in_place(single, examples, rows, chosen[:2]):
+                self._single = None
+                return None
+        return single, rows, where
 
     def find(self, x: Tensor, y: Tensor) -> Fast | None:
         """The fast path for a batch like this one, or None where only the slow one is right."""
@@ -71,9 +93,20 @@ class Paths:
             _, rows = self.slow.loop(x, y)
         except (RuntimeError, ValueError):
             return False  # an example alone is nothing to this module: it must be one that mixes them
-        norms = torch.linalg.vector_norm(rows, dim=1)
-        if not bool(torch.isfinite(norms).all()):
-            return True  # nothing to compare with; examples like these are left out of every sum
-        tiny = torch.finfo(norms.dtype).tiny ** 0.5
-        same_norms = bool(((squared.sqrt() - norms).abs() <= AGREEMENT * norms + tiny).all())
-        return same_norms and float((total - rows.sum(0)).norm()) <= AGREEMENT * float(norms.sum()) + tiny
+        return _same(squared.sqrt(), total, rows)
+
+    def _agrees_in_place(self, single: Single, examples: Store, rows: Rows, chosen: Tensor) -> bool:
+        total = torch.empty_like(self.flat.weights)
+        seen = single.clipped(rows, chosen.numpy(), math.inf, total)  # nothing is cut
+        with torch.no_grad():
+            return _same(seen.norms, total, self.slow.loop(*examples.take(chosen))[1])
+
+
+def _same(seen: Tensor, total: Tensor, rows: Tensor) -> bool:
+    """Whether norms (n,) and sum (d,) are those of gradients (n, d)."""
+    norms = torch.linalg.vector_norm(rows, dim=1)
+    if not bool(torch.isfinite(norms).all()):
+        return True  # nothing to compare with; examples like these are left out of every sum
+    tiny = torch.finfo(norms.dtype).tiny ** 0.5
+    same_norms = bool(((seen - norms).abs() <= AGREEMENT * norms + tiny).all())
+    return same_norms and float((total - rows.sum(0)).norm()) <= AGREEMENT * float(norms.sum()) + tiny

@@ -19,6 +19,7 @@ from sordino.learning.perexample.general import Unsuitable
 from sordino.learning.perexample.kernel import Kernel
 from sordino.learning.perexample.paths import Fast, Paths
 from sordino.learning.perexample.plan import Plan
+from sordino.learning.perexample.store import Store
 from sordino.learning.perexample.workspace import Workspace
 from sordino.mechanism.pieces import Piece, Pieces
 
@@ -56,6 +57,15 @@ class ClippedSum:
                 self._paths.distrust(x)
                 norms, losses = self._sum(None, x, y, bound, out)
         return Clipped(norms, bound.clip, losses)
+
+    def of(self, examples: Store, chosen: Tensor, bound: float | Bound, out: Tensor) -> Clipped:
+        """The same over the examples with the indices ``chosen`` (b,), which are not copied where the module's path reads them in place."""
+        clip = bound.clip if isinstance(bound, Flat) else None if isinstance(bound, Layers | Measured) else bound
+        found = None if clip is None else self._paths.in_place(examples, chosen)
+        if clip is None or found is None:
+            return self(*examples.take(chosen), bound, out)
+        single, rows, where = found
+        return single.clipped(rows, where, checked(clip), out)
 
     def rows(self, x: Tensor, y: Tensor) -> Tensor:
         """Every example's own gradient (n, d). Raw."""
@@ -214,6 +224,14 @@ class MeanGradient:
             except Unsuitable:
                 self._paths.distrust(x)
                 return self._mean(None, x, y, out)
+
+    def of(self, examples: Store, chosen: Tensor, out: Tensor) -> Tensor:
+        """The same over the examples with the indices ``chosen`` (b,), in place where that is possible."""
+        found = self._paths.in_place(examples, chosen)
+        if found is None:
+            return self(*examples.take(chosen), out)
+        single, rows, where = found
+        return single.mean(rows, where, out)
 
     def _mean(self, path: Fast | None, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
         if path is None:

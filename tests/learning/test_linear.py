@@ -1,0 +1,352 @@
+"""One linear layer in one compiled call: against the plan's path and against float64, on stores of bytes and of floats."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from sordino.errors import StudyError
+from sordino.learning.bench import Examples
+from sordino.learning.flat import Flat
+from sordino.learning.jit import linear, tile
+from sordino.learning.loss import Differentiable, Loss, cross_entropy, multiclass_hinge
+from sordino.learning.perexample import ClippedSum, Layers, MeanGradient, Measured
+from sordino.learning.perexample import Flat as FlatBound
+from sordino.learning.perexample.paths import Paths
+from sordino.learning.perexample.single import Single
+from sordino.mechanism import SHRINK
+
+N = 230
+Double = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A layer, what it learns from and by which loss."""
+
+    shape: tuple[int, ...]
+    classes: int
+    loss: Loss = cross_entropy
+    bytes: bool = True
+    bias: bool = True
+
+    def __str__(self) -> str:
+        kind = "hinge" if self.loss is multiclass_hinge else "entropy"
+        what = "bytes" if self.bytes else "floats"
+        return f"{math.prod(self.shape)}-{self.classes} {kind} {what}{'' if self.bias else ' no bias'}"
+
+
+CASES = [  # each is compiled anew: no more of them than there are ways to be cut into tiles
+    Case((1,), 2),
+    Case((5,), 3, bytes=False),
+    Case((1, 2, 4), 4, multiclass_hinge),
+    Case((12,), 5, bias=False),
+    Case((3, 7), 7, multiclass_hinge, bytes=False),
+    Case((32,), 8, bias=False),
+    Case((6, 8), 9, bytes=False),
+    Case((1, 28, 28), 10),
+    Case((100,), 11, multiclass_hinge, bias=False),
+    Case((1100,), 12, bytes=False, bias=False),  # two stretches, and a rest
+    Case((40,), 27),  # tiles of two sizes
+]
+BYTES, FLOATS, HINGE = Case((12,), 5), Case((6, 8), 9, bytes=False), Case((3, 7), 7, multiclass_hinge, bytes=False)
+
+
+def built(case: Case, weights: float = 0.3) -> Flat:
+    features = math.prod(case.shape)
+    flat = Flat(nn.Sequential(nn.Flatten(), nn.Linear(features, case.classes, bias=case.bias)))
+    rng = np.random.default_rng(features)
+    flat.load(torch.from_numpy((weights * rng.standard_normal(flat.dim) / features**0.5).astype(np.float32)))
+    return flat
+
+
+def stored(case: Case, seed: int = 0) -> Examples:
+    rng = np.random.default_rng(seed)
+    raw = rng.integers(0, 256, (N, *case.shape)).astype(np.uint8)
+    x = raw if case.bytes else rng.standard_normal(raw.shape).astype(np.float32)
+    return Examples(torch.from_numpy(x), torch.from_numpy(rng.integers(0, case.classes, N)))
+
+
+def in_float64(case: Case, flat: Flat, examples: Examples, chosen: Tensor) -> tuple[Double, Double]:
+    """Losses (b,) and gradients (b, d)."""
+    x = examples.x[chosen].flatten(1).double().numpy()
+    x, y = (x - 127.5) / 127.5 if case.bytes else x, examples.y[chosen].numpy()
+    w = flat.weights.double().numpy()
+    features = x.shape[1]
+    scores = x @ w[: case.classes * features].reshape(case.classes, features).T
+    if case.bias:
+        scores = scores + w[case.classes * features :]
+    here = np.arange(len(y))
+    if case.loss is cross_entropy:
+        e = np.exp(scores - scores.max(1, keepdims=True))
+        slopes = e / e.sum(1, keepdims=True)
+        losses = -np.log(slopes[here, y])
+        slopes[here, y] -= 1
+    else:
+        others = scores.copy()
+        others[here, y] = -np.inf
+        losses = np.maximum(0, 1 + others.max(1) - scores[here, y])
+        slopes = np.zeros_like(scores)
+        slopes[here, others.argmax(1)], slopes[here, y] = 1, -1
+        slopes *= losses[:, None] > 0
+    rows = [(slopes[:, :, None] * x[:, None, :]).reshape(len(y), case.classes * features), *([slopes] if case.bias else [])]
+    return losses, np.concatenate(rows, 1)
+
+
+def batch(size: int, seed: int) -> Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).integers(0, N, size))  # with repeats, in any order
+
+
+def in_place(*kernels: ClippedSum | MeanGradient) -> bool:
+    """Whether they still trust the compiled path: what it got wrong, another path would have put right."""
+    return all(kernel._paths._single is not None for kernel in kernels)
+
+
+def compare(case: Case, sizes: list[int], seed: int, share: float) -> None:
+    flat, examples = built(case), stored(case, seed)
+    kernel, slow, mean = (ClippedSum(flat, case.loss), ClippedSum(flat, case.loss), MeanGradient(flat, case.loss))
+    out, other = torch.full((flat.dim,), torch.nan), torch.empty(flat.dim)
+    for number, size in enumerate(sizes):
+        chosen = batch(size, seed + number)
+        losses, rows = in_float64(case, flat, examples, chosen)
+        norms = np.linalg.norm(rows, axis=1)
+        clip = float(np.quantile(norms, share)) * 1.003 + 1e-6 if size else 1.0  # none lies on the bound
+        wanted = (rows * np.minimum(1, clip * SHRINK / np.maximum(norms, 1e-30))[:, None]).sum(0)
+
+        seen = kernel.of(examples, chosen, clip, out)
+        old = slow(*examples.take(chosen), clip, other)
+        terms = 1 + size**0.5
+        assert np.abs(out.numpy() - wanted).max() <= 2e-6 * terms * min(clip, norms.max(initial=0)) + 1e-9
+        assert torch.allclose(out, other, rtol=0, atol=4e-6 * terms * min(clip, norms.max(initial=0)) + 1e-9)
+        reach = 1e-6 * (1 + np.abs(examples.take(chosen)[0].flatten(1).numpy()).max(initial=0) * rows.shape[1] ** 0.5)
+        assert np.allclose(seen.norms, norms, rtol=1e-5, atol=reach)
+        assert torch.allclose(seen.norms, old.norms, rtol=1e-5, atol=reach)
+        assert np.allclose(seen.loss, losses, rtol=1e-5, atol=2e-6)
+        assert torch.allclose(seen.loss, old.loss, rtol=1e-5, atol=2e-6)
+        assert seen.clipped == old.clipped == int((seen.norms > clip).sum())
+        assert seen.clip == clip
+
+        average = mean.of(examples, chosen, out)
+        assert np.abs(out.numpy() - (rows.mean(0) if size else 0)).max() <= 2e-6 * (1 + norms.max(initial=0))
+        assert float(average) == pytest.approx(losses.mean() if size else 0.0, rel=1e-5, abs=2e-6)
+    assert in_place(kernel, mean)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_equals_the_other_path_and_float64(case: Case) -> None:
+    """All clipped, some, none; batches of one, of odd numbers, larger than what is worked off at once."""
+    for share in (0.0, 0.5, 1.0):
+        compare(case, [2, 0, 1, 7, 32, 33, 120, 200], 1, share)
+
+
+@settings(max_examples=40)
+@given(
+    case=st.sampled_from(CASES),
+    sizes=st.lists(st.integers(0, 200), min_size=1, max_size=4),
+    seed=st.integers(0, 10**6),
+    share=st.floats(0, 1),
+)
+def test_equals_the_other_path_and_float64_on_any_batches(case: Case, sizes: list[int], seed: int, share: float) -> None:
+    compare(case, sizes, seed, share)
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine with half as many, half as wide registers."""
+    monkeypatch.setattr(tile, "_wide", lambda: False)
+    return iter(())
+
+
+@pytest.mark.usefixtures("narrow")
+@pytest.mark.parametrize("case", [Case((28,), 7), FLOATS], ids=str)
+def test_equals_float64_with_few_registers(case: Case) -> None:
+    compare(case, [1, 7, 120], 2, 0.5)
+
+
+@pytest.mark.parametrize("case", [FLOATS, HINGE], ids=str)
+@pytest.mark.parametrize("worst", [math.nan, math.inf, -math.inf, 1e20, 3e38])
+def test_examples_without_a_finite_gradient_are_left_out(case: Case, worst: float) -> None:
+    flat, examples = built(case), stored(case)
+    examples.x[3, 2, 1], examples.x[40, 0, 0], examples.x[100] = worst, -worst, worst
+    kernel, out, other = ClippedSum(flat, case.loss), torch.empty(flat.dim), torch.empty(flat.dim)
+    for chosen in (torch.arange(N), torch.tensor([3, 40, 100]), torch.tensor([5, 3])):
+        seen = kernel.of(examples, chosen, 0.7, out)
+        keep = torch.tensor([i for i in chosen.tolist() if i not in (3, 40, 100)], dtype=torch.int64)
+        kept = kernel.of(examples, keep, 0.7, other)
+        assert torch.isfinite(out).all()
+        assert torch.allclose(out, other, atol=1e-5)
+        assert torch.equal(seen.norms.isfinite(), torch.isin(chosen, keep))
+        assert seen.clipped == kept.clipped + len(chosen) - len(keep)
+        old = kernel(*examples.take(chosen), 0.7, other)
+        assert torch.allclose(out, other, atol=1e-5)
+        assert seen.clipped == old.clipped
+        assert torch.allclose(seen.loss, old.loss, rtol=1e-5, atol=1e-6, equal_nan=True)
+    mean = MeanGradient(flat, case.loss)
+    mean.of(examples, torch.tensor([5, 6]), out)
+    assert torch.isfinite(out).all()
+    if math.isnan(worst):  # without a bound there is nothing to protect by leaving it out
+        mean.of(examples, torch.tensor([5, 3]), out)
+        assert not torch.isfinite(out).all()
+    assert in_place(kernel, mean)
+
+
+@pytest.mark.parametrize("case", [BYTES, HINGE], ids=str)
+def test_equal_scores_and_huge_ones(case: Case) -> None:
+    """Of a model of zeros, all of whose scores are ties, and of one sure of itself, whose exponentials are zero."""
+    for weights in (0.0, 300.0):
+        flat, examples, chosen = built(case, weights), stored(case), torch.arange(N)
+        out, other = torch.empty(flat.dim), torch.empty(flat.dim)
+        kernel = ClippedSum(flat, case.loss)
+        seen = kernel.of(examples, chosen, 1.0, out)
+        assert in_place(kernel)
+        old = ClippedSum(flat, case.loss)(*examples.take(chosen), 1.0, other)
+        assert torch.allclose(seen.norms, old.norms, rtol=1e-4, atol=1e-4)
+        assert torch.allclose(seen.loss, old.loss, rtol=1e-5, atol=1e-5)
+        assert torch.allclose(out, other, atol=1e-4)
+
+
+@settings(max_examples=30)
+@given(seed=st.integers(0, 10**6), scale=st.sampled_from([1e-3, 1.0, 1e4, 1e17]), clip=st.sampled_from([1e-2, 0.7, 30.0]))
+def test_one_example_moves_the_sum_by_no_more_than_the_clip(seed: int, scale: float, clip: float) -> None:
+    """Sensitivity by brute force, in float32, rounding of one example's contribution included."""
+    flat, examples = built(FLOATS, 30.0), stored(FLOATS, seed)
+    examples.x.mul_(scale)
+    kernel, with_, without = ClippedSum(flat, cross_entropy), torch.empty(flat.dim), torch.empty(flat.dim)
+    for i in range(6):
+        kernel.of(examples, torch.tensor([i]), clip, with_)
+        assert float(with_.double().norm()) <= clip
+    kernel.of(examples, torch.arange(6), clip, with_)
+    kernel.of(examples, torch.arange(1, 6), clip, without)
+    assert float((with_.double() - without.double()).norm()) <= clip * (1 + 1e-5)
+    assert in_place(kernel)
+
+
+def test_the_store_and_the_weights_are_read_as_they_are_now() -> None:
+    case = Case((1, 28, 28), 10)
+    flat, examples, chosen = built(case), stored(case), torch.arange(9)
+    kernel, out, other = ClippedSum(flat, case.loss), torch.empty(flat.dim), torch.empty(flat.dim)
+    first = kernel.of(examples, chosen, 1.0, out)
+    before = first.norms.clone()
+    examples.x[4] = 255
+    flat.weights.mul_(2.0)
+    kernel.of(examples, chosen, 1.0, out)
+    kernel(*examples.take(chosen), 1.0, other)
+    assert torch.allclose(out, other, atol=1e-5)
+    assert torch.equal(first.norms, before)  # what was returned before is nobody's buffer
+
+
+def test_what_is_not_there_is_refused() -> None:
+    flat, examples = built(BYTES), stored(BYTES)
+    kernel, out = ClippedSum(flat, cross_entropy), torch.empty(flat.dim)
+    kernel.of(examples, torch.arange(3), 1.0, out)
+    for index in (-1, N):
+        with pytest.raises(IndexError, match="lies outside of the examples"):
+            kernel.of(examples, torch.tensor([0, index]), 1.0, out)
+    examples.y[5] = 5
+    with pytest.raises(IndexError, match="outside of the model's classes"):
+        kernel.of(examples, torch.tensor([0, 5]), 1.0, out)
+    for wrong in (torch.empty(flat.dim + 1), torch.empty(flat.dim, dtype=torch.float64), torch.empty(2 * flat.dim)[::2]):
+        with pytest.raises(ValueError, match="a vector of 65 float32 numbers"):
+            kernel.of(examples, torch.arange(3), 1.0, wrong)
+    with pytest.raises(StudyError, match=r"privacy\.clip"):
+        kernel.of(examples, torch.arange(3), 1e13, out)
+
+
+class Scaled(nn.Linear):
+    """A layer that looks like one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+def frozen() -> nn.Module:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(12, 4))
+    module[1].bias.requires_grad_(False)
+    return module
+
+
+def hooked() -> nn.Module:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(12, 4))
+    module[1].register_forward_hook(lambda layer, x, y: 2 * y)
+    return module
+
+
+OTHERS: dict[str, tuple[nn.Module, Loss]] = {
+    "two layers": (nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.Tanh(), nn.Linear(8, 4)), cross_entropy),
+    "double": (nn.Sequential(nn.Flatten(), nn.Linear(12, 4)).double(), cross_entropy),
+    "a subclass": (nn.Sequential(nn.Flatten(), Scaled(12, 4)), cross_entropy),
+    "a frozen bias": (frozen(), cross_entropy),
+    "a hook": (hooked(), cross_entropy),
+    "another loss": (nn.Sequential(nn.Flatten(), nn.Linear(12, 4)), Differentiable(lambda scores, y: scores.square().sum(1))),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_everything_else_takes_the_other_paths(name: str) -> None:
+    module, loss = OTHERS[name]
+    flat = Flat(module)
+    assert Single.of(flat, loss) is None
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.standard_normal((N, 12))).to(flat.weights.dtype)
+    examples, chosen = Examples(x, torch.from_numpy(rng.integers(0, 4, N))), torch.arange(30)
+    out, other = torch.empty_like(flat.weights), torch.empty_like(flat.weights)
+    seen = ClippedSum(flat, loss).of(examples, chosen, 1.0, out)
+    old = ClippedSum(flat, loss)(*examples.take(chosen), 1.0, other)
+    assert torch.equal(out, other)
+    assert torch.equal(seen.norms, old.norms)
+    MeanGradient(flat, loss).of(examples, chosen, out)
+    MeanGradient(flat, loss)(*examples.take(chosen), other)
+    assert torch.equal(out, other)
+
+
+def test_other_bounds_stores_and_indices_take_the_other_paths() -> None:
+    case = replace(FLOATS, shape=(3, 4, 4))
+    flat, examples = built(case), stored(case)
+    kernel, out, other, chosen = ClippedSum(flat, case.loss), torch.empty(flat.dim), torch.empty(flat.dim), torch.arange(20)
+    kernel(*examples.take(chosen), 1.0, other)
+    last = Examples(examples.x.contiguous(memory_format=torch.channels_last), examples.y)
+    halves = Examples(examples.x.half().float().double(), examples.y)
+    assert last.rows is halves.rows is None
+    kernel.of(last, chosen, 1.0, out)
+    assert torch.allclose(out, other, atol=1e-5)
+    for indices in (chosen.int(), torch.arange(40)[::2] // 2):
+        kernel.of(examples, indices, FlatBound(1.0), out)
+        assert torch.allclose(out, other, atol=1e-5)
+    for bound in (Layers(1.0), Measured(1.0, lambda rows: rows.norm(dim=1), SHRINK)):
+        kernel.of(examples, chosen, bound, out)
+        kernel(*examples.take(chosen), bound, other)
+        assert torch.equal(out, other)
+
+
+def test_a_path_that_disagrees_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = BYTES
+    flat, examples, chosen = built(case), stored(case), torch.arange(9)
+    honest = Single.clipped
+
+    def twice(*arguments: object) -> object:
+        seen = honest(*arguments)  # type: ignore[arg-type]
+        arguments[-1].mul_(2.0)  # type: ignore[attr-defined]
+        return seen
+
+    assert Paths(flat, case.loss).in_place(examples, chosen) is not None
+    monkeypatch.setattr(Single, "clipped", twice)
+    paths = Paths(flat, case.loss)
+    assert paths.in_place(examples, chosen) is None
+    assert paths.in_place(examples, chosen) is None
+
+
+def test_exponentials_are_right_to_the_last_places() -> None:
+    x = np.concatenate([np.linspace(-85.99, 0, 20_001), [-86.01, -1e30, -np.inf, np.nan]]).astype(np.float32)
+    seen = np.array([linear.exponential(one) for one in x])
+    assert np.allclose(seen[:-4], np.exp(x[:-4].astype(np.float64)), rtol=2e-7, atol=0)
+    assert seen[-4:-1].tolist() == [0, 0, 0]
+    assert np.isnan(seen[-1])
