@@ -53,7 +53,7 @@ def test_the_documented_mechanism_keeps_its_contract_and_runs(tmp_path: Path, mo
 @pytest.mark.parametrize(
     ("mechanism", "message"),
     [
-        ('{kind="haarr"}', r"did you mean 'haar'\? Known: gaussian, haar"),
+        ('{kind="haarr"}', r"did you mean 'haar'\? Known: gaussian, k-norm, haar"),
         ('{kind="nowhere:Noise"}', "No module named 'nowhere'.*package.module:Class"),
         ('{kind="sordino.mechanism:Gaussian"}', "is no Noise; see docs/own-mechanism.md"),
         ("{clip=1}", "kind is missing"),

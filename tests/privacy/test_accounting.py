@@ -16,6 +16,7 @@ from sordino.privacy import NAMES, Chosen, Gaussian, PoissonSampled, accountant,
 from sordino.privacy.accounting import Spent
 from sordino.privacy.contract import ContractBroken, check_accountant, gaussian_delta
 from sordino.privacy.renyi import divergence
+from sordino.privacy.step import Kind
 
 GOLDEN = tomllib.loads((Path(__file__).parent.parent / "golden" / "steps.toml").read_text())
 STEP = PoissonSampled(sampling_rate=GOLDEN["sampling_rate"], event=Gaussian(noise_multiplier=GOLDEN["noise_multiplier"]))
@@ -77,7 +78,7 @@ def test_renyi_divergence_against_quadrature(order: int, rate: float, sigma: flo
             [-20 * s, 0, order, order + 20 * s],
         )
         exact = float(mpmath.log(moment) / (order - 1))
-    assert divergence(rate, sigma, (float(order),))[0] == pytest.approx(exact, rel=1e-9)
+    assert divergence(Kind(rate, sigma), (float(order),))[0] == pytest.approx(exact, rel=1e-9)
 
 
 def test_opacus_agrees() -> None:

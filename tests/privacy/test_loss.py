@@ -11,9 +11,15 @@ from numpy.typing import NDArray
 
 from sordino.privacy import Gaussian, NonPrivate, PoissonSampled, Repeated, accountant, loss, renyi
 from sordino.privacy.accounting import flatten
-from sordino.privacy.event import Composed, Nothing
+from sordino.privacy.event import Composed, Nothing, Pure
+from sordino.privacy.step import Kind, Steps
 
 Floats = NDArray[np.float64]
+
+
+def history(*parts: tuple[float, float, int]) -> Steps:
+    """Gaussian steps: (q, sigma, how often)."""
+    return tuple((Kind(q, sigma), count) for q, sigma, count in parts)
 
 
 def exact_gaussian(mu: float, epsilon: float) -> float:
@@ -33,7 +39,7 @@ def test_the_closed_form_is_exact_and_never_too_small(mu: float) -> None:
 
 @pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-12, 1e-30, 1e-200])
 def test_unsampled_steps_are_priced_exactly_at_any_delta(delta: float) -> None:
-    ours = loss.epsilon(((1.0, 3.0, 4), (1.0, 7.0, 10)), delta)
+    ours = loss.epsilon(history((1.0, 3.0, 4), (1.0, 7.0, 10)), delta)
     mu = math.sqrt(4 / 9 + 10 / 49)
     assert exact_gaussian(mu, ours) <= delta < exact_gaussian(mu, ours * (1 - 1e-6))
 
@@ -78,7 +84,7 @@ def test_sampled_steps_against_quadrature(q: float, s: float, steps: int) -> Non
             sides = [float(one_step(q, s, np.array([epsilon]), with_record=side)[0]) for side in (True, False)]
         else:
             sides = [two_steps(q, s, epsilon, with_record=side) for side in (True, False)]
-        ours = loss.delta(((q, s, steps),), epsilon)
+        ours = loss.delta(history((q, s, steps)), epsilon)
         assert max(sides) * (1 - 1e-9) <= ours <= max(sides) * 1.005 + 1e-12
 
 
@@ -91,13 +97,13 @@ def test_composition_lies_just_above_an_optimistic_estimate(q: float, s: float, 
     ).self_compose(steps)
     floor = low.get_epsilon_for_delta(1e-5)
     for quick, slack in ((False, 0.015), (True, 0.02)):
-        assert floor <= loss.epsilon(((q, s, steps),), 1e-5, quick=quick) <= floor * (1 + slack) + 0.02
+        assert floor <= loss.epsilon(history((q, s, steps)), 1e-5, quick=quick) <= floor * (1 + slack) + 0.02
 
 
 @pytest.mark.parametrize(("mu", "count"), [(1.0, 10), (3.0, 1000), (1.0, 4000), (3.0, 10**4), (1.0, 10**6)])
 def test_rounding_of_the_composition_never_lowers_a_small_delta(mu: float, count: int) -> None:
     """A sampling rate just below 1 goes through the grid and the FFT, and the truth is the closed form."""
-    nearly = ((1.0 - 1e-12, math.sqrt(count) / mu, count),)
+    nearly = history((1.0 - 1e-12, math.sqrt(count) / mu, count))
     for delta in (1e-5, 1e-8, 1e-10, 1e-11, 1e-12, 1e-13, 1e-14):
         shown = loss.epsilon(nearly, delta)
         assert math.isinf(shown) or exact_gaussian(mu, shown) <= delta
@@ -147,40 +153,48 @@ def test_hardly_any_noise_has_its_true_price() -> None:
 @pytest.mark.parametrize("q", [0.02, 0.5])
 def test_the_two_arithmetics_agree_where_they_meet(q: float) -> None:
     """The grid and the count of inclusions are both upper bounds; at sigma 0.05 they are within a few percent."""
-    grid, counted = (loss.epsilon(((q, sigma, 20),), 1e-5) for sigma in (0.05, 0.04999))
+    grid, counted = (loss.epsilon(history((q, sigma, 20)), 1e-5) for sigma in (0.05, 0.04999))
     assert grid <= counted <= 1.05 * grid
 
 
 def test_histories_of_both_kinds_cost_more_than_either() -> None:
     harsh, mild = (0.01, 0.01, 10), (0.015, 1.1, 100)
-    both = loss.epsilon((harsh, mild), 1e-5)
-    assert max(loss.epsilon((part,), 1e-5) for part in (harsh, mild)) < both < 1.2 * loss.epsilon((harsh,), 1e-5) + 5.0
-    assert both == sum(loss.epsilon((part,), 0.5e-5) for part in (harsh, mild))  # each promises half of delta
-    assert loss.delta((harsh, mild), both * 1.1) <= 1e-4
+    both = loss.epsilon(history(harsh, mild), 1e-5)
+    assert max(loss.epsilon(history(part), 1e-5) for part in (harsh, mild)) < both < 1.2 * loss.epsilon(history(harsh), 1e-5) + 5.0
+    assert both == sum(loss.epsilon(history(part), 0.5e-5) for part in (harsh, mild))  # each promises half of delta
+    assert loss.delta(history(harsh, mild), both * 1.1) <= 1e-4
 
 
 def test_many_nearly_lossless_steps_are_not_priced_by_the_grid() -> None:
     """A grid far wider than the losses would say 0.13; the central limit says about 0.02."""
     shown = accountant("pld").epsilon([(PoissonSampled(sampling_rate=1e-4, event=Gaussian(noise_multiplier=10.0)), 10**6)], 1e-5)
     assert 0.02 < shown < 0.04
-    assert math.isinf(loss.epsilon(((1e-4, 10.0, 10**6),), 1e-5))
+    assert math.isinf(loss.epsilon(history((1e-4, 10.0, 10**6)), 1e-5))
 
 
 @pytest.mark.parametrize(("q", "s"), [(1e-9, 100.0), (1e-6, 3.0)])
 def test_divergences_below_rounding_are_still_bounds(q: float, s: float) -> None:
     """At order 2 the divergence is log(1 + q^2 (e^(1/s^2) - 1))."""
     exact = math.log1p(q * q * math.expm1(1 / s**2))
-    assert exact <= renyi.divergence(q, s, (2.0,))[0] <= exact + 1e-12
+    assert exact <= renyi.divergence(Kind(q, s), (2.0,))[0] <= exact + 1e-12
 
 
 def test_flattening() -> None:
     gauss = Gaussian(noise_multiplier=2.0)
-    assert flatten([(PoissonSampled(sampling_rate=0.5, event=PoissonSampled(sampling_rate=0.1, event=gauss)), 2)]) == ((0.05, 2.0, 2),)
-    assert flatten([(PoissonSampled(sampling_rate=0.5, event=Repeated(event=gauss, count=4)), 3)]) == ((0.5, 1.0, 3),)
-    assert flatten([(PoissonSampled(sampling_rate=0.5, event=Composed(events=(Nothing(), gauss))), 3)]) == ((0.5, 2.0, 3),)
+    assert flatten([(PoissonSampled(sampling_rate=0.5, event=PoissonSampled(sampling_rate=0.1, event=gauss)), 2)]) == history(
+        (0.05, 2.0, 2)
+    )
+    assert flatten([(PoissonSampled(sampling_rate=0.5, event=Repeated(event=gauss, count=4)), 3)]) == history((0.5, 1.0, 3))
+    assert flatten([(PoissonSampled(sampling_rate=0.5, event=Composed(events=(Nothing(), gauss))), 3)]) == history((0.5, 2.0, 3))
     assert flatten([(PoissonSampled(sampling_rate=0.5, event=Composed(events=(gauss, NonPrivate(reason="raw")))), 1)]) is None
     assert flatten([(PoissonSampled(sampling_rate=0.5, event=Nothing()), 1), (Repeated(event=gauss, count=0), 1)]) == ()
     assert flatten([(NonPrivate(reason="raw"), 1), (gauss, 1)]) is None
+    coin = Pure(epsilon=0.3)
+    assert flatten([(coin, 2), (Repeated(event=coin, count=3), 1), (Pure(epsilon=0.0), 9)]) == ((Kind(1.0, epsilon=0.3), 5),)
+    both = Composed(events=(Repeated(event=coin, count=2), gauss, Pure(epsilon=0.1)))
+    assert flatten([(PoissonSampled(sampling_rate=0.5, event=both), 4)]) == ((Kind(0.5, 2.0, 0.7), 4),)
+    assert flatten([(PoissonSampled(sampling_rate=1.0, event=both), 4)]) == ((Kind(1.0, 2.0), 4), (Kind(1.0, epsilon=0.7), 4))
+    assert flatten([(PoissonSampled(sampling_rate=0.5, event=Composed(events=(coin, NonPrivate(reason="raw")))), 1)]) is None
     assert flatten([(Gaussian(noise_multiplier=1e-300), 1)]) is None
     inside = PoissonSampled(sampling_rate=0.5, event=Composed(events=(PoissonSampled(sampling_rate=0.5, event=gauss),)))
     with pytest.raises(TypeError, match=r"no accountant here can price PoissonSampled.* inside a sample"):

@@ -25,17 +25,25 @@ from sordino.learning.bench import Workbench
 from sordino.learning.flat import Flat
 from sordino.learning.loss import loss_for
 from sordino.learning.perexample import ClippedSum, MeanGradient
-from sordino.plan import Plan, calibrate, price
+from sordino.plan import Plan, calibrate, for_dimension, price
 from sordino.study import AsynchronousStudy, Study, SynchronousStudy
 
-__all__ = ["Built", "Federation", "build", "calibrated", "device", "environment", "federation", "model", "plan"]
+__all__ = ["Built", "Federation", "build", "calibrated", "device", "environment", "federation", "model", "plan", "sized"]
 
 S = TypeVar("S", bound=Study)
 
 
 def calibrated(study: S) -> S:
-    """The same study with its noise filled in. Data is loaded only where the price depends on its sizes."""
-    return calibrate(study, federation(study).sizes if isinstance(study, AsynchronousStudy) else ())
+    """The same study with its noise filled in. Data is loaded only where the price depends on it."""
+    return calibrate(sized(study), federation(study).sizes if isinstance(study, AsynchronousStudy) else ())
+
+
+def sized(study: S, divided: Federation | None = None) -> S:
+    """The same study with its model's size told to a mechanism whose price depends on it; its data, where it is loaded already."""
+    if study.privacy.unit == "none" or not study.privacy.mechanism.sized:
+        return study
+    test = (divided or federation(study)).test
+    return for_dimension(study, Flat(model(study, test.shape, len(test.classes))).dim)
 
 
 def plan(study: Study) -> tuple[Plan, Federation]:
@@ -46,7 +54,7 @@ def plan(study: Study) -> tuple[Plan, Federation]:
     if study.privacy.unit == "none" or not isinstance(study, SynchronousStudy):
         return priced, divided
     bench = Workbench(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))
-    full = calibrate(study, divided.sizes)
+    full = calibrate(for_dimension(study, flat.dim), divided.sizes)
     noise = mechanism(full, divided.sizes, bench, tensors(divided.validation, torch.device("cpu")))
     return rounds.announced(priced, full, noise, max(divided.sizes)), divided
 
@@ -58,7 +66,7 @@ def build(study: Study, folder: Path, run: str, payable: Sequence[int] | None = 
     own charges must not be counted against it twice.
     """
     divided = federation(study)
-    full = calibrate(study, divided.sizes)
+    full = calibrate(sized(study, divided), divided.sizes)
     hall, parts = Hall.of(full, divided), list(divided.parts)
     del divided  # each part is let go of when it has become a client's tensors
     match full:

@@ -81,10 +81,9 @@ def _edges(study: AsynchronousStudy, parts: list[datasets.Dataset], hall: Hall) 
             "sampling_rate": each[index],
             "regularisation": method.regularisation,
             "bench": hall.bench,
-            "batches": entropy.stream("edge", index, "batches"),
+            "draws": entropy.stream("edge", index),
             "scratch": scratch,
         }
-        noise = entropy.stream("edge", index, "noise")
         if study.privacy.unit == "none":
             edges.append(PlainEdge(**told))
         elif method.literal and isinstance(method, Noisy):
@@ -94,11 +93,10 @@ def _edges(study: AsynchronousStudy, parts: list[datasets.Dataset], hall: Hall) 
                     iteration_epsilon=method.iteration_epsilon,
                     noised=_first_layer(hall.bench) if method.noised == "first-layer" else hall.bench.flat.dim,
                     reason=method.unpriced or "",
-                    noises=noise,
                 )
             )
         else:
-            edges.append(PrivateEdge(**told, mechanism=edge_mechanism(study, hall.bench, noises[index]), noises=noise))
+            edges.append(PrivateEdge(**told, mechanism=edge_mechanism(study, hall.bench, noises[index])))
     return edges
 
 

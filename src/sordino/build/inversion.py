@@ -27,9 +27,10 @@ from sordino.learning.loss import loss_for
 from sordino.learning.perexample import ClippedSum, MeanGradient
 from sordino.mechanism import Bounded, Gaussian, Learning
 from sordino.method.client_level import ClientLevel
-from sordino.plan import arrivals, calibrate, price, step_event
+from sordino.plan import arrivals, calibrate, price
 from sordino.plan.rounds import schedule, spending
-from sordino.privacy import accountant
+from sordino.privacy import Gaussian as GaussianEvent
+from sordino.privacy import PoissonSampled, accountant
 from sordino.study import AsynchronousStudy, Study, SynchronousStudy
 
 MOST_IMAGES = 20
@@ -78,7 +79,7 @@ def attacked(study: Study, asked: Sequence[Asked], weights: Path | None = None) 
             " Use a study whose clients take noisy gradient steps, such as dp-sgd"
         )
     divided = builder.federation(study)
-    full = calibrate(study, divided.sizes)
+    full = calibrate(builder.sized(study, divided), divided.sizes)
     shape = divided.test.shape
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise StudyError(f"data: its examples have shape {shape}; --attack inversion needs images (channels, height, width)")
@@ -123,14 +124,17 @@ def _costs(study: Study, noise: Bounded, steps: int, rate: float, sigma: float) 
     if sigma == 0.0:
         return math.inf, math.inf
     privacy, delta = study.privacy, _delta(study)
-    chosen, true = accountant(privacy.accountant), noise.scaled(noise.clip, sigma).event().noise_multiplier
-    event = step_event(rate, true)
+    chosen, true = accountant(privacy.accountant), noise.scaled(noise.clip, sigma).event()
+    event = PoissonSampled(sampling_rate=rate, event=true)
     once = chosen.epsilon([(event, 1)], delta)
     if study.method.unpriced is not None:
         return once, math.inf
     if not isinstance(study, SynchronousStudy) or len(schedule(study)) == 1:
         return once, chosen.epsilon([(event, steps)], delta)
-    other = study.model_copy(update={"privacy": privacy.model_copy(update={"noise_multiplier": true})})
+    if math.isinf(once):
+        return once, math.inf
+    level = true.noise_multiplier if isinstance(true, GaussianEvent) else sigma
+    other = study.model_copy(update={"privacy": privacy.model_copy(update={"noise_multiplier": level})})
     return once, chosen.epsilon(spending(other, steps), delta)
 
 

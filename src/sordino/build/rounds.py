@@ -23,7 +23,7 @@ from sordino.method import Terms
 from sordino.method.client_level import ClientLevel
 from sordino.plan import Plan, price, step_event
 from sordino.plan.rounds import charged_per_round, schedule, scheduled_steps, shares, spending
-from sordino.privacy import Budget, Vault, accountant
+from sordino.privacy import Budget, Event, Gaussian, NonPrivate, PoissonSampled, Vault, accountant
 from sordino.regime.aggregate import PrivateSum
 from sordino.regime.synchronous import Synchronous
 from sordino.runtime.latency import Churn, Latency
@@ -78,20 +78,37 @@ def build(
 
 def announced(priced: Plan, study: SynchronousStudy, noise: Bounded, largest: int) -> Plan:
     """The plan with what a mechanism's literal form claims beside what it gives."""
-    sigma, true, where = priced.noise_multiplier, noise.event().noise_multiplier, "privacy.mechanism.form"
-    privacy = study.privacy
+    privacy, sigma, true, where = study.privacy, priced.noise_multiplier, noise.event(), "privacy.mechanism.form"
     if isinstance(study.method, ClientLevel) and not study.method.aggregated:
-        true, where = sigma / (largest * study.method.tau), "method.form"
-    if true >= sigma * (1.0 - 1e-9) or priced.used is None or privacy.delta is None:
+        true, where = Gaussian(noise_multiplier=sigma / (largest * study.method.tau)), "method.form"
+    if _as_good(true, privacy.mechanism.event(sigma)) or priced.used is None or privacy.delta is None:
         return priced
-    given = study.model_copy(update={"privacy": privacy.model_copy(update={"noise_multiplier": true})})
-    spent = spending(given, priced.used) if len(schedule(study)) > 1 else [(step_event(privacy.sampling_rate, true), priced.used)]
+    spent: list[tuple[Event, int]] = [(PoissonSampled(sampling_rate=privacy.sampling_rate, event=true), priced.used)]
+    if len(schedule(study)) > 1 and isinstance(true, Gaussian):
+        given = study.model_copy(update={"privacy": privacy.model_copy(update={"noise_multiplier": true.noise_multiplier})})
+        spent = spending(given, priced.used)
     worth = accountant(privacy.accountant).epsilon(spent, privacy.delta)
     warning = (
         f"{where} = 'paper' is NOT private: it claims epsilon = {priced.epsilon:.4g} (noise multiplier {sigma:.4g})"
-        f" and gives epsilon = {worth:.4g} (noise multiplier {true:.3g}); the ledger books what it gives"
+        f" and gives epsilon = {worth:.4g} ({_why(true)}); the ledger books what it gives"
     )
     return replace(priced, warnings=(*priced.warnings, warning))
+
+
+def _as_good(true: Event, claimed: Event) -> bool:
+    if isinstance(true, Gaussian) and isinstance(claimed, Gaussian):
+        return true.noise_multiplier >= claimed.noise_multiplier * (1.0 - 1e-9)
+    return true == claimed
+
+
+def _why(event: Event) -> str:
+    match event:
+        case Gaussian(noise_multiplier=sigma):
+            return f"noise multiplier {sigma:.3g}"
+        case NonPrivate(reason=reason):
+            return reason
+        case _:
+            return repr(event)
 
 
 def aggregated(study: SynchronousStudy) -> bool:
@@ -187,7 +204,7 @@ def _payable(study: SynchronousStudy, priced: Plan, vault: Vault, units: list[st
     spent = [vault.spent(unit) for unit in dict.fromkeys(units)]
     if len(schedule(study)) > 1:
         return tuple(scheduled_steps(study, budget.accountant, before) for before in spent)
-    event = step_event(study.privacy.sampling_rate, study.privacy.noise_multiplier)
+    event = step_event(study.privacy.sampling_rate, study.privacy.noise_multiplier, study.privacy.mechanism)
     left = [budget.remaining_steps(event, before) for before in spent]
     return tuple(priced.steps if steps is None else steps for steps in left)
 

@@ -73,11 +73,13 @@ def show(
 
 
 def _words(event: object) -> str:
-    from sordino.privacy import Chosen, Composed, Gaussian, NonPrivate, PoissonSampled
+    from sordino.privacy import Chosen, Composed, Gaussian, NonPrivate, PoissonSampled, Pure
 
     match event:
         case Gaussian(noise_multiplier=sigma):
             return f"Gaussian, sigma {sigma:g}"
+        case Pure(epsilon=epsilon):
+            return f"pure, epsilon {epsilon:g}"
         case PoissonSampled(sampling_rate=q, event=inside):
             return f"{_words(inside)}, Poisson sampled at {q:g}"
         case Composed(events=events):

@@ -51,7 +51,7 @@ def plan(
     if advise:
         if not isinstance(read, studies.SynchronousStudy):
             raise StudyError("--advise weighs sampling rates and tau of methods that work in rounds; this one works on arrival")
-        _advise(read, build.federation(read).sizes, as_json)
+        _advise(build.sized(read), build.federation(read).sizes, as_json)
         return
     priced, federation = build.plan(read)
     if as_json:

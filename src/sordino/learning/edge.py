@@ -16,7 +16,7 @@ Shapes: weights and gradients (d,), examples (n, ...).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -75,7 +75,9 @@ class Site:
         sampling_rate: q.
         regularisation: lambda.
         bench: the shared model and kernels.
-        batches: numbers where batches are drawn from.
+        draws: numbered by the edge's tasks: the batch of each, then its noise.
+        count: n.
+        expected_batch: b = q n, in examples; the divisor of every gradient.
         scratch: (d,), shared by the edges of one process: raw sums stand here for a moment.
     """
 
@@ -84,24 +86,27 @@ class Site:
     sampling_rate: float
     regularisation: float
     bench: Workbench
-    batches: Stream
+    draws: Stream
     scratch: torch.Tensor
+    count: int = field(init=False)
+    expected_batch: float = field(init=False)
 
-    @property
-    def expected_batch(self) -> float:
-        """b = q n, in examples; the divisor of every gradient."""
-        return self.sampling_rate * len(self.examples)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "count", len(self.examples))
+        object.__setattr__(self, "expected_batch", self.sampling_rate * self.count)
 
-    def drawn(self, task: Compute) -> torch.Tensor:
-        """The batch of this task; the model has its weights."""
-        self.bench.flat.load(torch.from_numpy(task.weights).to(self.bench.flat.weights))
-        return poisson(len(self.examples), self.sampling_rate, self.batches.at(task.task)).to(self.bench.flat.weights.device)
+    def drawn(self, task: Compute) -> tuple[torch.Tensor, np.random.Generator]:
+        """The batch of this task, and where its noise comes from; the model has the task's weights."""
+        weights, rng = self.bench.flat.weights, self.draws.at(task.task)
+        weights.copy_(torch.from_numpy(task.weights))
+        chosen = poisson(self.count, self.sampling_rate, rng)
+        return (chosen if weights.device.type == "cpu" else chosen.to(weights.device)), rng
 
     def answered(self, task: Compute, gradient: torch.Tensor) -> Gradient:
         """The message, with the regulariser's part."""
         if self.regularisation:
             gradient = gradient.add_(self.bench.flat.weights, alpha=self.regularisation)
-        found: Vector = gradient.cpu().numpy()
+        found: Vector = gradient.numpy() if gradient.device.type == "cpu" else gradient.cpu().numpy()
         return Gradient(client=self.index, task=task.task, version=task.version, gradient=found)
 
 
@@ -121,7 +126,7 @@ class PlainEdge(Site):
 
     def answer(self, task: Compute, receipt: Receipt | None) -> Gradient:
         """See :class:`Edge`."""
-        self.bench.mean.of(self.examples, self.drawn(task), self.scratch)
+        self.bench.mean.of(self.examples, self.drawn(task)[0], self.scratch)
         return self.answered(task, self.scratch.clone())
 
 
@@ -131,16 +136,14 @@ class PrivateEdge(Site):
 
     Attributes:
         mechanism: clip and noise of the first stage; later ones scale its clip.
-        noises: numbers where noise is drawn from.
     """
 
     mechanism: Bounded
-    noises: Stream
 
     @property
     def price(self) -> Event:
         """See :class:`Edge`: one homogeneous subsampled release, whatever the stage."""
-        return PoissonSampled(sampling_rate=self.sampling_rate, event=self.mechanism.event())
+        return _price(self.mechanism, self.sampling_rate)  # type: ignore[arg-type]  # mechanisms are frozen values
 
     @property
     def noise(self) -> float:
@@ -153,12 +156,18 @@ class PrivateEdge(Site):
         if task.clip is None or not 0.0 < task.clip < math.inf:  # any other will do: the noise grows with it
             raise LocalProtocolError(f"task {task.task}: the clip must be a positive number; got {task.clip}")
         mechanism = _scaled(self.mechanism, task.clip)  # type: ignore[arg-type]  # mechanisms are frozen values
-        self.bench.clipped.of(self.examples, self.drawn(task), bound_of(mechanism), self.scratch)
-        noisy, _ = mechanism.release_counted(self.scratch, 0.0, self.noises.at(task.task))
+        chosen, rng = self.drawn(task)
+        self.bench.clipped.of(self.examples, chosen, bound_of(mechanism), self.scratch)
+        noisy, _ = mechanism.release_counted(self.scratch, 0.0, rng)
         return self.answered(task, noisy.mul_(1.0 / self.expected_batch))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
+def _price(mechanism: Any, sampling_rate: float) -> Event:
+    return PoissonSampled(sampling_rate=sampling_rate, event=mechanism.event())
+
+
+@lru_cache(maxsize=4096)
 def _scaled(mechanism: Any, clip: float) -> Bounded:
     """The mechanism with the bound of a stage, made once for all tasks of the stage."""
     made: Bounded = mechanism.scaled(clip, mechanism.noise_multiplier)
@@ -173,13 +182,11 @@ class LiteralEdge(Site):
         iteration_epsilon: eps_0, what it claims for each gradient.
         noised: numbers of the flat vector that get noise, from the start: d, or those of the first layer.
         reason: why there is no price, for the ledger.
-        noises: numbers where noise is drawn from.
     """
 
     iteration_epsilon: float
     noised: int
     reason: str
-    noises: Stream
 
     @property
     def price(self) -> Event:
@@ -196,10 +203,10 @@ class LiteralEdge(Site):
         paid_for(self.price, receipt, task.task)
         if task.clip is None:
             raise LocalProtocolError(f"task {task.task} has no clip")
-        self.bench.mean.of(self.examples, self.drawn(task), self.scratch)
+        chosen, rng = self.drawn(task)
+        self.bench.mean.of(self.examples, chosen, self.scratch)
         mean = self.scratch.clone()
         mean.mul_(min(1.0, task.clip / max(float(torch.linalg.vector_norm(mean)), 1e-30)))
-        rng = self.noises.at(task.task)
         direction = rng.standard_normal(self.noised)
         length = rng.exponential(2.0 * task.clip / self.expected_batch / self.iteration_epsilon)
         noise = direction * (length / math.sqrt(float(direction @ direction)))

@@ -1,7 +1,9 @@
 """Mechanisms: the only ways in which something about raw data may leave a client. Importing this package registers them."""
 
 from sordino.mechanism.gaussian import SHRINK, Bounded, CountedGaussian, Gaussian, Learning, Measuring, Piecewise, length, shortened
+from sordino.mechanism.knorm import ExponentialNorm, KNorm
 from sordino.mechanism.plain import GaussianNoise
+from sordino.mechanism.pure import KNormNoise
 from sordino.mechanism.registry import Asked, Noise, imported, known, register
 
 __all__ = [
@@ -9,8 +11,11 @@ __all__ = [
     "Asked",
     "Bounded",
     "CountedGaussian",
+    "ExponentialNorm",
     "Gaussian",
     "GaussianNoise",
+    "KNorm",
+    "KNormNoise",
     "Learning",
     "Measuring",
     "Noise",

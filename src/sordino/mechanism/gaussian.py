@@ -71,7 +71,7 @@ class Bounded(Protocol):
         """Root mean square of the noise on one number of the vector, in units of C."""
         ...
 
-    def event(self) -> event.Gaussian:
+    def event(self) -> event.Event:
         """The fact that the ledger keeps of one release, before sampling."""
         ...
 
@@ -196,8 +196,8 @@ class Gaussian:
 
     def release(self, total: Tensor, memory: None, rng: np.random.Generator) -> tuple[Tensor, None]:
         """The noisy sum (d,) of a sum (d,) of clipped contributions. ``total`` is left as it is."""
-        noise = fill_normal(torch.empty(total.shape, dtype=total.dtype), rng).to(total.device)
-        return noise.mul_(self.noise_multiplier * self.clip).add_(total), None
+        noise = fill_normal(torch.empty_like(total, device="cpu"), rng).to(total.device)
+        return torch.add(total, noise, alpha=self.noise_multiplier * self.clip, out=noise), None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

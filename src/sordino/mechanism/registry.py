@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from sordino.mechanism.gaussian import Bounded
+from sordino.privacy import event
 from sordino.registry import Registry
 from sordino.section import Section
 
@@ -56,6 +57,7 @@ class Noise(Section):
     """
 
     counts: ClassVar[bool] = False  # whether it can release a count beside the sum
+    sized: ClassVar[bool] = False  # whether its price depends on d, which a study learns from its data and model
 
     kind: str
     form: Literal["sound", "paper"] = "sound"
@@ -63,6 +65,17 @@ class Noise(Section):
     def refused(self, unit: str, public: bool) -> str | None:
         """Why it cannot serve this unit, or needs public examples that are not there; None if it can."""
         return None
+
+    def for_dimension(self, dimension: int) -> Self:
+        """The same for sums of ``dimension`` numbers."""
+        return self
+
+    def event(self, noise_multiplier: float) -> event.Event:
+        """What one release at this sigma is booked as, before sampling: what noise is calibrated by. In a paper's form, what it claims.
+
+        A mechanism that is no Gaussian of multiplier sigma says here what it is.
+        """
+        return event.Gaussian(noise_multiplier=noise_multiplier)
 
     def make(self, asked: Asked) -> Bounded:
         """The mechanism."""

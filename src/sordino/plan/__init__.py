@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from sordino.plan import arrivals, rounds
-from sordino.plan.base import ACCOUNTANTS, Plan, limits, step_event
+from sordino.plan.base import ACCOUNTANTS, Plan, for_dimension, limits, step_event
 from sordino.study import AsynchronousStudy, Study, SynchronousStudy
 
-__all__ = ["ACCOUNTANTS", "Plan", "arrivals", "calibrate", "limits", "price", "rounds", "step_event"]
+__all__ = ["ACCOUNTANTS", "Plan", "arrivals", "calibrate", "for_dimension", "limits", "price", "rounds", "step_event"]
 
 S = TypeVar("S", bound=Study)
 
@@ -32,7 +32,7 @@ def price(study: Study, sizes: Sequence[int], dimension: int) -> Plan:
     """The plan of a study over clients of these sizes and a model of this dimension."""
     match study:
         case SynchronousStudy():
-            return rounds.price(study, sizes, dimension)
+            return rounds.price(for_dimension(study, dimension), sizes, dimension)
         case AsynchronousStudy():
-            return arrivals.price(study, sizes, dimension)
+            return arrivals.price(for_dimension(study, dimension), sizes, dimension)
     raise TypeError(type(study).__name__)

@@ -64,7 +64,12 @@ def calibrate(study: AsynchronousStudy, sizes: Sequence[int]) -> AsynchronousStu
         targets = [max(targets)] * len(targets)
     for rate, epsilon in set(targets):
         found[rate, epsilon] = noise_multiplier(
-            sampling_rate=rate, steps=planned(study), epsilon=epsilon, delta=privacy.delta, accountant=privacy.accountant
+            sampling_rate=rate,
+            steps=planned(study),
+            epsilon=epsilon,
+            delta=privacy.delta,
+            accountant=privacy.accountant,
+            release=privacy.mechanism.event,
         )
     each = tuple(found[target] for target in targets)
     update = {"noise_multiplier": max(each), "noise_multipliers": each if privacy.epsilons is not None else None}
@@ -107,7 +112,7 @@ def price(study: AsynchronousStudy, sizes: Sequence[int], dimension: int) -> Pla
     names = tuple(dict.fromkeys((*ACCOUNTANTS, privacy.accountant)))
     edges = zip(rates(batch, sizes), multipliers(full), epsilons(full), strict=True)
     rate, z, epsilon = max(edges, key=lambda edge: (edge[0] / edge[1], -edge[2]))  # the edge that spends fastest
-    event = step_event(rate, z)
+    event = step_event(rate, z, privacy.mechanism)
     most = limits(event, epsilon, privacy.delta, names)
     steps, wanted = most[privacy.accountant], share(full)
     used = wanted if steps is None else min(wanted, steps)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
+from sordino.mechanism import GaussianNoise, Noise
 from sordino.method import Stage
 from sordino.privacy import Event, PoissonSampled, most_steps
-from sordino.privacy import Gaussian as GaussianEvent
+from sordino.study import Study
 
 ACCOUNTANTS = ("pld", "rdp", "rdp-classic")
+
+S = TypeVar("S", bound=Study)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +54,17 @@ class Plan:
     stages: tuple[Stage, ...] = ()
 
 
-def step_event(sampling_rate: float, sigma: float) -> Event:
-    """One DP-SGD step as the ledger books it."""
-    return PoissonSampled(sampling_rate=sampling_rate, event=GaussianEvent(noise_multiplier=sigma))
+def step_event(sampling_rate: float, sigma: float, noise: Noise | None = None) -> Event:
+    """One DP-SGD step with this mechanism (Gaussian unless given) as the ledger books it."""
+    return PoissonSampled(sampling_rate=sampling_rate, event=(noise or GaussianNoise()).event(sigma))
+
+
+def for_dimension(study: S, dimension: int) -> S:
+    """The same study with a mechanism for d numbers, for those mechanisms whose price depends on d."""
+    noise = study.privacy.mechanism
+    if study.privacy.unit == "none" or not noise.sized:
+        return study
+    return study.model_copy(update={"privacy": study.privacy.model_copy(update={"mechanism": noise.for_dimension(dimension)})})
 
 
 def limits(event: Event, epsilon: float, delta: float, accountants: Sequence[str] = ACCOUNTANTS) -> dict[str, int | None]:

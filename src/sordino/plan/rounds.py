@@ -64,6 +64,7 @@ def calibrate(study: SynchronousStudy) -> SynchronousStudy:
         epsilon=privacy.epsilon,
         delta=privacy.delta,
         accountant=privacy.accountant,
+        release=privacy.mechanism.event,
     )
     return study.model_copy(update={"privacy": privacy.model_copy(update={"noise_multiplier": sigma})})
 
@@ -81,7 +82,7 @@ def price(study: SynchronousStudy, sizes: Sequence[int], dimension: int) -> Plan
     if len(schedule(full)) > 1:
         most: dict[str, int | None] = {name: scheduled_steps(full, name) for name in names}
     else:
-        most = limits(step_event(privacy.sampling_rate, sigma), privacy.epsilon, privacy.delta, names)
+        most = limits(step_event(privacy.sampling_rate, sigma, privacy.mechanism), privacy.epsilon, privacy.delta, names)
     # Noisy models are not held to a budget that nobody could keep: the claim is then for all rounds.
     steps = most[privacy.accountant] if getattr(full.method, "aggregated", True) else None
     pace = charged_per_round(full) or (1 if steps is None or rounds >= steps else math.ceil(steps / rounds))
@@ -125,7 +126,7 @@ def spending(study: SynchronousStudy, charges: int) -> list[tuple[Event, int]]:
     for factor, rounds in schedule(study):
         count = min(rounds * each, charges)
         charges -= count
-        found.append((step_event(privacy.sampling_rate, (privacy.noise_multiplier or 0.0) * factor), count))
+        found.append((step_event(privacy.sampling_rate, (privacy.noise_multiplier or 0.0) * factor, privacy.mechanism), count))
     return [(event, count) for event, count in found if count]
 
 
@@ -148,7 +149,7 @@ def _curve(study: SynchronousStudy, pace: int, used: int) -> tuple[float, ...]:
     assert privacy.delta is not None
     after = [min(pace * k, used) for k in range(1, math.ceil(used / pace) + 1)] or [0]
     if len(schedule(study)) == 1:
-        event = step_event(privacy.sampling_rate, privacy.noise_multiplier or 0.0)
+        event = step_event(privacy.sampling_rate, privacy.noise_multiplier or 0.0, privacy.mechanism)
         return epsilon_after(event, after, delta=privacy.delta, accountant=privacy.accountant)
     chosen = accountant(privacy.accountant)
     return tuple(chosen.epsilon(spending(study, count), privacy.delta, quick=count != used) for count in after)
@@ -240,7 +241,12 @@ def advise(
         for rate in sorted({*rates, privacy.sampling_rate}):
             steps = tau * study.budget.rounds
             sigma = noise_multiplier(
-                sampling_rate=rate, steps=steps, epsilon=privacy.epsilon, delta=privacy.delta, accountant=privacy.accountant
+                sampling_rate=rate,
+                steps=steps,
+                epsilon=privacy.epsilon,
+                delta=privacy.delta,
+                accountant=privacy.accountant,
+                release=privacy.mechanism.event,
             )
             cells.append(Advice(rate, tau, steps, sigma, sigma / (rate * total), rate * steps * total / len(sizes)))
     return cells

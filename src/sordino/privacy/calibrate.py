@@ -52,10 +52,23 @@ Schedule = Sequence[tuple[float, int]]
 """Factors on sigma, and how many steps are taken at each."""
 
 
-def noise_multiplier(*, sampling_rate: float, steps: int | Schedule, epsilon: float, delta: float, accountant: str) -> float:
+def _gaussian(sigma: float) -> Event:
+    return Gaussian(noise_multiplier=sigma)
+
+
+def noise_multiplier(
+    *,
+    sampling_rate: float,
+    steps: int | Schedule,
+    epsilon: float,
+    delta: float,
+    accountant: str,
+    release: Callable[[float], Event] = _gaussian,
+) -> float:
     """The smallest sigma with epsilon at most ``epsilon`` after ``steps``, rounded up to four decimals.
 
-    ``steps`` are all at sigma, or at a schedule of multiples of it.
+    ``steps`` are all at sigma, or at a schedule of multiples of it. ``release`` says what one is, before sampling; a larger
+    sigma must not cost more.
 
     Raises:
         StudyError: if no sigma up to a million is enough, or the promise is no promise.
@@ -72,8 +85,7 @@ def noise_multiplier(*, sampling_rate: float, steps: int | Schedule, epsilon: fl
 
         def at(units: int) -> float:
             spent = [
-                (PoissonSampled(sampling_rate=sampling_rate, event=Gaussian(noise_multiplier=units / _UNIT * factor)), count)
-                for factor, count in schedule
+                (PoissonSampled(sampling_rate=sampling_rate, event=release(units / _UNIT * factor)), count) for factor, count in schedule
             ]
             return chosen.epsilon(spent, delta)
 

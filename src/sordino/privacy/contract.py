@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from sordino.privacy.accounting import Accountant
-from sordino.privacy.event import Composed, Event, Gaussian, NonPrivate, Nothing, PoissonSampled, Repeated
+from sordino.privacy.event import Composed, Event, Gaussian, NonPrivate, Nothing, PoissonSampled, Pure, Repeated
 
 DELTA = 1e-5
 
@@ -22,6 +22,11 @@ def gaussian_delta(sigma: float, epsilon: float) -> float:
         return 0.5 * math.erfc(-x / math.sqrt(2.0))
 
     return phi(0.5 / sigma - epsilon * sigma) - math.exp(epsilon) * phi(-0.5 / sigma - epsilon * sigma)
+
+
+def pure_delta(own: float, epsilon: float) -> float:
+    """The exact delta of one pure release of ``own`` at its worst, randomised response (Kairouz, Oh and Viswanath 2015)."""
+    return max(0.0, -math.expm1(epsilon - own)) / (1.0 + math.exp(-own))
 
 
 def check_accountant(accountant: Accountant) -> None:
@@ -83,12 +88,29 @@ def check_accountant(accountant: Accountant) -> None:
         _must(
             gaussian_delta(sigma / math.sqrt(count), shown) <= DELTA * (1 + 1e-9), f"the bound at sigma {sigma}, {count} times, is broken"
         )
+    _check_pure(price)
     try:
         price(("unknown", 1))  # type: ignore[arg-type]
     except TypeError:
         pass
     else:
         raise ContractBroken("an unknown event was priced")
+
+
+def _check_pure(price: Callable[..., float]) -> None:
+    def tossed(epsilon: float, rate: float = 0.02, *beside: Event) -> Event:
+        return PoissonSampled(sampling_rate=rate, event=Composed(events=(Pure(epsilon=epsilon), *beside)))
+
+    gauss = Gaussian(noise_multiplier=1.2)
+    _must(price((Pure(epsilon=0.0), 9)) == 0.0, "a pure release of epsilon 0 costs nothing")
+    _rises("epsilon of a release", lambda e: price((tossed(e), 100)), (0.1, 1.0, 3.0, 300.0))
+    _rises("q", lambda q: price((tossed(0.5, q), 100)), (0.01, 0.1, 0.9, 1.0))
+    _rises("count", lambda n: price((tossed(0.5), int(n))), (1, 10, 100, 1000))
+    for own in (0.01, 0.5, 2.0, 20.0):
+        _must(pure_delta(own, price((Pure(epsilon=own), 1))) <= DELTA * (1 + 1e-9), f"the bound of one pure release of {own} is broken")
+    alone = PoissonSampled(sampling_rate=0.02, event=gauss)
+    _must(price((alone, 100)) <= price((alone, 100), (tossed(0.1), 10)), "a pure release beside others costs no less")
+    _must(price((alone, 100)) < price((tossed(0.1, 0.02, gauss), 100)), "a pure release of the same sample is not free")
 
 
 def _must(holds: bool, what: str) -> None:

@@ -41,6 +41,21 @@ class Gaussian(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_u
         _as_float(self, "noise_multiplier")
 
 
+class Pure(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True):
+    """A release after which no answer is more than e^epsilon times as likely with a record as without it, nor as likely without.
+
+    Attributes:
+        epsilon: of this release alone, dimensionless; delta is 0. With 0 nothing was told.
+    """
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        if not (self.epsilon >= 0 and math.isfinite(self.epsilon)):
+            raise StudyError(f"epsilon of a pure release must be a number from 0; got {self.epsilon}")
+        _as_float(self, "epsilon")
+
+
 class PoissonSampled(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True):
     """The event, run on a sample that holds every record independently with probability q.
 
@@ -108,7 +123,7 @@ class Nothing(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_un
     """No data was used. Every accountant answers 0."""
 
 
-Event = Gaussian | PoissonSampled | Composed | Repeated | Chosen | NonPrivate | Nothing
+Event = Gaussian | Pure | PoissonSampled | Composed | Repeated | Chosen | NonPrivate | Nothing
 
 
 def _as_float(event: msgspec.Struct, field: str) -> None:

@@ -236,7 +236,7 @@ class Ledger:
                 new[charge.key] = charge, booked
             receipts.append(Receipt(charge.unit, charge.event, charge.count, charge.round, charge.key, *booked))
         for unit in sorted(touched):
-            budget.check(unit, self._totals[unit].items())
+            budget.admit(unit, self._totals[unit].items())
         self._db.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
         self._head = (seq, prev)
         return tuple(receipts)

@@ -1,9 +1,10 @@
-r"""The privacy loss of composed, Poisson-sampled Gaussians: three upper bounds, each where it is good.
+r"""The privacy loss of composed, Poisson-sampled steps: four upper bounds, each where it is good.
 
-A history is a list of (q, sigma, k): k times a Gaussian of noise multiplier sigma on a Poisson
-sample of rate q. Adding or removing one record moves the noise-scaled answer of a step by
-1/sigma if the record was drawn and by nothing otherwise. The question is delta(epsilon), the
-hockey-stick divergence of the two sides, and its inverse.
+A history is a list of kinds of steps and how often each was taken: k times a Gaussian of noise
+multiplier sigma on a Poisson sample of rate q, or a pure release on one. Adding or removing one
+record moves the noise-scaled answer of a Gaussian step by 1/sigma if the record was drawn and by
+nothing otherwise. The question is delta(epsilon), the hockey-stick divergence of the two sides,
+and its inverse.
 
 **Not sampled.** k Gaussians are one of mu^2 = k/sigma^2, and delta is known exactly (Balle and
 Wang 2018, theorem 8): delta = Phi(a) - e^epsilon Phi(b), with a = mu/2 - epsilon/mu and
@@ -25,10 +26,15 @@ not knowing *which* steps, which at such noise is worth next to nothing anyway.
 
 Where a history holds both kinds, each part gets half of delta and the epsilons add.
 
->>> round(epsilon(((1.0, 5.0, 25),), 1e-5), 3)                  # one Gaussian of sigma 1
+**Pure.** k equal releases are priced exactly (:mod:`sordino.privacy.pure`); beside other steps their k-fold
+loss goes to the grid as a whole. Of a Gaussian and a pure release from *one* sample this module knows nothing.
+
+>>> round(epsilon(((Kind(1.0, sigma=5.0), 25),), 1e-5), 3)                  # one Gaussian of sigma 1
 4.377
->>> f"{epsilon(((0.01, 1.05e-5, 1000),), 1e-5):.2g}"             # a literal wavelet mechanism
+>>> f"{epsilon(((Kind(0.01, sigma=1.05e-5), 1000),), 1e-5):.2g}"             # a literal wavelet mechanism
 '1.2e+11'
+>>> round(epsilon(((Kind(1.0, epsilon=0.1), 15_000),), 1e-5))
+126
 
 References: Balle and Wang 2018, "Improving the Gaussian mechanism for differential privacy";
 Koskela, Jälkö and Honkela 2020, "Computing tight differential privacy guarantees using FFT";
@@ -44,10 +50,12 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-Steps = tuple[tuple[float, float, int], ...]  # (sampling rate, sigma, count), sorted; rate 1 means not sampled
+from sordino.privacy import pure
+from sordino.privacy.step import Kind, Steps
 
 _FINE, _QUICK = 1 / 64, 1 / 16  # grid over the standard deviation of one step's loss
 _SMALLEST_GRID = 2.0**-15  # below it, rounding in the cells outweighs what they gain
+_LARGEST_GRID = 512.0  # e^grid must be a number
 _MOST_CELLS = 2e5  # in one step
 _MOST_COMPOSED = 3e5  # after composition, roughly
 _BLOCK = 4096
@@ -58,6 +66,8 @@ _BUCKETS = 400
 
 def epsilon(steps: Steps, delta: float, *, quick: bool = False) -> float:
     """An upper bound on epsilon at ``delta``; infinite where this arithmetic gives none."""
+    if not _known(steps):
+        return math.inf
     harsh, mild = _split(steps)
     if not harsh:
         return _mild_epsilon(mild, delta, quick)
@@ -68,6 +78,8 @@ def epsilon(steps: Steps, delta: float, *, quick: bool = False) -> float:
 
 def delta(steps: Steps, epsilon: float) -> float:
     """An upper bound on delta at ``epsilon``."""
+    if not _known(steps):
+        return 1.0
     harsh, mild = _split(steps)
     if not harsh:
         return _mild_delta(mild, epsilon)
@@ -77,13 +89,17 @@ def delta(steps: Steps, epsilon: float) -> float:
     return min(1.0, min(_harsh_delta(harsh, (1 - part) * epsilon) + _mild_delta(mild, part * epsilon) for part in (0.01, 0.1, 0.5)))
 
 
+def _known(steps: Steps) -> bool:
+    return all(kind.gaussian or kind.pure for kind, _ in steps)
+
+
 def _split(steps: Steps) -> tuple[Steps, Steps]:
-    """Steps with hardly any noise, and the others; what is not sampled is merged into one Gaussian."""
-    precision = sum(count * (1.0 / sigma) * (1.0 / sigma) for rate, sigma, count in steps if rate == 1.0)
-    whole = ((1.0, 1.0 / math.sqrt(precision), 1),) if precision else ()
-    merged = (*whole, *(step for step in steps if step[0] < 1.0))
-    harsh = tuple(step for step in merged if step[1] < _LITTLE_NOISE)
-    return harsh, tuple(step for step in merged if step[1] >= _LITTLE_NOISE)
+    """Gaussians with hardly any noise, and the other steps; what is not sampled is merged into one Gaussian."""
+    precision = sum(count * (1.0 / kind.sigma) * (1.0 / kind.sigma) for kind, count in steps if kind.rate == 1.0)
+    whole = ((Kind(1.0, 1.0 / math.sqrt(precision)), 1),) if precision else ()
+    merged = (*whole, *((kind, count) for kind, count in steps if kind.rate < 1.0 or kind.pure))
+    harsh = tuple(step for step in merged if step[0].sigma < _LITTLE_NOISE)
+    return harsh, tuple(step for step in merged if step[0].sigma >= _LITTLE_NOISE)
 
 
 # --- Gaussians that are not sampled -----------------------------------------------------------
@@ -126,11 +142,11 @@ def _invert(delta_at: Callable[[float], float], delta: float) -> float:
 
 def _harsh_delta(steps: Steps, epsilon: float) -> float:
     """E over the number of steps that drew the record; several kinds are taken as the worst of them."""
-    fixed = sum((1.0 / sigma) * (1.0 / sigma) for rate, sigma, _ in steps if rate == 1.0)
-    drawn = [step for step in steps if step[0] < 1.0]
+    fixed = sum((1.0 / kind.sigma) * (1.0 / kind.sigma) for kind, _ in steps if kind.rate == 1.0)
+    drawn = [step for step in steps if step[0].rate < 1.0]
     if not drawn:
         return float(gaussian_delta(math.sqrt(fixed), epsilon))
-    rate, sigma, count = max(q for q, _, _ in drawn), min(s for _, s, _ in drawn), sum(k for _, _, k in drawn)
+    rate, sigma, count = max(kind.rate for kind, _ in drawn), min(kind.sigma for kind, _ in drawn), sum(k for _, k in drawn)
     reached, mass = _inclusions(rate, count)
     return float(mass @ gaussian_delta((fixed + reached * (1.0 / sigma) * (1.0 / sigma)) ** 0.5, epsilon))
 
@@ -156,10 +172,9 @@ def _inclusions(rate: float, count: int) -> tuple[Any, Any]:
 def _mild_epsilon(steps: Steps, delta: float, quick: bool) -> float:
     if not steps:
         return 0.0
-    if steps[-1][0] == 1.0 and len(steps) == 1:
-        mu = 1.0 / steps[0][1]
-        return _invert(lambda value: float(gaussian_delta(mu, value)), delta)
-    left = delta - _ROUNDING * sum(count for _, _, count in steps)
+    if (exact := _exact(steps)) is not None:
+        return _invert(exact, delta)
+    left = delta - _ROUNDING * _composed_steps(steps)
     composed = _composed(steps, _QUICK if quick else _FINE) if left > 0.0 else None
     return math.inf if composed is None else float(composed.get_epsilon_for_delta(left))
 
@@ -167,15 +182,29 @@ def _mild_epsilon(steps: Steps, delta: float, quick: bool) -> float:
 def _mild_delta(steps: Steps, epsilon: float) -> float:
     if not steps:
         return 0.0
-    if steps[-1][0] == 1.0 and len(steps) == 1:
-        return float(gaussian_delta(1.0 / steps[0][1], epsilon))
-    rounding = _ROUNDING * sum(count for _, _, count in steps)
+    if (exact := _exact(steps)) is not None:
+        return exact(epsilon)
     composed = _composed(steps, _FINE)
-    return 1.0 if composed is None else min(1.0, float(composed.get_delta_for_epsilon(epsilon)) + rounding)
+    return 1.0 if composed is None else min(1.0, float(composed.get_delta_for_epsilon(epsilon)) + _ROUNDING * _composed_steps(steps))
+
+
+def _exact(steps: Steps) -> Callable[[float], float] | None:
+    """delta by epsilon, where there is one kind of step and a closed form for it."""
+    kind, count = steps[0]
+    if len(steps) > 1 or not (kind.pure or kind.rate == 1.0):
+        return None
+    if kind.pure:
+        return lambda epsilon: pure.delta(kind, count, epsilon)
+    return lambda epsilon: float(gaussian_delta(1.0 / kind.sigma, epsilon))
+
+
+def _composed_steps(steps: Steps) -> int:
+    """How many are composed on the grid; pure ones are composed before."""
+    return sum(1 if kind.pure else count for kind, count in steps)
 
 
 def _variance(rate: float, sigma: float) -> float:
-    """About the variance of one step's loss."""
+    """About the variance of one Gaussian step's loss."""
     mean = 0.5 / (sigma * sigma)  # of the loss of a step that drew the record; its variance is twice that
     return 2 * mean if rate == 1.0 else min(rate * rate * math.expm1(2 * mean), rate * (mean * mean + 2 * mean))
 
@@ -185,15 +214,14 @@ def _grid(steps: Steps, share: float) -> float | None:
 
     None where all that can be afforded is coarser than the losses: such a bound would say nothing.
     """
-    count = sum(k for _, _, k in steps)
-    total = sum(k * _variance(q, sigma) for q, sigma, k in steps)
-    widest = max(0.5 / (sigma * sigma) + 10.0 / sigma for _, sigma, _ in steps)
-    deviation = math.sqrt(total / count)
+    total = sum(k * (pure.variance(kind) if kind.pure else _variance(kind.rate, kind.sigma)) for kind, k in steps)
+    widest = max(pure.span(kind, k) / 2 if kind.pure else 0.5 / (kind.sigma * kind.sigma) + 10.0 / kind.sigma for kind, k in steps)
+    deviation = math.sqrt(total / _composed_steps(steps))
     wanted = share * deviation
     affordable = max(_SMALLEST_GRID, 30.0 * math.sqrt(total) / _MOST_COMPOSED, widest / _MOST_CELLS)
-    if affordable > deviation:
+    if affordable > min(deviation, _LARGEST_GRID):
         return None
-    return 2.0 ** math.floor(math.log2(max(wanted, affordable)))
+    return 2.0 ** math.floor(math.log2(min(max(wanted, affordable), _LARGEST_GRID)))
 
 
 @lru_cache(maxsize=16)
@@ -216,10 +244,22 @@ def _composed(steps: Steps, share: float) -> Any:
     if grid is None:
         return None
     whole = None
-    for rate, sigma, count in steps:
-        part = _power(_step(rate, sigma, grid), count)
+    for kind, count in steps:
+        part = _pure(kind, count, grid) if kind.pure else _power(_step(kind.rate, kind.sigma, grid), count)
+        if part is None:
+            return None
         whole = part if whole is None else whole.compose(part)
     return whole
+
+
+def _pure(kind: Kind, count: int, grid: float) -> Any:
+    """The loss of all pure steps of a kind on the grid, in both directions."""
+    from dp_accounting.pld import pld_pmf
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    sides = [pure.on_grid(kind, count, grid, with_record=side) for side in (True, False)]
+    made = [pld_pmf.DensePLDPmf(grid, lowest, masses, infinite, True) for lowest, masses, infinite in filter(None, sides)]
+    return pld.PrivacyLossDistribution(*made) if len(made) == 2 else None
 
 
 def _power(part: Any, count: int) -> Any:

@@ -61,6 +61,7 @@ class State:
         version: t, updates done.
         weights: x (d,), never written to: edges share it until they send.
         average: x_avg; the weights themselves where decay is 0.
+        stage: of the next update.
         tasks: the task that each edge works on.
         given: tasks that each edge has been given so far.
         gone: edges that have left for good, their budget spent.
@@ -72,6 +73,7 @@ class State:
     weights: Vector
     average: Vector
     given: list[int]
+    stage: Stage
     version: int = 0
     tasks: dict[int, Compute] = field(default_factory=dict)
     gone: set[int] = field(default_factory=set)
@@ -111,7 +113,7 @@ class Asynchronous:
 
     def start(self, weights: Vector) -> State:
         """Nobody has been asked yet; :meth:`begin` asks everybody."""
-        return State(weights=weights, average=weights, given=[0] * self.terms.edges)
+        return State(weights=weights, average=weights, given=[0] * self.terms.edges, stage=self.stage(0))
 
     def begin(self, state: State) -> Effects:
         """A first task for every edge."""
@@ -182,9 +184,13 @@ class Asynchronous:
                 state.buffer = waiting, count
                 return False
             gradient, state.buffer = waiting * np.float32(1.0 / count), (None, 0)
-        rate = self.method.rate(self.terms, self.stage(state.version), state.version + 1)
-        state.weights = state.weights - np.float32(rate) * gradient
+        rate = self.method.rate(self.terms, state.stage, state.version + 1)
+        moved = gradient * np.float32(-rate)
+        moved += state.weights
+        state.weights = moved
         state.version += 1
+        if state.version >= state.stage.end:
+            state.stage = self.stage(state.version)
         fresh = self.decay == 0.0 or state.version == 1
         state.average = state.weights if fresh else _mixed(state.average, state.weights, self.decay)
         return True
@@ -198,7 +204,7 @@ class Asynchronous:
                 return (row, *self._row(state), Closed(state.version), *self._finish(state, "every edge has spent its privacy budget"))
             return (row,)
         state.given[edge] += 1
-        clip = self.stage(state.version).clip
+        clip = state.stage.clip
         task = Compute(task=state.given[edge], version=state.version, weights=state.weights, clip=None if clip == float("inf") else clip)
         state.tasks[edge] = task
         return (Task(edge, task),)

@@ -35,6 +35,7 @@ from sordino.runtime.latency import Delays
 from sordino.runtime.watch import Packed, Watcher, bound
 
 SHARES = 8  # blocks that an edge's expected share of the updates is reserved in
+LEAST = 4  # tasks in a block: an entry of its own for each would cost as much as the gradient
 
 Flight = tuple[float, int, int, int]
 """When, in which order among equals, which edge, and the task that is answered; 0 for an edge that comes back."""
@@ -170,7 +171,8 @@ class Arrivals:
     @property
     def block(self) -> int:
         """Tasks that are reserved at once."""
-        return math.ceil(math.ceil(self.regime.terms.updates / self.regime.terms.edges) / SHARES)
+        share = math.ceil(self.regime.terms.updates * self.regime.buffer / self.regime.terms.edges)
+        return max(math.ceil(share / SHARES), min(LEAST, share))
 
     def first(self, weights: Vector) -> Moment:
         """Before the first task."""
@@ -187,6 +189,7 @@ class Arrivals:
             weights=vectors["weights"],
             average=vectors["average"],
             given=rest.given,
+            stage=self.regime.stage(rest.version),
             version=rest.version,
             tasks=tasks,
             gone=set(rest.gone),

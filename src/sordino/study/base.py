@@ -42,6 +42,11 @@ class Study(Section):
                 f"privacy.accountant '{self.privacy.accountant}' has no bound for noise chosen along the way, as method '{name}' does:"
                 " fix a Rényi order in advance, for example 'rdp@8'"
             )
+        if self.privacy.mechanism.sized and (self.method.adapts_noise or not getattr(self.method, "aggregated", True)):
+            raise ValueError(
+                f"method '{name}' in this form reckons with Gaussian noise,"
+                f" and privacy.mechanism '{self.privacy.mechanism.kind}' has another price: leave the mechanism out"
+            )
         if (refusal := self.privacy.mechanism.refused(unit, bool(self.data.validation))) is not None:
             raise ValueError(refusal)
         return self
