@@ -35,6 +35,8 @@ noise_multiplier = 1.0
 updates = {updates}
 [world]
 latency = {{ kind = "{latency}" }}
+[participation]
+staleness = 100000
 [execution]
 evaluate_every = {updates}
 checkpoint_every = 1000

@@ -15,7 +15,7 @@ from sordino.method import EdgeTerms
 from sordino.method.asgd import Asgd
 from sordino.method.mapa import Mapa
 from sordino.regime.asynchronous import Asynchronous, State
-from sordino.regime.effect import Closed, Finish, Joined, Left, Log, Received, Task
+from sordino.regime.effect import Closed, Finish, Joined, Lapsed, Left, Log, Received, Task
 
 D = 3
 ONE = np.ones(D, np.float32)
@@ -190,3 +190,18 @@ def test_no_order_of_arrivals_drops_and_duplicates_breaks_an_invariant(
     assert applied <= len(answered)
     for edge in range(4):
         assert sorted(n for client, n in numbers if client == edge) == list(range(1, state.given[edge] + 1))
+
+
+def test_a_lapsed_task_ends_as_its_stale_answer_would_and_no_other_does() -> None:
+    rules = regime(edges=3, updates=50)
+    rules = replace(rules, terms=replace(rules.terms, staleness=1))
+    ends = []
+    for lapse in (False, True):
+        state = begun(rules)
+        assert rules.step(state, Lapsed(1, 1)) == ()  # not stale yet
+        for _ in range(2):
+            rules.step(state, answer(state, 0))
+        assert rules.step(state, Lapsed(1, 2)) == ()  # not its task
+        effects = rules.step(state, Lapsed(1, 1) if lapse else answer(state, 1))
+        ends.append((kinds(effects), state.since.stale, state.given, state.version, [e.task.task for e in effects if isinstance(e, Task)]))
+    assert ends[0] == ends[1]

@@ -33,7 +33,7 @@ import numpy.typing as npt
 
 from sordino.message import Compute, Gradient, Vector
 from sordino.method.edge import AsynchronousMethod, EdgeTerms, Stage
-from sordino.regime.effect import Closed, Finish, Joined, Left, Log, Received, Task
+from sordino.regime.effect import Closed, Finish, Joined, Lapsed, Left, Log, Received, Task
 
 
 @dataclass(slots=True, eq=False)
@@ -126,13 +126,15 @@ class Asynchronous:
         """The stage of the update that follows ``version`` updates."""
         return next((stage for stage in self.schedule if version < stage.end), self.schedule[-1])
 
-    def step(self, state: State, event: Received | Joined | Left) -> Effects:
+    def step(self, state: State, event: Received | Joined | Lapsed | Left) -> Effects:
         """What follows from one event. A finished run stays finished."""
         if state.ended is not None:
             return ()
         match event:
             case Received(gradient):
                 return self._received(state, gradient)
+            case Lapsed(edge, task) if self.expects(state, edge, task) and self.lapses(state, edge):
+                return self._stale(state, edge)
             case Left(edge):
                 if state.tasks.pop(edge, None) is None:
                     return ()
@@ -146,6 +148,10 @@ class Asynchronous:
         held = state.tasks.get(client)
         return state.ended is None and held is not None and held.task == task
 
+    def lapses(self, state: State, client: int) -> bool:
+        """Whether the answer of this edge to the task that it holds would be too stale, if it came now."""
+        return state.version - state.tasks[client].version > self.terms.staleness
+
     def affordable(self, state: State, edge: int) -> bool:
         """Whether the edge can pay for one more task."""
         return self.budget is None or state.given[edge] < self.budget[edge]
@@ -156,18 +162,22 @@ class Asynchronous:
             state.since.dropped += 1
             why = "repeated, out of date or not asked for"
             return (Log({"kind": "dropped", "round": state.version, "client": answer.client, "task": answer.task, "why": why}),)
+        if self.lapses(state, answer.client):
+            return self._stale(state, answer.client)
         del state.tasks[answer.client]
         tau = state.version - held.version
-        if tau > self.terms.staleness:
-            state.since.stale += 1
-            row = {"kind": "stale", "round": state.version, "client": answer.client, "staleness": tau, "released": True}
-            return (Log(row), *self._ask(state, answer.client))
         closed = self._apply(state, answer, held, tau)
         if state.version >= self.terms.updates:
             done = self._finish(state, f"the update budget is used up: {state.version} of {self.terms.updates} updates")
             return (*self._row(state), Closed(state.version), *done)
         rows = (*self._row(state), Closed(state.version)) if closed and state.version % self.every == 0 else ()
         return (*rows, *self._ask(state, answer.client))
+
+    def _stale(self, state: State, edge: int) -> Effects:
+        tau = state.version - state.tasks.pop(edge).version
+        state.since.stale += 1
+        row = {"kind": "stale", "round": state.version, "client": edge, "staleness": tau, "released": True}
+        return (Log(row), *self._ask(state, edge))
 
     def _apply(self, state: State, answer: Gradient, held: Compute, tau: int) -> bool:
         """Fold a gradient in; whether it made an update."""

@@ -45,6 +45,14 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True)
+class Lapsed:
+    """The gradient of this task is too stale to be applied, and the simulator has not troubled to compute it; it is paid for."""
+
+    client: int
+    task: int
+
+
+@dataclass(frozen=True, slots=True)
 class Left:
     """A client cannot be reached any more, and what it worked on will not come."""
 

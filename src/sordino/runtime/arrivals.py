@@ -1,9 +1,10 @@
 r"""The simulator of edges that come and go: a heap of arrivals, a virtual clock, and budgets reserved in blocks.
 
 A task is given, and its answer is due when its edge's delay has passed; the gradient is computed
-then, at the model that was sent. Edges that hold the same model share it. Everything that is drawn
-(batch, noise, delay, absence) is numbered by edge and task, so the same study gives the same run
-whatever the host does, and a run that was killed gives the same end.
+then, at the model that was sent, unless it has become too stale to be applied. Edges that hold the
+same model share it. Everything that is drawn (batch, noise, delay, absence) is numbered by edge and
+task, so the same study gives the same run whatever the host does, and a run that was killed gives
+the same end.
 
 Charging every gradient by itself would cost more than the gradient. An edge *reserves* a block of
 tasks in one durable entry before the first of them, an eighth of its share; whoever is about
@@ -30,7 +31,7 @@ from sordino.learning.edge import Edge
 from sordino.message import Compute, Vector
 from sordino.privacy import Budget, Charge, Nothing, Receipt, Vault
 from sordino.regime.asynchronous import Asynchronous, Effects, Since, State
-from sordino.regime.effect import Closed, Finish, Joined, Left, Log, Received, Task
+from sordino.regime.effect import Closed, Finish, Joined, Lapsed, Left, Log, Received, Task
 from sordino.runtime.latency import Delays
 from sordino.runtime.watch import Packed, Watcher, bound
 
@@ -243,7 +244,11 @@ class _Play:
         regime, state = self.world.regime, self.state
         if task == 0:
             self.carry_out(regime.step(state, Joined(edge)))
-        elif regime.expects(state, edge, task):
+        elif not regime.expects(state, edge, task):
+            return
+        elif regime.lapses(state, edge):
+            self.carry_out(regime.step(state, Lapsed(edge, task)))
+        else:
             receipt = next((found for found in self.receipts[edge] if task < found.round + found.count), None)
             gradient = self.world.edges[edge].answer(state.tasks[edge], receipt)
             self.carry_out(regime.step(state, Received(gradient)))
@@ -282,13 +287,15 @@ class _Play:
         heapq.heappush(self.flights, (self.time + self.world.delays.seconds(edge, task.task), self.count, edge, task.task))
 
     def reserve(self, tasks: Sequence[Task]) -> None:
-        """Book a block for every edge whose task lies outside its own, and for those whose next task will."""
+        """Book a block for every edge whose task lies outside its own, and for those who are about to run out."""
         short = {effect.client for effect in tasks if not self.free[effect.client] and effect.task.task > self.last(effect.client)}
         if not short:
             return
         world, given = self.world, self.state.given
-        soon = (edge for edge in self.state.tasks if not self.free[edge] and given[edge] == self.last(edge))
-        short |= {edge for edge in soon if world.regime.affordable(self.state, edge)}
+        near = world.block // 4
+        soon = (edge for edge in self.state.tasks if not self.free[edge] and self.last(edge) - given[edge] <= near)
+        payable = world.regime.budget
+        short |= {edge for edge in soon if payable is None or self.last(edge) < payable[edge]}
         fresh = []
         for edge in sorted(short):
             booked = self.last(edge)
