@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sordino.console import Limits, Seen, bar, display, epsilon_of, facts, follow, line, remaining, share, sparkline
+from sordino.report.vocabulary import UPDATES
 
 LIMITS = Limits(title="a run", rounds=158, epsilon=2.0, steps=316)
 ROW: dict[str, Any] = {"kind": "round", "round": 12, "tau": 2, "steps": 24, "accuracy": 0.712, "epsilon": 0.531, "note": None}
@@ -116,7 +117,7 @@ def test_best_is_kept_and_late_and_lost_are_counted() -> None:
     seen = Seen()
     for row in ({**ROW, "accuracy": 0.8}, {**ROW, "accuracy": 0.7}, {"kind": "late"}, {"kind": "late"}, {"kind": "lost"}, {"kind": "new"}):
         seen = follow(seen, row, LIMITS)
-    assert (seen.accuracy, seen.best, seen.late, seen.lost) == (0.7, 0.8, 2, 1)
+    assert (seen.accuracy, seen.best, seen.counts) == (0.7, 0.8, {"late": 2, "lost": 1})
     assert ("answers", "2 late, 1 lost") in facts(seen, LIMITS, None)
 
 
@@ -126,6 +127,58 @@ def test_odd_values_stop_no_run(value: object) -> None:
     shown = display(total_rounds=3, budget_epsilon=2.0, budget_steps=4, title="t", stream=io.StringIO())
     for key in ROW:
         shown.show({**ROW, key: value})
+        facts(shown.seen, shown.limits, shown.left())
+
+
+ARRIVED: dict[str, Any] = {
+    "kind": "round",
+    "round": 13650,
+    "steps": 2730,
+    "stage": 3,
+    "clip": 0.25,
+    "staleness": 4.0,
+    "stalest": 7,
+    "accuracy": 0.744,
+    "epsilon": 1.849,
+}
+
+
+def test_line_of_updates() -> None:
+    said = line(ARRIVED, rounds=15000, budget=2.0, left=2.0, words=UPDATES)
+    assert said == "update 13650/15000  stage 3  clip 0.25  staleness 4.0  accuracy 0.744  epsilon 1.849/2.000  2 s left"
+    free = {**ARRIVED, "clip": None, "epsilon": "inf", "staleness": None}
+    assert line(free, rounds=15000, budget=math.inf, left=None, words=UPDATES).startswith("update 13650/15000  stage 3  accuracy 0.744  ")
+
+
+def test_panel_of_updates() -> None:
+    limits = Limits(title="a", rounds=15000, epsilon=2.0, steps=None, words=UPDATES)
+    seen = Seen()
+    for row in ({**ARRIVED, "staleness": 2.0}, ARRIVED, {"kind": "stale"}, {"kind": "left"}, {"kind": "lost"}, {"kind": "late"}):
+        seen = follow(seen, row, limits)
+    shown = dict(facts(seen, limits, None))
+    assert shown["updates"].endswith("13650/15000")
+    assert shown["now"] == "stage 3   clip 0.25"
+    assert shown["staleness"] == "4  ▄█"
+    assert shown["answers"] == "1 too stale, 1 lost, 1 left for good"
+    assert not {"rounds", "steps", "tau"} & set(shown)
+
+
+def test_updates_end_by_their_number_and_a_row_stands_for_many() -> None:
+    stream, clock = io.StringIO(), Clock()
+    with display(
+        total_rounds=200, budget_epsilon=2.0, budget_steps=10, title="a", regime="asynchronous", begun=100, stream=stream, clock=clock
+    ) as shown:
+        clock.now = 5.0
+        shown.show({**ARRIVED, "round": 150, "steps": 30})  # some edge has sent thrice what was planned for it
+    assert stream.getvalue().startswith("update 150/200  ")
+    assert stream.getvalue().endswith("5 s left\n")  # fifty updates in five seconds, fifty to go
+
+
+@pytest.mark.parametrize("value", ["x", "inf", "-inf", -1, 10**400, math.nan, [1], {}])
+def test_odd_values_stop_no_run_of_arrivals(value: object) -> None:
+    shown = display(total_rounds=3, budget_epsilon=2.0, budget_steps=4, title="t", regime="asynchronous", stream=io.StringIO())
+    for key in ARRIVED:
+        shown.show({**ARRIVED, key: value})
         facts(shown.seen, shown.limits, shown.left())
 
 

@@ -1,13 +1,14 @@
-"""Progress of a run: one live panel on a terminal, one plain line per round elsewhere.
+"""Progress of a run: one live panel on a terminal, one plain line per row of the log elsewhere.
 
 A program's log must be readable in a file years later, so without a terminal there are no control
 characters and nothing is overwritten::
 
     round 12/158  tau 2  steps 24  accuracy 0.712  epsilon 0.531/2.000  12 s left
+    update 13650/15000  stage 3  clip 0.25  staleness 4.0  accuracy 0.744  epsilon 1.849/2.000  2 s left
 
-How far a run is, is the larger of the shares of rounds and steps used: it ends when either is
-used up. The time left assumes that the rest goes as fast as what was seen here, so after a
-resume only the rounds of this session count.
+How far a run in rounds is, is the larger of the shares of rounds and steps used: it ends when either
+is used up. Updates end when there were enough of them. The time left assumes that the rest goes as
+fast as what was seen here, so after a resume only the rounds of this session count.
 
 >>> line({"round": 12, "tau": 2, "steps": 24, "accuracy": 0.712, "epsilon": 0.531}, rounds=158, budget=2.0, left=12.0)
 'round 12/158  tau 2  steps 24  accuracy 0.712  epsilon 0.531/2.000  12 s left'
@@ -20,12 +21,14 @@ import sys
 import time
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import ROUND_CEILING, Decimal
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
+from sordino.report import vocabulary
 from sordino.report.load import number
+from sordino.report.vocabulary import ROUNDS, Vocabulary
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -34,17 +37,19 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 
 BARS = "▁▂▃▄▅▆▇█"
-MOST_TAU = 40
+LONGEST_TRAIL = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the run may use: rounds, epsilon (may be infinite), local steps (None: no limit)."""
+    """What the run may use: rounds, epsilon (may be infinite), local steps (None: no limit); how to speak of it; rounds done before."""
 
     title: str
     rounds: int
     epsilon: float
     steps: int | None
+    words: Vocabulary = ROUNDS
+    begun: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,21 +58,20 @@ class Seen:
 
     Attributes:
         row: the last row of a round, or None.
-        taus: of the last rounds.
+        trail: what the regime follows, tau or staleness, of the last rows.
         accuracy, best: last and highest on the test set.
         note: last remark.
-        late, lost: how many.
+        counts: how many rows of the kinds that are counted.
         first: share of the run that was done before the first row seen here.
         said: how it ended or why it was refused.
     """
 
     row: Row | None = None
-    taus: tuple[int, ...] = ()
+    trail: tuple[float, ...] = ()
     accuracy: float | None = None
     best: float | None = None
     note: str | None = None
-    late: int = 0
-    lost: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)
     first: float = 0.0
     said: str | None = None
 
@@ -76,26 +80,25 @@ def follow(seen: Seen, row: Row, limits: Limits) -> Seen:
     """What is known after one more row; rows of unknown kinds change nothing."""
     match row.get("kind", "round"):
         case "round":
-            accuracy = number(row.get("accuracy"))
-            tau = number(row.get("tau"))
-            before = {**row, "round": (number(row.get("round")) or 1) - 1, "steps": (number(row.get("steps")) or 0) - (tau or 0)}
+            accuracy, tau, followed = (number(row.get(key)) for key in ("accuracy", "tau", limits.words.trail))
+            before: Row = {**row, "round": (number(row.get("round")) or 1) - 1, "steps": (number(row.get("steps")) or 0) - (tau or 0)}
+            if not limits.words.steps_end:
+                before = {"round": limits.begun}  # a row stands for many updates
             return replace(
                 seen,
                 row=row,
-                taus=seen.taus if tau is None or math.isinf(tau) else (*seen.taus, int(tau))[-MOST_TAU:],
+                trail=seen.trail if followed is None or math.isinf(followed) else (*seen.trail, followed)[-LONGEST_TRAIL:],
                 accuracy=seen.accuracy if accuracy is None else accuracy,
                 best=seen.best if accuracy is None else max(accuracy, -math.inf if seen.best is None else seen.best),
                 note=str(row["note"]) if row.get("note") else seen.note,
                 first=share(before, limits) if seen.row is None else seen.first,
             )
-        case "late":
-            return replace(seen, late=seen.late + 1)
-        case "lost":
-            return replace(seen, lost=seen.lost + 1)
         case "end":
             return replace(seen, said=f"ended: {row.get('why', '')}")
         case "refused":
             return replace(seen, said=f"refused: {row.get('why', '')}")
+        case kind if isinstance(kind, str) and kind in limits.words.counted:
+            return replace(seen, counts={**seen.counts, kind: seen.counts.get(kind, 0) + 1})
         case _:
             return seen
 
@@ -153,7 +156,7 @@ def up(value: float) -> str:
     return str(Decimal(repr(value)).quantize(Decimal("0.001"), ROUND_CEILING))
 
 
-def sparkline(values: Sequence[int]) -> str:
+def sparkline(values: Sequence[float]) -> str:
     """Small bars, the highest for the largest value.
 
     >>> sparkline([1, 2, 4, 8]), sparkline([2, 2]), sparkline([])
@@ -172,13 +175,14 @@ def bar(part: float, width: int = 30) -> str:
     return "━" * full + "─" * (width - full)
 
 
-def line(row: Row, *, rounds: int, budget: float, left: float | None) -> str:
-    """One round as one plain line; what the row does not have is left out."""
-    parts = [f"round {row.get('round', '?')}/{rounds}"]
-    if row.get("tau") is not None:
-        parts.append(f"tau {row['tau']}")
-    if row.get("steps") is not None:
-        parts.append(f"steps {row['steps']}")
+def line(row: Row, *, rounds: int, budget: float, left: float | None, words: Vocabulary = ROUNDS) -> str:
+    """One row as one plain line; what it does not have is left out.
+
+    >>> row = {"round": 50, "stage": 2, "clip": 0.5, "staleness": 4.0, "steps": 11, "epsilon": 0.5}
+    >>> line(row, rounds=99, budget=2.0, left=None, words=vocabulary.UPDATES)
+    'update 50/99  stage 2  clip 0.5  staleness 4.0  epsilon 0.500/2.000'
+    """
+    parts = [f"{words.round} {row.get('round', '?')}/{rounds}", *_told(row, words)]
     if (accuracy := number(row.get("accuracy"))) is not None:
         parts.append(f"accuracy {accuracy:.3f}")
     parts.append(f"epsilon {epsilon_of(row.get('epsilon'), budget)}")
@@ -189,9 +193,19 @@ def line(row: Row, *, rounds: int, budget: float, left: float | None) -> str:
     return plain("  ".join(parts))
 
 
+def _told(row: Row, words: Vocabulary) -> list[str]:
+    """What a line or panel says of a row beside its number, in the words of its regime."""
+    found = []
+    for key, name, shape in words.told:
+        value = number(row.get(key))
+        if row.get(key) is not None and (value is not None or not shape):
+            found.append(f"{name} {row[key] if value is None or not shape else format(value, shape)}")
+    return found
+
+
 def facts(seen: Seen, limits: Limits, left: float | None) -> list[tuple[str, str]]:
     """The rows of the panel: (name, text)."""
-    row = seen.row or {}
+    row, words = seen.row or {}, limits.words
     spent = number(row.get("epsilon"))
     private = math.isfinite(limits.epsilon) and not (spent is not None and math.isinf(spent))
     accuracy = "not evaluated yet"
@@ -201,18 +215,36 @@ def facts(seen: Seen, limits: Limits, left: float | None) -> list[tuple[str, str
     found = [
         ("accuracy", accuracy),
         ("epsilon", (bar(used) + " " if private else "") + epsilon_of(row.get("epsilon"), limits.epsilon)),
-        ("rounds", f"{bar((number(row.get('round')) or 0.0) / max(limits.rounds, 1))} {row.get('round', 0)}/{limits.rounds}"),
-        ("steps", f"{row.get('steps', 0)}" + ("" if limits.steps is None else f"/{limits.steps}")),
-        ("tau", f"{seen.taus[-1]}  {sparkline(seen.taus)}" if seen.taus else "-"),
+        (words.rounds, f"{bar((number(row.get('round')) or 0.0) / max(limits.rounds, 1))} {row.get('round', 0)}/{limits.rounds}"),
+        *_course(row, limits),
+        (words.trail, f"{seen.trail[-1]:.4g}  {sparkline(seen.trail)}" if seen.trail else "-"),
         ("time left", "-" if left is None else duration(left)),
     ]
-    if seen.late or seen.lost:
-        found.append(("answers", f"{seen.late} late, {seen.lost} lost"))
+    if seen.counts:
+        found.append(("answers", counted(seen, words)))
     if seen.note:
         found.append(("note", plain(seen.note)))
     if seen.said:
         found.append(("", plain(seen.said)))
     return found
+
+
+def _course(row: Row, limits: Limits) -> list[tuple[str, str]]:
+    """Where in its course a run is: steps where they end it, else what it tells of the row but the trail."""
+    words = limits.words
+    if words.steps_end:
+        return [("steps", f"{row.get('steps', 0)}" + ("" if limits.steps is None else f"/{limits.steps}"))]
+    told = _told({key: value for key, value in row.items() if key != words.trail}, words)
+    return [("now", plain("   ".join(told)))] if told else []
+
+
+def counted(seen: Seen, words: Vocabulary) -> str:
+    """The answers that came to nothing, and who is gone.
+
+    >>> counted(Seen(counts={"lost": 2, "late": 1}), ROUNDS)
+    '1 late, 2 lost'
+    """
+    return ", ".join(f"{seen.counts[kind]} {name}" for kind, name in words.counted.items() if kind in seen.counts)
 
 
 def plain(text: str) -> str:
@@ -254,12 +286,13 @@ class Display:
             return
         match row.get("kind", "round"):
             case "round":
-                self.say(line(row, rounds=self.limits.rounds, budget=self.limits.epsilon, left=self.left()))
+                limits = self.limits
+                self.say(line(row, rounds=limits.rounds, budget=limits.epsilon, left=self.left(), words=limits.words))
                 if row.get("note"):
                     self.say(f"  {plain(str(row['note']))}")
             case "end" | "refused":
-                if self.seen.late or self.seen.lost:
-                    self.say(f"answers: {self.seen.late} late, {self.seen.lost} lost")
+                if self.seen.counts:
+                    self.say(f"answers: {counted(self.seen, self.limits.words)}")
                 self.say(plain(self.seen.said or ""))
 
     def left(self) -> float | None:
@@ -291,9 +324,13 @@ def display(
     budget_epsilon: float,
     budget_steps: int | None,
     title: str,
+    regime: str = "synchronous",
+    begun: int = 0,
     stream: TextIO | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Display:
     """A display to be entered; rows go to its ``show``. Writes to standard error unless told otherwise."""
-    limits = Limits(title=title, rounds=total_rounds, epsilon=budget_epsilon, steps=budget_steps)
+    words = vocabulary.of(regime)
+    steps = budget_steps if words.steps_end else None
+    limits = Limits(title=title, rounds=total_rounds, epsilon=budget_epsilon, steps=steps, words=words, begun=begun)
     return Display(limits, sys.stderr if stream is None else stream, clock)

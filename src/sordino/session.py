@@ -53,6 +53,10 @@ ASSUMPTIONS = (
     "Choosing clip, learning rate or anything else by looking at results on the same private data is not accounted for.",
     "The test set is public and used for reporting only.",
 )
+OF_EDGES = (
+    "The sizes of the edges' data sets are public: with the expected batch b they set the sampling rates b / n_k.",
+    "When an edge answers, and how often, is public, and taken to depend on nothing in its data.",
+)
 OF_CLIENTS = (
     "The aggregator is trusted with single bounded updates, or sees only their sum (secure aggregation); all else sees the noisy sum.",
     "Which clients a cohort holds, and how many, stays secret; amplification by sampling rests on it. Checkpoints know: keep them.",
@@ -75,8 +79,9 @@ class Outcome:
     Attributes:
         run: its folder.
         method: name.
-        rounds: rounds closed.
-        steps: local steps of the client that did most.
+        regime: of the method.
+        rounds: rounds closed, or updates done.
+        steps: local steps, or gradients, of the client that did most.
         accuracy: of the final model on the test set, in [0, 1].
         epsilon: highest over the clients, from the ledger.
         delta, accountant, unit: what epsilon means.
@@ -86,6 +91,7 @@ class Outcome:
 
     run: str
     method: str
+    regime: str
     rounds: int
     steps: int
     accuracy: float | None
@@ -136,6 +142,8 @@ def describe(built: builder.Built, run: str) -> Row:
     study, plan, sim = built.study, built.plan, built.simulation
     privacy = study.privacy
     assumptions = [*OF_CLIENTS, *ASSUMPTIONS[2:]] if privacy.unit == "client" else list(ASSUMPTIONS)
+    if study.regime == "asynchronous":
+        assumptions = [*OF_EDGES, *ASSUMPTIONS[1:]]
     if study.data.validation or study.data.client_validation:
         assumptions.append(VALIDATION)
     # Label counts are raw data, and so are sizes where whole clients are protected and weigh the same.
@@ -165,13 +173,17 @@ def describe(built: builder.Built, run: str) -> Row:
         "adjacency": ADJACENCY[privacy.unit],
         "epsilon_budget": math.inf if privacy.epsilon is None else privacy.epsilon,
         "claimed_epsilon": plan.epsilon if study.form == "paper" else None,
+        "epsilons": getattr(privacy, "epsilons", None),  # of each edge, where they differ
         "delta": privacy.delta,
         "accountant": privacy.accountant,
         "dimension": built.flat.dim,
         "clip": sim.clip if privacy.unit != "none" else None,
         "noise_multiplier": plan.noise_multiplier,
+        "noise_multipliers": getattr(privacy, "noise_multipliers", None),  # likewise
         "sampling_rate": getattr(privacy, "sampling_rate", None),
         "learning_rate": getattr(study.method, "learning_rate", None),
+        "batch": getattr(study.method, "batch", None),
+        "staleness": getattr(study, "stalest", None),
         "R_c": plan.steps if privacy.unit != "client" else None,  # there, rounds are what is charged
         "R_s": study.horizon,
         "stages": [asdict(stage) for stage in plan.stages],
@@ -245,6 +257,7 @@ def _finish(folder: Path, about: Row, built: builder.Built, moment: Moment, seco
     outcome = Outcome(
         run=str(folder),
         method=study.method.name,
+        regime=study.regime,
         rounds=moment.number,
         steps=moment.steps,
         accuracy=_last_accuracy(folder / LOG),

@@ -185,6 +185,8 @@ def test_a_killed_run_is_told_and_resumed(tmp_path: Path, monkeypatch: pytest.Mo
         (["slow.toml", "quick.toml", "--out", "bad.toml"], "bad.toml: this is a file"),
         (["slow.toml", "quick.toml", "--out", "bad.toml/below"], "bad.toml: this is a file"),
         (["slow.toml", "quick.toml", "--at", "best"], "--at must be true or claimed; got 'best'"),
+        (["slow.toml", "quick.toml", "--over", "privacy.epsilon"], "--over privacy.epsilon: the studies do not differ in it"),
+        (["slow.toml", "quick.toml", "--until", "0.75"], "--until goes with --over data.clients"),
         (["slow.toml", "quick.toml", "--set", "name=same", "--set", "seed"], "write it as section.key=value"),
     ],
 )

@@ -78,3 +78,53 @@ def make(tmp_path: Path) -> Maker:
         return folder
 
     return make
+
+
+def arrival_rows(updates: int = 300, every: int = 10, staged: bool = True) -> list[Row]:
+    """Rows of a run of arrivals with known numbers: three stages, one edge lost and back, one that leaves."""
+    found: list[Row] = []
+    for t in range(every, updates + 1, every):
+        stage = 1 + (t > 100) + (t > 200) if staged else 1
+        row: Row = {"kind": "round", "round": t, "steps": t // 5, "stage": stage, "clip": 0.5 ** (stage - 1), "rate": 0.1 / t**0.5}
+        row |= {"norm": 0.0 if t == 50 else 0.8**stage, "staleness": 4.0, "stalest": 6, "histogram": [[3, 4], [4, 2], [5, 4]]}
+        row |= {"stale": 0, "dropped": 0, "present": 4, "gone": 0, "epsilon": 2.0 * t / updates, "time": float(t)}
+        found.append(row | {"accuracy": 0.2 + 0.6 * t / updates, "loss": 2.0 - t / updates})
+    found[7:7] = [{"kind": "lost", "round": 70, "client": 1, "released": False, "time": 70.0}]
+    found[10:10] = [{"kind": "joined", "round": 90, "client": 1, "time": 90.0}]
+    found[20:20] = [{"kind": "stale", "round": 180, "client": 1, "staleness": 9, "released": True, "time": 180.0}]
+    found[25:25] = [{"kind": "left", "round": 220, "client": 2, "updates": 44, "why": "its budget is spent", "time": 220.0}]
+    return [*found, {"kind": "end", "why": "the update budget is used up: 300 of 300 updates", "time": 300.0}]
+
+
+STAGES = [
+    {"number": 1, "start": 0, "length": 100, "clip": 1.0, "rate": 0.1, "variance": 0.5, "slowing": 1.0},
+    {"number": 2, "start": 100, "length": 100, "clip": 0.5, "rate": None, "variance": 0.2, "slowing": 1.0},
+    {"number": 3, "start": 200, "length": 5000, "clip": 0.25, "rate": 0.1, "variance": 0.1, "slowing": 1.0},
+    {"number": 4, "start": 5200, "length": 9000, "clip": 0.125, "rate": 0.1, "variance": 0.05, "slowing": 1.0},
+]
+ARRIVALS: Row = {
+    "regime": "asynchronous",
+    "method": "mapa",
+    "clients": [{"client": i, "unit": f"client:{i}", "examples": 60, "labels": [30, 30]} for i in range(5)],
+    "sampling_rate": None,
+    "learning_rate": None,
+    "clip": 1.0,
+    "noise_multiplier": 2.5,
+    "batch": 12.0,
+    "staleness": 5,
+    "R_c": 61,
+    "R_s": 300,
+    "stages": STAGES,
+    "epsilons": None,
+    "result": {"rounds": 300, "steps": 60, "accuracy": 0.8, "epsilon": 2.0, "seconds": 1.0, "why": "used up", "spent": [2.0, 1.9, 2, 2, 1]},
+}
+
+
+@pytest.fixture
+def arrive(make: Maker) -> Maker:
+    """Makes the folder of a run of arrivals."""
+
+    def arrive(at: str = "run-001", log: list[Row] | None = None, **changes: Any) -> Path:
+        return make(at, arrival_rows() if log is None else log, **{**ARRIVALS, **changes})
+
+    return arrive

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sordino.report import figures, partition_figure
+from sordino.report import figures, partition, partition_figure
 from sordino.report.load import load
 
 from .conftest import Maker, rows
@@ -87,13 +87,13 @@ def test_partition_of_any_size_is_well_formed(clients: int) -> None:
     assert root.tag == f"{SVG}svg"
     assert len(picture) < 300_000
     images = list(root.iter(f"{SVG}image"))
-    assert len(images) == (2 if clients > figures.MOST_BUBBLES else 0)  # the map and its scale
+    assert len(images) == (2 if clients > partition.MOST_BUBBLES else 0)  # the map and its scale
 
 
 @pytest.mark.parametrize(("clients", "most"), [(1, 1), (31, 60), (61, 60), (200, 60), (1000, 7)])
 def test_grouping_clients_keeps_every_example(clients: int, most: int) -> None:
     rows = [[i * 7 % 13, i * 5 % 11, 40 * (i % 3 == 0)] for i in range(clients)]
-    bands = figures.aggregated(rows, most)
+    bands = partition.aggregated(rows, most)
     assert len(bands) == min(most, clients)
     sizes = [(i + 1) * clients // len(bands) - i * clients // len(bands) for i in range(len(bands))]
     for label in range(3):
@@ -102,7 +102,7 @@ def test_grouping_clients_keeps_every_example(clients: int, most: int) -> None:
 
 def test_grouped_clients_show_who_holds_which_label() -> None:
     """One label each, dealt in turn: sorted, the map is made of blocks and no band mixes two labels but at a border."""
-    bands = figures.aggregated([[5 * (i % 4 == label) for label in range(4)] for i in range(400)], 40)
+    bands = partition.aggregated([[5 * (i % 4 == label) for label in range(4)] for i in range(400)], 40)
     assert sum(max(band) == 5.0 and sum(band) == 5.0 for band in bands) == 40
 
 

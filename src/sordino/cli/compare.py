@@ -27,14 +27,22 @@ def compare(
     change: Set = None,
     jobs: Annotated[int | None, typer.Option(help="Runs at a time; as many as there are cores by default.")] = None,
     at: Annotated[str, typer.Option(metavar="true|claimed", help="Which epsilon to show: the true one, or what a paper claims.")] = "true",
+    over: Annotated[
+        str | None, typer.Option(metavar="privacy.epsilon|data.clients", help="Add a picture over a key that the studies differ in.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="ACCURACY", help="With --over data.clients: how long until it stays above this; or loss=LOSS.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run several studies with the same seeds, and say whether they differ."""
     chosen = _at(at)
     from sordino.compare import folders, result, runner, schedule, tables
+    from sordino.compare.over import over as asked_over
 
     sides = _sides(paths, change or ())
+    drawn_over = asked_over(over, until, sides)
     seeds = schedule.seeds_of(sides[0].study, count)
     at_once = runner.jobs_at_once(jobs, [side.study.execution.threads for side in sides])
     folder = out if out is not None else schedule.usual_folder(sides)
@@ -48,7 +56,7 @@ def compare(
         if keep:
             folders.sweep(tasks)
         failed = _play(tasks, at_once, keep, quiet)
-        comparison = result.collect(folder, chosen, tasks, failed)
+        comparison = result.collect(folder, chosen, tasks, failed, drawn_over)
         tables.write(comparison)
     _tell(comparison)
     if as_json:

@@ -30,7 +30,7 @@ def run(
     from sordino import session
     from sordino import study as studies
     from sordino.console import display
-    from sordino.report import write
+    from sordino.report import vocabulary, write
 
     progress = _Progress(display, quiet)
     with progress:
@@ -40,9 +40,10 @@ def run(
             assert study is not None
             outcome = session.begin(studies.read(study, change or ()), out, progress.row, progress.begin)
     page = write(Path(outcome.run))
+    words = vocabulary.of(outcome.regime)
     accuracy = "-" if outcome.accuracy is None else f"{100 * outcome.accuracy:.2f} %"
     say.people(
-        f"{outcome.method}: {outcome.rounds} rounds, {outcome.steps} local steps, accuracy {accuracy},"
+        f"{outcome.method}: {words.many(outcome.rounds)}, at most {outcome.steps} {words.steps_of_one}, accuracy {accuracy},"
         f" epsilon {say.bound(outcome.epsilon)} at delta {say.number(outcome.delta)} ({outcome.accountant}).\n"
         f"It ended because {outcome.why}.\nReport: {page}"
     )
@@ -70,7 +71,12 @@ class _Progress:
             say.people(f"warning: {warning}")
         if not self.quiet:
             self.open = self.display(
-                total_rounds=about["R_s"], budget_epsilon=about["epsilon_budget"], budget_steps=about["R_c"], title=about["name"]
+                total_rounds=about["R_s"],
+                budget_epsilon=about["epsilon_budget"],
+                budget_steps=about["R_c"],
+                title=about["name"],
+                regime=about["regime"],
+                begun=about["rounds_done"],
             ).__enter__()
 
     def row(self, row: dict[str, Any]) -> None:

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from sordino.compare import over as sweeps
+from sordino.compare.over import Over
 from sordino.compare.schedule import Side, Task
 from sordino.compare.statistics import CONFIDENCE, Paired, Spread, paired, spread, verdict
 from sordino.errors import StudyError
@@ -90,6 +92,7 @@ class Comparison:
         overclaims: which studies are not private at the epsilon they claim.
         notes: what all differences have in common.
         warnings: of the studies.
+        over: a key to draw the studies over, or None.
     """
 
     folder: Path
@@ -100,6 +103,7 @@ class Comparison:
     overclaims: tuple[str, ...]
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
+    over: Over | None = None
 
     @property
     def failures(self) -> list[str]:
@@ -113,7 +117,7 @@ class Comparison:
         ]
 
 
-def collect(folder: Path, at: At, tasks: Sequence[Task], failed: Mapping[Task, str]) -> Comparison:
+def collect(folder: Path, at: At, tasks: Sequence[Task], failed: Mapping[Task, str], over: Over | None = None) -> Comparison:
     """Read what the runs left."""
     members: list[Member] = []
     for side in dict.fromkeys(task.side for task in tasks):
@@ -128,10 +132,10 @@ def collect(folder: Path, at: At, tasks: Sequence[Task], failed: Mapping[Task, s
             except StudyError as error:
                 reasons[task.seed] = str(error)
         members.append(Member(side, runs, reasons))
-    return compared(folder, at, tuple(dict.fromkeys(task.seed for task in tasks)), members)
+    return compared(folder, at, tuple(dict.fromkeys(task.seed for task in tasks)), members, over)
 
 
-def compared(folder: Path, at: At, seeds: tuple[int, ...], members: Sequence[Member]) -> Comparison:
+def compared(folder: Path, at: At, seeds: tuple[int, ...], members: Sequence[Member], over: Over | None = None) -> Comparison:
     """The differences of all members to the first, and what must be said with them."""
     first, *others = members
     notes = [INTERVALS] if others and len(seeds) > 1 else []
@@ -146,6 +150,7 @@ def compared(folder: Path, at: At, seeds: tuple[int, ...], members: Sequence[Mem
         overclaims=tuple(_overclaim(member) for member in members if member.overclaims),
         notes=tuple(notes),
         warnings=tuple(f"{member.side.label}: {warning}" for member in members for warning in _warnings(member)),
+        over=over,
     )
 
 
@@ -232,6 +237,7 @@ def as_table(comparison: Comparison) -> dict[str, Any]:
         "failed": sum(len(member.failed) for member in comparison.members),
         "notes": list(comparison.notes),
         "warnings": list(comparison.warnings),
+        **({} if comparison.over is None else {"over": sweeps.as_table(comparison.over, comparison.members)}),
     }
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from sordino.compare.over import sweep
 from sordino.compare.result import Comparison, Difference, Member, as_table
 from sordino.compare.statistics import CONFIDENCE, Spread
-from sordino.report import words
+from sordino.report import vocabulary, words
 from sordino.report.studies import Content, Table, render_studies
 from sordino.runtime.files import replace_file, to_json
 
@@ -28,6 +29,7 @@ def content(comparison: Comparison) -> Content:
         verdicts=verdicts(comparison),
         remarks=comparison.notes,
         runs=runs(comparison),
+        sweep=sweep(comparison.over, members),
     )
 
 
@@ -73,14 +75,15 @@ def runs(comparison: Comparison) -> Table:
             str(seed),
             words.percent(run.accuracy),
             _epsilon(run.spent),
-            str(len(run.rounds)),
+            str(run.number),
             str(run.steps),
             str(run.folder.relative_to(comparison.folder)),
         ]
         for member in comparison.members
         for seed, run in member.runs.items()
     ]
-    return Table(("study", "seed", "accuracy", "epsilon", "rounds", "steps", "folder"), rows)
+    spoken = vocabulary.shared(run.vocabulary for member in comparison.members for run in member.runs.values())
+    return Table(("study", "seed", "accuracy", "epsilon", spoken.rounds, spoken.steps.removeprefix("local "), "folder"), rows)
 
 
 def write(comparison: Comparison) -> None:

@@ -170,8 +170,10 @@ class Asynchronous:
         if state.version >= self.terms.updates:
             done = self._finish(state, f"the update budget is used up: {state.version} of {self.terms.updates} updates")
             return (*self._row(state), Closed(state.version), *done)
-        rows = (*self._row(state), Closed(state.version)) if closed and state.version % self.every == 0 else ()
-        return (*rows, *self._ask(state, answer.client))
+        asked = self._ask(state, answer.client)  # first, so that the row counts its sender among those present
+        if closed and state.version % self.every == 0 and state.ended is None:
+            return (*self._row(state), Closed(state.version), *asked)
+        return asked
 
     def _stale(self, state: State, edge: int) -> Effects:
         tau = state.version - state.tasks.pop(edge).version

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sordino.report.figures import partition_figure
 from sordino.report.page import write, write_comparison
+from sordino.report.partition import partition_figure
 
 __all__ = ["partition_figure", "write", "write_comparison"]

@@ -2,30 +2,25 @@
 
 Each function takes numbers and gives SVG text, or None where there is nothing to show: a run
 that was just begun, a method that does not measure the thing. Nothing here reads a file.
-
->>> picture = partition_figure([[3, 0], [1, 2]], ["cat", "dog"])
->>> picture.startswith("<svg") and "cat" in picture
-True
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sordino.report.band import Band, band
 from sordino.report.canvas import BLUE, GREEN, INK, ORANGE, PURPLE, QUIET, SERIES, canvas, clean, figure, shortened, svg
 from sordino.report.load import Row, Run, number
+from sordino.report.vocabulary import Vocabulary, shared
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MOST_BUBBLES = 30
 SMOOTH = 10  # rounds that the estimate of signal to noise is averaged over
-MOST_ROWS = 60
-SMALLEST, LARGEST = 2.0, 330.0  # areas of bubbles, in square points
 
 
 def points(rows: Sequence[Row], x: str, y: str) -> tuple[list[float], list[float]]:
@@ -39,9 +34,17 @@ def points(rows: Sequence[Row], x: str, y: str) -> tuple[list[float], list[float
     return [a for a, _ in kept], [b for _, b in kept]
 
 
-def learning(run: Run, over: str) -> str | None:
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place on the x axis where something new begins, and what is written there."""
+
+    at: float
+    text: str
+
+
+def learning(run: Run, over: str, marks: Sequence[Mark] = ()) -> str | None:
     """Accuracy and epsilon over "round" or "steps", the budget as a line."""
-    words = {"round": "round", "steps": "local steps of one client"}[over]
+    words = _axis(run.vocabulary, over)
     xs, accuracy = points(run.rounds, over, "accuracy")
     es, epsilon = points(run.rounds, over, "epsilon")
     if not run.private:
@@ -70,7 +73,26 @@ def learning(run: Run, over: str) -> str | None:
             axis.set_ylim(0, 1.08 * max(run.budget, *epsilon))
             axis.set_ylabel("epsilon spent")
         _from_zero(axes[-1], max([*xs, *es]), words)
+        draw_marks(axes, marks)
         return svg(drawn, f"Accuracy and epsilon over {words}")
+
+
+def draw_marks(axes: Sequence[Axes], marks: Sequence[Mark]) -> None:
+    """A line through all panels at each mark but at 0, its text above the first where there is room. Limits must be set."""
+    low, high = axes[0].get_xlim()
+    free = low
+    for mark in marks:
+        for axis in axes if mark.at > low else ():
+            axis.axvline(mark.at, color=QUIET, linestyle=":", linewidth=1.1)
+        if mark.at >= free:
+            axes[0].annotate(
+                mark.text, (mark.at, 1), xycoords=("data", "axes fraction"), xytext=(1, 1), textcoords="offset points", size=8.5
+            )
+            free = mark.at + (high - low) * 0.018 * (len(mark.text) + 1)
+
+
+def _axis(words: Vocabulary, over: str) -> str:
+    return {"round": words.round, "steps": words.steps_of_one}[over]
 
 
 def pace(run: Run) -> str | None:
@@ -98,7 +120,7 @@ def pace(run: Run) -> str | None:
 def share_clipped(run: Run) -> str | None:
     """Fraction of the examples whose gradient was cut to the clipping norm."""
     xs, ys = points(run.rounds, "round", "clipped")
-    return _line(xs, [100 * y for y in ys], "clipped (%)", PURPLE, "Clipped gradients per round", limit=100.0)
+    return _line(run, xs, [100 * y for y in ys], "clipped (%)", PURPLE, "Clipped gradients per round", limit=100.0)
 
 
 def signal(run: Run) -> str | None:
@@ -106,7 +128,7 @@ def signal(run: Run) -> str | None:
     xs, ys = points(run.rounds, "round", "snr")
     powers = [y * abs(y) for y in ys]
     recent = (powers[max(0, i - SMOOTH + 1) : i + 1] for i in range(len(powers)))
-    return _line(xs, [max(sum(part) / len(part), 0.0) ** 0.5 for part in recent], "signal / noise", GREEN, "Signal to noise")
+    return _line(run, xs, [max(sum(part) / len(part), 0.0) ** 0.5 for part in recent], "signal / noise", GREEN, "Signal to noise")
 
 
 def absences(run: Run) -> str | None:
@@ -144,48 +166,11 @@ def absences(run: Run) -> str | None:
 def clock(run: Run) -> str | None:
     """Virtual time at which rounds closed; None if every round took equally long."""
     xs, ys = points(run.rounds, "round", "time")
-    lasted = [b - a for a, b in zip([0.0, *ys], ys, strict=False)]
+    lasted = [(b - a) / max(y - x, 1.0) for (x, a), (y, b) in pairwise([(0.0, 0.0), *zip(xs, ys, strict=True)])]
     if not lasted or max(lasted) - min(lasted) < 1e-9 * max(1.0, max(lasted)):
         return None
-    return _line(xs, ys, "virtual seconds", BLUE, "Virtual time at which each round closed")
-
-
-def partition_figure(counts: Sequence[Sequence[int]], classes: Sequence[str]) -> str:
-    """How many examples of each class (column) each client (row) has, as SVG text."""
-    names = [clean(str(name), 24) for name in classes] or [""]
-    rows = [[*row, *[0] * len(names)][: len(names)] for row in counts]
-    with canvas("partition"):
-        many = len(rows) > MOST_BUBBLES
-        height = 1.6 + (4.6 if many else 0.3 * max(len(rows), 1))
-        drawn, (axis,) = figure(1, height, width=7.6)
-        (_heat if many else _bubbles)(drawn, axis, rows)
-        if len(names) <= 40:
-            turned = sum(len(name) for name in names) > 60
-            axis.set_xticks(
-                range(len(names)), names, rotation=35 if turned else 0, ha="right" if turned else "center", rotation_mode="anchor"
-            )
-        axis.set_xlim(-0.6, len(names) - 0.4)
-        axis.set_ylim(len(rows) - 0.4, -0.6)
-        axis.set_ylabel("clients, ordered by the label they hold most of" if many else "client")
-        return svg(drawn, "Examples of each label at each client")
-
-
-def aggregated(rows: Sequence[Sequence[int]], most: int) -> list[list[float]]:
-    """Clients ordered by the label they hold most of, then averaged in at most ``most`` groups of neighbours.
-
-    >>> aggregated([[0, 8], [9, 1], [0, 4], [7, 1]], 2)
-    [[8.0, 1.0], [0.0, 6.0]]
-    """
-
-    def place(row: Sequence[int]) -> tuple[bool, int, int]:
-        top = max(row, default=0)
-        return top == 0, (list(row).index(top) if row else 0), -top
-
-    ordered = sorted(rows, key=place)
-    groups = min(most, len(ordered))
-    edges = [i * len(ordered) // groups for i in range(groups + 1)] if groups else [0]
-    parts = [ordered[a:b] for a, b in pairwise(edges)]
-    return [[sum(column) / len(part) for column in zip(*part, strict=True)] for part in parts]
+    words = run.vocabulary
+    return _line(run, xs, ys, "virtual seconds", BLUE, f"Virtual time at which each {words.round} was {words.closed}")
 
 
 def compared(runs: Sequence[Run], labels: Sequence[str], over: str) -> str | None:
@@ -196,9 +181,11 @@ def compared(runs: Sequence[Run], labels: Sequence[str], over: str) -> str | Non
 def together(groups: Sequence[Sequence[Run]], labels: Sequence[str], over: str, *, claimed: bool = False) -> str | None:
     """Accuracy of several groups of runs over "round", "steps" or "epsilon": means, with bands from lowest to highest.
 
-    Below it the epsilon spent, unless that is the axis. With ``claimed`` the axis is what papers claim.
+    Below it the epsilon spent, unless that is the axis. With ``claimed`` the axis is what papers claim. Over epsilon, a
+    group whose epsilon is infinite in every run is a level, if there is a curve to hold against it.
     """
-    words = {"round": "round", "steps": "local steps of one client", "epsilon": "epsilon claimed" if claimed else "epsilon spent"}[over]
+    words = shared(run.vocabulary for runs in groups for run in runs)
+    label = f"epsilon {'claimed' if claimed else 'spent'}" if over == "epsilon" else _axis(words, over)
     curves = [band([_accuracy(run, over, claimed) for run in runs]) for runs in groups]
     prices = [
         band([points(run.rounds, over, "epsilon") for run in runs] if over != "epsilon" and all(run.private for run in runs) else [])
@@ -206,14 +193,20 @@ def together(groups: Sequence[Sequence[Run]], labels: Sequence[str], over: str, 
     ]
     if not any(curve.xs for curve in curves):
         return None
+    last = max(x for each in (*curves, *prices) for x in each.xs)
+    levels = [band([])] * len(curves)
+    if over == "epsilon":
+        levels = [band([]) if curve.xs else _level(runs, (0.0, 1.02 * last or 1.0)) for curve, runs in zip(curves, groups, strict=True)]
+        labels = [f"{name} (ε = ∞)" if level.xs else name for name, level in zip(labels, levels, strict=True)]
     spent = any(price.xs for price in prices)
     wordy = any(len(label) > 34 for label in labels)
     with canvas(f"compared-{over}"):
         lines = len(labels) if wordy else -(-len(labels) // 2)
         drawn, axes = figure(1 + spent, 0.6 + (1.8 if spent or over != "epsilon" else 2.6) * (1 + spent) + 0.19 * lines)
-        for i, label in enumerate(labels):
+        for i, name in enumerate(labels):
             colour, dash = SERIES[i % len(SERIES)], ("-", "--", ":", "-.")[i // len(SERIES) % 4]
-            _band(axes[0], curves[i], 100, colour, dash, shortened(clean(label, 1000), 70 if wordy else 34) if curves[i].xs else None)
+            shown = curves[i] if curves[i].xs else levels[i]
+            _band(axes[0], shown, 100, colour, dash, shortened(clean(name, 1000), 70 if wordy else 34) if shown.xs else None)
             axes[0].plot(curves[i].xs[-1:], [100 * a for a in curves[i].mean[-1:]], color=colour, marker="o", markersize=5)
             if spent:
                 _band(axes[1], prices[i], 1, colour, dash)
@@ -224,11 +217,10 @@ def together(groups: Sequence[Sequence[Run]], labels: Sequence[str], over: str, 
             axes[1].set_ylim(bottom=0)
             axes[1].set_ylabel("epsilon spent")
         drawn.legend(loc="outside lower left", ncols=1 if wordy else 2)
-        last = max(x for each in (*curves, *prices) for x in each.xs)
-        _from_zero(axes[-1], last, words)
+        _from_zero(axes[-1], last, label)
         if over == "epsilon":
             axes[-1].set_xlim(0, 1.02 * last or 1.0)
-        what = f"Accuracy over {words}" if over == "epsilon" else f"Accuracy and epsilon of {len(groups)} runs over {words}"
+        what = f"Accuracy over {label}" if over == "epsilon" else f"Accuracy and epsilon of {len(groups)} runs over {label}"
         return svg(drawn, what)
 
 
@@ -242,13 +234,19 @@ def _accuracy(run: Run, over: str, claimed: bool) -> tuple[list[float], list[flo
     return points(run.rounds, "epsilon", "accuracy") if run.private else ([], [])
 
 
+def _level(runs: Sequence[Run], ends: tuple[float, float]) -> Band:
+    """The final accuracy of runs whose epsilon is infinite, from one end of the axis to the other; else nothing."""
+    final = [run.accuracy for run in runs if run.accuracy is not None and run.spent == math.inf]
+    return band([([*ends], [accuracy, accuracy]) for accuracy in final]) if len(final) == len(runs) else band([])
+
+
 def _band(axis: Axes, found: Band, scale: float, colour: str, dash: str, label: str | None = None) -> None:
     axis.plot(found.xs, [scale * y for y in found.mean], color=colour, linestyle=dash, label=label)
     if found.low != found.high:
         axis.fill_between(found.xs, [scale * y for y in found.low], [scale * y for y in found.high], color=colour, alpha=0.18, linewidth=0)
 
 
-def _line(xs: list[float], ys: list[float], label: str, colour: str, title: str, limit: float | None = None) -> str | None:
+def _line(run: Run, xs: list[float], ys: list[float], label: str, colour: str, title: str, limit: float | None = None) -> str | None:
     if not xs:
         return None
     with canvas(title):
@@ -256,7 +254,7 @@ def _line(xs: list[float], ys: list[float], label: str, colour: str, title: str,
         axis.plot(xs, ys, color=colour, linewidth=1.3, marker="" if len(xs) > 1 else "o")
         axis.set_ylim(0, limit if limit is not None else 1.08 * max(*ys, 1e-12))
         axis.set_ylabel(label)
-        _from_zero(axis, max(xs), "round")
+        _from_zero(axis, max(xs), run.vocabulary.round)
         return svg(drawn, title)
 
 
@@ -278,35 +276,3 @@ def _per_round(run: Run, kind: str) -> dict[int, int]:
         if row.get("kind") == kind and at is not None and 1 <= at < 1e7:
             found[int(at)] = found.get(int(at), 0) + 1
     return found
-
-
-def _bubbles(drawn: Any, axis: Axes, rows: list[list[int]]) -> None:
-    """Area, not width, is proportional to the count: that is how the eye reads a bubble."""
-    most = max((n for row in rows for n in row), default=0) or 1
-    spots = [(j, i, n) for i, row in enumerate(rows) for j, n in enumerate(row) if n > 0]
-    sizes = [max(LARGEST * n / most, SMALLEST) for _, _, n in spots]
-    axis.scatter([j for j, _, _ in spots], [i for _, i, _ in spots], s=sizes, color=BLUE, alpha=0.85, linewidths=0)
-    axis.set_yticks(range(len(rows)), [str(i) for i in range(len(rows))])
-    for share in (1.0, 0.1, 0.01):
-        shown = max(round(most * share), 1)
-        axis.scatter([], [], s=max(LARGEST * shown / most, SMALLEST), color=QUIET, linewidths=0, label=f"{shown}")
-    axis.legend(title="examples", loc="center left", bbox_to_anchor=(1.02, 0.5), labelspacing=1.2)
-
-
-def _heat(drawn: Any, axis: Axes, rows: list[list[int]]) -> None:
-    """Darker is more, on a square-root scale, so that few examples are seen as well; none is left empty.
-
-    Clients are put in order, and neighbours averaged until at most MOST_ROWS rows are left: thinner ones no eye tells apart.
-    """
-    import numpy as np
-    from matplotlib.colors import PowerNorm
-
-    bands = aggregated(rows, MOST_ROWS)
-    most = max((n for row in bands for n in row), default=0) or 1
-    axis.grid(False)
-    axis.set_facecolor("#fbfbf8")  # on a dark page the darkest cells would vanish
-    seen = np.ma.masked_equal(np.array(bands, np.float64, ndmin=2), 0.0)
-    extent = (-0.5, len(rows[0]) - 0.5, len(rows) - 0.5, -0.5)
-    shown = axis.imshow(seen, aspect="auto", extent=extent, cmap="cividis_r", norm=PowerNorm(0.5, 0, most), interpolation="nearest")
-    bar = drawn.colorbar(shown, ax=axis, label="examples" if len(bands) == len(rows) else "examples, mean of neighbours", pad=0.02)
-    bar.outline.set_visible(False)

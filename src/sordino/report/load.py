@@ -21,13 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from sordino.errors import StudyError
+from sordino.report import vocabulary
+from sordino.report.vocabulary import Vocabulary
 from sordino.runtime.recorder import LOG
 
 Row = Mapping[str, Any]
 
 NEEDED = ("run.json", "study.toml")
 SHAPES: Mapping[str, tuple[type, str]] = {
-    **dict.fromkeys(("clients", "classes", "assumptions", "warnings"), (list, "a list")),
+    **dict.fromkeys(("clients", "classes", "assumptions", "warnings", "stages", "epsilons", "noise_multipliers"), (list, "a list")),
     **dict.fromkeys(("result", "ledger"), (dict, "an object")),
 }
 
@@ -57,6 +59,11 @@ class Run:
     @property
     def name(self) -> str:
         return str(self.about.get("name") or self.folder.name)
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The words of its regime."""
+        return vocabulary.of(self.about.get("regime"))
 
     @property
     def done(self) -> bool:
@@ -107,8 +114,13 @@ class Run:
         return found if found is not None else next(iter(reversed(self.values("accuracy"))), None)
 
     @property
+    def number(self) -> int:
+        """Rounds, or updates, so far; a row of the log may stand for many updates."""
+        return int(max(self.values("round"), default=0))
+
+    @property
     def steps(self) -> int:
-        """Local steps of the client that did most."""
+        """Local steps, or gradients, of the client that did most."""
         return int(max(self.values("steps"), default=0))
 
     @property

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sordino.report import figures, words
+from sordino.report import figures, sweep, words
+from sordino.report.album import Picture, markup
 from sordino.report.load import Run
-from sordino.report.page import Picture, markup, template
+from sordino.report.page import template
+from sordino.report.vocabulary import shared
 
 CAPTIONS = {
-    "round": "Mean accuracy on the test set over the seeds (above) and epsilon spent (below; dashed: budgets) after each round. A band"
+    "round": "Mean accuracy on the test set over the seeds (above) and epsilon spent (below; dashed: budgets) after each {round}. A band"
     " reaches from the lowest to the highest seed; a curve ends where its first seed ends.",
     "epsilon": "The same accuracy over the epsilon that was spent for it. Studies are at equal privacy where they stand above the same"
-    " point; a study that promises nothing has no place here.",
+    " point. A study without privacy is a level: it stands nowhere on this axis.",
     "claimed": "The same accuracy over the epsilon that is claimed for it. A single dot is a claim for the end of a run alone. What the"
     " banner names is not private at that epsilon.",
 }
-TITLES = {"round": "Over rounds", "epsilon": "Over epsilon", "claimed": "Over claimed epsilon"}
+TITLES = {"round": "Over {rounds}", "epsilon": "Over epsilon", "claimed": "Over claimed epsilon"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,7 @@ class Content:
         against: the title of the differences.
         verdicts: what each difference means, and what makes it unequal.
         remarks: what all differences have in common.
+        sweep: a picture over a key that the studies differ in, or None.
     """
 
     sub: str
@@ -57,6 +60,7 @@ class Content:
     verdicts: Sequence[tuple[str, str]]
     remarks: Sequence[str]
     runs: Table
+    sweep: sweep.Sweep | None = None
 
 
 def render_studies(content: Content) -> str:
@@ -88,8 +92,12 @@ def render_studies(content: Content) -> str:
 
 def _pictures(content: Content) -> list[Picture]:
     drawn = []
+    if content.sweep is not None and (picture := sweep.draw(content.sweep)) is not None:
+        drawn.append(Picture(sweep.title(content.sweep), markup(picture), sweep.caption(content.sweep)))
+    spoken = shared(run.vocabulary for runs in content.groups for run in runs)
     for over, name in (("round", "round"), ("epsilon", "claimed" if content.claimed else "epsilon")):
         picture = figures.together(content.groups, content.labels, over, claimed=content.claimed)
         if picture is not None:
-            drawn.append(Picture(TITLES[name], markup(picture), CAPTIONS[name]))
+            told = {"round": spoken.round, "rounds": spoken.rounds}
+            drawn.append(Picture(TITLES[name].format(**told), markup(picture), CAPTIONS[name].format(**told)))
     return drawn

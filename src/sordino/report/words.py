@@ -7,13 +7,10 @@ epsilon is shown as infinite even if some row of the log holds a finite number.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import groupby
 
-from sordino.report.load import Run, number
-
-UNITS = {"sample": "each single example of a client's data", "client": "each client, with all its data"}
+from sordino.report.load import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,68 +41,17 @@ def promise(run: Run) -> Promise:
     )
 
 
-def key_numbers(run: Run) -> list[tuple[str, str, str]]:
-    """The few numbers to see first: (name, value, remark)."""
-    about, result = run.about, run.about.get("result") or {}
-    delta, best = number(about.get("delta")), max(run.values("accuracy"), default=None)
-    clients = about.get("clients") or []
-    examples = round(sum(size for c in clients if (size := number(c.get("examples"))) is not None and math.isfinite(size)))
-    planned = number(about.get("R_s"))
-    found = [
-        ("test accuracy", percent(run.accuracy), "not evaluated yet" if best is None else f"best: {percent(best)}"),
-        (
-            "epsilon spent",
-            epsilon(run),
-            f"{'' if run.done else 'so far; '}budget {plain(run.budget, 6)}" if run.private else "no guarantee",
-        ),
-        ("delta", plain(delta, 6) if run.private else "-", f"{about.get('accountant', '-')} accountant" if run.private else "no guarantee"),
-        ("rounds", str(len(run.rounds)), f"of {plain(planned)} planned"),
-        (
-            "local steps",
-            str(run.steps),
-            "of a client drawn in each round" if run.of_clients else f"of {plain(number(about.get('R_c')))} planned",
-        ),
-        ("clients", str(len(clients)), f"{examples:,} examples".replace(",", "\u202f")),
-    ]
-    if (seconds := number(result.get("seconds"))) is not None:
-        found.append(("wall time", duration(seconds), "of the last session"))
-    return found
-
-
-def terms(run: Run) -> list[tuple[str, str]]:
-    """What the guarantee is made of, for whoever checks it: (name, value). Empty where nothing is guaranteed."""
-    if not promise(run).private:
-        return []
-    about = run.about
-    noise, clip = number(about.get("noise_multiplier")), number(about.get("clip"))
-    found = [
-        ("who is protected", UNITS.get(str(about.get("unit")), str(about.get("unit")))),
-        ("neighbours differ by", str(about.get("adjacency") or "-")),
-        ("budget", f"epsilon = {plain(run.budget, 6)} at delta = {plain(number(about.get('delta')), 6)}"),
-        ("accountant", str(about.get("accountant") or "-")),
-        ("clipping norm C", plain(clip, 6)),
-        ("noise multiplier sigma", plain(noise, 6)),
-        (
-            "noise on each number",
-            "-" if noise is None or clip is None else f"sigma C = {plain(noise * clip, 6)}, on a sum of clipped contributions",
-        ),
-        ("sampling rate q", plain(number(about.get("sampling_rate")), 6)),
-        (f"numbers released per {'round' if run.of_clients else 'step'}", plain(number(about.get("dimension")))),
-        ("local steps planned, R_c", plain(number(about.get("R_c")))),
-        ("rounds planned, R_s", plain(number(about.get("R_s")))),
-    ]
-    return [(name, value) for name, value in found if value != "-"]
-
-
 def status(run: Run) -> str:
     """Where the run stands, in one sentence."""
     if run.done:
         return f"Finished: {run.ended}." if run.ended else "Finished."
     if refused := next((row for row in run.others if row.get("kind") == "refused"), None):
         return f"Stopped: the ledger refused a release. {refused.get('why') or ''}".rstrip()
+    spoken = run.vocabulary
     if not run.rounds:
-        return "No round is closed yet."
-    return f"Running, or stopped and not yet resumed: {len(run.rounds)} rounds are closed. The numbers below are those so far."
+        return f"No {spoken.round} is {spoken.closed} yet."
+    are = "is" if run.number == 1 else "are"
+    return f"Running, or stopped and not yet resumed: {spoken.many(run.number)} {are} {spoken.closed}. The numbers below are those so far."
 
 
 def warnings(run: Run) -> list[str]:
@@ -115,25 +61,6 @@ def warnings(run: Run) -> list[str]:
         found.append(f"The log ends early: {run.damaged}.")
     if run.private and run.epsilon is not None and run.epsilon > run.budget * (1 + 1e-9):
         found.append(f"Epsilon {epsilon(run)} is over the budget of {plain(run.budget, 6)}.")
-    return found
-
-
-def tau_list(run: Run) -> list[str]:
-    """Local steps per round, equal neighbours joined.
-
-    >>> coded([2, 2, 3])
-    ['2 in rounds 1 to 2', '3 in round 3']
-    """
-    return coded([int(tau) for tau in run.values("tau")])
-
-
-def coded(values: Sequence[int]) -> list[str]:
-    """Run-length coding in words."""
-    found, at = [], 1
-    for value, same in groupby(values):
-        length = sum(1 for _ in same)
-        found.append(f"{value} in round {at}" if length == 1 else f"{value} in rounds {at} to {at + length - 1}")
-        at += length
     return found
 
 

@@ -1,0 +1,296 @@
+"""The pictures of a run in which gradients are applied as they arrive.
+
+Like :mod:`sordino.report.figures`: numbers in, SVG text out, None where there is nothing to show.
+The x axis counts updates; dotted lines are borders of stages, numbered above the picture.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sordino.report.canvas import BLUE, GREEN, INK, ORANGE, QUIET, canvas, figure, svg
+from sordino.report.figures import Mark, draw_marks, learning, points
+from sordino.report.load import Row, Run, number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+DECADES = 20.0  # from this ratio of highest to lowest on, an axis is logarithmic
+MOST_BARS = 30
+MOST_BINS = 60
+MOST_STEPS = 400
+
+
+def stages(run: Run) -> list[Row]:
+    """The stages that the run has come to, as planned."""
+    found = [stage for stage in run.about.get("stages") or [] if isinstance(stage, Mapping)]
+    return [stage for stage in found if (start := number(stage.get("start"))) is not None and start < max(run.number, 1)]
+
+
+def marks(run: Run) -> list[Mark]:
+    """Where stages begin, numbered; none where there is only one."""
+    begun = stages(run)
+    if len(begun) < 2:
+        return []
+    return [Mark(number(stage["start"]) or 0.0, str(stage.get("number", "?"))) for stage in begun]
+
+
+def progress(run: Run) -> str | None:
+    """Accuracy and epsilon over updates."""
+    return learning(run, "round", marks(run))
+
+
+def norms(run: Run) -> str | None:
+    """Length of the gradients, noise taken off, against the clipping bound."""
+    xs, ys = points(run.rounds, "round", "norm")
+    if not xs:
+        return None
+    seen = [(x, y) for x, y in zip(xs, ys, strict=True) if y > 0]
+    limits = bounds(run)
+    heights = [y for _, y in seen] + [clip for _, clip in limits]
+    with canvas("norms"):
+        drawn, (axis,) = figure(1, 2.7)
+        spread = bool(heights) and max(heights) > DECADES * min(heights)
+        low, high = (min(heights) / 2, 1.6 * max(heights)) if spread else (0.0, 1.12 * max(heights, default=1.0))
+        axis.set_ylim(low, high)
+        if spread:
+            logarithmic(axis, low, high)
+        unseen = [x for x, y in zip(xs, ys, strict=True) if y <= 0]
+        axis.plot(*_gapped(xs, ys), color=BLUE, linewidth=1.4, marker="o", markersize=2.6, label="without noise")
+        if limits:
+            corners = [*limits, (float(run.number), limits[-1][1])]
+            axis.step(*zip(*corners, strict=True), where="post", color=ORANGE, linestyle="--", linewidth=1.5, label="clipping bound G_s")
+        _end(axis, run)
+        if unseen:
+            axis.plot(unseen, [low] * len(unseen), "v", color=QUIET, markersize=4.5, clip_on=False, label="nothing above the noise")
+        axis.set_ylabel("norm")
+        if limits or unseen:
+            drawn.legend(loc="outside lower left", ncols=3, columnspacing=1.0, handlelength=1.6)
+        draw_marks([axis], marks(run))
+        return svg(drawn, f"Gradient norm{' and clipping bound' if limits else ''} over updates")
+
+
+def staleness(run: Run) -> str | None:
+    """How many gradients were so many updates behind."""
+    applied, refused = histogram(run), too_stale(run)
+    if not applied and not refused:
+        return None
+    bound = number(run.about.get("staleness"))
+    longest = max([*applied, *refused])
+    largest = shown_to(applied + refused, bound)
+    width = max(math.ceil((largest + 1) / MOST_BINS), 1)
+    edges = [i * width - 0.5 for i in range(largest // width + 2)]
+    with canvas("staleness"):
+        drawn, (axis,) = figure(1, 2.7)
+        for counts, colour, name in ((applied, BLUE, "applied"), (refused, ORANGE, "too stale, not applied")):
+            if counts:
+                axis.stairs(_binned(counts, width, len(edges) - 1), edges, fill=True, color=colour, alpha=0.9, label=name)
+        axis.set_xlim(-0.5 - 0.02 * largest, 1.06 * max(largest, 1) + 0.5)
+        if applied:
+            mean = sum(tau * n for tau, n in applied.items()) / applied.total()
+            axis.axvline(mean, color=INK, linewidth=1.4, label=f"mean {mean:.3g}")
+        if bound is not None and math.isfinite(bound):
+            within = bound <= 1.6 * max(largest, 1)
+            if within:
+                axis.set_xlim(right=1.06 * max(largest, bound, 1) + 0.5)
+            line = axis.axvline(bound + 0.5, color=INK, linestyle="--", linewidth=1.2, label=f"tau_max {bound:.0f}")
+            if not within:
+                line.set_data([], [])
+                line.set_label(f"tau_max {bound:.0f}, to the right of this")
+        if largest < 20:
+            axis.set_xticks(range(largest + 1))
+        _whole(axis)
+        axis.set_xlabel("staleness tau, in updates")
+        axis.set_ylabel("gradients")
+        if longest > largest:
+            beyond = sum(n for tau, n in (applied + refused).items() if tau > largest)
+            axis.annotate(f"{beyond} more, up to {longest} →", (1, 0.12), xycoords="axes fraction", ha="right", size=9)
+        drawn.legend(loc="outside lower left", ncols=4, columnspacing=1.2, handlelength=1.6)
+        return svg(drawn, "How stale gradients were")
+
+
+def histogram(run: Run) -> Counter[int]:
+    """Applied gradients by staleness, over the whole run."""
+    found: Counter[int] = Counter()
+    for row in run.rounds:
+        for pair in row.get("histogram") or [] if isinstance(row.get("histogram"), list) else []:
+            if isinstance(pair, list) and len(pair) == 2 and all(type(n) is int and 0 <= n < 1e7 for n in pair):
+                found[pair[0]] += pair[1]
+    return found
+
+
+def shown_to(counts: Counter[int], bound: float | None) -> int:
+    """Where an axis ends: at the largest staleness, or where few gradients lie far beyond all others, short of them.
+
+    >>> shown_to(Counter({4: 99, 9: 1}), 5), shown_to(Counter({4: 995, 900: 5}), 5), shown_to(Counter({4: 995, 900: 5}), 20)
+    (9, 8, 20)
+    """
+    largest, left = max(counts), 0.01 * counts.total()
+    usual = largest
+    while (left := left - counts[usual]) >= 0:
+        usual -= 1
+    if largest <= 3 * max(usual, 1):
+        return largest
+    beyond = 0 if bound is None or math.isinf(bound) else int(bound)
+    return max(2 * usual, min(beyond, largest), 1)
+
+
+def too_stale(run: Run) -> Counter[int]:
+    """Gradients that were not applied, by staleness."""
+    taus = (row.get("staleness") for row in run.others if row.get("kind") == "stale")
+    return Counter(tau for tau in taus if type(tau) is int and 0 <= tau < 1e7)
+
+
+def presence(run: Run) -> str | None:
+    """Edges that were away for a while, and edges that have left for good; None if all stayed, or left as the run ended."""
+    count = len(run.about.get("clients") or [])
+    lost, joined, left = (sorted(_places(run, kind)) for kind in ("lost", "joined", "left"))
+    if not lost and (not left or left[0] > 0.98 * run.number):
+        return None
+    last = max(run.number, *lost[-1:], *left[-1:], 1)
+    stride = max(math.ceil(last / MOST_STEPS), 1)
+    xs = [*range(0, last, stride), last]
+    gone = [bisect_right(left, x) for x in xs]
+    away = [max(bisect_right(lost, x) - bisect_right(joined, x), 0) for x in xs]
+    with canvas("presence"):
+        drawn, (axis,) = figure(1, 2.4)
+        steps = [*xs, last + stride]
+        both = [a + g for a, g in zip(away, gone, strict=True)]
+        if left:
+            axis.stairs(gone, steps, fill=True, color=QUIET, label="left for good: budget spent")
+        if lost:
+            axis.stairs(both, steps, baseline=gone, fill=True, color=ORANGE, label="away for a while")
+        top = max([*both, 1])
+        if count and top > 0.6 * count:
+            top = max(top, count)
+            axis.axhline(count, color=INK, linestyle="--", linewidth=1, label=f"all {count}")
+        axis.set_ylim(0, 1.1 * top)
+        _whole(axis)
+        axis.set_ylabel(f"edges, of {count}")
+        _end(axis, run)
+        drawn.legend(loc="outside lower left", ncols=3, columnspacing=1.2, handlelength=1.6)
+        draw_marks([axis], marks(run))
+        return svg(drawn, "Edges that were away or had left, over updates")
+
+
+def spending(run: Run) -> str | None:
+    """Epsilon of each edge against its own budget; None until the run has a result, and for one edge alone."""
+    result = run.about.get("result") or {}
+    stated = result.get("spent") if isinstance(result.get("spent"), list) else []
+    spent = [value for each in stated or [] if (value := number(each)) is not None and math.isfinite(value)]
+    if not run.private or len(spent) < 2 or len(spent) != len(stated or []):
+        return None
+    budgets = edge_budgets(run, len(spent))
+    with canvas("spending"):
+        drawn, (axis,) = figure(1, 2.7)
+        few = len(spent) <= MOST_BARS
+        pairs = list(zip(budgets, spent, strict=True))
+        if not few:
+            pairs.sort(reverse=True)
+        if few:
+            axis.bar(range(len(pairs)), [used for _, used in pairs], width=0.7, color=BLUE, label="spent")
+            axis.hlines([own for own, _ in pairs], [i - 0.42 for i in range(len(pairs))], [i + 0.42 for i in range(len(pairs))], color=INK)
+            axis.plot([], [], color=INK, label="its budget")
+            axis.set_xticks(range(len(pairs)), [str(i) for i in range(len(pairs))], fontsize=9 if len(pairs) < 21 else 7.5)
+            axis.set_xlabel("edge")
+            axis.grid(False, axis="x")
+        else:
+            edges = [i - 0.5 for i in range(len(pairs) + 1)]
+            axis.stairs([used for _, used in pairs], edges, fill=True, color=BLUE, alpha=0.85, label="spent")
+            axis.stairs([own for own, _ in pairs], edges, baseline=None, color=INK, linewidth=1.2, label="its budget")
+            axis.set_xlabel(f"{len(pairs)} edges, ordered by budget and by what they spent")
+        axis.set_xlim(-0.6, len(pairs) - 0.4)
+        axis.set_ylim(0, 1.1 * max(*budgets, *spent))
+        axis.set_ylabel("epsilon")
+        drawn.legend(loc="outside lower left", ncols=2, columnspacing=1.2, handlelength=1.6)
+        return svg(drawn, "Epsilon spent by each edge, and its budget")
+
+
+def edge_budgets(run: Run, count: int) -> list[float]:
+    """What each edge may spend: its own epsilon, or that of all."""
+    own = [number(each) for each in run.about.get("epsilons") or []]
+    stated = [value for value in own if value is not None]
+    return stated if len(stated) == len(own) == count else [run.budget] * count
+
+
+def rates(run: Run) -> str | None:
+    """The learning rate; None where it never changes."""
+    xs, ys = points(run.rounds, "round", "rate")
+    pairs = [(x, y) for x, y in zip(xs, ys, strict=True) if y > 0]
+    if not pairs or max(y for _, y in pairs) <= min(y for _, y in pairs) * (1 + 1e-9):
+        return None
+    with canvas("rates"):
+        drawn, (axis,) = figure(1, 2.4)
+        logarithmic(axis, 0.7 * min(y for _, y in pairs), 1.4 * max(y for _, y in pairs))
+        axis.plot([x for x, _ in pairs], [y for _, y in pairs], color=GREEN, drawstyle="steps-pre" if len(stages(run)) > 1 else "default")
+        axis.set_ylabel("learning rate")
+        _end(axis, run)
+        draw_marks([axis], marks(run))
+        return svg(drawn, "Learning rate over updates")
+
+
+def logarithmic(axis: Axes, low: float, high: float, which: str = "y") -> None:
+    """A logarithmic axis from ``low`` to ``high``, its numbers plain ones, as many as fit."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    (axis.set_yscale if which == "y" else axis.set_xscale)("log")
+    (axis.set_ylim if which == "y" else axis.set_xlim)(low, high)
+    ruler = axis.yaxis if which == "y" else axis.xaxis
+    ruler.set_major_locator(FixedLocator(ticks(low, high)))
+    ruler.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.10g}"))
+    ruler.set_minor_locator(NullLocator())
+
+
+def ticks(low: float, high: float, most: int = 7) -> list[float]:
+    """Round numbers for a logarithmic axis.
+
+    >>> ticks(0.02, 3.0), ticks(900, 2100), ticks(1e-6, 1e6)
+    ([0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0], [1000.0, 1200.0, 1500.0, 2000.0], [1e-06, 0.0001, 0.01, 1.0, 100.0, 10000.0, 1000000.0])
+    """
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for parts in ((1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0), (1.0, 2.0, 5.0), (1.0, 3.0), (1.0,)):
+        found = [float(f"{part:g}e{decade}") for decade in decades for part in parts]
+        found = [value for value in found if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
+        if len(found) <= most:
+            return found
+    return found[:: math.ceil(len(found) / most)]
+
+
+def bounds(run: Run) -> list[tuple[float, float]]:
+    """Where each stage begins, and its bound; only finite ones."""
+    found = [(number(stage.get("start")), number(stage.get("clip"))) for stage in stages(run)]
+    return [(x, clip) for x, clip in found if x is not None and clip is not None and 0 < clip < math.inf]
+
+
+def _gapped(xs: Sequence[float], ys: Sequence[float]) -> tuple[list[float], list[float]]:
+    """The curve with a gap where nothing was seen."""
+    return list(xs), [y if y > 0 else math.nan for y in ys]
+
+
+def _binned(counts: Mapping[int, int], width: int, bins: int) -> list[int]:
+    found = [0] * bins
+    for tau, n in counts.items():
+        if tau // width < bins:
+            found[tau // width] += n
+    return found
+
+
+def _places(run: Run, kind: str) -> list[int]:
+    """Updates done when rows of a kind were logged."""
+    found = [number(row.get("round")) for row in run.others if row.get("kind") == kind]
+    return [int(at) for at in found if at is not None and 0 <= at < 1e9]
+
+
+def _end(axis: Axes, run: Run) -> None:
+    axis.set_xlim(0, 1.02 * max(run.number, 1))
+    axis.set_xlabel(run.vocabulary.round)
+
+
+def _whole(axis: Any) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axis.yaxis.set_major_locator(MaxNLocator(integer=True))

@@ -1,0 +1,203 @@
+"""What a run consists of, in the terms of its regime: the numbers to see first, its course, what its guarantee is made of.
+
+>>> coded([2, 2, 3])
+['2 in rounds 1 to 2', '3 in round 3']
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from sordino.report import arrivals
+from sordino.report.load import Row, Run, number
+from sordino.report.words import duration, epsilon, percent, plain, promise, rounded_up
+
+Fact = tuple[str, str, str]
+"""Name, value, remark."""
+
+UNITS = {"sample": "each single example of {a_client}'s data", "client": "each {client}, with all its data"}
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """A section of the page: how the run went on. Lines are one paragraph; a table has a head and rows."""
+
+    title: str
+    intro: str = ""
+    lines: Sequence[str] = ()
+    head: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+
+
+def key_numbers(run: Run) -> list[Fact]:
+    """The few numbers to see first: (name, value, remark)."""
+    about, result, words = run.about, run.about.get("result") or {}, run.vocabulary
+    delta, best = number(about.get("delta")), max(run.values("accuracy"), default=None)
+    clients = about.get("clients") or []
+    examples = round(sum(size for c in clients if (size := number(c.get("examples"))) is not None and math.isfinite(size)))
+    budget = f"{'' if run.done else 'so far; '}budget {plain(run.budget, 6)}"
+    found = [
+        ("test accuracy", percent(run.accuracy), "not evaluated yet" if best is None else f"best: {percent(best)}"),
+        ("epsilon spent", epsilon(run), budget if run.private else "no guarantee"),
+        ("delta", plain(delta, 6) if run.private else "-", f"{about.get('accountant', '-')} accountant" if run.private else "no guarantee"),
+        (words.rounds, str(run.number), f"of {plain(number(about.get('R_s')))} planned"),
+        *COURSES.get(words.regime, ROUNDS).facts(run),
+        (words.clients, str(len(clients)), f"{examples:,} examples".replace(",", "\u202f")),
+    ]
+    if (seconds := number(result.get("seconds"))) is not None:
+        found.append(("wall time", duration(seconds), "of the last session"))
+    return found
+
+
+def terms(run: Run) -> list[tuple[str, str]]:
+    """What the guarantee is made of, for whoever checks it: (name, value). Empty where nothing is guaranteed."""
+    if not promise(run).private:
+        return []
+    about, words = run.about, run.vocabulary
+    noise, clip = number(about.get("noise_multiplier")), number(about.get("clip"))
+    unit = UNITS.get(str(about.get("unit")), str(about.get("unit")))
+    found = [
+        ("who is protected", unit.format(client=words.client, a_client=words.a_client)),
+        ("neighbours differ by", str(about.get("adjacency") or "-")),
+        ("budget", f"epsilon = {plain(run.budget, 6)} at delta = {plain(number(about.get('delta')), 6)}"),
+        ("accountant", str(about.get("accountant") or "-")),
+        *COURSES.get(words.regime, ROUNDS).terms(run, noise, clip),
+    ]
+    return [(name, value) for name, value in found if value != "-"]
+
+
+def course(run: Run) -> Course:
+    """How the run went on, where the page tells it in words."""
+    return COURSES.get(run.vocabulary.regime, ROUNDS).course(run)
+
+
+def by_client(run: Run) -> list[tuple[str, str]]:
+    """What each client has spent, and may spend, where run.json says so; else nothing."""
+    spent = (run.about.get("result") or {}).get("spent")
+    if not run.private or not isinstance(spent, list) or len(spent) != len(run.about.get("clients") or []):
+        return []
+    values = [number(each) for each in spent]
+    budgets = arrivals.edge_budgets(run, len(spent))
+    return [("-" if value is None else plain(rounded_up(value, 5), 5), plain(own)) for value, own in zip(values, budgets, strict=True)]
+
+
+def coded(values: Sequence[int]) -> list[str]:
+    """Run-length coding in words."""
+    found, at = [], 1
+    for value, same in groupby(values):
+        length = sum(1 for _ in same)
+        found.append(f"{value} in round {at}" if length == 1 else f"{value} in rounds {at} to {at + length - 1}")
+        at += length
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Teller:
+    """What a regime has to tell: facts to see first, its course, terms of its guarantee."""
+
+    facts: Callable[[Run], list[Fact]]
+    course: Callable[[Run], Course]
+    terms: Callable[[Run, float | None, float | None], list[tuple[str, str]]]
+
+
+def _round_facts(run: Run) -> list[Fact]:
+    planned = "of a client drawn in each round" if run.of_clients else f"of {plain(number(run.about.get('R_c')))} planned"
+    return [("local steps", str(run.steps), planned)]
+
+
+def _round_course(run: Run) -> Course:
+    lines = coded([int(tau) for tau in run.values("tau")])
+    return Course("Local steps, round by round", intro="tau:" if lines else "No round is closed yet.", lines=lines)
+
+
+def _round_terms(run: Run, noise: float | None, clip: float | None) -> list[tuple[str, str]]:
+    about = run.about
+    each = "-" if noise is None or clip is None else f"sigma C = {plain(noise * clip, 6)}, on a sum of clipped contributions"
+    return [
+        ("clipping norm C", plain(clip, 6)),
+        ("noise multiplier sigma", plain(noise, 6)),
+        ("noise on each number", each),
+        ("sampling rate q", plain(number(about.get("sampling_rate")), 6)),
+        (f"numbers released per {'round' if run.of_clients else 'step'}", plain(number(about.get("dimension")))),
+        ("local steps planned, R_c", plain(number(about.get("R_c")))),
+        ("rounds planned, R_s", plain(number(about.get("R_s")))),
+    ]
+
+
+def _update_facts(run: Run) -> list[Fact]:
+    about = run.about
+    begun, planned = len(arrivals.stages(run)), len(about.get("stages") or [])
+    tau, found = number(about.get("staleness")), arrivals.histogram(run)
+    mean = sum(each * n for each, n in found.items()) / found.total() if found else None
+    facts = [
+        ("gradients of one edge", str(run.steps), "of the edge asked most"),
+        ("expected batch b", plain(number(about.get("batch"))), "examples of a gradient"),
+        ("tau_max", plain(tau), f"mean staleness: {plain(mean, 3)}"),
+        ("stages", str(begun), f"of {planned} planned"),
+    ]
+    if run.private:
+        facts.append(("noise multiplier z", _multipliers(run), f"clipping bound {_bounds(run)}"))
+    return [fact for fact in facts if fact[1] != "-"]
+
+
+def _update_course(run: Run) -> Course:
+    last = number(run.about.get("R_s")) or math.inf
+    rows = [_stage(stage, last) for stage in run.about.get("stages") or [] if isinstance(stage, Mapping)]
+    head = ("stage", "updates", "planned length", "clipping bound G_s", "learning rate", "slowed by noise, P", "variance Delta_b")
+    return Course("Stages", intro="" if rows else "run.json names none.", head=head if rows else (), rows=rows)
+
+
+def _update_terms(run: Run, noise: float | None, clip: float | None) -> list[tuple[str, str]]:
+    about = run.about
+    batch = number(about.get("batch"))
+    sizes = [size for c in about.get("clients") or [] if (size := number(c.get("examples"))) is not None and 0 < size < math.inf]
+    rates = sorted({batch / size for size in sizes}) if batch is not None else []
+    alike = not about.get("noise_multipliers")
+    first = f", in the first stage {plain(noise * clip, 6)}" if alike and noise is not None and clip is not None else ""
+    own = Counter(arrivals.edge_budgets(run, len(about.get("epsilons") or [])))
+    own_words = ", ".join(f"{plain(value, 6)} ({count} edge{'s' if count > 1 else ''})" for value, count in sorted(own.items()))
+    return [
+        ("budgets of single edges", own_words or "-"),
+        ("clipping bound G_s", _bounds(run)),
+        ("noise multiplier z", _multipliers(run)),
+        ("noise on each number", f"z G_s{first}, on a sum of clipped gradients"),
+        ("expected batch b", plain(batch, 6)),
+        ("sampling rates q_k = b / n_k", " to ".join(dict.fromkeys(plain(q) for q in (rates[0], rates[-1]))) if rates else "-"),
+        ("numbers released per gradient", plain(number(about.get("dimension")))),
+        ("gradients that the edge which spends fastest can pay for", plain(number(about.get("R_c")))),
+        ("updates planned, T", plain(number(about.get("R_s")))),
+    ]
+
+
+def _multipliers(run: Run) -> str:
+    """z, or the lowest and the highest where edges have their own."""
+    own = sorted(z for each in run.about.get("noise_multipliers") or [] if (z := number(each)) is not None)
+    return " to ".join(dict.fromkeys(plain(z) for z in (own[0], own[-1]))) if own else plain(number(run.about.get("noise_multiplier")))
+
+
+def _bounds(run: Run) -> str:
+    """The first and the last clipping bound that the run has come to."""
+    clips = [clip for stage in arrivals.stages(run) if (clip := number(stage.get("clip"))) is not None]
+    return " to ".join(dict.fromkeys(plain(clip) for clip in clips[:1] + clips[-1:])) or "-"
+
+
+def _stage(stage: Row, last: float) -> list[str]:
+    numbers = {key: number(stage.get(key)) for key in ("start", "length", "clip", "rate", "slowing", "variance")}
+    start, length, clip = numbers["start"] or 0.0, numbers["length"] or 0.0, numbers["clip"]
+    return [
+        str(stage.get("number", "?")),
+        f"{plain(start + 1)} to {plain(min(start + length, last))}",
+        plain(length),
+        "none" if clip == math.inf else plain(clip),
+        "falls with t" if numbers["rate"] is None else plain(numbers["rate"]),
+        plain(numbers["slowing"], 3),
+        plain(numbers["variance"]),
+    ]
+
+
+ROUNDS = _Teller(_round_facts, _round_course, _round_terms)
+COURSES: Mapping[str, _Teller] = {"synchronous": ROUNDS, "asynchronous": _Teller(_update_facts, _update_course, _update_terms)}

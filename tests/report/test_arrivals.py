@@ -1,0 +1,236 @@
+"""Pictures and words of a run in which gradients are applied as they arrive."""
+
+from __future__ import annotations
+
+import math
+import re
+import xml.etree.ElementTree as ET
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sordino.report import arrivals, figures, vocabulary, write, write_comparison
+from sordino.report.load import Run, load
+
+from .conftest import Maker, arrival_rows, rows
+from .test_figures import SVG, polyline
+from .test_page import read
+
+DRAWN: tuple[Callable[[Run], str | None], ...] = (
+    arrivals.progress,
+    arrivals.norms,
+    arrivals.staleness,
+    arrivals.presence,
+    arrivals.spending,
+    arrivals.rates,
+    figures.clock,
+)
+
+
+def texts(picture: str | None) -> list[str]:
+    assert picture is not None
+    return ["".join(found.itertext()) for found in ET.fromstring(picture).iter(f"{SVG}text")]
+
+
+def outline(picture: str | None, colour: str) -> list[tuple[float, float]]:
+    """Corners of the first path of a colour that is clipped to the axes."""
+    assert picture is not None
+    for path in ET.fromstring(picture).iter(f"{SVG}path"):
+        if re.search(rf"(fill|stroke): {colour}", path.get("style", "")) and "clip-path" in path.attrib:
+            numbers = [float(n) for n in re.findall(r"-?[\d.]+", path.attrib["d"])]
+            return list(zip(numbers[::2], numbers[1::2], strict=True))
+    raise AssertionError(f"nothing of colour {colour}")
+
+
+def test_stages_are_marked_where_they_begin_and_only_those_that_were_reached(arrive: Maker) -> None:
+    run = load(arrive())
+    assert [(mark.at, mark.text) for mark in arrivals.marks(run)] == [(0.0, "1"), (100.0, "2"), (200.0, "3")]
+    assert {"1", "2", "3"} <= set(texts(arrivals.progress(run)))
+    assert "update" in texts(arrivals.progress(run))
+    one = load(arrive("one", stages=[{"number": 1, "start": 0, "length": 9999, "clip": 1.0}]))
+    assert arrivals.marks(one) == []
+
+
+def test_bound_is_a_staircase_on_a_logarithmic_axis_where_decades_apart(arrive: Maker) -> None:
+    log = [{**row, "norm": 0.01} if row["kind"] == "round" else row for row in arrival_rows()]
+    corners = outline(arrivals.norms(load(arrive(log=log))), "#d55e00")
+    heights = sorted({round(y, 2) for _, y in corners})
+    assert len(heights) == 3
+    assert heights[1] - heights[0] == pytest.approx(heights[2] - heights[1], rel=1e-2)  # halved twice: equal steps
+    linear = load(arrive("linear"))
+    heights = sorted({round(y, 2) for _, y in outline(arrivals.norms(linear), "#d55e00")})
+    assert heights[1] - heights[0] == pytest.approx(2 * (heights[2] - heights[1]), rel=1e-2)
+
+
+def test_rows_without_a_signal_are_said_and_leave_a_gap(arrive: Maker) -> None:
+    assert "nothing above the noise" in texts(arrivals.norms(load(arrive())))
+    seen = [{**row, "norm": 0.5} if row["kind"] == "round" else row for row in arrival_rows()]
+    assert "nothing above the noise" not in texts(arrivals.norms(load(arrive("seen", log=seen))))
+    blind = [{**row, "norm": 0.0} if row["kind"] == "round" else row for row in arrival_rows()]
+    assert "nothing above the noise" in texts(arrivals.norms(load(arrive("blind", log=blind))))
+
+
+def test_staleness_is_summed_over_all_rows(arrive: Maker) -> None:
+    run = load(arrive())
+    assert arrivals.histogram(run) == {3: 120, 4: 60, 5: 120}
+    assert arrivals.too_stale(run) == {9: 1}
+    said = texts(arrivals.staleness(run))
+    assert {"mean 4", "tau_max 5", "applied", "too stale, not applied"} <= set(said)
+
+
+def test_a_bound_far_away_and_a_few_far_beyond_do_not_crush_the_picture(arrive: Maker) -> None:
+    assert "tau_max 1000, to the right of this" in texts(arrivals.staleness(load(arrive(staleness=1000))))
+    log = [*arrival_rows(), {"kind": "stale", "round": 299, "client": 0, "staleness": 4000}]
+    assert "1 more, up to 4000 →" in texts(arrivals.staleness(load(arrive("far", log=log))))
+    assert arrivals.shown_to(Counter({0: 5}), None) == 0
+
+
+def test_who_is_away_and_who_has_left(arrive: Maker) -> None:
+    run = load(arrive())
+    gone = outline(arrivals.presence(run), "#6b7280")
+    away = outline(arrivals.presence(run), "#d55e00")
+    assert min(x for x, _ in away) <= min(x for x, _ in gone)
+    calm = [row for row in arrival_rows() if row["kind"] not in ("lost", "joined", "left")]
+    assert arrivals.presence(load(arrive("calm", log=calm))) is None
+    last = [*calm, {"kind": "left", "round": 299, "client": 0}]
+    assert arrivals.presence(load(arrive("last", log=last))) is None  # as the run ended: nothing to see
+
+
+@pytest.mark.parametrize("count", [2, 5, 30, 31, 1000])
+def test_every_edge_stands_against_its_own_budget(arrive: Maker, count: int) -> None:
+    own = [0.5 if i < count // 2 else 2.0 for i in range(count)]
+    result = {"epsilon": 2.0, "spent": [0.9 * each for each in own]}
+    run = load(arrive(clients=[{"client": i} for i in range(count)], epsilons=own, result=result))
+    assert arrivals.edge_budgets(run, count) == own
+    picture = arrivals.spending(run)
+    assert picture is not None
+    assert len(picture) < 100_000
+    assert {"spent", "its budget"} <= set(texts(picture))
+    assert ("edge" in texts(picture)) == (count <= arrivals.MOST_BARS)
+
+
+def test_no_promise_no_picture_of_spending(arrive: Maker) -> None:
+    without: list[dict[str, Any]] = [{"unit": "none"}, {"form": "paper"}, {"result": None}, {"result": {"spent": [1.0]}}]
+    for i, changes in enumerate(without):
+        assert arrivals.spending(load(arrive(str(i), **changes))) is None
+
+
+def test_a_rate_that_never_changes_is_no_picture(arrive: Maker) -> None:
+    log = [{**row, "rate": 0.1} if row["kind"] == "round" else row for row in arrival_rows()]
+    assert arrivals.rates(load(arrive(log=log))) is None
+    (x0, y0), *_, (x1, y1) = polyline(arrivals.rates(load(arrive("falls"))) or "")
+    assert x0 < x1
+    assert y0 < y1
+
+
+def test_nothing_to_draw(arrive: Maker) -> None:
+    run = load(arrive(log=[], status="running", result=None))
+    assert [draw(run) for draw in DRAWN] == [None] * len(DRAWN)
+
+
+@pytest.mark.parametrize("value", ["x", -1, "inf", 10**400, [1], [[1]], [[-1, 2]], {"a": 1}, None])
+def test_odd_values_in_rows_and_plans_stop_no_picture(arrive: Maker, value: object) -> None:
+    odd = arrival_rows()
+    for key in odd[0]:
+        if key != "kind":
+            odd.append({**odd[0], "round": 299, key: value})
+    for kind in ("lost", "joined", "left", "stale"):
+        odd.append({"kind": kind, "round": value, "staleness": value})
+    stages = [{"number": value, "start": 0, "length": value, "clip": value, "rate": value}, {"start": value, "clip": 1.0}]
+    folder = arrive(log=odd, stages=stages, epsilons=[value], staleness=value, batch=value, R_s=value)
+    for draw in DRAWN:
+        ET.fromstring(draw(load(folder)) or "<none/>")
+    assert write(folder).is_file()
+
+
+def test_page_speaks_of_updates_and_edges(arrive: Maker) -> None:
+    html, text, _ = read(write(arrive()))
+    for said in (
+        "mapa, sound form, asynchronous updates",
+        "updates 300 of 300 planned",
+        "gradients of one edge 60",
+        "expected batch b 12",
+        "tau_max 5 mean staleness: 4",
+        "stages 3 of 4 planned",
+        "noise multiplier z 2.5",
+        "edges 5 300 examples",
+        "3 201 to 300 5000 0.25 0.1",
+        "falls with t",
+        "each single example of an edge's data",
+        "sampling rates q_k = b / n_k 0.2",
+        "updates planned, T 300",
+        "Staleness",
+        "Epsilon of each edge",
+        "Edges away and gone",
+    ):
+        assert said in text, said
+    assert not re.search(r"\brounds?\b|local step|\btau:", re.sub(r"rounds\.jsonl", "", text)), "a word of the other regime"
+    drawn = re.findall(r"<svg.*?</svg>", html, flags=re.DOTALL)
+    assert len(drawn) == 7
+    ids = [found.attrib["id"] for picture in drawn for found in ET.fromstring(picture).iter() if "id" in found.attrib]
+    assert len(ids) == len(set(ids))
+
+
+def test_edges_with_budgets_of_their_own_have_noise_of_their_own(arrive: Maker) -> None:
+    own = {"epsilons": [0.5, 0.5, 2.0, 2.0, 2.0], "noise_multipliers": [8.5, 8.5, 2.5, 2.5, 2.5]}
+    _, text, _ = read(write(arrive(**own)))
+    assert "budgets of single edges 0.5 (2 edges), 2 (3 edges)" in text
+    assert text.count("noise multiplier z 2.5 to 8.5") == 2
+    assert "z G_s, on a sum of clipped gradients" in text
+
+
+def test_page_without_privacy(arrive: Maker) -> None:
+    log = [{**row, "clip": None, "epsilon": "inf"} if row["kind"] == "round" else row for row in arrival_rows(staged=False)]
+    stages = [{"number": 1, "start": 0, "length": 300, "clip": "inf", "rate": None, "variance": 0.1, "slowing": 1.0}]
+    promised = {"unit": "none", "epsilon_budget": "inf", "delta": None, "noise_multiplier": 0.0, "method": "asgd"}
+    folder = arrive(log=log, stages=stages, guarantee="No privacy guarantee: none.", **promised)
+    _, text, _ = read(write(folder))
+    assert "Gradient norm" in text
+    assert "Gradient norm and clipping bound" not in text
+    assert "noise multiplier" not in text
+    assert "Epsilon of each edge" not in text
+
+
+def test_running_and_empty_pages_in_updates(arrive: Maker) -> None:
+    _, text, _ = read(write(arrive(log=arrival_rows()[:3], status="running", result=None, ledger=None)))
+    assert "30 updates are done" in text
+    assert "Spent when the last update of the log was done: epsilon = 0.2" in text
+    _, text, _ = read(write(arrive("empty", log=[], status="running", result=None, ledger=None)))
+    assert "No update is done yet." in text
+
+
+def test_comparisons_of_one_regime_and_of_two(arrive: Maker, make: Maker) -> None:
+    arriving = [arrive("a", name="one"), arrive("b", name="two")]
+    _, text, _ = read(write_comparison(arriving, arriving[0] / "c.html"))
+    assert "Over updates" in text
+    assert "gradients of one edge" in text
+    assert " sampling " not in text  # a column without a number
+    _, text, _ = read(write_comparison([arriving[0], make("s", rows(), name="three")], arriving[0] / "d.html"))
+    assert "Over rounds or updates" in text
+    assert "three ali-dpfl done" in text
+
+
+def test_no_privacy_is_a_level_over_epsilon(arrive: Maker) -> None:
+    private = load(arrive("p"))
+    free = load(arrive("f", unit="none", epsilon_budget="inf", result={"accuracy": 0.9, "epsilon": "inf"}))
+    picture = figures.together([[private], [free]], ["mapa", "asgd"], "epsilon")
+    assert "asgd (ε = ∞)" in texts(picture)
+    assert "mapa" in texts(picture)
+    assert {y for _, y in polyline(picture or "", 1)} == {polyline(picture or "", 1)[0][1]}
+    assert figures.together([[free]], ["asgd"], "epsilon") is None  # nothing to hold it against
+    letter = load(arrive("l", form="paper", result={"accuracy": 0.9, "epsilon": 50.0}))
+    assert not any("letter" in said for said in texts(figures.together([[private], [letter]], ["mapa", "letter"], "epsilon")))
+
+
+@pytest.mark.parametrize("words", vocabulary.REGIMES.values())
+def test_every_vocabulary_is_whole(words: vocabulary.Vocabulary) -> None:
+    assert vocabulary.of(words.regime) is words
+    assert vocabulary.shared([words, words]) is words
+    assert all(getattr(words, name) for name in words.__slots__ if name != "steps_end")
+
+
+def test_a_regime_that_is_not_known_speaks_of_rounds(make: Maker) -> None:
+    assert load(make(regime="weather")).vocabulary is vocabulary.ROUNDS
+    assert not math.isnan(load(make("b", regime=None)).number)

@@ -1,0 +1,87 @@
+"""Pictures over a key that studies differ in."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sordino.report import sweep
+from sordino.report.load import Run, load
+from sordino.report.sweep import EDGES, EPSILON, Goal, Sweep
+
+from .conftest import Maker
+from .test_arrivals import texts
+
+KEPT = Goal("accuracy", 0.75)
+
+
+def curve(*accuracies: float) -> list[dict[str, Any]]:
+    return [{"kind": "round", "round": 10 * i, "accuracy": value, "loss": 1 - value} for i, value in enumerate(accuracies, start=1)]
+
+
+def run(arrive: Maker, at: str, *accuracies: float, **changes: Any) -> Run:
+    return load(arrive(at, log=curve(*accuracies), result={"accuracy": accuracies[-1], "epsilon": 1.0}, **changes))
+
+
+@given(st.lists(st.floats(0, 1), max_size=12), st.floats(0.01, 1))
+def test_a_goal_is_reached_when_it_is_not_lost_again(values: list[float], wanted: float) -> None:
+    found = Goal("accuracy", wanted).first((10 * i, value) for i, value in enumerate(values))
+    after = [all(value >= wanted for value in values[i:]) for i in range(len(values))]
+    assert found == (10.0 * after.index(True) if True in after else None)
+    assert Goal("loss", 1 - wanted).first([(0, 1 - wanted), (5, 2.0), (7, 0.0)]) == 7
+
+
+def test_points_are_means_with_the_lowest_and_the_highest(arrive: Maker) -> None:
+    runs = [run(arrive, "a", 0.1, 0.6), run(arrive, "b", 0.2, 0.8)]
+    (spot,) = sweep.spots({2.0: runs}, None)
+    assert (spot.x, spot.low, spot.high, spot.open) == (2.0, 60, 80, False)
+    assert spot.mean == pytest.approx(70)
+
+
+def test_who_did_not_get_there_counts_with_all_it_did_and_is_marked(arrive: Maker) -> None:
+    reached, missed = run(arrive, "a", 0.5, 0.8, 0.8, 0.9), run(arrive, "b", 0.5, 0.8, 0.8, 0.7)
+    (spot,) = sweep.spots({5.0: [reached, missed]}, KEPT)
+    assert (spot.low, spot.high, spot.open) == (20, 40, True)
+    (spot,) = sweep.spots({5.0: [reached]}, KEPT)
+    assert (spot.mean, spot.open) == (20, False)
+    assert sweep.spots({5.0: []}, KEPT) == []
+
+
+def test_accuracy_over_epsilon_with_a_level_for_what_is_not_private(arrive: Maker) -> None:
+    lines = {
+        "mapa": {x: [run(arrive, f"m{x}{s}", 0.1 * x + 0.01 * s) for s in (0, 1)] for x in (0.5, 1.0, 4.0)},
+        "asgd": {float("inf"): [run(arrive, "free", 0.9)]},
+    }
+    asked = Sweep(EPSILON, lines)
+    said = texts(sweep.draw(asked))
+    assert {"mapa", "asgd (ε = ∞)", "0.5", "1", "4", "epsilon that may be spent", "accuracy (%)"} <= set(said)
+    assert sweep.title(asked) == "Final accuracy against epsilon"
+    assert "level" in sweep.caption(asked)
+    assert sweep.draw(Sweep(EPSILON, {"asgd": lines["asgd"]})) is None
+
+
+def test_updates_until_a_threshold_over_edges(arrive: Maker) -> None:
+    lines = {"mapa": {float(k): [run(arrive, f"m{k}", 0.1, *[0.8] * k)] for k in (2, 5, 100)}}
+    asked = Sweep(EDGES, lines, KEPT)
+    said = texts(sweep.draw(asked))
+    assert {"mapa", "2", "5", "100", "edges", "updates until accuracy ≥ 75 %"} <= set(said)
+    assert sweep.title(asked) == "Updates until accuracy ≥ 75 % against the number of edges"
+
+
+@pytest.mark.parametrize("xs", [(1.0,), (1.0, 1.0001), tuple(float(k) for k in range(1, 60)), (1e-3, 1e3)])
+def test_any_values_make_a_picture(arrive: Maker, xs: tuple[float, ...]) -> None:
+    one = run(arrive, "a", 0.5, 0.8)
+    lines = {f"method {i} <&>": {x: [one] for x in xs} for i in range(9)}
+    for goal in (None, KEPT, Goal("loss", 0.001)):
+        ET.fromstring(sweep.draw(Sweep(EDGES, lines, goal)) or "")
+    assert sweep.draw(Sweep(EDGES, {})) is None
+
+
+def test_same_bytes(arrive: Maker, tmp_path: Path) -> None:
+    lines = {"mapa": {x: [run(arrive, f"m{x}", 0.1 * x)] for x in (1.0, 2.0)}}
+    assert sweep.draw(Sweep(EPSILON, lines)) == sweep.draw(Sweep(EPSILON, lines))
