@@ -12,7 +12,7 @@ validation = 0                  # training examples set aside to choose by; trea
 client_validation = 0.0         # or a share of each client's; treated as public, too
 
 [model]
-name = "mlp"                    # logistic, svm, mlp, cnn, cnn-large, cifar-cnn, or "package.module:factory"
+name = "mlp"                    # logistic, svm, mlp, cnn, cnn-small, cnn-large, cifar-cnn, or "package.module:factory"
 
 [method]
 name = "ali-dpfl"               # `sordino methods` lists them
@@ -46,7 +46,7 @@ clients = 5                     # the edges
 partition = { kind = "iid" }    # iid | dirichlet | shards | column
 
 [model]
-name = "logistic"               # logistic, svm, mlp, cnn, ..., or "package.module:factory"
+name = "logistic"               # logistic, svm, mlp, cnn, cnn-small, ..., or "package.module:factory"
 
 [method]
 name = "mapa"                   # csgd, asgd (no privacy), audp, mapa

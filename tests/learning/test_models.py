@@ -30,6 +30,7 @@ def rng(seed: int = 0) -> np.random.Generator:
         ("cnn", (1, 28, 28), 26_010),
         ("cnn-large", (1, 28, 28), 582_026),
         ("cifar-cnn", (3, 32, 32), 488_586),
+        ("cnn-small", (1, 28, 28), 4_380),
     ],
 )
 def test_sizes_seeds_and_privacy(name: str, shape: tuple[int, ...], parameters: int) -> None:

@@ -8,6 +8,7 @@
 | cnn | conv 16 k8 s2 p3, pool 2/1, conv 32 k4 s2, pool 2/1, fc 32, fc classes: 26 010 parameters on 1x28x28 | cross entropy |
 | cnn-large | conv 32 k5, pool 2, conv 64 k5, pool 2, fc 512, fc classes: 582 026 on 1x28x28 (the ALI-DPFL authors') | cross entropy |
 | cifar-cnn | three of (conv k3, pool 2) with 32, 64 and 128 channels, fc 192, fc classes: 488 586 on 3x32x32 | cross entropy |
+| cnn-small | conv 10 k5, pool 2, conv 10 k5, pool 2, fc classes: 4 380 on 1x28x28 (the MAPA authors') | cross entropy |
 | package.module:factory | ``factory(shape, classes)`` returns any ``torch.nn.Module`` | cross entropy |
 
 Initial weights are torch's own, drawn from the address that the caller gives; the global
@@ -66,6 +67,13 @@ def _cifar_cnn(shape: Shape, classes: int) -> nn.Module:
     return _headed(body, 192, shape, classes)
 
 
+def _cnn_small(shape: Shape, classes: int) -> nn.Module:
+    body = [nn.Conv2d(shape[0], 10, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(10, 10, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
+    with torch.no_grad():
+        features = nn.Sequential(*body)(torch.zeros(1, *shape)).shape[1]
+    return nn.Sequential(*body, nn.Linear(features, classes))
+
+
 _KNOWN: dict[str, Callable[[Shape, int], nn.Module]] = {
     "logistic": _linear,
     "svm": _linear,
@@ -73,8 +81,9 @@ _KNOWN: dict[str, Callable[[Shape, int], nn.Module]] = {
     "cnn": _cnn,
     "cnn-large": _cnn_large,
     "cifar-cnn": _cifar_cnn,
+    "cnn-small": _cnn_small,
 }
-_SMALLEST = {"cnn": 15, "cnn-large": 16, "cifar-cnn": 8}  # pixels a side that leave something after the last pool
+_SMALLEST = {"cnn": 15, "cnn-large": 16, "cifar-cnn": 8, "cnn-small": 16}  # pixels a side that leave something after the last pool
 NAMES = tuple(_KNOWN)
 
 
