@@ -16,6 +16,7 @@ import pytest
 
 from sordino import build as builder
 from sordino import study as studies
+from sordino.learning.perexample.paths import Paths
 from sordino.runtime import checkpoint
 from sordino.runtime.arrivals import Arrivals, Moment
 
@@ -214,3 +215,37 @@ def test_the_first_layer_alone_is_noised_only_if_asked_for(tmp_path: Path) -> No
     end = world.run(built.first, Watch())
     assert np.isinf(world.vault.epsilon("client:0", 1e-3, "pld"))
     assert end.number == 120
+
+
+@pytest.mark.parametrize("model", ["logistic", "svm"])
+@pytest.mark.parametrize("method", ['{name="mapa", batch=30, gap=0.4}', '{name="asgd", batch=30}'])
+def test_the_compiled_call_and_the_general_path_give_the_same_run(
+    tmp_path: Path, model: str, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = [f'model.name="{model}"', f"method={method}", *(['privacy={unit="none"}'] if "asgd" in method else [])]
+    fast = made(tmp_path / "fast", *changes)
+    quick = fast.simulation.run(fast.first, Watch())
+    monkeypatch.setattr(Paths, "in_place", lambda self, examples, chosen: None)
+    slow = made(tmp_path / "slow", *changes)
+    general = slow.simulation.run(slow.first, Watch())
+    assert quick.model == pytest.approx(general.model, abs=2e-5)
+    assert np.abs(quick.model).max() > 0.1
+
+
+def test_a_second_run_over_the_same_data_has_only_what_is_left(tmp_path: Path) -> None:
+    kept = f'privacy.ledger="{tmp_path / "kept"}"'
+    cyclic = 'world.latency={kind="cyclic"}'
+    first = made(tmp_path / "one", kept, cyclic, "privacy.noise_multiplier=2.0", "privacy.epsilon=3.0", run="one")
+    world: Any = first.simulation
+    end = world.run(first.first, Watch())
+    assert end.number == 120
+    world.vault.close()
+    second = made(tmp_path / "two", kept, cyclic, "privacy.noise_multiplier=2.0", "privacy.epsilon=3.0", "budget.updates=2000", run="two")
+    world = second.simulation
+    before = [world.vault.epsilon(unit, 1e-3, "pld") for unit in world.units]
+    assert min(before) > 0.5
+    end = world.run(second.first, Watch())
+    assert "every edge has spent" in (end.ended or "")
+    assert end.number < 2000
+    for unit in world.units:
+        assert 2.8 < world.vault.epsilon(unit, 1e-3, "pld") <= 3.0
