@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from sordino import build as builder
 from sordino import session
 from sordino import study as studies
 from sordino.errors import BudgetExceeded, LedgerError, ResumeError, StudyError
@@ -452,3 +453,15 @@ def test_help_comes_without_heavy_imports(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
     assert time.monotonic() - start < 5.0
+
+
+def test_the_plan_of_adap_dpfl_pays_for_its_losses(tmp_path: Path) -> None:
+    """Where the noise never falls, what was planned is what is spent; where it is calibrated, all rounds are paid for."""
+    method = 'method={name="adap-dpfl", tau=1, decay=1.0, learning_rate=0.3}'
+    told = [method, 'privacy.accountant="rdp@8"', "privacy.epsilon=3.0", "budget.rounds=12"]
+    priced, _ = builder.plan(study(tmp_path, *told))
+    outcome, _ = run(tmp_path, "run", *told)
+    assert outcome.rounds == priced.used == 12
+    assert outcome.epsilon == pytest.approx(priced.epsilon, rel=1e-6)
+    assert outcome.epsilon <= 3.0
+    assert any("the budget may end the run" in warning for warning in priced.warnings)

@@ -21,8 +21,8 @@ from sordino.learning.sgd import PlainClient
 from sordino.mechanism import Bounded, Learning
 from sordino.method import Terms
 from sordino.method.client_level import ClientLevel
-from sordino.plan import Plan, price, step_event
-from sordino.plan.rounds import charged_per_round, schedule, scheduled_steps, shares, spending
+from sordino.plan import Plan, price
+from sordino.plan.rounds import charged_per_round, schedule, scheduled_steps, shares, spending, step
 from sordino.privacy import Budget, Event, Gaussian, NonPrivate, PoissonSampled, Vault, accountant
 from sordino.regime.aggregate import PrivateSum
 from sordino.regime.synchronous import Synchronous
@@ -204,7 +204,7 @@ def _payable(study: SynchronousStudy, priced: Plan, vault: Vault, units: list[st
     spent = [vault.spent(unit) for unit in dict.fromkeys(units)]
     if len(schedule(study)) > 1:
         return tuple(scheduled_steps(study, budget.accountant, before) for before in spent)
-    event = step_event(study.privacy.sampling_rate, study.privacy.noise_multiplier, study.privacy.mechanism)
+    event = step(study, study.privacy.noise_multiplier)
     left = [budget.remaining_steps(event, before) for before in spent]
     return tuple(priced.steps if steps is None else steps for steps in left)
 

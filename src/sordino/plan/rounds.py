@@ -14,13 +14,30 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sordino.errors import StudyError
-from sordino.plan.base import ACCOUNTANTS, Plan, limits, step_event
-from sordino.privacy import Event, accountant, epsilon_after, noise_multiplier
+from sordino.plan.base import ACCOUNTANTS, Plan, limits
+from sordino.privacy import Composed, Event, Gaussian, PoissonSampled, accountant, epsilon_after, noise_multiplier
 from sordino.study import SynchronousStudy
+
+
+def release(study: SynchronousStudy) -> Callable[[float], Event]:
+    """What one step releases at a noise multiplier: a noisy sum, and a noisy loss with every sum where a method asks for one.
+
+    A method that asks for the loss once a round is priced as if it did in every step.
+    """
+    mechanism, loss = study.privacy.mechanism, study.method.wants.loss
+    if loss is None or loss[1] == 0.0:
+        return mechanism.event
+    beside = Gaussian(noise_multiplier=loss[1])
+    return lambda sigma: Composed(events=(mechanism.event(sigma), beside))
+
+
+def step(study: SynchronousStudy, sigma: float) -> Event:
+    """One step as it is booked, at this noise multiplier."""
+    return PoissonSampled(sampling_rate=study.privacy.sampling_rate, event=release(study)(sigma))
 
 
 def charged_per_round(study: SynchronousStudy) -> int | None:
@@ -64,7 +81,7 @@ def calibrate(study: SynchronousStudy) -> SynchronousStudy:
         epsilon=privacy.epsilon,
         delta=privacy.delta,
         accountant=privacy.accountant,
-        release=privacy.mechanism.event,
+        release=release(study),
     )
     return study.model_copy(update={"privacy": privacy.model_copy(update={"noise_multiplier": sigma})})
 
@@ -82,7 +99,7 @@ def price(study: SynchronousStudy, sizes: Sequence[int], dimension: int) -> Plan
     if len(schedule(full)) > 1:
         most: dict[str, int | None] = {name: scheduled_steps(full, name) for name in names}
     else:
-        most = limits(step_event(privacy.sampling_rate, sigma, privacy.mechanism), privacy.epsilon, privacy.delta, names)
+        most = limits(step(full, sigma), privacy.epsilon, privacy.delta, names)
     # Noisy models are not held to a budget that nobody could keep: the claim is then for all rounds.
     steps = most[privacy.accountant] if getattr(full.method, "aggregated", True) else None
     pace = charged_per_round(full) or (1 if steps is None or rounds >= steps else math.ceil(steps / rounds))
@@ -126,7 +143,7 @@ def spending(study: SynchronousStudy, charges: int) -> list[tuple[Event, int]]:
     for factor, rounds in schedule(study):
         count = min(rounds * each, charges)
         charges -= count
-        found.append((step_event(privacy.sampling_rate, (privacy.noise_multiplier or 0.0) * factor, privacy.mechanism), count))
+        found.append((step(study, (privacy.noise_multiplier or 0.0) * factor), count))
     return [(event, count) for event, count in found if count]
 
 
@@ -149,7 +166,7 @@ def _curve(study: SynchronousStudy, pace: int, used: int) -> tuple[float, ...]:
     assert privacy.delta is not None
     after = [min(pace * k, used) for k in range(1, math.ceil(used / pace) + 1)] or [0]
     if len(schedule(study)) == 1:
-        event = step_event(privacy.sampling_rate, privacy.noise_multiplier or 0.0, privacy.mechanism)
+        event = step(study, privacy.noise_multiplier or 0.0)
         return epsilon_after(event, after, delta=privacy.delta, accountant=privacy.accountant)
     chosen = accountant(privacy.accountant)
     return tuple(chosen.epsilon(spending(study, count), privacy.delta, quick=count != used) for count in after)
@@ -174,6 +191,8 @@ def warnings(study: SynchronousStudy, sizes: Sequence[int], steps: int | None, d
         found.append(
             f"the smallest client has {smallest} examples and an expected batch of {privacy.sampling_rate * smallest:.2g}: mostly noise"
         )
+    if study.method.adapts_noise and study.form == "sound":
+        found.append("the noise falls along the way, which makes later rounds dearer: the budget may end the run before its rounds do")
     if study.method.wants.unpriced:
         found.append("form = 'paper' sends raw constants: the run is NOT private, and is booked at epsilon = infinity")
     return found
@@ -246,7 +265,7 @@ def advise(
                 epsilon=privacy.epsilon,
                 delta=privacy.delta,
                 accountant=privacy.accountant,
-                release=privacy.mechanism.event,
+                release=release(study),
             )
             cells.append(Advice(rate, tau, steps, sigma, sigma / (rate * total), rate * steps * total / len(sizes)))
     return cells
