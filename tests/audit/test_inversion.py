@@ -13,7 +13,6 @@ from torch import nn
 
 from sordino import data
 from sordino.audit.attempt import Attack, Level, Target
-from sordino.audit.exponential import exponential_norm
 from sordino.audit.inversion import Matrix, first_layer, mean_slopes, rank_one, ratio, rows
 from sordino.audit.quality import correlation, psnr
 from sordino.entropy import Seeded
@@ -26,6 +25,7 @@ from sordino.learning.loss import loss_for
 from sordino.learning.optimizer import Sgd
 from sordino.learning.perexample import ClippedSum, MeanGradient
 from sordino.mechanism import Gaussian
+from sordino.mechanism.knorm import exponential_norm
 from sordino.message import Train
 from sordino.privacy import Receipt
 

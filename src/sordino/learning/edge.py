@@ -28,6 +28,7 @@ from sordino.errors import LocalProtocolError
 from sordino.learning.bench import Examples, Workbench, poisson
 from sordino.learning.dpsgd import bound_of
 from sordino.mechanism import Bounded
+from sordino.mechanism.knorm import exponential_norm
 from sordino.message import Compute, Gradient, Vector
 from sordino.privacy import Event, NonPrivate, Nothing, PoissonSampled, Receipt
 
@@ -207,8 +208,6 @@ class LiteralEdge(Site):
         self.bench.mean.of(self.examples, chosen, self.scratch)
         mean = self.scratch.clone()
         mean.mul_(min(1.0, task.clip / max(float(torch.linalg.vector_norm(mean)), 1e-30)))
-        direction = rng.standard_normal(self.noised)
-        length = rng.exponential(2.0 * task.clip / self.expected_batch / self.iteration_epsilon)
-        noise = direction * (length / math.sqrt(float(direction @ direction)))
-        mean[: self.noised].add_(torch.from_numpy(noise.astype(np.float32)).to(mean))
+        noise = exponential_norm(self.noised, 2.0 * task.clip / self.expected_batch / self.iteration_epsilon, rng)
+        mean[: self.noised].add_(noise.to(mean))
         return self.answered(task, mean)

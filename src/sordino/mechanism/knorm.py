@@ -61,6 +61,12 @@ def fill_direction(out: Tensor, rng: np.random.Generator) -> Tensor:
     return out.div_(norm)
 
 
+def exponential_norm(dimension: int, mean: float, rng: np.random.Generator) -> Tensor:
+    """A vector (d,) of uniform direction and a length from Exp(mean): Li et al. 2022, Eq. (6), as their program draws it."""
+    drawn = float(rng.exponential(mean))
+    return fill_direction(torch.empty(dimension), rng).mul_(drawn)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Radial:
     """A sum of contributions within C, and noise whose direction is uniform.
