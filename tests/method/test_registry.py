@@ -12,7 +12,7 @@ from sordino import study as studies
 from sordino.errors import StudyError
 from sordino.method import About, SynchronousMethod, imported, known, register
 from sordino.method.contract import check_method
-from sordino.template import SYNCHRONOUS
+from sordino.template import ASYNCHRONOUS, SYNCHRONOUS
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "own-method.md"
 
@@ -24,7 +24,7 @@ def study(tmp_path: Path, *changes: str) -> studies.Study:
 
 
 def test_the_documented_method_runs_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (block,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    block, _ = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
     (tmp_path / "patient.py").write_text(block)
     monkeypatch.syspath_prepend(tmp_path)
     name = "method.name=patient:Patient"
@@ -44,6 +44,26 @@ def test_the_documented_method_runs_and_resumes(tmp_path: Path, monkeypatch: pyt
         study(tmp_path, name, "method.most=0")
     with pytest.raises(StudyError, match=r"method\.mots is not a key of a study; did you mean 'most'"):
         study(tmp_path, name, "method.mots=1")
+
+
+def test_the_documented_method_of_arrivals_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, block = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    (tmp_path / "cooling.py").write_text(block)
+    monkeypatch.syspath_prepend(tmp_path)
+    rates = []
+
+    def row(values: dict[str, object]) -> None:
+        if values["kind"] == "round":
+            rates.append(values["rate"])
+
+    check_method(imported("cooling:Cooling").model_validate({}))
+    path = tmp_path / "study.toml"
+    path.write_text(re.sub(r"\[method\]\n(.+\n)+", '[method]\nname = "cooling:Cooling"\nbatch = 60\n', ASYNCHRONOUS))
+    outcome = session.begin(studies.read(path, ["budget.updates=100"]), tmp_path / "run", row, lambda _: None)
+    assert outcome.method == "cooling:Cooling"
+    assert outcome.epsilon <= 4.0
+    assert (rates[0], rates[-1]) == (0.2, 0.2 / 2**9)
+    assert len(set(rates)) == 10
 
 
 @pytest.mark.parametrize(
