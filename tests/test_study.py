@@ -1,5 +1,6 @@
 """The study file: complete round trips, and every mistake said at once with place, value and remedy."""
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 
 from sordino import study as studies
 from sordino.errors import StudyError
-from sordino.template import TEMPLATES
+from sordino.template import ASYNCHRONOUS, TEMPLATES
 
 GOOD = tomllib.loads(TEMPLATES["synchronous"])
 
@@ -48,10 +49,10 @@ def test_strange_names_survive(name: str) -> None:
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"privacy": {"epsilom": 2.0}}, r"privacy\.epsilom is not a key of a study; did you mean 'epsilon'\?"),
-        ({"method": {"gama": 1.0}}, r"method\.gama is not a key of a study; did you mean 'gamma'\?"),
-        ({"method": {"tau": 3}}, r"method\.tau is not a key of a study\. Known here: .*learning_rate, .*gamma"),
-        ({"prvacy": {"x": 1}}, r"prvacy is not a key of a study; did you mean 'privacy'\?"),
+        ({"privacy": {"epsilom": 2.0}}, r"privacy\.epsilom is not a key of a synchronous study; did you mean 'epsilon'\?"),
+        ({"method": {"gama": 1.0}}, r"method\.gama is not a key of a synchronous study; did you mean 'gamma'\?"),
+        ({"method": {"tau": 3}}, r"method\.tau is not a key of a synchronous study\. Known here: .*learning_rate, .*gamma"),
+        ({"prvacy": {"x": 1}}, r"prvacy is not a key of a synchronous study; did you mean 'privacy'\?"),
         ({"data": {"partition": {"kind": "dirichlet", "bta": 1}}}, r"data\.partition\.bta .*did you mean 'beta'"),
         ({"method": {"name": "ali-dpl"}}, r"method\.name = 'ali-dpl' is not known; did you mean 'ali-dpfl'\?"),
         ({"data": {"partition": {"kind": "dirichlett"}}}, r"data\.partition\.kind = 'dirichlett' is not known; did you mean 'dirichlet'"),
@@ -113,3 +114,41 @@ def test_missing_and_broken_files(tmp_path: Path) -> None:
     broken.write_text("name = ")
     with pytest.raises(StudyError, match="not a TOML file"):
         studies.read(broken)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("privacy.sampling_rate=0.1", "is not a key of an asynchronous study: each edge's follows from method.batch"),
+        ("budget.rounds=5", "say budget.updates"),
+        ("method.tetha=0.3", "did you mean 'theta'"),
+        ("privacy.epsilons=[1.0]", "privacy.epsilons has 1 numbers; data.clients is 5"),
+        ("privacy.epsilons=[1.0, 1.0, 1.0, 1.0, 9.0]", "must not pass epsilon = 4; the largest is 9"),
+        ('world.latency={ kind = "trace" }', "world.latency.file"),
+        ("method.theta=1.0", "less than 1"),
+        ("privacy.unit=client", "protects single examples"),
+        ('privacy={unit="none"}', "for no privacy use method 'asgd'"),
+        ('method={name="asgd"}', "or use method 'audp' or 'mapa'"),
+    ],
+)
+def test_mistakes_in_a_study_of_arrivals_name_place_and_remedy(tmp_path: Path, change: str, message: str) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text(ASYNCHRONOUS)
+    with pytest.raises(StudyError, match=re.escape(message)):
+        studies.read(path, [change])
+
+
+def test_an_unknown_method_leaves_the_other_keys_of_its_regime_alone(tmp_path: Path) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text(ASYNCHRONOUS)
+    with pytest.raises(StudyError) as told:
+        studies.read(path, ["method.name=mapaa"])
+    assert str(told.value).count("\n") == 0
+
+
+def test_studies_of_both_regimes_come_back_from_their_own_text(tmp_path: Path) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text(ASYNCHRONOUS)
+    read = studies.read(path, ["privacy.epsilons=[1.0, 2.0, 3.0, 4.0, 4.0]"])
+    assert isinstance(read, studies.AsynchronousStudy)
+    assert studies.parse(tomllib.loads(studies.write(read)), source="again") == read

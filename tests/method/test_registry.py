@@ -42,7 +42,7 @@ def test_the_documented_method_runs_and_resumes(tmp_path: Path, monkeypatch: pyt
     assert max(int(str(tau)) for tau in taus) <= 3
     with pytest.raises(StudyError, match=r"method\.most: .*greater than or equal to 1; got 0"):
         study(tmp_path, name, "method.most=0")
-    with pytest.raises(StudyError, match=r"method\.mots is not a key of a study; did you mean 'most'"):
+    with pytest.raises(StudyError, match=r"method\.mots is not a key of a synchronous study; did you mean 'most'"):
         study(tmp_path, name, "method.mots=1")
 
 

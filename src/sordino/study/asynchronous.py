@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -52,6 +53,16 @@ class Arrival(Section):
 
 class AsynchronousStudy(Study):
     """A study of a method that works on arrival."""
+
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        "privacy.sampling_rate": "each edge's follows from method.batch and its examples",
+        "privacy.clipped_fraction": "every gradient would pay for it; leave it out",
+        "method.learning_rate": "learning rates follow from the schedule; method.smoothness scales them",
+        "budget.rounds": "say budget.updates",
+        "budget.steps": "say budget.tasks, the gradients of an edge",
+        "participation.cohort": "whoever is ready sends; leave it out",
+        "participation.deadline": "nobody is waited for; participation.staleness bounds how late a gradient may be",
+    }
 
     method: AsynchronousMethod
     privacy: EdgePrivacy

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from pydantic import Field, model_validator
 
 from sordino.method import Method
@@ -12,6 +15,8 @@ from sordino.study.sections import Data, Execution, Model, Promise, World
 
 class Study(Section):
     """A complete study. Each regime has a kind of its own, with the keys that it understands."""
+
+    elsewhere: ClassVar[Mapping[str, str]] = {}  # keys of other regimes, and what to say here instead
 
     name: str = Field(min_length=1, max_length=200)
     seed: int = 0

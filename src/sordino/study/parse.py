@@ -40,6 +40,9 @@ def parse(table: Mapping[str, Any], *, source: str) -> Study:
     except StudyError as error:
         lines.append(str(error))
         table = {**table, "method": {"name": "unknown"}}  # the other sections have their mistakes, too
+        budget = table.get("budget")
+        if isinstance(budget, Mapping) and "updates" in budget:
+            method = _UnknownArrival
     try:
         noise = _noise(table)
     except StudyError as error:
@@ -77,6 +80,16 @@ class _Unknown(SynchronousMethod):
     """Stands in for a method that could not be found, and fits everything."""
 
     about: ClassVar[About] = About(regime="", paper="", does="", forms={}, units=("sample", "client", "none"))
+
+
+class _UnknownArrival(AsynchronousMethod):
+    """The same, for a study that counts updates."""
+
+    about: ClassVar[About] = _Unknown.about
+
+
+def _kind(shape: type[Study]) -> str:
+    return "an asynchronous" if issubclass(shape, AsynchronousStudy) else "a synchronous"
 
 
 @functools.cache
@@ -157,7 +170,8 @@ def _explain(problem: Mapping[str, Any], table: Mapping[str, Any], shape: type[S
     kind, value = problem["type"], problem.get("input")
     if kind == "extra_forbidden":
         keys = _keys(problem["loc"][:-1], shape)
-        return f"{name} is not a key of a study{did_you_mean(str(place[-1]), keys) or '. Known here: ' + ', '.join(keys)}"
+        hint = f": {shape.elsewhere[name]}" if name in shape.elsewhere else did_you_mean(str(place[-1]), keys)
+        return f"{name} is not a key of {_kind(shape)} study{hint or '. Known here: ' + ', '.join(keys)}"
     if kind == "missing":
         return f"{name} is missing"
     if kind in ("union_tag_invalid", "literal_error"):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from pydantic import Field, model_validator
 
 from sordino.learning.optimizer import Sgd
@@ -43,6 +46,15 @@ class Participation(Section):
 
 class SynchronousStudy(Study):
     """A study of a method that works in rounds."""
+
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        "budget.updates": "say budget.rounds",
+        "budget.tasks": "say budget.steps",
+        "method.batch": "the expected batch is privacy.sampling_rate times a client's examples",
+        "privacy.epsilons": "all clients share privacy.epsilon",
+        "participation.staleness": "rounds close at participation.deadline",
+        "participation.buffer": "all answers of a round are averaged",
+    }
 
     method: SynchronousMethod
     privacy: Privacy
