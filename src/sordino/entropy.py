@@ -84,9 +84,15 @@ def _generator(root: bytes, address: tuple[Part, ...]) -> np.random.Generator:
 
 @dataclass(frozen=True, slots=True)
 class Seeded:
-    """Reproducible randomness for studies and tests."""
+    """Reproducible randomness for studies and tests.
+
+    Attributes:
+        seed: of the study.
+        run: where it is not empty, draws are this run's own, whatever others have the same seed.
+    """
 
     seed: int
+    run: str = ""
 
     def at(self, *address: Part) -> np.random.Generator:
         """See :class:`Entropy`."""
@@ -98,4 +104,4 @@ class Seeded:
 
     @property
     def _root(self) -> bytes:
-        return b"sordino-seeded:" + str(self.seed).encode()
+        return b"sordino-seeded:" + str(self.seed).encode() + (b":run:" + self.run.encode() if self.run else b"")

@@ -179,3 +179,20 @@ def test_one_example_moves_the_papers_average_by_more_than_it_claims() -> None:
     moved = float(np.linalg.norm(sent(x) - sent(loud)))
     claimed = 2 * 0.5 / n
     assert moved > 5 * claimed
+
+
+def test_the_sample_that_is_drawn_is_the_sample_that_is_booked() -> None:
+    edge = private(examples(), rate=0.3)
+    assert isinstance(edge.price, PoissonSampled)
+    tasks, each = 4000, edge.price.sampling_rate
+    drawn = sum(len(edge.drawn(task(number))[0]) for number in range(1, tasks + 1))
+    trials = tasks * edge.count
+    assert abs(drawn - trials * each) < 5.0 * (trials * each * (1.0 - each)) ** 0.5
+
+
+def test_the_noise_follows_the_clip_of_the_task() -> None:
+    edge = private(examples(), z=1.3, rate=1e-9, clip=0.5)
+    for clip in (0.1, 2.0):
+        numbers = np.concatenate([edge.answer(task(k, clip), receipt(edge.price)).gradient for k in range(1, 400)])
+        wanted = 1.3 * clip / edge.expected_batch
+        assert abs(numbers.std() / wanted - 1.0) < 5.0 / (2.0 * numbers.size) ** 0.5

@@ -16,7 +16,11 @@ import pytest
 
 from sordino import build as builder
 from sordino import study as studies
+from sordino.errors import StudyError
 from sordino.learning.perexample.paths import Paths
+from sordino.plan import arrivals
+from sordino.plan.base import step_event
+from sordino.privacy import accountant
 from sordino.runtime import checkpoint
 from sordino.runtime.arrivals import Arrivals, Moment
 
@@ -249,3 +253,101 @@ def test_a_second_run_over_the_same_data_has_only_what_is_left(tmp_path: Path) -
     assert end.number < 2000
     for unit in world.units:
         assert 2.8 < world.vault.epsilon(unit, 1e-3, "pld") <= 3.0
+
+
+def test_an_edge_that_is_away_keeps_all_of_its_blocks_over_a_restart(tmp_path: Path) -> None:
+    changes = (
+        "world.dropout=0.3",
+        "execution.evaluate_every=1",
+        "budget.updates=400",
+        "privacy.noise_multiplier=3.0",
+        "privacy.epsilon=20",
+    )
+    built, whole = made(tmp_path / "run", *changes, "seed=2"), Watch()
+    world: Any = built.simulation
+    end = world.run(built.first, whole)
+    payable = world.payable
+    world.vault.close()
+    found = []
+    for packed, _ in whole.saved:
+        rest = json.loads(packed.rest)
+        held = {edge for edge, *_ in rest["tasks"]}
+        if any(len(own) > 1 and edge not in held and rest["given"][edge] + 1 < own[1][0] for edge, own in enumerate(rest["blocks"])):
+            found.append(packed)
+    assert found  # or the seed must change
+    built = made(tmp_path / "run", *changes, "seed=2", payable=payable)
+    world = built.simulation
+    again = world.run(world.unpack(found[0]), Watch())
+    world.vault.close()
+    assert again.model.tobytes() == end.model.tobytes()
+
+
+def test_two_runs_over_one_ledger_share_no_noise(tmp_path: Path) -> None:
+    sent = []
+    for name in ("a", "b"):
+        built = made(tmp_path / name, f"privacy.ledger='{tmp_path / 'kept'}'", "privacy.noise_multiplier=3.0", run=name)
+        world: Any = built.simulation
+        watch = Watch()
+        sent.append(world.run(built.first, watch).model)
+        world.vault.close()
+    assert not np.array_equal(*sent)
+
+
+def test_edges_with_equal_data_share_what_their_ledger_has_left(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = [[*rng.normal(size=3), int(i % 2)] for i in range(80)]
+    lines = ["f0,f1,f2,label,who"] + [",".join(map(str, [*row, who])) for who in "ab" for row in rows]
+    (tmp_path / "twins.csv").write_text("\n".join(lines))
+    file = tmp_path / "twins.csv"
+    data = f'data={{file="{file}", test_file="{file}", client_column="who", clients=2, partition={{kind="column"}}}}'
+    built = made(tmp_path / "run", data, f"privacy.ledger='{tmp_path / 'kept'}'", "method.batch=10")
+    world: Any = built.simulation
+    end = world.run(built.first, Watch())
+    world.vault.close()
+    assert end.ended is not None
+
+
+def test_an_infinite_epsilon_of_one_edge_lifts_no_other_edges_limit(tmp_path: Path) -> None:
+    changes = ('privacy.epsilon="inf"', 'privacy.epsilons=[0.5, "inf", "inf", "inf"]', "privacy.noise_multiplier=2.0")
+    built, watch = made(tmp_path / "run", *changes), Watch()
+    world: Any = built.simulation
+    end = world.run(built.first, watch)
+    assert end.number == 120
+    assert end.state.gone == {0}
+    world.vault.close()
+
+
+def test_endless_delays_stay_finite(tmp_path: Path) -> None:
+    for name, latency in (("p", 'kind="pareto", shape=0.001'), ("l", 'kind="lognormal", shape=400')):
+        built, watch = made(tmp_path / name, f"world.latency={{{latency}}}"), Watch()
+        world: Any = built.simulation
+        world.unpack((world.run(built.first, watch)).pack())
+        world.vault.close()
+
+
+def test_what_cannot_be_reckoned_with_is_said_and_what_was_given_is_taken(tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match="clipping bounds or lengths of stages"):
+        made(tmp_path / "theta", "method.theta=1e-200")
+    with pytest.raises(StudyError, match=r"world\.dropout = 1"):
+        made(tmp_path / "gone", "world.dropout=1.0")
+    built = made(tmp_path / "noise", "privacy.noise_multipliers=[1.0, 2.0, 3.0, 4.0]")
+    world: Any = built.simulation
+    assert [edge.mechanism.noise_multiplier for edge in world.edges] == [1.0, 2.0, 3.0, 4.0]
+    world.vault.close()
+
+
+def test_a_plan_shows_the_edge_that_spends_most(tmp_path: Path) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text(STUDY)
+    changes = (
+        'data.partition={kind="dirichlet", beta=0.1}',
+        "method.batch=10",
+        "privacy.epsilon=8.0",
+        "privacy.epsilons=[0.3, 8.0, 8.0, 8.0]",
+    )
+    study: Any = studies.read(path, changes)
+    priced, divided = builder.plan(study)
+    full: Any = builder.calibrated(study)
+    edges = zip(arrivals.rates(10, divided.sizes), arrivals.multipliers(full), strict=True)
+    each = [accountant("pld").epsilon([(step_event(rate, z), arrivals.share(full))], 1e-3) for rate, z in edges]
+    assert priced.epsilon == pytest.approx(max(each), rel=1e-9)

@@ -12,7 +12,7 @@ import torch
 from sordino import data as datasets
 from sordino.build.common import Built, Hall, budget, vault
 from sordino.build.mechanism import edge_mechanism
-from sordino.build.surroundings import lineage
+from sordino.build.surroundings import lineage, protective
 from sordino.entropy import Seeded
 from sordino.learning.allocator import tune
 from sordino.learning.bench import Workbench
@@ -34,7 +34,7 @@ def build(
     """See :func:`sordino.build.build`; ``parts`` is emptied on the way, so that the pixels are kept once."""
     entropy, flat, sizes, privacy = Seeded(study.seed), hall.bench.flat, hall.sizes, study.privacy
     priced, known = price(study, sizes, flat.dim), terms(study, flat.dim)
-    edges = _edges(study, parts, hall)
+    edges = _edges(study, parts, hall, run)
     tune()
     units = [f"client:{i}" for i in range(len(sizes))]
     ledgers = vault(study, folder, dict(zip(units, hall.fingerprints, strict=True)))
@@ -66,9 +66,9 @@ def build(
     return Built(study, hall.counts, hall.classes, priced, simulation, flat, simulation.first(hall.first()))
 
 
-def _edges(study: AsynchronousStudy, parts: list[datasets.Dataset], hall: Hall) -> list[Edge]:
+def _edges(study: AsynchronousStudy, parts: list[datasets.Dataset], hall: Hall, run: str) -> list[Edge]:
     """The edges; ``parts`` is emptied on the way."""
-    method, entropy = study.method, Seeded(study.seed)
+    method, entropy = study.method, protective(study, run)
     each, noises = rates(method.batch, hall.sizes), multipliers(study)
     edges: list[Edge] = []
     scratch = torch.empty_like(hall.bench.flat.weights)
@@ -112,14 +112,26 @@ def _payable(
     if study.privacy.unit == "none" or study.form == "paper":
         return None
     found: dict[Any, int | None] = {}
-    left: list[int | None] = []
-    for edge, unit, own in zip(edges, units, budgets, strict=True):
-        spent, event = vault.spent(unit), edge.price
+
+    def most(edge: int, own: Budget) -> int | None:
+        spent, event = vault.spent(units[edge]), edges[edge].price
         if (spent, event, own) not in found:
             found[spent, event, own] = own.remaining_steps(event, spent)
-        left.append(found[spent, event, own])
-    most = np.iinfo(np.int64).max
-    return None if None in left else tuple(min(steps, most) for steps in left if steps is not None)
+        return found[spent, event, own]
+
+    sharing: dict[Any, list[int]] = {}  # edges with the very same data have one ledger and share what it has left
+    for edge, unit in enumerate(units):
+        ledger, name = vault.places[unit]
+        sharing.setdefault((id(ledger), name), []).append(edge)
+    left: dict[int, int | None] = {}
+    for group in sharing.values():
+        own = min((budgets[edge] for edge in group), key=lambda budget: budget.epsilon)
+        each = [most(edge, own) for edge in group]
+        left |= dict.fromkeys(group, min(steps for steps in each if steps is not None) // len(group) if None not in each else None)
+    if all(steps is None for steps in left.values()):
+        return None
+    endless = int(np.iinfo(np.int64).max)
+    return tuple(endless if (steps := left[edge]) is None else min(steps, endless) for edge in range(len(units)))
 
 
 def _delays(study: AsynchronousStudy, entropy: Seeded, edges: int) -> Delays:

@@ -11,7 +11,7 @@ from pathlib import Path
 from sordino import data as datasets
 from sordino.build.common import Built, Hall, budget, vault
 from sordino.build.mechanism import mechanism
-from sordino.build.surroundings import lineage
+from sordino.build.surroundings import lineage, protective
 from sordino.entropy import Seeded
 from sordino.learning.allocator import tune
 from sordino.learning.client import Client
@@ -41,7 +41,8 @@ def build(
     noise = mechanism(study, sizes, hall.bench, hall.validation) if privacy.unit != "none" else None
     if noise is not None:
         priced = announced(priced, study, noise, max(sizes))
-    clients = _clients(study, parts, hall, noise)
+    own = protective(study, run)
+    clients = _clients(study, parts, hall, noise, own)
     tune()  # not before the data is loaded: what loading needed for a moment goes back to the system
     ledgers, most = vault(study, folder, fingerprints), budget(study, privacy.epsilon)
     pays = _payable(study, priced, ledgers, units, most) if payable is None else tuple(payable)
@@ -50,9 +51,9 @@ def build(
         terms=_terms(study, sizes, flat.dim, pays, noise),
         budget=None if whole else pays,
         payable=_payable_rounds(study, pays, whole),
-        aggregator=_aggregator(study, sizes, noise) if noise is not None and whole else None,
+        aggregator=_aggregator(study, sizes, noise, own) if noise is not None and whole else None,
         learner=noise if isinstance(noise, Learning) else None,
-        entropy=entropy,
+        entropy=own,
         cohort=study.participation.cohort,
         deadline=study.participation.deadline,
         momentum=study.method.momentum,
@@ -132,23 +133,23 @@ def _units(together: bool, fingerprints: Sequence[str], own: bool) -> tuple[list
     return units, dict(zip(units, fingerprints, strict=True))
 
 
-def _aggregator(study: SynchronousStudy, sizes: tuple[int, ...], noise: Bounded) -> PrivateSum:
+def _aggregator(study: SynchronousStudy, sizes: tuple[int, ...], noise: Bounded, entropy: Seeded) -> PrivateSum:
     return PrivateSum(
         mechanism=noise,
         shares=tuple(shares(study, sizes)),
         sampling_rate=study.privacy.sampling_rate,
-        entropy=Seeded(study.seed),
+        entropy=entropy,
     )
 
 
-def _clients(study: SynchronousStudy, parts: list[datasets.Dataset], hall: Hall, noise: Bounded | None) -> list[Client]:
+def _clients(study: SynchronousStudy, parts: list[datasets.Dataset], hall: Hall, noise: Bounded | None, entropy: Seeded) -> list[Client]:
     """The clients; ``parts`` is emptied on the way."""
     privacy, rate, eta = study.privacy, study.privacy.sampling_rate, study.method.learning_rate
     clients: list[Client] = []
     parts.reverse()
     while parts:
         part, i = parts.pop(), len(clients)
-        examples, entropy, bench = hall.examples(part), Seeded(study.seed), hall.bench
+        examples, bench = hall.examples(part), hall.bench
         steps = study.method.optimizer
         if noise is None:
             clients.append(

@@ -64,6 +64,14 @@ def lineage(study: Study, run: str) -> str:
     return f"{run}/{hashlib.sha256(f'{sorted(environment(study).items())}{asked}'.encode()).hexdigest()[:8]}"
 
 
+def protective(study: Study, run: str) -> Seeded:
+    """Where batches and noise come from: the seed; and the run and its environment, too, where one ledger adds up several runs.
+
+    Noise that two releases share cancels in their difference, and no sum of their prices would bound what that tells.
+    """
+    return Seeded(study.seed, "" if study.privacy.ledger == "run" else lineage(study, run))
+
+
 def model(study: Study, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
     """The study's model, initialised from its seed, checked to be trainable privately."""
     module = models.build(study.model.name, shape, classes, Seeded(study.seed).at("model"))

@@ -84,10 +84,11 @@ class Mapa(Noisy):
 
 
 def feasible(method: Mapa, terms: EdgeTerms) -> tuple[float | None, float | None]:
-    """The smallest batch b at this z, and the largest z at this b, with which the first stage ends within T; None where there is none.
+    """The next larger batch at this z, and the next smaller z at this batch, that end the first stage within T; None where there is none.
 
     The length of the first stage falls with b and grows with z where noise slows it (P > 1), and the other way
-    round, slowly, where it does not: so both are sought from the present values outwards, by factors of 2^(1/8).
+    round, slowly, where it does not. Both are sought from the present values, by factors of 2^(1/8); that more
+    noise may end the stage, too, is no advice.
     """
 
     def fits(changed: EdgeTerms) -> bool:

@@ -20,6 +20,7 @@ from sordino.study import AsynchronousStudy
 
 KINDS = 16  # of sampling rates, beyond which they are rounded
 SPARE = 1.25  # times the fair share, where delays differ
+SMALLEST, LARGEST = 1e-12, 1e12  # clipping bounds, as :mod:`sordino.learning.perexample.clipping` takes them
 
 
 def rates(batch: float, sizes: Sequence[int]) -> tuple[float, ...]:
@@ -54,6 +55,8 @@ def calibrate(study: AsynchronousStudy, sizes: Sequence[int]) -> AsynchronousStu
     privacy = study.privacy
     if privacy.unit == "none" or privacy.noise_multiplier is not None:
         return study
+    if privacy.noise_multipliers is not None:
+        return study.model_copy(update={"privacy": privacy.model_copy(update={"noise_multiplier": max(privacy.noise_multipliers)})})
     if privacy.epsilon is None or privacy.delta is None or math.isinf(privacy.epsilon):
         raise StudyError("privacy.noise_multiplier can be calibrated only from a finite epsilon; give one of the two")
     if study.method.literal:
@@ -102,16 +105,34 @@ def terms(study: AsynchronousStudy, dimension: int) -> EdgeTerms:
     )
 
 
+def _schedule(study: AsynchronousStudy, known: EdgeTerms) -> tuple[Stage, ...]:
+    """The method's stages.
+
+    Raises:
+        StudyError: where they leave the numbers that can be reckoned with.
+    """
+    try:
+        stages = study.method.stages(known)
+        usable = all(SMALLEST <= stage.clip <= LARGEST or math.isinf(known.clip) for stage in stages)
+    except ArithmeticError:
+        usable = False
+    if not usable:
+        raise StudyError(
+            f"method '{study.method.name}': with these constants clipping bounds or lengths of stages leave what can be reckoned with"
+            f" (bounds from {SMALLEST:g} to {LARGEST:g}): look at privacy.clip and method.theta, smoothness, deviation and gap"
+        )
+    return stages
+
+
 def price(study: AsynchronousStudy, sizes: Sequence[int], dimension: int) -> Plan:
     """The plan of a study over edges of these sizes and a model of this dimension."""
     full = calibrate(study, sizes)
     privacy, known = full.privacy, terms(full, dimension)
-    stages, updates, batch = full.method.stages(known), full.budget.updates, full.method.batch
+    stages, updates, batch = _schedule(full, known), full.budget.updates, full.method.batch
     if privacy.unit == "none" or privacy.delta is None or privacy.epsilon is None:
         return Plan(0.0, None, {}, updates, share(full), math.inf, (math.inf,), "rounds", (batch,) * 3, None, None, False, (), stages)
     names = tuple(dict.fromkeys((*ACCOUNTANTS, privacy.accountant)))
-    edges = zip(rates(batch, sizes), multipliers(full), epsilons(full), strict=True)
-    rate, z, epsilon = max(edges, key=lambda edge: (edge[0] / edge[1], -edge[2]))  # the edge that spends fastest
+    rate, z, epsilon = _dearest(full, sizes)
     event = step_event(rate, z, privacy.mechanism)
     most = limits(event, epsilon, privacy.delta, names)
     steps, wanted = most[privacy.accountant], share(full)
@@ -134,6 +155,20 @@ def price(study: AsynchronousStudy, sizes: Sequence[int], dimension: int) -> Pla
         warnings=tuple(warnings(full, sizes, steps, known, stages)),
         stages=stages,
     )
+
+
+def _dearest(study: AsynchronousStudy, sizes: Sequence[int]) -> tuple[float, float, float]:
+    """q, z and epsilon of the edge that has spent most after its share; of very many, by the Rényi bound."""
+    privacy, wanted, delta = study.privacy, share(study), study.privacy.delta or 1e-5
+    edges = set(zip(rates(study.method.batch, sizes), multipliers(study), epsilons(study), strict=True))
+    named = privacy.accountant if len(edges) <= KINDS else "rdp"
+
+    def spent(edge: tuple[float, float, float]) -> tuple[float, float]:
+        rate, z, epsilon = edge
+        (after,) = epsilon_after(step_event(rate, z, privacy.mechanism), [wanted], delta=delta, accountant=named)
+        return min(after, epsilon), rate / z
+
+    return max(edges, key=spent) if len(edges) > 1 else edges.pop()
 
 
 def warnings(study: AsynchronousStudy, sizes: Sequence[int], steps: int | None, known: EdgeTerms, stages: Sequence[Stage]) -> list[str]:
@@ -174,5 +209,7 @@ def _unfinished(method: Mapa, known: EdgeTerms, stages: Sequence[Stage]) -> list
     ways = [f"method.batch from {math.ceil(batch)} at this noise"] if batch is not None else []
     ways += [f"a noise_multiplier up to {noise:.2g} at this batch"] if noise is not None else []
     return [
-        f"{said}. It would end with {' or '.join(ways)}" if ways else f"{said}. No batch and no noise would change that: lower smoothness"
+        f"{said}. It would end with {' or '.join(ways)}"
+        if ways
+        else f"{said}. No larger batch and no less noise would change that: lower smoothness"
     ]

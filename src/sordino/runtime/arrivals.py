@@ -335,7 +335,7 @@ class _Play:
                 raise
             for (edge, _), receipt in zip(charges, receipts, strict=True):
                 held = self.state.tasks.get(edge)
-                kept = [r for r in self.receipts[edge] if held is not None and held.task < r.round + r.count]
+                kept = [r for r in self.receipts[edge] if held is None or held.task < r.round + r.count]
                 self.receipts[edge] = (*kept, receipt)
                 self.blocks[edge] = tuple((r.round, r.count) for r in self.receipts[edge])
                 self.unpriced[edge] = max(receipt.seq, self.unpriced.get(edge, 0))

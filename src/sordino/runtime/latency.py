@@ -22,6 +22,7 @@ of events or on where a run was resumed. Times in seconds.
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,8 @@ import numpy as np
 
 from sordino.entropy import Entropy, Stream
 from sordino.errors import StudyError
+
+LONGEST = 1e12  # seconds: clocks and checkpoints hold finite numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +62,9 @@ class Latency:
 
     def scale(self, entropy: Entropy, client: int) -> float:
         """scale_i."""
-        return float(entropy.at("speed", client).lognormal(0.0, self.spread)) if self.spread and self.kind != "cyclic" else 1.0
+        return (
+            min(float(entropy.at("speed", client).lognormal(0.0, self.spread)), LONGEST) if self.spread and self.kind != "cyclic" else 1.0
+        )
 
     def trip(self, rng: np.random.Generator) -> float:
         """One draw of base_i."""
@@ -71,10 +76,10 @@ class Latency:
             case "lognormal":
                 trip = self.typical * float(rng.lognormal(0.0, self.shape))
             case "pareto":
-                trip = self.typical * (1.0 - float(rng.random())) ** (-1.0 / self.shape)
+                trip = self.typical * math.exp(min(-math.log1p(-float(rng.random())) / self.shape, math.log(LONGEST)))
             case "trace":
                 raise NotImplementedError("a trace has no distribution")
-        return trip
+        return min(trip, LONGEST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +119,7 @@ class Delays:
             measured = latency.trace[client]
             return measured[(task - 1) % len(measured)]
         trip = latency.trip(self._streams[client].at(task)) if self._streams else latency.typical
-        return self._scale[client] * (trip + latency.step)
+        return min(self._scale[client] * (trip + latency.step), LONGEST)
 
     def away(self, client: int, task: int) -> float:
         """Seconds for which a client vanishes with this task in hand; 0 if it stays."""

@@ -78,6 +78,8 @@ class AsynchronousStudy(Study):
         latency = self.world.latency
         if (latency.kind == "trace") != (latency.file is not None):
             raise ValueError("world.latency.kind 'trace' and world.latency.file (a CSV with the columns client and seconds) go together")
+        if self.world.dropout == 1.0:
+            raise ValueError("world.dropout = 1: no gradient would ever arrive; it must be below 1")
         if self.method.pooled and self.world.dropout:
             raise ValueError(f"method '{self.method.name}' has all data in one place: nobody can drop out; leave world.dropout out")
         return self

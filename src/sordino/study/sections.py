@@ -130,10 +130,10 @@ class Latency(Section):
 
     kind: Literal["constant", "exponential", "lognormal", "pareto", "cyclic", "trace"] = "constant"
     file: Path | None = None
-    typical: float = Field(1.0, ge=0)
-    shape: float = Field(0.5, gt=0)
-    step: float = Field(0.0, ge=0)
-    spread: float = Field(0.0, ge=0)
+    typical: float = Field(1.0, ge=0, allow_inf_nan=False)
+    shape: float = Field(0.5, gt=0, allow_inf_nan=False)
+    step: float = Field(0.0, ge=0, allow_inf_nan=False)
+    spread: float = Field(0.0, ge=0, allow_inf_nan=False)
 
 
 class World(Section):
