@@ -103,11 +103,13 @@ class Site:
         chosen = poisson(self.count, self.sampling_rate, rng)
         return (chosen if weights.device.type == "cpu" else chosen.to(weights.device)), rng
 
-    def answered(self, task: Compute, gradient: torch.Tensor) -> Gradient:
-        """The message, with the regulariser's part."""
-        if self.regularisation:
-            gradient = gradient.add_(self.bench.flat.weights, alpha=self.regularisation)
+    def answered(self, task: Compute, gradient: torch.Tensor, share: float = 1.0) -> Gradient:
+        """The message: ``share`` times a vector of its own, with the regulariser's part. NumPy, whose calls cost a third of torch's."""
         found: Vector = gradient.numpy() if gradient.device.type == "cpu" else gradient.cpu().numpy()
+        if share != 1.0:
+            found *= share
+        if self.regularisation:
+            found += self.regularisation * task.weights
         return Gradient(client=self.index, task=task.task, version=task.version, gradient=found)
 
 
@@ -160,7 +162,7 @@ class PrivateEdge(Site):
         chosen, rng = self.drawn(task)
         self.bench.clipped.of(self.examples, chosen, bound_of(mechanism), self.scratch)
         noisy, _ = mechanism.release_counted(self.scratch, 0.0, rng)
-        return self.answered(task, noisy.mul_(1.0 / self.expected_batch))
+        return self.answered(task, noisy, 1.0 / self.expected_batch)
 
 
 @lru_cache(maxsize=4096)

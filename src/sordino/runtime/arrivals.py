@@ -249,11 +249,16 @@ class _Play:
         elif regime.lapses(state, edge):
             self.carry_out(regime.step(state, Lapsed(edge, task)))
         else:
-            receipt = next((found for found in self.receipts[edge] if task < found.round + found.count), None)
+            receipts = self.receipts[edge]
+            receipt = next((found for found in receipts if task < found.round + found.count), None) if len(receipts) != 1 else receipts[0]
             gradient = self.world.edges[edge].answer(state.tasks[edge], receipt)
             self.carry_out(regime.step(state, Received(gradient)))
 
     def carry_out(self, effects: Effects) -> None:
+        if len(effects) == 1 and type(effects[0]) is Task:  # as after nearly every arrival
+            self.reserve(effects)
+            self.dispatch(effects[0].client, effects[0].task)
+            return
         tasks = [effect for effect in effects if type(effect) is Task]
         if tasks:
             self.reserve(tasks)
@@ -286,7 +291,7 @@ class _Play:
             return
         heapq.heappush(self.flights, (self.time + self.world.delays.seconds(edge, task.task), self.count, edge, task.task))
 
-    def reserve(self, tasks: Sequence[Task]) -> None:
+    def reserve(self, tasks: Sequence[Any]) -> None:
         """Book a block for every edge whose task lies outside its own, and for those who are about to run out."""
         short = {effect.client for effect in tasks if not self.free[effect.client] and effect.task.task > self.last(effect.client)}
         if not short:
