@@ -3,8 +3,8 @@ r"""Adap DP-FL (Fu, Chen, Han 2022): the noise falls when the loss has fallen fo
 As ALI-DPFL describes it among its baselines: sigma depends on whether the loss has decreased
 within four rounds. Here, after every ``patience`` rounds in a row with a lower loss than the round
 before, sigma is multiplied by ``decay``, down to ``floor`` times where it began. 0.9 and four rounds
-are our choice, not the paper's constants; and the paper also sets the clip anew for each client
-and round, from raw gradients, which has no price and is not built.
+are our choice: the paper's own text beyond its abstract could not be had, and it also adapts the clip
+to each client and round, which is not built.
 
 The loss is private. In the sound form each client releases, beside the first gradient of the
 round and from the same batch, its mean loss with every example's cut to [0, M] and noise
