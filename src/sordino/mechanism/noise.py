@@ -51,9 +51,10 @@ def _compiled() -> Callable[[NDArray[np.int32], NDArray[np.float32]], None]:
 def by_torch(out: Tensor, words: NDArray[np.int32]) -> Tensor:
     """The numbers that these random words, one for each or one more, stand for: the first half are u, the others v."""
     half = len(words) // 2
-    turn = torch.from_numpy(words).to(torch.float32).mul_(_UNIT)  # uniform on [-1/2, 1/2]
-    radius = turn[:half].add_(0.5).clamp_(min=_UNIT / 2).log_().mul_(-2.0).sqrt_()
-    angle = turn[half:].mul_(2.0 * math.pi)
+    # One half is added in whole numbers: a float32 near -1/2 would round the smallest u, which make the tails, to steps of 2^-25.
+    u = torch.from_numpy((words[:half].view(np.uint32) ^ np.uint32(1 << 31)).astype(np.float32))
+    radius = u.mul_(_UNIT).clamp_(min=_UNIT / 2).log_().mul_(-2.0).sqrt_()
+    angle = torch.from_numpy(words[half:]).to(torch.float32).mul_(_UNIT * 2.0 * math.pi)
     cosine = torch.cos(angle).mul_(radius)
     sine = angle.sin_().mul_(radius)
     out[:half].copy_(cosine)

@@ -30,8 +30,8 @@ _FAST = {"contract", "nsz"}  # nothing else: fused products only
 
 
 def _radius(word: Any) -> Any:
-    """sqrt(-2 log u), u = word 2^-32 + 1/2 rounded to float32, and at least 2^-33."""
-    bits = F(max(F(word) * F(2.0**-32) + F(0.5), F(2.0**-33))).view(np.int32)
+    """sqrt(-2 log u), u = word 2^-32 + 1/2 rounded to float32, at least 2^-33; added up in whole numbers, so exact near 0."""
+    bits = F(max(F(U(word) ^ U(1 << 31)) * F(2.0**-32), F(2.0**-33))).view(np.int32)
     exponent = I(I(bits - I(0x3F3504F3)) >> I(23))  # of u over sqrt(1/2)
     f = I(bits - I(exponent << I(23))).view(np.float32) - F(1)
     p = F(7.0376836292e-2)
