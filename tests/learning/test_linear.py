@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -215,6 +215,7 @@ def test_equal_scores_and_huge_ones(case: Case) -> None:
 
 
 @settings(max_examples=30)
+@example(seed=50137, scale=1.0, clip=0.01)  # the first pair's gradients are nothing but the rounding of p - 1
 @given(seed=st.integers(0, 10**6), scale=st.sampled_from([1e-3, 1.0, 1e4, 1e17]), clip=st.sampled_from([1e-2, 0.7, 30.0]))
 def test_one_example_moves_the_sum_by_no_more_than_the_clip(seed: int, scale: float, clip: float) -> None:
     """Sensitivity by brute force, in float32, rounding of one example's contribution included."""
