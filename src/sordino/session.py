@@ -172,7 +172,7 @@ def describe(built: builder.Built, run: str) -> Row:
         "unit": privacy.unit,
         "adjacency": ADJACENCY[privacy.unit],
         "epsilon_budget": math.inf if privacy.epsilon is None else privacy.epsilon,
-        "claimed_epsilon": plan.epsilon if study.form == "paper" else None,
+        "claimed_epsilon": plan.claimed,
         "epsilons": getattr(privacy, "epsilons", None),  # of each edge, where they differ
         "delta": privacy.delta,
         "accountant": privacy.accountant,

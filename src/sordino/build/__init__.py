@@ -19,7 +19,7 @@ import torch
 from sordino.build import arrivals, rounds
 from sordino.build.common import Built, Hall
 from sordino.build.federation import Federation, federation, tensors
-from sordino.build.mechanism import mechanism
+from sordino.build.mechanism import edge_mechanism, mechanism
 from sordino.build.surroundings import device, environment, model
 from sordino.learning.bench import Workbench
 from sordino.learning.flat import Flat
@@ -51,12 +51,16 @@ def plan(study: Study) -> tuple[Plan, Federation]:
     divided = federation(study)
     flat = Flat(model(study, divided.test.shape, len(divided.test.classes)))
     priced, loss = price(study, divided.sizes, flat.dim), loss_for(study.model.name)
-    if study.privacy.unit == "none" or not isinstance(study, SynchronousStudy):
+    if study.privacy.unit == "none":
         return priced, divided
-    bench = Workbench(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))
+    bench, public = Workbench(flat, ClippedSum(flat, loss), MeanGradient(flat, loss)), tensors(divided.validation, torch.device("cpu"))
     full = calibrate(for_dimension(study, flat.dim), divided.sizes)
-    noise = mechanism(full, divided.sizes, bench, tensors(divided.validation, torch.device("cpu")))
-    return rounds.announced(priced, full, noise, max(divided.sizes)), divided
+    match full:
+        case SynchronousStudy():
+            return rounds.announced(priced, full, mechanism(full, divided.sizes, bench, public), max(divided.sizes)), divided
+        case AsynchronousStudy() if not full.method.literal:
+            return arrivals.announced(priced, full, edge_mechanism(full, bench, public), divided.sizes), divided
+    return priced, divided
 
 
 def build(study: Study, folder: Path, run: str, payable: Sequence[int] | None = None) -> Built:

@@ -11,17 +11,18 @@ import torch
 
 from sordino import data as datasets
 from sordino.build.common import Built, Hall, budget, vault
-from sordino.build.mechanism import edge_mechanism
+from sordino.build.mechanism import as_good, edge_mechanism, in_words
 from sordino.build.surroundings import lineage, protective
 from sordino.entropy import Seeded
 from sordino.learning.allocator import tune
 from sordino.learning.bench import Workbench
 from sordino.learning.edge import Edge, LiteralEdge, PlainEdge, PrivateEdge
 from sordino.learning.perexample.sums import layers_of
+from sordino.mechanism import Bounded
 from sordino.method.edge import Noisy
-from sordino.plan import price
-from sordino.plan.arrivals import epsilons, multipliers, rates, terms
-from sordino.privacy import Budget, Vault
+from sordino.plan import Plan, price
+from sordino.plan.arrivals import dearest, epsilons, multipliers, rates, terms
+from sordino.privacy import Budget, PoissonSampled, Vault, accountant
 from sordino.regime.asynchronous import Asynchronous
 from sordino.runtime.arrivals import Arrivals
 from sordino.runtime.latency import Churn, Delays, Latency, read_trace
@@ -34,7 +35,10 @@ def build(
     """See :func:`sordino.build.build`; ``parts`` is emptied on the way, so that the pixels are kept once."""
     entropy, flat, sizes, privacy = Seeded(study.seed), hall.bench.flat, hall.sizes, study.privacy
     priced, known = price(study, sizes, flat.dim), terms(study, flat.dim)
-    edges = _edges(study, parts, hall, run)
+    noise = edge_mechanism(study, hall.bench, hall.validation) if privacy.unit != "none" and not study.method.literal else None
+    if noise is not None:
+        priced = announced(priced, study, noise, sizes)
+    edges = _edges(study, parts, hall, noise, run)
     tune()
     units = [f"client:{i}" for i in range(len(sizes))]
     ledgers = vault(study, folder, dict(zip(units, hall.fingerprints, strict=True)))
@@ -66,10 +70,20 @@ def build(
     return Built(study, hall.counts, hall.classes, priced, simulation, flat, simulation.first(hall.first()))
 
 
-def _edges(study: AsynchronousStudy, parts: list[datasets.Dataset], hall: Hall, run: str) -> list[Edge]:
+def announced(priced: Plan, study: AsynchronousStudy, noise: Bounded, sizes: Sequence[int]) -> Plan:
+    """The plan with what a mechanism's literal form claims beside what it gives."""
+    privacy, (rate, z, _) = study.privacy, dearest(study, sizes)
+    true = noise.scaled(noise.clip, z).event()
+    if as_good(true, privacy.mechanism.event(z)) or priced.used is None or privacy.delta is None:
+        return priced
+    spent = [(PoissonSampled(sampling_rate=rate, event=true), priced.used)]
+    return priced.exposed("privacy.mechanism.form", accountant(privacy.accountant).epsilon(spent, privacy.delta), in_words(true))
+
+
+def _edges(study: AsynchronousStudy, parts: list[datasets.Dataset], hall: Hall, noise: Bounded | None, run: str) -> list[Edge]:
     """The edges; ``parts`` is emptied on the way."""
     method, entropy = study.method, protective(study, run)
-    each, noises = rates(method.batch, hall.sizes), multipliers(study)
+    each, sigmas = rates(method.batch, hall.sizes), multipliers(study)
     edges: list[Edge] = []
     scratch = torch.empty_like(hall.bench.flat.weights)
     parts.reverse()
@@ -84,9 +98,11 @@ def _edges(study: AsynchronousStudy, parts: list[datasets.Dataset], hall: Hall, 
             "draws": entropy.stream("edge", index),
             "scratch": scratch,
         }
-        if study.privacy.unit == "none":
+        if noise is not None:
+            edges.append(PrivateEdge(**told, mechanism=noise.scaled(noise.clip, sigmas[index])))
+        elif study.privacy.unit == "none":
             edges.append(PlainEdge(**told))
-        elif method.literal and isinstance(method, Noisy):
+        elif isinstance(method, Noisy):
             edges.append(
                 LiteralEdge(
                     **told,
@@ -95,8 +111,6 @@ def _edges(study: AsynchronousStudy, parts: list[datasets.Dataset], hall: Hall, 
                     reason=method.unpriced or "",
                 )
             )
-        else:
-            edges.append(PrivateEdge(**told, mechanism=edge_mechanism(study, hall.bench, noises[index])))
     return edges
 
 

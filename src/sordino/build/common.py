@@ -26,7 +26,6 @@ from sordino.study import Study
 
 FILES_PER_LEDGER = 3  # SQLite's database, its log and the log's index
 
-
 Tensors = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -53,6 +52,7 @@ class Hall:
         test, validation: (n, ...) and (n,), as model input; empty where there is none.
         sizes, counts, classes: of the clients' data.
         fingerprints: of each client's data.
+        evaluator: accuracy and loss of the bench's model.
     """
 
     bench: Workbench
@@ -98,6 +98,7 @@ class Hall:
 
 
 def vault(study: Study, folder: Path, fingerprints: Mapping[str, str]) -> Vault:
+    """The run's own ledger in ``folder``, or those of the data; ``fingerprints`` by unit."""
     if study.privacy.ledger == "run":
         return Vault.for_run(folder / "ledger.sqlite", fingerprints)
     make_room_for(FILES_PER_LEDGER * len(fingerprints))

@@ -240,7 +240,7 @@ def _mechanism(study: Study, divided: builder.Federation, flat: Flat) -> Bounded
         public = (torch.from_numpy(datasets.scaled(divided.validation.x)), torch.from_numpy(divided.validation.y))
     bench = Workbench(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))
     if isinstance(study, AsynchronousStudy):
-        return edge_mechanism(study, bench, study.privacy.noise_multiplier or 0.0)
+        return edge_mechanism(study, bench, public)
     if not isinstance(study, SynchronousStudy):
         raise TypeError(type(study).__name__)
     made = mechanism(study, divided.sizes, bench, public)

@@ -17,6 +17,7 @@ from sordino.learning.local import LocalWork
 from sordino.mechanism import Asked, Bounded
 from sordino.message import Train
 from sordino.method.client_level import ClientLevel
+from sordino.privacy import Event, Gaussian, NonPrivate
 from sordino.study import AsynchronousStudy, SynchronousStudy
 
 LOOKED_AT = 512  # public examples from which energies are taken
@@ -49,16 +50,38 @@ def mechanism(study: SynchronousStudy, sizes: Sequence[int], bench: Workbench, p
     )
 
 
-def edge_mechanism(study: AsynchronousStudy, bench: Workbench, noise_multiplier: float) -> Bounded:
-    """The mechanism of one edge in the first stage. No count is released beside: every gradient would pay for it."""
+def edge_mechanism(study: AsynchronousStudy, bench: Workbench, public: tuple[Tensor, Tensor]) -> Bounded:
+    """The mechanism of the edges in the first stage, at the largest multiplier of any.
+
+    No count is released beside: every gradient would pay for it.
+    """
     return study.privacy.mechanism.make(
         Asked(
             unit=study.privacy.unit,
             clip=study.privacy.clip,
-            noise_multiplier=noise_multiplier,
+            noise_multiplier=study.privacy.noise_multiplier or 0.0,
             parameters=tuple(slot.size for slot in bench.flat.layout),
+            energies=partial(_energies, bench, public) if study.data.validation else None,
         )
     )
+
+
+def as_good(true: Event, claimed: Event) -> bool:
+    """Whether a release is worth what its form claims."""
+    if isinstance(true, Gaussian) and isinstance(claimed, Gaussian):
+        return true.noise_multiplier >= claimed.noise_multiplier * (1.0 - 1e-9)
+    return true == claimed
+
+
+def in_words(event: Event) -> str:
+    """What a release is worth, in words."""
+    match event:
+        case Gaussian(noise_multiplier=sigma):
+            return f"noise multiplier {sigma:.3g}"
+        case NonPrivate(reason=reason):
+            return reason
+        case _:
+            return repr(event)
 
 
 def proxy_clip(

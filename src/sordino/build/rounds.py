@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 
 from sordino import data as datasets
 from sordino.build.common import Built, Hall, budget, vault
-from sordino.build.mechanism import mechanism
+from sordino.build.mechanism import as_good, in_words, mechanism
 from sordino.build.surroundings import lineage, protective
 from sordino.entropy import Seeded
 from sordino.learning.allocator import tune
@@ -23,7 +23,7 @@ from sordino.method import Terms
 from sordino.method.client_level import ClientLevel
 from sordino.plan import Plan, price
 from sordino.plan.rounds import charged_per_round, schedule, scheduled_steps, shares, spending, step
-from sordino.privacy import Budget, Event, Gaussian, NonPrivate, PoissonSampled, Vault, accountant
+from sordino.privacy import Budget, Event, Gaussian, PoissonSampled, Vault, accountant
 from sordino.regime.aggregate import PrivateSum
 from sordino.regime.synchronous import Synchronous
 from sordino.runtime.latency import Churn, Latency
@@ -78,38 +78,17 @@ def build(
 
 
 def announced(priced: Plan, study: SynchronousStudy, noise: Bounded, largest: int) -> Plan:
-    """The plan with what a mechanism's literal form claims beside what it gives."""
-    privacy, sigma, true, where = study.privacy, priced.noise_multiplier, noise.event(), "privacy.mechanism.form"
+    """The plan with what a literal form claims beside what it gives."""
+    privacy, true, where = study.privacy, noise.event(), "privacy.mechanism.form"
     if isinstance(study.method, ClientLevel) and not study.method.aggregated:
-        true, where = Gaussian(noise_multiplier=sigma / (largest * study.method.tau)), "method.form"
-    if _as_good(true, privacy.mechanism.event(sigma)) or priced.used is None or privacy.delta is None:
+        true, where = Gaussian(noise_multiplier=priced.noise_multiplier / (largest * study.method.tau)), "method.form"
+    if as_good(true, privacy.mechanism.event(priced.noise_multiplier)) or priced.used is None or privacy.delta is None:
         return priced
     spent: list[tuple[Event, int]] = [(PoissonSampled(sampling_rate=privacy.sampling_rate, event=true), priced.used)]
     if len(schedule(study)) > 1 and isinstance(true, Gaussian):
         given = study.model_copy(update={"privacy": privacy.model_copy(update={"noise_multiplier": true.noise_multiplier})})
         spent = spending(given, priced.used)
-    worth = accountant(privacy.accountant).epsilon(spent, privacy.delta)
-    warning = (
-        f"{where} = 'paper' is NOT private: it claims epsilon = {priced.epsilon:.4g} (noise multiplier {sigma:.4g})"
-        f" and gives epsilon = {worth:.4g} ({_why(true)}); the ledger books what it gives"
-    )
-    return replace(priced, warnings=(*priced.warnings, warning))
-
-
-def _as_good(true: Event, claimed: Event) -> bool:
-    if isinstance(true, Gaussian) and isinstance(claimed, Gaussian):
-        return true.noise_multiplier >= claimed.noise_multiplier * (1.0 - 1e-9)
-    return true == claimed
-
-
-def _why(event: Event) -> str:
-    match event:
-        case Gaussian(noise_multiplier=sigma):
-            return f"noise multiplier {sigma:.3g}"
-        case NonPrivate(reason=reason):
-            return reason
-        case _:
-            return repr(event)
+    return priced.exposed(where, accountant(privacy.accountant).epsilon(spent, privacy.delta), in_words(true))
 
 
 def aggregated(study: SynchronousStudy) -> bool:

@@ -153,7 +153,7 @@ def _show_arrivals(study: AsynchronousStudy, priced: Plan) -> None:
     say.table(
         "Stages", ["stage", "updates", "length", "clip G", "learning rate", "P", "Delta_b"], [_stage(s, study) for s in priced.stages]
     )
-    if math.isinf(priced.epsilon):
+    if not priced.most:
         say.people(f"no privacy: epsilon is infinite; {study.budget.updates} updates")
         return
     made = "calibrated" if priced.calibrated else "given"
@@ -191,7 +191,8 @@ def _show_rounds(study: SynchronousStudy, priced: Plan) -> None:
         rows,
     )
     shown = sorted({0, len(priced.curve) // 4, len(priced.curve) // 2, 3 * len(priced.curve) // 4, len(priced.curve) - 1})
-    say.table("epsilon after round, at the planned pace", ["round", "epsilon"], [[str(k + 1), say.bound(priced.curve[k])] for k in shown])
+    what = "epsilon" if priced.claimed is None else "claimed epsilon"
+    say.table(f"{what} after round, at the planned pace", ["round", what], [[str(k + 1), say.bound(priced.curve[k])] for k in shown])
     if priced.batches is not None and priced.signal_to_noise is not None and priced.relative_noise is not None:
         low, middle, high = priced.batches
         if study.privacy.unit == "client":

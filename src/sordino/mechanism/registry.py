@@ -62,6 +62,11 @@ class Noise(Section):
     kind: str
     form: Literal["sound", "paper"] = "sound"
 
+    @property
+    def learns(self) -> bool:
+        """Whether its shape follows earlier noisy releases."""
+        return False
+
     def refused(self, unit: str, public: bool) -> str | None:
         """Why it cannot serve this unit, or needs public examples that are not there; None if it can."""
         return None

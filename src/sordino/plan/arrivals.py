@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from sordino.errors import StudyError
 from sordino.method import EdgeTerms, Stage
+from sordino.method.edge import Noisy
 from sordino.method.mapa import Mapa, feasible
 from sordino.plan.base import ACCOUNTANTS, Plan, limits, step_event
 from sordino.privacy import epsilon_after, noise_multiplier
@@ -131,8 +132,13 @@ def price(study: AsynchronousStudy, sizes: Sequence[int], dimension: int) -> Pla
     stages, updates, batch = _schedule(full, known), full.budget.updates, full.method.batch
     if privacy.unit == "none" or privacy.delta is None or privacy.epsilon is None:
         return Plan(0.0, None, {}, updates, share(full), math.inf, (math.inf,), "rounds", (batch,) * 3, None, None, False, (), stages)
+    if isinstance(full.method, Noisy) and full.method.literal:
+        tasks, each = share(full), full.method.iteration_epsilon
+        told = tuple(warnings(full, sizes, None, known, stages))
+        claim = Plan(0.0, None, {}, updates, tasks, tasks * each, (tasks * each,), "rounds", (batch,) * 3, None, None, False, told, stages)
+        return claim.exposed("method.form", math.inf, full.method.unpriced or "")
     names = tuple(dict.fromkeys((*ACCOUNTANTS, privacy.accountant)))
-    rate, z, epsilon = _dearest(full, sizes)
+    rate, z, epsilon = dearest(full, sizes)
     event = step_event(rate, z, privacy.mechanism)
     most = limits(event, epsilon, privacy.delta, names)
     steps, wanted = most[privacy.accountant], share(full)
@@ -157,7 +163,7 @@ def price(study: AsynchronousStudy, sizes: Sequence[int], dimension: int) -> Pla
     )
 
 
-def _dearest(study: AsynchronousStudy, sizes: Sequence[int]) -> tuple[float, float, float]:
+def dearest(study: AsynchronousStudy, sizes: Sequence[int]) -> tuple[float, float, float]:
     """q, z and epsilon of the edge that has spent most after its share; of very many, by the Rényi bound."""
     privacy, wanted, delta = study.privacy, share(study), study.privacy.delta or 1e-5
     edges = set(zip(rates(study.method.batch, sizes), multipliers(study), epsilons(study), strict=True))
@@ -182,8 +188,6 @@ def warnings(study: AsynchronousStudy, sizes: Sequence[int], steps: int | None, 
         )
     if steps == 0:
         found.append("the privacy budget does not pay for a single gradient: raise epsilon or noise_multiplier")
-    if method.unpriced is not None:
-        found.append(f"{method.unpriced}: the run is NOT private, and is booked at epsilon = infinity")
     noise = known.noise * math.sqrt(known.dimension) / known.batch
     if noise > 1.0 and not method.literal:
         found.append(

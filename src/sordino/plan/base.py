@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from sordino.mechanism import GaussianNoise, Noise
@@ -27,8 +27,8 @@ class Plan:
         most: R_c under every accountant.
         rounds: R_s, or T updates.
         used: how many of them a client will use if tau keeps to the pace.
-        epsilon: after ``used`` steps.
-        curve: epsilon after each round at that pace.
+        epsilon: after ``used`` steps: a proven bound, infinite where there is none.
+        curve: epsilon after each round at that pace; of a paper's literal form, what it claims.
         ends: "rounds" or "privacy": which budget ends the run.
         batches: expected batch of the smallest, median and largest client; of the cohort (three times) where clients are protected.
         signal_to_noise: upper bound for one step of the median client.
@@ -36,6 +36,7 @@ class Plan:
         calibrated: whether sigma was calibrated here.
         warnings: what to look at before running.
         stages: of clipping bound and learning rate, where gradients are applied as they arrive.
+        claimed: what a paper's literal form says that epsilon is; None for sound forms.
     """
 
     noise_multiplier: float
@@ -52,6 +53,16 @@ class Plan:
     calibrated: bool
     warnings: tuple[str, ...]
     stages: tuple[Stage, ...] = ()
+    claimed: float | None = None
+
+    def exposed(self, where: str, true: float, why: str) -> Plan:
+        """The plan of a form that gives ``true`` where it claims what was planned, and says so."""
+        claim = f" (noise multiplier {self.noise_multiplier:.4g})" if self.noise_multiplier else ""
+        warning = (
+            f"{where} = 'paper' is NOT private: it claims epsilon = {self.epsilon:.4g}{claim}"
+            f" and gives epsilon = {true:.4g} ({why}); the ledger books what it gives"
+        )
+        return replace(self, epsilon=true, claimed=self.epsilon, warnings=(*self.warnings, warning))
 
 
 def step_event(sampling_rate: float, sigma: float, noise: Noise | None = None) -> Event:

@@ -105,13 +105,15 @@ def price(study: SynchronousStudy, sizes: Sequence[int], dimension: int) -> Plan
     pace = charged_per_round(full) or (1 if steps is None or rounds >= steps else math.ceil(steps / rounds))
     used = pace * rounds if steps is None else min(pace * rounds, steps)
     curve = _curve(full, pace, used)
+    raw = full.method.unpriced is not None
     return Plan(
         noise_multiplier=sigma,
         steps=steps,
         most=most,
         rounds=rounds,
         used=used,
-        epsilon=curve[-1],
+        epsilon=math.inf if raw else curve[-1],
+        claimed=curve[-1] if raw else None,
         curve=tuple(curve),
         ends="privacy" if steps is not None and pace * rounds > steps else "rounds",
         batches=batches,
@@ -193,8 +195,8 @@ def warnings(study: SynchronousStudy, sizes: Sequence[int], steps: int | None, d
         )
     if study.method.adapts_noise and study.form == "sound":
         found.append("the noise falls along the way, which makes later rounds dearer: the budget may end the run before its rounds do")
-    if study.method.wants.unpriced:
-        found.append("form = 'paper' sends raw constants: the run is NOT private, and is booked at epsilon = infinity")
+    if study.method.unpriced is not None:
+        found.append(f"{study.method.unpriced}: the run is NOT private, and is booked at epsilon = infinity")
     return found
 
 

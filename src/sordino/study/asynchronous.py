@@ -80,6 +80,11 @@ class AsynchronousStudy(Study):
             raise ValueError("world.latency.kind 'trace' and world.latency.file (a CSV with the columns client and seconds) go together")
         if self.world.dropout == 1.0:
             raise ValueError("world.dropout = 1: no gradient would ever arrive; it must be below 1")
+        if self.privacy.mechanism.learns:
+            raise ValueError(
+                "privacy.mechanism.weights 'learned' follows the releases of whole rounds, and there are none on arrival:"
+                " choose 'uniform', 'paper' or 'optimal'"
+            )
         if self.method.pooled and self.world.dropout:
             raise ValueError(f"method '{self.method.name}' has all data in one place: nobody can drop out; leave world.dropout out")
         return self

@@ -85,7 +85,7 @@ class SynchronousStudy(Study):
                 raise ValueError("method.clipping 'proxy' needs public examples to train on: set data.validation")
             if self.data.clients < 2:
                 raise ValueError("data.clients is 1: with one client there is nobody to hide among; unit 'client' needs at least two")
-        if getattr(self.privacy.mechanism, "weights", None) == "learned" and unit == "sample" and self.method.optimizer != Sgd():
+        if self.privacy.mechanism.learns and unit == "sample" and self.method.optimizer != Sgd():
             raise ValueError(
                 "privacy.mechanism.weights 'learned' reads noisy gradients off the models, which only plain SGD steps show:"
                 " leave method.optimizer out"

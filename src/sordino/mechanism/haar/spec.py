@@ -32,6 +32,11 @@ class HaarNoise(Noise):
     exponent: float = Field(0.5, ge=0, le=1)
     discount: bool = True
 
+    @property
+    def learns(self) -> bool:
+        """With learned weights."""
+        return self.weights == "learned" and self.form == "sound"
+
     def refused(self, unit: str, public: bool) -> str | None:
         """Energies come from public examples, of gradients."""
         if self.weights != "optimal" or self.form == "paper":
@@ -46,7 +51,7 @@ class HaarNoise(Noise):
         clip, sigma = asked.clip, asked.noise_multiplier
         if self.form == "sound":
             made = HaarGaussian.weighted(clip=clip, noise_multiplier=sigma, basis=basis, weights=self._weights(basis, asked))
-            return replace(made, learns=self.exponent) if self.weights == "learned" else made
+            return replace(made, learns=self.exponent) if self.learns else made
         if asked.unit == "sample" or asked.update_bound is None:
             return HaarGaussian.literal(clip=clip, noise_multiplier=sigma, basis=basis, discount=self.discount)
         return HaarGaussian.literal_server(
