@@ -90,14 +90,14 @@ def by_hand(batch: int, updates: int) -> float:
 
 
 def memory() -> float:
-    """Peak resident MB of a process that runs 1000 edges of the cnn, over one that runs 5."""
-
-    def peak(edges: int) -> float:
-        code = f"from bench import arrivals; arrivals.simulate(model='cnn', edges={edges}, updates=2500);"
+    """Peak resident MB of ``sordino run`` with 1000 edges of the cnn, from its first import to its report."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "study.toml"
+        path.write_text(STUDY.format(model="cnn", batch=12, edges=1000, updates=2500, latency="cyclic"))
+        code = f"from sordino.cli import app; app(['run', {str(path)!r}, '--out', {folder + '/run'!r}, '-q'], standalone_mode=False);"
         code += "print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))"
-        return float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()[-1]) / 1024
-
-    return peak(1000)
+        said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    return float(said.split()[-1]) / 1024
 
 
 def measure() -> list[dict[str, Any]]:

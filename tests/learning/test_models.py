@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from sordino.data import scaled
 from sordino.errors import StudyError
 from sordino.learning import models
 from sordino.learning.check import check_private
@@ -163,6 +164,14 @@ def test_evaluation_equals_the_plain_module_and_leaves_the_data_alone(module: nn
     assert torch.equal(x, before)
     assert seen.accuracy == pytest.approx(float((scores.argmax(1) == y).float().mean()), abs=1e-6)
     assert seen.loss == pytest.approx(float(torch.nn.functional.cross_entropy(scores, y)), rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["logistic", "cnn", "cnn-small"])
+def test_pixels_are_evaluated_as_bytes_to_the_bit_as_model_input(name: str) -> None:
+    flat = Flat(models.build(name, (1, 28, 28), 10, rng()))
+    pixels = rng(1).integers(0, 256, (450, 1, 28, 28), dtype=np.uint8)
+    y, evaluator = torch.randint(0, 10, (450,)), Evaluator(flat, cross_entropy)
+    assert evaluator(torch.from_numpy(pixels), y) == evaluator(torch.from_numpy(scaled(pixels)), y)
 
 
 @pytest.mark.parametrize("where", ["weights", "image", "overflow"])

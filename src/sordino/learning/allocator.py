@@ -9,8 +9,9 @@ glibc's defaults and 189 ms with these settings.
     M_TRIM_THRESHOLD  1 GB      do not shrink the heap until this much lies free
     M_TOP_PAD         64 MB     grow it in large strides
 
-Only the entry points of the program call this, before torch allocates; importing this
-package changes nothing. Where the C library is another one, nothing happens.
+Only the entry points of the program call this, when the data has been loaded: what loading
+needed for a moment would be kept, too. Importing this package changes nothing. Where the C
+library is another one, nothing happens.
 """
 
 from __future__ import annotations

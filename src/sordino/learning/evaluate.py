@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sordino.learning.bench import model_input
 from sordino.learning.flat import Flat
 from sordino.learning.loss import Loss
 from sordino.learning.perexample.plan import Plan, compiled
@@ -32,14 +33,14 @@ class Evaluator:
         self._plans: dict[tuple[int, ...], Plan | None] = {}
 
     def __call__(self, x: Tensor, y: Tensor) -> Evaluation:
-        """Accuracy and mean loss on examples x (n, ...), labels y (n,); n at least 1."""
+        """Accuracy and mean loss on examples x (n, ...), bytes or model input, labels y (n,); n at least 1."""
         right, total = 0, 0.0
         with torch.no_grad():
-            plan = self._plan(x)
+            plan = self._plan(model_input(x[:1]))
             forward = self._flat.module if plan is None else plan.forward
             for start in range(0, len(x), self._batch):
                 labels = y[start : start + self._batch]
-                scores = forward(x[start : start + self._batch])
+                scores = forward(model_input(x[start : start + self._batch]))
                 right += int((scores.argmax(1) == labels).sum())
                 total += float(self._loss(scores, labels).sum())
         return Evaluation(right / len(x), total / len(x))

@@ -249,7 +249,21 @@ def _composed(steps: Steps, share: float) -> Any:
         if part is None:
             return None
         whole = part if whole is None else whole.compose(part)
+    _forget_tables()
     return whole
+
+
+def _forget_tables() -> None:
+    """Make SciPy forget the tables of its last transforms, of which it keeps sixteen of each sort and up to 16 MB each.
+
+    Hardly two histories have a transform's length in common. There is no call for it; sixteen short transforms take their place.
+    """
+    import numpy as np
+    from scipy import fft  # type: ignore[import-untyped]
+
+    for length in range(2, 18):
+        fft.fft(np.ones(length, np.complex128))
+        fft.rfft(np.ones(length))
 
 
 def _pure(kind: Kind, count: int, grid: float) -> Any:

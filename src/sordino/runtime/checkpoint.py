@@ -3,24 +3,33 @@
 The file is replaced whole, so it holds one moment or the one before, never a mixture. With
 it stands the length that the log had at that moment: on resuming, what the log has beyond
 it is cut off and played again.
+
+A thousand edges may hold a thousand models, 100 MB of them for a small CNN. They are written from where they lie, and read a
+few at a time: the library would write them from a copy, and read them all from one mapping that counts as memory, too.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import load_file, save
 
 from sordino.errors import ResumeError
 from sordino.runtime.files import replace_file
 from sordino.runtime.watch import Moment, Packed, Play
 
+Array = np.ndarray[Any, Any]
+
 FORMAT = 2
 NAME = "latest.safetensors"
+NAMES = {"float32": "F32", "float64": "F64", "int64": "I64", "int32": "I32", "uint8": "U8", "bool": "BOOL"}
+AT_ONCE = 64  # vectors read from one mapping of the file
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,7 +50,34 @@ def write(folder: Path, saved: Saved) -> None:
     """Replace the folder's checkpoint."""
     packed = saved.moment.pack()
     header = _Header(format=FORMAT, log_length=saved.log_length, moment=msgspec.Raw(packed.rest))
-    replace_file(folder / NAME, save(packed.vectors, metadata={"state": msgspec.json.encode(header).decode()}))
+    replace_file(folder / NAME, *_pieces(packed.vectors, {"state": msgspec.json.encode(header).decode()}))
+
+
+def _pieces(vectors: Mapping[str, Array], metadata: Mapping[str, str]) -> list[bytes | memoryview]:
+    """A safetensors file: the header's length (8 bytes, the lowest first), the header as JSON, the numbers of every vector."""
+    header: dict[str, object] = {"__metadata__": metadata}
+    pieces: list[bytes | memoryview] = []
+    end = 0
+    for name, vector in vectors.items():
+        little = np.ascontiguousarray(vector).astype(vector.dtype.newbyteorder("<"), casting="equiv", copy=False)
+        numbers = little.reshape(-1).view(np.uint8).data  # its own memory
+        begin, end = end, end + len(numbers)
+        header[name] = {"dtype": NAMES[vector.dtype.name], "shape": vector.shape, "data_offsets": (begin, end)}
+        pieces.append(numbers)
+    told = msgspec.json.encode(header)
+    told += b" " * (-len(told) % 8)  # the format asks that the numbers begin at a multiple of 8
+    return [len(told).to_bytes(8, "little"), told, *pieces]
+
+
+def _vectors(path: Path) -> tuple[dict[str, Array], bytes]:
+    """The vectors of a file and the state in its header."""
+    with safe_open(path, framework="numpy") as file:
+        names, state = list(file.keys()), file.metadata()["state"].encode()
+    vectors: dict[str, Array] = {}
+    for start in range(0, len(names), AT_ONCE):
+        with safe_open(path, framework="numpy") as file:
+            vectors |= {name: file.get_tensor(name) for name in names[start : start + AT_ONCE]}
+    return vectors, state
 
 
 def read(folder: Path, play: Play) -> Saved | None:
@@ -54,9 +90,7 @@ def read(folder: Path, play: Play) -> Saved | None:
     if not path.exists():
         return None
     try:
-        vectors = load_file(path)
-        with safe_open(path, framework="numpy") as file:
-            state = file.metadata()["state"].encode()
+        vectors, state = _vectors(path)
         version = msgspec.json.decode(state, type=dict[str, msgspec.Raw]).get("format")
         if version is None or bytes(version) != str(FORMAT).encode():
             found = None if version is None else bytes(version).decode()

@@ -32,12 +32,12 @@ def said_clearly(path: Path) -> Iterator[None]:
         raise
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Put ``data`` at ``path``: the old bytes or the new ones, never a mixture, durable on return."""
+def replace_file(path: Path, *data: bytes | memoryview) -> None:
+    """Put ``data``, piece by piece, at ``path``: the old bytes or the new ones, never a mixture, durable on return."""
     with said_clearly(path):
         part = path.with_name(path.name + ".part")
         with part.open("wb") as file:
-            file.write(data)
+            file.writelines(data)
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)

@@ -14,9 +14,9 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
-    """A moment as it is kept on disk: named vectors, and the rest as JSON."""
+    """A moment as it is kept on disk: named arrays, and the rest as JSON."""
 
-    vectors: dict[str, Vector]
+    vectors: dict[str, Any]
     rest: bytes
 
 
