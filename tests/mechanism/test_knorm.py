@@ -186,7 +186,7 @@ def test_refuses_what_is_no_mechanism(wrong: dict[str, Any]) -> None:
 PURE = 'privacy.mechanism={kind="k-norm"}'
 
 
-def study(tmp_path: Path, *changes: str) -> studies.Study:
+def study(tmp_path: Path, *changes: str) -> Any:
     (tmp_path / "study.toml").write_text(SYNCHRONOUS)
     small = ["data.clients=4", "budget.rounds=4", "budget.steps=8", "model.name=logistic", 'method={name="dp-sgd", tau=2}']
     return studies.read(tmp_path / "study.toml", [*small, *changes])
@@ -205,7 +205,7 @@ def quiet(row: dict[str, Any]) -> None:
 def test_a_run_books_the_pure_releases_it_makes(tmp_path: Path, accountant_name: str) -> None:
     outcome = session.begin(study(tmp_path, PURE, f"privacy.accountant={accountant_name}"), tmp_path / "run", quiet, quiet)
     about = json.loads((tmp_path / "run" / "run.json").read_text())
-    kept = studies.read(tmp_path / "run" / "study.toml")
+    kept: Any = studies.read(tmp_path / "run" / "study.toml")
     assert kept.privacy.mechanism == KNormNoise(dimension=about["dimension"])
     assert about["dimension"] == 650
     assert about["warnings"] == []

@@ -5,6 +5,8 @@ from sordino.mechanism.knorm import ExponentialNorm, KNorm
 from sordino.mechanism.plain import GaussianNoise
 from sordino.mechanism.pure import KNormNoise
 from sordino.mechanism.registry import Asked, Noise, imported, known, register
+from sordino.mechanism.response import RandomisedResponse
+from sordino.mechanism.single import Single
 
 __all__ = [
     "SHRINK",
@@ -20,6 +22,8 @@ __all__ = [
     "Measuring",
     "Noise",
     "Piecewise",
+    "RandomisedResponse",
+    "Single",
     "imported",
     "known",
     "length",

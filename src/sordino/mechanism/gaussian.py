@@ -40,6 +40,9 @@ from sordino.mechanism.noise import fill_normal
 from sordino.mechanism.pieces import Pieces
 from sordino.privacy import event
 
+LONGEST = 1e19
+"""Norms above it have a square that float32 does not hold."""
+
 COUNT_SHARE = 1.0 / 400.0
 SHRINK = 1.0 - 2.0**-18
 """Room for the rounding of a norm, a quotient and a product in float32; see :mod:`sordino.learning.perexample.clipping`."""
@@ -135,8 +138,11 @@ class Learning(Protocol):
 
 
 def shortened(vector: Tensor, norm: float, clip: float, margin: float = SHRINK) -> tuple[Tensor, bool]:
-    """``vector`` times min(1, C / norm), rounding included, and whether norm was within C; zeros where norm is not finite."""
-    if not math.isfinite(norm):
+    """``vector`` times min(1, C / norm), rounding included, and whether norm was within C; zeros where norm is not finite, or above 1e19.
+
+    There the factor may be denormal, and a product with it be longer than C; a batch's kernels cannot square it either.
+    """
+    if not norm <= LONGEST:
         return torch.zeros_like(vector), False
     return (vector if norm <= clip * margin else vector * (clip * margin / norm)), norm <= clip
 
