@@ -9,6 +9,7 @@ import typer
 
 from sordino.cli import say
 from sordino.cli.run import AsJson, Set
+from sordino.errors import StudyError
 
 EMBEDDED = "embedded"
 
@@ -18,9 +19,9 @@ app = typer.Typer(help="Find, fetch and look at data sets.", no_args_is_help=Tru
 @app.command("list")
 def list_(as_json: AsJson = False) -> None:
     """List the known data sets and where each was found."""
-    from sordino.data import NAMES, where
+    from sordino.data import PUBLISHED, where
 
-    found = {name: Path(EMBEDDED) if name == "digits" else where(name) for name in NAMES}
+    found = {name: Path(EMBEDDED) if name == "digits" else where(name) for name in ("digits", *PUBLISHED)}
     if as_json:
         say.machine({name: None if path is None else str(path) for name, path in found.items()})
         return
@@ -58,7 +59,10 @@ def partition(
     from sordino import build
     from sordino import study as studies
 
-    divided = build.federation(studies.read(study, change or ()))
+    read = studies.read(study, change or ())
+    if not isinstance(read, studies.HorizontalStudy):
+        raise StudyError(f"{study}: its parties hold different features of the same entities, and no examples of their own; see data.parts")
+    divided = build.federation(read)
     counts = divided.counts.tolist()
     if out is not None:
         from sordino.report import partition_figure

@@ -26,8 +26,8 @@ from sordino.data.table import SUFFIXES, Raw, Scale, encode_clients, encode_labe
 from sordino.entropy import Seeded
 from sordino.errors import DataError
 
-NAMES = ("digits", *locate.PUBLISHED)
-"""Data sets that need no file argument."""
+NAMES = ("digits", *(name for name, known in locate.PUBLISHED.items() if not known.streamed))
+"""Data sets that need no file argument and fit in memory."""
 
 USPS_TRAIN, USPS_TEST = 7291, 2007
 
@@ -62,6 +62,8 @@ def load(
     if name not in locate.PUBLISHED:
         raise DataError(_unknown(name))
     published = locate.PUBLISHED[name]
+    if published.streamed:
+        raise DataError(f"data.name: {name!r} is too large to be loaded; it is read as a stream, row by row; to load: {', '.join(NAMES)}")
     train, test = _HALVES[name](locate.find(name), published)
     return Corpus(*(Dataset(name, x, y, published.classes) for x, y in (train, test)))
 

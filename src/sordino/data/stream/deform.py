@@ -1,0 +1,201 @@
+r"""An endless stream of images: each is a random base image, bent, turned, stretched and moved a little.
+
+A stream of a billion different examples needs no billion examples. Loosli, Canu, Bottou 2007 made their "infinite MNIST"
+so, by deforming 60 000 digits at random (the fields are those of Simard et al. 2003). Two samples of one base image have
+different real-valued parameters, so that no two are equal.
+
+**What is drawn for each sample** (:mod:`sordino.data.stream.warp` says how it is applied): a row; two fields of a bank of
+``fields``, with coefficients elastic side sqrt(3/2) U(-1, 1), so that the displacement has a root mean square of
+``elastic`` sides (side: the mean of height and width, in pixels); and
+
+    A = [cos r, -sin r; sin r, cos r] [1, h; 0, 1] [e^a, 0; 0, e^b],
+    r ~ U(-rotate, rotate) degrees,  h ~ U(-shear, shear),  a, b ~ U(-stretch, stretch),  t ~ U(-shift, shift) sides.
+
+All parameters of a block of 1000 samples come from one address, (seed, block).
+
+**Values** are float32 in [-1, 1]: pixels as (v / 255 - 0.5) / 0.5, floats as if ``black`` and ``white`` were 0 and 255 (public
+constants: scikit-learn's digits lie in [0, 1]). Beyond the edge of the picture there is black.
+
+**Privacy.** A deformed image is a synthetic example, but of a base image that was somebody's. Counting each as an entity of
+its own (``entity`` is None) is right for measuring algorithms. It is no way to get a guarantee for the people behind the
+base images: for that, replay the data set itself.
+
+>>> from sordino.data import load
+>>> stream = Deformed(load("digits").train, seed=0, size=(28, 28), margin=0.1)
+>>> piece = stream.read(1_000_000, 2)
+>>> piece.x.shape, piece.y
+((2, 784), array([5, 2]))
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.data.dataset import Dataset
+from sordino.data.stream import warp
+from sordino.data.stream.draws import Draws, refuse_empty
+from sordino.data.stream.drift import Sampling, Stationary
+from sordino.data.stream.piece import BLOCK, Piece, blocks, check_length, room
+from sordino.entropy import Seeded
+from sordino.errors import DataError, StudyError
+
+
+@dataclass(frozen=True, slots=True)
+class Strength:
+    """How much images are deformed.
+
+    Attributes:
+        elastic: root mean square of the elastic displacement, in sides of the picture.
+        smooth: sigma of the Gaussian that smooths the fields, in sides.
+        rotate: most degrees.
+        stretch: most |ln| of the factors by which height and width change.
+        shear: most columns by which a row moves for each row that it is away from the middle.
+        shift: most sides by which the picture moves, each way.
+        fields: smooth fields in the bank.
+    """
+
+    elastic: float = 0.022
+    smooth: float = 0.14
+    rotate: float = 10.0
+    stretch: float = 0.12
+    shear: float = 0.12
+    shift: float = 0.05
+    fields: int = 128
+
+    def __post_init__(self) -> None:
+        """Refuse what would leave no picture."""
+        most = {"elastic": 0.5, "smooth": 2.0, "rotate": 180.0, "stretch": 2.0, "shear": 2.0, "shift": 1.0}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name == "fields":
+                if not 1 <= value <= 4096:
+                    raise StudyError(f"deformation: fields must lie between 1 and 4096, got {value}")
+            elif not (math.isfinite(value) and 0 <= value <= most[field.name]) or (field.name == "smooth" and value < 0.01):
+                raise StudyError(
+                    f"deformation: {field.name} must lie between {0.01 if field.name == 'smooth' else 0} and "
+                    f"{most[field.name]}, got {value}"
+                )
+
+
+NONE = Strength(elastic=0, rotate=0, stretch=0, shear=0, shift=0, fields=1)
+"""No deformation at all: base images as they are, at most on another grid."""
+
+
+class Deformed:
+    """Deformed images without end.
+
+    Attributes:
+        dataset: base images, (n, channels, height, width).
+        seed: of rows, fields and parameters.
+        size: (height, width) of the samples; None: as the base images.
+        strength: how much they are deformed.
+        margin: black on each side of the picture, as a share of the sample: digits that touch the edge need 0.1.
+        length: examples in all; None: endless.
+        drift: of the classes.
+        black, white: of float images; pixels have 0 and 255.
+    """
+
+    columns: tuple[str, ...] | None = None
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        seed: int,
+        size: tuple[int, int] | None = None,
+        *,
+        strength: Strength | None = None,
+        margin: float = 0.0,
+        length: int | None = None,
+        drift: Sampling | None = None,
+        black: float = 0.0,
+        white: float = 1.0,
+    ) -> None:
+        refuse_empty(dataset)
+        check_length(length, dataset.name)
+        if len(dataset.shape) != 3:
+            raise DataError(
+                f"{dataset.name}: only images (channels, height, width) can be deformed, its examples have shape {dataset.shape}"
+            )
+        channels, *picture = dataset.shape
+        height, width = size = (picture[0], picture[1]) if size is None else size
+        if min(height, width) < 1 or channels * height * width >= 1 << 24:
+            raise StudyError(f"{dataset.name}: size must be (height, width), at least one pixel and below 2^24 in all; got {size}")
+        if not (math.isfinite(black) and math.isfinite(white) and black < white):
+            raise StudyError(f"{dataset.name}: black must be below white, both finite; got {black} and {white}")
+        if not 0 <= margin < 0.5:
+            raise StudyError(f"{dataset.name}: margin must be at least 0 and below 0.5 (a half would leave no picture), got {margin}")
+        self.margin = margin
+        self.dataset, self.seed, self.size, self.strength = dataset, seed, size, Strength() if strength is None else strength
+        self.length, self.drift, self.black, self.white = length, Stationary() if drift is None else drift, black, white
+        self.name, self.shape, self.classes = dataset.name, (channels, height, width), dataset.classes
+        self._draws = Draws(dataset, seed, self.drift)
+        self._side = (picture[0] + picture[1]) / 2
+        self._grid = warp.grid((picture[0], picture[1]), size) / np.float32(1 - 2 * margin)
+        sigma = (self.strength.smooth * height, self.strength.smooth * width)
+        self._fields = warp.smooth_fields(Seeded(seed).at("stream", "fields"), self.strength.fields, size, sigma)
+        low, high = (0.0, 255.0) if dataset.x.dtype == np.uint8 else (black, white)
+        self._gain, self._offset = np.float32(2 / (high - low)), np.float32(-(high + low) / (high - low))
+        self._at, self._kept = -1, _Parameters.none()
+
+    def read(self, start: int, count: int) -> Piece:
+        """See :class:`~sordino.data.stream.piece.Stream`."""
+        count = room(start, count, self.length)
+        x, y, done = np.empty((count, math.prod(self.shape)), np.float32), np.empty(count, np.int64), 0
+        for block, first, last in blocks(start, count):
+            rows, own, out = self._draws.block(block)[first:last], self._parameters(block), x[done : done + last - first]
+            warp.render(
+                self.dataset.x, rows, self._gain, self._offset, np.float32(-1), self._grid, self._fields,
+                own.pair[first:last], own.affine[first:last], own.mix[first:last], out,
+            )  # fmt: skip
+            y[done : done + last - first] = self.dataset.y[rows]
+            done += last - first
+        return Piece(x, y)
+
+    def changes(self, start: int, stop: int) -> tuple[int, ...]:
+        """See :class:`~sordino.data.stream.piece.Stream`."""
+        return () if isinstance(self.drift, Stationary) else self.drift.changes(start, stop)
+
+    def drifting(self, drift: Sampling) -> Deformed:
+        """The same images, their classes drawn by ``drift``."""
+        return Deformed(
+            self.dataset, self.seed, self.size, strength=self.strength, margin=self.margin, length=self.length, drift=drift,
+            black=self.black, white=self.white,
+        )  # fmt: skip
+
+    def _parameters(self, block: int) -> _Parameters:
+        if block != self._at:
+            rng = Seeded(self.seed).at("stream", "deformed", block)
+            self._kept, self._at = _Parameters.drawn(rng, self.strength, self._side), block
+        return self._kept
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Parameters:
+    """Of a block of samples; shapes as :func:`sordino.data.stream.warp.render` wants them."""
+
+    pair: NDArray[np.int64]
+    affine: NDArray[np.float32]
+    mix: NDArray[np.float32]
+
+    @classmethod
+    def none(cls) -> _Parameters:
+        return cls(np.empty((0, 2), np.int64), np.empty((0, 6), np.float32), np.empty((0, 2), np.float32))
+
+    @classmethod
+    def drawn(cls, rng: np.random.Generator, strength: Strength, side: float) -> _Parameters:
+        pair = rng.integers(strength.fields, size=(BLOCK, 2))
+        # Two different fields, where there are two: the second is chosen among the others.
+        if strength.fields > 1:
+            pair[:, 1] = (pair[:, 0] + 1 + rng.integers(strength.fields - 1, size=BLOCK)) % strength.fields
+        mix = rng.uniform(-1, 1, (BLOCK, 2)) * (strength.elastic * side * math.sqrt(1.5))
+        turn, shear, high, wide, down, across = rng.uniform(-1, 1, (6, BLOCK))
+        turn, shear = np.radians(strength.rotate * turn), strength.shear * shear
+        high, wide = np.exp(strength.stretch * high), np.exp(strength.stretch * wide)
+        cos, sin = np.cos(turn), np.sin(turn)
+        matrix = [cos * high, (cos * shear - sin) * wide, sin * high, (sin * shear + cos) * wide]
+        affine = np.stack([*matrix, strength.shift * side * down, strength.shift * side * across], axis=1)
+        return cls(pair, affine.astype(np.float32), mix.astype(np.float32))

@@ -1,0 +1,52 @@
+"""Which row of a data set event t shows: first the class, then a row of that class, both addressed by the block."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.data.dataset import Dataset
+from sordino.data.stream.drift import Sampling, Stationary
+from sordino.data.stream.piece import BLOCK
+from sordino.entropy import Seeded
+from sordino.errors import DataError
+
+_ROWS = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+
+
+class Draws:
+    """Rows with replacement, of the classes that a drift asks for; the last block is kept."""
+
+    __slots__ = ("_at", "_drift", "_grouped", "_present", "_rows", "_seed")
+
+    def __init__(self, dataset: Dataset, seed: int, drift: Sampling) -> None:
+        counts = np.bincount(dataset.y, minlength=len(dataset.classes))
+        self._present = counts > 0
+        self._grouped = np.argsort(dataset.y, kind="stable"), np.cumsum(counts) - counts, counts
+        self._seed, self._drift = seed, drift
+        self._at, self._rows = -1, np.empty(0, np.int64)
+
+    def block(self, number: int) -> NDArray[np.int64]:
+        """The rows of block ``number``, (BLOCK,)."""
+        if number != self._at:
+            self._rows, self._at = self._draw(number), number
+        return self._rows
+
+    def _draw(self, number: int) -> NDArray[np.int64]:
+        rng = Seeded(self._seed).at("stream", "rows", number)
+        rows, firsts, counts = self._grouped
+        if isinstance(self._drift, Stationary):
+            return rng.integers(len(rows), size=BLOCK)
+        start = number * BLOCK
+        wanted = self._drift.probabilities(self._seed, len(self._present), start, start + BLOCK) * self._present
+        edges = np.cumsum(wanted, axis=1)
+        # The last edge is the sum itself, so that a draw beyond it, which rounding could make, is impossible.
+        drawn = rng.random(BLOCK)[:, None] * edges[:, -1:]
+        labels = np.minimum((edges <= drawn).sum(axis=1), int(np.flatnonzero(self._present)[-1]))
+        return np.asarray(rows[firsts[labels] + rng.integers(counts[labels])])
+
+
+def refuse_empty(dataset: Dataset) -> None:
+    """A stream needs at least one example."""
+    if not len(dataset):
+        raise DataError(f"{dataset.name}: a stream needs at least one example, the data set has none")

@@ -1,0 +1,190 @@
+"""Whatever the way in which a stream is read, example t is the same; and what a stored data set replayed is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sordino.data import Dataset, load, scaled
+from sordino.data.stream import (
+    ClassDrift,
+    Deformed,
+    FeatureDrift,
+    GradualDrift,
+    Piece,
+    Replayed,
+    Stream,
+    Strength,
+    SwapDrift,
+    TableStream,
+    drifting,
+)
+from sordino.errors import DataError, StudyError
+
+TOTAL = 3_300
+
+
+def small(rows: int = 7, classes: int = 3) -> Dataset:
+    x = np.random.default_rng(1).integers(0, 256, (rows, 2, 4, 5), dtype=np.uint8)
+    return Dataset("small", x, np.arange(rows) % classes, tuple("abcdefgh"[:classes]))
+
+
+def replayed() -> Stream:
+    return Replayed(small(), 3, length=TOTAL)
+
+
+def deformed() -> Stream:
+    return Deformed(small(), 3, length=TOTAL, strength=Strength(fields=4))
+
+
+def table(folder: Path = Path()) -> Stream:
+    return TableStream(folder / "t.csv", classes=3, entity="who")
+
+
+MAKERS: dict[str, Callable[[], Stream]] = {
+    "replayed": replayed,
+    "replayed, classes": lambda: drifting(replayed(), ClassDrift(7), 0),
+    "replayed, gradual": lambda: drifting(replayed(), GradualDrift(70), 0),
+    "replayed, swap": lambda: drifting(replayed(), SwapDrift(every=11), 5),
+    "replayed, features": lambda: drifting(replayed(), FeatureDrift(every=100, blocks=3, start=50), 5),
+    "deformed": deformed,
+    "deformed, classes": lambda: drifting(deformed(), ClassDrift(50), 0),
+    "deformed, all": lambda: drifting(
+        drifting(drifting(deformed(), GradualDrift(50), 0), FeatureDrift(every=10, gradual=False), 1), SwapDrift(at=(5, 2000)), 2
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("rows")
+    rng = np.random.default_rng(0)
+    lines = [f"{v:.5f},{rng.integers(3)},p{rng.integers(9)},{'x' * 0}{rng.integers(99)}" for v in rng.normal(size=TOTAL)]
+    (folder / "t.csv").write_text("\n".join(["dose,label,who,age", *lines]) + "\n")
+    return folder
+
+
+@cache
+def whole(name: str) -> Piece:
+    return MAKERS[name]().read(0, TOTAL)
+
+
+def same(part: Piece, all_: Piece, start: int, count: int) -> None:
+    stop = min(start + count, TOTAL)
+    assert len(part) == max(0, stop - start)
+    assert np.array_equal(part.x, all_.x[start:stop])
+    assert np.array_equal(part.y, all_.y[start:stop])
+    assert (part.entity is None) == (all_.entity is None)
+    if part.entity is not None and all_.entity is not None:
+        assert np.array_equal(part.entity, all_.entity[start:stop])
+
+
+READS = st.lists(st.tuples(st.integers(0, TOTAL + 50), st.integers(0, 1_200)), min_size=1, max_size=6)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@settings(max_examples=15)
+@given(reads=READS)
+def test_any_stretch_is_the_same_stretch(name: str, reads: list[tuple[int, int]]) -> None:
+    stream = MAKERS[name]()
+    for start, count in reads:
+        same(stream.read(start, count), whole(name), start, count)
+
+
+@settings(max_examples=25)
+@given(reads=READS, stretch=st.sampled_from([200, 1000, 1 << 20]), at_once=st.sampled_from([7, 20_000]))
+def test_any_stretch_of_a_file_is_the_same_stretch(file: Path, reads: list[tuple[int, int]], stretch: int, at_once: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sordino.data.stream.text.STRETCH", stretch)
+        patch.setattr("sordino.data.stream.text.ROWS", at_once)
+        everything = table(file).read(0, TOTAL + 1)
+        assert len(everything) == TOTAL
+        stream = table(file)
+        for start, count in reads:
+            same(stream.read(start, count), everything, start, count)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_pieces_are_the_readers_own(name: str) -> None:
+    """Writing into one changes nothing that comes later."""
+    stream = MAKERS[name]()
+    piece = stream.read(0, 40)
+    piece.x[:] = 0
+    piece.y[:] = 0
+    if piece.entity is not None:
+        piece.entity[:] = -1
+    same(stream.read(0, 40), whole(name), 0, 40)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_pieces_are_what_a_model_takes(name: str) -> None:
+    stream, piece = MAKERS[name](), whole(name)
+    assert piece.x.dtype == np.float32
+    assert piece.y.dtype == np.int64
+    assert piece.x.shape == (TOTAL, 40)
+    assert stream.classes == ("a", "b", "c")
+    assert set(piece.y.tolist()) == {0, 1, 2}
+    assert stream.length == TOTAL
+    assert (piece.entity is None) == name.startswith("deformed")
+    with pytest.raises(StudyError, match="asked for 3 examples from -1"):
+        stream.read(-1, 3)
+
+
+def test_each_epoch_shows_each_row_once_in_another_order() -> None:
+    data = load("digits").train
+    n, stream = len(data), Replayed(data, 4)
+    first, second = stream.read(0, n).entity, stream.read(n, n).entity
+    assert first is not None
+    assert second is not None
+    assert sorted(first.tolist()) == sorted(second.tolist()) == list(range(n))
+    assert (first == second).mean() < 0.02
+    # Another seed is another order; the same row is the same person wherever it comes.
+    other = Replayed(data, 5).read(0, n)
+    assert other.entity is not None
+    assert (first == other.entity).mean() < 0.02
+    assert np.array_equal(other.x, scaled(data.x[other.entity]).reshape(n, 64))
+    assert np.array_equal(other.y, data.y[other.entity])
+
+
+def test_length_cuts_an_epoch_short() -> None:
+    stream = Replayed(small(), 0, length=10)
+    assert len(stream.read(8, 5)) == 2
+    assert len(stream.read(10, 5)) == 0
+    assert Replayed(small(), 0).length is None
+    assert len(Replayed(small(), 0).read(10**12, 5)) == 5
+
+
+def test_entities_are_clients_where_the_data_says_so() -> None:
+    data = small()
+    owned = Dataset(data.name, data.x, data.y, data.classes, np.arange(7) // 3)
+    rows, people = Replayed(data, 9).read(0, 50).entity, Replayed(owned, 9).read(0, 50).entity
+    assert rows is not None
+    assert people is not None
+    assert np.array_equal(people, rows // 3)
+
+
+def test_nothing_to_show_is_refused() -> None:
+    empty = small().take([])
+    for make in (Replayed, Deformed):
+        with pytest.raises(DataError, match="small: a stream needs at least one example"):
+            make(empty, 0)
+        with pytest.raises(StudyError, match="length must be at least 1, got 0; leave it out"):
+            make(small(), 0, length=0)
+
+
+def test_class_drift_needs_a_choice_of_examples(file: Path) -> None:
+    for stream in (table(file), drifting(replayed(), SwapDrift(every=3), 0)):
+        for drift in (ClassDrift(), GradualDrift()):
+            with pytest.raises(StudyError, match=re.escape(f"{stream.name}: the drift '{drift.kind}' draws an example of a wanted class")):
+                drifting(stream, drift, 0)
+    # Labels and features of a file may change.
+    changed = drifting(drifting(table(file), FeatureDrift(every=9), 0), SwapDrift(at=(5,)), 0)
+    assert changed.columns == ("dose", "age")
+    assert len(changed.read(0, 100)) == 100
