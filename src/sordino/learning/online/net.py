@@ -1,0 +1,75 @@
+"""The networks that compiled events know: chains of linear layers, one for each party and one for the server.
+
+A party maps its features to an embedding; the server maps all embeddings, side by side in the order of
+parties, to scores. Between layers, and after a party's last one if ``last``, stands a ReLU.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+from torch import nn
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Linear layers one after another, with biases.
+
+    Attributes:
+        widths: inputs, hidden layers, outputs.
+        last: whether a ReLU follows the last layer, too.
+    """
+
+    widths: tuple[int, ...]
+    last: bool = False
+
+    @property
+    def layers(self) -> tuple[tuple[int, int], ...]:
+        """(inputs, outputs) of each layer."""
+        return tuple(pairwise(self.widths))
+
+    @property
+    def dim(self) -> int:
+        """How many parameters."""
+        return sum((inputs + 1) * outputs for inputs, outputs in self.layers)
+
+
+@dataclass(frozen=True, slots=True)
+class Net:
+    """A network cut between parties and server."""
+
+    parties: tuple[Chain, ...]
+    server: Chain
+
+    @property
+    def embeddings(self) -> tuple[int, ...]:
+        """Numbers in each party's embedding."""
+        return tuple(party.widths[-1] for party in self.parties)
+
+    @property
+    def features(self) -> tuple[int, ...]:
+        """Numbers in each party's input."""
+        return tuple(party.widths[0] for party in self.parties)
+
+
+def chain_of(module: nn.Module) -> Chain | None:
+    """The chain that a module is: linear layers with biases and ReLUs in turn, all of it trained, in float32 on a processor; or None."""
+    layers = list(module) if isinstance(module, nn.Sequential) else [module]
+    if layers and type(layers[0]) is nn.Flatten:
+        layers = layers[1:]
+    widths: list[int] = []
+    for place, layer in enumerate(layers):
+        if place % 2:
+            if type(layer) is not nn.ReLU:
+                return None
+            continue
+        if type(layer) is not nn.Linear or layer.bias is None or (widths and widths[-1] != layer.in_features):
+            return None
+        if not all(p.requires_grad and p.dtype.itemsize == 4 and p.device.type == "cpu" for p in layer.parameters()):
+            return None
+        widths += [layer.out_features] if widths else [layer.in_features, layer.out_features]
+    if len(widths) < 2 or math.prod(widths) == 0:
+        return None
+    return Chain(tuple(widths), len(layers) % 2 == 0)

@@ -1,0 +1,439 @@
+"""Compiled events against the rules written out in float64, against autograd, and against themselves in other pieces."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch import nn
+
+from sordino.learning.online.fused import Array, Fused, Rule
+from sordino.learning.online.net import Chain, Net
+from sordino.learning.online.seen import Rates, Seen
+
+Double = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Labels = NDArray[np.int64]
+Events = tuple[Array, Labels, Bools]
+
+SMALL = Net((Chain((3, 5), True), Chain((7, 9, 4), True), Chain((4, 6, 17))), Chain((26, 11, 5)))
+ONE = Net((Chain((2, 3), True),), Chain((3, 2)))
+DEEP = Net((Chain((9, 32, 64, 98, 128), True), Chain((9, 32, 64, 98, 128), True)), Chain((256, 256, 128, 64, 32, 2)))
+WIDE = Net((Chain((20, 40)), Chain((1, 1), True), Chain((33, 16, 31), True), Chain((16, 16), True)), Chain((88, 3)))
+PAPER = Net((Chain((196, 64), True),) * 4, Chain((256, 256, 10)))
+
+
+def weights(net: Net, seed: int) -> tuple[Array, list[Array]]:
+    rng = np.random.default_rng(seed)
+
+    def of(chain: Chain) -> Array:
+        parts = [rng.uniform(-1, 1, size) / inputs**0.5 for inputs, outputs in chain.layers for size in (inputs * outputs, outputs)]
+        return np.concatenate(parts).astype(np.float32)
+
+    return of(net.server), [of(party) for party in net.parties]
+
+
+def stream(net: Net, n: int, seed: int, share: float = 1.0) -> Events:
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((n, sum(net.features))).astype(np.float32)
+    return x, rng.integers(0, net.server.widths[-1], n), rng.random((n, len(net.parties))) < share
+
+
+def rates(net: Net, seed: int, size: float = 0.1) -> Rates:
+    rng = np.random.default_rng(seed)
+    return Rates(float(rng.uniform(0.1, 1) * size), tuple(float(rate) for rate in rng.uniform(0.1, 1, len(net.parties)) * size))
+
+
+def half(values: Double) -> Double:
+    return values.astype(np.float32).astype(np.float16).astype(np.float64)
+
+
+@dataclass
+class Twin:
+    """The rules as they are written: dense gradients, a list of the last l of them, float64."""
+
+    net: Net
+    rule: Rule
+    rates: Rates
+    half: bool
+    w: list[Double]  # parties, then the server
+    running: bool = False  # a sum that is kept up, where a window of whole gradients would take too long
+    window: deque[list[Double]] = field(default_factory=deque)
+    total: list[Double] = field(default_factory=list)
+
+    @staticmethod
+    def of(net: Net, rule: Rule, rates: Rates, seed: int, half: bool = False, running: bool = False) -> Twin:
+        server, parties = weights(net, seed)
+        return Twin(net, rule, rates, half, [w.astype(np.float64) for w in (*parties, server)], running)
+
+    def event(self, x: Array, label: int, active: Bools) -> tuple[int, float, float]:
+        """Prediction, loss, and |S|^2."""
+        sent = half if self.half else np.array
+        passes = [forward(c, w, part) for c, w, part in zip(self.net.parties, self.w, split(x, self.net.features), strict=False)]
+        embeddings = np.concatenate([sent(outputs[-1]) for outputs in passes])
+        served = forward(self.net.server, self.w[-1], embeddings)
+        scores = served[-1]
+        p = np.exp(scores - scores.max())
+        p /= p.sum()
+        slope = p.copy()
+        slope[label] -= 1
+        g_server, v = backward(self.net.server, self.w[-1], served, slope)
+        gradients = []
+        for m, (chain, w, outputs, down) in enumerate(zip(self.net.parties, self.w, passes, split(v, self.net.embeddings), strict=False)):
+            g, _ = backward(chain, w, outputs, sent(down))
+            gradients.append(g if active[m] else 0 * g)
+        averaged = self.averaged([*gradients, g_server])
+        for m, (step, average) in enumerate(zip((*self.rates.parties, self.rates.server), averaged, strict=True)):
+            if m == len(active) or active[m]:
+                self.w[m] = self.w[m] - step * average
+        return int(scores.argmax()), float(-np.log(p[label])), float(sum(a @ a for a in averaged))
+
+    def averaged(self, gradients: list[Double]) -> list[Double]:
+        length, alpha = self.rule.length, self.rule.alpha
+        whole = sum(alpha**i for i in range(length))
+        self.window.appendleft(gradients)
+        dropped = self.window.pop() if len(self.window) > length else None
+        if self.running:
+            old = self.total or [0 * g for g in gradients]
+            gone = dropped or [0 * g for g in gradients]
+            self.total = [alpha * t + g - alpha**length * d for t, g, d in zip(old, gradients, gone, strict=True)]
+            return [t / whole for t in self.total]
+        return [np.asarray(sum(alpha**i * g[m] for i, g in enumerate(self.window))) / whole for m in range(len(gradients))]
+
+    def run(self, x: Array, y: Labels, active: Bools) -> tuple[Labels, Double, Double]:
+        seen = [self.event(*event) for event in zip(x, y, active, strict=True)]
+        return np.array([s[0] for s in seen]), np.array([s[1] for s in seen]), np.array([s[2] for s in seen])
+
+
+def split(values: NDArray[np.floating], widths: tuple[int, ...]) -> list[Double]:
+    ends = np.cumsum((0, *widths))
+    return [values[a:b].astype(np.float64) for a, b in pairwise(ends)]
+
+
+def layers(chain: Chain, w: Double) -> list[tuple[Double, Double]]:
+    found, at = [], 0
+    for inputs, outputs in chain.layers:
+        end = at + inputs * outputs
+        found.append((w[at:end].reshape(outputs, inputs), w[end : end + outputs]))
+        at = end + outputs
+    return found
+
+
+def rectified(chain: Chain, number: int) -> bool:
+    return chain.last or number < len(chain.layers) - 1
+
+
+def forward(chain: Chain, w: Double, x: Double) -> list[Double]:
+    outputs = [x]
+    for number, (weight, bias) in enumerate(layers(chain, w)):
+        z = weight @ outputs[-1] + bias
+        outputs.append(np.maximum(z, 0) if rectified(chain, number) else z)
+    return outputs
+
+
+def backward(chain: Chain, w: Double, outputs: list[Double], slope: Double) -> tuple[Double, Double]:
+    parts: list[Double] = []
+    for number, (weight, _) in reversed(list(enumerate(layers(chain, w)))):
+        if rectified(chain, number):
+            slope = slope * (outputs[number + 1] > 0)
+        parts = [np.outer(slope, outputs[number]).ravel(), slope, *parts]
+        slope = weight.T @ slope
+    return np.concatenate(parts), slope
+
+
+def begun(net: Net, rule: Rule, rates: Rates, seed: int, half: bool = False, regret: bool = True, block: int = 16) -> Fused:
+    fused = Fused(net, rule, rates, half=half, regret=regret, block=block)
+    fused.start(*weights(net, seed))
+    return fused
+
+
+def pieces(events: Events, cuts: list[int]) -> list[Events]:
+    ends = [0, *sorted(min(cut, len(events[0])) for cut in cuts), len(events[0])]
+    return [(events[0][a:b], events[1][a:b], events[2][a:b]) for a, b in pairwise(ends)]
+
+
+def joined(seen: list[Seen]) -> tuple[Labels, Double, Double]:
+    return tuple(np.concatenate([getattr(s, name) for s in seen]) for name in ("predictions", "losses", "regret"))  # type: ignore[return-value]
+
+
+def all_weights(fused: Fused) -> Array:
+    server, parties = fused.weights()
+    return np.concatenate([*parties, server])
+
+
+def compare(twin: Twin, fused: Fused, events: Events, cuts: list[int], reach: float = 2e-6) -> None:
+    predictions, losses, regret = joined([fused.run(*piece) for piece in pieces(events, cuts)])
+    wanted = twin.run(*events)
+    assert np.abs(all_weights(fused) - np.concatenate(twin.w)).max() <= reach
+    assert np.allclose(losses, wanted[1], rtol=1e-5, atol=reach)
+    assert np.array_equal(predictions, wanted[0])
+    # gradients may cancel in their average: what rounding leaves is measured by what was averaged
+    assert np.allclose(regret, wanted[2], rtol=3e-6, atol=2e-6 * wanted[2].max(initial=0))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    net=st.sampled_from([SMALL, ONE, WIDE]),
+    length=st.integers(1, 50),
+    alpha=st.one_of(st.just(1.0), st.floats(0.01, 1)),
+    share=st.sampled_from([0.0, 0.3, 0.8, 1.0]),
+    n=st.integers(0, 60),
+    cuts=st.lists(st.integers(0, 60), max_size=4),
+    block=st.sampled_from([1, 3, 16]),
+    seed=st.integers(0, 10**6),
+)
+def test_equals_the_rule_in_float64(
+    net: Net, length: int, alpha: float, share: float, n: int, cuts: list[int], block: int, seed: int
+) -> None:
+    rule, steps = Rule(length, alpha), rates(net, seed)
+    compare(Twin.of(net, rule, steps, seed), begun(net, rule, steps, seed, block=block), stream(net, n, seed, share), cuts)
+
+
+@pytest.mark.parametrize("length", [1, 7])
+def test_equals_the_rule_on_deep_chains(length: int) -> None:
+    rule, steps = Rule(length, 0.9), rates(DEEP, 1)
+    compare(Twin.of(DEEP, rule, steps, 1), begun(DEEP, rule, steps, 1), stream(DEEP, 40, 1, 0.7), [17])
+
+
+@pytest.mark.parametrize("length", [10, 150])
+def test_equals_the_rule_on_the_network_of_the_paper(length: int) -> None:
+    rule, steps = Rule(length, 0.97), rates(PAPER, 2, 0.05)
+    twin = Twin.of(PAPER, rule, steps, 2, running=True)
+    compare(twin, begun(PAPER, rule, steps, 2), stream(PAPER, 300, 2, 0.8), [100], 5e-6)
+
+
+def test_rounding_does_not_add_up() -> None:
+    """After 6000 events the weights are as near to float64's as after 60, up to what learning itself makes of a difference."""
+    rule, steps = Rule(20, 0.95), rates(SMALL, 3, 0.02)
+    twin, fused, events = Twin.of(SMALL, rule, steps, 3), begun(SMALL, rule, steps, 3), stream(SMALL, 6000, 3, 0.6)
+    compare(twin, fused, events, [500, 2500], 2e-5)
+
+
+def modules(net: Net, seed: int) -> list[nn.Sequential]:
+    """Parties, then the server, in float64."""
+    server, parties = weights(net, seed)
+    made = []
+    for chain, w in zip((*net.parties, net.server), (*parties, server), strict=True):
+        parts: list[nn.Module] = []
+        for number, (inputs, outputs) in enumerate(chain.layers):
+            parts += [nn.Linear(inputs, outputs), *([nn.ReLU()] if rectified(chain, number) else [])]
+        module = nn.Sequential(*parts).double()
+        nn.utils.vector_to_parameters(torch.from_numpy(w).double(), module.parameters())
+        made.append(module)
+    return made
+
+
+@pytest.mark.parametrize(("net", "length", "alpha"), [(SMALL, 1, 1.0), (SMALL, 4, 0.7), (WIDE, 30, 1.0)])
+def test_equals_autograd(net: Net, length: int, alpha: float) -> None:
+    steps, (x, y, active) = rates(net, 4), stream(net, 50, 4, 0.6)
+    fused, (*parties, server) = begun(net, Rule(length, alpha), steps, 4), modules(net, 4)
+    whole, kept = sum(alpha**i for i in range(length)), [deque[torch.Tensor](maxlen=length) for _ in range(len(parties) + 1)]
+    for t in range(len(y)):
+        parts = torch.split(torch.from_numpy(x[t]).double(), list(net.features))
+        scores = server(torch.cat([party(part) for party, part in zip(parties, parts, strict=True)]))
+        nn.functional.cross_entropy(scores[None], torch.tensor([y[t]])).backward()  # type: ignore[no-untyped-call]
+        for m, module in enumerate((*parties, server)):
+            learns = m == len(parties) or bool(active[t, m])
+            gradient = torch.cat([p.grad.ravel() for p in module.parameters() if p.grad is not None])
+            kept[m].appendleft(gradient if learns else torch.zeros_like(gradient))
+            step = (*steps.parties, steps.server)[m] / whole
+            if learns:
+                change = torch.stack([alpha**i * g for i, g in enumerate(kept[m])]).sum(0)
+                with torch.no_grad():
+                    moved = nn.utils.parameters_to_vector(module.parameters()) - step * change
+                    nn.utils.vector_to_parameters(moved, module.parameters())
+            module.zero_grad()
+    fused.run(x, y, active)
+    wanted = torch.cat([nn.utils.parameters_to_vector(module.parameters()) for module in (*parties, server)])
+    assert np.abs(all_weights(fused) - wanted.detach().numpy()).max() <= 2e-6
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_travels_as_half(seed: int) -> None:
+    """A number that lies between two 16-bit floats may go the other way than in float64: few do, and none by more than one of them."""
+    rule, steps, events = Rule(3, 0.8), rates(WIDE, seed, 0.5), stream(WIDE, 6, seed, 0.8)
+    rounding, exact = Twin.of(WIDE, rule, steps, seed, half=True), Twin.of(WIDE, rule, steps, seed)
+    fused = begun(WIDE, rule, steps, seed, half=True)
+    seen, wanted, _ = fused.run(*events), rounding.run(*events), exact.run(*events)
+    off, apart = (np.abs(all_weights(fused) - np.concatenate(twin.w)) for twin in (rounding, exact))
+    assert np.median(off) < 1e-7
+    assert np.median(apart) > 2e-7
+    assert off.max() < 5e-3
+    assert np.allclose(seen.losses, wanted[1], rtol=1e-3, atol=1e-4)
+
+
+def test_half_overflows_and_vanishes() -> None:
+    """An embedding too large for 16 bits is infinite, one too small zero; a zero's slope is still sent down."""
+    net = Net((Chain((1, 2), True),), Chain((2, 2)))
+    w = np.array([1, 2, 0, 0], np.float32), np.array([1, 0, 0, 1, 0, 0], np.float32)
+    fused = Fused(net, Rule(1, 1.0), Rates(0.0, (1.0,)), half=True)
+    fused.start(w[1], [w[0]])
+    events = np.array([[1e-9]], np.float32), np.array([0]), np.array([[True]])
+    assert fused.run(*events).losses[0] == pytest.approx(np.log(2))
+    assert fused.weights()[1][0][2:] == pytest.approx([0.5, -0.5])
+    fused.start(w[1], [w[0]])
+    seen = fused.run(np.array([[40000.0]], np.float32), *events[1:])  # sends 40000 and infinity, and zero times that is no number
+    assert np.isnan(seen.losses[0])
+    assert np.isnan(fused.weights()[1][0]).any()
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    net=st.sampled_from([SMALL, WIDE]),
+    length=st.integers(1, 40),
+    share=st.sampled_from([0.4, 1.0]),
+    half=st.booleans(),
+    cuts=st.lists(st.integers(0, 70), min_size=1, max_size=3),
+    seed=st.integers(0, 10**6),
+)
+def test_a_fresh_object_goes_on_bit_for_bit(net: Net, length: int, share: float, half: bool, cuts: list[int], seed: int) -> None:
+    rule, steps, events = Rule(length, 0.9), rates(net, seed), stream(net, 70, seed, share)
+    unbroken = broken = begun(net, rule, steps, seed, half)
+    for piece in pieces(events, cuts):
+        fresh = Fused(net, rule, steps, half=half)
+        fresh.unpack(*broken.weights(), broken.pack())
+        one, other = unbroken.run(*piece), fresh.run(*piece)
+        for name in ("predictions", "losses", "regret"):
+            assert np.array_equal(getattr(one, name), getattr(other, name))
+        assert np.array_equal(all_weights(unbroken), all_weights(fresh))
+        broken = fresh
+    one_window, other_window = unbroken.pack(), broken.pack()
+    assert one_window.keys() == other_window.keys()
+    assert all(np.array_equal(one_window[name], other_window[name]) for name in one_window)
+    assert {str(value.dtype) for value in one_window.values()} <= {"float32", "int64", "uint8", "bool"}
+
+
+def test_without_regret_all_else_is_the_same() -> None:
+    rule, steps, events = Rule(12, 0.9), rates(SMALL, 5), stream(SMALL, 50, 5, 0.7)
+    one, other = begun(SMALL, rule, steps, 5), begun(SMALL, rule, steps, 5, regret=False)
+    seen, less = one.run(*events), other.run(*events)
+    assert np.array_equal(seen.losses, less.losses)
+    assert np.array_equal(all_weights(one), all_weights(other))
+    assert (seen.regret > 0).all()
+    assert (less.regret == 0).all()
+
+
+def test_weights_come_back_as_they_were_given() -> None:
+    server, parties = weights(WIDE, 6)
+    fused = begun(WIDE, Rule(2, 0.5), rates(WIDE, 6), 6)
+    got, others = fused.weights()
+    assert np.array_equal(got, server)
+    assert all(np.array_equal(a, b) for a, b in zip(others, parties, strict=True))
+    fused.run(*stream(WIDE, 5, 6))
+    assert np.array_equal(got, server)  # a copy
+    fused.start(server, parties)
+    fresh = begun(WIDE, Rule(2, 0.5), rates(WIDE, 6), 6)
+    assert np.array_equal(fused.run(*stream(WIDE, 5, 7)).losses, fresh.run(*stream(WIDE, 5, 7)).losses)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_not_finite_shows_and_spares_the_passive(value: float) -> None:
+    """It reaches all weights that learn from it, and none of a party that never does."""
+    fused, (x, y, active) = begun(SMALL, Rule(3, 0.9), rates(SMALL, 8), 8), stream(SMALL, 40, 8)
+    active[:, 1] = False
+    before = fused.weights()[1][1]
+    x[20, 0] = x[20, 4] = value
+    seen = fused.run(x, y, active)
+    server, parties = fused.weights()
+    assert np.isnan(seen.losses[21:]).all()
+    assert np.isfinite(seen.losses[:20]).all()
+    assert np.isnan(server).any()
+    assert np.isnan(parties[0]).any()
+    assert np.isnan(parties[2]).any()
+    assert np.array_equal(parties[1], before)
+
+
+def test_first_of_equal_scores_is_predicted() -> None:
+    fused = Fused(ONE, Rule(1, 1.0), Rates(0.0, (0.0,)), half=False)
+    fused.start(np.zeros(ONE.server.dim, np.float32), [np.zeros(ONE.parties[0].dim, np.float32)])
+    seen = fused.run(*stream(ONE, 3, 0))
+    assert seen.predictions.tolist() == [0, 0, 0]
+    assert seen.losses == pytest.approx(np.log(2))
+
+
+def test_time_is_attributed() -> None:
+    fused, events = begun(SMALL, Rule(5, 0.9), rates(SMALL, 9), 9), stream(SMALL, 200, 9)
+    began = time.perf_counter()
+    seen = fused.run(*events)
+    assert (seen.seconds > 0).all()
+    assert seen.seconds.sum() <= time.perf_counter() - began
+
+
+X, Y, ACTIVE = stream(SMALL, 4, 10)
+
+
+@pytest.mark.parametrize(
+    ("events", "error", "says"),
+    [
+        ((X.astype(np.float64), Y, ACTIVE), ValueError, "features must be float32"),
+        ((X[:, :-1], Y, ACTIVE), ValueError, r"\(4, 14\)"),
+        ((X, Y[:-1], ACTIVE), ValueError, "labels"),
+        ((X, Y.astype(np.int32), ACTIVE), ValueError, "labels must be int64"),
+        ((X, Y, ACTIVE[:, :2]), ValueError, r"active .*\(4, 3\)"),
+        ((X, Y, ACTIVE.astype(np.int64)), ValueError, "active must be bool"),
+        ((X, np.array([0, 1, 5, 0]), ACTIVE), IndexError, r"0\.\.4, found 0\.\.5"),
+        ((X, np.array([0, -1, 2, 0]), ACTIVE), IndexError, r"found -1\.\.2"),
+    ],
+)
+def test_refuses_and_changes_nothing(events: Events, error: type[Exception], says: str) -> None:
+    fused = begun(SMALL, Rule(3, 0.9), rates(SMALL, 10), 10)
+    fused.run(X, Y, ACTIVE)
+    before, window = all_weights(fused), fused.pack()
+    with pytest.raises(error, match=says):
+        fused.run(*events)
+    assert np.array_equal(all_weights(fused), before)
+    assert all(np.array_equal(values, window[name]) for name, values in fused.pack().items())
+
+
+def test_rows_in_any_memory() -> None:
+    """Read-only, or with gaps."""
+    wide = np.repeat(X, 2, axis=1)[:, ::2]
+    wide.flags.writeable = False
+    one, other = (begun(SMALL, Rule(3, 0.9), rates(SMALL, 11), 11) for _ in range(2))
+    assert np.array_equal(one.run(wide, Y, ACTIVE).losses, other.run(X, Y, ACTIVE).losses)
+    assert np.array_equal(all_weights(one), all_weights(other))
+
+
+def test_refuses_other_windows() -> None:
+    fused = begun(SMALL, Rule(3, 0.9), rates(SMALL, 12), 12)
+    fused.run(X, Y, ACTIVE)
+    before, window = all_weights(fused), fused.pack()
+    late = {**window, "when.0": window["when.0"] + 1}
+    short = {**window, "a.0": window["a.0"][:, 1:]}
+    absent = {name: values for name, values in window.items() if name != "u.1"}
+    one_less = {**window, "when.3": window["when.3"][1:]}
+    for kept, says in ((late, r"when\.0 must name"), (short, r"a\.0 must be"), (absent, r"u\.1"), (one_less, "the server is active")):
+        with pytest.raises(ValueError, match=says):
+            fused.unpack(*fused.weights(), kept)
+    server, parties = fused.weights()
+    with pytest.raises(ValueError, match="party 1 must be"):
+        fused.unpack(server, [parties[0], parties[0], parties[2]], window)
+    assert np.array_equal(all_weights(fused), before)
+
+
+@pytest.mark.parametrize(
+    ("net", "says"),
+    [
+        (Net((Chain((2, 3), True),), Chain((4, 2))), "make up 3 numbers, the server takes 4"),
+        (Net((Chain((2, 3), True),), Chain((3, 2), True)), "ends in scores"),
+    ],
+)
+def test_refuses_networks(net: Net, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        Fused(net, Rule(1, 1.0), Rates(0.1, (0.1,)), half=False)
+
+
+def test_refuses_rules_and_rates() -> None:
+    for length, alpha in ((0, 1.0), (1, 0.0), (1, 1.5), (1, float("nan"))):
+        with pytest.raises(ValueError, match=r"window|alpha"):
+            Rule(length, alpha)
+    with pytest.raises(ValueError, match="3 parties, but rates for 1"):
+        Fused(SMALL, Rule(1, 1.0), Rates(0.1, (0.1,)), half=False)
