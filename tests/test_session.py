@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from sordino import build as builder
 from sordino import session
 from sordino import study as studies
+from sordino.build import promise
 from sordino.errors import BudgetExceeded, LedgerError, ResumeError, StudyError
 from sordino.privacy import Ledger
 from sordino.template import SYNCHRONOUS
@@ -39,6 +41,23 @@ def run(tmp_path: Path, name: str, *changes: str) -> tuple[session.Outcome, Path
     return session.begin(study(tmp_path, *changes), folder, quiet, quiet), folder
 
 
+def test_what_was_built_to_begin_is_let_go_of_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alive: list[weakref.ref[Any]] = []
+    before: list[int] = []
+    build = builder.build
+
+    def watched(*told: Any) -> builder.Built:
+        before.append(sum(each() is not None for each in alive))
+        built = build(*told)
+        alive.extend(weakref.ref(client.examples.x) for client in built.simulation.clients)  # type: ignore[attr-defined]
+        return built
+
+    monkeypatch.setattr(builder, "build", watched)
+    run(tmp_path, "run")
+    assert len(alive) == 8
+    assert before == [0, 0]
+
+
 def rows(folder: Path, kind: str = "round") -> list[dict[str, Any]]:
     return [row for row in map(json.loads, (folder / "rounds.jsonl").read_text().splitlines()) if row["kind"] == kind]
 
@@ -54,7 +73,8 @@ def test_a_run_leaves_everything_and_keeps_its_promise(tmp_path: Path) -> None:
     with sqlite3.connect(folder / "ledger.sqlite") as db:
         booked = dict(db.execute("SELECT unit, SUM(count) FROM entries GROUP BY unit"))
     assert set(booked.values()) == {outcome.steps}
-    assert studies.read(folder / "study.toml").privacy.noise_multiplier == about["noise_multiplier"]
+    kept: Any = studies.read(folder / "study.toml")
+    assert kept.privacy.noise_multiplier == about["noise_multiplier"]
 
 
 @pytest.mark.parametrize("method", ["dp-sgd", "ali-dpfl", "als-dpfl"])
@@ -78,8 +98,8 @@ def test_validation_only_when_asked_for_and_then_said(tmp_path: Path, asked: str
     about, before = (json.loads((place / "run.json").read_text()) for place in (folder, plain))
     assert "validation" not in rows(plain)[-1]
     assert 0.0 < rows(folder)[-1]["validation"] <= 1.0
-    assert session.VALIDATION in about["assumptions"]
-    assert session.VALIDATION not in before["assumptions"]
+    assert promise.VALIDATION in about["assumptions"]
+    assert promise.VALIDATION not in before["assumptions"]
     held = sum(c["examples"] for c in before["clients"]) - sum(c["examples"] for c in about["clients"])
     assert 90 <= held <= 160
 

@@ -94,7 +94,7 @@ def test_all_mistakes_are_reported_at_once() -> None:
 def test_set_changes_any_key(tmp_path: Path) -> None:
     path = tmp_path / "study.toml"
     path.write_text(TEMPLATES["synchronous"])
-    study = studies.read(path, ["privacy.epsilon=8", "model.name=logistic", "data.partition={ kind = 'iid' }", "execution.threads=2"])
+    study: Any = studies.read(path, ["privacy.epsilon=8", "model.name=logistic", "data.partition={ kind = 'iid' }", "execution.threads=2"])
     assert study.privacy.epsilon == 8
     assert study.model.name == "logistic"
     assert study.data.partition.kind == "iid"

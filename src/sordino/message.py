@@ -162,7 +162,69 @@ class Gradient(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True
         return _same(self, other)
 
 
-Message = Train | Update | Contribution | Compute | Gradient
+class Query(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Server to passive party: your embedding of this event, please.
+
+    Attributes:
+        event: its number, from 1.
+    """
+
+    event: int
+
+
+class Embedding(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Party to server: what it makes of its features of an event; :func:`numbers` unpacks it.
+
+    Attributes:
+        party: who, from 0.
+        event: which; the message opens it if the party is active.
+        active: whether the party was activated, and wants a derivative back.
+        bits: of a number, 16 or 32.
+        values: the numbers, example by example; with a window, the newest example first.
+    """
+
+    party: int
+    event: int
+    active: bool
+    bits: int
+    values: bytes
+
+
+class Derivative(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Server to active party: the derivative of the loss by its embedding, number by number."""
+
+    party: int
+    event: int
+    bits: int
+    values: bytes
+
+
+_FLOATS: dict[int, np.dtype[Any]] = {16: np.dtype("<f2"), 32: np.dtype("<f4")}
+
+
+def packed(values: Vector, bits: int) -> bytes:
+    """Numbers as they travel: rounded to nearest where 16 bits hold them, infinite where they do not fit."""
+    with np.errstate(over="ignore"):
+        return values.astype(_FLOATS[bits]).tobytes()
+
+
+def numbers(message: Embedding | Derivative, count: int) -> Vector:
+    """The ``count`` numbers of a message.
+
+    Raises:
+        RemoteProtocolError: if it holds others, or some that are not finite.
+    """
+    kind = _FLOATS.get(message.bits)
+    if kind is None or len(message.values) != count * kind.itemsize:
+        what = type(message).__name__
+        raise RemoteProtocolError(f"{what} of {len(message.values)} bytes at {message.bits} bits a number; {count} numbers are expected")
+    found: Vector = np.frombuffer(message.values, dtype=kind).astype(np.float32)
+    if not np.isfinite(found).all():
+        raise RemoteProtocolError(f"{type(message).__name__} of party {message.party} holds numbers that are not finite")
+    return found
+
+
+Message = Train | Update | Contribution | Compute | Gradient | Query | Embedding | Derivative
 Answer = Update | Contribution
 
 
@@ -222,4 +284,6 @@ def _vectors(message: Message) -> list[tuple[str, Vector]]:
             named = [("weights", message.weights)]
         case Gradient():
             named = [("gradient", message.gradient)]
+        case _:  # those of events are unpacked by whoever knows their sizes
+            named = []
     return [(name, vector) for name, vector in named if vector is not None]

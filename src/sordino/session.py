@@ -24,18 +24,17 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.numpy import save
 
 from sordino import build as builder
 from sordino import study as studies
+from sordino.build.promise import ADJACENCY, assumptions, guarantee
 from sordino.errors import BudgetExceeded, ResumeError, StudyError
-from sordino.learning.flat import Flat
-from sordino.message import Vector
+from sordino.learning.allocator import tune
 from sordino.privacy import accountant
 from sordino.runtime import checkpoint
 from sordino.runtime.files import replace_file, said_clearly, to_json
@@ -44,32 +43,6 @@ from sordino.runtime.watch import Moment, Play
 from sordino.study import Study
 
 Row = dict[str, Any]
-
-ASSUMPTIONS = (
-    "The sizes of the clients' data sets are public: they weigh the average and set the expected batch.",
-    "Which examples a batch holds stays secret inside a client; amplification by sampling rests on it.",
-    "This is a simulation: batches and noise come from the study's seed, and whoever knows the seed can subtract the noise.",
-    "Arithmetic is in floating point; the analysis is for real numbers. Clipping keeps a margin for rounding; noise has last bits.",
-    "Choosing clip, learning rate or anything else by looking at results on the same private data is not accounted for.",
-    "The test set is public and used for reporting only.",
-)
-OF_EDGES = (
-    "The sizes of the edges' data sets are public: with the expected batch b they set the sampling rates b / n_k.",
-    "When an edge answers, and how often, is public, and taken to depend on nothing in its data.",
-)
-OF_CLIENTS = (
-    "The aggregator is trusted with single bounded updates, or sees only their sum (secure aggregation); all else sees the noisy sum.",
-    "Which clients a cohort holds, and how many, stays secret; amplification by sampling rests on it. Checkpoints know: keep them.",
-    "The number of clients and their weights are public and fixed: they make the divisor of every sum.",
-)
-WORDS = {
-    "sample": ("any client sends", "training example is added to or removed from that client's data"),
-    "client": ("the aggregator publishes", "client with all its data is added to or removed from the federation"),
-}
-ADJACENCY = {"sample": "add or remove one example", "client": "add or remove one client with all its data", "none": "none"}
-VALIDATION = "The validation examples set aside from the training data are treated as public."
-DIVISION = "How this public data set was divided among the clients (sizes and label counts) is shown, and treated as public."
-PAPER = "The paper's literal form was asked for; it sends quantities computed from raw data without noise."
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +83,12 @@ def begin(study: Study, out: Path | None, show: Callable[[Row], None], announce:
         StudyError: if it cannot be run; nothing has been written then.
     """
     started = time.monotonic()
+    folder, about = _founded(study, out)  # what it built, data and all, is let go of before the run builds its own
+    return _play(folder, about, show, announce, started)
+
+
+def _founded(study: Study, out: Path | None) -> tuple[Path, Row]:
+    """A new folder, and what stands in its ``run.json``."""
     folder = _free(out, study.name)
     draft = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
     with said_clearly(folder):
@@ -128,7 +107,7 @@ def begin(study: Study, out: Path | None, show: Callable[[Row], None], announce:
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
-    return _play(folder, about, show, announce, started)
+    return folder, about
 
 
 def resume(folder: Path, show: Callable[[Row], None], announce: Callable[[Row], None]) -> Outcome:
@@ -138,19 +117,8 @@ def resume(folder: Path, show: Callable[[Row], None], announce: Callable[[Row], 
 
 
 def describe(built: builder.Built, run: str) -> Row:
-    """What stands in ``run.json``."""
-    study, plan, sim = built.study, built.plan, built.simulation
-    privacy = study.privacy
-    assumptions = [*OF_CLIENTS, *ASSUMPTIONS[2:]] if privacy.unit == "client" else list(ASSUMPTIONS)
-    if study.regime == "asynchronous":
-        assumptions = [*OF_EDGES, *ASSUMPTIONS[1:]]
-    if study.data.validation or study.data.client_validation:
-        assumptions.append(VALIDATION)
-    # Label counts are raw data, and so are sizes where whole clients are protected and weigh the same.
-    labels = study.data.file is None or privacy.unit == "none"
-    sizes = labels or privacy.unit == "sample" or getattr(study.method, "weights", "size") == "size"
-    if labels and privacy.unit != "none":
-        assumptions.append(DIVISION)
+    """What stands in ``run.json``: what every run has, and the facts of its regime."""
+    study, plan, privacy = built.study, built.plan, built.study.privacy
     return {
         "format": 1,
         "run": run,
@@ -159,63 +127,23 @@ def describe(built: builder.Built, run: str) -> Row:
         "form": study.form,
         "regime": study.regime,
         "status": "running",
-        "classes": list(built.classes),
-        "clients": [
-            {
-                "client": i,
-                "unit": unit,
-                "examples": int(counts.sum()) if sizes else None,
-                "labels": counts.tolist() if labels else [],
-            }
-            for i, (unit, counts) in enumerate(zip(sim.units, built.counts, strict=True))
-        ],
         "unit": privacy.unit,
         "adjacency": ADJACENCY[privacy.unit],
         "epsilon_budget": math.inf if privacy.epsilon is None else privacy.epsilon,
         "claimed_epsilon": plan.claimed,
-        "epsilons": getattr(privacy, "epsilons", None),  # of each edge, where they differ
         "delta": privacy.delta,
         "accountant": privacy.accountant,
-        "dimension": built.flat.dim,
-        "clip": sim.clip if privacy.unit != "none" else None,
         "noise_multiplier": plan.noise_multiplier,
-        "noise_multipliers": getattr(privacy, "noise_multipliers", None),  # likewise
-        "sampling_rate": getattr(privacy, "sampling_rate", None),
         "learning_rate": getattr(study.method, "learning_rate", None),
         "batch": getattr(study.method, "batch", None),
-        "staleness": getattr(study, "stalest", None),
-        "R_c": plan.steps if privacy.unit != "client" else None,  # there, rounds are what is charged
         "R_s": study.horizon,
-        "stages": [asdict(stage) for stage in plan.stages],
-        "payable": sim.payable,
+        "payable": built.simulation.payable,
+        **built.facts,
         "guarantee": guarantee(study, None),
-        "assumptions": assumptions,
+        "assumptions": assumptions(study),
         "warnings": list(plan.warnings),
         "result": None,
     }
-
-
-def guarantee(study: Study, epsilon: float | None) -> str:
-    """The promise in one sentence; with ``epsilon`` what was spent, without it the budget."""
-    privacy = study.privacy
-    if privacy.unit == "none":
-        return "No privacy guarantee: the clients' updates were computed without noise, and epsilon is infinite."
-    if study.method.unpriced is not None:
-        return f"No privacy guarantee: epsilon is infinite. {PAPER}"
-    if study.form == "paper":
-        true = "far above what it claims" if epsilon is None else f"{epsilon:.4g}"
-        return f"No privacy guarantee worth the name: the mechanism's literal form was asked for, and its true epsilon is {true}."
-    # Where releases decide how many steps are taken, what was spent is no bound in itself: only the budget was fixed in advance.
-    chosen = getattr(study.method, "fixed_tau", 1) is None
-    value = privacy.epsilon if epsilon is None or chosen else epsilon
-    shown = "inf" if value is None or math.isinf(value) else f"{math.ceil(value * 1e5) / 1e5:.12g}"  # rounded up, never down
-    what, change = WORDS[privacy.unit]
-    verb = "will differ by at most" if epsilon is None else "differs by at most" if chosen else "differs by"
-    return (
-        f"What {what} {verb} (epsilon = {shown}, delta = {privacy.delta:g}) in the sense of differential privacy"
-        f" when one {change}, by the {privacy.accountant} accountant,"
-        " whatever else an observer knows and with all other clients against it."
-    )
 
 
 def _play(folder: Path, about: Row, show: Callable[[Row], None], announce: Callable[[Row], None], started: float) -> Outcome:
@@ -229,11 +157,13 @@ def _play(folder: Path, about: Row, show: Callable[[Row], None], announce: Calla
         raise ResumeError(f"{folder / LOG}: shorter than at the last checkpoint. Restore it from a copy; nothing was changed")
     announce({**about, "rounds_done": moment.number})
     refused: BudgetExceeded | None = None
+    tune()  # not before the data is loaded: what loading needed for a moment goes back to the system
     if moment.ended is None:
         with Recorder(
             folder,
             length=length,
             every=study.checkpoint_stride,
+            begun=moment.number,
             show=show,
         ) as recorder:
             try:
@@ -251,7 +181,7 @@ def _play(folder: Path, about: Row, show: Callable[[Row], None], announce: Calla
 def _finish(folder: Path, about: Row, built: builder.Built, moment: Moment, seconds: float) -> Outcome:
     """Write the model and the result."""
     sim, study = built.simulation, built.study
-    replace_file(folder / "model.safetensors", save(_named(built.flat, moment.model), metadata={"model": study.model.name}))
+    replace_file(folder / "model.safetensors", save(built.named(moment.model), metadata={"model": built.model}))
     spent = _spent(sim)
     epsilon = math.inf if study.privacy.unit == "none" else max(spent.values())
     outcome = Outcome(
@@ -297,12 +227,6 @@ def _spent(sim: Play) -> dict[str, float]:
     return {unit: prices[history] for unit, history in histories.items()}
 
 
-def _named(flat: Flat, vector: Vector) -> dict[str, Any]:
-    """The vector as the model's named parameters."""
-    tensor = torch.from_numpy(vector)
-    return {slot.name: slot.logical(tensor).contiguous().numpy() for slot in flat.layout}
-
-
 def _last_accuracy(log: Path) -> float | None:
     rows: list[Row] = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
     found = [row["accuracy"] for row in rows if row.get("accuracy") is not None]
@@ -338,9 +262,7 @@ def _refuse_hopeless(built: builder.Built) -> None:
     payable = built.simulation.payable
     if payable is not None and max(payable) < 1:
         privacy = built.study.privacy
-        unit = {"client": "round"}.get(privacy.unit, "local step" if built.study.regime == "synchronous" else "gradient")
-        lever = "sampling_rate" if built.study.regime == "synchronous" else "method.batch"
         raise BudgetExceeded(
-            f"privacy.epsilon = {privacy.epsilon} does not pay for a single {unit} at noise_multiplier = {privacy.noise_multiplier}"
-            f" (or the data's ledger has spent it). Raise noise_multiplier or lower {lever}"
+            f"privacy.epsilon = {privacy.epsilon} does not pay for a single {built.paid}"
+            f" at noise_multiplier = {built.plan.noise_multiplier} (or the data's ledger has spent it). {built.remedy}"
         )

@@ -346,8 +346,8 @@ def test_a_plan_shows_the_edge_that_spends_most(tmp_path: Path) -> None:
         "privacy.epsilons=[0.3, 8.0, 8.0, 8.0]",
     )
     study: Any = studies.read(path, changes)
-    priced, divided = builder.plan(study)
+    priced, sizes = builder.plan(study)
     full: Any = builder.calibrated(study)
-    edges = zip(arrivals.rates(10, divided.sizes), arrivals.multipliers(full), strict=True)
+    edges = zip(arrivals.rates(10, sizes), arrivals.multipliers(full), strict=True)
     each = [accountant("pld").epsilon([(step_event(rate, z), arrivals.share(full))], 1e-3) for rate, z in edges]
     assert priced.epsilon == pytest.approx(max(each), rel=1e-9)

@@ -6,6 +6,8 @@ mechanism      what it asks its mechanism for
 common         what both regimes share
 rounds         studies in rounds
 arrivals       studies in which gradients are applied as they arrive
+stream, vertical   studies of events: where they come from, and what plays them
+promise, facts     what run.json says
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import TypeVar
 
 import torch
 
-from sordino.build import arrivals, rounds
+from sordino.build import arrivals, rounds, vertical
 from sordino.build.common import Built, Hall
 from sordino.build.federation import Federation, federation, tensors
 from sordino.build.mechanism import edge_mechanism, mechanism
@@ -26,19 +28,22 @@ from sordino.learning.flat import Flat
 from sordino.learning.loss import loss_for
 from sordino.learning.perexample import ClippedSum, MeanGradient
 from sordino.plan import Plan, calibrate, for_dimension, price
-from sordino.study import AsynchronousStudy, Study, SynchronousStudy
+from sordino.study import AsynchronousStudy, HorizontalStudy, Study, SynchronousStudy, VerticalStudy
 
 __all__ = ["Built", "Federation", "build", "calibrated", "device", "environment", "federation", "model", "plan", "sized"]
 
 S = TypeVar("S", bound=Study)
+H = TypeVar("H", bound=HorizontalStudy)
 
 
 def calibrated(study: S) -> S:
     """The same study with its noise filled in. Data is loaded only where the price depends on it."""
+    if not isinstance(study, HorizontalStudy):
+        return calibrate(study, ())
     return calibrate(sized(study), federation(study).sizes if isinstance(study, AsynchronousStudy) else ())
 
 
-def sized(study: S, divided: Federation | None = None) -> S:
+def sized(study: H, divided: Federation | None = None) -> H:
     """The same study with its model's size told to a mechanism whose price depends on it; its data, where it is loaded already."""
     if study.privacy.unit == "none" or not study.privacy.mechanism.sized:
         return study
@@ -46,21 +51,25 @@ def sized(study: S, divided: Federation | None = None) -> S:
     return for_dimension(study, Flat(model(study, test.shape, len(test.classes))).dim)
 
 
-def plan(study: Study) -> tuple[Plan, Federation]:
-    """The price of a study, with its data loaded but nothing trained."""
+def plan(study: Study) -> tuple[Plan, tuple[int, ...]]:
+    """The price of a study, with its data loaded but nothing trained; and how many examples each client has, where it has its own."""
+    if isinstance(study, VerticalStudy):
+        return vertical.plan(study), ()
+    if not isinstance(study, HorizontalStudy):
+        raise TypeError(type(study).__name__)
     divided = federation(study)
     flat = Flat(model(study, divided.test.shape, len(divided.test.classes)))
     priced, loss = price(study, divided.sizes, flat.dim), loss_for(study.model.name)
     if study.privacy.unit == "none":
-        return priced, divided
+        return priced, divided.sizes
     bench, public = Workbench(flat, ClippedSum(flat, loss), MeanGradient(flat, loss)), tensors(divided.validation, torch.device("cpu"))
     full = calibrate(for_dimension(study, flat.dim), divided.sizes)
     match full:
         case SynchronousStudy():
-            return rounds.announced(priced, full, mechanism(full, divided.sizes, bench, public), max(divided.sizes)), divided
+            return rounds.announced(priced, full, mechanism(full, divided.sizes, bench, public), max(divided.sizes)), divided.sizes
         case AsynchronousStudy() if not full.method.literal:
-            return arrivals.announced(priced, full, edge_mechanism(full, bench, public), divided.sizes), divided
-    return priced, divided
+            return arrivals.announced(priced, full, edge_mechanism(full, bench, public), divided.sizes), divided.sizes
+    return priced, divided.sizes
 
 
 def build(study: Study, folder: Path, run: str, payable: Sequence[int] | None = None) -> Built:
@@ -69,6 +78,10 @@ def build(study: Study, folder: Path, run: str, payable: Sequence[int] | None = 
     ``payable`` is what each client could pay for when the run began, if it began before: its
     own charges must not be counted against it twice.
     """
+    if isinstance(study, VerticalStudy):
+        return vertical.build(calibrate(study, ()), folder, run, payable)
+    if not isinstance(study, HorizontalStudy):
+        raise TypeError(type(study).__name__)
     divided = federation(study)
     full = calibrate(sized(study, divided), divided.sizes)
     hall, parts = Hall.of(full, divided), list(divided.parts)

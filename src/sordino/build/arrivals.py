@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,11 @@ import numpy as np
 import torch
 
 from sordino import data as datasets
-from sordino.build.common import Built, Hall, budget, vault
+from sordino.build.common import Built, Hall, budget, named, vault
+from sordino.build.facts import horizontal
 from sordino.build.mechanism import as_good, edge_mechanism, in_words
 from sordino.build.surroundings import lineage, protective
 from sordino.entropy import Seeded
-from sordino.learning.allocator import tune
 from sordino.learning.bench import Workbench
 from sordino.learning.edge import Edge, LiteralEdge, PlainEdge, PrivateEdge
 from sordino.learning.perexample.sums import layers_of
@@ -39,7 +40,6 @@ def build(
     if noise is not None:
         priced = announced(priced, study, noise, sizes)
     edges = _edges(study, parts, hall, noise, run)
-    tune()
     units = [f"client:{i}" for i in range(len(sizes))]
     ledgers = vault(study, folder, dict(zip(units, hall.fingerprints, strict=True)))
     budgets = [budget(study, epsilon) for epsilon in epsilons(study)]
@@ -67,7 +67,17 @@ def build(
         method=study.method.name,
         lineage=lineage(study, run),
     )
-    return Built(study, hall.counts, hall.classes, priced, simulation, flat, simulation.first(hall.first()))
+    return Built(
+        study=study,
+        plan=priced,
+        simulation=simulation,
+        first=simulation.first(hall.first()),
+        facts=horizontal(study, hall, priced, simulation),
+        model=study.model.name,
+        named=partial(named, flat),
+        paid="gradient",
+        remedy="Raise noise_multiplier or lower method.batch",
+    )
 
 
 def announced(priced: Plan, study: AsynchronousStudy, noise: Bounded, sizes: Sequence[int]) -> Plan:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -22,7 +23,7 @@ from sordino.plan import Plan
 from sordino.privacy import Budget, Vault
 from sordino.runtime.files import make_room_for
 from sordino.runtime.watch import Moment, Play
-from sordino.study import Study
+from sordino.study import HorizontalStudy, Study
 
 FILES_PER_LEDGER = 3  # SQLite's database, its log and the log's index
 
@@ -31,15 +32,33 @@ Tensors = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Built:
-    """Everything that a run needs, and the moment it begins at. Raw data is in the clients only."""
+    """Everything that a run needs, and the moment it begins at. Raw data is in the clients only.
+
+    Attributes:
+        study: calibrated.
+        plan: its price.
+        simulation: who plays it.
+        first: the moment before anything happened.
+        facts: what run.json says of this regime.
+        model: the model's name, and ``named`` its parameters by name, from one vector (d,).
+        paid: what privacy is paid for, in the singular, and ``remedy`` what to do if not even one can be.
+    """
 
     study: Study
-    counts: Counts
-    classes: tuple[str, ...]
     plan: Plan
     simulation: Play
-    flat: Flat
     first: Moment
+    facts: Mapping[str, Any]
+    model: str
+    named: Callable[[Vector], dict[str, Any]]
+    paid: str
+    remedy: str
+
+
+def named(flat: Flat, vector: Vector) -> dict[str, Any]:
+    """A vector as the model's named parameters."""
+    tensor = torch.from_numpy(vector)
+    return {slot.name: slot.logical(tensor).contiguous().numpy() for slot in flat.layout}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +68,8 @@ class Hall:
     Attributes:
         bench: model and kernels.
         place: the device.
-        test, validation: (n, ...) and (n,), as model input; empty where there is none.
+        test: (n, ...) and (n,), pixels still bytes.
+        validation: (n, ...) and (n,), as model input; empty where there is none.
         sizes, counts, classes: of the clients' data.
         fingerprints: of each client's data.
         evaluator: accuracy and loss of the bench's model.
@@ -66,7 +86,7 @@ class Hall:
     evaluator: Evaluator
 
     @classmethod
-    def of(cls, study: Study, divided: Federation) -> Hall:
+    def of(cls, study: HorizontalStudy, divided: Federation) -> Hall:
         """Everything but the clients' own data."""
         torch.set_num_threads(study.execution.threads)
         place, classes = device(study), divided.test.classes
@@ -74,7 +94,7 @@ class Hall:
         return cls(
             bench=Workbench(flat, ClippedSum(flat, loss), MeanGradient(flat, loss)),
             place=place,
-            test=tensors(divided.test, place),
+            test=(placed(divided.test.x, place), torch.from_numpy(divided.test.y).to(place)),
             validation=tensors(divided.validation, place),
             sizes=divided.sizes,
             counts=divided.counts,

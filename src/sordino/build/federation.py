@@ -12,10 +12,11 @@ import torch
 from sordino import data as datasets
 from sordino import study as studies
 from sordino.entropy import Seeded
+from sordino.learning.bench import model_input
 from sordino.learning.evaluate import Evaluator
 from sordino.learning.flat import Flat
 from sordino.message import Vector
-from sordino.study import Study
+from sordino.study import HorizontalStudy
 
 Counts = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -42,7 +43,7 @@ class Federation:
         return tuple(len(part) for part in self.parts)
 
 
-def federation(study: Study) -> Federation:
+def federation(study: HorizontalStudy) -> Federation:
     """Load the data and divide it."""
     wanted, entropy = study.data, Seeded(study.seed)
     corpus = datasets.load(
@@ -77,7 +78,7 @@ def _partition(section: studies.Partition) -> datasets.Partition:
 def tensors(part: datasets.Dataset | None, place: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     if part is None:
         return torch.empty(0), torch.empty(0, dtype=torch.int64)
-    return placed(datasets.scaled(part.x), place), torch.from_numpy(part.y).to(place)
+    return model_input(placed(part.x, place)), torch.from_numpy(part.y).to(place)
 
 
 def placed(x: np.ndarray[Any, Any], place: torch.device) -> torch.Tensor:

@@ -31,7 +31,7 @@ from sordino.plan import arrivals, calibrate, price
 from sordino.plan.rounds import schedule, spending
 from sordino.privacy import Gaussian as GaussianEvent
 from sordino.privacy import PoissonSampled, accountant
-from sordino.study import AsynchronousStudy, Study, SynchronousStudy
+from sordino.study import AsynchronousStudy, HorizontalStudy, SynchronousStudy
 
 MOST_IMAGES = 20
 MODEL = "model.safetensors"
@@ -58,7 +58,7 @@ class Attacked:
         accountant, delta: what the levels' epsilons mean.
     """
 
-    study: Study
+    study: HorizontalStudy
     flat: Flat
     noise: Bounded
     levels: tuple[Level, ...]
@@ -67,7 +67,7 @@ class Attacked:
     delta: float
 
 
-def attacked(study: Study, asked: Sequence[Asked], weights: Path | None = None) -> Attacked:
+def attacked(study: HorizontalStudy, asked: Sequence[Asked], weights: Path | None = None) -> Attacked:
     """A study's model, data and noise levels; ``weights`` of a trained model, else the initial ones.
 
     Raises:
@@ -93,11 +93,11 @@ def attacked(study: Study, asked: Sequence[Asked], weights: Path | None = None) 
     return Attacked(full, flat, noise, tuple(levels), divided, full.privacy.accountant, _delta(full))
 
 
-def _delta(study: Study) -> float:
+def _delta(study: HorizontalStudy) -> float:
     return study.privacy.delta or 1e-5
 
 
-def _rates(study: Study, sizes: Sequence[int]) -> tuple[float, ...]:
+def _rates(study: HorizontalStudy, sizes: Sequence[int]) -> tuple[float, ...]:
     """q of every client."""
     match study:
         case AsynchronousStudy():
@@ -107,7 +107,7 @@ def _rates(study: Study, sizes: Sequence[int]) -> tuple[float, ...]:
     raise TypeError(type(study).__name__)
 
 
-def _levels(study: Study, noise: Bounded, steps: int, rate: float, asked: Sequence[Asked]) -> list[Level]:
+def _levels(study: HorizontalStudy, noise: Bounded, steps: int, rate: float, asked: Sequence[Asked]) -> list[Level]:
     """What was asked for, with prices: the study's mechanism from the least noise to the most, then MAPA's noise likewise."""
     own = 0.0 if study.privacy.unit == "none" else study.privacy.noise_multiplier or 0.0
     found = []
@@ -119,7 +119,7 @@ def _levels(study: Study, noise: Bounded, steps: int, rate: float, asked: Sequen
     return found
 
 
-def _costs(study: Study, noise: Bounded, steps: int, rate: float, sigma: float) -> tuple[float, float]:
+def _costs(study: HorizontalStudy, noise: Bounded, steps: int, rate: float, sigma: float) -> tuple[float, float]:
     """Epsilon of one release and of all planned ones, at another noise multiplier than the study's, as the mechanism books it."""
     if sigma == 0.0:
         return math.inf, math.inf
@@ -230,7 +230,7 @@ def _mean_image(x: torch.Tensor, y: torch.Tensor, label: int) -> Matrix:
     return found
 
 
-def _mechanism(study: Study, divided: builder.Federation, flat: Flat) -> Bounded:
+def _mechanism(study: HorizontalStudy, divided: builder.Federation, flat: Flat) -> Bounded:
     """The study's mechanism as it begins; a Gaussian with the study's clip where it promises nothing."""
     if study.privacy.unit == "none":
         return Gaussian(clip=study.privacy.clip, noise_multiplier=1.0)
@@ -247,6 +247,6 @@ def _mechanism(study: Study, divided: builder.Federation, flat: Flat) -> Bounded
     return made.shaped(()) if isinstance(made, Learning) else made
 
 
-def with_model(study: Study, name: str) -> Study:
+def with_model(study: HorizontalStudy, name: str) -> HorizontalStudy:
     """The same study with another model."""
     return study.model_copy(update={"model": study.model.model_copy(update={"name": name})})

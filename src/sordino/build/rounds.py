@@ -6,14 +6,15 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 
 from sordino import data as datasets
-from sordino.build.common import Built, Hall, budget, vault
+from sordino.build.common import Built, Hall, budget, named, vault
+from sordino.build.facts import horizontal
 from sordino.build.mechanism import as_good, in_words, mechanism
 from sordino.build.surroundings import lineage, protective
 from sordino.entropy import Seeded
-from sordino.learning.allocator import tune
 from sordino.learning.client import Client
 from sordino.learning.dpsgd import PrivateClient
 from sordino.learning.local import LocalClient, LocalWork, NoisyModelClient
@@ -43,7 +44,6 @@ def build(
         priced = announced(priced, study, noise, max(sizes))
     own = protective(study, run)
     clients = _clients(study, parts, hall, noise, own)
-    tune()  # not before the data is loaded: what loading needed for a moment goes back to the system
     ledgers, most = vault(study, folder, fingerprints), budget(study, privacy.epsilon)
     pays = _payable(study, priced, ledgers, units, most) if payable is None else tuple(payable)
     regime = Synchronous(
@@ -74,7 +74,17 @@ def build(
         method=study.method.name,
         lineage=lineage(study, run),
     )
-    return Built(study, hall.counts, hall.classes, priced, simulation, flat, Moment(regime.start(hall.first())))
+    return Built(
+        study=study,
+        plan=priced,
+        simulation=simulation,
+        first=Moment(regime.start(hall.first())),
+        facts=horizontal(study, hall, priced, simulation),
+        model=study.model.name,
+        named=partial(named, flat),
+        paid="round" if privacy.unit == "client" else "local step",
+        remedy="Raise noise_multiplier or lower sampling_rate",
+    )
 
 
 def announced(priced: Plan, study: SynchronousStudy, noise: Bounded, largest: int) -> Plan:

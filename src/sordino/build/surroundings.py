@@ -19,7 +19,7 @@ from sordino.entropy import Seeded
 from sordino.errors import StudyError
 from sordino.learning import models
 from sordino.learning.check import check_private
-from sordino.study import Study
+from sordino.study import HorizontalStudy, Study
 
 
 def device(study: Study) -> torch.device:
@@ -64,6 +64,17 @@ def lineage(study: Study, run: str) -> str:
     return f"{run}/{hashlib.sha256(f'{sorted(environment(study).items())}{asked}'.encode()).hexdigest()[:8]}"
 
 
+def origin(study: Study, run: str) -> str:
+    """What the answers about labels depend on, where nothing else is promised and a ledger is the run's own: a key, and whole numbers.
+
+    Elsewhere the environment counts, too: :func:`lineage`.
+    """
+    if study.privacy.unit == "entity" or study.privacy.ledger != "run":
+        return lineage(study, run)
+    asked = studies.write(study.model_copy(update={"execution": studies.Execution()}))
+    return f"{run}/{hashlib.sha256(f'{_code()}{asked}'.encode()).hexdigest()[:8]}"
+
+
 def protective(study: Study, run: str) -> Seeded:
     """Where batches and noise come from: the seed; and the run and its environment, too, where one ledger adds up several runs.
 
@@ -72,7 +83,7 @@ def protective(study: Study, run: str) -> Seeded:
     return Seeded(study.seed, "" if study.privacy.ledger == "run" else lineage(study, run))
 
 
-def model(study: Study, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
+def model(study: HorizontalStudy, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
     """The study's model, initialised from its seed, checked to be trainable privately."""
     module = models.build(study.model.name, shape, classes, Seeded(study.seed).at("model"))
     if study.method.private:

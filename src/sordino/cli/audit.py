@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from sordino.audit.attempt import Level, Scene
     from sordino.build.inversion import Asked, Attacked
+    from sordino.study import HorizontalStudy, Study
 
 ATTACKS = {"inversion": "recover training images from a client's gradient, at several noise levels"}
 RAW = "the picture holds raw training images: in a simulation it may be looked at; real ones must not leave whose data they are"
@@ -117,13 +118,24 @@ def _attacked(path: Path, asked: Sequence[Asked], models: Sequence[str], changes
     from sordino.build.inversion import MODEL, attacked, with_model
 
     if not path.is_dir():
-        study = studies.read(path, changes)
+        study = _gradients(studies.read(path, changes))
         return [attacked(with_model(study, name), asked) for name in dict.fromkeys(models or (study.model.name,))]
     if models:
         raise StudyError(f"{path}: --model does not go with a run folder, whose model is trained; give its study file instead")
     if missing := [name for name in ("run.json", "study.toml") if not (path / name).exists()]:
         raise StudyError(f"{path}: this is no run folder: it has no {missing[0]}. Give a study file, or a folder that `sordino run` made")
-    return [attacked(studies.read(path / "study.toml", changes), asked, path / MODEL)]
+    return [attacked(_gradients(studies.read(path / "study.toml", changes)), asked, path / MODEL)]
+
+
+def _gradients(study: Study) -> HorizontalStudy:
+    from sordino import study as studies
+
+    if not isinstance(study, studies.HorizontalStudy):
+        raise StudyError(
+            f"method.name = {study.method.name!r}: --attack inversion reads gradients, and parties of this method send embeddings."
+            " Use a study whose clients take noisy gradient steps, such as dp-sgd"
+        )
+    return study
 
 
 def _show(scenes: Sequence[Scene]) -> None:

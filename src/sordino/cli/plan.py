@@ -13,10 +13,9 @@ from sordino.cli.run import AsJson, Set
 from sordino.errors import StudyError
 
 if TYPE_CHECKING:
-    from sordino.build import Federation
     from sordino.method import Stage
     from sordino.plan import Plan
-    from sordino.study import AsynchronousStudy, Study, SynchronousStudy
+    from sordino.study import AsynchronousStudy, Study, SynchronousStudy, VerticalStudy
 
 
 def plan(
@@ -50,14 +49,14 @@ def plan(
     read = studies.read(study, change or ())
     if advise:
         if not isinstance(read, studies.SynchronousStudy):
-            raise StudyError("--advise weighs sampling rates and tau of methods that work in rounds; this one works on arrival")
+            raise StudyError("--advise weighs sampling rates and tau of methods that work in rounds; this one does not")
         _advise(build.sized(read), build.federation(read).sizes, as_json)
         return
-    priced, federation = build.plan(read)
+    priced, sizes = build.plan(read)
     if as_json:
         say.machine(priced)
     else:
-        _show(read, priced, federation)
+        _show(read, priced, sizes)
 
 
 def _without_study(
@@ -136,17 +135,19 @@ def _advise(study: SynchronousStudy, sizes: tuple[int, ...], as_json: bool) -> N
     say.people("sigma/(q n) is the noise of an averaged step relative to the data: less is better, examples are what it costs.")
 
 
-def _show(study: Study, priced: Plan, federation: Federation) -> None:
-    from sordino.study import AsynchronousStudy, SynchronousStudy
+def _show(study: Study, priced: Plan, sizes: tuple[int, ...]) -> None:
+    from sordino.study import AsynchronousStudy, SynchronousStudy, VerticalStudy
 
-    sizes = sorted(federation.sizes)
-    say.people(f"{study.name}: {study.method.name}, {len(sizes)} clients of {sizes[0]} to {sizes[-1]} examples")
+    held = f", {len(sizes)} clients of {min(sizes)} to {max(sizes)} examples" if sizes else ""
+    say.people(f"{study.name}: {study.method.name}{held}")
     for warning in priced.warnings:
         say.people(f"warning: {warning}")
     if isinstance(study, AsynchronousStudy):
         _show_arrivals(study, priced)
     elif isinstance(study, SynchronousStudy):
         _show_rounds(study, priced)
+    elif isinstance(study, VerticalStudy):
+        _show_events(study, priced)
 
 
 def _show_arrivals(study: AsynchronousStudy, priced: Plan) -> None:
@@ -165,6 +166,21 @@ def _show_arrivals(study: AsynchronousStudy, priced: Plan) -> None:
     say.table(title, ["accountant", "gradients"], rows)
     say.people(f"signal to noise of one gradient: at most {priced.signal_to_noise:.3f}")
     say.people(f"fair share of an edge: {priced.used} gradients, epsilon {say.bound(priced.epsilon)}; a faster one sends more")
+
+
+def _show_events(study: VerticalStudy, priced: Plan) -> None:
+    data, method = study.data, study.method
+    say.people(f"{study.budget.events} events, {data.parties} parties, activation {method.activation.kind}, window {method.window}")
+    if study.privacy.unit == "none":
+        say.people("no privacy: epsilon is infinite")
+        return
+    rows = [[unit, what, say.bound(epsilon)] for unit, what, epsilon in priced.releases]
+    times = f"{priced.used} appearance{'s' if priced.used != 1 else ''}"
+    title = f"What {times} of an entity release{'s' if priced.used == 1 else ''}, at delta {study.privacy.delta:g}"
+    say.table(title, ["unit of the ledger", "released", f"epsilon ({study.privacy.accountant})"], rows)
+    promise = f"promised, with unit '{study.privacy.unit}': epsilon {say.number(study.privacy.epsilon)}"
+    limit = "" if priced.steps is None else f"; it pays for {priced.steps} appearances of an entity"
+    say.people(promise + limit)
 
 
 def _stage(stage: Stage, study: AsynchronousStudy) -> list[str]:

@@ -148,7 +148,7 @@ class About:
     """What the list of methods says.
 
     Attributes:
-        regime: "synchronous" or "asynchronous".
+        regime: "synchronous", "asynchronous" or "vertical".
         paper: whose it is, and when.
         does: what it does, in a few words.
         forms: each form's name, and whether what it releases has a finite price.
@@ -167,15 +167,16 @@ class Method(Section):
 
     A subclass adds its hyper-parameters as fields, and says what it does in ``about``.
     :func:`~sordino.method.registry.register` makes it known by its name.
-
-    Attributes:
-        average: decay of the averaged global models, in [0, 1); post-processing, costs no privacy.
     """
 
     about: ClassVar[About]
 
     name: str
-    average: float = Field(0.0, ge=0, lt=1)
+
+    @property
+    def title(self) -> str:
+        """What tables call it."""
+        return self.name
 
     @property
     def private(self) -> bool:
@@ -201,6 +202,7 @@ class SynchronousMethod(Method):
         weights: p_i, by the clients' sizes or equal.
         momentum: of the server, in [0, 1); post-processing, costs no privacy.
         optimizer: of the local steps.
+        average: decay of the averaged global models, in [0, 1); post-processing, costs no privacy.
     """
 
     memory: ClassVar[type[msgspec.Struct]] = Nothing
@@ -209,6 +211,7 @@ class SynchronousMethod(Method):
     weights: Literal["size", "equal"] = "size"
     momentum: float = Field(0.0, ge=0, lt=1)
     optimizer: Optimizer = Sgd()
+    average: float = Field(0.0, ge=0, lt=1)
 
     @property
     def unpriced(self) -> str | None:

@@ -3,7 +3,7 @@
 A method is pure and sees releases only. So the same memory and answers must lead to the same choice,
 nothing that is handed to it may change, its memory must survive a checkpoint, and what it asks of a
 round must be something that can be done and priced. A method that works on arrival has a public schedule:
-it must cover the run without gaps, and be the same whenever it is asked for.
+it must cover the run without gaps, and be the same whenever it is asked for. One that learns from events has a window.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 from sordino.message import Raw, Statistics, Update
 from sordino.method.base import Left, Method, Released, SynchronousMethod, Terms
 from sordino.method.edge import AsynchronousMethod, EdgeTerms
+from sordino.method.online import OnlineMethod
 
 DIMENSION, ROUNDS, CLIENTS = 8, 12, 3
 
@@ -35,11 +36,23 @@ def check_method(method: Method) -> None:
     if isinstance(method, AsynchronousMethod):
         _walk(method)
         return
+    if isinstance(method, OnlineMethod):
+        _look(method)
+        return
     if not isinstance(method, SynchronousMethod):
         raise ContractBroken(f"{method.name}: is a method of no known regime")
     first, second = _play(method), _play(method)
     if first != second:
         raise ContractBroken(f"{method.name}: the same releases led to two different runs")
+
+
+def _look(method: OnlineMethod) -> None:
+    if method.window < 1 or not 0.0 < method.attenuation <= 1.0:
+        raise ContractBroken(f"{method.name}: a window of {method.window} events at attenuation {method.attenuation}")
+    if method.resends not in (1, method.window):
+        raise ContractBroken(f"{method.name}: sends {method.resends} examples an event, and its window holds {method.window}")
+    if method.resends > 1 and method.attenuation != 1.0:
+        raise ContractBroken(f"{method.name}: examples that are evaluated again count alike; its attenuation is {method.attenuation}")
 
 
 def _walk(method: AsynchronousMethod) -> None:

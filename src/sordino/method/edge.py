@@ -98,12 +98,14 @@ class AsynchronousMethod(Method):
         batch: b, the expected batch of an edge, in examples.
         regularisation: lambda of (lambda/2) ||x||^2, added to every gradient after its noise.
         smoothness, deviation, radius, gap: L, s, R and f(x_1) - f*; left out, those of the form.
+        average: decay of the averaged global models, in [0, 1); post-processing, costs no privacy.
     """
 
     about: ClassVar[About]
 
     batch: float = Field(12.0, gt=0, allow_inf_nan=False)
     regularisation: float = Field(1e-4, ge=0, allow_inf_nan=False)
+    average: float = Field(0.0, ge=0, lt=1)
     smoothness: float | None = Field(None, gt=0, allow_inf_nan=False)
     deviation: float | None = Field(None, ge=0, allow_inf_nan=False)
     radius: float | None = Field(None, gt=0, allow_inf_nan=False)

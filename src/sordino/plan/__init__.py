@@ -1,15 +1,15 @@
-"""What a study will cost, before anything runs: in rounds, or as gradients arrive."""
+"""What a study will cost, before anything runs: in rounds, as gradients arrive, or by events."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from sordino.plan import arrivals, rounds
+from sordino.plan import arrivals, rounds, vertical
 from sordino.plan.base import ACCOUNTANTS, Plan, for_dimension, limits, step_event
-from sordino.study import AsynchronousStudy, Study, SynchronousStudy
+from sordino.study import AsynchronousStudy, HorizontalStudy, Study, SynchronousStudy, VerticalStudy
 
-__all__ = ["ACCOUNTANTS", "Plan", "arrivals", "calibrate", "for_dimension", "limits", "price", "rounds", "step_event"]
+__all__ = ["ACCOUNTANTS", "Plan", "arrivals", "calibrate", "for_dimension", "limits", "price", "rounds", "step_event", "vertical"]
 
 S = TypeVar("S", bound=Study)
 
@@ -22,13 +22,15 @@ def calibrate(study: S, sizes: Sequence[int]) -> S:
             found = rounds.calibrate(study)
         case AsynchronousStudy():
             found = arrivals.calibrate(study, sizes)
+        case VerticalStudy():
+            found = vertical.calibrate(study)
         case _:
             raise TypeError(type(study).__name__)
     calibrated: S = found
     return calibrated
 
 
-def price(study: Study, sizes: Sequence[int], dimension: int) -> Plan:
+def price(study: HorizontalStudy, sizes: Sequence[int], dimension: int) -> Plan:
     """The plan of a study over clients of these sizes and a model of this dimension."""
     match study:
         case SynchronousStudy():

@@ -10,11 +10,11 @@ from typing import TypeVar
 from sordino.mechanism import GaussianNoise, Noise
 from sordino.method import Stage
 from sordino.privacy import Event, PoissonSampled, most_steps
-from sordino.study import Study
+from sordino.study import HorizontalStudy
 
 ACCOUNTANTS = ("pld", "rdp", "rdp-classic")
 
-S = TypeVar("S", bound=Study)
+S = TypeVar("S", bound=HorizontalStudy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,7 @@ class Plan:
         warnings: what to look at before running.
         stages: of clipping bound and learning rate, where gradients are applied as they arrive.
         claimed: what a paper's literal form says that epsilon is; None for sound forms.
+        releases: of parties with different features: unit of the ledger, what is released of an entity, and epsilon.
     """
 
     noise_multiplier: float
@@ -54,6 +55,7 @@ class Plan:
     warnings: tuple[str, ...]
     stages: tuple[Stage, ...] = ()
     claimed: float | None = None
+    releases: tuple[tuple[str, str, float], ...] = ()
 
     def exposed(self, where: str, true: float, why: str) -> Plan:
         """The plan of a form that gives ``true`` where it claims what was planned, and says so."""

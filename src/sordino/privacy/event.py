@@ -7,7 +7,8 @@ tomorrow's better accountant can price yesterday's run.
 Promise to old ledgers: an event is never removed and no field ever changes its meaning;
 events and fields are only added.
 
-Adjacency is add or remove one record throughout.
+Adjacency is add or remove one record, unless whoever books says otherwise: an unsampled Gaussian or Pure release costs the
+same under replace-one, if its noise was measured by how far a replacement moves it. Sampling is for add or remove.
 
 >>> step = PoissonSampled(sampling_rate=0.015, event=Gaussian(noise_multiplier=1.1))
 >>> encode(step)

@@ -35,7 +35,7 @@ from sordino.privacy.budget import Budget
 from sordino.privacy.event import Event, decode, encode
 
 FORMAT = "1"
-ADJACENCY = "add or remove one record"
+ADJACENCY = "add or remove one record; of the units labels, party and entities of events: replace one"
 START = hashlib.sha256(b"sordino ledger").hexdigest()
 _MOST = 2**40  # of one number in an entry: a file of millions of them still adds up within 64 bits
 _BATCH = 1000  # entries read at once
@@ -306,7 +306,7 @@ class Ledger:
         """Number and digest of the last entry."""
         with _said(self.path):
             found = self._db.execute("SELECT seq, digest FROM entries ORDER BY seq DESC LIMIT 1").fetchone()
-        return (int(found[0]), str(found[1])) if found else (0, START)
+            return (int(found[0]), str(found[1])) if found else (0, START)
 
     def entries(self, unit: str | None = None) -> Iterator[Entry]:
         """The entries in order, of one unit or of all, up to the one that is last now."""
@@ -467,6 +467,8 @@ def _said(path: Path) -> Iterator[None]:
         raise LedgerError(f"{path}: the ledger cannot be used: {error}. Make sure that its folder exists and is writable") from error
     except UnicodeError as error:
         raise LedgerError(f"{path}: the ledger cannot hold or no longer holds readable text: {error}") from error
+    except (TypeError, ValueError) as error:  # a number that rotted into something else
+        raise LedgerError(f"{path}: the ledger no longer holds readable numbers: {error}. Restore it from a copy") from error
     except sqlite3.Error as error:
         text = str(error)
         remedy = {

@@ -17,13 +17,14 @@ CHECKPOINTS = "checkpoints"
 
 
 class Recorder:
-    """Appends rows to ``rounds.jsonl`` and saves a checkpoint every so many rounds.
+    """Appends rows to ``rounds.jsonl`` and saves a checkpoint every so many rounds, counted from 0 whatever was ``begun`` with.
 
     The log is flushed to the disk before a checkpoint that counts its bytes.
     """
 
-    def __init__(self, folder: Path, *, length: int, every: int, show: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, folder: Path, *, length: int, every: int, begun: int, show: Callable[[dict[str, Any]], None]) -> None:
         self.folder, self.every, self.show = folder, every, show
+        self.saved = begun
         with said_clearly(folder / LOG):
             self.file = (folder / LOG).open("ab")
             self.file.truncate(length)
@@ -46,8 +47,9 @@ class Recorder:
 
     def save(self, moment: Moment) -> None:
         """Save a checkpoint where one is due, and always at the end."""
-        if moment.ended is None and moment.number % self.every:
+        if moment.ended is None and moment.number // self.every == self.saved // self.every:
             return
+        self.saved = moment.number
         with said_clearly(self.folder / LOG):
             self.file.flush()
             os.fsync(self.file.fileno())

@@ -10,25 +10,31 @@ reviewer may skip it.
     sections       tables that every study has
     synchronous    studies in rounds
     asynchronous   studies in which gradients are applied as they arrive
+    horizontal     what these two share: clients with examples of their own
+    vertical       studies in which parties hold different features of the same entities
     parse          from and to TOML
 """
 
 from sordino.study.asynchronous import AsynchronousStudy
 from sordino.study.base import Study
+from sordino.study.horizontal import HorizontalStudy
 from sordino.study.parse import parse, read, write
 from sordino.study.sections import ColumnPartition, DirichletPartition, Execution, IidPartition, Partition, ShardsPartition
 from sordino.study.synchronous import SynchronousStudy
+from sordino.study.vertical import VerticalStudy
 
 __all__ = [
     "AsynchronousStudy",
     "ColumnPartition",
     "DirichletPartition",
     "Execution",
+    "HorizontalStudy",
     "IidPartition",
     "Partition",
     "ShardsPartition",
     "Study",
     "SynchronousStudy",
+    "VerticalStudy",
     "parse",
     "read",
     "write",

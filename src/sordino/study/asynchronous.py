@@ -10,11 +10,11 @@ from pydantic import Field, model_validator
 
 from sordino.method import AsynchronousMethod
 from sordino.section import Section
-from sordino.study.base import Study
-from sordino.study.sections import Epsilon, Promise
+from sordino.study.horizontal import HorizontalStudy
+from sordino.study.sections import Epsilon, NoisyPromise
 
 
-class EdgePrivacy(Promise):
+class EdgePrivacy(NoisyPromise):
     """A promise to each edge: its own budget, its own noise.
 
     ``epsilons`` are the edges' own, where they differ (the paper's epsilon_k); ``epsilon`` bounds them all.
@@ -51,10 +51,15 @@ class Arrival(Section):
     buffer: int = Field(1, ge=1)
 
 
-class AsynchronousStudy(Study):
+class AsynchronousStudy(HorizontalStudy):
     """A study of a method that works on arrival."""
 
+    article: ClassVar[str] = "an"
+    kind: ClassVar[str] = "asynchronous"
     elsewhere: ClassVar[Mapping[str, str]] = {
+        "data.parties": "parties hold different features of the same entities in methods ogd, slr and dlr; say data.clients",
+        "data.stream": "methods ogd, slr and dlr read streams",
+        "budget.events": "say budget.updates",
         "privacy.sampling_rate": "each edge's follows from method.batch and its examples",
         "privacy.clipped_fraction": "every gradient would pay for it; leave it out",
         "method.learning_rate": "learning rates follow from the schedule; method.smoothness scales them",

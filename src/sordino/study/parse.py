@@ -16,14 +16,17 @@ from sordino.errors import StudyError
 from sordino.learning.optimizer import AdaGrad, Adam, Sgd
 from sordino.mechanism import GaussianNoise, Noise
 from sordino.mechanism.registry import MECHANISMS
-from sordino.method import About, AsynchronousMethod, Method, SynchronousMethod
+from sordino.method import About, AsynchronousMethod, Method, OnlineMethod, SynchronousMethod
+from sordino.method.online import Count, Full, Random, Threshold
 from sordino.method.registry import METHODS
 from sordino.registry import did_you_mean
 from sordino.section import Section
+from sordino.study import vertical
 from sordino.study.asynchronous import AsynchronousStudy
 from sordino.study.base import Study
 from sordino.study.sections import ColumnPartition, DirichletPartition, IidPartition, ShardsPartition
 from sordino.study.synchronous import SynchronousStudy
+from sordino.study.vertical import VerticalStudy
 
 
 def parse(table: Mapping[str, Any], *, source: str) -> Study:
@@ -41,8 +44,8 @@ def parse(table: Mapping[str, Any], *, source: str) -> Study:
         lines.append(str(error))
         table = {**table, "method": {"name": "unknown"}}  # the other sections have their mistakes, too
         budget = table.get("budget")
-        if isinstance(budget, Mapping) and "updates" in budget:
-            method = _UnknownArrival
+        if isinstance(budget, Mapping):
+            method = _UnknownArrival if "updates" in budget else _UnknownEvents if "events" in budget else method
     try:
         noise = _noise(table)
     except StudyError as error:
@@ -88,13 +91,17 @@ class _UnknownArrival(AsynchronousMethod):
     about: ClassVar[About] = _Unknown.about
 
 
-def _kind(shape: type[Study]) -> str:
-    return "an asynchronous" if issubclass(shape, AsynchronousStudy) else "a synchronous"
+class _UnknownEvents(OnlineMethod):
+    """The same, for a study that counts events."""
+
+    about: ClassVar[About] = About(regime="", paper="", does="", forms={}, units=("entity", "label", "none"))
 
 
 @functools.cache
 def _shape(method: type[Method], noise: type[Noise]) -> type[Study]:
     """A study whose method and mechanism are of these classes."""
+    if issubclass(method, OnlineMethod):
+        return create_model("VerticalStudy", __base__=VerticalStudy, __doc__=VerticalStudy.__doc__, method=(method, ...))
     default: Any = GaussianNoise() if noise is GaussianNoise else ...
     base: type[Study] = AsynchronousStudy if issubclass(method, AsynchronousMethod) else SynchronousStudy
     promise: Any = base.model_fields["privacy"].annotation
@@ -159,19 +166,21 @@ def _toml(value: Any) -> str:
     if isinstance(value, str):
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
         return '"' + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in escaped) + '"'
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(v) for v in value) + "]"
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items()) + " }"
     return repr(value)
 
 
 def _explain(problem: Mapping[str, Any], table: Mapping[str, Any], shape: type[Study]) -> str:
-    place = [part for part in problem["loc"] if not _is_tag(part)]
+    place = _place(problem["loc"])
     name = ".".join(str(part) for part in place) or "study"
     kind, value = problem["type"], problem.get("input")
     if kind == "extra_forbidden":
         keys = _keys(problem["loc"][:-1], shape)
         hint = f": {shape.elsewhere[name]}" if name in shape.elsewhere else did_you_mean(str(place[-1]), keys)
-        return f"{name} is not a key of {_kind(shape)} study{hint or '. Known here: ' + ', '.join(keys)}"
+        return f"{name} is not a key of {shape.article} {shape.kind} study{hint or '. Known here: ' + ', '.join(keys)}"
     if kind == "missing":
         return f"{name} is missing"
     if kind in ("union_tag_invalid", "literal_error"):
@@ -188,11 +197,20 @@ def _explain(problem: Mapping[str, Any], table: Mapping[str, Any], shape: type[S
     return f"{name}: {message[0].lower()}{message[1:]}{shown}"
 
 
-_TAGS = {"iid", "dirichlet", "shards", "column", "sgd", "adam", "adagrad"}
+_TAGS = {"iid", "dirichlet", "shards", "column", "sgd", "adam", "adagrad"} | {
+    *("slices", "columns", "regions", "replay", "deformed", "file", "none", "classes", "gradual", "swap", "features"),
+    *("full", "random", "event", "count"),
+}
+
+
+def _place(location: Sequence[object]) -> list[object]:
+    """The keys that lead to a place, without the kinds that were chosen on the way."""
+    chosen = {"partition", "optimizer", "parts", "stream", "drift", "activation"}
+    return [part for i, part in enumerate(location) if not (_is_tag(part) and i and location[i - 1] in chosen)]
 
 
 def _is_tag(part: object) -> bool:
-    return part in _TAGS  # pydantic puts the chosen kind of a union into the place; no key has such a name but "column"
+    return part in _TAGS  # pydantic puts the chosen kind of a union into the place
 
 
 def _keys(location: Sequence[object], shape: type[Study]) -> list[str]:
@@ -216,7 +234,11 @@ def _sections(annotation: Any) -> list[type[Section]]:
 
 
 def _all_kinds() -> list[type[Section]]:
-    return [IidPartition, DirichletPartition, ShardsPartition, ColumnPartition, Sgd, Adam, AdaGrad]
+    held: list[type[Section]] = [vertical.SlicesParts, vertical.ColumnsParts, vertical.RegionsParts]
+    streams: list[type[Section]] = [vertical.ReplayStream, vertical.DeformedStream, vertical.FileStream]
+    drifts: list[type[Section]] = [vertical.NoDrift, vertical.ClassesDrift, vertical.SwapDrift, vertical.FeaturesDrift]
+    whom: list[type[Section]] = [Full, Random, Threshold, Count]
+    return [IidPartition, DirichletPartition, ShardsPartition, ColumnPartition, Sgd, Adam, AdaGrad, *held, *streams, *drifts, *whom]
 
 
 def _tags_of(section: type[Section]) -> tuple[Any, ...]:

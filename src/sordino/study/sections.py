@@ -59,13 +59,24 @@ class ColumnPartition(Section):
 Partition = Annotated[IidPartition | DirichletPartition | ShardsPartition | ColumnPartition, Field(discriminator="kind")]
 
 
-class Data(Section):
-    """Where examples come from and how they are divided among clients."""
+class Source(Section):
+    """Where examples come from."""
 
     name: str | None = None
     file: Path | None = None
-    test_file: Path | None = None
     label: str = "label"
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Source:
+        if (self.name is None) == (self.file is None):
+            raise ValueError("give either name (a known data set) or file (your own npz, csv or parquet)")
+        return self
+
+
+class Data(Source):
+    """Where examples come from and how they are divided among clients."""
+
+    test_file: Path | None = None
     client_column: str | None = None
     clients: int = Field(10, ge=1)
     partition: Partition = IidPartition(kind="iid")
@@ -76,11 +87,9 @@ class Data(Section):
     )
 
     @model_validator(mode="after")
-    def _one_source(self) -> Data:
+    def _one_division(self) -> Data:
         if self.validation and self.client_validation:
             raise ValueError("give validation (before partitioning) or client_validation (of each client), not both")
-        if (self.name is None) == (self.file is None):
-            raise ValueError("give either name (a known data set) or file (your own npz, csv or parquet)")
         if self.partition.kind == "column" and not self.client_column:
             raise ValueError("partition kind 'column' needs client_column, the name of the column that says whose an example is")
         return self
@@ -93,19 +102,16 @@ class Model(Section):
 
 
 class Promise(Section):
-    """What is protected, how well, and at what noise.
+    """What is protected, and how well.
 
     ``ledger`` is "run" for a ledger of this run alone, or a folder that keeps one ledger for
     each client's data and outlives runs.
     """
 
-    unit: Literal["sample", "client", "none"]
+    unit: str
     epsilon: Epsilon | None = None
     delta: float | None = Field(None, gt=0, lt=1)
-    clip: float = Field(1.0, gt=0, allow_inf_nan=False)
-    noise_multiplier: float | None = Field(None, allow_inf_nan=False)
     accountant: Annotated[str, AfterValidator(_accountant)] = "pld"
-    mechanism: Noise = GaussianNoise()
     ledger: str = "run"
 
     @model_validator(mode="after")
@@ -117,7 +123,20 @@ class Promise(Section):
         missing = [name for name in ("epsilon", "delta") if getattr(self, name) is None]
         if missing:
             raise ValueError(f"unit '{self.unit}' needs {' and '.join(missing)}: there is no default for what is promised")
-        if self.noise_multiplier is not None and self.noise_multiplier <= 0:
+        return self
+
+
+class NoisyPromise(Promise):
+    """A promise kept by noise on sums of clipped contributions."""
+
+    unit: Literal["sample", "client", "none"]
+    clip: float = Field(1.0, gt=0, allow_inf_nan=False)
+    noise_multiplier: float | None = Field(None, allow_inf_nan=False)
+    mechanism: Noise = GaussianNoise()
+
+    @model_validator(mode="after")
+    def _has_noise(self) -> NoisyPromise:
+        if self.unit != "none" and self.noise_multiplier is not None and self.noise_multiplier <= 0:
             raise ValueError(
                 f"noise_multiplier must be positive for a finite epsilon; got {self.noise_multiplier}."
                 " Leave it out to have it calibrated, or set unit = 'none'"
@@ -142,6 +161,19 @@ class World(Section):
     latency: Latency = Latency()
     dropout: float = Field(0.0, ge=0, le=1)
     rejoin: float = Field(0.5, gt=0, le=1)
+
+
+class Reported(Section):
+    """What a publication reports of this very study; a comparison shows it beside what was found.
+
+    ``error`` and ``accuracy`` are shares, ``seconds`` those of all clients, ``mib`` is traffic.
+    """
+
+    source: str
+    error: float | None = None
+    accuracy: float | None = None
+    seconds: float | None = None
+    mib: float | None = None
 
 
 class Execution(Section):

@@ -10,11 +10,11 @@ from pydantic import Field, model_validator
 from sordino.learning.optimizer import Sgd
 from sordino.method import SynchronousMethod
 from sordino.section import Section
-from sordino.study.base import Study
-from sordino.study.sections import Promise
+from sordino.study.horizontal import HorizontalStudy
+from sordino.study.sections import NoisyPromise
 
 
-class Privacy(Promise):
+class Privacy(NoisyPromise):
     """A promise kept by Poisson sampling.
 
     ``clipped_fraction`` releases how many examples were clipped, inside the same noise multiplier.
@@ -44,10 +44,15 @@ class Participation(Section):
     deadline: float | None = Field(None, gt=0)
 
 
-class SynchronousStudy(Study):
+class SynchronousStudy(HorizontalStudy):
     """A study of a method that works in rounds."""
 
+    article: ClassVar[str] = "a"
+    kind: ClassVar[str] = "synchronous"
     elsewhere: ClassVar[Mapping[str, str]] = {
+        "data.parties": "parties hold different features of the same entities in methods ogd, slr and dlr; say data.clients",
+        "data.stream": "methods ogd, slr and dlr read streams",
+        "budget.events": "say budget.rounds",
         "budget.updates": "say budget.rounds",
         "budget.tasks": "say budget.steps",
         "method.batch": "the expected batch is privacy.sampling_rate times a client's examples",

@@ -1,0 +1,39 @@
+"""What run.json says of a study in which every client has examples of its own, beside what it says of every study."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from sordino.build.common import Hall
+from sordino.plan import Plan
+from sordino.runtime.watch import Play
+from sordino.study import HorizontalStudy
+
+
+def horizontal(study: HorizontalStudy, hall: Hall, plan: Plan, simulation: Play) -> dict[str, Any]:
+    """Clients and what they hold, the model's size, bounds and rates."""
+    privacy = study.privacy
+    # Label counts are raw data, and so are sizes where whole clients are protected and weigh the same.
+    labels = study.data.file is None or privacy.unit == "none"
+    sizes = labels or privacy.unit == "sample" or getattr(study.method, "weights", "size") == "size"
+    return {
+        "classes": list(hall.classes),
+        "clients": [
+            {
+                "client": i,
+                "unit": unit,
+                "examples": int(counts.sum()) if sizes else None,
+                "labels": counts.tolist() if labels else [],
+            }
+            for i, (unit, counts) in enumerate(zip(simulation.units, hall.counts, strict=True))
+        ],
+        "epsilons": getattr(privacy, "epsilons", None),  # of each edge, where they differ
+        "dimension": hall.bench.flat.dim,
+        "clip": simulation.clip if privacy.unit != "none" else None,
+        "noise_multipliers": getattr(privacy, "noise_multipliers", None),  # likewise
+        "sampling_rate": getattr(privacy, "sampling_rate", None),
+        "staleness": getattr(study, "stalest", None),
+        "R_c": plan.steps if privacy.unit != "client" else None,  # there, rounds are what is charged
+        "stages": [asdict(stage) for stage in plan.stages],
+    }

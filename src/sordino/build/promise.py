@@ -1,0 +1,102 @@
+"""What a run promises, in words: the guarantee in one sentence, and what it rests on."""
+
+from __future__ import annotations
+
+import math
+
+from sordino.study import AsynchronousStudy, HorizontalStudy, Study
+from sordino.study.vertical import VerticalStudy
+
+ASSUMPTIONS = (
+    "The sizes of the clients' data sets are public: they weigh the average and set the expected batch.",
+    "Which examples a batch holds stays secret inside a client; amplification by sampling rests on it.",
+    "This is a simulation: batches and noise come from the study's seed, and whoever knows the seed can subtract the noise.",
+    "Arithmetic is in floating point; the analysis is for real numbers. Clipping keeps a margin for rounding; noise has last bits.",
+    "Choosing clip, learning rate or anything else by looking at results on the same private data is not accounted for.",
+    "The test set is public and used for reporting only.",
+)
+OF_EDGES = (
+    "The sizes of the edges' data sets are public: with the expected batch b they set the sampling rates b / n_k.",
+    "When an edge answers, and how often, is public, and taken to depend on nothing in its data.",
+)
+OF_CLIENTS = (
+    "The aggregator is trusted with single bounded updates, or sees only their sum (secure aggregation); all else sees the noisy sum.",
+    "Which clients a cohort holds, and how many, stays secret; amplification by sampling rests on it. Checkpoints know: keep them.",
+    "The number of clients and their weights are public and fixed: they make the divisor of every sum.",
+)
+OF_EVENTS = (
+    "When events come, whom they activate and who does not answer is public, and taken to depend on nothing that is protected.",
+    "The server learns responded labels and what parties send, and parties learn derivatives, which follow from these: neither is trusted.",
+    "The number of events, and which events are about one entity, is public.",
+)
+MEMOISED = "An entity's label never changes: its response is drawn once and used for as long as the stream goes on."
+KEPT = "Checkpoints keep the last examples as they are, for method 'slr' sends their embeddings again: whoever has them knows these."
+SYNTHETIC = (
+    "Each deformed image is taken for an entity of its own; the people behind the images that were deformed are not protected by this."
+)
+WORDS = {
+    "sample": ("any client sends", "training example is added to or removed from that client's data"),
+    "client": ("the aggregator publishes", "client with all its data is added to or removed from the federation"),
+    "label": ("the server sends and publishes", "entity's label is another"),
+    "entity": ("parties and server send and publish", "entity's row, its label and its features at every party, is another"),
+}
+ADJACENCY = {
+    "sample": "add or remove one example",
+    "client": "add or remove one client with all its data",
+    "label": "replace one entity's label",
+    "entity": "replace one entity's label and its features at every party",
+    "none": "none",
+}
+VALIDATION = "The validation examples set aside from the training data are treated as public."
+DIVISION = "How this public data set was divided among the clients (sizes and label counts) is shown, and treated as public."
+PAPER = "The paper's literal form was asked for; it sends quantities computed from raw data without noise."
+
+
+def guarantee(study: Study, epsilon: float | None) -> str:
+    """The promise in one sentence; with ``epsilon`` what was spent, without it the budget."""
+    privacy = study.privacy
+    if privacy.unit == "none":
+        if isinstance(study, VerticalStudy):
+            return "No privacy guarantee: embeddings, labels and updates are used without noise, and epsilon is infinite."
+        return "No privacy guarantee: the clients' updates were computed without noise, and epsilon is infinite."
+    if study.method.unpriced is not None:
+        return f"No privacy guarantee: epsilon is infinite. {PAPER}"
+    if study.form == "paper":
+        true = "far above what it claims" if epsilon is None else f"{epsilon:.4g}"
+        return f"No privacy guarantee worth the name: the mechanism's literal form was asked for, and its true epsilon is {true}."
+    # Where releases decide how many steps are taken, what was spent is no bound in itself: only the budget was fixed in advance.
+    chosen = getattr(study.method, "fixed_tau", 1) is None
+    value = privacy.epsilon if epsilon is None or chosen else epsilon
+    shown = "inf" if value is None or math.isinf(value) else f"{math.ceil(value * 1e5) / 1e5:.12g}"  # rounded up, never down
+    what, change = WORDS[privacy.unit]
+    verb = "will differ by at most" if epsilon is None else "differs by at most" if chosen else "differs by"
+    return (
+        f"What {what} {verb} (epsilon = {shown}, delta = {privacy.delta:g}) in the sense of differential privacy"
+        f" when one {change}, by the {privacy.accountant} accountant,"
+        " whatever else an observer knows and with all other clients against it."
+    )
+
+
+def assumptions(study: Study) -> list[str]:
+    """What the guarantee, or the run, rests on."""
+    if isinstance(study, VerticalStudy):
+        return _of_events(study)
+    found = [*OF_CLIENTS, *ASSUMPTIONS[2:]] if study.privacy.unit == "client" else list(ASSUMPTIONS)
+    if isinstance(study, AsynchronousStudy):
+        found = [*OF_EDGES, *ASSUMPTIONS[1:]]
+    if isinstance(study, HorizontalStudy) and (study.data.validation or study.data.client_validation):
+        found.append(VALIDATION)
+    if study.data.file is None and study.privacy.unit != "none":
+        found.append(DIVISION)
+    return found
+
+
+def _of_events(study: VerticalStudy) -> list[str]:
+    found = [*OF_EVENTS, *ASSUMPTIONS[2:5]]
+    if study.privacy.unit != "none" and study.privacy.memoised:
+        found.append(MEMOISED)
+    if study.privacy.unit != "none" and study.method.resends > 1:
+        found.append(KEPT)
+    if study.privacy.unit != "none" and study.data.stream.kind == "deformed":
+        found.append(SYNTHETIC)
+    return found

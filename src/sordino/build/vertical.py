@@ -1,0 +1,249 @@
+"""The objects of a study of events."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from sordino.build.common import Built, named, vault
+from sordino.build.stream import Index, arranged, parts, source
+from sordino.build.surroundings import lineage, origin, protective
+from sordino.data import stream as streams
+from sordino.entropy import Entropy, Seeded
+from sordino.errors import StudyError
+from sordino.learning.flat import Flat
+from sordino.learning.online import halves, models
+from sordino.learning.online.fused import Fused, Rule
+from sordino.learning.online.joint import Joint
+from sordino.learning.online.net import Net, chain_of
+from sordino.learning.online.seen import Rates
+from sordino.learning.online.static import Static
+from sordino.mechanism.response import RandomisedResponse, secret
+from sordino.mechanism.single import Single
+from sordino.message import Vector
+from sordino.plan import Plan
+from sordino.plan.vertical import charges, label_epsilon, openly, party, payable, price, promised, units
+from sordino.privacy import Budget, Vault
+from sordino.regime.vertical import Vertical
+from sordino.runtime.engine import Engine, Whole
+from sordino.runtime.events import Events, Respond
+from sordino.runtime.messages import Messages
+from sordino.runtime.traffic import Sizes
+from sordino.runtime.whom import Whom
+from sordino.study import VerticalStudy
+from sordino.study.vertical import Release
+
+
+def plan(study: VerticalStudy) -> Plan:
+    """The price of a study, and whether its data and models fit together."""
+    from sordino.plan import calibrate
+
+    full = calibrate(study, ())
+    stream, _ = source(full)
+    _Split.of(full, stream, parts(full, stream))
+    return price(full)
+
+
+def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | None) -> Built:
+    """See :func:`sordino.build.build`."""
+    torch.set_num_threads(study.execution.threads)
+    stream, fingerprint = source(study)
+    held = parts(study, stream)
+    split, priced, entropy = _Split.of(study, stream, held), price(study), Seeded(study.seed)
+    own, privacy, method = protective(study, run), study.privacy, study.method
+    names = units(study)
+    whose = {party(m): f"{party(m)}/{hashlib.sha256(part.tobytes()).hexdigest()[:16]}" for m, part in enumerate(held)}
+    ledgers = vault(study, folder, {unit: f"{fingerprint}/{whose.get(unit, unit)}" for unit in names})
+    delta = privacy.delta or 1e-5
+    response = None
+    if privacy.unit != "none":
+        mechanism = RandomisedResponse(epsilon=label_epsilon(study), classes=len(stream.classes))
+        response = Respond(mechanism=mechanism, key=secret(own.at("labels")), memoised=privacy.memoised)
+    simulation = Events(
+        engine=partial(_engine, study, split, own),
+        stream=arranged(stream, held),
+        events=study.horizon,
+        batch=method.batch,
+        every=study.stride,
+        whom=Whom(activation=method.activation, columns=split.columns, dropout=study.world.dropout, entropy=entropy),
+        sizes=Sizes.of(split.embeddings, resends=method.resends, batch=method.batch, bits=study.world.precision),
+        respond=response,
+        charges=partial(charges, study),
+        limit=_limit(study, ledgers, pays),
+        vault=ledgers,
+        units=(promised(study),) if privacy.unit != "none" else (),
+        budget=Budget(privacy.epsilon or math.inf, delta, privacy.accountant),
+        unlimited=Budget(math.inf, delta, privacy.accountant),
+        method=method.name,
+        lineage=lineage(study, run),
+        origin=origin(study, run),
+    )
+    return Built(
+        study=study,
+        plan=priced,
+        simulation=simulation,
+        first=simulation.first(),
+        facts=_facts(study, split, stream, held, priced, path(study, split)),
+        model=study.model.name,
+        named=split.named,
+        paid="appearance of an entity",
+        remedy="Raise the noise multipliers, or lower label_epsilon",
+    )
+
+
+def _limit(study: VerticalStudy, ledgers: Vault, pays: Sequence[int] | None) -> int | None:
+    """In how many events an entity may take part; as was found when the run began, if it began before. None without privacy."""
+    if study.privacy.unit == "none" or pays is not None:
+        return pays[0] if pays is not None else None
+    most = payable(study, ledgers.spent(promised(study)))
+    return study.horizon * study.method.batch if most is None else min(most, study.privacy.appearances)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Split:
+    """A network cut between parties and server, as it is at first; and each party's place in the features."""
+
+    study: VerticalStudy
+    features: tuple[int, ...]
+    embeddings: tuple[int, ...]
+    classes: int
+
+    @classmethod
+    def of(cls, study: VerticalStudy, stream: streams.Stream, held: Sequence[Index]) -> _Split:
+        """The split for this stream; every half is made once, so that what does not fit is said now."""
+        features, classes = tuple(len(part) for part in held), len(stream.classes)
+        made = cls(study, features, (), classes)
+        split = cls(study, features, tuple(models.width(made.party(m), features[m]) for m in range(len(held))), classes)
+        split.server()
+        return split
+
+    @property
+    def columns(self) -> tuple[slice, ...]:
+        """Each party's place in the features, side by side."""
+        ends = np.cumsum(self.features).tolist()
+        return tuple(slice(end - count, end) for end, count in zip(ends, self.features, strict=True))
+
+    def party(self, m: int) -> nn.Module:
+        """The m-th party's half, with its first weights."""
+        model, rng = self.study.model, Seeded(self.study.seed).at("model", "party", m)
+        return models.party(model.name, self.features[m], model.embedding, self.classes, model.party, rng)
+
+    def server(self) -> nn.Module:
+        """The server's half, likewise."""
+        model, rng = self.study.model, Seeded(self.study.seed).at("model", "server")
+        return models.server(model.name, self.embeddings, model.hidden, self.classes, model.server, rng)
+
+    def halves(self) -> tuple[nn.Module, list[nn.Module]]:
+        """Server and parties."""
+        return self.server(), [self.party(m) for m in range(len(self.features))]
+
+    @property
+    def net(self) -> Net | None:
+        """The network as compiled code knows it; None if it is something else."""
+        server, parties = self.halves()
+        chains = [chain_of(half) for half in (server, *parties)]
+        found = [chain for chain in chains if chain is not None]
+        return Net(tuple(found[1:]), found[0]) if len(found) == len(chains) and not found[0].last else None
+
+    def flats(self) -> dict[str, Flat]:
+        """Every half's weights in one vector."""
+        server, parties = self.halves()
+        return {"server": Flat(server), **{f"party{m}": Flat(party) for m, party in enumerate(parties)}}
+
+    def named(self, vector: Vector) -> dict[str, Any]:
+        """All weights by name, from one vector, server first."""
+        found: dict[str, Any] = {}
+        start = 0
+        for who, flat in self.flats().items():
+            own = named(flat, vector[start : start + flat.dim])
+            found |= {f"{who}.{name}": values for name, values in own.items()}
+            start += flat.dim
+        return found
+
+
+def path(study: VerticalStudy, split: _Split) -> str:
+    """How events are played: "compiled" where halves are chains, "joint" where messages need not be handed over, else "messages"."""
+    privacy = study.privacy
+    if study.execution.path == "messages" or study.world.dropout or privacy.embedding is not None or privacy.updates != "raw":
+        return "messages"
+    return "compiled" if study.method.batch == 1 and split.net is not None else "joint"
+
+
+def _rates(study: VerticalStudy) -> Rates:
+    method = study.method
+    parties = method.learning_rates or (method.learning_rate,) * study.data.parties
+    return Rates(method.server_learning_rate or method.learning_rate, parties)
+
+
+def _engine(study: VerticalStudy, split: _Split, own: Entropy) -> Engine:
+    method, rates, half, net = study.method, _rates(study), study.world.precision == 16, split.net
+    told = halves.Plan(length=method.window, alpha=method.attenuation, again=method.again, batch=method.batch, bits=study.world.precision)
+    chosen, first = path(study, split), {who: flat.weights.numpy() for who, flat in split.flats().items()}
+    if chosen == "compiled" and net is not None:
+        rule = Rule(method.window, method.attenuation)
+        return Whole(Static(net, method.window, rates, half=half) if method.again else Fused(net, rule, rates, half=half), first)
+    if chosen == "joint":
+        return Whole(Joint(*split.halves(), told, rates, split.columns, split.classes), first)
+    server, parties = split.halves()
+    privacy = study.privacy
+    made = [
+        halves.Party(m, module, split.features[m], told, rates.parties[m], _cover(study, m, own), privacy.updates == "frozen")
+        for m, module in enumerate(parties)
+    ]
+    regime = Vertical(tuple(width * told.rows for width in split.embeddings), study.world.missing, method.resends)
+    return Messages(regime, halves.Server(server, told, rates.server), made, split.columns)
+
+
+def _cover(study: VerticalStudy, m: int, own: Entropy) -> halves.Cover:
+    privacy = study.privacy
+    return halves.Cover(
+        embedding=_single(privacy.embedding) if privacy.embedding is not None else None,
+        update=_single(privacy.update) if privacy.updates == "noisy" else None,
+        embedding_draws=own.stream("embedding", m),
+        update_draws=own.stream("update", m),
+    )
+
+
+def _single(release: Release) -> Single:
+    if release.noise_multiplier is None:
+        raise StudyError("privacy: a noise_multiplier is missing")  # calibration fills it in
+    return Single(clip=release.clip, noise_multiplier=release.noise_multiplier)
+
+
+def _facts(
+    study: VerticalStudy, split: _Split, stream: streams.Stream, held: Sequence[Index], priced: Plan, chosen: str
+) -> Mapping[str, Any]:
+    method, privacy = study.method, study.privacy
+    sizes = {who: flat.dim for who, flat in split.flats().items()}
+    return {
+        "title": method.title,
+        "classes": list(stream.classes),
+        "clients": [
+            {"client": m, "unit": f"party:{m}", "features": len(part), "embedding": width, "parameters": sizes[f"party{m}"]}
+            for m, (part, width) in enumerate(zip(held, split.embeddings, strict=True))
+        ],
+        "dimension": sum(sizes.values()),
+        "stream": stream.name,
+        "drift": study.data.drift.kind,
+        "activation": method.activation.model_dump(),
+        "window": method.window,
+        "alpha": method.attenuation,
+        "resends": method.resends,
+        "precision": study.world.precision,
+        "missing": study.world.missing if study.world.dropout else None,
+        "path": chosen,
+        "clip": privacy.embedding.clip if privacy.embedding is not None else None,
+        "label_epsilon": label_epsilon(study) if privacy.unit != "none" else None,
+        "open": openly(study) if privacy.unit != "none" else None,
+        "releases": [{"unit": unit, "what": what, "epsilon": epsilon} for unit, what, epsilon in priced.releases],
+        "R_c": None,
+    }

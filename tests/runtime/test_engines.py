@@ -1,0 +1,131 @@
+"""Three ways to play events: compiled, as one graph, message by message. One meaning, to float32 rounding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+
+from sordino import build as builder
+from sordino import study as studies
+from sordino.learning.online.joint import Joint
+from sordino.runtime.engine import Whole
+from sordino.runtime.events import Events
+from sordino.runtime.messages import Messages
+
+STUDY = """
+name = "engines"
+[data]
+name = "digits"
+parties = 3
+[model]
+name = "mlp"
+embedding = 8
+hidden = 16
+[method]
+name = "ogd"
+learning_rate = 0.05
+learning_rates = [0.05, 0.02, 0.1]
+[privacy]
+unit = "none"
+[budget]
+events = 1500
+"""
+DLR, SLR = '{name="dlr", length=7, alpha=0.9, learning_rate=0.05', '{name="slr", length=4, learning_rate=0.05'
+RANDOM, EVENT = 'activation={kind="random", p=0.4}', 'activation={kind="event", threshold=0.3}'
+OWN = 'model={name="own", party="tests.runtime.test_engines:party", server="tests.runtime.test_engines:server", embedding=8}'
+
+
+def party(features: int, embedding: int) -> nn.Module:
+    """As the paper's, and something that no chain has."""
+    return nn.Sequential(nn.Linear(features, embedding), nn.ReLU(), nn.Identity())
+
+
+def server(embeddings: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(sum(embeddings), 16), nn.ReLU(), nn.Linear(16, classes))
+
+
+def world(folder: Path, *changes: str) -> Events:
+    folder.mkdir(exist_ok=True)
+    (folder / "study.toml").write_text(STUDY)
+    simulation = builder.build(studies.read(folder / "study.toml", changes), folder, "run").simulation
+    assert isinstance(simulation, Events)
+    return simulation
+
+
+def same(one: Any, other: Any, atol: float) -> None:
+    assert one.keys() == other.keys()
+    for name, values in one.items():
+        np.testing.assert_allclose(values, other[name], rtol=0, atol=atol, err_msg=name)
+
+
+@pytest.mark.parametrize("method", ['{name="ogd", learning_rate=0.05', DLR, SLR])
+@pytest.mark.parametrize("whom", ['activation="full"', RANDOM, EVENT])
+def test_every_path_gives_the_same_weights_and_numbers(tmp_path: Path, method: str, whom: str) -> None:
+    asked = f"method={method}, {whom}}}"
+    compiled, handed = world(tmp_path / "a", asked), world(tmp_path / "b", asked, 'execution.path="messages"')
+    joint = world(tmp_path / "c", asked, OWN)
+    engines: list[Any] = [each.engine() for each in (compiled, joint, handed)]
+    assert [type(engine) for engine in engines] == [Whole, Whole, Messages]
+    assert [isinstance(engine._kernel, Joint) for engine in engines[:2]] == [False, True]
+    start = engines[0].pack()
+    engines[1]._kernel.start(start["server"], [start[f"party{m}"] for m in range(3)])
+    done = 0
+    for count in (1, 2, 60, 137, 300):
+        read = compiled.stream.read(done, count)
+        active = np.random.default_rng(done).random((count, 3)) < 0.6
+        done += count
+        played = [engine.run(read.x, read.y, active, np.zeros_like(active)) for engine in engines]
+        for other in played[1:]:
+            assert (other.seen.predictions == played[0].seen.predictions).mean() > 0.98  # scores that are all but equal
+            np.testing.assert_allclose(other.seen.losses, played[0].seen.losses, rtol=2e-3, atol=2e-4)
+            np.testing.assert_allclose(other.seen.regret, played[0].seen.regret, rtol=5e-3, atol=1e-5)
+        for engine in engines[1:]:
+            same(engines[0].weights(), engine.weights(), 5e-5)
+
+
+@pytest.mark.parametrize("method", [DLR, SLR])
+@pytest.mark.parametrize("more", [(), (OWN,), (OWN, "method.batch=3", "budget.events=700")])
+def test_packed_and_unpacked_it_goes_on_bit_for_bit(tmp_path: Path, method: str, more: tuple[str, ...]) -> None:
+    made = world(tmp_path / "a", f"method={method}, {RANDOM}}}", "world.precision=16", *more)
+    engine, batch = made.engine(), made.batch
+    for place, count in ((0, 40), (40, 60)):
+        read = made.stream.read(place * batch, count * batch)
+        active, _ = made.whom.drawn(read.x, place, count, 1000)
+        engine.run(read.x, read.y, active, np.zeros_like(active))
+    other = made.engine()
+    other.unpack({name: values.copy() for name, values in engine.pack().items()})
+    read = made.stream.read(100 * batch, 200 * batch)
+    active, _ = made.whom.drawn(read.x, 100, 200, 1000)
+    first, second = (each.run(read.x, read.y, active, np.zeros_like(active)) for each in (engine, other))
+    assert (first.seen.predictions == second.seen.predictions).all()
+    assert (first.seen.regret == second.seen.regret).all()
+    assert all((values == other.weights()[name]).all() for name, values in engine.weights().items())
+
+
+def test_batches_as_one_graph_and_by_messages_are_the_same(tmp_path: Path) -> None:
+    for method in (DLR, SLR):
+        asked = (f"method={method}, batch=4, {RANDOM}}}", "budget.events=300")
+        joint, handed = world(tmp_path / "a", *asked), world(tmp_path / "b", *asked, 'execution.path="messages"')
+        read = joint.stream.read(0, 4 * 120)
+        active, _ = joint.whom.drawn(read.x, 0, 120, 1000)
+        engines = [joint.engine(), handed.engine()]
+        one, two = (engine.run(read.x, read.y, active, np.zeros_like(active)) for engine in engines)
+        assert (one.seen.predictions == two.seen.predictions).mean() > 0.98
+        np.testing.assert_allclose(one.seen.losses, two.seen.losses, rtol=1e-3, atol=1e-4)
+        same(engines[0].weights(), engines[1].weights(), 2e-5)
+        for made in (joint, handed):
+            made.vault.close()
+        for place in ("a", "b"):
+            for file in (tmp_path / place).iterdir():
+                file.unlink()
+
+
+def test_an_engine_that_hands_nothing_over_refuses_missing_answers(tmp_path: Path) -> None:
+    made = world(tmp_path / "a")
+    read, active = made.stream.read(0, 2), np.zeros((2, 3), bool)
+    with pytest.raises(ValueError, match="no rule for answers that do not come"):
+        made.engine().run(read.x, read.y, active, ~active)
