@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sordino.console import Limits, Seen, bar, display, epsilon_of, facts, follow, line, remaining, share, sparkline
-from sordino.report.vocabulary import UPDATES
+from sordino.report.vocabulary import EVENTS, UPDATES
 
 LIMITS = Limits(title="a run", rounds=158, epsilon=2.0, steps=316)
 ROW: dict[str, Any] = {"kind": "round", "round": 12, "tau": 2, "steps": 24, "accuracy": 0.712, "epsilon": 0.531, "note": None}
@@ -179,6 +179,45 @@ def test_odd_values_stop_no_run_of_arrivals(value: object) -> None:
     shown = display(total_rounds=3, budget_epsilon=2.0, budget_steps=4, title="t", regime="asynchronous", stream=io.StringIO())
     for key in ARRIVED:
         shown.show({**ARRIVED, key: value})
+        facts(shown.seen, shown.limits, shown.left())
+
+
+PLAYED: dict[str, Any] = {
+    "kind": "round",
+    "round": 20000,
+    "accuracy": 0.897,
+    "error": 0.103,
+    "accumulated": 0.211,
+    "regret": 0.0312,
+    "active": [0.5, 0.5],
+    "steps": 10020,
+    "epsilon": "inf",
+}
+
+
+def test_line_of_events() -> None:
+    said = line(PLAYED, rounds=2_000_000, budget=math.inf, left=9.0, words=EVENTS)
+    assert said == "event 20000/2000000  error 0.103  accumulated 0.211  regret 3.1e-02  epsilon infinite (no privacy)  9 s left"
+    assert line({**PLAYED, "epsilon": 2.5}, rounds=9, budget=3.0, left=None, words=EVENTS).endswith("  epsilon 2.500/3.000")
+
+
+def test_panel_of_events() -> None:
+    limits = Limits(title="a", rounds=40000, epsilon=3.0, steps=None, words=EVENTS)
+    seen = Seen()
+    for error in (0.8, -0.05, 0.4):  # an estimate from few responded labels may lie below 0
+        seen = follow(seen, {**PLAYED, "error": error, "epsilon": 2.5}, limits)
+    shown = dict(facts(seen, limits, None))
+    assert shown["events"].endswith("20000/40000")
+    assert shown["error"] == "0.4  █▁▄"
+    assert shown["now"] == "accumulated 0.211   regret 3.1e-02"
+    assert not {"accuracy", "rounds", "steps", "answers"} & set(shown)  # no test set, and no best of many looks at it
+
+
+@pytest.mark.parametrize("value", ["x", "inf", "-inf", -1, 10**400, math.nan, [1], {}])
+def test_odd_values_stop_no_run_of_events(value: object) -> None:
+    shown = display(total_rounds=3, budget_epsilon=2.0, budget_steps=None, title="t", regime="vertical", stream=io.StringIO())
+    for key in PLAYED:
+        shown.show({**PLAYED, key: value})
         facts(shown.seen, shown.limits, shown.left())
 
 

@@ -5,9 +5,10 @@ characters and nothing is overwritten::
 
     round 12/158  tau 2  steps 24  accuracy 0.712  epsilon 0.531/2.000  12 s left
     update 13650/15000  stage 3  clip 0.25  staleness 4.0  accuracy 0.744  epsilon 1.849/2.000  2 s left
+    event 20000/2000000  error 0.103  accumulated 0.211  regret 3.1e-02  epsilon infinite (no privacy)  5 min 2 s left
 
 How far a run in rounds is, is the larger of the shares of rounds and steps used: it ends when either
-is used up. Updates end when there were enough of them. The time left assumes that the rest goes as
+is used up. Updates and events end when there were enough of them. The time left assumes that the rest goes as
 fast as what was seen here, so after a resume only the rounds of this session count.
 
 >>> line({"round": 12, "tau": 2, "steps": 24, "accuracy": 0.712, "epsilon": 0.531}, rounds=158, budget=2.0, left=12.0)
@@ -58,7 +59,7 @@ class Seen:
 
     Attributes:
         row: the last row of a round, or None.
-        trail: what the regime follows, tau or staleness, of the last rows.
+        trail: what the regime follows, tau, staleness or error, of the last rows.
         accuracy, best: last and highest on the test set.
         note: last remark.
         counts: how many rows of the kinds that are counted.
@@ -183,7 +184,7 @@ def line(row: Row, *, rounds: int, budget: float, left: float | None, words: Voc
     'update 50/99  stage 2  clip 0.5  staleness 4.0  epsilon 0.500/2.000'
     """
     parts = [f"{words.round} {row.get('round', '?')}/{rounds}", *_told(row, words)]
-    if (accuracy := number(row.get("accuracy"))) is not None:
+    if not words.accuracy.streamed and (accuracy := number(row.get("accuracy"))) is not None:
         parts.append(f"accuracy {accuracy:.3f}")
     parts.append(f"epsilon {epsilon_of(row.get('epsilon'), budget)}")
     if missing := row.get("missing"):
@@ -213,7 +214,7 @@ def facts(seen: Seen, limits: Limits, left: float | None) -> list[tuple[str, str
         accuracy = f"{100 * seen.accuracy:.2f} %   best {100 * seen.best:.2f} %"
     used = (spent or 0.0) / limits.epsilon if private and limits.epsilon > 0 else 0.0
     found = [
-        ("accuracy", accuracy),
+        *([] if words.accuracy.streamed else [("accuracy", accuracy)]),
         ("epsilon", (bar(used) + " " if private else "") + epsilon_of(row.get("epsilon"), limits.epsilon)),
         (words.rounds, f"{bar((number(row.get('round')) or 0.0) / max(limits.rounds, 1))} {row.get('round', 0)}/{limits.rounds}"),
         *_course(row, limits),

@@ -128,3 +128,81 @@ def arrive(make: Maker) -> Maker:
         return make(at, arrival_rows() if log is None else log, **{**ARRIVALS, **changes})
 
     return arrive
+
+
+def event_rows(events: int = 4000, every: int = 40) -> list[Row]:
+    """Rows of a stream with known numbers: errors fall, the world changes at 1000, 2000 and 3000, the last party is often silent."""
+    found: list[Row] = []
+    wrong = regret = 0.0
+    for t in range(every, events + 1, every):
+        error, square = 0.9 - 0.6 * t / events + 0.1 * (t % 1000 < 100), 1.0 + t / events
+        wrong, regret = wrong + error * every, regret + square * every
+        row: Row = {"kind": "round", "round": t, "accuracy": 1 - error, "error": error, "accumulated": wrong / t, "loss": 1.0}
+        row |= {"regret": square, "regret_sum": regret, "active": [1.0, 0.5, 0.25], "silent": [0.0, 0.0, 0.25 if t % 80 else 0.5]}
+        row |= {"up": 2048 * t, "down": 1024 * t, "framing": 512 * t, "learned": every, "dropped": 1, "unused": 0}
+        row |= {"changes": [float(t - every)] if t > every and (t - every) % 1000 == 0 else []}
+        row |= {"active_seconds": t * 1e-4, "passive_seconds": t * 5e-5, "server_seconds": t * 2e-5, "steps": t, "epsilon": "inf"}
+        found.append(row)
+    return [*found, {"kind": "end", "round": events, "why": f"all {events} events were played", "accuracy": 1 - wrong / events}]
+
+
+EVENTS: Row = {
+    "regime": "vertical",
+    "method": "dlr",
+    "title": "DLR-Random",
+    "clients": [{"client": i, "unit": f"party:{i}", "features": 196, "embedding": 64, "parameters": 12608} for i in range(3)],
+    "unit": "none",
+    "epsilon_budget": "inf",
+    "delta": None,
+    "guarantee": "No privacy guarantee: embeddings, labels and updates are used without noise, and epsilon is infinite.",
+    "warnings": [],
+    "stream": "digits",
+    "drift": "swap",
+    "activation": {"kind": "random", "p": 0.5},
+    "window": 10,
+    "alpha": 0.95,
+    "batch": 1,
+    "resends": 1,
+    "precision": 16,
+    "missing": "last",
+    "path": "messages",
+    "label_epsilon": None,
+    "open": None,
+    "payable": None,
+    "releases": [],
+    "clip": None,
+    "noise_multiplier": 0.0,
+    "sampling_rate": None,
+    "R_c": None,
+    "R_s": 4000,
+    "result": {"rounds": 4000, "steps": 4000, "accuracy": 0.393, "epsilon": "inf", "seconds": 7.0, "why": "all 4000 events were played"},
+}
+LABELS: Row = {
+    "unit": "label",
+    "epsilon_budget": 3.0,
+    "delta": 1e-5,
+    "guarantee": "What the server sends and publishes differs by (epsilon = 3, delta = 1e-05) when one entity's label is another.",
+    "adjacency": "replace one entity's label",
+    "label_epsilon": 3.0,
+    "open": "embeddings are sent without noise",
+    "releases": [
+        {"unit": "labels", "what": "randomised response at epsilon = 3, once", "epsilon": 2.99999},
+        *({"unit": f"party:{i}", "what": "embeddings are sent without noise", "epsilon": "inf"} for i in range(3)),
+    ],
+    "result": {**EVENTS["result"], "epsilon": 2.99999},
+}
+
+
+def under_privacy(rows: list[Row]) -> list[Row]:
+    """The same rows, of a run that protects labels: everything is spent with the first event."""
+    return [{**row, "epsilon": 2.99999} if row["kind"] == "round" else row for row in rows]
+
+
+@pytest.fixture
+def play(make: Maker) -> Maker:
+    """Makes the folder of a run of events."""
+
+    def play(at: str = "run-001", log: list[Row] | None = None, **changes: Any) -> Path:
+        return make(at, event_rows() if log is None else log, **{**EVENTS, **changes})
+
+    return play

@@ -43,7 +43,8 @@ def run(
     words = vocabulary.of(outcome.regime)
     accuracy = "-" if outcome.accuracy is None else f"{100 * outcome.accuracy:.2f} %"
     say.people(
-        f"{outcome.method}: {words.many(outcome.rounds)}, at most {outcome.steps} {words.steps_of_one}, accuracy {accuracy},"
+        f"{outcome.method}: {words.many(outcome.rounds)}, at most {outcome.steps} {words.steps_of_one},"
+        f" {words.accuracy.told} {accuracy},"
         f" epsilon {say.bound(outcome.epsilon)} at delta {say.number(outcome.delta)} ({outcome.accountant}).\n"
         f"It ended because {outcome.why}.\nReport: {page}"
     )
@@ -100,7 +101,7 @@ def report(
 
 
 def new(
-    regime: Annotated[str, typer.Argument(help="synchronous or asynchronous")] = "synchronous",
+    regime: Annotated[str, typer.Argument(help="synchronous, asynchronous or vertical")] = "synchronous",
     out: Annotated[Path | None, typer.Option(help="Write it there instead of to standard output.")] = None,
 ) -> None:
     """Write a study file to begin with."""

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sordino.report import arrivals, figures, partition
+from sordino.report import arrivals, events, figures, partition
 from sordino.report.canvas import inline
 from sordino.report.load import Run
 
 Drawn = tuple[str, str | None, str, str]
 """Title, picture if there is one, how to read it, mark."""
 
-ACCURACY = "Share of the test set classified correctly, after the {rounds} that were evaluated."
+EVALUATED = "{share}, after the {rounds} that were evaluated."
 SPENT = " Below, epsilon spent by the {client} that spent most; it must stay under the dashed budget."
 PACE = " The dashed pace uses up steps and rounds together; above it steps run out first, below it rounds do."
 MANY = (
@@ -116,7 +116,7 @@ def updates(run: Run) -> Iterable[Drawn]:
     yield _holdings(run)
 
 
-ALBUMS: dict[str, Callable[[Run], Iterable[Drawn]]] = {"synchronous": rounds, "asynchronous": updates}
+ALBUMS: dict[str, Callable[[Run], Iterable[Drawn]]] = {"synchronous": rounds, "asynchronous": updates, "vertical": events.pictures}
 
 
 def _what(run: Run) -> str:
@@ -125,7 +125,7 @@ def _what(run: Run) -> str:
 
 def _accuracy(run: Run) -> str:
     words = run.vocabulary
-    return ACCURACY.format(rounds=words.rounds) + (SPENT.format(client=words.client) if run.private else "")
+    return EVALUATED.format(share=words.accuracy.share, rounds=words.rounds) + (SPENT.format(client=words.client) if run.private else "")
 
 
 def _holdings(run: Run) -> Drawn:

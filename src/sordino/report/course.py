@@ -8,45 +8,39 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 
-from sordino.report import arrivals
+from sordino.report import arrivals, events
 from sordino.report.load import Row, Run, number
+from sordino.report.teller import Course, Fact, Members, Teller
 from sordino.report.words import duration, epsilon, percent, plain, promise, rounded_up
 
-Fact = tuple[str, str, str]
-"""Name, value, remark."""
-
-UNITS = {"sample": "each single example of {a_client}'s data", "client": "each {client}, with all its data"}
-
-
-@dataclass(frozen=True, slots=True)
-class Course:
-    """A section of the page: how the run went on. Lines are one paragraph; a table has a head and rows."""
-
-    title: str
-    intro: str = ""
-    lines: Sequence[str] = ()
-    head: Sequence[str] = ()
-    rows: Sequence[Sequence[str]] = ()
+UNITS = {
+    "sample": "each single example of {a_client}'s data",
+    "client": "each {client}, with all its data",
+    "label": "each entity's label",
+    "entity": "each entity: its label, and its features at every {client}",
+}
+MOST_CLASSES = 40
 
 
 def key_numbers(run: Run) -> list[Fact]:
     """The few numbers to see first: (name, value, remark)."""
     about, result, words = run.about, run.about.get("result") or {}, run.vocabulary
     delta, best = number(about.get("delta")), max(run.values("accuracy"), default=None)
-    clients = about.get("clients") or []
-    examples = round(sum(size for c in clients if (size := number(c.get("examples"))) is not None and math.isfinite(size)))
+    clients, streamed = about.get("clients") or [], words.accuracy.streamed
+    sizes = [size for c in clients if (size := number(c.get("examples"))) is not None and math.isfinite(size)]
+    looked = "not evaluated yet" if best is None else "predicted before learned from" if streamed else f"best: {percent(best)}"
+    held = f"{round(sum(sizes)):,} examples".replace(",", "\u202f") if sizes or not streamed else "with different features"
     budget = f"{'' if run.done else 'so far; '}budget {plain(run.budget, 6)}"
     found = [
-        ("test accuracy", percent(run.accuracy), "not evaluated yet" if best is None else f"best: {percent(best)}"),
+        (words.accuracy.name, percent(run.accuracy), looked),
         ("epsilon spent", epsilon(run), budget if run.private else "no guarantee"),
         ("delta", plain(delta, 6) if run.private else "-", f"{about.get('accountant', '-')} accountant" if run.private else "no guarantee"),
         (words.rounds, str(run.number), f"of {plain(number(about.get('R_s')))} planned"),
         *COURSES.get(words.regime, ROUNDS).facts(run),
-        (words.clients, str(len(clients)), f"{examples:,} examples".replace(",", "\u202f")),
+        (words.clients, str(len(clients)), held),
     ]
     if (seconds := number(result.get("seconds"))) is not None:
         found.append(("wall time", duration(seconds), "of the last session"))
@@ -70,9 +64,14 @@ def terms(run: Run) -> list[tuple[str, str]]:
     return [(name, value) for name, value in found if value != "-"]
 
 
-def course(run: Run) -> Course:
+def courses(run: Run) -> list[Course]:
     """How the run went on, where the page tells it in words."""
-    return COURSES.get(run.vocabulary.regime, ROUNDS).course(run)
+    return COURSES.get(run.vocabulary.regime, ROUNDS).courses(run)
+
+
+def members(run: Run) -> Members:
+    """Who took part, and what each had."""
+    return COURSES.get(run.vocabulary.regime, ROUNDS).members(run)
 
 
 def by_client(run: Run) -> list[tuple[str, str]]:
@@ -95,23 +94,14 @@ def coded(values: Sequence[int]) -> list[str]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Teller:
-    """What a regime has to tell: facts to see first, its course, terms of its guarantee."""
-
-    facts: Callable[[Run], list[Fact]]
-    course: Callable[[Run], Course]
-    terms: Callable[[Run, float | None, float | None], list[tuple[str, str]]]
-
-
 def _round_facts(run: Run) -> list[Fact]:
     planned = "of a client drawn in each round" if run.of_clients else f"of {plain(number(run.about.get('R_c')))} planned"
     return [("local steps", str(run.steps), planned)]
 
 
-def _round_course(run: Run) -> Course:
+def _round_courses(run: Run) -> list[Course]:
     lines = coded([int(tau) for tau in run.values("tau")])
-    return Course("Local steps, round by round", intro="tau:" if lines else "No round is closed yet.", lines=lines)
+    return [Course("Local steps, round by round", intro="tau:" if lines else "No round is closed yet.", lines=lines)]
 
 
 def _round_terms(run: Run, noise: float | None, clip: float | None) -> list[tuple[str, str]]:
@@ -144,11 +134,11 @@ def _update_facts(run: Run) -> list[Fact]:
     return [fact for fact in facts if fact[1] != "-"]
 
 
-def _update_course(run: Run) -> Course:
+def _update_courses(run: Run) -> list[Course]:
     last = number(run.about.get("R_s")) or math.inf
     rows = [_stage(stage, last) for stage in run.about.get("stages") or [] if isinstance(stage, Mapping)]
     head = ("stage", "updates", "planned length", "clipping bound G_s", "learning rate", "slowed by noise, P", "variance Delta_b")
-    return Course("Stages", intro="" if rows else "run.json names none.", head=head if rows else (), rows=rows)
+    return [Course("Stages", intro="" if rows else "run.json names none.", head=head if rows else (), rows=rows)]
 
 
 def _update_terms(run: Run, noise: float | None, clip: float | None) -> list[tuple[str, str]]:
@@ -199,5 +189,26 @@ def _stage(stage: Row, last: float) -> list[str]:
     ]
 
 
-ROUNDS = _Teller(_round_facts, _round_course, _round_terms)
-COURSES: Mapping[str, _Teller] = {"synchronous": ROUNDS, "asynchronous": _Teller(_update_facts, _update_course, _update_terms)}
+def _holders(run: Run) -> Members:
+    """Clients with examples of their own."""
+    words, clients, classes = run.vocabulary, run.about.get("clients") or [], list(run.about.get("classes") or [])[:MOST_CLASSES]
+    spent = by_client(run)
+    rows = [
+        [str(c.get("client", "")), str(c.get("unit", "")), str(c.get("examples", "")), *(spent[i] if spent else ())]
+        + [str(n) for n in (c.get("labels") or [])[: len(classes)]]
+        for i, c in enumerate(clients)
+    ]
+    return Members(
+        f"{len(clients)} {words.clients} and their examples of each label",
+        f"Known because this is a simulation, not released by {words.clients}.",
+        (words.client, "unit", "examples", *(("epsilon spent", "budget") if spent else ()), *map(str, classes)),
+        rows,
+    )
+
+
+ROUNDS = Teller(_round_facts, _round_courses, _round_terms, _holders)
+COURSES: Mapping[str, Teller] = {
+    "synchronous": ROUNDS,
+    "asynchronous": Teller(_update_facts, _update_courses, _update_terms, _holders),
+    "vertical": events.TELLER,
+}

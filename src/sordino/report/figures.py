@@ -7,7 +7,7 @@ that was just begun, a method that does not measure the thing. Nothing here read
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -20,7 +20,9 @@ from sordino.report.vocabulary import Vocabulary, shared
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+LONG = 1e5  # from this count on, digits are grouped
 SMOOTH = 10  # rounds that the estimate of signal to noise is averaged over
+STRETCHES = 5  # rows that a run-time error is averaged over where it is drawn beside others
 
 
 def points(rows: Sequence[Row], x: str, y: str) -> tuple[list[float], list[float]]:
@@ -39,7 +41,7 @@ class Mark:
     """A place on the x axis where something new begins, and what is written there."""
 
     at: float
-    text: str
+    text: str = ""
 
 
 def learning(run: Run, over: str, marks: Sequence[Mark] = ()) -> str | None:
@@ -72,7 +74,7 @@ def learning(run: Run, over: str, marks: Sequence[Mark] = ()) -> str | None:
             )
             axis.set_ylim(0, 1.08 * max(run.budget, *epsilon))
             axis.set_ylabel("epsilon spent")
-        _from_zero(axes[-1], max([*xs, *es]), words)
+        from_zero(axes[-1], max([*xs, *es]), words)
         draw_marks(axes, marks)
         return svg(drawn, f"Accuracy and epsilon over {words}")
 
@@ -84,7 +86,7 @@ def draw_marks(axes: Sequence[Axes], marks: Sequence[Mark]) -> None:
     for mark in marks:
         for axis in axes if mark.at > low else ():
             axis.axvline(mark.at, color=QUIET, linestyle=":", linewidth=1.1)
-        if mark.at >= free:
+        if mark.text and mark.at >= free:
             axes[0].annotate(
                 mark.text, (mark.at, 1), xycoords=("data", "axes fraction"), xytext=(1, 1), textcoords="offset points", size=8.5
             )
@@ -113,7 +115,7 @@ def pace(run: Run) -> str | None:
         axis.set_ylim(0, 1.15 * top)
         _whole_numbers(axis)
         axis.set_ylabel("tau")
-        _from_zero(axis, max(xs), "round")
+        from_zero(axis, max(xs), "round")
         return svg(drawn, "Local steps per round")
 
 
@@ -126,9 +128,8 @@ def share_clipped(run: Run) -> str | None:
 def signal(run: Run) -> str | None:
     """Estimated signal to noise of a step: squares averaged over the last rounds, since one round says little."""
     xs, ys = points(run.rounds, "round", "snr")
-    powers = [y * abs(y) for y in ys]
-    recent = (powers[max(0, i - SMOOTH + 1) : i + 1] for i in range(len(powers)))
-    return _line(run, xs, [max(sum(part) / len(part), 0.0) ** 0.5 for part in recent], "signal / noise", GREEN, "Signal to noise")
+    powers = smoothed([y * abs(y) for y in ys], SMOOTH)
+    return _line(run, xs, [max(power, 0.0) ** 0.5 for power in powers], "signal / noise", GREEN, "Signal to noise")
 
 
 def absences(run: Run) -> str | None:
@@ -159,7 +160,7 @@ def absences(run: Run) -> str | None:
         axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, borderaxespad=0)
         _whole_numbers(axis)
         axis.set_ylabel("answers")
-        _from_zero(axis, last, "round")
+        from_zero(axis, last, "round")
         return svg(drawn, "Late and lost answers per round")
 
 
@@ -179,17 +180,19 @@ def compared(runs: Sequence[Run], labels: Sequence[str], over: str) -> str | Non
 
 
 def together(groups: Sequence[Sequence[Run]], labels: Sequence[str], over: str, *, claimed: bool = False) -> str | None:
-    """Accuracy of several groups of runs over "round", "steps" or "epsilon": means, with bands from lowest to highest.
+    """Accuracy (on streams: run-time error) of several groups of runs: means, with bands from lowest to highest.
 
-    Below it the epsilon spent, unless that is the axis. With ``claimed`` the axis is what papers claim. Over epsilon, a
-    group whose epsilon is infinite in every run is a level, if there is a curve to hold against it.
+    The axis is "round", "steps" or "epsilon". Below it the epsilon spent, unless that is the axis or it never changes. With
+    ``claimed`` the axis is what papers claim. Over epsilon, a group whose epsilon is infinite in every run is a level, if there
+    is a curve to hold against it.
     """
     words = shared(run.vocabulary for runs in groups for run in runs)
     label = f"epsilon {'claimed' if claimed else 'spent'}" if over == "epsilon" else _axis(words, over)
-    curves = [band([_accuracy(run, over, claimed) for run in runs]) for runs in groups]
+    key, name_of_y = words.accuracy.curve if over != "epsilon" else ("accuracy", f"{words.accuracy.told} (%)")
+    curves = [band([_measured(run, over, claimed, key) for run in runs]) for runs in groups]
+    spent = over != "epsilon" and rising(run for runs in groups for run in runs)
     prices = [
-        band([points(run.rounds, over, "epsilon") for run in runs] if over != "epsilon" and all(run.private for run in runs) else [])
-        for runs in groups
+        band([points(run.rounds, over, "epsilon") for run in runs] if spent and all(run.private for run in runs) else []) for runs in groups
     ]
     if not any(curve.xs for curve in curves):
         return None
@@ -198,11 +201,10 @@ def together(groups: Sequence[Sequence[Run]], labels: Sequence[str], over: str, 
     if over == "epsilon":
         levels = [band([]) if curve.xs else _level(runs, (0.0, 1.02 * last or 1.0)) for curve, runs in zip(curves, groups, strict=True)]
         labels = [f"{name} (ε = ∞)" if level.xs else name for name, level in zip(labels, levels, strict=True)]
-    spent = any(price.xs for price in prices)
     wordy = any(len(label) > 34 for label in labels)
     with canvas(f"compared-{over}"):
         lines = len(labels) if wordy else -(-len(labels) // 2)
-        drawn, axes = figure(1 + spent, 0.6 + (1.8 if spent or over != "epsilon" else 2.6) * (1 + spent) + 0.19 * lines)
+        drawn, axes = figure(1 + spent, 0.6 + (1.8 if spent else 2.6) * (1 + spent) + 0.19 * lines)
         for i, name in enumerate(labels):
             colour, dash = SERIES[i % len(SERIES)], ("-", "--", ":", "-.")[i // len(SERIES) % 4]
             shown = curves[i] if curves[i].xs else levels[i]
@@ -210,28 +212,47 @@ def together(groups: Sequence[Sequence[Run]], labels: Sequence[str], over: str, 
             axes[0].plot(curves[i].xs[-1:], [100 * a for a in curves[i].mean[-1:]], color=colour, marker="o", markersize=5)
             if spent:
                 _band(axes[1], prices[i], 1, colour, dash)
-        axes[0].set_ylabel("accuracy (%)")
+        axes[0].set_ylabel(name_of_y)
         if spent:
             for budget in sorted({run.budget for runs in groups for run in runs if run.private}):
                 axes[1].axhline(budget, color=INK, linestyle="--", linewidth=1)
             axes[1].set_ylim(bottom=0)
             axes[1].set_ylabel("epsilon spent")
         drawn.legend(loc="outside lower left", ncols=1 if wordy else 2)
-        _from_zero(axes[-1], last, label)
+        from_zero(axes[-1], last, label)
         if over == "epsilon":
             axes[-1].set_xlim(0, 1.02 * last or 1.0)
-        what = f"Accuracy over {label}" if over == "epsilon" else f"Accuracy and epsilon of {len(groups)} runs over {label}"
+        drawn_of = name_of_y.removesuffix(" (%)").capitalize()
+        what = f"{drawn_of} over {label}" if over == "epsilon" else f"{drawn_of} and epsilon of {len(groups)} runs over {label}"
         return svg(drawn, what)
 
 
-def _accuracy(run: Run, over: str, claimed: bool) -> tuple[list[float], list[float]]:
-    """The curve of a run; over epsilon none where nothing is promised, and one point where only the end is claimed."""
+def rising(runs: Iterable[Run]) -> bool:
+    """Whether epsilon is worth a curve: some run promises something, and spends it as it goes on."""
+    return any(len(set(run.values("epsilon"))) > 1 for run in runs if run.private)
+
+
+def _measured(run: Run, over: str, claimed: bool, key: str) -> tuple[list[float], list[float]]:
+    """The curve of a run; over epsilon none where nothing is promised, and one point where only the end is told or claimed."""
     if over != "epsilon":
-        return points(run.rounds, over, "accuracy")
+        xs, ys = points(run.rounds, over, key)
+        return xs, smoothed(ys, STRETCHES) if run.vocabulary.accuracy.streamed else ys
+    if run.vocabulary.accuracy.streamed:
+        return points([{"x": run.spent, "y": run.accuracy}] if run.private else [], "x", "y")
     if claimed and run.claimed != run.spent:
         told = points(run.rounds, "claimed_epsilon", "accuracy")
         return told if told[0] else points([{"x": run.claimed, "y": run.accuracy}], "x", "y")
     return points(run.rounds, "epsilon", "accuracy") if run.private else ([], [])
+
+
+def smoothed(values: Sequence[float], last: int) -> list[float]:
+    """Each value's mean with those before it, so many at most.
+
+    >>> smoothed([1.0, 0.0, 0.5], 2)
+    [1.0, 0.5, 0.25]
+    """
+    parts = (values[max(0, i - last + 1) : i + 1] for i in range(len(values)))
+    return [sum(part) / len(part) for part in parts]
 
 
 def _level(runs: Sequence[Run], ends: tuple[float, float]) -> Band:
@@ -254,13 +275,19 @@ def _line(run: Run, xs: list[float], ys: list[float], label: str, colour: str, t
         axis.plot(xs, ys, color=colour, linewidth=1.3, marker="" if len(xs) > 1 else "o")
         axis.set_ylim(0, limit if limit is not None else 1.08 * max(*ys, 1e-12))
         axis.set_ylabel(label)
-        _from_zero(axis, max(xs), run.vocabulary.round)
+        from_zero(axis, max(xs), run.vocabulary.round)
         return svg(drawn, title)
 
 
-def _from_zero(axis: Axes, last: float, label: str) -> None:
+def from_zero(axis: Axes, last: float, label: str) -> None:
+    """An x axis of counts; long ones in groups of three digits."""
     axis.set_xlim(0, 1.02 * max(last, 1.0))
     axis.set_xlabel(label)
+    if last >= LONG:
+        from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+        axis.xaxis.set_major_locator(MaxNLocator(5))
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}".replace(",", "\u202f")))
 
 
 def _whole_numbers(axis: Axes) -> None:

@@ -29,7 +29,8 @@ Row = Mapping[str, Any]
 
 NEEDED = ("run.json", "study.toml")
 SHAPES: Mapping[str, tuple[type, str]] = {
-    **dict.fromkeys(("clients", "classes", "assumptions", "warnings", "stages", "epsilons", "noise_multipliers"), (list, "a list")),
+    **dict.fromkeys(("clients", "classes", "assumptions", "warnings"), (list, "a list")),
+    **dict.fromkeys(("stages", "epsilons", "noise_multipliers", "releases"), (list, "a list")),
     **dict.fromkeys(("result", "ledger"), (dict, "an object")),
 }
 
@@ -59,6 +60,11 @@ class Run:
     @property
     def name(self) -> str:
         return str(self.about.get("name") or self.folder.name)
+
+    @property
+    def method(self) -> str:
+        """Its name, as tables of its paper have it where run.json knows."""
+        return str(self.about.get("title") or self.about.get("method") or "-")
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -109,8 +115,10 @@ class Run:
 
     @property
     def accuracy(self) -> float | None:
-        """On the test set, in [0, 1]: of the model handed out, else of the last one looked at."""
+        """In [0, 1], on the test set: of the model handed out, else of the last one looked at. On a stream: of all its events so far."""
         found = number((self.about.get("result") or {}).get("accuracy"))
+        if found is None and self.vocabulary.accuracy.streamed:
+            return next((1.0 - error for error in reversed(self.values("accumulated"))), None)
         return found if found is not None else next(iter(reversed(self.values("accuracy"))), None)
 
     @property

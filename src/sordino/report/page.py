@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino.errors import StudyError
-from sordino.report import course, figures, words
+from sordino.report import costs, course, figures, words
 from sordino.report.album import Picture, markup, pictures
 from sordino.report.load import Run, load, number
 from sordino.report.vocabulary import Vocabulary, shared
@@ -22,7 +22,6 @@ from sordino.runtime.files import replace_file
 PAGE = "report.html"
 MOST_CLIENTS = 500
 FEW_CLIENTS = 12
-MOST_CLASSES = 40
 MOST_TAU = 24
 
 STEPS = "Steps are what privacy is paid for; rounds are what communication is paid for."
@@ -56,7 +55,6 @@ def write_comparison(folders: Sequence[Path], out: Path) -> Path:
 
 def render(run: Run) -> str:
     """The report of one run as HTML."""
-    clients = list(run.about.get("clients") or [])
     html: str = template("page.html").render(
         run=run,
         about=run.about,
@@ -67,13 +65,11 @@ def render(run: Run) -> str:
         few_clients=FEW_CLIENTS,
         numbers=course.key_numbers(run),
         words=run.vocabulary,
-        course=course.course(run),
+        courses=course.courses(run),
         most_lines=MOST_TAU,
-        spent_by=course.by_client(run),
         warnings=words.warnings(run),
         pictures=pictures(run),
-        clients=clients,
-        classes=list(run.about.get("classes") or [])[:MOST_CLASSES],
+        members=course.members(run),
         most_clients=MOST_CLIENTS,
         ledger=run.about.get("ledger"),
         ledger_here=(run.folder / "ledger.sqlite").exists(),
@@ -88,15 +84,18 @@ def render_comparison(runs: Sequence[Run]) -> str:
     promises = list(zip(labels, (words.promise(run) for run in runs), strict=True))
     spoken = shared(run.vocabulary for run in runs)
     captions = {
-        "round": f"Accuracy on the test set (above) and epsilon spent (below; dashed: budgets) after each {spoken.round}. Look how high a"
-        " curve is where its epsilon is the same.",
+        "round": _curves(runs, spoken),
         "steps": f"The same over {spoken.steps_of_one}. {STEPS if spoken.steps_end else GRADIENTS}",
     }
+    if spoken.accuracy.streamed:
+        del captions["steps"]  # nothing is paid for by the activation
     drawn = [
         Picture(f"Over {spoken.rounds if over == 'round' else spoken.steps}", markup(picture), caption)
         for over, caption in captions.items()
         if (picture := figures.compared(runs, labels, over)) is not None
     ]
+    if (picture := costs.costs([[run] for run in runs], labels)) is not None:
+        drawn.append(Picture(costs.TITLE, markup(picture), costs.CAPTION.format(mean="")))
     cells = [_cells(run, label) for run, label in zip(runs, labels, strict=True)]
     told = [set(column) != {"-"} for column in zip(*cells, strict=True)]
     html: str = template("comparison.html").render(
@@ -111,21 +110,28 @@ def render_comparison(runs: Sequence[Run]) -> str:
     return html
 
 
+def _curves(runs: Sequence[Run], spoken: Vocabulary) -> str:
+    """How to read the curves over rounds."""
+    said = f"{spoken.accuracy.curve_is.format(round=spoken.round)}."
+    below = " Below, epsilon spent (dashed: budgets). Look how high a curve is where its epsilon is the same."
+    return said + (below if figures.rising(runs) else "") + words.estimated(runs)
+
+
 def _head(spoken: Vocabulary) -> tuple[str, ...]:
     counted = (spoken.rounds, spoken.steps.removeprefix("local "))
     return (
-        *("run", "method", "status", "accuracy", "best", "epsilon", "budget", "delta", "accountant"),
-        *(*counted, "clip", "noise", "sampling", "learning rate"),
+        *("run", "method", "status", spoken.accuracy.told, "best", "epsilon", "budget", "delta", "accountant"),
+        *(*counted, "clip", "noise", "sampling", "learning rate", *costs.HEAD),
     )
 
 
 def _cells(run: Run, label: str) -> list[str]:
     about = run.about
-    best = max(run.values("accuracy"), default=None)
+    best = None if run.vocabulary.accuracy.streamed else max(run.values("accuracy"), default=None)
     numbers = [words.plain(number(about.get(key)), 6) for key in ("clip", "noise_multiplier", "sampling_rate", "learning_rate")]
     return [
         label,
-        str(about.get("method", "-")),
+        run.method,
         "done" if run.done else "not finished",
         words.percent(run.accuracy),
         words.percent(best),
@@ -136,6 +142,7 @@ def _cells(run: Run, label: str) -> list[str]:
         str(run.number),
         str(run.steps),
         *numbers,
+        *costs.cells([run]),
     ]
 
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sordino.report import figures, sweep, words
+from sordino.report import costs, figures, sweep, words
 from sordino.report.album import Picture, markup
 from sordino.report.load import Run
 from sordino.report.page import template
 from sordino.report.vocabulary import shared
 
 CAPTIONS = {
-    "round": "Mean accuracy on the test set over the seeds (above) and epsilon spent (below; dashed: budgets) after each {round}. A band"
-    " reaches from the lowest to the highest seed; a curve ends where its first seed ends.",
-    "epsilon": "The same accuracy over the epsilon that was spent for it. Studies are at equal privacy where they stand above the same"
+    "round": "{curve_is}, mean over the seeds{below}. A band reaches from the lowest to the highest seed; a curve ends where its first"
+    " seed ends.{estimated}",
+    "epsilon": "{same} over the epsilon that was spent for it. Studies are at equal privacy where they stand above the same"
     " point. A study without privacy is a level: it stands nowhere on this axis.",
-    "claimed": "The same accuracy over the epsilon that is claimed for it. A single dot is a claim for the end of a run alone. What the"
+    "claimed": "{same} over the epsilon that is claimed for it. A single dot is a claim for the end of a run alone. What the"
     " banner names is not private at that epsilon.",
 }
+BELOW = " (above), and epsilon spent (below; dashed: budgets)"
 TITLES = {"round": "Over {rounds}", "epsilon": "Over epsilon", "claimed": "Over claimed epsilon"}
 
 
@@ -95,9 +96,19 @@ def _pictures(content: Content) -> list[Picture]:
     if content.sweep is not None and (picture := sweep.draw(content.sweep)) is not None:
         drawn.append(Picture(sweep.title(content.sweep), markup(picture), sweep.caption(content.sweep)))
     spoken = shared(run.vocabulary for runs in content.groups for run in runs)
+    measured, below = spoken.accuracy, BELOW if figures.rising(run for runs in content.groups for run in runs) else ""
+    told = {
+        "round": spoken.round,
+        "rounds": spoken.rounds,
+        "below": below,
+        "curve_is": measured.curve_is.format(round=spoken.round),
+        "estimated": words.estimated(run for runs in content.groups for run in runs),
+        "same": f"{measured.final}," if measured.streamed else "The same accuracy",
+    }
     for over, name in (("round", "round"), ("epsilon", "claimed" if content.claimed else "epsilon")):
         picture = figures.together(content.groups, content.labels, over, claimed=content.claimed)
         if picture is not None:
-            told = {"round": spoken.round, "rounds": spoken.rounds}
             drawn.append(Picture(TITLES[name].format(**told), markup(picture), CAPTIONS[name].format(**told)))
+    if (picture := costs.costs(content.groups, content.labels)) is not None:
+        drawn.append(Picture(costs.TITLE, markup(picture), costs.CAPTION.format(mean=costs.MEAN)))
     return drawn

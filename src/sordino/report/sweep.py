@@ -23,7 +23,7 @@ from sordino.report.arrivals import logarithmic
 from sordino.report.canvas import SERIES, canvas, clean, figure, shortened, svg
 from sordino.report.figures import points
 from sordino.report.load import Run
-from sordino.report.vocabulary import shared
+from sordino.report.vocabulary import Vocabulary, shared
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -102,7 +102,7 @@ def title(sweep: Sweep) -> str:
     """Of the figure."""
     words = shared(run.vocabulary for line in sweep.lines.values() for runs in line.values() for run in runs)
     over = {EPSILON: "epsilon", EDGES: f"the number of {words.clients}"}.get(sweep.key, sweep.key)
-    return f"{'Final accuracy' if sweep.goal is None else f'{words.rounds.capitalize()} until {sweep.goal}'} against {over}"
+    return f"{_final(words) if sweep.goal is None else f'{words.rounds.capitalize()} until {sweep.goal}'} against {over}"
 
 
 def caption(sweep: Sweep) -> str:
@@ -111,11 +111,15 @@ def caption(sweep: Sweep) -> str:
     bars = "A point is the mean over seeds, its bar reaches from the lowest to the highest."
     if sweep.goal is None:
         level = f" A level is a method whose epsilon is infinite. The axis is {sweep.key}." if sweep.key == EPSILON else ""
-        return f"Accuracy on the test set of the models handed out. {bars}{level}"
+        return f"{words.accuracy.final}. {bars}{level}"
     return (
         f"{words.rounds.capitalize()} after which {sweep.goal} first held and went on holding to the end of the run, as far as it was"
         f" evaluated. {bars} An open triangle: not every seed got there, and those that did not count with all they did."
     )
+
+
+def _final(words: Vocabulary) -> str:
+    return words.accuracy.told.capitalize() if words.accuracy.streamed else "Final accuracy"
 
 
 def draw(sweep: Sweep) -> str | None:
@@ -136,7 +140,7 @@ def draw(sweep: Sweep) -> str | None:
             _line(axis, line, SERIES[i % len(SERIES)], MARKERS[i % len(MARKERS)], shortened(clean(name, 1000), 34))
         _ticks(axis, placed)
         axis.set_xlabel({EPSILON: "epsilon that may be spent", EDGES: words.clients}.get(sweep.key, sweep.key))
-        axis.set_ylabel("accuracy (%)" if sweep.goal is None else f"{words.rounds} until {sweep.goal}")
+        axis.set_ylabel(f"{words.accuracy.told} (%)" if sweep.goal is None else f"{words.rounds} until {sweep.goal}")
         drawn.legend(loc="outside lower left", ncols=2)
         return svg(drawn, title(sweep))
 

@@ -1,17 +1,45 @@
-"""How each regime speaks of what it does: rounds of clients, updates by edges.
+"""How each regime speaks of what it does: rounds of clients, updates by edges, events that parties see a part of.
 
 The log calls what the server counts "round" and what privacy is paid for "steps", whatever the
 regime. People should not have to: a run says in ``run.json`` which regime it is of, and pages,
 panels and sentences take their nouns from here. A new regime is one more entry of ``REGIMES``.
 
+What "accuracy" is differs as well: of a model on a test set, or of predictions over a stream, each
+made before its event was learned from.
+
 >>> of("asynchronous").rounds, of("synchronous").rounds, shared([UPDATES, ROUNDS]).rounds
 ('updates', 'rounds', 'rounds or updates')
+>>> shared([EVENTS, ROUNDS]).accuracy.share
+'Share of the test set, or of a stream, classified correctly'
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accuracy:
+    """What a regime measures.
+
+    Attributes:
+        name: in a list of numbers.
+        told: in a sentence or a table of final numbers.
+        share: what it is a share of, the start of a caption.
+        final: likewise, of a run that is over.
+        curve: what is drawn over the course of a run: key of the rows, label of the axis.
+        curve_is: likewise, the start of a caption; ``{round}`` stands for what is counted.
+        streamed: whether it is of a stream, so that one number tells all of a run, and no row has a best one.
+    """
+
+    name: str
+    told: str
+    share: str
+    final: str
+    curve: tuple[str, str]
+    curve_is: str
+    streamed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +57,7 @@ class Vocabulary:
         trail: key whose last values a panel draws.
         counted: kinds of rows that are counted, and what they are called.
         steps_end: whether a run ends when the steps are used up.
+        accuracy: what it measures.
     """
 
     regime: str
@@ -44,6 +73,7 @@ class Vocabulary:
     trail: str
     counted: Mapping[str, str] = field(default_factory=dict)
     steps_end: bool
+    accuracy: Accuracy
 
     def many(self, count: float) -> str:
         """So many rounds.
@@ -53,6 +83,32 @@ class Vocabulary:
         """
         return f"{count:.15g} {self.round if count == 1 else self.rounds}"
 
+
+ON_TEST_SET = Accuracy(
+    name="test accuracy",
+    told="accuracy",
+    share="Share of the test set classified correctly",
+    final="Accuracy on the test set of the models handed out",
+    curve=("accuracy", "accuracy (%)"),
+    curve_is="Accuracy on the test set after each {round}",
+)
+ON_THE_STREAM = Accuracy(
+    name="accuracy over the stream",
+    told="accuracy over the stream",
+    share="Share of the events predicted correctly, each before it was learned from",
+    final="Accuracy over the whole stream, each event predicted before it was learned from",
+    curve=("error", "run-time error (%)"),
+    curve_is="Share of wrong predictions in the events of the last five rows of the log",
+    streamed=True,
+)
+OF_EITHER = Accuracy(
+    name="accuracy",
+    told="accuracy",
+    share="Share of the test set, or of a stream, classified correctly",
+    final="Accuracy on the test set of the models handed out, or over the whole stream",
+    curve=("accuracy", "accuracy (%)"),
+    curve_is="Accuracy on the test set, or in the events of the last five rows of the log",
+)
 
 ROUNDS = Vocabulary(
     regime="synchronous",
@@ -68,6 +124,7 @@ ROUNDS = Vocabulary(
     trail="tau",
     counted={"late": "late", "lost": "lost"},
     steps_end=True,
+    accuracy=ON_TEST_SET,
 )
 UPDATES = Vocabulary(
     regime="asynchronous",
@@ -83,16 +140,24 @@ UPDATES = Vocabulary(
     trail="staleness",
     counted={"stale": "too stale", "dropped": "dropped", "lost": "lost", "left": "left for good"},
     steps_end=False,  # who has spent its budget leaves, and the others go on
+    accuracy=ON_TEST_SET,
 )
-REGIMES = {each.regime: each for each in (ROUNDS, UPDATES)}
-MIXED = replace(
-    ROUNDS,
-    regime="mixed",
-    round="round or update",
-    rounds="rounds or updates",
-    steps="local steps or gradients",
-    steps_of_one="local steps of one client, or gradients of one edge",
+EVENTS = Vocabulary(
+    regime="vertical",
+    round="event",
+    rounds="events",
+    closed="played",
+    steps="activations",
+    steps_of_one="activations of one party",
+    client="party",
+    a_client="a party",
+    clients="parties",
+    told=(("error", "error", ".3f"), ("accumulated", "accumulated", ".3f"), ("regret", "regret", ".1e")),
+    trail="error",
+    steps_end=False,
+    accuracy=ON_THE_STREAM,
 )
+REGIMES = {each.regime: each for each in (ROUNDS, UPDATES, EVENTS)}
 
 
 def of(regime: object) -> Vocabulary:
@@ -102,5 +167,29 @@ def of(regime: object) -> Vocabulary:
 
 def shared(vocabularies: Iterable[Vocabulary]) -> Vocabulary:
     """Words for several runs on one page."""
-    kinds = {each.regime: each for each in vocabularies}
-    return next(iter(kinds.values())) if len(kinds) == 1 else MIXED if kinds else ROUNDS
+    found = {each.regime: each for each in vocabularies}
+    kinds = [each for each in REGIMES.values() if each.regime in found]
+    if len(kinds) < 2:
+        return kinds[0] if kinds else ROUNDS
+    measured = {each.accuracy.name: each.accuracy for each in kinds}
+    return replace(
+        ROUNDS,
+        regime="mixed",
+        round=_or(each.round for each in kinds),
+        rounds=_or(each.rounds for each in kinds),
+        steps=_or(each.steps for each in kinds),
+        steps_of_one=_or((each.steps_of_one for each in kinds), ", or "),
+        client=_or(each.client for each in kinds),
+        a_client=_or(each.a_client for each in kinds),
+        clients=_or(each.clients for each in kinds),
+        accuracy=kinds[0].accuracy if len(measured) == 1 else OF_EITHER,
+    )
+
+
+def _or(words: Iterable[str], last: str = " or ") -> str:
+    """
+    >>> _or(["rounds", "updates", "events"])
+    'rounds, updates or events'
+    """
+    *first, final = words
+    return f"{', '.join(first)}{last}{final}" if first else final

@@ -15,10 +15,11 @@ from sordino.report.load import Run
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """The guarantee: whether there is one, and the sentence."""
+    """The guarantee: whether there is one, the sentence, and what it leaves open."""
 
     private: bool
     sentence: str
+    exposed: str | None = None
 
 
 def promise(run: Run) -> Promise:
@@ -28,7 +29,7 @@ def promise(run: Run) -> Promise:
     if run.private and run.epsilon is not None and run.epsilon > run.budget * (1 + 1e-9):
         return Promise(False, f"Epsilon {epsilon(run)} was spent, over the promised budget of {plain(run.budget, 6)}. See the ledger.")
     if run.private and said and not said.startswith(no):
-        return Promise(True, said)
+        return Promise(True, said, exposed(run))
     if said.startswith(no):
         why = said.removeprefix(no).lstrip(": ")
         return Promise(False, why[:1].upper() + why[1:])
@@ -39,6 +40,18 @@ def promise(run: Run) -> Promise:
     return Promise(
         False, "run.json states none." if run.private else "Epsilon is infinite: run.json does not state all that a guarantee needs."
     )
+
+
+def exposed(run: Run) -> str | None:
+    """What a promise leaves open, and why; None where it holds for all that is released."""
+    why = run.about.get("open")
+    return f"Features are not protected: {why}. Epsilon of every party's features is infinite." if why else None
+
+
+def estimated(runs: Iterable[Run]) -> str:
+    """What to know of an error on a stream whose labels are known as responded only; nothing where there is none."""
+    said = " Where labels are known as responded only, it is an unbiased estimate; that of a few events may lie below 0 or above 100 %."
+    return said if any(run.vocabulary.accuracy.streamed and run.about.get("unit") not in (None, "none") for run in runs) else ""
 
 
 def status(run: Run) -> str:

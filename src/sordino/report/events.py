@@ -1,0 +1,195 @@
+"""What a run of events consists of: key numbers, what is released of an entity, the parties, and how to read its pictures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sordino.report import stream
+from sordino.report.load import Run, number
+from sordino.report.teller import Course, Fact, Members, Teller
+from sordino.report.totals import amount, totals
+from sordino.report.words import estimated, exposed, percent, plain, rounded_up
+
+ERROR = (
+    "Run-time error is the share of wrong predictions{each}; every event is predicted before it is learned from. Accumulated error is the"
+    " same over all events so far, the number that the run is judged by; it moves slowly, for early mistakes stay in it."
+)
+MARKED = " At each dotted line the world changed at once{how}: the higher the jump and the longer the way down, the worse a method follows."
+DRIFTS = {
+    "classes": " (new shares of the classes)",
+    "swap": " (two classes changed their names)",
+    "features": " (gain and offset of the features)",
+}
+UNMARKED = {
+    "classes": " The shares of the classes change all the time, too often to be marked.",
+    "gradual": " The shares of the classes move all the time.",
+    "swap": " Classes change their names too often to be marked.",
+    "features": " Gain and offset of the features change as it goes on.",
+}
+REGRET = (
+    "Above, the mean{each} of ‖∇S_t‖², the squared length of the gradient that the weights of server and parties follow. S_t is {what}."
+    " Below, its sum so far, the {kind} local regret: the flatter it becomes, the closer the method is to a point that moves no more;"
+    " a straight line means that it gets no closer."
+)
+NOISY = " The noise in gradients is part of it."
+ACTIVE = (
+    "An active party gets a derivative and learns from the event; a passive one answers with its embedding and learns nothing."
+    " Activity is what learning costs parties, in messages down and in work."
+)
+SILENT = {
+    "last": " Where a passive party does not answer, its last embedding stands in.",
+    "zeros": " Where a passive party does not answer, zeros stand in.",
+    "skip": " Where a passive party does not answer, the event is not learned from.",
+}
+TRAFFIC = (
+    "Embeddings up, derivatives down, {bits} bits a number; framing is what messages need besides: names, lengths, queries. Everybody sends"
+    " up, only active parties get something down."
+)
+AGAIN = " Each event sends the last {count} embeddings again."
+TIMES = (
+    "Forward and backward passes and steps of active parties, forward passes of passive ones, and the server's work, each added up"
+    " over parties. Measured while it ran: another machine, or another day, gives other numbers."
+)
+PRICES = (
+    "What is planned to be released of one entity over the whole stream, priced for each unit of the ledger. The dashed line is the budget"
+    " of what is promised, {promised}."
+)
+OPEN = " Bars that are missing are infinite: {why}."
+COMPOSED = " An entity as a whole composes its label and its features at every party."
+PROMISED = {"label": "the label", "entity": "the entity as a whole"}
+
+
+def pictures(run: Run) -> Iterable[tuple[str, str | None, str, str]]:
+    """Title, picture if there is one, how to read it, mark."""
+    about, private = run.about, run.about.get("unit") not in (None, "none")
+    length, changes, drift = stream.stretch(run), stream.marks(run), str(about.get("drift"))
+    each = " in the events since the last row of the log" + ("" if length is None else f", {plain(length)} at a time")
+    change = MARKED.format(how=DRIFTS.get(drift, "")) if changes else UNMARKED.get(drift, "")
+    yield "Error over the stream", stream.errors(run), ERROR.format(each=each) + change + estimated([run]), ""
+    local = REGRET.format(each=each, what=_followed(run), kind="static" if about.get("method") == "slr" else "dynamic")
+    yield "Local regret", stream.regret(run), local + (NOISY if private and about.get("open") is None else ""), ""
+    yield "Who was active", stream.activation(run), ACTIVE + SILENT.get(str(about.get("missing")), ""), ""
+    again = number(about.get("resends")) or 1.0
+    sent = TRAFFIC.format(bits=plain(number(about.get("precision")))) + (AGAIN.format(count=plain(again)) if again > 1 else "")
+    yield "Bytes sent", stream.traffic(run), sent, ""
+    yield "Computation", stream.times(run), TIMES, ""
+    yield "Epsilon of what is released", stream.prices(run), _priced(run), ""
+
+
+def _followed(run: Run) -> str:
+    """S_t, in words."""
+    about = run.about
+    window, alpha = number(about.get("window")) or 1.0, number(about.get("alpha")) or 1.0
+    if window == 1:
+        return "the loss of the event itself"
+    if about.get("method") == "slr":
+        return f"the mean loss of the last {plain(window)} events at the weights of now"
+    weighed = "all alike" if alpha == 1 else f"each {plain(alpha)} times as heavy as the next"
+    return f"the mean of the last {plain(window)} events' losses, {weighed}, each at the weights of its time"
+
+
+def _priced(run: Run) -> str:
+    unit = str(run.about.get("unit"))
+    said = PRICES.format(promised=PROMISED.get(unit, unit))
+    why = "; ".join(dict.fromkeys(what for _, epsilon, what in stream.released(run) if math.isinf(epsilon)))
+    return said + (OPEN.format(why=why) if why else "") + (COMPOSED if unit == "entity" else "")
+
+
+def _facts(run: Run) -> list[Fact]:
+    found, whole, recent = totals(run), run.values("accumulated"), run.values("error")
+    private, length = run.about.get("unit") not in (None, "none"), stream.stretch(run)
+    how = ", estimated" if private else ""
+    facts = [
+        ("accumulated error", percent(whole[-1] if whole else None), f"of all events so far{how}"),
+        ("run-time error", percent(recent[-1] if recent else None), f"of the last {plain(length)} events{how}"),
+    ]
+    if found is not None:
+        shares = f"{100 * min(found.active):.3g} to {100 * max(found.active):.3g} % by party" if found.active else "-"
+        facts.append(("activity", percent(found.activity), shares))
+        parts = f"up {amount(found.up, 3)}, down {amount(found.down, 3)}, framing {amount(found.framing, 3)}"
+        facts.append(("sent", f"{amount(found.mebibytes)} MiB", parts))
+        if found.unused:
+            facts.append(("events not used", plain(found.unused), "their entities' budget was spent"))
+        if found.dropped:
+            facts.append(("messages dropped", plain(found.dropped), "late, or not to be read"))
+    if private and exposed(run) is not None:
+        facts.append(("epsilon of features", "∞", "not protected"))
+    return facts
+
+
+def _courses(run: Run) -> list[Course]:
+    about = run.about
+    window, alpha = number(about.get("window")), number(about.get("alpha"))
+    rows = [
+        ("method", f"{run.method}{'' if window in (None, 1) else f', window of {plain(window)} events'}"),
+        ("attenuation alpha", plain(alpha) if window not in (None, 1) and alpha not in (None, 1) else "-"),
+        ("activation", _activation(about.get("activation"))),
+        ("stream", str(about.get("stream") or "-")),
+        ("drift", str(about.get("drift") or "-")),
+        ("examples in an event", plain(number(about.get("batch")))),
+        ("bits of a number on its way", plain(number(about.get("precision")))),
+        ("without an answer", {"last": "the last embedding", "zeros": "zeros", "skip": "no learning"}.get(str(about.get("missing")), "-")),
+        ("played", {"compiled": "by compiled code", "messages": "message by message"}.get(str(about.get("path")), "-")),
+    ]
+    found = [Course("What was played", rows=[row for row in rows if row[1] != "-"])]
+    if stated := stream.released(run):
+        table = [(name, plain(epsilon if math.isinf(epsilon) else rounded_up(epsilon), 6), what) for name, epsilon, what in stated]
+        kept = exposed(run) or "Label and features are protected, each as far as the table says."
+        at = f" Epsilon as planned, at delta = {plain(number(about.get('delta')))}, by the {about.get('accountant', '-')} accountant."
+        found.append(Course("What is released of an entity", kept + at, head=("of an entity", "epsilon", "what"), rows=table, wordy=True))
+    return found
+
+
+def _activation(value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return "-"
+    match value.get("kind"):
+        case "full":
+            return "every party in every event"
+        case "random":
+            return f"each party with probability {plain(number(value.get('p')))}"
+        case "count":
+            return f"{plain(number(value.get('k')))} parties, drawn anew for every event"
+        case "event":
+            return f"where the mean of a party's features is above {plain(number(value.get('threshold')))}"
+    return str(value.get("kind") or "-")
+
+
+def _terms(run: Run, noise: float | None, clip: float | None) -> list[tuple[str, str]]:
+    about = run.about
+    payable = about.get("payable")
+    times = number(payable[0]) if isinstance(payable, list) and payable else None
+    noisy = clip is not None and noise is not None and noise > 0
+    return [
+        ("who is not protected", exposed(run) or "-"),
+        ("epsilon of one response", plain(number(about.get("label_epsilon")), 6)),
+        ("bound of an embedding, C", plain(clip, 6)),
+        ("noise on each number of an embedding", f"2 z C = {plain(2 * noise * clip, 6)}" if noisy and noise and clip else "-"),
+        ("events that an entity can pay for", plain(times)),
+        ("events planned", plain(number(about.get("R_s")))),
+    ]
+
+
+def _members(run: Run) -> Members:
+    clients, found = list(run.about.get("clients") or []), totals(run)
+    head = ["party", "features", "embedding", "parameters"]
+    rows = [[str(each.get("client", i)), *(plain(number(each.get(key))) for key in head[1:])] for i, each in enumerate(clients)]
+    if found is not None and rows:
+        head += ["active", "did not answer", "MiB up", "MiB down"]
+        up, down = _shared(found.up, clients, [1.0 - s for s in found.silent]), _shared(found.down, clients, found.active)
+        for row, *cells in zip(rows, found.active, found.silent, up, down, strict=True):
+            row += [percent(cells[0]), percent(cells[1]), amount(cells[2]), amount(cells[3])]
+    note = "MiB are payload, without framing." if found is not None else ""
+    return Members(f"{len(rows)} parties: what they hold and what they did", note, head, rows)
+
+
+def _shared(whole: float, clients: list[Any], shares: Iterable[float]) -> list[float]:
+    """Each party's part of what was sent: by how often it sent, and the length of its embedding."""
+    widths = [(number(each.get("embedding")) or 0.0) * share for each, share in zip(clients, shares, strict=True)]
+    total = math.fsum(widths)
+    return [whole * width / total if total > 0 else 0.0 for width in widths]
+
+
+TELLER = Teller(_facts, _courses, _terms, _members)
