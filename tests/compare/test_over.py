@@ -9,7 +9,7 @@ import pytest
 
 from sordino import study as studies
 from sordino.compare import result, tables
-from sordino.compare.over import Over, goal, over
+from sordino.compare.over import Over, goal, line, over
 from sordino.compare.schedule import Side
 from sordino.errors import StudyError
 from sordino.report.load import load
@@ -117,3 +117,45 @@ def test_how_long_it_took_is_told_by_seed(tmp_path: Path) -> None:
     told = result.as_table(result.compared(tmp_path, "true", (0, 1), members, asked))["over"]
     assert [point["by_seed"] for point in told["points"]] == [{"0": None, "1": 40.0}, {"0": 40.0, "1": 40.0}]
     assert told["until"] == {"accuracy": 0.75}
+
+
+EVENTS = """
+name = "{name}"
+[data]
+name = "digits"
+stream = "replay"
+[method]
+name = "dlr"
+activation = "{activation}"
+[privacy]
+unit = "label"
+epsilon = {epsilon}
+delta = 1e-5
+[budget]
+events = 100
+"""
+
+
+def stream(at: Path, name: str, activation: str, epsilon: float) -> Side:
+    path = at / f"{name}.toml"
+    path.write_text(EVENTS.format(name=name, activation=activation, epsilon=epsilon))
+    study = studies.read(path)
+    return Side(name, name, path, study, study)
+
+
+def test_who_is_active_tells_lines_of_events_apart(tmp_path: Path) -> None:
+    sides = [stream(tmp_path, f"{kind}{epsilon}", kind, epsilon) for kind in ("full", "random") for epsilon in (1, 3)]
+    asked = over(EPSILON, None, sides)  # the same method at the same epsilon, twice
+    assert asked is not None
+    assert [(line(side.study), asked.value(side)) for side in sides] == [
+        ("DLR-Full", 1),
+        ("DLR-Full", 3),
+        ("DLR-Random", 1),
+        ("DLR-Random", 3),
+    ]
+
+
+def test_events_have_no_edges_to_draw_over(tmp_path: Path) -> None:
+    sides = [stream(tmp_path, "a", "full", 1), stream(tmp_path, "b", "full", 3)]
+    with pytest.raises(StudyError, match=r"a\.toml has no data\.clients"):
+        over(EDGES, "0.75", sides)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sordino import study as studies
-from sordino.compare import folders, result
+from sordino.compare import folders, result, schedule
 from sordino.compare.schedule import Side, labels, refuse_shared, seeds_of, tasks, usual_folder
 from sordino.compare.tables import content
 from sordino.errors import StudyError
@@ -123,3 +123,22 @@ def test_a_claim_is_never_shown_as_the_truth(tmp_path: Path, at: result.At) -> N
     assert "No privacy guarantee</strong>for letter." in page
     assert "one seed: nothing can be concluded" in page
     assert "letter: letter warns" in page
+
+
+def test_variants_are_every_combination_and_a_comma_within_divides_nothing() -> None:
+    assert schedule.variants([]) == (schedule.Variant(),)
+    found = schedule.variants(["method.length=10, 50", 'method.activation={kind="random", p=0.5},"full"'])
+    assert [variant.changes for variant in found] == [
+        (f"method.length={length}", f"method.activation={whom}") for length in (10, 50) for whom in ('{kind="random", p=0.5}', '"full"')
+    ]
+    assert found[0].title == 'length 10, activation {kind="random", p=0.5}'
+    for wrong in ("method.length", "=3", "method.length="):
+        with pytest.raises(StudyError, match=r"write it as section\.key=value,value"):
+            schedule.variants([wrong])
+
+
+def test_variants_of_one_study_are_told_apart_and_none_is_given_twice() -> None:
+    path = Path("study.toml")
+    assert schedule.labels(["mine"] * 2, [path] * 2, ["length 10", "length 50"]) == ["mine, length 10", "mine, length 50"]
+    with pytest.raises(StudyError, match="given twice"):
+        schedule.labels(["mine"] * 2, [path] * 2, ["length 10"] * 2)

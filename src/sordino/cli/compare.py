@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sordino.compare.result import Comparison
-    from sordino.compare.schedule import Side, Task
+    from sordino.compare.schedule import Side, Task, Variant
 
 
 def compare(
@@ -25,6 +25,10 @@ def compare(
     count: Annotated[int, typer.Option("--seeds", help="How many seeds, from the first study's on; the same for every study.")] = 3,
     out: Annotated[Path | None, typer.Option(help="The folder for all runs; the same one again goes on where it stopped.")] = None,
     change: Set = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=V1,V2,...", help="Compare variants of each study, one for each value; may be repeated."),
+    ] = None,
     jobs: Annotated[int | None, typer.Option(help="Runs at a time; as many as there are cores by default.")] = None,
     at: Annotated[str, typer.Option(metavar="true|claimed", help="Which epsilon to show: the true one, or what a paper claims.")] = "true",
     over: Annotated[
@@ -41,7 +45,7 @@ def compare(
     from sordino.compare import folders, result, runner, schedule, tables
     from sordino.compare.over import over as asked_over
 
-    sides = _sides(paths, change or ())
+    sides = _sides(paths, change or (), schedule.variants(vary or ()))
     drawn_over = asked_over(over, until, sides)
     seeds = schedule.seeds_of(sides[0].study, count)
     at_once = runner.jobs_at_once(jobs, [side.study.execution.threads for side in sides])
@@ -71,23 +75,23 @@ def _at(at: str) -> Literal["true", "claimed"]:
     raise StudyError(f"--at must be true or claimed; got {at!r}")
 
 
-def _sides(paths: Sequence[Path], changes: Sequence[str]) -> list[Side]:
-    """Every study, read and calibrated; all wrong ones are told at once."""
+def _sides(paths: Sequence[Path], changes: Sequence[str], variants: Sequence[Variant]) -> list[Side]:
+    """Every study in every variant, read and calibrated; all wrong ones are told at once."""
     from sordino import study as studies
     from sordino.build import calibrated
     from sordino.compare.schedule import Side, labels, refuse_shared, slug
 
     read, wrong = [], []
-    for path in paths:
+    for path, variant in [(path, variant) for path in paths for variant in variants]:
         try:
-            study = studies.read(path, changes)
-            read.append((study, calibrated(study)))
+            study = studies.read(path, [*changes, *variant.changes])
+            read.append((study, calibrated(study), path, variant))
         except StudyError as error:
             wrong.append(str(error))
     if wrong:
         raise StudyError("\n".join(dict.fromkeys(wrong)))
-    names = labels([study.name for study, _ in read], paths)
-    sides = [Side(name, slug(name), path, study, full) for name, path, (study, full) in zip(names, paths, read, strict=True)]
+    names = labels([study.name for study, *_ in read], [path for _, _, path, _ in read], [variant.title for *_, variant in read])
+    sides = [Side(name, slug(name), path, study, full) for name, (study, full, path, _) in zip(names, read, strict=True)]
     refuse_shared(sides)
     return sides
 

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 from sordino.compare.schedule import Side
 from sordino.errors import StudyError
 from sordino.report.sweep import EDGES, EPSILON, Goal, Lines, Sweep
-from sordino.study import Study
+from sordino.study import HorizontalStudy, Study
 
 if TYPE_CHECKING:
     from sordino.compare.result import Member
 
 KEYS: dict[str, Callable[[Study], float]] = {
     EPSILON: lambda study: math.inf if study.privacy.epsilon is None else study.privacy.epsilon,
-    EDGES: lambda study: float(study.data.clients),
+    EDGES: lambda study: float(study.data.clients) if isinstance(study, HorizontalStudy) else float("nan"),
 }
 
 
@@ -56,6 +56,8 @@ def over(key: str | None, until: str | None, sides: Sequence[Side]) -> Over | No
             else f"--over {key} draws final accuracies: --until goes with --over {EDGES}"
         )
     asked = Over(key, None if until is None else goal(until))
+    if without := next((side for side in sides if math.isnan(asked.value(side))), None):
+        raise StudyError(f"--over {key}: {without.path} has no {key}; give studies that do, or --over {EPSILON}")
     values = {asked.value(side) for side in sides}
     if len({value for value in values if math.isfinite(value)}) < 2:
         told = ", ".join(f"{value:g}" for value in sorted(values))
@@ -92,7 +94,7 @@ def goal(text: str) -> Goal:
 
 def line(study: Study) -> str:
     """Which line a study belongs to."""
-    return study.method.name + (", paper's form: NOT private" if study.form == "paper" else "")
+    return study.method.title + (", paper's form: NOT private" if study.form == "paper" else "")
 
 
 def lines(asked: Over, members: Sequence[Member]) -> Lines:

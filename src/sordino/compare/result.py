@@ -15,6 +15,7 @@ from sordino.compare.schedule import Side, Task
 from sordino.compare.statistics import CONFIDENCE, Paired, Spread, paired, spread, verdict
 from sordino.errors import StudyError
 from sordino.report.load import Run, load
+from sordino.report.totals import totals
 from sordino.report.words import plain
 
 At = Literal["true", "claimed"]
@@ -266,4 +267,6 @@ def _study(member: Member) -> dict[str, Any]:
 def _run(run: Run) -> dict[str, Any]:
     result = run.about.get("result") or {}
     kept = {key: result.get(key) for key in ("rounds", "steps", "seconds", "why")}
+    if (sent := totals(run)) is not None:
+        kept |= {"mebibytes": sent.mebibytes, "activity": sent.activity}
     return {"run": str(run.folder), "accuracy": run.accuracy, "epsilon": run.spent, "claimed_epsilon": run.claimed, **kept}

@@ -60,8 +60,56 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:LONGEST].strip("-") or "study"
 
 
-def labels(names: Sequence[str], paths: Sequence[Path]) -> list[str]:
-    """What the studies are called: their names, or where those do not differ, their files.
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Changes to a study, and what they are called; none and "" for the study as it is."""
+
+    changes: tuple[str, ...] = ()
+    title: str = ""
+
+
+def variants(vary: Sequence[str]) -> tuple[Variant, ...]:
+    """Every combination of the values that were asked for.
+
+    >>> [found.title for found in variants(["method.length=10,50", "seed=1"])]
+    ['length 10, seed 1', 'length 50, seed 1']
+
+    Raises:
+        StudyError: for what is not KEY=V1,V2.
+    """
+    found: tuple[Variant, ...] = (Variant(),)
+    for asked in vary:
+        key, equals, text = asked.partition("=")
+        if not equals or not key.strip() or not text.strip():
+            raise StudyError(f"--vary {asked}: write it as section.key=value,value, for example --vary method.length=10,50")
+        last = key.strip().rpartition(".")[2]
+        found = tuple(
+            Variant((*before.changes, f"{key.strip()}={value}"), ", ".join(filter(None, (before.title, f"{last} {value}"))))
+            for before in found
+            for value in _values(text)
+        )
+    return found
+
+
+def _values(text: str) -> list[str]:
+    """The values of a list, as TOML has them: a comma inside a table or a string divides nothing."""
+    depth, quoted, parts = 0, "", [""]
+    for letter in text:
+        if quoted:
+            quoted = "" if letter == quoted else quoted
+        elif letter in "\"'":
+            quoted = letter
+        else:
+            depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and not depth and not quoted:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]
+
+
+def labels(names: Sequence[str], paths: Sequence[Path], titles: Sequence[str] | None = None) -> list[str]:
+    """What the studies are called: their names, or where those do not differ, their files; with the titles of variants.
 
     >>> labels(["a", "b"], [Path("x.toml"), Path("y.toml")]), labels(["a", "A"], [Path("x.toml"), Path("y.toml")])
     (['a', 'b'], ['x', 'y'])
@@ -69,10 +117,13 @@ def labels(names: Sequence[str], paths: Sequence[Path]) -> list[str]:
     Raises:
         StudyError: if a file is given twice, or neither names nor files tell the studies apart.
     """
+    titles = [""] * len(paths) if titles is None else titles
+    given = [(path.resolve(), title) for path, title in zip(paths, titles, strict=True)]
     for i, path in enumerate(paths):
-        if path.resolve() in [earlier.resolve() for earlier in paths[:i]]:
+        if given[i] in given[:i]:
             raise StudyError(f"{path}: given twice. A study compared with itself shows nothing; raise --seeds to see how much seeds matter")
-    for tried in (list(names), [path.stem for path in paths]):
+    for plain in (list(names), [path.stem for path in paths]):
+        tried = [", ".join(filter(None, both)) for both in zip(plain, titles, strict=True)]
         if len({slug(label) for label in tried}) == len(tried):
             return tried
     raise StudyError(f"{', '.join(map(str, paths))}: their names do not tell them apart. Give each study another name")

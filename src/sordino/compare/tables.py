@@ -5,7 +5,7 @@ from __future__ import annotations
 from sordino.compare.over import sweep
 from sordino.compare.result import Comparison, Difference, Member, as_table
 from sordino.compare.statistics import CONFIDENCE, Spread
-from sordino.report import vocabulary, words
+from sordino.report import costs, vocabulary, words
 from sordino.report.studies import Content, Table, render_studies
 from sordino.runtime.files import replace_file, to_json
 
@@ -13,7 +13,7 @@ from sordino.runtime.files import replace_file, to_json
 def content(comparison: Comparison) -> Content:
     """What the page says."""
     members, seeds = comparison.members, comparison.seeds
-    claimed = comparison.at == "claimed"
+    claimed, measured = comparison.at == "claimed", _spoken(comparison).accuracy
     which = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds, {seeds[0]} to {seeds[-1]}, the same for each study"
     return Content(
         sub=which,
@@ -24,7 +24,7 @@ def content(comparison: Comparison) -> Content:
         failures=comparison.failures,
         warnings=[*(() if claimed else comparison.overclaims), *comparison.warnings],
         studies=studies(comparison),
-        against=f"Differences to {members[0].side.label}",
+        against=f"Differences to {members[0].side.label}" + (f" in {measured.told}" if measured.streamed else ""),
         differences=differences(comparison),
         verdicts=verdicts(comparison),
         remarks=comparison.notes,
@@ -36,20 +36,45 @@ def content(comparison: Comparison) -> Content:
 def studies(comparison: Comparison) -> Table:
     """One row for each study."""
     claimed = comparison.at == "claimed"
+    reported = any(member.side.study.reported is not None for member in comparison.members)
+    streamed = any(run.vocabulary.accuracy.streamed for member in comparison.members for run in member.runs.values())
     epsilons = ("epsilon claimed", "epsilon true") if claimed else ("epsilon",)
     rows = [
         [
             member.side.label,
-            member.side.study.method.name,
+            member.side.study.method.title,
             f"{len(member.runs)} of {len(comparison.seeds)}",
             _accuracy(member.accuracy),
             *([_epsilon(member.claimed)] if claimed else []),
             _epsilon(member.epsilon),
             *_terms(member),
+            *(costs.cells(list(member.runs.values())) if streamed else ()),
+            *([_reported(member)] if reported else []),
         ]
         for member in comparison.members
     ]
-    return Table(("study", "method", "seeds", "accuracy", *epsilons, "delta", "accountant", "unit"), rows)
+    told = _spoken(comparison).accuracy.told
+    head = ("study", "method", "seeds", told, *epsilons, "delta", "accountant", "unit", *(costs.HEAD if streamed else ()))
+    return Table((*head, "reported elsewhere") if reported else head, rows)
+
+
+def _reported(member: Member) -> str:
+    """What a publication says of this study, and where."""
+    told = member.side.study.reported
+    if told is None:
+        return "-"
+    accuracy = 1.0 - told.error if told.accuracy is None and told.error is not None else told.accuracy
+    parts = [
+        None if accuracy is None else words.percent(accuracy),
+        None if told.mib is None else f"{told.mib:.2f} MiB",
+        None if told.seconds is None else f"{told.seconds:.0f} s",
+    ]
+    return f"{', '.join(filter(None, parts))} ({told.source})"
+
+
+def _spoken(comparison: Comparison) -> vocabulary.Vocabulary:
+    """Words for all runs."""
+    return vocabulary.shared(run.vocabulary for member in comparison.members for run in member.runs.values())
 
 
 def differences(comparison: Comparison) -> Table:
@@ -82,8 +107,8 @@ def runs(comparison: Comparison) -> Table:
         for member in comparison.members
         for seed, run in member.runs.items()
     ]
-    spoken = vocabulary.shared(run.vocabulary for member in comparison.members for run in member.runs.values())
-    return Table(("study", "seed", "accuracy", "epsilon", spoken.rounds, spoken.steps.removeprefix("local "), "folder"), rows)
+    spoken = _spoken(comparison)
+    return Table(("study", "seed", spoken.accuracy.told, "epsilon", spoken.rounds, spoken.steps.removeprefix("local "), "folder"), rows)
 
 
 def write(comparison: Comparison) -> None:
