@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from bench import accounting, arrivals, clients, rounds, step, wavelets
+from bench import accounting, arrivals, clients, events, rounds, step, wavelets
 from sordino.learning.allocator import tune
 
 
@@ -18,7 +18,7 @@ def main() -> None:
     torch.set_num_threads(1)
     rows = []
     print(f"{'':4}{'measured':<108}{'peer':>8}{'ours':>8}  reach")
-    for part in (step, wavelets, rounds, clients, arrivals, accounting):
+    for part in (step, wavelets, rounds, clients, arrivals, events, accounting):
         for row in part.measure():
             rows.append(row)
             peer = "-" if row["peer"] is None else f"{row['peer']:.3g}"
