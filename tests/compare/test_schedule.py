@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sordino import study as studies
-from sordino.compare import folders, result, schedule
+from sordino.compare import folders, result, schedule, tables
 from sordino.compare.schedule import Side, labels, refuse_shared, seeds_of, tasks, usual_folder
 from sordino.compare.tables import content
 from sordino.errors import StudyError
@@ -142,3 +143,12 @@ def test_variants_of_one_study_are_told_apart_and_none_is_given_twice() -> None:
     assert schedule.labels(["mine"] * 2, [path] * 2, ["length 10", "length 50"]) == ["mine, length 10", "mine, length 50"]
     with pytest.raises(StudyError, match="given twice"):
         schedule.labels(["mine"] * 2, [path] * 2, ["length 10"] * 2)
+
+
+def test_what_is_reported_elsewhere_stands_beside(tmp_path: Path) -> None:
+    told = studies.Reported(source="Table 1", error=0.1, mib=2.5)
+    one = side(tmp_path, "one")
+    found = member(replace(one, study=one.study.model_copy(update={"reported": told})), 1.0, accuracy=0.85)
+    members = (found, member(side(tmp_path, "other"), 1.0))
+    table = tables.reported(result.Comparison(tmp_path, "true", (0,), members, (), (), (), ()))
+    assert table.rows == [["one", "85.00 %", "90.00 %", "-", "2.50", "-", "-", "Table 1"]]

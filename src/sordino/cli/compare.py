@@ -140,6 +140,9 @@ def _tell(comparison: Comparison) -> None:
         say.people("warning: " + " ".join(comparison.overclaims))
     studies = tables.studies(comparison)
     say.table("Studies", studies.head, studies.rows)
+    beside = tables.reported(comparison)
+    if beside.rows:
+        say.table("Beside what is reported", beside.head, beside.rows)
     found = tables.differences(comparison)
     if found.rows:
         say.table(f"Differences to {comparison.members[0].side.label}, with the same seed", found.head, found.rows)

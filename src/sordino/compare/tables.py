@@ -24,6 +24,7 @@ def content(comparison: Comparison) -> Content:
         failures=comparison.failures,
         warnings=[*(() if claimed else comparison.overclaims), *comparison.warnings],
         studies=studies(comparison),
+        reported=reported(comparison),
         against=f"Differences to {members[0].side.label}" + (f" in {measured.told}" if measured.streamed else ""),
         differences=differences(comparison),
         verdicts=verdicts(comparison),
@@ -36,7 +37,6 @@ def content(comparison: Comparison) -> Content:
 def studies(comparison: Comparison) -> Table:
     """One row for each study."""
     claimed = comparison.at == "claimed"
-    reported = any(member.side.study.reported is not None for member in comparison.members)
     streamed = any(run.vocabulary.accuracy.streamed for member in comparison.members for run in member.runs.values())
     epsilons = ("epsilon claimed", "epsilon true") if claimed else ("epsilon",)
     rows = [
@@ -49,27 +49,37 @@ def studies(comparison: Comparison) -> Table:
             _epsilon(member.epsilon),
             *_terms(member),
             *(costs.cells(list(member.runs.values())) if streamed else ()),
-            *([_reported(member)] if reported else []),
         ]
         for member in comparison.members
     ]
     told = _spoken(comparison).accuracy.told
     head = ("study", "method", "seeds", told, *epsilons, "delta", "accountant", "unit", *(costs.HEAD if streamed else ()))
-    return Table((*head, "reported elsewhere") if reported else head, rows)
+    return Table(head, rows)
 
 
-def _reported(member: Member) -> str:
-    """What a publication says of this study, and where."""
-    told = member.side.study.reported
-    if told is None:
-        return "-"
-    accuracy = 1.0 - told.error if told.accuracy is None and told.error is not None else told.accuracy
-    parts = [
-        None if accuracy is None else words.percent(accuracy),
-        None if told.mib is None else f"{told.mib:.2f} MiB",
-        None if told.seconds is None else f"{told.seconds:.0f} s",
-    ]
-    return f"{', '.join(filter(None, parts))} ({told.source})"
+def reported(comparison: Comparison) -> Table:
+    """One row for each study of which a publication reports something: here, and there."""
+    rows = []
+    for member in comparison.members:
+        told = member.side.study.reported
+        if told is None:
+            continue
+        accuracy = 1.0 - told.error if told.accuracy is None and told.error is not None else told.accuracy
+        mib, _, seconds = costs.cells(list(member.runs.values()))
+        rows.append(
+            [
+                member.side.label,
+                _accuracy(member.accuracy),
+                "-" if accuracy is None else words.percent(accuracy),
+                mib,
+                "-" if told.mib is None else f"{told.mib:.2f}",
+                seconds,
+                "-" if told.seconds is None else f"{told.seconds:.0f}",
+                told.source,
+            ]
+        )
+    there = "reported"
+    return Table(("study", _spoken(comparison).accuracy.told, there, "payload MiB", there, "party s", there, "source"), rows)
 
 
 def _spoken(comparison: Comparison) -> vocabulary.Vocabulary:

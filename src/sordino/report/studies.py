@@ -41,7 +41,7 @@ class Content:
         claimed: whether they stand at the epsilon that is claimed.
         banner: which studies are not private as claimed.
         failures, warnings: what to know first.
-        studies, differences, runs: the tables.
+        studies, reported, differences, runs: the tables; of what publications report, empty where no study says.
         against: the title of the differences.
         verdicts: what each difference means, and what makes it unequal.
         remarks: what all differences have in common.
@@ -57,6 +57,7 @@ class Content:
     warnings: Sequence[str]
     studies: Table
     against: str
+    reported: Table
     differences: Table
     verdicts: Sequence[tuple[str, str]]
     remarks: Sequence[str]
@@ -81,6 +82,7 @@ def render_studies(content: Content) -> str:
         head=content.studies.head,
         rows=content.studies.rows,
         against=content.against,
+        reported=content.reported,
         differences=content.differences,
         verdicts=content.verdicts,
         remarks=content.remarks,

@@ -19,7 +19,7 @@ from sordino.study.asynchronous import AsynchronousStudy
 from sordino.study.base import Study
 from sordino.study.horizontal import HorizontalStudy
 from sordino.study.parse import parse, read, write
-from sordino.study.sections import ColumnPartition, DirichletPartition, Execution, IidPartition, Partition, ShardsPartition
+from sordino.study.sections import ColumnPartition, DirichletPartition, Execution, IidPartition, Partition, Reported, ShardsPartition
 from sordino.study.synchronous import SynchronousStudy
 from sordino.study.vertical import VerticalStudy
 
@@ -31,6 +31,7 @@ __all__ = [
     "HorizontalStudy",
     "IidPartition",
     "Partition",
+    "Reported",
     "ShardsPartition",
     "Study",
     "SynchronousStudy",
