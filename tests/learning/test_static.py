@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import nn
 
-from sordino.learning.jit import static_numbers
+from sordino.learning.jit.again import numbers
 from sordino.learning.online.net import Chain, Net
 from sordino.learning.online.seen import Rates, Seen
 from sordino.learning.online.static import BLOCK, Static
@@ -263,7 +263,7 @@ def test_rounding_is_that_of_16_bit_floats(bits: list[int]) -> None:
     with np.errstate(over="ignore", invalid="ignore"):
         true = x.astype(np.float16).astype(np.float32)
     made = x.copy()
-    static_numbers.halved(made)
+    numbers.halved(made)
     known = ~np.isnan(x)
     assert np.isnan(made[~known]).all()
     np.testing.assert_array_equal(made[known].view(np.uint32), true[known].view(np.uint32))

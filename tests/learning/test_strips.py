@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sordino.learning.jit import strips, tile
+from sordino.learning.jit import tile
+from sordino.learning.jit.lazy import strips
 
 Floats = NDArray[np.float32]
 Numbers = NDArray[np.int64]

@@ -16,19 +16,11 @@ A linear layer by itself is less arithmetic than the calls around it; there the 
 
 Events of one example each, one after another, are products of vectors, and many of them are one call:
 
-    listed  tiles over rows that a list names; strips: those of any length
-    clock   seconds
+    lazy    windows of gradients: a package
+    again   windows of examples: another
+    slide   a window over any module's parameters
     half    numbers that travel as 16-bit floats
-    chain   layers whose last updates are not in their weights yet
-    window  shares of pending gradients, the square of their average
-    steps   what a block, an event and a participant do; events: their order
-
-A window of a few examples through a network cut between parties and a server, again at every event:
-
-    static_tiles    products with few rows: there, back, and the change of the weight
-    static_numbers  what is no product
-    static_layout   where weights and activations lie
-    static_event    a block of events in one call
+    clock   seconds
 
 Everything here takes and returns NumPy arrays, and knows nothing of modules or privacy.
 """

@@ -9,7 +9,7 @@ with zeros in place of the gradients of events at which a party was passive. Emb
 
 A gradient of one example is an outer product in every layer. So an event costs two products of vector and matrix with the server's
 weights, and is spared the two passes over all weights that adding l gradients, or a running sum of them, would take:
-:mod:`sordino.learning.jit.events` has the algebra. The weights are those of the plain rule but for float32's rounding; after each
+:mod:`sordino.learning.jit.lazy.events` has the algebra. The weights are those of the plain rule but for float32's rounding; after each
 call they are dense, and with what :meth:`Fused.pack` returns they are the whole state, bit for bit.
 Where calls end is where all is folded: the same events in other pieces give the same weights but for rounding.
 
@@ -29,9 +29,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.learning.jit import events, tile
-from sordino.learning.jit.chain import A_AT, A_PITCH, IN, OUT, U_AT, U_PITCH, W_AT
-from sordino.learning.jit.steps import CAPACITY, CLOCK, END, FILLED, FIRST, HALF, REGRET, RING
+from sordino.learning.jit import tile
+from sordino.learning.jit.lazy import events
+from sordino.learning.jit.lazy.chain import A_AT, A_PITCH, IN, OUT, U_AT, U_PITCH, W_AT
+from sordino.learning.jit.lazy.steps import CAPACITY, CLOCK, END, FILLED, FIRST, HALF, REGRET, RING
 from sordino.learning.online.layout import Layout, buffer
 from sordino.learning.online.net import Net
 from sordino.learning.online.seen import Rates, Seen

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.learning.jit import chain, steps
-from sordino.learning.jit.strips import SLACK
+from sordino.learning.jit.lazy import chain, steps
+from sordino.learning.jit.lazy.strips import SLACK
 from sordino.learning.online.net import Net
 
 Array = NDArray[np.float32]
@@ -22,9 +22,9 @@ class Layout:
     """The plan of the buffer.
 
     Attributes:
-        layers: a row for each layer, the columns of :mod:`sordino.learning.jit.chain`; the server's come last.
-        people: a row for each participant, the columns of :mod:`sordino.learning.jit.events`; the server's comes last.
-        fields: places and sizes, those of :mod:`sordino.learning.jit.events`.
+        layers: a row for each layer, the columns of :mod:`sordino.learning.jit.lazy.chain`; the server's come last.
+        people: a row for each participant, the columns of :mod:`sordino.learning.jit.lazy.events`; the server's comes last.
+        fields: places and sizes, those of :mod:`sordino.learning.jit.lazy.events`.
         size: floats in the buffer.
         widest: the longest list of inputs, with slack.
     """

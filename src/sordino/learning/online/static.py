@@ -10,7 +10,7 @@ What travels is the embedding h of each example of the window, and for active pa
 both are rounded to 16-bit floats, at every event anew: to the nearest, of two to the even one, large ones to infinity. ReLU' is that of the
 numbers before rounding.
 
-Events are worked off in blocks (:mod:`sordino.learning.jit.static_event` says why); each call begins a block. So the weights and
+Events are worked off in blocks (:mod:`sordino.learning.jit.again.event` says why); each call begins a block. So the weights and
 the last l - 1 examples are all that a later call depends on, and cutting the same events into other calls changes results by rounding only.
 """
 
@@ -26,8 +26,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sordino.learning.jit import static_event, tile
-from sordino.learning.jit.static_layout import FROM_PITCH, GRAM, HEAD_PITCH, INTO_PITCH, SUMS, Array, aligned, laid_out
+from sordino.learning.jit import tile
+from sordino.learning.jit.again import event
+from sordino.learning.jit.again.layout import FROM_PITCH, GRAM, HEAD_PITCH, INTO_PITCH, SUMS, Array, aligned, laid_out
 from sordino.learning.online.net import Chain, Net
 from sordino.learning.online.seen import Rates, Seen
 
@@ -51,7 +52,7 @@ class Static:
         self._layout = layout = laid_out([(party.widths, party.last) for party in net.parties], net.server.widths, length, BLOCK)
         self._rates = np.array([-rate / length for rate in (*rates.parties, rates.server)], np.float32)
         self._columns = list(pairwise(accumulate(net.features, initial=0)))
-        self._run = static_event.events(layout.rows)
+        self._run = event.events(layout.rows)
         self._heads = [np.zeros((chain.widths[1], chain.widths[0]), np.float32) for chain in net.parties]
         self._head_biases = [np.zeros(chain.widths[1], np.float32) for chain in net.parties]
         self._weights, self._activations, self._slopes = map(aligned, (layout.weights, layout.activations, layout.activations))

@@ -1,4 +1,4 @@
-"""The steps of compiled events (:mod:`sordino.learning.jit.events`): before a block, forward, server, active party, after a block.
+"""The steps of compiled events (:mod:`sordino.learning.jit.lazy.events`): before a block, forward, server, active party, after a block.
 
 All of them take the same state: the buffer ``m``, tables of layers and participants, ``fields``, and for each participant its pending
 events (``when``: their numbers, ``place``: their rows in the rings, ``due``: their shares), and for each layer the inputs ``chosen``.
@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sordino.learning.jit import chain
-from sordino.learning.jit.chain import A_AT, A_PITCH, IN, LIVE, OUT, S_AT, U_AT, U_PITCH
 from sordino.learning.jit.half import rounded
+from sordino.learning.jit.lazy import chain
+from sordino.learning.jit.lazy.chain import A_AT, A_PITCH, IN, LIVE, OUT, S_AT, U_AT, U_PITCH
+from sordino.learning.jit.lazy.strips import DOUBLES, FLOATS, NUMBERS, Run, clear, compiled, dot_rows
+from sordino.learning.jit.lazy.window import windows
 from sordino.learning.jit.linear import exponential
-from sordino.learning.jit.strips import DOUBLES, FLOATS, NUMBERS, Run, clear, compiled, dot_rows
-from sordino.learning.jit.window import windows
 
 # Columns of the table of participants, the server last: first layer and the one behind the last; where its features begin in x and its
 # embedding in the server's input; where a block's products and its inner products are; how many events are pending, how many of them

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sordino.learning.jit.half import rounded
-from sordino.learning.jit.strips import DOUBLES, FLOATS, NUMBERS, Run, add_rows, all_pairs, clear, compiled, dot_rows, product
+from sordino.learning.jit.lazy.strips import DOUBLES, FLOATS, NUMBERS, Run, add_rows, all_pairs, clear, compiled, dot_rows, product
 
 # Columns of the table of layers: inputs, outputs, whether a ReLU follows; numbers from row to row of inputs and of outputs;
 # where weights, the ring of inputs, the ring of slopes and s begin; how many inputs of this event are listed, the bias' 1 not counted.

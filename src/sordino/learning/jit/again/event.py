@@ -1,6 +1,6 @@
 r"""Events with a window: its examples at the weights of each event, through a network cut between parties and a server.
 
-Most of a layer's arithmetic is the three products of :mod:`sordino.learning.jit.static_tiles`. The parties' first layers, their
+Most of a layer's arithmetic is the three products of :mod:`sordino.learning.jit.again.tiles`. The parties' first layers, their
 heads, do without: an example x_i stays the same while it is in the window, so its sums z_i = W x_i + b need no product with W.
 When the weights are changed by the slopes u_j of the window,
 
@@ -14,7 +14,7 @@ with each block, so rounding does not build up over more events than a block has
 Slopes are those of each example's own loss; the mean's 1/l is in the rates c = eta/l and in the regret.
 
 Shapes: rows are numbered in order of arrival, those of the window before the block first: labels (rows,); active (events, M);
-rates (M + 1,), the server's last; predictions, losses, regret (events,); seconds (3,); all else as :mod:`static_layout` says.
+rates (M + 1,), the server's last; predictions, losses, regret (events,); seconds (3,); all else as :mod:`~sordino.learning.jit.again.layout` says.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from typing import Any
 
 import numpy as np
 
-from sordino.learning.jit import static_layout as at
 from sordino.learning.jit import tile
-from sordino.learning.jit.static_numbers import added, compiled, copied, dot, entropy, halved, masked, now, rectified
-from sordino.learning.jit.static_tiles import PAIR, change, combine, forward
+from sordino.learning.jit.again import layout as at
+from sordino.learning.jit.again.numbers import added, compiled, copied, dot, entropy, halved, masked, now, rectified
+from sordino.learning.jit.again.tiles import PAIR, change, combine, forward
 
 Run = Callable[..., Any]
 

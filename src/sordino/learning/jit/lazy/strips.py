@@ -1,6 +1,6 @@
 """Sums and dot products of listed rows of any length: strips as wide as the machine's registers, one after another.
 
-See :mod:`sordino.learning.jit.listed`. Functions are compiled for one signature each: numba would otherwise
+See :mod:`sordino.learning.jit.lazy.listed`. Functions are compiled for one signature each: numba would otherwise
 compile a second time for every argument that happens to be written as a number.
 """
 
@@ -14,7 +14,8 @@ from typing import Any
 
 from numba import cfunc, njit, types
 
-from sordino.learning.jit import listed, tile
+from sordino.learning.jit import tile
+from sordino.learning.jit.lazy import listed
 
 Run = Callable[..., Any]
 

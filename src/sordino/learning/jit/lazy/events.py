@@ -2,7 +2,7 @@ r"""Events of one example each, many in one call: forward, backward and a window
 
 The update of event t takes (eta / W) alpha^i times the gradient of event t - i, for all i below the length l of the window. A gradient
 of one example is an outer product, so nothing of the size of the weights is touched: event j's share d_j grows by
-(eta / W) alpha^(t - j) with each update of a participant, and :mod:`sordino.learning.jit.chain` works with what is due. A party that
+(eta / W) alpha^(t - j) with each update of a participant, and :mod:`sordino.learning.jit.lazy.chain` works with what is due. A party that
 is passive keeps no gradient of that event and its shares do not grow.
 
 Events come in blocks of B. What no event of the block can change is done for all of them at once: the products of the parties' inputs
@@ -21,9 +21,9 @@ from functools import cache
 from typing import Any
 
 from sordino.learning.jit.clock import nanoseconds
-from sordino.learning.jit.steps import BLOCK, CLOCK, FILLED, REALS, REGRET, SEEN, STATE, WINDOW, steps
-from sordino.learning.jit.strips import DOUBLES, FLOATS, NUMBERS, Run, compiled
-from sordino.learning.jit.window import windows
+from sordino.learning.jit.lazy.steps import BLOCK, CLOCK, FILLED, REALS, REGRET, SEEN, STATE, WINDOW, steps
+from sordino.learning.jit.lazy.strips import DOUBLES, FLOATS, NUMBERS, Run, compiled
+from sordino.learning.jit.lazy.window import windows
 
 
 @cache
