@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sordino import data as datasets
 from sordino.data import stream as streams
 from sordino.study import VerticalStudy
-from sordino.study import vertical as sections
+from sordino.study import streams as sections
 
 Index = NDArray[np.int64]
 MARGIN = 0.1  # black around images that are rendered on another grid, as a share of a side: digits touch their edges

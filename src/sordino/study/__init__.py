@@ -11,6 +11,7 @@ reviewer may skip it.
     synchronous    studies in rounds
     asynchronous   studies in which gradients are applied as they arrive
     horizontal     what these two share: clients with examples of their own
+    streams        where their examples come from: streams, drift, parts
     vertical       studies in which parties hold different features of the same entities
     parse          from and to TOML
 """

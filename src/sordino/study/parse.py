@@ -21,7 +21,7 @@ from sordino.method.online import Count, Full, Random, Threshold
 from sordino.method.registry import METHODS
 from sordino.registry import did_you_mean
 from sordino.section import Section
-from sordino.study import vertical
+from sordino.study import streams as events
 from sordino.study.asynchronous import AsynchronousStudy
 from sordino.study.base import Study
 from sordino.study.sections import ColumnPartition, DirichletPartition, IidPartition, ShardsPartition
@@ -234,9 +234,9 @@ def _sections(annotation: Any) -> list[type[Section]]:
 
 
 def _all_kinds() -> list[type[Section]]:
-    held: list[type[Section]] = [vertical.SlicesParts, vertical.ColumnsParts, vertical.RegionsParts]
-    streams: list[type[Section]] = [vertical.ReplayStream, vertical.DeformedStream, vertical.FileStream]
-    drifts: list[type[Section]] = [vertical.NoDrift, vertical.ClassesDrift, vertical.SwapDrift, vertical.FeaturesDrift]
+    held: list[type[Section]] = [events.SlicesParts, events.ColumnsParts, events.RegionsParts]
+    streams: list[type[Section]] = [events.ReplayStream, events.DeformedStream, events.FileStream]
+    drifts: list[type[Section]] = [events.NoDrift, events.ClassesDrift, events.SwapDrift, events.FeaturesDrift]
     whom: list[type[Section]] = [Full, Random, Threshold, Count]
     return [IidPartition, DirichletPartition, ShardsPartition, ColumnPartition, Sgd, Adam, AdaGrad, *held, *streams, *drifts, *whom]
 

@@ -14,7 +14,8 @@ with each block, so rounding does not build up over more events than a block has
 Slopes are those of each example's own loss; the mean's 1/l is in the rates c = eta/l and in the regret.
 
 Shapes: rows are numbered in order of arrival, those of the window before the block first: labels (rows,); active (events, M);
-rates (M + 1,), the server's last; predictions, losses, regret (events,); seconds (3,); all else as :mod:`~sordino.learning.jit.again.layout` says.
+rates (M + 1,), the server's last; predictions, losses, regret (events,); seconds (3,); all else
+as :mod:`~sordino.learning.jit.again.layout` says.
 """
 
 from __future__ import annotations
