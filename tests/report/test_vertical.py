@@ -155,7 +155,7 @@ def test_what_is_not_protected_is_said_with_the_guarantee(play: Maker) -> None:
     assert "epsilon of features ∞ not protected" in text
     assert "who is protected each entity's label" in text
     assert "label 2.99999 randomised response at epsilon = 3, once features at each party, 0 to 2 ∞ embeddings" in text
-    assert "it is an unbiased estimate" in text
+    assert "it is an estimate, unbiased but for entities whose response was learned from before" in text
     closed = {**LABELS, "open": None, "releases": LABELS["releases"][:1]}
     _, text, _ = read(write(play("closed", log=under_privacy(event_rows()), **closed)))
     assert "not protected" not in text.split(" Study ")[0]

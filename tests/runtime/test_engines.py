@@ -87,6 +87,23 @@ def test_every_path_gives_the_same_weights_and_numbers(tmp_path: Path, method: s
             same(engines[0].weights(), engine.weights(), 5e-5)
 
 
+def test_numbers_of_16_bits_are_rounded_in_the_same_place_on_every_path(tmp_path: Path) -> None:
+    """Of a window that is no power of two, the mean's derivative rounds elsewhere than each example's own: by thousandths."""
+    asked = ('method={name="slr", length=10, learning_rate=0.5, activation="full"}', "world.precision=16")
+    worlds = world(tmp_path / "a", *asked), world(tmp_path / "b", *asked, 'execution.path="messages"'), world(tmp_path / "c", *asked, OWN)
+    compiled, handed, joint = engines = [each.engine() for each in worlds]
+    before: Any = compiled.weights()
+    joint.unpack(joint.pack() | before)
+    read = worlds[0].stream.read(0, 1)
+    for engine in engines:
+        engine.run(read.x, read.y, np.ones((1, 3), bool), np.zeros((1, 3), bool))
+    for name, values in compiled.weights().items():
+        moved = np.abs(values - before[name]).max()
+        assert moved > 1e-3
+        for other in (handed, joint):
+            np.testing.assert_allclose(other.weights()[name], values, rtol=0, atol=2e-5 * moved, err_msg=name)
+
+
 @pytest.mark.parametrize("method", [DLR, SLR])
 @pytest.mark.parametrize("more", [(), (OWN,), (OWN, "method.batch=3", "budget.events=700")])
 def test_packed_and_unpacked_it_goes_on_bit_for_bit(tmp_path: Path, method: str, more: tuple[str, ...]) -> None:

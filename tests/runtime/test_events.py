@@ -59,6 +59,7 @@ evaluate_every = 35
 """
 
 LABEL = 'privacy={unit="label", epsilon=3.0, delta=1e-5}'
+COVERED = 'privacy={unit="label", epsilon=3.0, delta=1e-5, embedding={clip=1.0}, updates="noisy"}'
 OFTEN = 'privacy={unit="label", epsilon=6.0, delta=1e-5, memoised=false, appearances=3}'
 NOISY = 'privacy={unit="entity", epsilon=60.0, delta=1e-5, embedding={clip=1.0}, updates="noisy", appearances=2}'
 FROZEN = 'privacy={unit="entity", epsilon=60.0, delta=1e-5, memoised=false, embedding={clip=1.0}, updates="frozen", appearances=3}'
@@ -622,12 +623,17 @@ def test_two_runs_at_once_cannot_both_spend_the_last(tmp_path: Path, table: Path
 
 
 @pytest.mark.parametrize(
-    ("changes", "again"), [((LABEL,), False), ((LABEL, "ledger"), True), ((NOISY,), True)], ids=["labels", "labels of the data", "entities"]
+    ("changes", "again"),
+    [((LABEL,), False), ((LABEL, "ledger"), True), ((NOISY,), True), ((LABEL, COVERED), True)],
+    ids=["labels", "labels of the data", "entities", "labels beside noisy embeddings"],
 )
 def test_in_another_environment_what_may_come_out_differently_is_booked_again(
     tmp_path: Path, table: Path, monkeypatch: pytest.MonkeyPatch, changes: tuple[str, ...], again: bool
 ) -> None:
-    """Answers of a run's own key are whole numbers and the same everywhere; a ledger of the data makes keys by environment."""
+    """Answers of a run's own key are whole numbers and the same everywhere; a ledger of the data makes keys by environment.
+
+    Parties that put noise on their embeddings have a finite price, promised or not: what they release again is booked again.
+    """
     asked = [REPEATED, *(f'privacy.ledger="{tmp_path / "ledgers"}"' if c == "ledger" else c for c in changes)]
     world, first = made(tmp_path, *asked)
     watch = Watch()

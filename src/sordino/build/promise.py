@@ -69,11 +69,12 @@ def guarantee(study: Study, epsilon: float | None) -> str:
     value = privacy.epsilon if epsilon is None or chosen else epsilon
     shown = "inf" if value is None or math.isinf(value) else f"{math.ceil(value * 1e5) / 1e5:.12g}"  # rounded up, never down
     what, change = WORDS[privacy.unit]
+    others = "entities" if isinstance(study, VerticalStudy) else "clients"
     verb = "will differ by at most" if epsilon is None else "differs by at most" if chosen else "differs by"
     return (
         f"What {what} {verb} (epsilon = {shown}, delta = {privacy.delta:g}) in the sense of differential privacy"
         f" when one {change}, by the {privacy.accountant} accountant,"
-        " whatever else an observer knows and with all other clients against it."
+        f" whatever else an observer knows and with all other {others} against it."
     )
 
 
@@ -92,11 +93,13 @@ def assumptions(study: Study) -> list[str]:
 
 
 def _of_events(study: VerticalStudy) -> list[str]:
+    if study.privacy.unit == "none":
+        return [ASSUMPTIONS[2]]
     found = [*OF_EVENTS, *ASSUMPTIONS[2:5]]
-    if study.privacy.unit != "none" and study.privacy.memoised:
+    if study.privacy.memoised:
         found.append(MEMOISED)
-    if study.privacy.unit != "none" and study.method.resends > 1:
+    if study.method.resends > 1:
         found.append(KEPT)
-    if study.privacy.unit != "none" and study.data.stream.kind == "deformed":
+    if study.data.stream.kind == "deformed":
         found.append(SYNTHETIC)
     return found

@@ -65,11 +65,11 @@ def lineage(study: Study, run: str) -> str:
 
 
 def origin(study: Study, run: str) -> str:
-    """What the answers about labels depend on, where nothing else is promised and a ledger is the run's own: a key, and whole numbers.
+    """What answers about labels depend on, where nothing else has a finite price and a ledger is the run's own: a key, and whole numbers.
 
-    Elsewhere the environment counts, too: :func:`lineage`.
+    Elsewhere the environment counts, too: :func:`lineage`. Noise on embeddings, whatever is promised, lies on numbers that it rounds.
     """
-    if study.privacy.unit == "entity" or study.privacy.ledger != "run":
+    if study.privacy.unit == "entity" or study.privacy.ledger != "run" or getattr(study.privacy, "embedding", None) is not None:
         return lineage(study, run)
     asked = studies.write(study.model_copy(update={"execution": studies.Execution()}))
     return f"{run}/{hashlib.sha256(f'{_code()}{asked}'.encode()).hexdigest()[:8]}"

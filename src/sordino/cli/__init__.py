@@ -5,6 +5,7 @@ Heavy libraries are imported inside commands, so that ``--help`` answers at once
 
 from __future__ import annotations
 
+import errno
 import sys
 
 import typer
@@ -30,6 +31,8 @@ app.command("audit")(audit.audit)
 app.add_typer(data.app, name="data")
 app.add_typer(ledger.app, name="ledger")
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
 
 def main() -> None:
     """Run the command line; every error that we raise on purpose is one message and a status."""
@@ -43,4 +46,10 @@ def main() -> None:
         sys.exit(130)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output went away; there is nobody to tell
+        sys.exit(1)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        sys.stderr.write(f"sordino: {where}{error.strerror}; make room, then `sordino run --resume RUN` goes on from what was saved\n")
         sys.exit(1)

@@ -73,9 +73,13 @@ def show(
 
 
 def _words(event: object) -> str:
-    from sordino.privacy import Chosen, Composed, Gaussian, NonPrivate, PoissonSampled, Pure
+    from sordino.privacy import Chosen, Composed, Gaussian, NonPrivate, PoissonSampled, Pure, Repeated
 
     match event:
+        case Repeated(event=inside, count=count):
+            return f"{_words(inside)}, {count} times" if count > 1 else _words(inside)
+        case Composed(events=(only,)):
+            return _words(only)
         case Gaussian(noise_multiplier=sigma):
             return f"Gaussian, sigma {sigma:g}"
         case Pure(epsilon=epsilon):

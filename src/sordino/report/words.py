@@ -50,7 +50,10 @@ def exposed(run: Run) -> str | None:
 
 def estimated(runs: Iterable[Run]) -> str:
     """What to know of an error on a stream whose labels are known as responded only; nothing where there is none."""
-    said = " Where labels are known as responded only, it is an unbiased estimate; that of a few events may lie below 0 or above 100 %."
+    said = (
+        " Where labels are known as responded only, it is an estimate, unbiased but for entities whose response was learned from before;"
+        " that of a few events may lie below 0 or above 100 %."
+    )
     return said if any(run.vocabulary.accuracy.streamed and run.about.get("unit") not in (None, "none") for run in runs) else ""
 
 

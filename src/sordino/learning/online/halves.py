@@ -5,6 +5,8 @@ side. The derivative v_m = df/dh_m comes back to active parties, and the chain r
 
     grad_m f = v_m . dh_m / dw_m ,     f the mean loss over an event's examples.
 
+What travels is the derivative of each example's own loss; the party takes the mean (in 16 bits, a mean over many would leave little).
+
 What a party lets out it may cover with noise: h_m is shortened to a bound and Gaussian noise put on it, and
 so is grad_m before it enters the window (once: what the window does with it later is post-processing).
 A frozen party does not learn. The server sees released embeddings and responded labels only.
@@ -118,7 +120,7 @@ class Party:
         out = self._out
         if out is None or answer.party != self.index or answer.event != self._event:
             return False
-        v = torch.from_numpy(numbers(answer, out.numel())).view_as(out)
+        v = torch.from_numpy(numbers(answer, out.numel())).view_as(out) * (1.0 / self.plan.rows)
         self._out = None
         gradients = torch.autograd.grad(out, self._parameters, v, allow_unused=True)
         self._window.learn(answer.event, gradients, self._covered(answer.event))
@@ -183,7 +185,7 @@ class Server:
         count = len(self._parameters)
         self._window.learn(event, slopes[:count])
         derivatives = tuple(
-            Derivative(m, event, plan.bits, packed((torch.zeros_like(leaf) if v is None else v).reshape(-1).numpy(), plan.bits))
+            Derivative(m, event, plan.bits, packed((torch.zeros_like(leaf) if v is None else v * plan.rows).reshape(-1).numpy(), plan.bits))
             for m, leaf, v in zip(active, wanted, slopes[count:], strict=True)
         )
         own = scores.detach()[: plan.batch]

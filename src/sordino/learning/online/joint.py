@@ -25,19 +25,20 @@ from sordino.learning.online.seen import Rates, Seen
 
 
 class _Travelled(torch.autograd.Function):
-    """Numbers after they were sent in 16 bits; the derivative, which comes back, likewise."""
+    """Numbers after they were sent in 16 bits; the derivative of each example's own loss, which comes back, likewise."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor) -> Tensor:
+    def forward(ctx: Any, values: Tensor, rows: int) -> Tensor:
+        ctx.rows = rows
         return values.half().float()
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> Tensor:
-        return slopes[0].half().float()
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, None]:
+        return (slopes[0] * ctx.rows).half().float() * (1.0 / ctx.rows), None
 
 
 def _sent(values: Tensor) -> Tensor:
-    found: Tensor = _Travelled.apply(values)  # type: ignore[no-untyped-call]
+    found: Tensor = _Travelled.apply(values, len(values))  # type: ignore[no-untyped-call]
     return found
 
 
