@@ -35,7 +35,8 @@ REGRET = (
 )
 NOISY = " The noise in gradients is part of it."
 ACTIVE = (
-    "An active party gets a derivative and learns from the event, unless its model is frozen; a passive one answers with its embedding and learns nothing."
+    "An active party gets a derivative and learns from the event, unless its model is frozen;"
+    " a passive one answers with its embedding and learns nothing."
     " Activity is what learning costs parties, in messages down and in work."
 )
 SILENT = {
