@@ -92,7 +92,7 @@ name = "mlp"                    # mlp, physics, linear (convex), or own, with pa
 
 [method]
 name = "dlr"                    # ogd, slr, dlr
-learning_rate = 0.1             # of every party, and of the server where server_learning_rate is left out
+learning_rate = 0.01            # of every party, and of the server where server_learning_rate is left out
 length = 10                     # l, of the window
 alpha = 0.95                    # how much a gradient counts one event later
 activation = { kind = "random", p = 0.5 }   # full | random | { kind = "event", threshold = -0.5 } | { kind = "count", k = 2 }

@@ -77,7 +77,7 @@ class OnlineMethod(Method):
         batch: examples in an event.
     """
 
-    learning_rate: float = Field(0.1, gt=0, allow_inf_nan=False)
+    learning_rate: float = Field(0.01, gt=0, allow_inf_nan=False)
     server_learning_rate: float | None = Field(None, gt=0, allow_inf_nan=False)
     learning_rates: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] | None = None
     activation: Activation = Full()
