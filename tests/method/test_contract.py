@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import pytest
 
-from sordino.method import About, Choice, SynchronousMethod, known
+from sordino.method import About, Choice, OnlineMethod, SynchronousMethod, known
 from sordino.method.contract import ContractBroken, check_method
 
 FORMS = [(name, form) for name, kind in known().items() for form in (("sound", "paper") if "form" in kind.model_fields else ("sound",))]
@@ -54,3 +55,29 @@ def test_the_contract_sees_what_is_wrong() -> None:
     for kind, message in ((Fickle, "answers differently"), (Backwards, "whole number"), (Forgetful, "declares"), (Meddling, "changed")):
         with pytest.raises(ContractBroken, match=message):
             check_method(kind())
+
+
+class Online(OnlineMethod):
+    about: ClassVar[About] = About(regime="vertical", paper="", does="", forms={"sound": True}, units=("none",))
+    name: Literal["online"] = "online"
+
+
+def _always(value: Any, self: Any) -> Any:
+    return value
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ({"window": 0}, "a window of 0 events"),
+        ({"attenuation": 0.0}, "at attenuation 0.0"),
+        ({"attenuation": 1.5}, "at attenuation 1.5"),
+        ({"window": 5, "resends": 3}, "sends 3 examples an event, and its window holds 5"),
+        ({"window": 5, "again": True, "attenuation": 0.9}, "count alike"),
+    ],
+)
+def test_the_contract_sees_a_window_that_cannot_be(told: dict[str, Any], message: str) -> None:
+    check_method(Online())
+    broken = type("Broken", (Online,), {name: property(partial(_always, value)) for name, value in told.items()})
+    with pytest.raises(ContractBroken, match=message):
+        check_method(broken())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ def plan(study: VerticalStudy) -> Plan:
     full = calibrate(study, ())
     stream, _ = source(full)
     _Split.of(full, stream, parts(full, stream))
-    return price(full)
+    return replace(price(full), calibrated=full != study)
 
 
 def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | None) -> Built:

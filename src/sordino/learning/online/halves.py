@@ -69,7 +69,7 @@ class Plan:
         return torch.zeros((self.rows, width), dtype=dtype)
 
     def slide(self, kept: Tensor, fresh: Tensor) -> None:
-        """Put an event's examples (b, width) in front."""
+        """Put an event's examples (b, width), or labels (b,), in front of those of a window (rows, ...)."""
         kept[self.batch :] = kept[: -self.batch].clone()
         kept[: self.batch] = fresh
 
@@ -193,9 +193,7 @@ class Server:
 
     def see(self, labels: Tensor) -> None:
         """Put an event's labels in front of the window, learned from or not."""
-        if self.plan.again:
-            self._labels[self.plan.batch :] = self._labels[: -self.plan.batch].clone()
-        self._labels[: self.plan.batch] = labels
+        self.plan.slide(self._labels, labels)
         self._filled = min(self._filled + self.plan.batch, self.plan.rows)
 
     def square(self, event: int) -> float:

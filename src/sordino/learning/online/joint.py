@@ -83,7 +83,7 @@ class Joint:
         begin = time.perf_counter()
         sent = [self._embedding(m, features, learns) for m, learns in enumerate(active)]
         middle = time.perf_counter()
-        self._slide(server, labels)
+        plan.slide(server.kept, labels)
         filled = min(self._event * plan.batch, plan.rows)
         scores = server.flat.module(torch.cat(sent, 1))
         each = cross_entropy(scores[:filled], server.kept[:filled])
@@ -105,7 +105,7 @@ class Joint:
     def _embedding(self, m: int, features: Tensor, learns: bool) -> Tensor:
         half, own = self._parties[m], features[:, self._columns[m]]
         if self.plan.again:
-            self._slide(half, own)
+            self.plan.slide(half.kept, own)
             own = half.kept.clone()
         if learns:
             out: Tensor = half.flat.module(own)
@@ -113,12 +113,6 @@ class Joint:
             with torch.no_grad():
                 out = half.flat.module(own)
         return _sent(out) if self.plan.bits == 16 else out
-
-    def _slide(self, half: _Half, fresh: Tensor) -> None:
-        batch = self.plan.batch
-        if self.plan.again:
-            half.kept[batch:] = half.kept[:-batch].clone()
-        half.kept[:batch] = fresh
 
     def weights(self) -> tuple[NDArray[np.float32], tuple[NDArray[np.float32], ...]]:
         """Flat weights of the server and of each party, as of now."""

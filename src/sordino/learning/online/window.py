@@ -46,7 +46,7 @@ class Window:
         self._length, self._alpha, whole = length, alpha, total(length, alpha)
         self._step, self._norm = rate / whole, whole**-2
         self._keep, self._drop = (alpha, alpha**length) if length > 1 else (0.0, 0.0)
-        self._slots, self._dim = flat.layout, flat.dim
+        self._slots = flat.layout
         self._sum: Numbers = np.zeros(flat.dim, np.float32)
         self._sums, self._weights = self._parts(self._sum), self._parts(flat.weights.numpy())
         self._zeros = self._parts(np.zeros(flat.dim, np.float32))
