@@ -180,7 +180,7 @@ def test_bad_cells_are_named(tmp_path: Path, suffix: str, change: dict[str, Any]
         ("label,a,b\n1,2,0\n0,3,\"4\",1\n", r"row 1 .* has 4 cells"),
         ('label,a,b\n1,2,0\n0,"4"\n', r"row 1 .* has 2 cells"),
         ("a,b,label\n1,2,0\nold,4,1\n", r"row 1 .* column 'a' is 'old', not a number; drop the column or encode it as numbers"),
-        ('a,b,label\n1,2,0\n3,"4,1\n5,6,1\n', r"row 1 .* begins a quote that is never closed"),
+        ('a,b,label\n1,2,0\n3,"4,1\n5,6,1\n', r"line 4: unexpected end of data; is there a quote that is never closed\?"),
         ("a,b,label\n1,2,0\n3,4", r"row 1 .* has 2 cells, expected 3"),
         ("a,b,label\n1,2,0\n3,1 2,1", r"row 1 .* column 'b' is '1 2', not a number"),
         ("a,b,label\n1,2,0\n,4,1", r"row 1 .* column 'a' is empty"),
@@ -198,6 +198,13 @@ def test_bad_text_is_named(tmp_path: Path, body: str, message: str) -> None:
     with pytest.raises(DataError, match=message) as caught:
         TableStream(path, classes=2).read(0, 9)
     assert str(path) in str(caught.value)
+
+
+def test_a_quote_that_is_never_closed_does_not_swallow_a_large_file(tmp_path: Path) -> None:
+    path = tmp_path / "open.csv"
+    path.write_text('a,label\n1,0\n"2,1\n' + "3,1\n" * 100_000)
+    with pytest.raises(DataError, match=r"field larger than field limit .*; is there a quote that is never closed\?"):
+        TableStream(path, classes=2).read(0, 9)
 
 
 def test_unusual_text_that_is_right(tmp_path: Path) -> None:

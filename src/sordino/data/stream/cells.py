@@ -87,14 +87,14 @@ class Classes:
 
 
 class Coder:
-    """Cells of labels and owners as they stand in the file (bytes) to numbers, each text looked up once."""
+    """Cells of labels and owners, as text, to numbers; each text is looked up once."""
 
     def __init__(self, classes: Classes, path: str) -> None:
         self.classes, self.path = classes, path
-        self._labels: dict[bytes, int] = {}
-        self._owners: dict[bytes, int] = {}
+        self._labels: dict[str, int] = {}
+        self._owners: dict[str, int] = {}
 
-    def labels(self, cells: Sequence[bytes], row: int, column: str) -> NDArray[np.int64]:
+    def labels(self, cells: Sequence[str], row: int, column: str) -> NDArray[np.int64]:
         """Class numbers of the labels of rows ``row``, ``row + 1``, ...
 
         Raises:
@@ -102,26 +102,26 @@ class Coder:
         """
         return _looked_up(self._labels, cells, lambda cell, at: self._label(cell, row + at, column))
 
-    def owners(self, cells: Sequence[bytes], row: int, column: str) -> NDArray[np.int64]:
+    def owners(self, cells: Sequence[str], row: int, column: str) -> NDArray[np.int64]:
         """Entities of the owners of rows ``row``, ``row + 1``, ...; an empty name is refused."""
         return _looked_up(self._owners, cells, lambda cell, at: self._owner(cell, row + at, column))
 
-    def _label(self, cell: bytes, row: int, column: str) -> int:
-        text = plain(cell)
+    def _label(self, cell: str, row: int, column: str) -> int:
+        text = cell.strip()
         number = self.classes.number(text)
         if number is None:
             what = f"has the label {text!r}" if text else "has no label"
             raise DataError(f"{self.path}: row {row} (the first is 0), column {column!r} {what}; expected {self.classes.wanted()}")
         return number
 
-    def _owner(self, cell: bytes, row: int, column: str) -> int:
-        text = plain(cell)
+    def _owner(self, cell: str, row: int, column: str) -> int:
+        text = cell.strip()
         if not text:
             raise DataError(f"{self.path}: row {row} (the first is 0), column {column!r} is empty; whose row is it?")
         return entity(text)
 
 
-def _looked_up(known: dict[bytes, int], cells: Sequence[bytes], find: Callable[[bytes, int], int]) -> NDArray[np.int64]:
+def _looked_up(known: dict[str, int], cells: Sequence[str], find: Callable[[str, int], int]) -> NDArray[np.int64]:
     numbers = [known.get(cell) for cell in cells]
     if None in numbers:
         if len(known) > _KEPT:
@@ -130,9 +130,3 @@ def _looked_up(known: dict[bytes, int], cells: Sequence[bytes], find: Callable[[
             if numbers[at] is None:
                 numbers[at] = known[cell] if cell in known else known.setdefault(cell, find(cell, at))
     return np.array(numbers, dtype=np.int64)
-
-
-def plain(cell: bytes) -> str:
-    """The text of a cell, without quotes and blanks around it; bytes that are no UTF-8 keep their difference."""
-    text = cell.decode("utf-8", "surrogateescape").strip()
-    return text[1:-1].replace('""', '"') if len(text) >= 2 and text[0] == text[-1] == '"' else text

@@ -68,17 +68,17 @@ class Parquet:
         self._row += frame.height
         return Piece(x, y, owners)
 
-    def _cells(self, series: Any, owner: bool = False) -> list[bytes]:
+    def _cells(self, series: Any, owner: bool = False) -> list[str]:
         """Labels or owners as a CSV file would have them."""
         self._refuse_gaps(series)
         if series.dtype.is_integer():
-            return [b"%d" % value for value in series.to_list()]
+            return [str(value) for value in series.to_list()]
         texts = [_shown(value) for value in series.to_list()]
         if owner and series.dtype.is_numeric():
             for at, text in enumerate(texts):
                 if whole(text) is None:
                     raise DataError(f"{cell(self._path, self._row + at, series.name)} is {text}; owners are text or whole numbers")
-        return [text.encode() for text in texts]
+        return texts
 
     def _refuse_gaps(self, series: Any) -> None:
         if series.null_count():
