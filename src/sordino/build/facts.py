@@ -7,11 +7,12 @@ from typing import Any
 
 from sordino.build.common import Hall
 from sordino.plan import Plan
-from sordino.runtime.watch import Play
+from sordino.runtime.arrivals import Arrivals
+from sordino.runtime.simulate import Simulation
 from sordino.study import HorizontalStudy
 
 
-def horizontal(study: HorizontalStudy, hall: Hall, plan: Plan, simulation: Play) -> dict[str, Any]:
+def horizontal(study: HorizontalStudy, hall: Hall, plan: Plan, simulation: Simulation | Arrivals) -> dict[str, Any]:
     """Clients and what they hold, the model's size, bounds and rates."""
     privacy = study.privacy
     # Label counts are raw data, and so are sizes where whole clients are protected and weigh the same.

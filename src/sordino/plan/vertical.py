@@ -1,7 +1,7 @@
 r"""What a study of events will cost: each entity, with its label and its features at every party, is on its own.
 
 There is no batch to hide in and no sampling. One appearance of an entity releases (soundness of the parts
-is argued in docs/vertical.md)
+is argued in docs/mathematics.md, Events)
 
     labels      its label by randomised response: once if memoised, else once an appearance
     party m     its embedding, with noise z_h; and with noisy updates its gradient, with noise z_u

@@ -188,7 +188,6 @@ class Events:
     method: str
     lineage: str
     origin: str
-    clip: float = 0.0
 
     @property
     def payable(self) -> list[int] | None:

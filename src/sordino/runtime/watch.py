@@ -61,7 +61,7 @@ class Watcher(Protocol):
 
 
 class Play(Protocol):
-    """A federation on one machine, of either kind."""
+    """A federation on one machine, of any regime."""
 
     @property
     def vault(self) -> Vault:
@@ -81,11 +81,6 @@ class Play(Protocol):
     @property
     def payable(self) -> list[int] | None:
         """Steps that each client could pay for when the run began, or rounds that all of them could; None without a limit."""
-        ...
-
-    @property
-    def clip(self) -> float:
-        """The (first) bound of a contribution."""
         ...
 
     def unpack(self, packed: Packed) -> Moment:
