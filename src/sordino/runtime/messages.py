@@ -1,7 +1,8 @@
 """Events message by message: every embedding, query and derivative is an object that somebody hands to somebody.
 
-This is the path for noise and for missing answers, and the one that a network takes. A passive party that is to be silent sends its answer too late: it is dropped by rule. So are numbers that
-are not finite, of a model that diverges or beyond 16 bits: their party is given up for this event.
+This is the path for noise and for missing answers, and the one that a network takes. A passive party that is to be silent
+sends its answer too late: it is dropped by rule. So are numbers that are not finite, of a model that diverges or
+beyond 16 bits: their party is given up for this event.
 """
 
 from __future__ import annotations
