@@ -15,7 +15,7 @@ from sordino.build.common import Built, Hall, budget, named, vault
 from sordino.build.facts import horizontal
 from sordino.build.mechanism import as_good, edge_mechanism, in_words
 from sordino.build.surroundings import lineage, protective
-from sordino.entropy import Seeded
+from sordino.entropy import Entropy, Seeded
 from sordino.learning.bench import Workbench
 from sordino.learning.edge import Edge, LiteralEdge, PlainEdge, PrivateEdge
 from sordino.learning.perexample.sums import layers_of
@@ -39,7 +39,7 @@ def build(
     noise = edge_mechanism(study, hall.bench, hall.validation) if privacy.unit != "none" and not study.method.literal else None
     if noise is not None:
         priced = announced(priced, study, noise, sizes)
-    edges = _edges(study, parts, hall, noise, run)
+    edges = _edges(study, parts, hall, noise, protective(study, run, hall.fingerprints, folder))
     units = [f"client:{i}" for i in range(len(sizes))]
     ledgers = vault(study, folder, dict(zip(units, hall.fingerprints, strict=True)))
     budgets = [budget(study, epsilon) for epsilon in epsilons(study)]
@@ -90,9 +90,9 @@ def announced(priced: Plan, study: AsynchronousStudy, noise: Bounded, sizes: Seq
     return priced.exposed("privacy.mechanism.form", accountant(privacy.accountant).epsilon(spent, privacy.delta), in_words(true))
 
 
-def _edges(study: AsynchronousStudy, parts: list[datasets.Dataset], hall: Hall, noise: Bounded | None, run: str) -> list[Edge]:
+def _edges(study: AsynchronousStudy, parts: list[datasets.Dataset], hall: Hall, noise: Bounded | None, entropy: Entropy) -> list[Edge]:
     """The edges; ``parts`` is emptied on the way."""
-    method, entropy = study.method, protective(study, run)
+    method = study.method
     each, sigmas = rates(method.batch, hall.sizes), multipliers(study)
     edges: list[Edge] = []
     scratch = torch.empty_like(hall.bench.flat.weights)

@@ -14,7 +14,7 @@ from sordino.build.common import Built, Hall, budget, named, vault
 from sordino.build.facts import horizontal
 from sordino.build.mechanism import as_good, in_words, mechanism
 from sordino.build.surroundings import lineage, protective
-from sordino.entropy import Seeded
+from sordino.entropy import Entropy, Seeded
 from sordino.learning.client import Client
 from sordino.learning.dpsgd import PrivateClient
 from sordino.learning.local import LocalClient, LocalWork, NoisyModelClient
@@ -42,7 +42,7 @@ def build(
     noise = mechanism(study, sizes, hall.bench, hall.validation) if privacy.unit != "none" else None
     if noise is not None:
         priced = announced(priced, study, noise, max(sizes))
-    own = protective(study, run)
+    own = protective(study, run, hall.fingerprints, folder)
     clients = _clients(study, parts, hall, noise, own)
     ledgers, most = vault(study, folder, fingerprints), budget(study, privacy.epsilon)
     pays = _payable(study, priced, ledgers, units, most) if payable is None else tuple(payable)
@@ -122,7 +122,7 @@ def _units(together: bool, fingerprints: Sequence[str], own: bool) -> tuple[list
     return units, dict(zip(units, fingerprints, strict=True))
 
 
-def _aggregator(study: SynchronousStudy, sizes: tuple[int, ...], noise: Bounded, entropy: Seeded) -> PrivateSum:
+def _aggregator(study: SynchronousStudy, sizes: tuple[int, ...], noise: Bounded, entropy: Entropy) -> PrivateSum:
     return PrivateSum(
         mechanism=noise,
         shares=tuple(shares(study, sizes)),
@@ -131,7 +131,7 @@ def _aggregator(study: SynchronousStudy, sizes: tuple[int, ...], noise: Bounded,
     )
 
 
-def _clients(study: SynchronousStudy, parts: list[datasets.Dataset], hall: Hall, noise: Bounded | None, entropy: Seeded) -> list[Client]:
+def _clients(study: SynchronousStudy, parts: list[datasets.Dataset], hall: Hall, noise: Bounded | None, entropy: Entropy) -> list[Client]:
     """The clients; ``parts`` is emptied on the way."""
     privacy, rate, eta = study.privacy, study.privacy.sampling_rate, study.method.learning_rate
     clients: list[Client] = []

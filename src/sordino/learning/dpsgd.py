@@ -36,6 +36,7 @@ from sordino.learning.optimizer import Optimizer
 from sordino.learning.perexample import Bound, Flat, Layers, Measured
 from sordino.learning.raw import RAW_CONSTANTS, measure_raw
 from sordino.mechanism import Bounded, Learning, Measuring
+from sordino.mechanism.grid import add_gaussian
 from sordino.message import Statistics, Train, Update
 from sordino.privacy import Chosen, Composed, Event, NonPrivate, PoissonSampled, Receipt
 from sordino.privacy import Gaussian as GaussianEvent
@@ -147,8 +148,8 @@ class PrivateClient:
 
     def _loss(self, losses: Tensor, bound: float, deviation: float, rng: np.random.Generator) -> float:
         """sum of losses within [0, M] + N(0, (sigma_h M)^2), over the expected batch; a loss that is not finite counts M."""
-        total = float(losses.nan_to_num(nan=bound, posinf=bound).clamp(0.0, bound).sum())
-        return (total + deviation * bound * float(rng.standard_normal())) / self.expected_batch
+        total = losses.nan_to_num(nan=bound, posinf=bound).clamp(0.0, bound).sum(dtype=torch.float64).reshape(1)
+        return float(add_gaussian(total, rng, clip=bound, noise_multiplier=deviation)) / self.expected_batch
 
     def _mechanism(self, task: Train) -> Bounded:
         """Clip and noise of this round: the task's, where a public schedule sets them."""

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from sordino.entropy import Stream
+from sordino.entropy import Numbered
 from sordino.errors import LocalProtocolError
 from sordino.learning.bench import Examples, Workbench, poisson
 from sordino.learning.dpsgd import bound_of
@@ -87,7 +87,7 @@ class Site:
     sampling_rate: float
     regularisation: float
     bench: Workbench
-    draws: Stream
+    draws: Numbered
     scratch: torch.Tensor
     count: int = field(init=False)
     expected_batch: float = field(init=False)

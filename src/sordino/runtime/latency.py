@@ -30,7 +30,7 @@ from typing import Literal
 
 import numpy as np
 
-from sordino.entropy import Entropy, Stream
+from sordino.entropy import Entropy, Numbered
 from sordino.errors import StudyError
 
 LONGEST = 1e12  # seconds: clocks and checkpoints hold finite numbers
@@ -109,7 +109,7 @@ class Delays:
         self._latency, self._churn = latency, churn
         self._scale = [latency.scale(entropy, client) for client in range(clients)]
         fixed = latency.kind in ("constant", "cyclic")
-        self._streams: list[Stream] = [] if fixed else [entropy.stream("latency", client) for client in range(clients)]
+        self._streams: list[Numbered] = [] if fixed else [entropy.stream("latency", client) for client in range(clients)]
         self._absences = [entropy.stream("churn", client) for client in range(clients)] if churn.dropout else []
 
     def seconds(self, client: int, task: int) -> float:

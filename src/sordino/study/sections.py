@@ -105,7 +105,8 @@ class Promise(Section):
     """What is protected, and how well.
 
     ``ledger`` is "run" for a ledger of this run alone, or a folder that keeps one ledger for
-    each client's data and outlives runs.
+    each client's data and outlives runs. ``entropy`` is where batches and noise are drawn from: the study's "seed",
+    which anybody can draw from again, or the operating "system", which protects.
     """
 
     unit: str
@@ -113,6 +114,7 @@ class Promise(Section):
     delta: float | None = Field(None, gt=0, lt=1)
     accountant: Annotated[str, AfterValidator(_accountant)] = "pld"
     ledger: str = "run"
+    entropy: Literal["seed", "system"] = "seed"
 
     @model_validator(mode="after")
     def _spelled_out(self) -> Promise:
@@ -136,6 +138,11 @@ class NoisyPromise(Promise):
 
     @model_validator(mode="after")
     def _has_noise(self) -> NoisyPromise:
+        if self.entropy == "system" and self.unit != "none" and self.mechanism.simulated:
+            raise ValueError(
+                f"entropy 'system' is for people's data, and no proof covers how mechanism '{self.mechanism.kind}' is sampled:"
+                " take mechanism 'gaussian', or entropy 'seed' for a simulation"
+            )
         if self.unit != "none" and self.noise_multiplier is not None and self.noise_multiplier <= 0:
             raise ValueError(
                 f"noise_multiplier must be positive for a finite epsilon; got {self.noise_multiplier}."

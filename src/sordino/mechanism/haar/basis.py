@@ -146,16 +146,17 @@ class Basis:
         """n (groups,): d_block / 2^l, and d_block / m for a base. They sum to d."""
         return _shape(self.block_sizes).sizes
 
-    def forward(self, v: Tensor) -> Tensor:
-        """Orthonormal coefficients (..., coefficients) of v (..., d)."""
-        return transform.forward_blocks(self._checked(v), self.block_sizes, _shape(self.block_sizes).orthonormal)
+    def forward(self, v: Tensor, weights: Sequence[float] | None = None) -> Tensor:
+        """Orthonormal coefficients (..., coefficients) of v (..., d), those of a group multiplied with its weight."""
+        return transform.forward_blocks(self._checked(v), self.block_sizes, self._scale(weights))
 
     def inverse(self, u: Tensor, weights: Sequence[float] | None = None) -> Tensor:
         """The vector (..., d) of coefficients u (..., coefficients), those of a group first multiplied with its weight."""
+        return transform.inverse_blocks(u, self.block_sizes, self._scale(weights))
+
+    def _scale(self, weights: Sequence[float] | None) -> tuple[float, ...]:
         scale = _shape(self.block_sizes).orthonormal
-        if weights is not None:
-            scale = tuple(a * b for a, b in zip(scale, self.each(weights), strict=True))
-        return transform.inverse_blocks(u, self.block_sizes, scale)
+        return scale if weights is None else tuple(a * b for a, b in zip(scale, self.each(weights), strict=True))
 
     def energies(self, rows: Tensor) -> Tensor:
         """Sums of squared coefficients (n, groups) in float64, for every group and every row of rows (n, d)."""
