@@ -8,7 +8,7 @@ import os
 import platform
 import secrets
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,7 @@ def environment(study: Study) -> dict[str, Any]:
 
 def lineage(study: Study, run: str) -> str:
     """Run, environment and study: part of every charge's key. A study changed by hand would replay other releases."""
-    return f"{run}/{hashlib.sha256(f'{sorted(environment(study).items())}{_shape(study)}'.encode()).hexdigest()[:8]}"
+    return f"{run}/{hashlib.sha256(f'{sorted(environment(study).items())}{_asked(study)}'.encode()).hexdigest()[:8]}"
 
 
 def origin(study: Study, run: str) -> str:
@@ -75,7 +75,11 @@ def origin(study: Study, run: str) -> str:
     """
     if study.privacy.unit == "entity" or study.privacy.ledger != "run" or getattr(study.privacy, "embedding", None) is not None:
         return lineage(study, run)
-    return f"{run}/{hashlib.sha256(f'{_code()}{_shape(study)}'.encode()).hexdigest()[:8]}"
+    return f"{run}/{hashlib.sha256(f'{_code()}{_asked(study)}'.encode()).hexdigest()[:8]}"
+
+
+def _asked(study: Study) -> str:
+    return studies.write(study.model_copy(update={"execution": studies.Execution()}))
 
 
 def protective(study: Study, run: str, data: Iterable[str], folder: Path) -> Entropy:
@@ -102,8 +106,19 @@ def answering(study: Study, run: str, data: Iterable[str], folder: Path) -> Entr
 
 
 def _shape(study: Study) -> str:
-    """The study without what cannot change the meaning of its results."""
-    return studies.write(study.model_copy(update={"execution": studies.Execution()}))
+    """The study without what cannot change the meaning of its results: how it is executed, and where files lie."""
+    told = study.model_copy(update={"execution": studies.Execution()}).model_dump(mode="python", by_alias=True)
+    data = _placeless(told.pop("data"), lambda _: "a file")  # its fingerprint is taken of what was read
+    return str((data, _placeless(told, lambda path: hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "missing")))
+
+
+def _placeless(value: Any, told: Callable[[Path], str]) -> Any:
+    """What a file holds in place of its path, as ``told``; and keys are sorted."""
+    if isinstance(value, dict):
+        return sorted((str(key), _placeless(part, told)) for key, part in value.items())
+    if isinstance(value, list | tuple):
+        return [_placeless(part, told) for part in value]
+    return told(value) if isinstance(value, Path) else value
 
 
 def _of_run(study: Study, run: str) -> list[str]:

@@ -149,7 +149,9 @@ class PrivateClient:
     def _loss(self, losses: Tensor, bound: float, deviation: float, rng: np.random.Generator) -> float:
         """sum of losses within [0, M] + N(0, (sigma_h M)^2), over the expected batch; a loss that is not finite counts M."""
         total = losses.nan_to_num(nan=bound, posinf=bound).clamp(0.0, bound).sum(dtype=torch.float64).reshape(1)
-        return float(add_gaussian(total, rng, clip=bound, noise_multiplier=deviation)) / self.expected_batch
+        # without noise it is booked as not private
+        seen = add_gaussian(total, rng, clip=bound, noise_multiplier=deviation) if deviation else total
+        return float(seen) / self.expected_batch
 
     def _mechanism(self, task: Train) -> Bounded:
         """Clip and noise of this round: the task's, where a public schedule sets them."""

@@ -22,7 +22,7 @@ releases add at most d T 2^-95 (1 + e^epsilon) to delta: 2^-50 for a billion num
 below the last digit of every delta and is not booked. Words from a generator that is not truly random are an assumption of
 their own: see docs/threats.md.
 
-**The step** is at most sigma C 2^-20, and so small that sqrt(d) adds no more than 1/2048 to the noise.
+**The step** is at most sigma C 2^-20 (for sigma above 2^-12), and so small that sqrt(d) adds no more than 1/2048 to the noise.
 
 Shapes: vectors (d,), float32 or float64; results are float32. C in units of the vector, sigma dimensionless.
 
@@ -53,6 +53,7 @@ from sordino.mechanism.words import Words, random_words
 
 FINE = 2.0**-20
 _SHARE = 2.0**-11  # what sqrt(d) may add to the noise
+_FINEST = 2.0**-32  # with next to no noise the grid stays so wide that sums of half a million contributions are counted exactly
 _WIDEST = 2.0**36  # s beyond it would leave too many numbers to the slow way
 
 
@@ -76,7 +77,7 @@ class Grid:
             StudyError: for a clip or noise that no grid of float64 numbers can carry.
         """
         root = math.sqrt(max(dimension, 1))
-        most = min(noise_multiplier * clip * FINE, clip * _SHARE / root)
+        most = max(min(noise_multiplier * clip * FINE, clip * _SHARE / root), clip * _FINEST)
         if not 2.0**-1000 < most < 2.0**900:
             raise StudyError(f"clip = {clip:g} and noise_multiplier = {noise_multiplier:g} are beyond what float64 can hold")
         step = 2.0 ** math.floor(math.log2(most))

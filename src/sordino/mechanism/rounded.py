@@ -58,7 +58,7 @@ SHORTEST, LONGEST = 2.0**-20, 44.0 * math.log(2.0)
 """Between these, r^2 = -2 log u is computed to within E."""
 STRETCH = 1024
 """Pairs that are counted together."""
-REACH = 2.0**50
+REACH = 2.0**51
 """Sums beyond as many steps of the grid are held there, so that float64 counts without gaps."""
 
 _MIDDLE = F(1.5 * 2.0**52)  # added and taken away again, it rounds to the nearest whole number
@@ -134,8 +134,8 @@ _whole_fast: Run = njit(nogil=True)(_whole)
 _steps_fast: Run = njit(nogil=True)(_steps)
 
 
-def _noisy(words: Any, total: Any, out: Any, step: float, deviation: float, doubtful: Any) -> int:
-    half, found = words.size // 2, 0
+def _noisy(words: Any, total: Any, out: Any, step: float, deviation: float, doubtful: Any) -> Any:
+    half, found = words.size // 2, I(0)
     per_step, sure = F(1.0 / step), F(0.5 - deviation * ERROR)
     for number in range(doubtful.size):
         start = number * STRETCH
