@@ -191,12 +191,6 @@ WAYS = {
     "embedding": by_embedding,
     "coefficients": by_coefficients,
 }
-    "weights": by_weights,
-    "gradient": by_gradient,
-    "aggregate": by_aggregate,
-    "embedding": by_embedding,
-    "coefficients": by_coefficients,
-}
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
