@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from sordino.errors import LedgerError, ResumeError
-from sordino.privacy import Budget, Charge, Gaussian, Ledger, PoissonSampled, Vault
+from sordino.privacy import Budget, Charge, Gaussian, Ledger, PoissonSampled, Vault, storage
 from sordino.privacy import ledger as ledger_module
-from sordino.privacy import storage
 from sordino.privacy.ledger import LedgerExists
 
 STEP = PoissonSampled(sampling_rate=0.1, event=Gaussian(noise_multiplier=1.0))
