@@ -87,7 +87,7 @@ def held(values: Mapping[str, Any]) -> Row:
     {'epsilon': 0.5, 'result.why': 'T'}
     """
     found = {}
-    for key, value in _flat(_plain(values)):
+    for key, value in flat(_plain(values)):
         text = canonical(value)
         found[key] = value if len(text) <= SHOWN else "sha256:" + hashlib.sha256(text.encode()).hexdigest()
     return found
@@ -98,10 +98,11 @@ def _plain(values: Mapping[str, Any]) -> Row:
     return plain
 
 
-def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+def flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of a table of tables, with dotted keys."""
     for key, value in table.items():
         if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{before}{key}.")
+            yield from flat(value, f"{before}{key}.")
         else:
             yield f"{before}{key}", value
 
@@ -140,10 +141,10 @@ def refuse_changes(folder: Path, study: Study, about: Mapping[str, Any], before:
     if not (isinstance(before.get("study"), str) and all(isinstance(before.get(key), dict) for key in ("environment", "promise"))):
         raise LedgerError(f"{folder}: the ledger's note of how this run began lacks a part. Restore the ledger from a copy")
     try:
-        then = dict(_flat(tomllib.loads(before["study"])))
+        then = dict(flat(tomllib.loads(before["study"])))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise LedgerError(f"{folder}: the ledger's note of how this run began holds no study that can be read") from error
-    now = dict(_flat(tomllib.loads(asked(study))))
+    now = dict(flat(tomllib.loads(asked(study))))
     lines = [f"{folder / 'study.toml'}: {each}" for each in differences(then, now)]
     lines += [f"{folder / 'run.json'}: {each}" for each in differences(before["promise"], promise(about))]
     here = {key: value for key, value in surroundings(study).items() if key not in FREE}
@@ -169,14 +170,24 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     >>> differences({"privacy.noise_multiplier": 2.0, "seed": 0}, {"privacy.noise_multiplier": 1.9, "seed": 0})
     ['privacy.noise_multiplier was 2.0, is 1.9']
     """
-    keys = dict.fromkeys((*then, *now))
-    return [
-        f"{key} was {_shown(then, key)}, is {_shown(now, key)}" for key in keys if canonical([then.get(key)]) != canonical([now.get(key)])
-    ]
+    return [f"{key} was {shown(then, key)}, is {shown(now, key)}" for key in differing(then, now)]
 
 
-def _shown(table: Mapping[str, Any], key: str) -> str:
+def differing(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Every key whose value differs; one that is not set has no value."""
+    return [key for key in dict.fromkeys((*then, *now)) if _text(then.get(key)) != _text(now.get(key))]
+
+
+def shown(table: Mapping[str, Any], key: str) -> str:
+    """A value in a message."""
     if table.get(key) is None:
         return "not set"
-    text = canonical(table[key])
+    text = _text(table[key])
     return text if len(text) <= 80 else text[:80] + "…"
+
+
+def _text(value: object) -> str:
+    try:
+        return canonical(value)
+    except (ValueError, TypeError):  # dates and infinities, which TOML has, and JSON has not
+        return repr(value)

@@ -56,18 +56,21 @@ def changed(before: Mapping[str, Any], files: Mapping[str, str]) -> list[str]:
     return [name for name in dict.fromkeys((*known, *files)) if known.get(name) != files.get(name)]
 
 
-def file_digest(path: Path, late: Callable[[], None] = lambda: None) -> str:
+def file_digest(path: Path, late: Callable[[], None] = lambda: None, most: int | None = None) -> str:
     """SHA-256 (hex) of a plain file; ``late`` is asked now and then and may stop it.
 
     Raises:
-        StudyError: if it is no plain file, or cannot be read.
+        StudyError: if it is no plain file, has more than ``most`` bytes, or cannot be read.
     """
     found = hashlib.sha256()
     try:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
         with os.fdopen(handle, "rb") as file:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
+            about = os.fstat(handle)
+            if not stat.S_ISREG(about.st_mode):
                 raise StudyError(f"{path}: not a plain file. Restore it from a copy")
+            if most is not None and about.st_size > most:
+                raise StudyError(f"{path}: {about.st_size} bytes; a file of this kind has at most {most}. Restore it from a copy")
             while piece := file.read(_PIECE):
                 found.update(piece)
                 late()

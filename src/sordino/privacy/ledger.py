@@ -266,6 +266,13 @@ class Ledger:
             self._refresh()
             return 0 <= head[0] <= self._walk.head[0] and self._stands(head)
 
+    def holds(self, digest: str) -> bool:
+        """Whether a link of the chain, which is checked, has this digest."""
+        with said(self.path, self._clock):
+            self._refresh()
+            asked = "SELECT 1 FROM entries WHERE digest = :digest UNION ALL SELECT 1 FROM notes WHERE digest = :digest LIMIT 1"
+            return digest == START or self._db.execute(asked, {"digest": digest}).fetchone() is not None
+
     def spent(self, unit: str, until: int | None = None) -> tuple[tuple[Event, int], ...]:
         """What a unit has spent: events and how often; up to and with entry ``until`` where that is given.
 

@@ -59,6 +59,10 @@ class Clock:
         """Whether they are over."""
         return time.monotonic() > self._end
 
+    def left(self) -> float:
+        """Seconds that are left; below 0 when they are over."""
+        return self._end - time.monotonic()
+
     def check(self) -> None:
         """Stop if they are.
 

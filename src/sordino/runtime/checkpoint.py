@@ -108,3 +108,19 @@ def read(folder: Path, play: Play) -> Saved | None:
     except (SafetensorError, msgspec.MsgspecError, KeyError, ValueError, json.JSONDecodeError, OSError) as error:
         raise ResumeError(f"{path}: this checkpoint cannot be read ({error}). Restore it from a copy, or begin a new run") from error
     return Saved(moment, header.log_length, header.heads)
+
+
+def heads(folder: Path) -> Mapping[str, tuple[int, str]]:
+    """Where the ledgers stood at the folder's checkpoint; nothing if it has none yet.
+
+    Raises:
+        ResumeError: if it cannot be read.
+    """
+    path = folder / NAME
+    if not path.exists():
+        return {}
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return msgspec.json.decode(file.metadata()["state"].encode(), type=_Header).heads
+    except (SafetensorError, msgspec.MsgspecError, KeyError, TypeError, ValueError, OSError, RecursionError) as error:
+        raise ResumeError(f"{path}: this checkpoint cannot be read ({error}). Restore it from a copy") from error
