@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -235,9 +235,10 @@ class _Check:
     def walk(self, ledger: Ledger, terms: Terms | None = None) -> Kept:
         found = ledger.verify()
         self.found |= self.digest is not None and ledger.holds(self.digest)
-        if terms is None and (begins := ledger.notes(BEGIN)):
+        begins = ledger.notes(BEGIN)
+        if terms is None and begins:
             terms = terms_of(begins[-1])[1]
-        labels = ledger.labels()
+        labels = {**_called(begins), **ledger.labels()}
         units = tuple(Unit(unit, labels.get(unit), None if terms is None else self.price(ledger, unit, terms)) for unit in ledger.units())
         kept = Kept(ledger.path, found.entries, found.digest, terms, units)
         self.verdict.ledgers.append(kept)
@@ -350,6 +351,12 @@ class _Check:
                 return sealed.file_digest(path, self.clock.check)
             except StudyError:
                 return "none"
+
+
+def _called(begins: Sequence[Note]) -> dict[str, str]:
+    """What the last run called units whose names are fingerprints."""
+    units = begins[-1].facts.get("units") if begins else None
+    return {str(name): str(unit) for unit, name in units.items() if name != unit} if isinstance(units, dict) else {}
 
 
 def _stated(ledger: object, file: Mapping[str, Any], epsilon: float | None = None) -> Iterator[str]:
