@@ -101,7 +101,7 @@ def verify(path: Path, *, digest: str | None = None, seconds: float = SECONDS) -
         known = [unit.epsilon for kept in check.verdict.ledgers for unit in kept.units if unit.epsilon is not None]
         check.verdict.epsilon = max(known, default=None)
         check.verdict.terms = next((kept.terms for kept in check.verdict.ledgers if kept.terms is not None), None)
-    if digest is not None and not check.stands(digest):
+    if digest is not None and not check.found:
         check.verdict.problems.append(
             f"{path}: no link of the chain has the digest {digest[:64]}: entries were cut off, or it is another ledger"
         )
@@ -371,7 +371,9 @@ def _stated(ledger: object, file: Mapping[str, Any], epsilon: float | None = Non
 def _number(value: object) -> float:
     if isinstance(value, str):
         return math.inf if value == "inf" else math.nan
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300 else math.nan
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return math.nan
+    return float(value) if isinstance(value, float) or abs(value) < 10**300 else math.nan
 
 
 def _close(stated: object, given: object) -> bool:

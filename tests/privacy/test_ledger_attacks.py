@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from sordino.errors import LedgerError, ResumeError
-from sordino.privacy import Budget, Charge, Gaussian, Ledger, PoissonSampled, Repeated, chain, decode, encode, storage
+from sordino.privacy import Budget, Charge, Gaussian, Ledger, PoissonSampled, Repeated, chain, decode, encode
 
 STEP = PoissonSampled(sampling_rate=0.1, event=Gaussian(noise_multiplier=1.0))
 FREE = Budget(epsilon=float("inf"), delta=1e-5, accountant="rdp")
@@ -213,7 +213,7 @@ def test_a_reader_stops_when_its_seconds_are_over(path: Path, monkeypatch: pytes
         ledger.charge([charge(f"more{i}") for i in range(2000)], FREE)
     with Ledger.open(path, readonly=True, seconds=60.0) as ledger:
         now = time.monotonic()
-        monkeypatch.setattr(storage.time, "monotonic", lambda: now + 61.0)
+        monkeypatch.setattr("sordino.privacy.storage.time.monotonic", lambda: now + 61.0)
         with pytest.raises(LedgerError, match="could not be read to its end within 60 seconds"):
             ledger.verify()
 
