@@ -19,7 +19,7 @@ from sordino import build as builder
 from sordino import session
 from sordino import study as studies
 from sordino.build import promise
-from sordino.errors import BudgetExceeded, LedgerError, ResumeError, StudyError
+from sordino.errors import BudgetExceeded, ResumeError, StudyError
 from sordino.privacy import Ledger
 from sordino.template import SYNCHRONOUS
 
@@ -351,11 +351,11 @@ def test_two_runs_over_the_same_data_share_a_budget(tmp_path: Path) -> None:
     assert not (tmp_path / "three").exists()
 
 
-def test_a_ledger_of_other_data_is_refused(tmp_path: Path) -> None:
+def test_an_edited_study_is_refused(tmp_path: Path) -> None:
     _, folder = run(tmp_path, "run")
     text = (folder / "study.toml").read_text().replace("seed = 0", "seed = 1")
     (folder / "study.toml").write_text(text)
-    with pytest.raises(LedgerError, match="kept for other data"):
+    with pytest.raises(ResumeError, match="seed was 0, is 1"):
         session.resume(folder, quiet, quiet)
 
 

@@ -13,6 +13,9 @@ A run folder holds everything and can be moved::
 
 The folder is made under another name and renamed when the study, the data and the model have
 proved to fit together: bad input leaves nothing behind.
+
+What a run begins with is noted in its ledger before the first release, and how it ended is sealed there
+(:mod:`sordino.build.begun`, :mod:`sordino.build.sealed`). A run goes on only as it was begun.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from safetensors.numpy import save
 
 from sordino import build as builder
 from sordino import study as studies
+from sordino.build import begun, sealed
 from sordino.build.promise import ADJACENCY, assumptions, guarantee
 from sordino.errors import BudgetExceeded, ResumeError, StudyError
 from sordino.learning.allocator import tune
@@ -102,6 +106,8 @@ def _founded(study: Study, out: Path | None) -> tuple[Path, Row]:
         replace_file(draft / "study.toml", studies.write(full).encode())
         replace_file(draft / "run.json", to_json(about, indent=1).encode())
         replace_file(draft / "environment.json", to_json(builder.environment(full), indent=1).encode())
+        kept = studies.read(draft / "study.toml")
+        built.simulation.vault.begin(run, begun.facts(kept, about), list(dict.fromkeys(built.simulation.units)))
         built.simulation.vault.close()
         draft.rename(folder)
     except BaseException:
@@ -148,9 +154,15 @@ def describe(built: builder.Built, run: str) -> Row:
 
 def _play(folder: Path, about: Row, show: Callable[[Row], None], announce: Callable[[Row], None], started: float) -> Outcome:
     study = studies.read(folder / "study.toml")
+    # First what is quickly said, and names what differs; then, along the chain, that this is what every ledger says.
+    begun.refuse_changes(folder, study, about, begun.noted(folder, study, about["run"]))
     built = builder.build(study, folder, about["run"], about["payable"])
     sim = built.simulation
+    before = sim.vault.begun(about["run"])
+    begun.refuse_changes(folder, study, about, before)
+    begun.refuse_another(folder, describe(built, about["run"]), before)
     saved = checkpoint.read(folder / CHECKPOINTS, sim)
+    sim.vault.refuse_older({} if saved is None else saved.heads)
     moment: Moment = built.first if saved is None else saved.moment
     length = 0 if saved is None else saved.log_length
     if (folder / LOG).exists() and (folder / LOG).stat().st_size < length:
@@ -165,6 +177,7 @@ def _play(folder: Path, about: Row, show: Callable[[Row], None], announce: Calla
             every=study.checkpoint_stride,
             begun=moment.number,
             show=show,
+            heads=sim.vault.heads,
         ) as recorder:
             try:
                 moment = sim.run(moment, recorder)
@@ -179,9 +192,9 @@ def _play(folder: Path, about: Row, show: Callable[[Row], None], announce: Calla
 
 
 def _finish(folder: Path, about: Row, built: builder.Built, moment: Moment, seconds: float) -> Outcome:
-    """Write the model and the result."""
+    """Write the model and the result, and seal both in the ledger."""
     sim, study = built.simulation, built.study
-    replace_file(folder / "model.safetensors", save(built.named(moment.model), metadata={"model": built.model}))
+    model = save(built.named(moment.model), metadata={"model": built.model})
     spent = _spent(sim)
     epsilon = math.inf if study.privacy.unit == "none" else max(spent.values())
     outcome = Outcome(
@@ -198,7 +211,6 @@ def _finish(folder: Path, about: Row, built: builder.Built, moment: Moment, seco
         seconds=seconds if about["result"] is None else about["result"]["seconds"],
         why=moment.ended or "",
     )
-    seq, digest = sim.vault.head()
     result = {
         "rounds": outcome.rounds,
         "steps": outcome.steps,
@@ -208,13 +220,14 @@ def _finish(folder: Path, about: Row, built: builder.Built, moment: Moment, seco
         "why": outcome.why,
         "spent": list(spent.values()) if study.privacy.unit != "none" else None,
     }
-    done = {
-        **about,
-        "status": "done",
-        "guarantee": guarantee(study, epsilon),
-        "ledger": {"seq": seq, "digest": digest, "scope": "run" if study.privacy.ledger == "run" else "data"},
-        "result": result,
-    }
+    done = {**about, "status": "done", "guarantee": guarantee(study, epsilon), "result": result}
+    seal, before = sealed.facts(folder, done, model), sim.vault.sealed(about["run"])
+    if before is not None:
+        sealed.refuse_another_end(folder, before, seal)
+    replace_file(folder / sealed.MODEL, model)
+    sim.vault.seal(about["run"], seal)
+    seq, digest = sim.vault.head()
+    done["ledger"] = {"seq": seq, "digest": digest, "scope": "run" if study.privacy.ledger == "run" else "data"}
     replace_file(folder / "run.json", to_json(done, indent=1).encode())
     return outcome
 

@@ -117,12 +117,16 @@ class Hall:
         return weights
 
 
-def vault(study: Study, folder: Path, fingerprints: Mapping[str, str]) -> Vault:
-    """The run's own ledger in ``folder``, or those of the data; ``fingerprints`` by unit."""
+def vault(study: Study, folder: Path, fingerprints: Mapping[str, str], labels: Mapping[str, str] | None = None) -> Vault:
+    """The run's own ledger in ``folder``, or those of the data; ``fingerprints``, and ``labels`` for people, by unit.
+
+    A folder with a ``run.json`` is that of a run which has begun: its ledgers must be there, and are not made again.
+    """
+    begun = (folder / "run.json").exists()
     if study.privacy.ledger == "run":
-        return Vault.for_run(folder / "ledger.sqlite", fingerprints)
+        return Vault.for_run(folder / "ledger.sqlite", fingerprints, labels=labels, begun=begun)
     make_room_for(FILES_PER_LEDGER * len(fingerprints))
-    return Vault.for_data(Path(study.privacy.ledger).expanduser(), fingerprints)
+    return Vault.for_data(Path(study.privacy.ledger).expanduser(), fingerprints, begun=begun)
 
 
 def budget(study: Study, epsilon: float | None) -> Budget:

@@ -46,7 +46,7 @@ def table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Non
         drawn.add_column(name, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         drawn.add_row(*row)
-    console = Console(stderr=True, width=None if sys.stderr.isatty() else 120, highlight=False)
+    console = Console(stderr=True, width=None if sys.stderr.isatty() else 120, highlight=False, markup=False, emoji=False)
     console.print(Text(title, style="bold"))
     console.print(drawn)
 

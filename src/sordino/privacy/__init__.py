@@ -3,8 +3,9 @@
 from sordino.privacy.accounting import NAMES, Accountant, accountant, fixed_order
 from sordino.privacy.budget import Budget
 from sordino.privacy.calibrate import epsilon_after, most_steps, noise_multiplier
+from sordino.privacy.chain import Charge, Entry, Note, Receipt, Verified
 from sordino.privacy.event import Chosen, Composed, Event, Gaussian, NonPrivate, Nothing, PoissonSampled, Pure, Repeated, decode, encode
-from sordino.privacy.ledger import Charge, Entry, Ledger, Receipt, Verified
+from sordino.privacy.ledger import Ledger
 from sordino.privacy.vault import Vault
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Gaussian",
     "Ledger",
     "NonPrivate",
+    "Note",
     "Nothing",
     "PoissonSampled",
     "Pure",

@@ -149,5 +149,6 @@ def decode(text: str | bytes) -> Event:
     """
     try:
         return _decoder.decode(text)
-    except (msgspec.MsgspecError, StudyError) as error:
-        raise LedgerError(f"not an event that this version knows ({error}): {text!r}") from error
+    except (msgspec.MsgspecError, StudyError, RecursionError, ArithmeticError, TypeError) as error:
+        shown = repr(text if len(text) <= 300 else text[:300])
+        raise LedgerError(f"not an event that this version knows ({error}): {shown}") from error
