@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 import sordino
+from sordino import modules
 from sordino import study as studies
 from sordino.entropy import Seeded
 from sordino.errors import StudyError
@@ -43,7 +44,9 @@ def _code() -> str:
 
 def environment(study: Study) -> dict[str, Any]:
     """What the bits of a result depend on besides the study."""
+    own = modules.digests(studies.named_modules(study))  # code of others that the study names
     return {
+        **({"modules": own} if own else {}),
         "sordino": sordino.__version__,
         "code": _code(),
         "python": sys.version.split()[0],
@@ -71,8 +74,9 @@ def origin(study: Study, run: str) -> str:
     """
     if study.privacy.unit == "entity" or study.privacy.ledger != "run" or getattr(study.privacy, "embedding", None) is not None:
         return lineage(study, run)
+    own = sorted(modules.digests(studies.named_modules(study)).items()) or ""
     asked = studies.write(study.model_copy(update={"execution": studies.Execution()}))
-    return f"{run}/{hashlib.sha256(f'{_code()}{asked}'.encode()).hexdigest()[:8]}"
+    return f"{run}/{hashlib.sha256(f'{_code()}{own}{asked}'.encode()).hexdigest()[:8]}"
 
 
 def protective(study: Study, run: str) -> Seeded:

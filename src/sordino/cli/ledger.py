@@ -11,6 +11,8 @@ import typer
 from sordino.cli import say
 from sordino.cli.run import AsJson
 from sordino.errors import StudyError
+from sordino.files import read_below, there
+from sordino.parsing import object_of
 
 if TYPE_CHECKING:
     from sordino.privacy import Ledger
@@ -29,9 +31,9 @@ def _open(run: Path) -> tuple[Ledger, dict[str, Any]]:
     path = run
     if run.is_dir():
         path = run / "ledger.sqlite"
-        if (run / "run.json").exists():
-            about = json.loads((run / "run.json").read_text())
-        if not path.exists():
+        if there(run, "run.json"):
+            about = object_of(read_below(run, "run.json"), run / "run.json")
+        if not there(run, "ledger.sqlite"):
             kept = (about.get("ledger") or {}).get("scope") == "data"
             where = "its ledgers are kept with the data: give one of those files" if kept else "it holds no ledger.sqlite"
             raise StudyError(f"{run}: {where}")

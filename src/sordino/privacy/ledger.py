@@ -29,7 +29,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from sordino.errors import LedgerError, ResumeError
+from sordino.errors import LedgerError, ResumeError, StudyError
+from sordino.files import refuse_odd
 from sordino.privacy.accounting import accountant
 from sordino.privacy.budget import Budget
 from sordino.privacy.event import Event, decode, encode
@@ -142,7 +143,7 @@ class Ledger:
         """
         # Made under another name and then linked: killed at any instant, there is a whole ledger or none,
         # and of two processes that make the same one, one is told that it exists.
-        fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         with _said(path):
             if path.exists():
                 raise FileExistsError
@@ -166,6 +167,7 @@ class Ledger:
         Raises:
             LedgerError: if there is none, or the file is no ledger.
         """
+        _refuse_odd(path)
         if not path.is_file():
             raise LedgerError(f"{path}: there is no ledger here")
         with _said(path):
@@ -395,6 +397,15 @@ def _text(name: str, value: object) -> str:
 def _digest(body: Sequence[object]) -> str:
     # What was tampered with may hold anything, bytes too: it must still hash to something, and to something else.
     return hashlib.sha256(json.dumps(list(body), ensure_ascii=True, separators=(",", ":"), default=repr).encode()).hexdigest()
+
+
+def _refuse_odd(path: Path) -> None:
+    """SQLite opens by path and follows links: nothing but plain files may stand where it reads and writes."""
+    for ending in ("", "-wal", "-shm", "-journal"):
+        try:
+            refuse_odd(path.with_name(path.name + ending))
+        except (StudyError, OSError) as error:
+            raise LedgerError(f"{path}: the ledger cannot be used: {error}") from error
 
 
 def _connect(path: Path, readonly: bool) -> tuple[sqlite3.Connection, tuple[str] | None]:
