@@ -182,12 +182,24 @@ def open_plain(path: Path) -> BinaryIO:
     try:
         mode = os.fstat(handle).st_mode
         if not stat.S_ISREG(mode):
-            code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
-            raise OSError(code, f"{_kind(mode)} stands where a file belongs", str(path))
+            if stat.S_ISDIR(mode):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+            raise OSError(errno.EINVAL, f"{_kind(mode)} stands where a file belongs", str(path))
         return os.fdopen(handle, "rb")
     except BaseException:
         os.close(handle)
         raise
+
+
+def read_plain(path: Path, most: int) -> bytes:
+    """The bytes of a file of the user's own.
+
+    Raises:
+        OSError: as :func:`open_plain`.
+        StudyError: if it has more than ``most`` bytes.
+    """
+    with open_plain(path) as file:
+        return _limited(file, path, most)
 
 
 def allowed(held: int) -> int:
