@@ -23,7 +23,7 @@ from sordino.template import SYNCHRONOUS
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links and pipes of POSIX")
 
-SMALL = ["data.clients=3", "budget.rounds=4", "budget.steps=8", "model.name=logistic"]
+SMALL = ["data.clients=3", "budget.rounds=4", "budget.steps=8", "privacy.accountant=rdp", "model.name=logistic"]
 
 
 @pytest.fixture(scope="module")
