@@ -20,13 +20,13 @@ What a run begins with is noted in its ledger before the first release, and how 
 
 from __future__ import annotations
 
-import json
 import math
+import os
 import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,11 +34,14 @@ from typing import Any
 from safetensors.numpy import save
 
 from sordino import build as builder
+from sordino import modules as code
 from sordino import study as studies
 from sordino.build import begun, sealed
 from sordino.build.promise import ADJACENCY, assumptions, guarantee
 from sordino.errors import BudgetExceeded, ResumeError, StudyError
+from sordino.files import open_below, read_below
 from sordino.learning.allocator import tune
+from sordino.parsing import object_of
 from sordino.privacy import accountant
 from sordino.runtime import checkpoint
 from sordino.runtime.files import replace_file, said_clearly, to_json
@@ -47,6 +50,8 @@ from sordino.runtime.watch import Moment, Play
 from sordino.study import Study
 
 Row = dict[str, Any]
+
+NEEDED = ("run", "payable", "warnings", "result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +99,7 @@ def begin(study: Study, out: Path | None, show: Callable[[Row], None], announce:
 def _founded(study: Study, out: Path | None) -> tuple[Path, Row]:
     """A new folder, and what stands in its ``run.json``."""
     folder = _free(out, study.name)
-    draft = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+    draft = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
     with said_clearly(folder):
         draft.mkdir(parents=True)
     try:
@@ -116,10 +121,14 @@ def _founded(study: Study, out: Path | None) -> tuple[Path, Row]:
     return folder, about
 
 
-def resume(folder: Path, show: Callable[[Row], None], announce: Callable[[Row], None]) -> Outcome:
-    """Go on with a run that was stopped, or say again how a finished one ended."""
+def resume(folder: Path, show: Callable[[Row], None], announce: Callable[[Row], None], *, modules: Path | None = None) -> Outcome:
+    """Go on with a run that was stopped, or say again how a finished one ended.
+
+    Args:
+        modules: where modules lie that the study names, if they were moved since.
+    """
     started = time.monotonic()
-    return _play(folder, _about(folder), show, announce, started)
+    return _play(folder, _about(folder), show, announce, started, modules)
 
 
 def describe(built: builder.Built, run: str) -> Row:
@@ -144,6 +153,7 @@ def describe(built: builder.Built, run: str) -> Row:
         "batch": getattr(study.method, "batch", None),
         "R_s": study.horizon,
         "payable": built.simulation.payable,
+        "modules": _code(study),
         **built.facts,
         "guarantee": guarantee(study, None),
         "assumptions": assumptions(study),
@@ -152,8 +162,15 @@ def describe(built: builder.Built, run: str) -> Row:
     }
 
 
-def _play(folder: Path, about: Row, show: Callable[[Row], None], announce: Callable[[Row], None], started: float) -> Outcome:
-    study = studies.read(folder / "study.toml")
+def _play(
+    folder: Path,
+    about: Row,
+    show: Callable[[Row], None],
+    announce: Callable[[Row], None],
+    started: float,
+    modules: Path | None = None,
+) -> Outcome:
+    study = study_of(folder, about, modules)
     # First what is quickly said, and names what differs; then, along the chain, that this is what every ledger says.
     begun.refuse_changes(folder, study, about, begun.noted(folder, study, about["run"]))
     built = builder.build(study, folder, about["run"], about["payable"])
@@ -165,7 +182,7 @@ def _play(folder: Path, about: Row, show: Callable[[Row], None], announce: Calla
     sim.vault.refuse_older({} if saved is None else saved.heads)
     moment: Moment = built.first if saved is None else saved.moment
     length = 0 if saved is None else saved.log_length
-    if (folder / LOG).exists() and (folder / LOG).stat().st_size < length:
+    if _length(folder) < length:
         raise ResumeError(f"{folder / LOG}: shorter than at the last checkpoint. Restore it from a copy; nothing was changed")
     announce({**about, "rounds_done": moment.number})
     refused: BudgetExceeded | None = None
@@ -203,7 +220,7 @@ def _finish(folder: Path, about: Row, built: builder.Built, moment: Moment, seco
         regime=study.regime,
         rounds=moment.number,
         steps=moment.steps,
-        accuracy=_last_accuracy(folder / LOG),
+        accuracy=_last_accuracy(folder),
         epsilon=epsilon,
         delta=study.privacy.delta,
         accountant=study.privacy.accountant,
@@ -240,20 +257,57 @@ def _spent(sim: Play) -> dict[str, float]:
     return {unit: prices[history] for unit, history in histories.items()}
 
 
-def _last_accuracy(log: Path) -> float | None:
-    rows: list[Row] = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-    found = [row["accuracy"] for row in rows if row.get("accuracy") is not None]
-    return float(found[-1]) if found else None
+def _length(folder: Path) -> int:
+    """Bytes of the log."""
+    try:
+        with open_below(folder, LOG) as log:
+            return os.fstat(log.fileno()).st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _last_accuracy(folder: Path) -> float | None:
+    found = None
+    try:
+        with open_below(folder, LOG) as log:
+            for number, line in enumerate(log, start=1):
+                row = object_of(line, f"{folder / LOG}: line {number}", ResumeError)
+                found = found if row.get("accuracy") is None else row["accuracy"]
+    except FileNotFoundError:
+        return None
+    return None if found is None else float(found)
 
 
 def _about(folder: Path) -> Row:
     try:
-        about: Row = json.loads((folder / "run.json").read_text())
-    except FileNotFoundError:
+        content = read_below(folder, "run.json")
+    except (FileNotFoundError, NotADirectoryError):
         raise StudyError(f"{folder}: this is no run folder: it has no run.json") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ResumeError(f"{folder / 'run.json'}: cannot be read ({error}). Restore it from a copy") from error
+    except OSError as error:
+        raise StudyError(f"{folder / 'run.json'}: cannot be read ({error.strerror})") from error
+    about = object_of(content, folder / "run.json", ResumeError)
+    if missing := [key for key in NEEDED if key not in about]:
+        raise ResumeError(f"{folder / 'run.json'}: it has no {' and no '.join(missing)}. Restore it from a copy")
     return about
+
+
+def study_of(folder: Path, about: Row, modules: Path | None = None, changes: Sequence[str] = ()) -> Study:
+    """The study of a run folder; a module that it names must be the one that it was begun with.
+
+    Raises:
+        ResumeError: if that has changed.
+    """
+    recorded = about.get("modules") or {}
+    known = recorded if isinstance(recorded, dict) else {}
+    digests = {str(name): str(each.get("sha256")) for name, each in known.items() if isinstance(each, dict)}
+    files = [Path(str(each["file"])) for each in known.values() if isinstance(each, dict) and each.get("beside")]
+    beside = files[0].parent.parent if files and files[0].name == "__init__.py" else files[0].parent if files else None
+    return studies.read_run(folder, changes, modules=modules or beside, recorded=digests)
+
+
+def _code(study: Study) -> Row | None:
+    """The modules that the study names, for who goes on with it."""
+    return code.found(studies.named_modules(study)) or None
 
 
 def _free(out: Path | None, name: str) -> Path:

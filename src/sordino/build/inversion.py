@@ -21,6 +21,7 @@ from sordino.audit.quality import correlation
 from sordino.build.mechanism import edge_mechanism, mechanism
 from sordino.entropy import Seeded
 from sordino.errors import StudyError
+from sordino.files import check_below
 from sordino.learning.bench import Workbench, poisson
 from sordino.learning.flat import Flat
 from sordino.learning.loss import loss_for
@@ -145,7 +146,7 @@ def load_weights(flat: Flat, path: Path) -> None:
         StudyError: if there is none, or it is of another model.
     """
     try:
-        saved = load_file(path)
+        saved = load_file(check_below(path.parent, path.name))
     except FileNotFoundError:
         raise StudyError(
             f"{path}: there is no trained model. Finish the run with `sordino run --resume {path.parent}`, or audit its study.toml"

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from sordino import data as datasets
 from sordino.data import stream as streams
+from sordino.files import open_plain
 from sordino.study import VerticalStudy
 from sordino.study import streams as sections
 
@@ -91,7 +92,7 @@ def _drifting(study: VerticalStudy, stream: streams.Stream) -> streams.Stream:
 def _digest(path: Path) -> str:
     """SHA-256 of a file: what a budget belongs to."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         while piece := file.read(1 << 20):
             digest.update(piece)
     return digest.hexdigest()

@@ -32,12 +32,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from sordino.data.bounded import csv_input, read_arrays, refuse_large, refuse_long
 from sordino.data.dataset import Features, Labels, refuse_non_finite
 from sordino.errors import DataError
 
 if TYPE_CHECKING:
     import polars as pl
 
+ARRAYS = tuple(f"{name}{half}" for half in ("", "_test") for name in ("x", "y", "client"))
 SUFFIXES = (".csv", ".parquet", ".npz")
 MOST_CLASSES = 1 << 16
 
@@ -84,22 +86,10 @@ def read_table(path: Path, label: str = "label", client_column: str | None = Non
 
 def read_npz(path: Path, scale: Scale | None = None) -> tuple[Raw, Raw | None]:
     """(the examples, the test examples if the file has any)."""
-    try:
-        # Opened here, because numpy leaves the file open when the archive is damaged.
-        with path.open("rb") as content, np.load(content, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except Exception as error:  # zip, zlib and header parsers each have their own errors for damaged bytes
-        raise DataError(
-            f"{path}: expected an npz archive of plain arrays, but reading it failed ({error}). "
-            "Arrays of Python objects are not read; save numbers or fixed-length text (numpy.savez)"
-        ) from error
+    arrays, found = read_arrays(path, ARRAYS)
     for name in ("x", "y"):
         if name not in arrays:
-            raise DataError(
-                f"{path}: no array {name!r}; expected x and y (optional: client, x_test, y_test), found {_listed(list(arrays))}"
-            )
+            raise DataError(f"{path}: no array {name!r}; expected x and y (optional: client, x_test, y_test), found {_listed(found)}")
     if ("x_test" in arrays) != ("y_test" in arrays):
         raise DataError(f"{path}: x_test and y_test must come together")
     train = _raw(path, arrays, "", scale)
@@ -162,12 +152,16 @@ def _frame(path: Path) -> pl.DataFrame:
 
     if not path.is_file():
         raise DataError(f"{path}: no such file")
+    parquet = path.suffix.lower() == ".parquet"
     try:
-        if path.suffix.lower() == ".parquet":
+        if parquet:
+            refuse_large(path, pl.scan_parquet(path))
             return pl.read_parquet(path)
-        return pl.read_csv(path, infer_schema_length=None)
+        return pl.read_csv(csv_input(path), infer_schema_length=None)
+    except DataError:
+        raise
     except (Exception, pl.exceptions.PanicException) as error:  # a panic of its Rust part is no Exception
-        kind = "a Parquet file" if path.suffix.lower() == ".parquet" else "a CSV file with a header and equally long rows"
+        kind = "a Parquet file" if parquet else "a CSV file with a header and equally long rows"
         raise DataError(f"{path}: expected {kind}, but reading it failed ({str(error).splitlines()[0]})") from error
 
 
@@ -176,6 +170,7 @@ def _plain(series: pl.Series, path: Path) -> npt.NDArray[Any]:
     _refuse_gaps(series, path)
     if series.dtype.is_numeric():
         return series.to_numpy()
+    refuse_long(series, path)
     return np.array([str(value) for value in series.to_list()])
 
 
