@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
+from sordino.privacy.rounding import epsilon_text
 from sordino.study import AsynchronousStudy, HorizontalStudy, Study
 from sordino.study.vertical import VerticalStudy
 
@@ -62,12 +61,12 @@ def guarantee(study: Study, epsilon: float | None) -> str:
     if study.method.unpriced is not None:
         return f"No privacy guarantee: epsilon is infinite. {PAPER}"
     if study.form == "paper":
-        true = "far above what it claims" if epsilon is None else f"{epsilon:.4g}"
+        true = "far above what it claims" if epsilon is None else epsilon_text(epsilon)
         return f"No privacy guarantee worth the name: the mechanism's literal form was asked for, and its true epsilon is {true}."
     # Where releases decide how many steps are taken, what was spent is no bound in itself: only the budget was fixed in advance.
     chosen = getattr(study.method, "fixed_tau", 1) is None
     value = privacy.epsilon if epsilon is None or chosen else epsilon
-    shown = "inf" if value is None or math.isinf(value) else f"{math.ceil(value * 1e5) / 1e5:.12g}"  # rounded up, never down
+    shown = "inf" if value is None else epsilon_text(value, 6)
     what, change = WORDS[privacy.unit]
     others = "entities" if isinstance(study, VerticalStudy) else "clients"
     verb = "will differ by at most" if epsilon is None else "differs by at most" if chosen else "differs by"

@@ -68,7 +68,6 @@ def bound(value: float | None, digits: int = 4) -> str:
     >>> bound(1.99941), bound(0.53), bound(float("inf"))
     ('2', '0.53', 'inf')
     """
-    if value is None or math.isinf(value) or value <= 0:
-        return number(value)
-    scale = 10.0 ** (digits - 1 - math.floor(math.log10(value)))
-    return f"{math.ceil(value * scale * (1 - 1e-12)) / scale:.{digits}g}"
+    from sordino.privacy.rounding import epsilon_text  # here, because --help should not wait for it
+
+    return epsilon_text(value, digits)

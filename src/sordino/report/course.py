@@ -14,7 +14,7 @@ from itertools import groupby
 from sordino.report import arrivals, events
 from sordino.report.load import Row, Run, number
 from sordino.report.teller import Course, Fact, Members, Teller
-from sordino.report.words import duration, epsilon, percent, plain, promise, rounded_up
+from sordino.report.words import bound, duration, epsilon, percent, plain, promise
 
 UNITS = {
     "sample": "each single example of {a_client}'s data",
@@ -33,7 +33,7 @@ def key_numbers(run: Run) -> list[Fact]:
     sizes = [size for c in clients if (size := number(c.get("examples"))) is not None and math.isfinite(size)]
     looked = "not evaluated yet" if best is None else "predicted before learned from" if streamed else f"best: {percent(best)}"
     held = f"{round(sum(sizes)):,} examples".replace(",", "\u202f") if sizes or not streamed else "with different features"
-    budget = f"{'' if run.done else 'so far; '}budget {plain(run.budget, 6)}"
+    budget = f"{'' if run.done else 'so far; '}budget {bound(run.budget)}"
     found = [
         (words.accuracy.name, percent(run.accuracy), looked),
         ("epsilon spent", epsilon(run), budget if run.private else "no guarantee"),
@@ -57,7 +57,7 @@ def terms(run: Run) -> list[tuple[str, str]]:
     found = [
         ("who is protected", unit.format(client=words.client, a_client=words.a_client)),
         ("neighbours differ by", str(about.get("adjacency") or "-")),
-        ("budget", f"epsilon = {plain(run.budget, 6)} at delta = {plain(number(about.get('delta')), 6)}"),
+        ("budget", f"epsilon = {bound(run.budget)} at delta = {plain(number(about.get('delta')), 6)}"),
         ("accountant", str(about.get("accountant") or "-")),
         *COURSES.get(words.regime, ROUNDS).terms(run, noise, clip),
     ]
@@ -81,7 +81,7 @@ def by_client(run: Run) -> list[tuple[str, str]]:
         return []
     values = [number(each) for each in spent]
     budgets = arrivals.edge_budgets(run, len(spent))
-    return [("-" if value is None else plain(rounded_up(value, 5), 5), plain(own)) for value, own in zip(values, budgets, strict=True)]
+    return [(bound(value, 5), bound(own)) for value, own in zip(values, budgets, strict=True)]
 
 
 def coded(values: Sequence[int]) -> list[str]:
@@ -149,7 +149,7 @@ def _update_terms(run: Run, noise: float | None, clip: float | None) -> list[tup
     alike = not about.get("noise_multipliers")
     first = f", in the first stage {plain(noise * clip, 6)}" if alike and noise is not None and clip is not None else ""
     own = Counter(arrivals.edge_budgets(run, len(about.get("epsilons") or [])))
-    own_words = ", ".join(f"{plain(value, 6)} ({count} edge{'s' if count > 1 else ''})" for value, count in sorted(own.items()))
+    own_words = ", ".join(f"{bound(value)} ({count} edge{'s' if count > 1 else ''})" for value, count in sorted(own.items()))
     return [
         ("budgets of single edges", own_words or "-"),
         ("clipping bound G_s", _bounds(run)),

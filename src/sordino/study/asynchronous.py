@@ -27,7 +27,7 @@ class EdgePrivacy(NoisyPromise):
     @model_validator(mode="after")
     def _within(self) -> EdgePrivacy:
         if self.epsilons is not None and self.epsilon is not None and max(self.epsilons, default=0.0) > self.epsilon:
-            raise ValueError(f"epsilons must not pass epsilon = {self.epsilon:g}; the largest is {max(self.epsilons):g}")
+            raise ValueError(f"epsilons must not pass epsilon = {self.epsilon}; the largest is {max(self.epsilons)}")
         return self
 
 
