@@ -34,14 +34,17 @@ SYNTHETIC = (
     "Each deformed image is taken for an entity of its own; the people behind the images that were deformed are not protected by this."
 )
 WORDS = {
-    "sample": ("any client sends", "training example is added to or removed from that client's data"),
-    "client": ("the aggregator publishes", "client with all its data is added to or removed from the federation"),
+    "sample": ("any client sends", "training example's contribution is replaced by none (sizes are public)"),
+    "client": (
+        "the aggregator publishes",
+        "client's contribution, with all its data, is replaced by none (sizes and the number of clients are public)",
+    ),
     "label": ("the server sends and publishes", "entity's label is another"),
     "entity": ("parties and server send and publish", "entity's row, its label and its features at every party, is another"),
 }
 ADJACENCY = {
-    "sample": "add or remove one example",
-    "client": "add or remove one client with all its data",
+    "sample": "one example's contribution replaced by none (sizes are public)",
+    "client": "one client's contribution, with all its data, replaced by none (sizes and the number of clients are public)",
     "label": "replace one entity's label",
     "entity": "replace one entity's label and its features at every party",
     "none": "none",

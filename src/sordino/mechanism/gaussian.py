@@ -4,7 +4,7 @@ Every example contributes a vector v_i with ||v_i|| <= C. The release is
 
     sum_i v_i + z,     z ~ N(0, (sigma C)^2 I_d),
 
-whose price under add-or-remove-one adjacency is that of a Gaussian with noise
+whose price is, where one v_i is replaced by none, that of a Gaussian with noise
 multiplier sigma, before sampling (Dwork and Roth 2014, appendix A; sampling is booked
 by :class:`~sordino.privacy.event.PoissonSampled` around it).
 

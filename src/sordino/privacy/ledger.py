@@ -35,7 +35,7 @@ from sordino.privacy.budget import Budget
 from sordino.privacy.event import Event, decode, encode
 
 FORMAT = "1"
-ADJACENCY = "add or remove one record; of the units labels, party and entities of events: replace one"
+ADJACENCY = "one record's contribution replaced by none, sizes public; of the units labels, party and entities of events: replace one"
 START = hashlib.sha256(b"sordino ledger").hexdigest()
 _MOST = 2**40  # of one number in an entry: a file of millions of them still adds up within 64 bits
 _BATCH = 1000  # entries read at once
