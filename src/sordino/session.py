@@ -32,7 +32,7 @@ from safetensors.numpy import save
 
 from sordino import build as builder
 from sordino import study as studies
-from sordino.build.promise import ADJACENCY, assumptions, guarantee
+from sordino.build.promise import ADJACENCY, assumptions, guarantee, remarks
 from sordino.errors import BudgetExceeded, ResumeError, StudyError
 from sordino.learning.allocator import tune
 from sordino.privacy import accountant
@@ -141,7 +141,7 @@ def describe(built: builder.Built, run: str) -> Row:
         **built.facts,
         "guarantee": guarantee(study, None),
         "assumptions": assumptions(study),
-        "warnings": list(plan.warnings),
+        "warnings": [*plan.warnings, *remarks(study)],
         "result": None,
     }
 
@@ -183,7 +183,8 @@ def _finish(folder: Path, about: Row, built: builder.Built, moment: Moment, seco
     sim, study = built.simulation, built.study
     replace_file(folder / "model.safetensors", save(built.named(moment.model), metadata={"model": built.model}))
     spent = _spent(sim)
-    epsilon = math.inf if study.privacy.unit == "none" else max(spent.values())
+    tested = None if built.evaluation is None else built.evaluation.spent()
+    epsilon = math.inf if study.privacy.unit == "none" else max(*spent.values(), tested or 0.0)
     outcome = Outcome(
         run=str(folder),
         method=study.method.name,
@@ -207,6 +208,7 @@ def _finish(folder: Path, about: Row, built: builder.Built, moment: Moment, seco
         "seconds": outcome.seconds,
         "why": outcome.why,
         "spent": list(spent.values()) if study.privacy.unit != "none" else None,
+        "test_epsilon": tested,
     }
     done = {
         **about,

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy import integrate, stats
+from scipy import integrate, stats  # type: ignore[import-untyped]
 
 from sordino.build.promise import ADJACENCY, WORDS
 from sordino.privacy import Gaussian, PoissonSampled, accountant

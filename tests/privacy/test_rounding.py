@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sordino
+from sordino.audit.attempt import Level
 from sordino.cli import say
 from sordino.console import epsilon_of
 from sordino.errors import BudgetExceeded
 from sordino.plan import Plan
 from sordino.privacy import Budget, Gaussian
 from sordino.privacy.rounding import epsilon_text, rounded_up
-from sordino.report.inversion import Level, price_words
+from sordino.report.inversion import price_words
 
 positive = st.floats(min_value=1e-300, max_value=1e300, allow_nan=False)
 digits = st.integers(1, 17)

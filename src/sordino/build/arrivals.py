@@ -41,7 +41,8 @@ def build(
         priced = announced(priced, study, noise, sizes)
     edges = _edges(study, parts, hall, noise, run)
     units = [f"client:{i}" for i in range(len(sizes))]
-    ledgers = vault(study, folder, dict(zip(units, hall.fingerprints, strict=True)))
+    ledgers = vault(study, folder, hall.units(dict(zip(units, hall.fingerprints, strict=True))))
+    tested = hall.evaluation(study, ledgers, protective(study, run), lineage(study, run))
     budgets = [budget(study, epsilon) for epsilon in epsilons(study)]
     pays = _payable(study, edges, ledgers, units, budgets) if payable is None else tuple(payable)
     regime = Asynchronous(
@@ -63,7 +64,7 @@ def build(
         budgets=budgets,
         units=units,
         delays=_delays(study, entropy, len(sizes)),
-        evaluate=hall.evaluate,
+        evaluate=hall.measured(tested),
         method=study.method.name,
         lineage=lineage(study, run),
     )
@@ -77,6 +78,7 @@ def build(
         named=partial(named, flat),
         paid="gradient",
         remedy="Raise noise_multiplier or lower method.batch",
+        evaluation=tested,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sordino.privacy.rounding import epsilon_text
 from sordino.study import AsynchronousStudy, HorizontalStudy, Study
+from sordino.study.sections import SHARE
 from sordino.study.vertical import VerticalStudy
 
 ASSUMPTIONS = (
@@ -12,8 +13,22 @@ ASSUMPTIONS = (
     "This is a simulation: batches and noise come from the study's seed, and whoever knows the seed can subtract the noise.",
     "Arithmetic is in floating point; the analysis is for real numbers. Clipping keeps a margin for rounding; noise has last bits.",
     "Choosing clip, learning rate or anything else by looking at results on the same private data is not accounted for.",
-    "The test set is public and used for reporting only.",
+    "How the examples are divided among the clients is taken as given, and which classes there are is public.",
 )
+TESTS = {
+    "published": "The test set is public and used for reporting only.",
+    "file": "The rows of the test file were declared public: models are measured on them exactly, and often.",
+    "public share": (
+        "{share} of the file's rows were set aside and DECLARED PUBLIC (data.test = 'public share'): models are measured on them exactly,"
+        " and nothing is promised to the people in these rows."
+    ),
+    "private share": (
+        "{share} of the file's rows were set aside to measure models on. They are private: an evaluation releases how many of them a model"
+        " gets right, with Gaussian noise and at a price, booked under the unit 'test', and the promise holds for each of them."
+    ),
+    "none": "No row of the file is declared public, and no model is measured: there is no accuracy.",
+}
+MEASURE = "For an accuracy set data.test = 'private share' (with noise, at a price), 'public share' or 'file'."
 OF_EDGES = (
     "The sizes of the edges' data sets are public: with the expected batch b they set the sampling rates b / n_k.",
     "When an edge answers, and how often, is public, and taken to depend on nothing in its data.",
@@ -49,6 +64,11 @@ ADJACENCY = {
     "entity": "replace one entity's label and its features at every party",
     "none": "none",
 }
+PREQUENTIAL = (
+    "Errors and losses are computed from responded labels and from what the server was sent, so they tell nothing beyond the ledger;"
+    " on labels that are not protected they are the simulation's own measurement, which no party releases."
+)
+RAW_ERRORS = "Errors and losses are the simulation's own measurement on the labels as they are; no party of a federation releases them."
 VALIDATION = "The validation examples set aside from the training data are treated as public."
 DIVISION = "How this public data set was divided among the clients (sizes and label counts) is shown, and treated as public."
 PAPER = "The paper's literal form was asked for; it sends quantities computed from raw data without noise."
@@ -71,6 +91,9 @@ def guarantee(study: Study, epsilon: float | None) -> str:
     value = privacy.epsilon if epsilon is None or chosen else epsilon
     shown = "inf" if value is None else epsilon_text(value, 6)
     what, change = WORDS[privacy.unit]
+    if isinstance(study, HorizontalStudy) and study.data.testing == "private share":
+        what = f"{what}, or an evaluation releases of a row that tests,"
+        change = change.replace("training example", "example")
     others = "entities" if isinstance(study, VerticalStudy) else "clients"
     verb = "will differ by at most" if epsilon is None else "differs by at most" if chosen else "differs by"
     return (
@@ -89,15 +112,30 @@ def assumptions(study: Study) -> list[str]:
         found = [*OF_EDGES, *ASSUMPTIONS[1:]]
     if isinstance(study, HorizontalStudy) and (study.data.validation or study.data.client_validation):
         found.append(VALIDATION)
+    if isinstance(study, HorizontalStudy):
+        found.append(testing(study))
     if study.data.file is None and study.privacy.unit != "none":
         found.append(DIVISION)
     return found
 
 
+def testing(study: HorizontalStudy) -> str:
+    """What models are measured on, and who pays for it."""
+    share = study.data.test_share or SHARE
+    return TESTS[study.data.testing].format(share=f"{100 * share:.3g} %")
+
+
+def remarks(study: Study) -> list[str]:
+    """What is said of the test set before a run, where its rows are a user's own."""
+    if not isinstance(study, HorizontalStudy) or study.data.testing == "published":
+        return []
+    return [testing(study) + (f" {MEASURE}" if study.data.testing == "none" else "")]
+
+
 def _of_events(study: VerticalStudy) -> list[str]:
     if study.privacy.unit == "none":
-        return [ASSUMPTIONS[2]]
-    found = [*OF_EVENTS, *ASSUMPTIONS[2:5]]
+        return [ASSUMPTIONS[2], RAW_ERRORS]
+    found = [*OF_EVENTS, *ASSUMPTIONS[2:5], PREQUENTIAL]
     if study.privacy.memoised:
         found.append(MEMOISED)
     if study.method.resends > 1:

@@ -138,16 +138,34 @@ def _advise(study: SynchronousStudy, sizes: tuple[int, ...], as_json: bool) -> N
 def _show(study: Study, priced: Plan, sizes: tuple[int, ...]) -> None:
     from sordino.study import AsynchronousStudy, SynchronousStudy, VerticalStudy
 
-    held = f", {len(sizes)} clients of {min(sizes)} to {max(sizes)} examples" if sizes else ""
+    weighed = study.privacy.unit != "client" or getattr(study.method, "weights", "size") == "size"
+    held = f", {len(sizes)} clients" + (f" of {min(sizes)} to {max(sizes)} examples" if weighed else "") if sizes else ""
     say.people(f"{study.name}: {study.method.name}{held}")
     for warning in priced.warnings:
         say.people(f"warning: {warning}")
+    _show_test(study)
     if isinstance(study, AsynchronousStudy):
         _show_arrivals(study, priced)
     elif isinstance(study, SynchronousStudy):
         _show_rounds(study, priced)
     elif isinstance(study, VerticalStudy):
         _show_events(study, priced)
+
+
+def _show_test(study: Study) -> None:
+    """What models are measured on, where that is a user's own file."""
+    from sordino.build.promise import remarks
+    from sordino.plan.evaluation import evaluations, multiplier
+    from sordino.study import HorizontalStudy
+
+    for remark in remarks(study):
+        say.people(f"test: {remark}")
+    if isinstance(study, HorizontalStudy) and study.data.testing == "private share":
+        own = study.privacy.evaluation_epsilon
+        most = say.bound(study.privacy.epsilon if own is None else own)
+        say.people(
+            f"      {evaluations(study)} evaluations within epsilon {most}: noise {multiplier(study):.4g} on the number of right answers"
+        )
 
 
 def _show_arrivals(study: AsynchronousStudy, priced: Plan) -> None:

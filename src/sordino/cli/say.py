@@ -45,7 +45,7 @@ def table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Non
         numbers = i > 0 and all(row[i].removeprefix("-")[:1].isdigit() or row[i] in ("-", "inf") for row in rows)
         drawn.add_column(name, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
-        drawn.add_row(*row)
+        drawn.add_row(*map(Text, row))  # names come from files: square brackets are no markup
     console = Console(stderr=True, width=None if sys.stderr.isatty() else 120, highlight=False)
     console.print(Text(title, style="bold"))
     console.print(drawn)

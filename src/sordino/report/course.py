@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from sordino.report import arrivals, events
+from sordino.report.canvas import clean
 from sordino.report.load import Row, Run, number
 from sordino.report.teller import Course, Fact, Members, Teller
 from sordino.report.words import bound, duration, epsilon, percent, plain, promise
@@ -23,6 +24,7 @@ UNITS = {
     "entity": "each entity: its label, and its features at every {client}",
 }
 MOST_CLASSES = 40
+UNMEASURED = "no test set: data.test = 'none'"
 
 
 def key_numbers(run: Run) -> list[Fact]:
@@ -31,7 +33,9 @@ def key_numbers(run: Run) -> list[Fact]:
     delta, best = number(about.get("delta")), max(run.values("accuracy"), default=None)
     clients, streamed = about.get("clients") or [], words.accuracy.streamed
     sizes = [size for c in clients if (size := number(c.get("examples"))) is not None and math.isfinite(size)]
-    looked = "not evaluated yet" if best is None else "predicted before learned from" if streamed else f"best: {percent(best)}"
+    tested = (about.get("test") or {}).get("kind")
+    unseen = UNMEASURED if tested == "none" else "not evaluated yet"
+    looked = unseen if best is None else "predicted before learned from" if streamed else f"best: {percent(best)}"
     held = f"{round(sum(sizes)):,} examples".replace(",", "\u202f") if sizes or not streamed else "with different features"
     budget = f"{'' if run.done else 'so far; '}budget {bound(run.budget)}"
     found = [
@@ -189,19 +193,27 @@ def _stage(stage: Row, last: float) -> list[str]:
     ]
 
 
+def called(client: Row) -> str:
+    """A client by its name, where it has one, else by its number."""
+    name = client.get("name")
+    return clean(str(name), 60) if name else str(client.get("client", ""))
+
+
 def _holders(run: Run) -> Members:
     """Clients with examples of their own."""
     words, clients, classes = run.vocabulary, run.about.get("clients") or [], list(run.about.get("classes") or [])[:MOST_CLASSES]
     spent = by_client(run)
     rows = [
-        [str(c.get("client", "")), str(c.get("unit", "")), str(c.get("examples", "")), *(spent[i] if spent else ())]
+        [called(c), str(c.get("unit", "")), "-" if c.get("examples") is None else str(c["examples"]), *(spent[i] if spent else ())]
         + [str(n) for n in (c.get("labels") or [])[: len(classes)]]
         for i, c in enumerate(clients)
     ]
+    counted = any(c.get("labels") for c in clients)
+    known = f"Known because this is a simulation, not released by {words.clients}."
     return Members(
-        f"{len(clients)} {words.clients} and their examples of each label",
-        f"Known because this is a simulation, not released by {words.clients}.",
-        (words.client, "unit", "examples", *(("epsilon spent", "budget") if spent else ()), *map(str, classes)),
+        f"{len(clients)} {words.clients} and their examples{' of each label' if counted else ''}",
+        known if counted else "How many of each label there are is private.",
+        (words.client, "unit", "examples", *(("epsilon spent", "budget") if spent else ()), *(map(str, classes) if counted else ())),
         rows,
     )
 
