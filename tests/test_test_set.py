@@ -204,7 +204,7 @@ def test_an_archive_that_names_owners_is_not_dealt_to_others(table: Path) -> Non
     x, y = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32), np.arange(60) % 2
     np.savez(table / "own.npz", x=x, y=y, client=np.array(["a", "b", "c"] * 20))
     own = str(table / "own.npz")
-    with pytest.raises(StudyError, match="says whose each example is, and data.partition kind 'iid'"):
+    with pytest.raises(StudyError, match=r"says whose each example is, and data\.partition kind 'iid'"):
         build.federation(read(table, f'data={{file="{own}", clients=3}}'))
     kept = read(table, f'data={{file="{own}", clients=3, client_column="client", partition={{kind="column"}}}}')
     assert build.federation(kept).names == ("a", "b", "c")
@@ -253,7 +253,7 @@ def test_a_published_set_keeps_its_public_test_set(table: Path) -> None:
 def test_arrivals_pay_for_evaluations_too(table: Path) -> None:
     changes = (
         *data('test="private share"'),
-        'method={name="audp", learning_rate=0.1, batch=20}',
+        'method={name="audp", batch=20}',
         'privacy={unit="sample", epsilon=4.0, delta=1e-4}',
         "budget={updates=20}",
     )
