@@ -32,7 +32,7 @@ from safetensors.numpy import save
 
 from sordino import build as builder
 from sordino import study as studies
-from sordino.build.promise import ADJACENCY, assumptions, guarantee, remarks
+from sordino.build.promise import ADJACENCY, assumptions, guarantee, guaranteed, looked, remarks
 from sordino.errors import BudgetExceeded, ResumeError, StudyError
 from sordino.learning.allocator import tune
 from sordino.privacy import accountant
@@ -56,7 +56,8 @@ class Outcome:
         rounds: rounds closed, or updates done.
         steps: local steps, or gradients, of the client that did most.
         accuracy: of the final model on the test set, in [0, 1].
-        epsilon: highest over the clients, from the ledger.
+        epsilon: what is guaranteed: the highest over the clients, from the ledger, or the budget where that was chosen by looking.
+        spent: the highest over the clients, from the ledger.
         delta, accountant, unit: what epsilon means.
         seconds: wall time of this session.
         why: what ended the run.
@@ -69,6 +70,7 @@ class Outcome:
     steps: int
     accuracy: float | None
     epsilon: float
+    spent: float
     delta: float | None
     accountant: str
     unit: str
@@ -130,6 +132,7 @@ def describe(built: builder.Built, run: str) -> Row:
         "unit": privacy.unit,
         "adjacency": ADJACENCY[privacy.unit],
         "epsilon_budget": math.inf if privacy.epsilon is None else privacy.epsilon,
+        "chosen": looked(study),  # whether releases decide what is spent: then only the budget is a bound
         "claimed_epsilon": plan.claimed,
         "delta": privacy.delta,
         "accountant": privacy.accountant,
@@ -184,7 +187,8 @@ def _finish(folder: Path, about: Row, built: builder.Built, moment: Moment, seco
     replace_file(folder / "model.safetensors", save(built.named(moment.model), metadata={"model": built.model}))
     spent = _spent(sim)
     tested = None if built.evaluation is None else built.evaluation.spent()
-    epsilon = math.inf if study.privacy.unit == "none" else max(*spent.values(), tested or 0.0)
+    most = math.inf if study.privacy.unit == "none" else max(*spent.values(), tested or 0.0)
+    epsilon = guaranteed(study, most)
     outcome = Outcome(
         run=str(folder),
         method=study.method.name,
@@ -193,6 +197,7 @@ def _finish(folder: Path, about: Row, built: builder.Built, moment: Moment, seco
         steps=moment.steps,
         accuracy=_last_accuracy(folder / LOG),
         epsilon=epsilon,
+        spent=most,
         delta=study.privacy.delta,
         accountant=study.privacy.accountant,
         unit=study.privacy.unit,

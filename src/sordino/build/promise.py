@@ -86,9 +86,8 @@ def guarantee(study: Study, epsilon: float | None) -> str:
     if study.form == "paper":
         true = "far above what it claims" if epsilon is None else epsilon_text(epsilon)
         return f"No privacy guarantee worth the name: the mechanism's literal form was asked for, and its true epsilon is {true}."
-    # Where releases decide how many steps are taken, what was spent is no bound in itself: only the budget was fixed in advance.
-    chosen = getattr(study.method, "fixed_tau", 1) is None
-    value = privacy.epsilon if epsilon is None or chosen else epsilon
+    chosen = looked(study)
+    value = privacy.epsilon if epsilon is None else guaranteed(study, epsilon)
     shown = "inf" if value is None else epsilon_text(value, 6)
     what, change = WORDS[privacy.unit]
     if isinstance(study, HorizontalStudy) and study.data.testing == "private share":
@@ -101,6 +100,22 @@ def guarantee(study: Study, epsilon: float | None) -> str:
         f" when one {change}, by the {privacy.accountant} accountant,"
         f" whatever else an observer knows and with all other {others} against it."
     )
+
+
+def looked(study: Study) -> bool:
+    """Whether releases decide how many steps are taken, or with how much noise.
+
+    What was spent in the end is then a value chosen by looking, and no bound in itself: only the budget was fixed in advance, and
+    the ledger stops the run before it (Rogers et al. 2016, on filters and odometers).
+    """
+    adapts = bool(getattr(study.method, "adapts_noise", False))
+    return study.privacy.unit != "none" and (getattr(study.method, "fixed_tau", 1) is None or adapts)
+
+
+def guaranteed(study: Study, spent: float) -> float:
+    """The epsilon that is a bound: what was spent, or the budget where that was chosen by looking."""
+    budget = study.privacy.epsilon
+    return spent if study.form != "sound" or budget is None or not looked(study) else max(budget, spent)
 
 
 def assumptions(study: Study) -> list[str]:

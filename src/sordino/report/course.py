@@ -37,10 +37,9 @@ def key_numbers(run: Run) -> list[Fact]:
     unseen = UNMEASURED if tested == "none" else "not evaluated yet"
     looked = unseen if best is None else "predicted before learned from" if streamed else f"best: {percent(best)}"
     held = f"{round(sum(sizes)):,} examples".replace(",", "\u202f") if sizes or not streamed else "with different features"
-    budget = f"{'' if run.done else 'so far; '}budget {bound(run.budget)}"
     found = [
         (words.accuracy.name, percent(run.accuracy), looked),
-        ("epsilon spent", epsilon(run), budget if run.private else "no guarantee"),
+        _price(run),
         ("delta", plain(delta, 6) if run.private else "-", f"{about.get('accountant', '-')} accountant" if run.private else "no guarantee"),
         (words.rounds, str(run.number), f"of {plain(number(about.get('R_s')))} planned"),
         *COURSES.get(words.regime, ROUNDS).facts(run),
@@ -49,6 +48,15 @@ def key_numbers(run: Run) -> list[Fact]:
     if (seconds := number(result.get("seconds"))) is not None:
         found.append(("wall time", duration(seconds), "of the last session"))
     return found
+
+
+def _price(run: Run) -> Fact:
+    """Epsilon that is guaranteed, which is not what was spent where that was chosen by looking."""
+    if run.chosen:
+        values = [number(each) for each in (run.about.get("result") or {}).get("spent") or []]
+        spent = max((value for value in values if value is not None), default=max(run.values("epsilon"), default=0.0))
+        return "epsilon", bound(run.guaranteed), f"fixed in advance; {bound(spent)} spent, which is no bound: releases chose it"
+    return "epsilon spent", epsilon(run), f"{'' if run.done else 'so far; '}budget {bound(run.budget)}" if run.private else "no guarantee"
 
 
 def terms(run: Run) -> list[tuple[str, str]]:

@@ -85,7 +85,7 @@ def epsilon(run: Run) -> str:
     """Epsilon for people; infinite wherever nothing is promised."""
     if not run.private:
         return plain(math.inf)
-    return bound(run.epsilon)
+    return bound(run.guaranteed)
 
 
 def plain(value: float | None, digits: int = 4) -> str:
