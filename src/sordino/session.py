@@ -37,7 +37,8 @@ from sordino import build as builder
 from sordino import modules as code
 from sordino import study as studies
 from sordino.build import begun, sealed
-from sordino.build.promise import ADJACENCY, assumptions, guarantee
+from sordino.build.promise import ADJACENCY, assumptions, guarantee, guaranteed, looked, remarks
+from sordino.build.surroundings import forget
 from sordino.errors import BudgetExceeded, ResumeError, StudyError
 from sordino.files import open_below, read_below
 from sordino.learning.allocator import tune
@@ -65,7 +66,8 @@ class Outcome:
         rounds: rounds closed, or updates done.
         steps: local steps, or gradients, of the client that did most.
         accuracy: of the final model on the test set, in [0, 1].
-        epsilon: highest over the clients, from the ledger.
+        epsilon: what is guaranteed: the highest over the clients, from the ledger, or the budget where that was chosen by looking.
+        spent: the highest over the clients, from the ledger.
         delta, accountant, unit: what epsilon means.
         seconds: wall time of this session.
         why: what ended the run.
@@ -78,6 +80,7 @@ class Outcome:
     steps: int
     accuracy: float | None
     epsilon: float
+    spent: float
     delta: float | None
     accountant: str
     unit: str
@@ -145,6 +148,7 @@ def describe(built: builder.Built, run: str) -> Row:
         "unit": privacy.unit,
         "adjacency": ADJACENCY[privacy.unit],
         "epsilon_budget": math.inf if privacy.epsilon is None else privacy.epsilon,
+        "chosen": looked(study),  # whether releases decide what is spent: then only the budget is a bound
         "claimed_epsilon": plan.claimed,
         "delta": privacy.delta,
         "accountant": privacy.accountant,
@@ -157,7 +161,7 @@ def describe(built: builder.Built, run: str) -> Row:
         **built.facts,
         "guarantee": guarantee(study, None),
         "assumptions": assumptions(study),
-        "warnings": list(plan.warnings),
+        "warnings": [*plan.warnings, *remarks(study)],
         "result": None,
     }
 
@@ -213,7 +217,9 @@ def _finish(folder: Path, about: Row, built: builder.Built, moment: Moment, seco
     sim, study = built.simulation, built.study
     model = save(built.named(moment.model), metadata={"model": built.model})
     spent = _spent(sim)
-    epsilon = math.inf if study.privacy.unit == "none" else max(spent.values())
+    tested = None if built.evaluation is None else built.evaluation.spent()
+    most = math.inf if study.privacy.unit == "none" else max(*spent.values(), tested or 0.0)
+    epsilon = guaranteed(study, most)
     outcome = Outcome(
         run=str(folder),
         method=study.method.name,
@@ -222,6 +228,7 @@ def _finish(folder: Path, about: Row, built: builder.Built, moment: Moment, seco
         steps=moment.steps,
         accuracy=_last_accuracy(folder),
         epsilon=epsilon,
+        spent=most,
         delta=study.privacy.delta,
         accountant=study.privacy.accountant,
         unit=study.privacy.unit,
@@ -236,6 +243,7 @@ def _finish(folder: Path, about: Row, built: builder.Built, moment: Moment, seco
         "seconds": outcome.seconds,
         "why": outcome.why,
         "spent": list(spent.values()) if study.privacy.unit != "none" else None,
+        "test_epsilon": tested,
     }
     done = {**about, "status": "done", "guarantee": guarantee(study, epsilon), "result": result}
     seal, before = sealed.facts(folder, done, model), sim.vault.sealed(about["run"])
@@ -246,6 +254,7 @@ def _finish(folder: Path, about: Row, built: builder.Built, moment: Moment, seco
     seq, digest = sim.vault.head()
     done["ledger"] = {"seq": seq, "digest": digest, "scope": "run" if study.privacy.ledger == "run" else "data"}
     replace_file(folder / "run.json", to_json(done, indent=1).encode())
+    forget(folder)
     return outcome
 
 

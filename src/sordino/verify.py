@@ -285,7 +285,7 @@ class _Check:
         problems += [f"{folder / ABOUT}: {each}" for each in _stated(before.get("promise"), begun.promise(about))]
         spent = dict(self.spent(opened, terms, own=privacy.get("ledger") == "run"))
         plain = privacy.get("unit") == "none"
-        self.verdict.epsilon = math.inf if plain else max(spent.values(), default=None)
+        self.verdict.epsilon = math.inf if plain else _bound(max(spent.values(), default=None), before.get("promise"))
         self.verdict.terms, self.verdict.sealed = terms, seal is not None
         self.checkpoint(folder, opened)
         if seal is None:
@@ -351,6 +351,13 @@ class _Check:
                 return sealed.file_digest(path, self.clock.check)
             except StudyError:
                 return "none"
+
+
+def _bound(spent: float | None, promise: object) -> float | None:
+    """The epsilon that is a bound: what was spent; or, where releases chose that, at least the budget that was fixed in advance."""
+    told = promise if isinstance(promise, dict) else {}
+    budget = _number(told.get("epsilon_budget"))
+    return spent if spent is None or not told.get("chosen") or told.get("form") != "sound" or math.isinf(budget) else max(spent, budget)
 
 
 def _called(begins: Sequence[Note]) -> dict[str, str]:

@@ -84,6 +84,11 @@ def attacked(study: HorizontalStudy, asked: Sequence[Asked], weights: Path | Non
     shape = divided.test.shape
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise StudyError(f"data: its examples have shape {shape}; --attack inversion needs images (channels, height, width)")
+    if not len(divided.test) or full.data.testing == "private share":
+        raise StudyError(
+            f"data.test = '{full.data.testing}': --attack inversion starts from the mean images of a public test set;"
+            " set data.test = 'file' or 'public share'"
+        )
     flat = Flat(builder.model(full, shape, len(divided.test.classes)))
     first_layer(flat, shape, full.model.name)
     if weights is not None:

@@ -58,7 +58,7 @@ def source(study: VerticalStudy) -> tuple[streams.Stream, str]:
         fingerprint = "file:" + (found.name if unread else _digest(found.path))
         return _drifting(study, found), fingerprint
     scale = None if data.scale == 1.0 else data.scale
-    corpus = datasets.load(data.name or "", file=data.file, label=data.label, scale=scale)
+    corpus = datasets.load(data.name or "", file=data.file, label=data.label, scale=scale, test_fraction=None)  # no test set is used
     whole: streams.Stream = streams.Replayed(corpus.train, study.seed)
     if isinstance(data.stream, sections.DeformedStream):
         size, margin = (None, 0.0) if data.stream.size is None else ((data.stream.size,) * 2, MARGIN)

@@ -60,7 +60,7 @@ def audit(
     _show(scenes)
     say.people(
         f"weights: {weights}; epsilon of one release, and of all that the study plans, at delta {found[0].delta:g}"
-        f" ({found[0].accountant}), add or remove one example"
+        f" ({found[0].accountant}), one example's contribution replaced by none"
     )
     say.people(f"warning: {RAW}")
     say.people(NO_PROOF)

@@ -47,10 +47,13 @@ def run(
     page = write(Path(outcome.run))
     words = vocabulary.of(outcome.regime)
     accuracy = "-" if outcome.accuracy is None else f"{100 * outcome.accuracy:.2f} %"
+    chosen = (
+        "" if outcome.spent == outcome.epsilon else f", fixed in advance ({say.bound(outcome.spent)} spent: releases chose it, no bound),"
+    )
     say.people(
         f"{outcome.method}: {words.many(outcome.rounds)}, at most {outcome.steps} {words.steps_of_one},"
         f" {words.accuracy.told} {accuracy},"
-        f" epsilon {say.bound(outcome.epsilon)} at delta {say.number(outcome.delta)} ({outcome.accountant}).\n"
+        f" epsilon {say.bound(outcome.epsilon)}{chosen} at delta {say.number(outcome.delta)} ({outcome.accountant}).\n"
         f"It ended because {outcome.why}.\nReport: {page}"
     )
     if as_json:

@@ -24,6 +24,7 @@ at a time, so that there is never a second float copy of the whole.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 ARRAYS = tuple(f"{name}{half}" for half in ("", "_test") for name in ("x", "y", "client"))
 SUFFIXES = (".csv", ".parquet", ".npz")
 MOST_CLASSES = 1 << 16
+LONGEST_NAME = 60
+"""Characters of a client's name that are shown."""
 
 Scale = float | Sequence[float]
 
@@ -144,6 +147,29 @@ def encode_clients(parts: Sequence[npt.NDArray[Any]]) -> tuple[Labels, ...]:
     _, numbers = np.unique(np.concatenate(list(parts)), return_inverse=True)
     cuts = np.cumsum([len(values) for values in parts])[:-1]
     return tuple(np.split(numbers.astype(np.int64), cuts))
+
+
+def client_names(parts: Sequence[npt.NDArray[Any]]) -> tuple[str, ...]:
+    """What the owners of :func:`encode_clients` are called, by number; each name once, and fit to be shown.
+
+    Names are text from a file: control characters go, white space becomes one blank, and what is long is cut.
+
+    >>> client_names([np.array(["b", "a\\x1b[31m", "b"])])
+    ('a[31m', 'b')
+    """
+    shown: dict[str, None] = {}
+    for number, value in enumerate(np.unique(np.concatenate(list(parts)))):
+        name = shown_name(str(value)) or f"client {number}"
+        while name in shown:
+            name = f"{name[: LONGEST_NAME - 12]} ({number})" if f"{name} ({number})" not in shown else f"{name}'"
+        shown[name] = None
+    return tuple(shown)
+
+
+def shown_name(text: str) -> str:
+    """A name from a file on one line, without control characters, of :data:`LONGEST_NAME` characters at most."""
+    clean = " ".join("".join(" " if c.isspace() else c for c in text if c.isspace() or unicodedata.category(c)[0] != "C").split())
+    return clean if len(clean) <= LONGEST_NAME else f"{clean[: LONGEST_NAME - 1]}…"
 
 
 def _frame(path: Path) -> pl.DataFrame:

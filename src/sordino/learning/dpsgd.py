@@ -8,8 +8,8 @@ data. Step j, from weights w:
     w     <-  w - eta g~_j               (or another optimizer's step: sordino.learning.optimizer)
 
 The divisor is the *expected* batch size q n, not the realised one: the realised size
-would set the scale of the noise and so show itself, which add-or-remove-one accounting
-does not cover. An empty batch releases noise like any other.
+would set the scale of the noise and so show itself, which the accounting does not cover:
+n is public, the same whether or not an example contributes (docs/mathematics.md). An empty batch releases noise like any other.
 
 Nothing leaves :meth:`PrivateClient.answer` but the noisy gradients, in the form of the
 weights they lead to and of statistics computed from them; the raw norms and losses that

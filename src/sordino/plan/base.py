@@ -10,6 +10,7 @@ from typing import TypeVar
 from sordino.mechanism import GaussianNoise, Noise
 from sordino.method import Stage
 from sordino.privacy import Event, PoissonSampled, most_steps
+from sordino.privacy.rounding import epsilon_text
 from sordino.study import HorizontalStudy
 
 ACCOUNTANTS = ("pld", "rdp", "rdp-classic")
@@ -61,8 +62,8 @@ class Plan:
         """The plan of a form that gives ``true`` where it claims what was planned, and says so."""
         claim = f" (noise multiplier {self.noise_multiplier:.4g})" if self.noise_multiplier else ""
         warning = (
-            f"{where} = 'paper' is NOT private: it claims epsilon = {self.epsilon:.4g}{claim}"
-            f" and gives epsilon = {true:.4g} ({why}); the ledger books what it gives"
+            f"{where} = 'paper' is NOT private: it claims epsilon = {epsilon_text(self.epsilon)}{claim}"
+            f" and gives epsilon = {epsilon_text(true)} ({why}); the ledger books what it gives"
         )
         return replace(self, epsilon=true, claimed=self.epsilon, warnings=(*self.warnings, warning))
 

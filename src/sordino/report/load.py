@@ -103,6 +103,16 @@ class Run:
         return math.inf if found is not None and self.about.get("unit") == "none" else found
 
     @property
+    def chosen(self) -> bool:
+        """Whether what was spent was chosen by looking at releases: then only the budget, which was fixed in advance, is a bound."""
+        return self.private and self.about.get("chosen") is True
+
+    @property
+    def guaranteed(self) -> float | None:
+        """Epsilon that is a bound: the highest that is stated, or the budget where that was chosen by looking."""
+        return max(self.budget, self.epsilon or 0.0) if self.chosen else self.epsilon
+
+    @property
     def spent(self) -> float | None:
         """Epsilon that the result states, exactly; of a run without one, the highest of its rows."""
         found = number((self.about.get("result") or {}).get("epsilon"))

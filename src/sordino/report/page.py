@@ -137,7 +137,7 @@ def _cells(run: Run, label: str) -> list[str]:
         words.percent(run.accuracy),
         words.percent(best),
         words.epsilon(run) if run.epsilon is not None or not run.private else "-",
-        words.plain(run.budget, 6) if run.private else "∞",
+        words.bound(run.budget) if run.private else "∞",
         words.plain(number(about.get("delta")), 6) if run.private else "-",
         str(about.get("accountant", "-")) if run.private else "-",
         str(run.number),
