@@ -42,7 +42,7 @@ class Vault:
         try:
             for fingerprint in units.values():
                 if fingerprint not in ledgers:
-                    ledgers[fingerprint] = _kept(folder / f"{_name(fingerprint)}.sqlite", {fingerprint: fingerprint})
+                    ledgers[fingerprint] = _kept(folder / ledger_file(folder, fingerprint).name, {fingerprint: fingerprint})
         except BaseException:
             for ledger in ledgers.values():
                 ledger.close()
@@ -115,6 +115,11 @@ def _kept(path: Path, units: Mapping[str, str]) -> Ledger:
         ledger.close()
         raise
     return ledger
+
+
+def ledger_file(folder: Path, fingerprint: str) -> Path:
+    """Where the ledger of the data with this fingerprint is, or would be."""
+    return folder / f"{_name(fingerprint)}.sqlite"
 
 
 def _name(fingerprint: str) -> str:
