@@ -98,8 +98,11 @@ def test_a_budget_that_is_all_spent_is_said_so() -> None:
 
 
 def test_arrivals_too(capsys: pytest.CaptureFixture[str]) -> None:
-    told = ('method={name="audp", batch=40}', 'privacy={unit="sample", epsilon=4.0, delta=1e-3, noise_multiplier=2.0, ledger="kept"}')
-    told = (*told, "budget={updates=20}")
+    told = (
+        'method={name="audp", batch=40}',
+        'privacy={unit="sample", epsilon=4.0, delta=1e-3, noise_multiplier=2.0, ledger="kept"}',
+        "budget={updates=20}",
+    )
     played(read(*told), "first")
     priced, _ = build.plan(read(*told))
     assert all(0.0 < each.spent < 4.0 for each in priced.left)

@@ -45,7 +45,7 @@ def left(study: HorizontalStudy, divided: Federation, plan: Plan) -> Plan:
         name = divided.names[i] if divided.names else None
         found.append(Left(unit, name, priced(before[unit], own), _steps(study, divided, i, own, before[unit])))
     scheduled = isinstance(study, SynchronousStudy) and len(schedule(study)) > 1
-    worst = max(range(len(units)), key=lambda i: (-(found[i].steps if found[i].steps is not None else wanted), found[i].spent))
+    worst = min(range(len(units)), key=lambda i: (wanted if (steps := found[i].steps) is None else steps, -found[i].spent))
     said = remedies(
         found,
         wanted,
