@@ -21,6 +21,7 @@ from sordino import study as studies
 from sordino.build import promise
 from sordino.errors import BudgetExceeded, ResumeError, StudyError
 from sordino.privacy import Ledger
+from sordino.privacy.rounding import epsilon_text
 from sordino.template import SYNCHRONOUS
 
 FAST = ["data.clients=4", "budget.rounds=6", "budget.steps=12", "execution.checkpoint_every=2"]
@@ -254,7 +255,7 @@ def test_literal_forms_run_at_their_true_price_and_say_so(tmp_path: Path, told: 
     about = json.loads((folder / "run.json").read_text())
     assert outcome.rounds == 6
     assert outcome.epsilon > claimed_more * about["claimed_epsilon"] > 0
-    assert any("NOT private" in warning and f"{about['claimed_epsilon']:.4g}" in warning for warning in about["warnings"])
+    assert any("NOT private" in warning and epsilon_text(about["claimed_epsilon"]) in warning for warning in about["warnings"])
     assert about["guarantee"].startswith("No privacy guarantee")
     with sqlite3.connect(folder / "ledger.sqlite") as db:
         (text,) = db.execute("SELECT event FROM entries LIMIT 1").fetchone()

@@ -11,10 +11,16 @@ ASSUMPTIONS = (
     "The sizes of the clients' data sets are public: they weigh the average and set the expected batch.",
     "Which examples a batch holds stays secret inside a client; amplification by sampling rests on it.",
     "This is a simulation: batches and noise come from the study's seed, and whoever knows the seed can subtract the noise.",
-    "Arithmetic is in floating point; the analysis is for real numbers. Clipping keeps a margin for rounding; noise has last bits.",
+    "What is released lies on a public grid, with noise in whole numbers whose distribution is proved. Sums and norms are in floating"
+    " point: the clip keeps a margin that is proved to cover their rounding, if one example's values leave the bits of others alone.",
     "Choosing clip, learning rate or anything else by looking at results on the same private data is not accounted for.",
     "How the examples are divided among the clients is taken as given, and which classes there are is public.",
 )
+DRAWN = (
+    "Batches and noise come from AES-256 under a secret key of the operating system, which is destroyed when the run ends. Until then it"
+    " lies in the run's folder: whoever reads it can subtract the noise."
+)
+IDEAL = "K-norm noise is priced for an ideal sampler: what its floating-point sampler may give away is not known."
 TESTS = {
     "published": "The test set is public and used for reporting only.",
     "file": "The rows of the test file were declared public: models are measured on them exactly, and often.",
@@ -120,6 +126,11 @@ def guaranteed(study: Study, spent: float) -> float:
 
 def assumptions(study: Study) -> list[str]:
     """What the guarantee, or the run, rests on."""
+    found = _resting_on(study)
+    return [DRAWN if each == ASSUMPTIONS[2] and study.privacy.entropy == "system" else each for each in found]
+
+
+def _resting_on(study: Study) -> list[str]:
     if isinstance(study, VerticalStudy):
         return _of_events(study)
     found = [*OF_CLIENTS, *ASSUMPTIONS[2:]] if study.privacy.unit == "client" else list(ASSUMPTIONS)
@@ -129,6 +140,8 @@ def assumptions(study: Study) -> list[str]:
         found.append(VALIDATION)
     if isinstance(study, HorizontalStudy):
         found.append(testing(study))
+    if isinstance(study, HorizontalStudy) and study.privacy.mechanism.simulated and study.privacy.unit != "none":
+        found.append(IDEAL)
     if study.data.file is None and study.privacy.unit != "none":
         found.append(DIVISION)
     return found

@@ -12,6 +12,8 @@ from sordino.cli import say
 from sordino.cli.run import AsJson, Set
 from sordino.errors import StudyError
 
+MOST_CLIENTS = 8
+
 if TYPE_CHECKING:
     from sordino.method import Stage
     from sordino.plan import Plan
@@ -144,6 +146,7 @@ def _show(study: Study, priced: Plan, sizes: tuple[int, ...]) -> None:
     for warning in priced.warnings:
         say.people(f"warning: {warning}")
     _show_test(study)
+    _show_left(priced)
     if isinstance(study, AsynchronousStudy):
         _show_arrivals(study, priced)
     elif isinstance(study, SynchronousStudy):
@@ -166,6 +169,16 @@ def _show_test(study: Study) -> None:
         say.people(
             f"      {evaluations(study)} evaluations within epsilon {most}: noise {multiplier(study):.4g} on the number of right answers"
         )
+
+
+def _show_left(priced: Plan) -> None:
+    """What the ledgers of the data have left, of those first that have least."""
+    if not priced.left:
+        return
+    ordered = sorted(priced.left, key=lambda each: (math.inf if each.steps is None else each.steps, -each.spent))
+    rows = [[each.called, say.bound(each.spent), say.number(each.steps, 10)] for each in ordered[:MOST_CLIENTS]]
+    more = "" if len(ordered) <= MOST_CLIENTS else f"; {len(ordered) - MOST_CLIENTS} more have no less"
+    say.table(f"What the data's ledgers have left{more}", ["client", "epsilon spent", "still pays for"], rows)
 
 
 def _show_arrivals(study: AsynchronousStudy, priced: Plan) -> None:

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from sordino.mechanism import GaussianNoise, Noise
 from sordino.method import Stage
+from sordino.plan.left import Left
 from sordino.privacy import Event, PoissonSampled, most_steps
 from sordino.privacy.rounding import epsilon_text
 from sordino.study import HorizontalStudy
@@ -39,6 +40,7 @@ class Plan:
         stages: of clipping bound and learning rate, where gradients are applied as they arrive.
         claimed: what a paper's literal form says that epsilon is; None for sound forms.
         releases: of parties with different features: unit of the ledger, what is released of an entity, and epsilon.
+        left: what each client's data has left, where its ledger outlives runs.
     """
 
     noise_multiplier: float
@@ -57,6 +59,7 @@ class Plan:
     stages: tuple[Stage, ...] = ()
     claimed: float | None = None
     releases: tuple[tuple[str, str, float], ...] = ()
+    left: tuple[Left, ...] = ()
 
     def exposed(self, where: str, true: float, why: str) -> Plan:
         """The plan of a form that gives ``true`` where it claims what was planned, and says so."""
