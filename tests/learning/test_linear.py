@@ -23,7 +23,7 @@ from sordino.learning.perexample import ClippedSum, Layers, MeanGradient, Measur
 from sordino.learning.perexample import Flat as FlatBound
 from sordino.learning.perexample.paths import Paths
 from sordino.learning.perexample.single import Single
-from sordino.mechanism import SHRINK
+from sordino.learning.perexample.clipping import MARGIN as SHRINK
 
 N = 230
 Double = NDArray[np.float64]

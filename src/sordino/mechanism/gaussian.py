@@ -45,7 +45,8 @@ LONGEST = 1e19
 
 COUNT_SHARE = 1.0 / 400.0
 SHRINK = 1.0 - 2.0**-18
-"""Room for the rounding of a norm, a quotient and a product in float32; see :mod:`sordino.learning.perexample.clipping`."""
+"""Room for the rounding of a quotient and a product in float32, where the norm was added up in float64; sums of many vectors
+need more, see :mod:`sordino.learning.perexample.clipping`."""
 
 
 Measure = Literal["flat", "layers", "own"]
