@@ -45,7 +45,7 @@ class EmbeddingKernel:
     def collect(self, a: Tensor, g: Tensor) -> Tensor:
         """See :class:`Kernel`; ``a`` are tokens."""
         tokens, g = self._flattened(a, g)
-        ordered, order = tokens.sort(1, stable=True)
+        ordered, order = tokens.sort(dim=1, stable=True)
         run = torch.zeros_like(ordered)
         run[:, 1:] = (ordered[:, 1:] != ordered[:, :-1]).cumsum(1)
         self._tokens = torch.zeros_like(ordered).scatter_(1, run, ordered)

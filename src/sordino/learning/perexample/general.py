@@ -21,6 +21,7 @@ Shapes: x (n, ...), y (n, ...); per-example gradients (n, d).
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 
 import torch
@@ -96,7 +97,9 @@ class OneByOne:
             return self._loss(scores, label.unsqueeze(0)).sum()
 
         detached = {name: p.detach() for name, p in self._parameters.items()}
-        grads, losses = vmap(grad_and_value(single), in_dims=(None, 0, 0))(detached, x, y)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "There is a performance drop")  # :func:`.paths.path_of` tells what it costs
+            grads, losses = vmap(grad_and_value(single), in_dims=(None, 0, 0))(detached, x, y)
         return losses.detach(), self._rows(grads.values(), len(x))
 
     def _rows(self, grads: Iterable[Tensor], n: int) -> Tensor:

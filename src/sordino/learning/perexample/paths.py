@@ -88,6 +88,15 @@ class Paths:
             return None
         return single, rows, where
 
+    def here(self, x: Tensor, y: Tensor) -> tuple[Single, Rows, Index] | None:
+        """The same for a batch ``x`` (n, ...), ``y`` (n,) of numbers that are already model input; None where it does not serve."""
+        if self._single is None or x.dtype != torch.float32:
+            return None
+        rows = Rows.of(x, y)
+        if rows is None or rows.features != self._single.features:
+            return None
+        return self._single, rows, np.arange(len(y))
+
     def find(self, x: Tensor) -> Plan | None:
         """The fast path for batches like this one, or None where examples go one by one."""
         key = tuple(x.shape[1:]), x.is_floating_point()

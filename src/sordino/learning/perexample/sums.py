@@ -54,6 +54,10 @@ class ClippedSum:
         if len(x) == 0:
             out.zero_()
             return Clipped(self._paths.flat.weights.new_zeros(0), bound.clip, self._paths.flat.weights.new_zeros(0))
+        found = self._paths.here(x, y) if isinstance(bound, Flat) else None
+        if found is not None:
+            single, rows, where = found
+            return single.clipped(rows, where, bound.clip, out)
         with torch.no_grad():
             norms, losses = self._sum(self._paths.find(x), x, y, bound, out)
         return Clipped(norms.to(losses.dtype), bound.clip, losses)
@@ -153,9 +157,10 @@ class ClippedSum:
             layers = layers_of(self._paths.flat)
             squared = [torch.stack([squares(slot_columns(rows, slot)) for slot in layer]).sum(0) for layer in layers]
             norms = _largest(squared, bound)
-            rows = kept(finite(norms), rows)
+            usable = finite(norms)
+            rows = kept(usable, rows)
             for layer, square in zip(layers, squared, strict=True):
-                factor = factors(square.sqrt(), bound.each(len(layers)), bound.margin, rows.dtype)
+                factor = factors(kept(usable, square).sqrt(), bound.each(len(layers)), bound.margin, rows.dtype)
                 for slot in layer:
                     add_rows(slot.flat(out), slot_columns(rows, slot), factor, fresh)
             return norms, losses
