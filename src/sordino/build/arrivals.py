@@ -98,7 +98,7 @@ def _edges(study: AsynchronousStudy, parts: list[datasets.Dataset], hall: Hall, 
     method = study.method
     each, sigmas = rates(method.batch, hall.sizes), multipliers(study)
     edges: list[Edge] = []
-    scratch = torch.empty_like(hall.bench.flat.weights)
+    scratch = torch.empty_like(hall.bench.flat.weights, dtype=torch.float64)
     parts.reverse()
     while parts:
         index = len(edges)
