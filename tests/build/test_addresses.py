@@ -164,7 +164,7 @@ def test_a_secret_key_is_kept_private_while_a_run_lasts_and_destroyed_then(tmp_p
         protective(asked, "r", (), tmp_path)
     key.unlink()
     key.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ResumeError, match="not the secret key"):
+    with pytest.raises(StudyError, match="symbolic link"):
         protective(asked, "r", (), tmp_path)
     assert not (tmp_path / "elsewhere").exists()
 
