@@ -37,6 +37,7 @@ from sordino import build as builder
 from sordino import study as studies
 from sordino.build import begun, sealed
 from sordino.build.promise import ADJACENCY, assumptions, guarantee
+from sordino.build.surroundings import forget
 from sordino.errors import BudgetExceeded, ResumeError, StudyError
 from sordino.learning.allocator import tune
 from sordino.privacy import accountant
@@ -107,7 +108,7 @@ def _founded(study: Study, out: Path | None) -> tuple[Path, Row]:
         replace_file(draft / "run.json", to_json(about, indent=1).encode())
         replace_file(draft / "environment.json", to_json(builder.environment(full), indent=1).encode())
         kept = studies.read(draft / "study.toml")
-        built.simulation.vault.begin(run, begun.facts(kept, about), list(dict.fromkeys(built.simulation.units)))
+        built.simulation.vault.begin(run, begun.facts(draft, kept, about), list(dict.fromkeys(built.simulation.units)))
         built.simulation.vault.close()
         draft.rename(folder)
     except BaseException:
@@ -155,7 +156,9 @@ def describe(built: builder.Built, run: str) -> Row:
 def _play(folder: Path, about: Row, show: Callable[[Row], None], announce: Callable[[Row], None], started: float) -> Outcome:
     study = studies.read(folder / "study.toml")
     # First what is quickly said, and names what differs; then, along the chain, that this is what every ledger says.
-    begun.refuse_changes(folder, study, about, begun.noted(folder, study, about["run"]))
+    before = begun.noted(folder, study, about["run"])
+    begun.refuse_changes(folder, study, about, before)
+    begun.refuse_another_key(folder, before, ended=True)  # whether it has ended is known below
     built = builder.build(study, folder, about["run"], about["payable"])
     sim = built.simulation
     before = sim.vault.begun(about["run"])
@@ -164,6 +167,7 @@ def _play(folder: Path, about: Row, show: Callable[[Row], None], announce: Calla
     saved = checkpoint.read(folder / CHECKPOINTS, sim)
     sim.vault.refuse_older({} if saved is None else saved.heads)
     moment: Moment = built.first if saved is None else saved.moment
+    begun.refuse_another_key(folder, before, ended=moment.ended is not None)
     length = 0 if saved is None else saved.log_length
     if (folder / LOG).exists() and (folder / LOG).stat().st_size < length:
         raise ResumeError(f"{folder / LOG}: shorter than at the last checkpoint. Restore it from a copy; nothing was changed")
@@ -188,6 +192,7 @@ def _play(folder: Path, about: Row, show: Callable[[Row], None], announce: Calla
         raise refused
     outcome = _finish(folder, about, built, moment, time.monotonic() - started)
     sim.vault.close()
+    forget(folder)
     return outcome
 
 
