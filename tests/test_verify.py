@@ -376,6 +376,29 @@ def test_public_examples_that_choose_a_bound_are_held_too(tmp_path: Path, monkey
     refused(tmp_path / "run", 'validation was "[0-9a-f]{64}", is "other"')
 
 
+def test_a_secret_key_is_the_one_that_the_run_began_with(tmp_path: Path) -> None:
+    """With another key, what is booked once would be released twice."""
+    from sordino.build.surroundings import ENDED, KEY
+
+    stopped(study(tmp_path, "synchronous", 'privacy.entropy="system"'), tmp_path / "run")
+    key = tmp_path / "run" / KEY
+    secret = key.read_bytes()
+    for other, message in ((bytes(32), "not the one that the run began with"), (ENDED, "destroyed")):
+        key.write_bytes(other)
+        refused(tmp_path / "run", message)
+    key.unlink()
+    refused(tmp_path / "run", "the secret key is missing")
+    assert not key.exists()
+    key.write_bytes(secret)
+    session.resume(tmp_path / "run", quiet, quiet)
+    assert key.read_bytes() == ENDED
+    assert verify(tmp_path / "run").problems == []
+    session.resume(tmp_path / "run", quiet, quiet)
+    (tmp_path / "run" / "checkpoints" / "latest.safetensors").unlink()
+    with pytest.raises(ResumeError, match="destroyed"):
+        session.resume(tmp_path / "run", quiet, quiet)
+
+
 def test_ledgers_of_the_data_are_verified_as_a_folder_and_from_the_run(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     session.begin(study(tmp_path, "synchronous", f'privacy.ledger="{kept}"', "budget.rounds=1"), tmp_path / "one", quiet, quiet)

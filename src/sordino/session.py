@@ -115,7 +115,7 @@ def _founded(study: Study, out: Path | None) -> tuple[Path, Row]:
         replace_file(draft / "run.json", to_json(about, indent=1).encode())
         replace_file(draft / "environment.json", to_json(builder.environment(full), indent=1).encode())
         kept = studies.read(draft / "study.toml")
-        built.simulation.vault.begin(run, begun.facts(kept, about), list(dict.fromkeys(built.simulation.units)))
+        built.simulation.vault.begin(run, begun.facts(draft, kept, about), list(dict.fromkeys(built.simulation.units)))
         built.simulation.vault.close()
         draft.rename(folder)
     except BaseException:
@@ -176,7 +176,9 @@ def _play(
 ) -> Outcome:
     study = study_of(folder, about, modules)
     # First what is quickly said, and names what differs; then, along the chain, that this is what every ledger says.
-    begun.refuse_changes(folder, study, about, begun.noted(folder, study, about["run"]))
+    before = begun.noted(folder, study, about["run"])
+    begun.refuse_changes(folder, study, about, before)
+    begun.refuse_another_key(folder, before, ended=True)  # whether it has ended is known below
     built = builder.build(study, folder, about["run"], about["payable"])
     sim = built.simulation
     before = sim.vault.begun(about["run"])
@@ -185,6 +187,7 @@ def _play(
     saved = checkpoint.read(folder / CHECKPOINTS, sim)
     sim.vault.refuse_older({} if saved is None else saved.heads)
     moment: Moment = built.first if saved is None else saved.moment
+    begun.refuse_another_key(folder, before, ended=moment.ended is not None)
     length = 0 if saved is None else saved.log_length
     if _length(folder) < length:
         raise ResumeError(f"{folder / LOG}: shorter than at the last checkpoint. Restore it from a copy; nothing was changed")
@@ -209,6 +212,7 @@ def _play(
         raise refused
     outcome = _finish(folder, about, built, moment, time.monotonic() - started)
     sim.vault.close()
+    forget(folder)
     return outcome
 
 

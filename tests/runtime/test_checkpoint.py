@@ -37,7 +37,7 @@ class Still:
 
 def kept(folder: Path, vectors: dict[str, Vector]) -> None:
     moment: Any = Still(Packed(vectors, b'{"t":1}'))
-    checkpoint.write(folder, Saved(moment, 42))
+    checkpoint.write(folder, Saved(moment, 42, {"client:0": (7, "ab")}))
 
 
 def again(folder: Path) -> Saved:
@@ -58,9 +58,11 @@ def test_the_library_reads_what_is_written(tmp_path_factory: pytest.TempPathFact
     kept(folder, vectors)
     assert same(load_file(folder / NAME), vectors)
     with safe_open(folder / NAME, framework="numpy") as file:
-        assert msgspec.json.decode(file.metadata()["state"]) == {"format": checkpoint.FORMAT, "log_length": 42, "moment": {"t": 1}}
+        state = {"format": checkpoint.FORMAT, "log_length": 42, "heads": {"client:0": [7, "ab"]}, "moment": {"t": 1}}
+        assert msgspec.json.decode(file.metadata()["state"]) == state
     saved = again(folder)
     assert saved.log_length == 42
+    assert saved.heads == checkpoint.heads(folder) == {"client:0": (7, "ab")}
     assert saved.moment.pack().rest == b'{"t":1}'
     assert same(saved.moment.pack().vectors, vectors)
 
@@ -74,7 +76,7 @@ def test_more_vectors_than_are_read_at_once_and_one_that_is_a_view(tmp_path: Pat
 
 def test_what_the_library_wrote_is_read(tmp_path: Path) -> None:
     vectors = {"weights": np.array([1.0, np.nan, -0.0], np.float32), "average": np.array([np.inf], np.float32)}
-    state = f'{{"format":{checkpoint.FORMAT},"log_length":7,"moment":{{}}}}'
+    state = f'{{"format":{checkpoint.FORMAT},"log_length":7,"heads":{{}},"moment":{{}}}}'
     save_file(vectors, tmp_path / NAME, metadata={"state": state})
     assert same(again(tmp_path).moment.pack().vectors, vectors)
 

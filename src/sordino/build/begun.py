@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino import study as studies
-from sordino.build.surroundings import environment
+from sordino.build.surroundings import ENDED, KEY, environment
 from sordino.errors import LedgerError, ResumeError
 from sordino.privacy import Ledger
 from sordino.privacy.chain import BEGIN, canonical
@@ -40,9 +40,39 @@ Row = dict[str, Any]
 _OUTSIDE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
-def facts(study: Study, about: Mapping[str, Any]) -> Row:
-    """What a run begins with: the calibrated study, the environment, and what ``run.json`` promises."""
-    return {"study": asked(study), "environment": surroundings(study), "promise": promise(about)}
+def facts(folder: Path, study: Study, about: Mapping[str, Any]) -> Row:
+    """What a run begins with: the calibrated study, the environment, what ``run.json`` promises, and a digest of its secret key."""
+    found = {"study": asked(study), "environment": surroundings(study), "promise": promise(about)}
+    return found if (key := _key(folder)) is None else {**found, "key": _digest(key)}
+
+
+def _key(folder: Path) -> bytes | None:
+    path = folder / KEY
+    return path.read_bytes() if path.is_file() and not path.is_symlink() else None
+
+
+def _digest(key: bytes) -> str:
+    return hashlib.sha256(b"sordino key:" + key).hexdigest()
+
+
+def refuse_another_key(folder: Path, before: Mapping[str, Any], *, ended: bool) -> None:
+    """Hold the secret key that noise comes from against the one that the run began with; one that has ``ended`` needs it no more.
+
+    With another key, releases that were booked once would be released a second time, under noise of their own.
+
+    Raises:
+        ResumeError: if it is another, or missing.
+    """
+    if "key" not in before:
+        return
+    found = _key(folder)
+    if (found == ENDED and ended) or (found is not None and _digest(found) == before["key"]):
+        return
+    what = "missing" if found is None else "destroyed, as when a run has ended" if found == ENDED else "not the one that the run began with"
+    raise ResumeError(
+        f"{folder / KEY}: the secret key is {what}. Releases that are booked already would be made again with other noise:"
+        " put back the whole run folder from a copy, or begin a new run"
+    )
 
 
 def surroundings(study: Study) -> Row:
