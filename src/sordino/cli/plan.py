@@ -148,6 +148,8 @@ def _show(study: Study, priced: Plan, sizes: tuple[int, ...]) -> None:
         _show_rounds(study, priced)
     elif isinstance(study, VerticalStudy):
         _show_events(study, priced)
+    if priced.gradients:
+        say.people(f"gradients of single examples: {priced.gradients}")
 
 
 def _show_arrivals(study: AsynchronousStudy, priced: Plan) -> None:

@@ -37,6 +37,7 @@ class Plan:
         warnings: what to look at before running.
         stages: of clipping bound and learning rate, where gradients are applied as they arrive.
         claimed: what a paper's literal form says that epsilon is; None for sound forms.
+        gradients: how gradients of single examples are computed, why so and what it costs; empty where none are clipped.
         releases: of parties with different features: unit of the ledger, what is released of an entity, and epsilon.
     """
 
@@ -55,6 +56,7 @@ class Plan:
     warnings: tuple[str, ...]
     stages: tuple[Stage, ...] = ()
     claimed: float | None = None
+    gradients: str = ""
     releases: tuple[tuple[str, str, float], ...] = ()
 
     def exposed(self, where: str, true: float, why: str) -> Plan:
