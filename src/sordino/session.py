@@ -258,7 +258,6 @@ def _finish(folder: Path, about: Row, built: builder.Built, moment: Moment, seco
     seq, digest = sim.vault.head()
     done["ledger"] = {"seq": seq, "digest": digest, "scope": "run" if study.privacy.ledger == "run" else "data"}
     replace_file(folder / "run.json", to_json(done, indent=1).encode())
-    forget(folder)
     return outcome
 
 

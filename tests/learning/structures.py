@@ -181,7 +181,7 @@ STRUCTURES: dict[str, tuple[Make, tuple[int, ...]]] = {
     "rnn": (lambda: Recurrent("rnn"), (3, 4)),
     "data-dependent": (Branching, (6,)),
     "sorted by length": (SortedByLength, (6,)),
-    "trimmed padding": (Trimmed, (7, 2)),
+    "trimmed padding": (Trimmed, (70, 2)),
     "float64": (lambda: sequence(linear(6, 8), nn.Tanh)().double(), (6,)),
     "tokens": (lambda: nn.Sequential(nn.Embedding(TOKENS, 4), nn.Tanh(), nn.Flatten(), nn.Linear(24, CLASSES)), (6,)),
     "tokens, padding": (lambda: nn.Sequential(nn.Embedding(TOKENS, 4, padding_idx=0), nn.Flatten(), nn.Linear(24, CLASSES)), (6,)),
@@ -189,7 +189,7 @@ STRUCTURES: dict[str, tuple[Make, tuple[int, ...]]] = {
 }
 
 INPUTS = ("random", "tiny", "denormal", "large", "huge", "constant", "equal halves", "one hot", "aligned", "broken", "mixed scales")
-WEIGHTS = ("random", "sure", "cancelling", "tiny")
+WEIGHTS = ("random", "sure", "cancelling", "tiny", "far apart")
 
 
 def inputs(kind: str, shape: tuple[int, ...], n: int, rng: np.random.Generator) -> Tensor:
@@ -221,10 +221,11 @@ def inputs(kind: str, shape: tuple[int, ...], n: int, rng: np.random.Generator) 
 
 def weighted(module: nn.Module, kind: str, rng: np.random.Generator) -> None:
     """Overwrite a module's weights with those of one class."""
-    scale = {"random": 0.4, "sure": 20.0, "cancelling": 0.4, "tiny": 1e-9}[kind]
+    scale = {"random": 0.4, "sure": 20.0, "cancelling": 0.4, "tiny": 1e-9, "far apart": 1.0}[kind]
     with torch.no_grad():
         for parameter in module.parameters():
-            parameter.copy_(torch.from_numpy(scale * rng.standard_normal(parameter.shape)))
+            own = 10.0 ** rng.uniform(-24, 18) if kind == "far apart" else scale  # what vanishes here comes back there
+            parameter.copy_(torch.from_numpy(own * rng.standard_normal(parameter.shape)))
         last = list(module.modules())[-1]
         if kind == "cancelling" and isinstance(last, nn.Linear):  # positions whose gradients take each other away
             half = last.in_features // 2

@@ -122,7 +122,15 @@ def test_the_regulariser_is_added_after_the_noise() -> None:
 def test_a_plain_edge_sends_the_mean_gradient() -> None:
     data = examples()
     draws = Seeded(0).stream("edge")
-    edge = PlainEdge(index=2, examples=data, sampling_rate=1.0, regularisation=0.0, bench=bench(), draws=draws, scratch=torch.empty(D, dtype=torch.float64))
+    edge = PlainEdge(
+        index=2,
+        examples=data,
+        sampling_rate=1.0,
+        regularisation=0.0,
+        bench=bench(),
+        draws=draws,
+        scratch=torch.empty(D, dtype=torch.float64),
+    )
     found = edge.answer(task(clip=None), None)
     model = nn.Linear(FEATURES, CLASSES)
     nn.init.zeros_(model.weight)

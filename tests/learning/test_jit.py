@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ def guarded(*shape: int, fill: float = math.nan) -> tuple[NDArray[np.float32], N
     return whole[GUARD : GUARD + math.prod(shape)].reshape(shape), whole
 
 
-def untouched(whole: NDArray[np.float32]) -> bool:
+def untouched(whole: NDArray[Any]) -> bool:
     """Whether nothing was written beside the array."""
     return bool(np.isnan(whole[:GUARD]).all() and np.isnan(whole[-GUARD:]).all())
 
@@ -63,7 +64,8 @@ def compare(shape: conv.Shape, padding: tuple[int, int], n: int, seed: int) -> N
     near(out, scores.detach().permute(0, 2, 3, 1), shape.patch)
 
     grads, grads_whole = guarded(n, shape.patch, shape.outputs)
-    squared, squared_whole = guarded(n)
+    whole = np.full(2 * GUARD + n, math.nan)
+    squared, squared_whole = whole[GUARD : GUARD + n], whole
     kernel.by_example(x, g, grads, squared)
     positions = math.prod(shape.positions)
     for i in range(n):

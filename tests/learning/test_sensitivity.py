@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -130,14 +130,17 @@ def test_no_example_moves_a_sum_further_than_the_clip(name: str) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", STRUCTURES)
-def test_no_example_moves_a_sum_further_than_the_clip_in_a_hundred_thousand_cases(name: str) -> None:
+def test_no_example_moves_a_sum_further_than_the_clip_in_a_hundred_thousand_cases(
+    name: str, record_property: Callable[[str, object], None]
+) -> None:
     number, pairs, largest = list(STRUCTURES).index(name), 0, 0.0
     for at in range(10**6):
         ratio, more = worst(name, INPUTS[at % len(INPUTS)], WEIGHTS[at // len(INPUTS) % len(WEIGHTS)], 10**7 * (number + 1) + at, which=3)
         pairs, largest = pairs + more, max(largest, ratio)
         if pairs * len(STRUCTURES) >= 100_000:
             break
-    print(f"{name}: {pairs} pairs, at most {largest:.9f} C")
+    record_property("pairs", pairs)
+    record_property("largest", largest)
     assert largest <= ALLOWED
 
 
@@ -153,12 +156,13 @@ def test_there_are_forty_structures_on_every_path_and_the_search_reaches_the_cli
 @pytest.mark.parametrize("width", [192, 4096])
 @pytest.mark.parametrize("clip", [1.0, 1e-4])
 def test_gradients_of_positions_that_take_each_other_away(width: int, clip: float) -> None:
-    """Gram matrices in float32 gave norms that were too small: 1.72 C at a width of 192, 3.4 C at 4096."""
+    """Gram matrices in float32 gave norms that were too small, with the worst weights 1.72 C at a width of 192, 3.4 C at 4096."""
     torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(width, 64, bias=False), nn.Flatten(), nn.Linear(128, CLASSES, bias=False))
+    head = nn.Linear(128, CLASSES, bias=False)
+    module = nn.Sequential(nn.Linear(width, 64, bias=False), nn.Flatten(), head)
     with torch.no_grad():
-        module[2].weight.normal_(0, 30)
-        module[2].weight[:, 64:] = -module[2].weight[:, :64]
+        head.weight.normal_(0, 30)
+        head.weight[:, 64:] = -head.weight[:, :64]
     x = torch.randn(4, 1, width).repeat(1, 2, 1)
     x[:, 1] *= 1 + 1e-6 * torch.randn(4, width)
     batch = Batch(Flat(module), cross_entropy, 30 * x, torch.tensor([0, 1, 2, 0]))
@@ -169,9 +173,11 @@ def test_gradients_of_positions_that_take_each_other_away(width: int, clip: floa
 
 
 @pytest.mark.parametrize("clip", [1e-3, 1e-4, 1e-6, 1e-12])
-@pytest.mark.parametrize("name", ["logistic", "linear", "mlp", "conv, tiles", "conv, patches", "sequence, Gram", "group norm", "own parameter"])
+@pytest.mark.parametrize(
+    "name", ["logistic", "linear", "mlp", "conv, tiles", "conv, patches", "sequence, Gram", "group norm", "own parameter"]
+)
 def test_squares_that_vanish_are_not_forgotten(name: str, clip: float) -> None:
-    """Squares below 1e-38 vanish in float32: 5.6 C at a clip of 1e-4, 561 C at 1e-6."""
+    """Squares below 1e-38 vanish in float32: with the worst weights 5.6 C at a clip of 1e-4, 561 C at 1e-6."""
     batch = Batch.of(name, "random", "random", 4, 3)
     kernel = ClippedSum(batch.flat, cross_entropy)
     for power in np.linspace(-30, -2, 15):
@@ -181,18 +187,43 @@ def test_squares_that_vanish_are_not_forgotten(name: str, clip: float) -> None:
             assert float(moved.norm()) <= clip
 
 
+@pytest.mark.parametrize("clip", [1e-3, 1e-4, 1e-6])
+def test_what_vanishes_in_one_layer_and_comes_back_in_the_next(clip: float) -> None:
+    """Inputs whose squares vanish, times slopes that are huge."""
+    layers = [nn.Linear(6, 8, bias=False), nn.Linear(8, 8, bias=False), nn.Linear(8, CLASSES, bias=False)]
+    rng = np.random.default_rng(0)
+    for down, up, out in ((0, 0, 18), (-10, 10, 8), (6, -6, 12)):
+        weights = [
+            torch.from_numpy(rng.standard_normal(layer.weight.shape)) * 10.0**p for layer, p in zip(layers, (down, up, out), strict=True)
+        ]
+        for layer, weight in zip(layers, weights, strict=True):
+            layer.weight = nn.Parameter(weight.float())
+        flat = Flat(nn.Sequential(*layers))
+        for power in range(18, 27):
+            x = torch.from_numpy(10.0**-power * rng.standard_normal((3, 6))).float()
+            batch, kernel = Batch(flat, cross_entropy, x, torch.tensor([0, 1, 2])), ClippedSum(flat, cross_entropy)
+            for bound in (FlatBound(clip), Layers(clip)):
+                for j in range(3):
+                    assert float((batch.sum(kernel, bound) - batch.without(j).sum(kernel, bound)).norm()) <= clip
+
+
 @pytest.mark.parametrize("name", ["sorted by length", "trimmed padding"])
 def test_modules_that_mix_examples_see_one_at_a_time(name: str) -> None:
-    """One comparison on the first two examples was trusted for ever: 7.6 C by sorting, 39 C by trimming."""
-    batch = Batch.of(name, "random", "sure", 8, 1)
-    kernel = ClippedSum(batch.flat, cross_entropy)
-    batch.sum(kernel, FlatBound(0.1))  # harmless first: nothing that is learned here may be trusted later
-    long = Batch(batch.flat, batch.loss, batch.x.clone(), batch.y)
-    long.x[3:] = 0.0 if name == "trimmed padding" else long.x[3:]
-    long.x[2] = 40.0
-    whole = long.sum(kernel, FlatBound(0.1))
-    for j in range(8):
-        assert float((whole - long.without(j).sum(kernel, FlatBound(0.1))).norm()) <= 0.1
+    """One comparison on the first two examples was trusted for ever: up to 7.6 C by sorting, 39 C by trimming."""
+    for seed in range(3):
+        batch = Batch.of(name, "random", "sure", 8, seed)
+        kernel = ClippedSum(batch.flat, cross_entropy)
+        batch.sum(kernel, FlatBound(0.1))  # harmless first: nothing that is learned here may be trusted later
+        if name == "trimmed padding":
+            batch.x[[0, 1, *range(3, 8)], 2:] = 0.0
+        else:
+            batch.x[2] = 40.0
+        whole = batch.sum(kernel, FlatBound(0.1))
+        for j in (2, 5):
+            gone = Batch(batch.flat, batch.loss, batch.x.clone(), batch.y)
+            gone.x[j] = 0.0  # anything else in its place: at most two clips away, and the others where they were
+            assert float((whole - gone.sum(kernel, FlatBound(0.1))).norm()) <= 0.2
+            assert float((whole - batch.without(j).sum(kernel, FlatBound(0.1))).norm()) <= 0.1
 
 
 def test_large_batches_of_aligned_gradients() -> None:
@@ -248,14 +279,15 @@ class Counting(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.head = nn.Linear(6, CLASSES)
+        self.seen: Tensor
         self.register_buffer("seen", torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
-        self.seen += 1.0
+        self.seen = self.seen + 1.0
         return self.head(x) * self.seen  # type: ignore[no-any-return]
 
 
 def test_a_module_that_keeps_what_it_saw_is_refused() -> None:
     flat, out = Flat(Counting()), torch.empty(21, dtype=torch.float64)
-    with pytest.raises(StudyError, match="changes the buffer 'seen'"):
+    with pytest.raises(StudyError, match="changes 'seen'"):
         ClippedSum(flat, cross_entropy)(torch.zeros(2, 6), torch.zeros(2, dtype=torch.int64), 1.0, out)

@@ -13,6 +13,7 @@ promise, facts     what run.json says
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,7 +28,7 @@ from sordino.build.surroundings import device, environment, model
 from sordino.learning.bench import Workbench
 from sordino.learning.flat import Flat
 from sordino.learning.loss import loss_for
-from sordino.learning.perexample import ClippedSum, MeanGradient
+from sordino.learning.perexample import ClippedSum, MeanGradient, path_of
 from sordino.plan import Plan, calibrate, for_dimension, price
 from sordino.study import AsynchronousStudy, HorizontalStudy, Study, SynchronousStudy, VerticalStudy
 
@@ -63,6 +64,9 @@ def plan(study: Study) -> tuple[Plan, tuple[int, ...]]:
     priced, loss = price(study, divided.sizes, flat.dim), loss_for(study.model.name)
     if study.privacy.unit == "none":
         return priced, divided.sizes
+    if study.privacy.unit == "sample":
+        path = path_of(flat, divided.test.shape, loss)
+        priced = replace(priced, gradients=f"{path.name} ({path.why}): {path.cost}")
     bench, public = Workbench(flat, ClippedSum(flat, loss), MeanGradient(flat, loss)), tensors(divided.validation, torch.device("cpu"))
     full = calibrate(for_dimension(study, flat.dim), divided.sizes)
     match full:

@@ -153,6 +153,8 @@ def _show(study: Study, priced: Plan, sizes: tuple[int, ...]) -> None:
         _show_rounds(study, priced)
     elif isinstance(study, VerticalStudy):
         _show_events(study, priced)
+    if priced.gradients:
+        say.people(f"gradients of single examples: {priced.gradients}")
 
 
 def _show_test(study: Study) -> None:

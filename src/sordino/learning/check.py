@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from sordino.errors import StudyError
+from sordino.learning.state import changed, state
 
 _MIXING = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _TRACKING = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
@@ -16,9 +17,12 @@ _RANDOM = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout
 def check_private(module: nn.Module, shape: tuple[int, ...]) -> None:
     """Refuse a module in which one example can touch another's loss, or the module itself.
 
-    Layers known to mix examples are refused by name; anything else is tried: changing one
-    example of a batch must leave the others' scores as they were, and a forward pass must leave
-    the module's buffers as they were. Layers that draw random numbers are refused, too: they
+    The guarantee does not rest on this: a module that is not known to keep examples apart sees one at a time
+    (:mod:`sordino.learning.perexample.general`). But what it learns so is not what it does on a batch, when it is
+    measured or used. So layers known to mix examples are refused by name, and anything else is tried: changing one
+    example of a batch must leave the others' scores as they were. A forward pass must leave the module's buffers
+    and attributes as they were: what it carries over is raw data. State that cannot be seen so (globals, closures) is
+    its author's responsibility. Layers that draw random numbers are refused, too: they
     would draw from a global generator, so that a run could not be resumed to the same end.
 
     Args:
@@ -47,13 +51,15 @@ def _try_out(module: nn.Module, shape: tuple[int, ...]) -> None:
     batch = torch.from_numpy(rng.standard_normal((3, *shape))).to(like)
     other = batch.clone()
     other[1] = torch.from_numpy(rng.standard_normal(shape)).to(like)
-    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    before = state(module)
     with torch.no_grad():
-        first, second = module(batch), module(other)
-    changed = [name for name, buffer in module.named_buffers() if not torch.equal(buffer, before[name])]
-    if changed:
+        first, second, again = module(batch), module(other), module(batch)
+    moved = changed(before, module)
+    if moved is not None:
+        raise StudyError(f"model: a forward pass changes {moved!r}: it would carry raw data from step to step; make it constant")
+    if not torch.allclose(first, again, rtol=1e-4, atol=1e-6, equal_nan=True):
         raise StudyError(
-            f"model: a forward pass changes the buffer {changed[0]!r}: it would carry raw data from step to step; make it constant"
+            "model: two passes over the same batch differ, so it keeps a state or draws random numbers; let it depend on its input alone"
         )
     if not torch.allclose(first[[0, 2]], second[[0, 2]], rtol=1e-4, atol=1e-6):
         raise StudyError(

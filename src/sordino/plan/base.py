@@ -39,6 +39,7 @@ class Plan:
         warnings: what to look at before running.
         stages: of clipping bound and learning rate, where gradients are applied as they arrive.
         claimed: what a paper's literal form says that epsilon is; None for sound forms.
+        gradients: how gradients of single examples are computed, why so and what it costs; empty where none are clipped.
         releases: of parties with different features: unit of the ledger, what is released of an entity, and epsilon.
         left: what each client's data has left, where its ledger outlives runs.
     """
@@ -58,6 +59,7 @@ class Plan:
     warnings: tuple[str, ...]
     stages: tuple[Stage, ...] = ()
     claimed: float | None = None
+    gradients: str = ""
     releases: tuple[tuple[str, str, float], ...] = ()
     left: tuple[Left, ...] = ()
 

@@ -110,7 +110,7 @@ def squares(rows: Tensor) -> Tensor:
     whole = k - k % BLOCK if k > BLOCK else 0
     found = torch.full((n,), k * VANISHING, dtype=torch.float64, device=rows.device)
     if whole:
-        blocks = torch.linalg.vector_norm(rows[:, :whole].unflatten(1, (-1, BLOCK)), dim=2)
+        blocks = torch.linalg.vector_norm(rows[:, :whole].reshape(n, whole // BLOCK, BLOCK), dim=2)
         found += blocks.to(torch.float64).square_().sum(1)
     if whole < k:
         found += torch.linalg.vector_norm(rows[:, whole:], dim=1).to(torch.float64).square_()

@@ -11,8 +11,8 @@ i's gradient then bounds nothing. So modules outside of :mod:`.separable` never 
 
 Which of the two is found out on zeros and on random numbers of the input's shape, never on data: the paths
 round differently, and a path that one example could choose would change what the others add.
-A state that a module keeps between calls is refused where it is seen, in buffers; hidden in Python attributes it
-is the author's responsibility.
+A state that a module keeps between calls is refused where it is seen (:mod:`sordino.learning.state`); hidden in globals or
+closures it is its author's responsibility.
 
 Both cost n x d memory, for as many examples at a time as fit 64 MB.
 
@@ -31,6 +31,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from sordino.errors import StudyError
 from sordino.learning.flat import Flat
 from sordino.learning.loss import Loss
+from sordino.learning.state import changed, state
 
 GRADIENT_BYTES = 64e6
 
@@ -76,7 +77,7 @@ class OneByOne:
             generator = torch.Generator().manual_seed(0)
             inputs[1] = torch.randn(tuple(x.shape[1:]), generator=generator, dtype=x.dtype)
         labels = torch.zeros((2, *y.shape[1:]), dtype=y.dtype, device=y.device)
-        before = {name: value.clone() for name, value in self._flat.module.named_buffers()}
+        before = state(self._flat.module)
         with torch.no_grad():
             try:
                 self._mapped(inputs, labels)
@@ -84,11 +85,9 @@ class OneByOne:
             except FAILURES:
                 follows = False
                 self._one(inputs[:1], labels[:1])  # an error of the module itself is told as it is
-        changed = [name for name, value in self._flat.module.named_buffers() if not torch.equal(value, before[name])]
-        if changed:
-            raise StudyError(
-                f"model: a forward pass changes the buffer {changed[0]!r}: it would carry raw data from step to step; make it constant"
-            )
+        moved = changed(before, self._flat.module)
+        if moved is not None:
+            raise StudyError(f"model: a forward pass changes {moved!r}: it would carry raw data from step to step; make it constant")
         return follows
 
     def _mapped(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

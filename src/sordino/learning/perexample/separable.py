@@ -45,15 +45,14 @@ _BY_AXES: dict[type[nn.Module], int] = {
 _ALONG = (nn.Softmax, nn.LogSoftmax, nn.Softmin, nn.GLU)
 """Along one axis, which must not be the first."""
 
-_FORWARD: dict[type[nn.Module], Callable[..., Any]] = {
-    kind: kind.forward for kind in (*OWNERS, *_EVERYWHERE, *_BY_AXES, *_ALONG, nn.Flatten, nn.Unflatten)
-}
+_KINDS: tuple[Any, ...] = (*OWNERS, *_EVERYWHERE, *_BY_AXES, *_ALONG, nn.Flatten, nn.Unflatten)
+_FORWARD: dict[Any, Callable[..., Any]] = {kind: kind.forward for kind in _KINDS}
 """As they were when this was imported."""
 
 
 def known(layer: nn.Module) -> bool:
     """Whether a layer is of a listed type, and does what its type does."""
-    kind = type(layer)
+    kind: Any = type(layer)
     if kind.forward is not _FORWARD.get(kind) or not {"forward", "__call__", "_call_impl"}.isdisjoint(vars(layer)):
         return False
     own = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks

@@ -101,10 +101,7 @@ class ClippedSum:
         if path is None:
             return self._by_rows(x, y, bound, out, fresh)
         losses, kernels = self._collected(path, x, y)
-        if isinstance(bound, Measured):
-            norms = self._measured(kernels, bound, losses)
-        else:
-            norms = _together(kernels, bound)
+        norms = self._measured(kernels, bound, losses) if isinstance(bound, Measured) else _together(kernels, bound)
         usable = finite(norms)
         if not bool(usable.all()):
             for kernel, square in kernels:
@@ -179,7 +176,7 @@ def _provable(count: int, out: Tensor) -> None:
         raise ValueError(f"a clipped sum is written in float64; got a vector of {out.dtype}")
     if not exact_products():
         raise StudyError(
-            "torch.set_float32_matmul_precision was set below 'highest': products are then too coarse for the clipping bound; leave it alone"
+            "torch.set_float32_matmul_precision was set below 'highest': products are then too coarse for the bound; leave it alone"
         )
 
 
