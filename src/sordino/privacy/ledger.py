@@ -22,7 +22,7 @@ import operator
 import os
 import secrets
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +49,10 @@ CREATE TABLE entries (
     method TEXT NOT NULL, round INTEGER NOT NULL, key TEXT NOT NULL UNIQUE, prev TEXT NOT NULL, digest TEXT NOT NULL
 );
 """
+
+
+Admit = Callable[[Sequence[str], Budget], None]
+"""Refuses, by an error, charges on these units; their totals count them already."""
 
 
 class LedgerExists(LedgerError):
@@ -192,8 +196,10 @@ class Ledger:
                     )
             self._db.executemany("INSERT OR IGNORE INTO units VALUES (?, ?)", units.items())
 
-    def charge(self, charges: Sequence[Charge], budget: Budget) -> tuple[Receipt, ...]:
+    def charge(self, charges: Sequence[Charge], budget: Budget, admit: Admit | None = None) -> tuple[Receipt, ...]:
         """Book all of the charges, durably, or none.
+
+        ``admit`` is asked, inside of the transaction, instead of holding each unit's own history against the budget.
 
         Raises:
             BudgetExceeded: if a unit would pass the budget; nothing was booked.
@@ -203,12 +209,12 @@ class Ledger:
         with _said(self.path):
             try:
                 with self._transaction():
-                    return self._book(charges, budget)
+                    return self._book(charges, budget, admit)
             except BaseException:
                 self._head, self._totals, self._last = (0, START), {}, {}  # what memory holds may not have been committed
                 raise
 
-    def _book(self, charges: Sequence[Charge], budget: Budget) -> tuple[Receipt, ...]:
+    def _book(self, charges: Sequence[Charge], budget: Budget, admit: Admit | None) -> tuple[Receipt, ...]:
         self._refresh()
         receipts, rows, touched = [], [], set()
         new: dict[str, tuple[Charge, tuple[int, str]]] = {}
@@ -235,8 +241,11 @@ class Ledger:
                 booked = (seq, prev)
                 new[charge.key] = charge, booked
             receipts.append(Receipt(charge.unit, charge.event, charge.count, charge.round, charge.key, *booked))
-        for unit in sorted(touched):
-            budget.admit(unit, self._totals[unit].items())
+        if admit is not None:
+            admit(sorted(touched), budget)
+        else:
+            for unit in sorted(touched):
+                budget.admit(unit, self._totals[unit].items())
         self._db.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
         self._head = (seq, prev)
         return tuple(receipts)
@@ -363,6 +372,31 @@ class Ledger:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The file's connection, for tables that stand beside the ledger's own."""
+        return self._db
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """One durable change of tables that stand beside the ledger's own; nobody charges meanwhile.
+
+        Raises:
+            LedgerError: if the file cannot be written.
+        """
+        with _said(self.path), self._transaction():
+            self._refresh()
+            yield self._db
+
+    def refresh(self) -> None:
+        """Look what other processes have booked."""
+        with _said(self.path):
+            self._refresh()
+
+    def booked(self, unit: str) -> Mapping[Event, int]:
+        """What memory knows that a unit has spent; inside of a charge that includes the charge."""
+        return self._totals.get(unit, {})
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

@@ -1,106 +1,155 @@
-"""Where a federation's charges go: one ledger of the run, or one for each client's data.
+"""Where a federation's charges go: a ledger of the run, or one that belongs to the data and outlives runs.
 
-A run's own ledger is enough to price the run. A ledger that belongs to the data outlives runs:
-two runs over the same data compose. It is named by the data's fingerprint, and its one unit is
-the fingerprint, so that it does not matter which number the client has in a study.
+A run's own ledger is enough to price the run. Its units are whatever the run calls them.
+
+A ledger of the data knows records. A unit of a run is a *set* of them there, named by who is in it, so that it does not matter
+which client or run somebody is in: what is charged on a set counts for everybody in it, and what is held against the budget is
+the whole history of those who are (:mod:`sordino.privacy.records`).
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
 from sordino.errors import LedgerError
+from sordino.privacy.accounting import accountant
 from sordino.privacy.budget import Budget
 from sordino.privacy.event import Event
-from sordino.privacy.ledger import START, Charge, Ledger, LedgerExists, Receipt
+from sordino.privacy.ledger import Charge, Ledger, LedgerExists, Receipt
+from sordino.privacy.records import Prices, Records, close_sets, open_sets
+
+NAME = "ledger.sqlite"
+History = tuple[tuple[Event, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Vault:
-    """Units of a run, each with its ledger and its name in it."""
+    """Units of a run, each with its name in the ledger.
 
-    places: Mapping[str, tuple[Ledger, str]]
+    Attributes:
+        ledger: the one file.
+        names: of each unit in it.
+        prices: of records, where the ledger knows them.
+        run: who opened its sets, in a ledger of the data.
+    """
+
+    ledger: Ledger
+    names: Mapping[str, str]
+    prices: Prices | None = None
+    run: str = ""
+    _units: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def for_run(cls, path: Path, units: Mapping[str, str]) -> Vault:
-        """One ledger for all units (name -> fingerprint), made where there is none yet."""
-        ledger = _kept(path, units)
-        return cls({unit: (ledger, unit) for unit in units})
+        """A ledger of one run for these units (name -> fingerprint), made where there is none yet."""
+        return cls(_kept(path, units), {unit: unit for unit in units})
 
     @classmethod
-    def for_data(cls, folder: Path, units: Mapping[str, str]) -> Vault:
-        """One ledger for each unit's data, in ``folder``."""
+    def for_data(cls, folder: Path, run: str, records: Sequence[Records], others: Mapping[str, str] | None = None) -> Vault:
+        """The ledger of the data in ``folder``, with the sets of a run opened; made where there is none yet.
+
+        ``others`` are units that no record is priced by, and what names them.
+        """
+        path = data_ledger(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise LedgerError(f"{folder}: no folder for ledgers can be made here: {error}") from error
-        ledgers: dict[str, Ledger] = {}  # two clients with the very same data share one budget
+        told = dict(others or {})
+        ledger = _kept(path, {name: name for name in told.values()})
         try:
-            for fingerprint in units.values():
-                if fingerprint not in ledgers:
-                    ledgers[fingerprint] = _kept(folder / f"{_name(fingerprint)}.sqlite", {fingerprint: fingerprint})
+            names = open_sets(ledger, run, records) | told
         except BaseException:
-            for ledger in ledgers.values():
-                ledger.close()
+            ledger.close()
             raise
-        places = {unit: (ledgers[fingerprint], fingerprint) for unit, fingerprint in units.items()}
-        return cls(places)
+        return cls(ledger, names, Prices(ledger), run, {name: unit for unit, name in names.items()})
+
+    @property
+    def places(self) -> Mapping[str, tuple[Ledger, str]]:
+        """The ledger of each unit, and its name in it."""
+        return {unit: (self.ledger, name) for unit, name in self.names.items()}
 
     def charge(self, charges: Sequence[Charge], budget: Budget) -> tuple[Receipt, ...]:
-        """Book the charges: all or none within a ledger.
+        """Book the charges, durably: all or none."""
+        named = [replace(charge, unit=self._name(charge.unit)) for charge in charges]
+        admit = None if self.prices is None else self.prices.admit(self._units)
+        receipts = self.ledger.charge(named, budget, admit)
+        return tuple(replace(receipt, unit=charge.unit) for receipt, charge in zip(receipts, charges, strict=True))
 
-        With several ledgers a refusal part-way leaves the ledgers before it charged for what was
-        not released: they over-count.
-        """
-        groups: dict[int, tuple[Ledger, list[int]]] = {}
-        for i, charge in enumerate(charges):
-            ledger, _ = self._place(charge.unit)
-            groups.setdefault(id(ledger), (ledger, []))[1].append(i)
-        receipts: dict[int, Receipt] = {}
-        for ledger, places in groups.values():
-            named = [replace(charges[i], unit=self._place(charges[i].unit)[1]) for i in places]
-            for i, receipt in zip(places, ledger.charge(named, budget), strict=True):
-                receipts[i] = replace(receipt, unit=charges[i].unit)
-        return tuple(receipts[i] for i in range(len(charges)))
+    def spent(self, unit: str, until: int | None = None) -> History:
+        """What was booked on a unit itself, up to and with entry ``until``; in a ledger of the data that is not all that counts."""
+        return self.ledger.spent(self._name(unit), until)
 
-    def spent(self, unit: str, until: int | None = None) -> tuple[tuple[Event, int], ...]:
-        """What a unit has spent, up to and with entry ``until`` of its ledger where that is given."""
-        ledger, name = self._place(unit)
-        return ledger.spent(name, until)
+    def histories(self, unit: str, until: int | None = None) -> tuple[History, ...]:
+        """What its records were in, as it bounds the unit: the price of a unit is the highest of these."""
+        if self.prices is None:
+            return (self.spent(unit, until),)
+        return tuple(self.prices.histories(self._name(unit), until))
 
-    def epsilon(self, unit: str, delta: float, accountant: str) -> float:
-        """What a unit has spent, priced."""
-        ledger, name = self._place(unit)
-        return ledger.epsilon(name, delta, accountant)
+    def epsilon(self, unit: str, delta: float, name: str) -> float:
+        """What a unit has spent, priced: the highest among its records."""
+        chosen = accountant(name)
+        return max((chosen.epsilon(spent, delta) for spent in self.histories(unit)), default=0.0)
+
+    def check(self, unit: str, budget: Budget, until: int | None = None) -> float:
+        """A bound on what a unit has spent, or the refusal: see :meth:`Budget.check`."""
+        return max(map(partial(budget.check, unit), self.histories(unit, until)), default=0.0)
+
+    def remaining(self, unit: str, event: Event, budget: Budget) -> int | None:
+        """How often ``event`` may still be charged on a unit; None where nothing limits it."""
+        if self.prices is None:
+            return budget.remaining_steps(event, self.spent(unit))
+        return self.prices.remaining(self._name(unit), event, budget)
+
+    def blame(self) -> str | None:
+        """Why nothing can be paid for any more, where a release without a bound is why; see :meth:`Prices.blame`."""
+        if self.prices is None:
+            return None
+        found = (self.prices.blame(spent) for unit in self.names for spent in self.histories(unit))
+        return next((why for why in found if why is not None), None)
 
     def head(self) -> tuple[int, str]:
-        """Entries in all, and the digest of the last where there is one ledger; of all digests otherwise."""
-        ledgers = {id(ledger): ledger for ledger, _ in self.places.values()}.values()
-        heads = [ledger.head() for ledger in ledgers]
-        if len(heads) == 1:
-            return heads[0]
-        joined = hashlib.sha256("".join(digest for _, digest in heads).encode()).hexdigest() if heads else START
-        return sum(seq for seq, _ in heads), joined
+        """Number and digest of the last entry."""
+        return self.ledger.head()
+
+    def finish(self) -> None:
+        """The run has ended: what it was charged is history. A ledger of the run alone stays as it is."""
+        if self.prices is not None:
+            close_sets(self.ledger, self.run)
 
     def close(self) -> None:
-        """Close every ledger."""
-        for ledger in {id(ledger): ledger for ledger, _ in self.places.values()}.values():
-            ledger.close()
+        """Close the file."""
+        self.ledger.close()
 
-    def _place(self, unit: str) -> tuple[Ledger, str]:
-        if unit not in self.places:
+    def _name(self, unit: str) -> str:
+        if unit not in self.names:
             raise LedgerError(f"no ledger is kept for {unit!r}")
-        return self.places[unit]
+        return self.names[unit]
 
     def __enter__(self) -> Vault:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def data_ledger(folder: Path) -> Path:
+    """The one file of a data ledger.
+
+    Raises:
+        LedgerError: if the folder holds ledgers of files, which knew no records.
+    """
+    path = folder / NAME
+    if folder.is_dir() and not path.exists() and (old := sorted(folder.glob("*.sqlite"))):
+        raise LedgerError(
+            f"{folder}: its ledgers ({old[0].name}, …) were kept for files, and cannot tell whose records they charged."
+            " Keep them, and give another folder: what they have spent is not known there"
+        )
+    return path
 
 
 def _kept(path: Path, units: Mapping[str, str]) -> Ledger:
@@ -115,8 +164,3 @@ def _kept(path: Path, units: Mapping[str, str]) -> Ledger:
         ledger.close()
         raise
     return ledger
-
-
-def _name(fingerprint: str) -> str:
-    # A fingerprint may hold anything; a file name may not.
-    return fingerprint[:32] if fingerprint.isalnum() else hashlib.sha256(fingerprint.encode()).hexdigest()[:32]

@@ -1,0 +1,19 @@
+"""Records, told by what stands in them: who was in which release, under whatever name, in whatever order.
+
+identity   keyed digests, and what a run's unit holds
+group      what a release of one unit says about another: group privacy
+classes    records with equal histories, and what merging and joining them comes to
+arrays     digests to entities to classes, as sorted arrays
+members    who is in which of the sets that are opened together
+store      the tables
+people     the whole: open, close, link
+price      what a charge is held against
+pool       classes under construction
+"""
+
+from sordino.privacy.records.identity import Records
+from sordino.privacy.records.people import close_sets, link, open_sets
+from sordino.privacy.records.price import Prices
+from sordino.privacy.records.store import TABLES, create_tables
+
+__all__ = ["TABLES", "Prices", "Records", "close_sets", "create_tables", "link", "open_sets"]
