@@ -31,7 +31,8 @@ def of(unit: str, *rows: int, kind: str = "sample", people: list[int] | None = N
 
 def booked(vault: Vault, unit: str, event: Event, count: int, budget: Budget = WIDE, key: str = "") -> None:
     vault.charge(
-        [Charge(unit=unit, event=event, count=count, why="", method="m", round=1, key=f"{vault.run}/{unit}/{key}/{vault.head()[0]}")], budget
+        [Charge(unit=unit, event=event, count=count, why="", method="m", round=1, key=f"{vault.run}/{unit}/{key}/{vault.head()[0]}")],
+        budget,
     )
 
 
@@ -201,17 +202,9 @@ def test_linked_files_are_the_same_people(tmp_path: Path) -> None:
         assert vault.epsilon("c", 1e-5, "rdp") == 0.0
 
 
-RUNS = st.lists(
-    st.lists(
-        st.tuples(
-            st.lists(st.integers(0, 7), min_size=1, max_size=6, unique=True), st.lists(st.tuples(st.sampled_from([STEP, OTHER]), st.integers(1, 4)), max_size=2)
-        ),
-        min_size=1,
-        max_size=3,
-    ),
-    min_size=1,
-    max_size=5,
-)
+SOME = st.lists(st.integers(0, 7), min_size=1, max_size=6, unique=True)
+TIMES = st.lists(st.tuples(st.sampled_from([STEP, OTHER]), st.integers(1, 4)), max_size=2)
+RUNS = st.lists(st.lists(st.tuples(SOME, TIMES), min_size=1, max_size=3), min_size=1, max_size=5)
 
 
 @settings(max_examples=40, deadline=None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from sordino import data as datasets
-from sordino.build.federation import Counts, Federation, evaluate, placed, tensors
+from sordino.build.federation import Counts, Federation, evaluate, identified, placed, records, tensors
 from sordino.build.surroundings import device, model
 from sordino.learning.bench import Examples, Workbench
 from sordino.learning.evaluate import Evaluator
@@ -21,11 +21,10 @@ from sordino.learning.perexample import ClippedSum, MeanGradient
 from sordino.message import Vector
 from sordino.plan import Plan
 from sordino.privacy import Budget, Vault
-from sordino.runtime.files import make_room_for
+from sordino.privacy.records import Records
+from sordino.privacy.records.group import SAMPLE
 from sordino.runtime.watch import Moment, Play
 from sordino.study import HorizontalStudy, Study
-
-FILES_PER_LEDGER = 3  # SQLite's database, its log and the log's index
 
 Tensors = tuple[torch.Tensor, torch.Tensor]
 
@@ -72,6 +71,7 @@ class Hall:
         validation: (n, ...) and (n,), as model input; empty where there is none.
         sizes, counts, classes: of the clients' data.
         fingerprints: of each client's data.
+        records: who is in each client's data, where a ledger asks; nobody otherwise.
         evaluator: accuracy and loss of the bench's model.
     """
 
@@ -83,6 +83,7 @@ class Hall:
     counts: Counts
     classes: tuple[str, ...]
     fingerprints: tuple[str, ...]
+    records: tuple[Records, ...]
     evaluator: Evaluator
 
     @classmethod
@@ -100,6 +101,7 @@ class Hall:
             counts=divided.counts,
             classes=classes,
             fingerprints=tuple(part.fingerprint() for part in divided.parts),
+            records=tuple(records(part, f"client:{i}", SAMPLE) for i, part in enumerate(divided.parts)) if identified(study) else (),
             evaluator=Evaluator(flat, loss),
         )
 
@@ -117,12 +119,19 @@ class Hall:
         return weights
 
 
-def vault(study: Study, folder: Path, fingerprints: Mapping[str, str]) -> Vault:
-    """The run's own ledger in ``folder``, or those of the data; ``fingerprints`` by unit."""
-    if study.privacy.ledger == "run":
+def vault(
+    study: Study,
+    folder: Path,
+    run: str,
+    fingerprints: Mapping[str, str],
+    known: Sequence[Records] = (),
+    others: Mapping[str, str] | None = None,
+) -> Vault:
+    """The run's own ledger in ``folder`` (``fingerprints`` by unit), or one that knows records: that of the data, or the run's own."""
+    if study.privacy.ledger == "run" and not known:
         return Vault.for_run(folder / "ledger.sqlite", fingerprints)
-    make_room_for(FILES_PER_LEDGER * len(fingerprints))
-    return Vault.for_data(Path(study.privacy.ledger).expanduser(), fingerprints)
+    kept = folder if study.privacy.ledger == "run" else Path(study.privacy.ledger).expanduser()
+    return Vault.for_data(kept, run, known, others)
 
 
 def budget(study: Study, epsilon: float | None) -> Budget:

@@ -12,10 +12,12 @@ import torch
 from sordino import data as datasets
 from sordino import study as studies
 from sordino.entropy import Seeded
+from sordino.errors import StudyError
 from sordino.learning.bench import model_input
 from sordino.learning.evaluate import Evaluator
 from sordino.learning.flat import Flat
 from sordino.message import Vector
+from sordino.privacy.records import Records
 from sordino.study import HorizontalStudy
 
 Counts = np.ndarray[Any, np.dtype[np.int64]]
@@ -47,7 +49,13 @@ def federation(study: HorizontalStudy) -> Federation:
     """Load the data and divide it."""
     wanted, entropy = study.data, Seeded(study.seed)
     corpus = datasets.load(
-        wanted.name or "", file=wanted.file, test_file=wanted.test_file, label=wanted.label, client_column=wanted.client_column
+        wanted.name or "",
+        file=wanted.file,
+        test_file=wanted.test_file,
+        label=wanted.label,
+        client_column=wanted.client_column,
+        person=wanted.person,
+        identify=identified(study),
     )
     train, validation = corpus.train, None
     if wanted.validation:
@@ -61,6 +69,18 @@ def federation(study: HorizontalStudy) -> Federation:
         validation = train.take(np.sort(np.concatenate(held)))
     counts = datasets.label_counts(train.y, indices, len(train.classes))
     return Federation(tuple(train.take(part) for part in indices), corpus.test, validation, counts)
+
+
+def identified(study: HorizontalStudy) -> bool:
+    """Whether records are to be recognised: by a ledger that outlives the run, or for the persons behind them."""
+    return study.privacy.ledger != "run" or study.data.person is not None
+
+
+def records(part: datasets.Dataset, unit: str, kind: str) -> Records:
+    """Who is in a client's data."""
+    if part.words is None:
+        raise StudyError(f"{unit}: what its examples are recognised by was not read")
+    return Records(unit, kind, part.words[:, :2], part.words[:, 2] if part.words.shape[1] == 3 else None)
 
 
 def _partition(section: studies.Partition) -> datasets.Partition:

@@ -3,7 +3,20 @@
 from sordino.privacy.accounting import NAMES, Accountant, accountant, fixed_order
 from sordino.privacy.budget import Budget
 from sordino.privacy.calibrate import epsilon_after, most_steps, noise_multiplier
-from sordino.privacy.event import Chosen, Composed, Event, Gaussian, Grouped, NonPrivate, Nothing, PoissonSampled, Pure, Repeated, decode, encode
+from sordino.privacy.event import (
+    Chosen,
+    Composed,
+    Event,
+    Gaussian,
+    Grouped,
+    NonPrivate,
+    Nothing,
+    PoissonSampled,
+    Pure,
+    Repeated,
+    decode,
+    encode,
+)
 from sordino.privacy.ledger import Charge, Entry, Ledger, Receipt, Verified
 from sordino.privacy.vault import Vault
 

@@ -14,13 +14,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from sordino.errors import LedgerError
 from sordino.privacy.accounting import accountant
 from sordino.privacy.budget import Budget
 from sordino.privacy.event import Event
 from sordino.privacy.ledger import Charge, Ledger, LedgerExists, Receipt
-from sordino.privacy.records import Prices, Records, close_sets, open_sets
+
+if TYPE_CHECKING:
+    from sordino.privacy.records import Prices, Records
 
 NAME = "ledger.sqlite"
 History = tuple[tuple[Event, int], ...]
@@ -54,6 +57,9 @@ class Vault:
 
         ``others`` are units that no record is priced by, and what names them.
         """
+        # Here, because prices are asked for without records, and arrays take a while to import.
+        from sordino.privacy.records import Prices, open_sets
+
         path = data_ledger(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -103,7 +109,7 @@ class Vault:
         """How often ``event`` may still be charged on a unit; None where nothing limits it."""
         if self.prices is None:
             return budget.remaining_steps(event, self.spent(unit))
-        return self.prices.remaining(self._name(unit), event, budget)
+        return self.prices.remaining(self._name(unit), event, budget, self.run)
 
     def blame(self) -> str | None:
         """Why nothing can be paid for any more, where a release without a bound is why; see :meth:`Prices.blame`."""
@@ -119,6 +125,8 @@ class Vault:
     def finish(self) -> None:
         """The run has ended: what it was charged is history. A ledger of the run alone stays as it is."""
         if self.prices is not None:
+            from sordino.privacy.records import close_sets
+
             close_sets(self.ledger, self.run)
 
     def close(self) -> None:

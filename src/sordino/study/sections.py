@@ -78,6 +78,7 @@ class Data(Source):
 
     test_file: Path | None = None
     client_column: str | None = None
+    person: str | None = Field(None, description="the column that says who a row is about: all rows of a person have one budget")
     clients: int = Field(10, ge=1)
     partition: Partition = IidPartition(kind="iid")
     validation: int = Field(0, ge=0, description="training examples set aside, before partitioning, to choose by; treated as public")
@@ -104,8 +105,8 @@ class Model(Section):
 class Promise(Section):
     """What is protected, and how well.
 
-    ``ledger`` is "run" for a ledger of this run alone, or a folder that keeps one ledger for
-    each client's data and outlives runs.
+    ``ledger`` is "run" for a ledger of this run alone, or a folder with a ledger of the data, which knows records
+    and outlives runs.
     """
 
     unit: str

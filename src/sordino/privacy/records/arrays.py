@@ -99,8 +99,8 @@ def rows_found(index: Index, rows: Words, new_class: int) -> tuple[Index, Places
 
 def _components(known: Places, one: Places, two: Places, entities: int) -> tuple[Places, dict[int, list[int]], int]:
     """The entity of each distinct digest, entities that are joined, and how many entities there are now."""
-    from scipy.sparse import coo_matrix
-    from scipy.sparse.csgraph import connected_components
+    from scipy.sparse import coo_matrix  # type: ignore[import-untyped]
+    from scipy.sparse.csgraph import connected_components  # type: ignore[import-untyped]
 
     nodes, found = len(known), np.flatnonzero(known >= 0)
     old, old_places = np.unique(known[found], return_inverse=True)

@@ -11,7 +11,7 @@ some two that differ share a digest with probability below 2 n^2 / 2^64 (two dig
 Shapes: words (n,), rows (n, 2).
 
 >>> first, second = digests(bytes(16), np.array([1, 2], dtype=np.uint64))
->>> first != second
+>>> bool(first != second)
 True
 """
 

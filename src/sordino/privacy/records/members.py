@@ -41,9 +41,8 @@ def membership(entity: Places, at: Places, sets: int) -> Membership:
     sums = np.add.reduceat(words, starts) if len(starts) else words
     _, first, patterns = np.unique(sums, return_index=True, return_inverse=True)
     _check(patterns, first, starts, counts, where, rows)
-    pairs = tuple(
-        tuple(zip(where[s : s + c].tolist(), rows[s : s + c].tolist(), strict=True)) for s, c in zip(starts[first], counts[first], strict=True)
-    )
+    ends = starts + counts
+    pairs = tuple(tuple(zip(where[a:b].tolist(), rows[a:b].tolist(), strict=True)) for a, b in zip(starts[first], ends[first], strict=True))
     return Membership(entities, patterns.astype(np.int64), pairs)
 
 

@@ -18,7 +18,7 @@ from sordino.privacy.event import Composed, Event, NonPrivate, encode
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.records import store
 from sordino.privacy.records.classes import Class, Totals, added, history, maximal, most, of_group
-from sordino.privacy.records.group import CLIENT, Column, Counts, Spent, of_client, translated
+from sordino.privacy.records.group import CLIENT, Column, Counts, Spent, grouped, of_client, translated
 from sordino.privacy.records.store import Set
 
 SHOWN = 16
@@ -99,14 +99,14 @@ class Prices:
         """What bounds the records of a set: at most :data:`SHOWN` histories, up to and with entry ``until``."""
         return [spent for spent, _ in self._priced(unit, until)]
 
-    def remaining(self, unit: str, event: Event, budget: Budget) -> int | None:
-        """How often ``event`` may still be charged on a set; None where nothing limits it."""
-        left = [budget.remaining_steps(each, spent) for spent, each in self._priced(unit, None, event)]
+    def remaining(self, unit: str, event: Event, budget: Budget, run: str) -> int | None:
+        """How often ``event`` may still be charged on all sets of a run alike, as far as this set's records go; None without a limit."""
+        left = [budget.remaining_steps(each, spent) for spent, each in self._priced(unit, None, event, run)]
         found = [steps for steps in left if steps is not None]
         return min(found) if found else None
 
-    def _priced(self, unit: str, until: int | None, event: Event | None = None) -> list[tuple[Spent, Event]]:
-        """Histories, and what one ``event`` on the set is to the records that have them."""
+    def _priced(self, unit: str, until: int | None, event: Event | None = None, run: str = "") -> list[tuple[Spent, Event]]:
+        """Histories, and what one ``event`` on every set of a run is to the records that have them."""
         seen = self._refreshed()
         number = seen.numbers.get(unit)
         self.ledger.refresh()
@@ -117,14 +117,17 @@ class Prices:
             return [(self._client(seen, number, totals, until), event or Composed(()))]
         by_size: dict[tuple[int, ...], list[Counts]] = {}
         for one, _ in seen.classes.get(number, ()):
-            sizes = tuple(sorted(size for group, size in one.live if number in group))
+            sizes = tuple(sorted(size for group, size in one.live if any(self._of(seen, each, kind, run) for each in group)))
             by_size.setdefault(sizes if event is not None else (), []).append(history(one, totals))
         found = []
         for sizes, counts in by_size.items():
-            each = Composed(tuple(seen_as for size in sizes for seen_as, _ in translated({(event, kind, size): 1}, kind))) if event else None
-            only = each.events[0] if each is not None and len(each.events) == 1 else each
-            found += [(translated(one, kind), only or Composed(())) for one in maximal(counts, SHOWN)]
+            each = tuple(grouped(event, size) for size in sizes) if event is not None else ()
+            whole = each[0] if len(each) == 1 else Composed(each)
+            found += [(translated(one, kind), whole) for one in maximal(counts, SHOWN)]
         return found
+
+    def _of(self, seen: _Seen, number: int, kind: str, run: str) -> bool:
+        return run in seen.sets[number].runs and seen.sets[number].kind == kind
 
     def blame(self, spent: Spent) -> str | None:
         """Which release it is that a history has no bound for; None where it has one."""

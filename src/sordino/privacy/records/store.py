@@ -161,9 +161,7 @@ def index(db: sqlite3.Connection) -> Index:
     for name, kind in _TYPES.items():
         pieces = [content for (content,) in db.execute("SELECT content FROM record_arrays WHERE name = ? ORDER BY part", (name,))]
         found[name] = np.concatenate([np.frombuffer(piece, dtype=kind) for piece in pieces]) if pieces else np.empty(0, dtype=kind)
-    return Index(
-        Book(found["row digests"], found["row owners"]), Book(found["person digests"], found["person owners"]), found["classes"]
-    )
+    return Index(Book(found["row digests"], found["row owners"]), Book(found["person digests"], found["person owners"]), found["classes"])
 
 
 def put_index(db: sqlite3.Connection, fresh: Index, before: Index | None) -> None:
@@ -174,6 +172,6 @@ def put_index(db: sqlite3.Connection, fresh: Index, before: Index | None) -> Non
             continue
         db.execute("DELETE FROM record_arrays WHERE name = ?", (name,))
         content = np.ascontiguousarray(array).astype(_TYPES[name], copy=False).view(np.uint8).data
-        for part in range(0, -(-len(content) // _PART)):
+        for part in range(-(-len(content) // _PART)):
             piece = content[part * _PART : (part + 1) * _PART]
             db.execute("INSERT INTO record_arrays VALUES (?, ?, ?)", (name, part, piece))
