@@ -97,7 +97,11 @@ def _founded(study: Study, out: Path | None) -> tuple[Path, Row]:
         run = secrets.token_hex(8)
         built = builder.build(study, draft, run)
         full = built.study
-        _refuse_hopeless(built)
+        try:
+            _refuse_hopeless(built)
+        except BudgetExceeded:
+            built.simulation.vault.finish()
+            raise
         about = describe(built, run)
         replace_file(draft / "study.toml", studies.write(full).encode())
         replace_file(draft / "run.json", to_json(about, indent=1).encode())
@@ -171,6 +175,7 @@ def _play(folder: Path, about: Row, show: Callable[[Row], None], announce: Calla
             except BudgetExceeded as refusal:
                 refused = refusal
     if refused is not None:
+        sim.vault.finish()
         sim.vault.close()
         raise refused
     outcome = _finish(folder, about, built, moment, time.monotonic() - started)

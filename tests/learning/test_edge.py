@@ -123,7 +123,9 @@ def test_a_plain_edge_sends_the_mean_gradient() -> None:
     data = examples()
     draws = Seeded(0).stream("edge")
     edge = PlainEdge(index=2, examples=data, sampling_rate=1.0, regularisation=0.0, bench=bench(), draws=draws, scratch=torch.empty(D))
-    found = edge.answer(task(clip=None), None)
+    with pytest.raises(LocalProtocolError, match="the ledger booked None"):
+        edge.answer(task(clip=None), None)
+    found = edge.answer(task(clip=None), receipt(edge.price))
     model = nn.Linear(FEATURES, CLASSES)
     nn.init.zeros_(model.weight)
     nn.init.zeros_(model.bias)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sordino.cli import say
+from sordino.cli import link, say
 from sordino.cli.run import AsJson
 from sordino.errors import StudyError
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sordino.privacy import Ledger
 
 app = typer.Typer(help="Show, verify and price what was released.", no_args_is_help=True)
+app.command("link")(link.link)
 Run = Annotated[Path, typer.Argument(help="A run folder, or a ledger file.")]
 
 

@@ -103,8 +103,21 @@ def _identified(x: Features, others: Sequence[npt.NDArray[Any] | None], who: npt
     return found if who is None else np.concatenate([found, identity.persons(who)[:, None]], axis=1)
 
 
-def read_npz(path: Path, scale: Scale | None = None, *, person: str | None = None, identify: bool = False) -> tuple[Raw, Raw | None]:
-    """(the examples, the test examples if the file has any)."""
+def columns_of(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """Every column of a CSV or Parquet file, (n,), or the arrays with a row for each example of an npz; without its test set."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise DataError(f"{path}: its kind is told by its ending, which must be one of {', '.join(SUFFIXES)}")
+    if path.suffix.lower() == ".npz":
+        arrays = _arrays(path)
+        return {name: values for name, values in arrays.items() if not name.endswith("_test") and len(values) == len(arrays["x"])}
+    frame = _frame(path)
+    if frame.height == 0:
+        raise DataError(f"{path}: there are no rows")
+    return {name: _plain(frame[name], path) for name in frame.columns}
+
+
+def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of an npz file, x and y among them."""
     try:
         # Opened here, because numpy leaves the file open when the archive is damaged.
         with path.open("rb") as content, np.load(content, allow_pickle=False) as archive:
@@ -121,6 +134,12 @@ def read_npz(path: Path, scale: Scale | None = None, *, person: str | None = Non
             raise DataError(
                 f"{path}: no array {name!r}; expected x and y (optional: client, x_test, y_test), found {_listed(list(arrays))}"
             )
+    return arrays
+
+
+def read_npz(path: Path, scale: Scale | None = None, *, person: str | None = None, identify: bool = False) -> tuple[Raw, Raw | None]:
+    """(the examples, the test examples if the file has any)."""
+    arrays = _arrays(path)
     if ("x_test" in arrays) != ("y_test" in arrays):
         raise DataError(f"{path}: x_test and y_test must come together")
     if person is not None and person not in arrays:
