@@ -116,10 +116,10 @@ def test_a_budget_that_is_spent_is_refused_to_the_next(tmp_path: Path) -> None:
 
 
 def test_examples_then_whole_clients(tmp_path: Path) -> None:
-    file = saved(tmp_path, "one.csv", plain())
+    file = saved(tmp_path, "one.csv", pl.concat([plain(0), plain(1), plain(2)]))
     run(tmp_path, "one", file, *DP_SGD)
-    with pytest.raises(BudgetExceeded, match="o useful bound is known for 96 records"):
-        run(tmp_path, "two", file, *CLIENTS, "data.clients=1", "privacy.sampling_rate=1.0")
+    with pytest.raises(BudgetExceeded, match=r"o useful bound is known for \d+ records"):
+        run(tmp_path, "two", file, *CLIENTS, "privacy.sampling_rate=1.0")
 
 
 def test_whole_clients_then_examples(tmp_path: Path) -> None:
