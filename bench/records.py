@@ -78,10 +78,10 @@ def main(records: int = 10_000_000, runs: int = 1000) -> None:
     print(f"{runs} runs over {len(small):,} records")
     with tempfile.TemporaryDirectory() as name:
         folder, start, slowest = Path(name), time.perf_counter(), 0.0
-        for run in range(runs):
-            with Vault.for_data(folder, f"run {run}", divided(small, run)) as vault:
+        for number in range(runs):
+            with Vault.for_data(folder, f"run {number}", divided(small, number)) as vault:
                 slowest = max(slowest, *charged(vault, 3))
-                if run == runs - 1:
+                if number == runs - 1:
                     vault.epsilon("client:0", 1e-6, "rdp")
                 vault.finish()
         print(f"{'a run, mean':<40}{(time.perf_counter() - start) / runs * 1000:>12.1f} ms")

@@ -6,12 +6,17 @@ every use of randomness names its address, ``entropy.at("client", 3, "round", 7,
 "noise")``, and gets a generator of its own, keyed by SHA-256 over root and address.
 
 :class:`Seeded` is for studies and tests. Its noise protects nobody from someone who
-knows the seed: a simulation says so, and a deployment must draw its protective noise
-from a cryptographic generator seeded by the operating system instead.
+knows the seed: a simulation says so. Its generator is SFC64 with 192 bits of key: fast,
+and collisions between addresses are out of reach (a 32-bit seed, as torch's CPU
+generator uses, repeats itself after some 65 000 addresses).
 
-The generator is SFC64 with 192 bits of key: fast, and collisions between addresses
-are out of reach (a 32-bit seed, as torch's CPU generator uses, repeats itself after
-some 65 000 addresses).
+:class:`System` protects: its root is a secret key of 256 bits from the operating system, and
+below each address runs AES-256 in counter mode under a key of its own (HMAC-SHA-256 of the
+address). Whoever has the key can repeat a run that was killed; without it, nobody can.
+
+**Noise is never used twice.** Two releases that share their noise differ by what it was meant to hide. So the
+root of :class:`Seeded` takes a digest of everything that shapes what is released (study, data, program,
+environment) beside the seed: the same study over the same data repeats bit for bit, anything else draws afresh.
 
 >>> a, b = Seeded(0).at("client", 3), Seeded(0).at("client", 3)
 >>> bool((a.random(4) == b.random(4)).all())
@@ -23,7 +28,9 @@ False
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+import hmac
+import secrets
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -40,8 +47,16 @@ class Entropy(Protocol):
         """The generator of this address. Equal addresses give equal generators."""
         ...
 
-    def stream(self, *address: Part) -> Stream:
+    def stream(self, *address: Part) -> Numbered:
         """Many generators below one address, told apart by a number."""
+        ...
+
+
+class Numbered(Protocol):
+    """Generators numbered from 0."""
+
+    def at(self, number: int) -> np.random.Generator:
+        """The generator of this number, from 0; it is good until the next call."""
         ...
 
 
@@ -88,7 +103,7 @@ class Seeded:
 
     Attributes:
         seed: of the study.
-        run: where it is not empty, draws are this run's own, whatever others have the same seed.
+        run: where it is not empty, draws are its own, whatever others have the same seed: a digest of all that shapes a release.
     """
 
     seed: int
@@ -105,3 +120,37 @@ class Seeded:
     @property
     def _root(self) -> bytes:
         return b"sordino-seeded:" + str(self.seed).encode() + (b":run:" + self.run.encode() if self.run else b"")
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """Randomness that nobody can predict: AES-256-CTR under a secret key.
+
+    Attributes:
+        key: 32 secret bytes; from the operating system unless given. Given again, it repeats every draw.
+    """
+
+    key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.key) != 32:
+            raise ValueError(f"a key has 32 bytes; got {len(self.key)}")
+
+    def at(self, *address: Part) -> np.random.Generator:
+        """See :class:`Entropy`."""
+        from sordino.keystream import generator  # the cipher is loaded where it is used
+
+        return generator(hmac.digest(self.key, _digest(b"at", address), "sha256"))
+
+    def stream(self, *address: Part) -> Numbered:
+        """See :class:`Entropy`."""
+        return _Below(self, address)
+
+
+@dataclass(frozen=True, slots=True)
+class _Below:
+    system: System
+    address: tuple[Part, ...]
+
+    def at(self, number: int) -> np.random.Generator:
+        return self.system.at(*self.address, "number", number)

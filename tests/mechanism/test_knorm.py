@@ -97,7 +97,7 @@ def test_on_samples_the_loss_stays_within_epsilon(dimension: int) -> None:
     rng = Seeded(3).at("loss")
     noise = torch.stack([mechanism.release_counted(torch.zeros(dimension, dtype=torch.float64), 0.0, rng)[0] for _ in range(5000)])
     loss = epsilon * (torch.linalg.vector_norm(noise - moved, dim=1) - torch.linalg.vector_norm(noise, dim=1)) / mechanism.clip
-    assert float(loss.abs().max()) <= epsilon * (1 + 1e-12)
+    assert float(loss.abs().max()) <= epsilon * (1 + 1e-6)
     if dimension == 1:
         assert float(loss.max()) == pytest.approx(epsilon)  # tight
 

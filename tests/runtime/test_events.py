@@ -23,7 +23,6 @@ from sordino.build import surroundings
 from sordino.errors import BudgetExceeded, DataError
 from sordino.learning.online.halves import Party
 from sordino.learning.online.seen import Seen
-from sordino.mechanism.noise import fill_normal
 from sordino.mechanism.response import RandomisedResponse
 from sordino.mechanism.single import Single
 from sordino.message import Derivative, Embedding, Query, encode
@@ -134,7 +133,7 @@ def made(folder: Path, *changes: str, run: str = "run", payable: list[int] | Non
 
 
 def booked(world: Events) -> dict[str, Any]:
-    return {unit: world.vault.spent(unit) for unit in world.vault.places}
+    return {unit: world.vault.spent(unit) for unit in world.vault.names}
 
 
 @pytest.mark.parametrize("changes", WORLDS.values(), ids=WORLDS)
@@ -158,7 +157,7 @@ def test_killed_anywhere_it_comes_to_the_same_end(tmp_path: Path, table: Path, c
         assert again.rows == whole.rows
         assert booked(world) == once
         assert {name: value.tobytes() for name, value in rest.kept.items()} == {name: value.tobytes() for name, value in end.kept.items()}
-    world.vault.places["labels"][0].verify()
+    world.vault.names["labels"][0].verify()
 
 
 @pytest.mark.parametrize("changes", [(), (SLR, NOISY, REPEATED), (OGD, LABEL, SILENT)], ids=["plain", "noisy", "silent"])
@@ -356,6 +355,10 @@ def test_traffic_is_that_of_the_paper() -> None:
 # What is told
 
 
+def normals(count: int, rng: np.random.Generator) -> torch.Tensor:
+    return torch.from_numpy(rng.standard_normal(count, np.float32))
+
+
 @dataclass(frozen=True)
 class Other:
     """The same stream with other labels, or other features: a neighbour in every entity at once."""
@@ -417,8 +420,8 @@ def test_raw_data_gets_out_by_way_of_the_mechanisms_only(tmp_path: Path, table: 
             if name != "unguarded":
                 patch.setattr(RandomisedResponse, "respond_for", lambda self, labels, entities, key, visits=None: entities % 3)
             if features and name != "unguarded":
-                patch.setattr(Single, "release_rows", lambda self, rows, rng: fill_normal(torch.empty(rows.numel()), rng).view(rows.shape))
-                patch.setattr(Single, "release", lambda self, v, rng: 0.01 * fill_normal(torch.empty(v.numel()), rng))
+                patch.setattr(Single, "release_rows", lambda self, rows, rng: normals(rows.numel(), rng).view(rows.shape))
+                patch.setattr(Single, "release", lambda self, v, rng: 0.01 * normals(v.numel(), rng))
             world, _ = made(folder, *changes)
             if name == "other":
                 world = replace(world, stream=Other(world.stream, labels=True, features=features))

@@ -15,7 +15,7 @@ from sordino.build.common import Built, Hall, budget, named, vault
 from sordino.build.facts import horizontal
 from sordino.build.mechanism import as_good, edge_mechanism, in_words
 from sordino.build.surroundings import lineage, protective
-from sordino.entropy import Seeded
+from sordino.entropy import Entropy, Seeded
 from sordino.learning.bench import Workbench
 from sordino.learning.edge import Edge, LiteralEdge, PlainEdge, PrivateEdge
 from sordino.learning.perexample.sums import layers_of
@@ -39,9 +39,11 @@ def build(
     noise = edge_mechanism(study, hall.bench, hall.validation) if privacy.unit != "none" and not study.method.literal else None
     if noise is not None:
         priced = announced(priced, study, noise, sizes)
-    edges = _edges(study, parts, hall, noise, run)
+    own = protective(study, run, hall.shaping, folder)
+    edges = _edges(study, parts, hall, noise, own)
     units = [f"client:{i}" for i in range(len(sizes))]
-    ledgers = vault(study, folder, run, dict(zip(units, hall.fingerprints, strict=True)), hall.records)
+    ledgers = vault(study, folder, run, hall.units(dict(zip(units, hall.fingerprints, strict=True))), hall.records)
+    tested = hall.evaluation(study, ledgers, own, lineage(study, run))
     budgets = [budget(study, epsilon) for epsilon in epsilons(study)]
     pays = _payable(study, edges, ledgers, units, budgets) if payable is None else tuple(payable)
     regime = Asynchronous(
@@ -63,7 +65,7 @@ def build(
         budgets=budgets,
         units=units,
         delays=_delays(study, entropy, len(sizes)),
-        evaluate=hall.evaluate,
+        evaluate=hall.measured(tested),
         method=study.method.name,
         lineage=lineage(study, run),
     )
@@ -77,6 +79,7 @@ def build(
         named=partial(named, flat),
         paid="gradient",
         remedy="Raise noise_multiplier or lower method.batch",
+        evaluation=tested,
     )
 
 
@@ -90,12 +93,12 @@ def announced(priced: Plan, study: AsynchronousStudy, noise: Bounded, sizes: Seq
     return priced.exposed("privacy.mechanism.form", accountant(privacy.accountant).epsilon(spent, privacy.delta), in_words(true))
 
 
-def _edges(study: AsynchronousStudy, parts: list[datasets.Dataset], hall: Hall, noise: Bounded | None, run: str) -> list[Edge]:
+def _edges(study: AsynchronousStudy, parts: list[datasets.Dataset], hall: Hall, noise: Bounded | None, entropy: Entropy) -> list[Edge]:
     """The edges; ``parts`` is emptied on the way."""
-    method, entropy = study.method, protective(study, run)
+    method = study.method
     each, sigmas = rates(method.batch, hall.sizes), multipliers(study)
     edges: list[Edge] = []
-    scratch = torch.empty_like(hall.bench.flat.weights)
+    scratch = torch.empty_like(hall.bench.flat.weights, dtype=torch.float64)
     parts.reverse()
     while parts:
         index = len(edges)

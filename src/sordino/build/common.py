@@ -11,8 +11,10 @@ from typing import Any
 import torch
 
 from sordino import data as datasets
+from sordino.build.evaluation import UNIT, PaidEvaluation, priced
 from sordino.build.federation import Counts, Federation, evaluate, identified, placed, records, tensors
 from sordino.build.surroundings import device, model
+from sordino.entropy import Entropy
 from sordino.learning.bench import Examples, Workbench
 from sordino.learning.evaluate import Evaluator
 from sordino.learning.flat import Flat
@@ -41,6 +43,7 @@ class Built:
         facts: what run.json says of this regime.
         model: the model's name, and ``named`` its parameters by name, from one vector (d,).
         paid: what privacy is paid for, in the singular, and ``remedy`` what to do if not even one can be.
+        evaluation: on rows that are private, if that is asked for.
     """
 
     study: Study
@@ -52,6 +55,7 @@ class Built:
     named: Callable[[Vector], dict[str, Any]]
     paid: str
     remedy: str
+    evaluation: PaidEvaluation | None = None
 
 
 def named(flat: Flat, vector: Vector) -> dict[str, Any]:
@@ -72,7 +76,10 @@ class Hall:
         sizes, counts, classes: of the clients' data.
         fingerprints: of each client's data.
         records: who is in each client's data, where a ledger asks; nobody otherwise.
+        shaping: of all data that bears on what is released: the clients', and the test and validation sets.
         evaluator: accuracy and loss of the bench's model.
+        names: of the clients, where they have any.
+        secret: rows that models are measured on at a price, and their fingerprint; then ``test`` is empty.
     """
 
     bench: Workbench
@@ -84,7 +91,10 @@ class Hall:
     classes: tuple[str, ...]
     fingerprints: tuple[str, ...]
     records: tuple[Records, ...]
+    shaping: tuple[str, ...]
     evaluator: Evaluator
+    names: tuple[str, ...] = ()
+    secret: tuple[Tensors, str] | None = None
 
     @classmethod
     def of(cls, study: HorizontalStudy, divided: Federation) -> Hall:
@@ -92,18 +102,59 @@ class Hall:
         torch.set_num_threads(study.execution.threads)
         place, classes = device(study), divided.test.classes
         flat, loss = Flat(model(study, divided.test.shape, len(classes)).to(place)), loss_for(study.model.name)
+        test = placed(divided.test.x, place), torch.from_numpy(divided.test.y).to(place)
+        paid, prints = study.data.testing == "private share", tuple(part.fingerprint() for part in divided.parts)
         return cls(
             bench=Workbench(flat, ClippedSum(flat, loss), MeanGradient(flat, loss)),
             place=place,
-            test=(placed(divided.test.x, place), torch.from_numpy(divided.test.y).to(place)),
+            test=(test[0][:0], test[1][:0]) if paid else test,
             validation=tensors(divided.validation, place),
             sizes=divided.sizes,
             counts=divided.counts,
             classes=classes,
-            fingerprints=tuple(part.fingerprint() for part in divided.parts),
-            records=tuple(records(part, f"client:{i}", SAMPLE) for i, part in enumerate(divided.parts)) if identified(study) else (),
+            fingerprints=prints,
+            records=_records(study, divided, paid=paid),
+            shaping=(*prints, divided.test.fingerprint(), *([divided.validation.fingerprint()] if divided.validation is not None else [])),
             evaluator=Evaluator(flat, loss),
+            names=divided.names,
+            secret=(test, divided.test.fingerprint()) if paid else None,
         )
+
+    @property
+    def rows(self) -> int:
+        """How many examples models are measured on."""
+        return len((self.test if self.secret is None else self.secret[0])[1])
+
+    def units(self, fingerprints: Mapping[str, str]) -> dict[str, str]:
+        """The ledger's units with their data's fingerprints: the clients', and that of test rows that are paid for."""
+        return {**fingerprints, **({} if self.secret is None else {UNIT: self.secret[1]})}
+
+    def evaluation(self, study: HorizontalStudy, ledgers: Vault, entropy: Entropy, lineage: str) -> PaidEvaluation | None:
+        """How models are measured on private rows; None where there are none."""
+        if self.secret is None:
+            return None
+        (x, y), _ = self.secret
+        mechanism, most, planned = priced(study)
+
+        def right(weights: Vector) -> int:
+            self.bench.flat.load(torch.from_numpy(weights).to(self.bench.flat.weights))
+            return round(self.evaluator(x, y).accuracy * len(y))
+
+        return PaidEvaluation(
+            right=right,
+            rows=len(y),
+            mechanism=mechanism,
+            planned=planned,
+            vault=ledgers,
+            budget=most,
+            entropy=entropy,
+            method=study.method.name,
+            lineage=lineage,
+        )
+
+    def measured(self, paid: PaidEvaluation | None) -> Callable[[Vector], Mapping[str, float]]:
+        """What is told of a model: on public rows as it is, on private ones at their price."""
+        return self.evaluate if paid is None else lambda weights: {**self.evaluate(weights), **paid(weights)}
 
     def evaluate(self, weights: Vector) -> Mapping[str, float]:
         """Accuracy and loss of a model."""
@@ -119,6 +170,14 @@ class Hall:
         return weights
 
 
+def _records(study: HorizontalStudy, divided: Federation, *, paid: bool) -> tuple[Records, ...]:
+    """Who is in each client's data, and in a test set that is paid for."""
+    if not identified(study):
+        return ()
+    found = [records(part, f"client:{i}", SAMPLE) for i, part in enumerate(divided.parts)]
+    return (*found, records(divided.test, UNIT, SAMPLE)) if paid else tuple(found)
+
+
 def vault(
     study: Study,
     folder: Path,
@@ -126,12 +185,18 @@ def vault(
     fingerprints: Mapping[str, str],
     known: Sequence[Records] = (),
     others: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> Vault:
-    """The run's own ledger in ``folder`` (``fingerprints`` by unit), or one that knows records: that of the data, or the run's own."""
+    """The run's own ledger in ``folder``, or one that knows records: that of the data, or the run's own.
+
+    ``fingerprints``, and ``labels`` for people, by unit; ``others`` names units that are not priced by records. A folder with a
+    ``run.json`` is that of a run which has begun: its ledger must be there, and is not made again.
+    """
+    begun = (folder / "run.json").exists()
     if study.privacy.ledger == "run" and not known:
-        return Vault.for_run(folder / "ledger.sqlite", fingerprints)
+        return Vault.for_run(folder / "ledger.sqlite", fingerprints, labels=labels, begun=begun)
     kept = folder if study.privacy.ledger == "run" else Path(study.privacy.ledger).expanduser()
-    return Vault.for_data(kept, run, known, others)
+    return Vault.for_data(kept, run, known, others, begun=begun)
 
 
 def budget(study: Study, epsilon: float | None) -> Budget:

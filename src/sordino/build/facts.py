@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import asdict
 from typing import Any
 
-from sordino.build.common import Hall
+from sordino.build.common import Hall, Tensors
+from sordino.build.evaluation import told
 from sordino.plan import Plan
 from sordino.runtime.arrivals import Arrivals
 from sordino.runtime.simulate import Simulation
 from sordino.study import HorizontalStudy
+
+
+def _digest(examples: Tensors) -> str | None:
+    """SHA-256 (hex) of examples, (n, ...) and (n,); None of none."""
+    if not len(examples[1]):
+        return None
+    return hashlib.sha256(b"".join(each.cpu().contiguous().numpy().tobytes() for each in examples)).hexdigest()
 
 
 def horizontal(study: HorizontalStudy, hall: Hall, plan: Plan, simulation: Simulation | Arrivals) -> dict[str, Any]:
@@ -20,9 +29,11 @@ def horizontal(study: HorizontalStudy, hall: Hall, plan: Plan, simulation: Simul
     sizes = labels or privacy.unit == "sample" or getattr(study.method, "weights", "size") == "size"
     return {
         "classes": list(hall.classes),
+        "test": told(study, hall.rows),
         "clients": [
             {
                 "client": i,
+                "name": hall.names[i] if hall.names else None,
                 "unit": unit,
                 "examples": int(counts.sum()) if sizes else None,
                 "labels": counts.tolist() if labels else [],
@@ -35,6 +46,7 @@ def horizontal(study: HorizontalStudy, hall: Hall, plan: Plan, simulation: Simul
         "noise_multipliers": getattr(privacy, "noise_multipliers", None),  # likewise
         "sampling_rate": getattr(privacy, "sampling_rate", None),
         "staleness": getattr(study, "stalest", None),
+        "validation": _digest(hall.validation),  # public: bounds and weights of noise may be chosen by it
         "R_c": plan.steps if privacy.unit != "client" else None,  # there, rounds are what is charged
         "stages": [asdict(stage) for stage in plan.stages],
     }

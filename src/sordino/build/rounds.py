@@ -14,7 +14,7 @@ from sordino.build.common import Built, Hall, budget, named, vault
 from sordino.build.facts import horizontal
 from sordino.build.mechanism import as_good, in_words, mechanism
 from sordino.build.surroundings import lineage, protective
-from sordino.entropy import Seeded
+from sordino.entropy import Entropy, Seeded
 from sordino.learning.client import Client
 from sordino.learning.dpsgd import PrivateClient
 from sordino.learning.local import LocalClient, LocalWork, NoisyModelClient
@@ -43,11 +43,12 @@ def build(
     noise = mechanism(study, sizes, hall.bench, hall.validation) if privacy.unit != "none" else None
     if noise is not None:
         priced = announced(priced, study, noise, max(sizes))
-    own = protective(study, run)
+    own = protective(study, run, hall.shaping, folder)
     clients = _clients(study, parts, hall, noise, own)
     kind = CLIENT if isinstance(study.method, ClientLevel) and privacy.unit == "client" else SAMPLE
-    known = [replace(one, kind=kind) for one in hall.records]
-    ledgers, most = vault(study, folder, run, fingerprints, known), budget(study, privacy.epsilon)
+    known = [replace(one, kind=kind) if one.unit in fingerprints else one for one in hall.records]
+    ledgers = vault(study, folder, run, hall.units(fingerprints), known)
+    most, tested = budget(study, privacy.epsilon), hall.evaluation(study, ledgers, own, lineage(study, run))
     pays = _payable(study, priced, ledgers, units, most) if payable is None else tuple(payable)
     regime = Synchronous(
         method=study.method,
@@ -72,7 +73,7 @@ def build(
         latency=Latency(kind=latency.kind, typical=latency.typical, shape=latency.shape, step=latency.step, spread=latency.spread),
         churn=Churn(dropout=study.world.dropout, rejoin=study.world.rejoin),
         entropy=entropy,
-        evaluate=hall.evaluate,
+        evaluate=hall.measured(tested),
         due=lambda number: number % study.stride == 0,
         method=study.method.name,
         lineage=lineage(study, run),
@@ -87,6 +88,7 @@ def build(
         named=partial(named, flat),
         paid="round" if privacy.unit == "client" else "local step",
         remedy="Raise noise_multiplier or lower sampling_rate",
+        evaluation=tested,
     )
 
 
@@ -122,7 +124,7 @@ def _units(together: bool, fingerprints: Sequence[str], own: bool) -> tuple[list
     return units, dict(zip(units, fingerprints, strict=True))
 
 
-def _aggregator(study: SynchronousStudy, sizes: tuple[int, ...], noise: Bounded, entropy: Seeded) -> PrivateSum:
+def _aggregator(study: SynchronousStudy, sizes: tuple[int, ...], noise: Bounded, entropy: Entropy) -> PrivateSum:
     return PrivateSum(
         mechanism=noise,
         shares=tuple(shares(study, sizes)),
@@ -131,7 +133,7 @@ def _aggregator(study: SynchronousStudy, sizes: tuple[int, ...], noise: Bounded,
     )
 
 
-def _clients(study: SynchronousStudy, parts: list[datasets.Dataset], hall: Hall, noise: Bounded | None, entropy: Seeded) -> list[Client]:
+def _clients(study: SynchronousStudy, parts: list[datasets.Dataset], hall: Hall, noise: Bounded | None, entropy: Entropy) -> list[Client]:
     """The clients; ``parts`` is emptied on the way."""
     privacy, rate, eta = study.privacy, study.privacy.sampling_rate, study.method.learning_rate
     clients: list[Client] = []

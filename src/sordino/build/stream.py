@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sordino import data as datasets
 from sordino.data import identity
 from sordino.data import stream as streams
+from sordino.files import open_plain
 from sordino.plan.vertical import ENTITIES, LABELS
 from sordino.privacy.records import Records
 from sordino.privacy.records.group import ENTITY, LABEL
@@ -63,7 +64,8 @@ def source(study: VerticalStudy, *, known: bool = True) -> tuple[streams.Stream,
         fingerprint = "file:" + (found.name if unread else _digest(found.path))
         return _drifting(study, found), fingerprint, _entities(*_rows(study)) if asked else ()
     scale = None if data.scale == 1.0 else data.scale
-    corpus = datasets.load(data.name or "", file=data.file, label=data.label, scale=scale, identify=asked)
+    # No test set is used.
+    corpus = datasets.load(data.name or "", file=data.file, label=data.label, scale=scale, test_fraction=None, identify=asked)
     whole: streams.Stream = streams.Replayed(corpus.train, study.seed)
     if isinstance(data.stream, sections.DeformedStream):
         size, margin = (None, 0.0) if data.stream.size is None else ((data.stream.size,) * 2, MARGIN)
@@ -118,7 +120,7 @@ def _drifting(study: VerticalStudy, stream: streams.Stream) -> streams.Stream:
 def _digest(path: Path) -> str:
     """SHA-256 of a file: what a budget belongs to."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         while piece := file.read(1 << 20):
             digest.update(piece)
     return digest.hexdigest()

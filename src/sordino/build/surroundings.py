@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import platform
+import secrets
 import sys
+from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,12 +17,16 @@ import numpy as np
 import torch
 
 import sordino
+from sordino import modules
 from sordino import study as studies
-from sordino.entropy import Seeded
-from sordino.errors import StudyError
+from sordino.entropy import Entropy, Seeded, System
+from sordino.errors import ResumeError, StudyError
+from sordino.files import KIB, check_below, read_below, there
 from sordino.learning import models
 from sordino.learning.check import check_private
 from sordino.study import HorizontalStudy, Study
+
+KEY, ENDED = "entropy.key", b"This run has ended and its key was destroyed.\n"
 
 
 def device(study: Study) -> torch.device:
@@ -43,7 +50,9 @@ def _code() -> str:
 
 def environment(study: Study) -> dict[str, Any]:
     """What the bits of a result depend on besides the study."""
+    own = modules.digests(studies.named_modules(study))  # code of others that the study names
     return {
+        **({"modules": own} if own else {}),
         "sordino": sordino.__version__,
         "code": _code(),
         "python": sys.version.split()[0],
@@ -60,8 +69,7 @@ def environment(study: Study) -> dict[str, Any]:
 
 def lineage(study: Study, run: str) -> str:
     """Run, environment and study: part of every charge's key. A study changed by hand would replay other releases."""
-    asked = studies.write(study.model_copy(update={"execution": studies.Execution()}))
-    return f"{run}/{hashlib.sha256(f'{sorted(environment(study).items())}{asked}'.encode()).hexdigest()[:8]}"
+    return f"{run}/{hashlib.sha256(f'{sorted(environment(study).items())}{_asked(study)}'.encode()).hexdigest()[:8]}"
 
 
 def origin(study: Study, run: str) -> str:
@@ -71,16 +79,98 @@ def origin(study: Study, run: str) -> str:
     """
     if study.privacy.unit == "entity" or study.privacy.ledger != "run" or getattr(study.privacy, "embedding", None) is not None:
         return lineage(study, run)
-    asked = studies.write(study.model_copy(update={"execution": studies.Execution()}))
-    return f"{run}/{hashlib.sha256(f'{_code()}{asked}'.encode()).hexdigest()[:8]}"
+    own = sorted(modules.digests(studies.named_modules(study)).items()) or ""
+    return f"{run}/{hashlib.sha256(f'{_code()}{own}{_asked(study)}'.encode()).hexdigest()[:8]}"
 
 
-def protective(study: Study, run: str) -> Seeded:
-    """Where batches and noise come from: the seed; and the run and its environment, too, where one ledger adds up several runs.
+def _asked(study: Study) -> str:
+    return studies.write(study.model_copy(update={"execution": studies.Execution()}))
 
-    Noise that two releases share cancels in their difference, and no sum of their prices would bound what that tells.
+
+def protective(study: Study, run: str, data: Iterable[str], folder: Path) -> Entropy:
+    """Where batches and noise come from.
+
+    With ``privacy.entropy = "seed"`` that is the study's seed and a digest of all that shapes what is released: the study, the
+    data (fingerprints), this program and its environment; and the run, where one ledger adds up several. So the same study
+    over the same data repeats bit for bit, and any other draws afresh. Noise that two releases share cancels in their
+    difference, and no sum of their prices would bound what that tells.
+
+    With "system" it is a secret key of the operating system's, kept in ``folder`` until the run ends.
     """
-    return Seeded(study.seed, "" if study.privacy.ledger == "run" else lineage(study, run))
+    if study.privacy.entropy == "system":
+        return System(_secret_key(folder))
+    shaping = [_shape(study), *data, str(sorted(environment(study).items()))]
+    return Seeded(study.seed, _joined([*shaping, *_of_run(study, run)]))
+
+
+def answering(study: Study, run: str, data: Iterable[str], folder: Path) -> Entropy:
+    """Where the answers about labels come from: as :func:`protective`, but whatever the environment, which :func:`origin` leaves out."""
+    if study.privacy.entropy == "system":
+        return System(_secret_key(folder))
+    return Seeded(study.seed, _joined(["labels", _shape(study), _code(), *data, *_of_run(study, run)]))
+
+
+def _shape(study: Study) -> str:
+    """The study without what cannot change the meaning of its results: how it is executed, and where files lie."""
+    told = study.model_copy(update={"execution": studies.Execution()}).model_dump(mode="python", by_alias=True)
+    data = _placeless(told.pop("data"), lambda _: "a file")  # its fingerprint is taken of what was read
+    return str((data, _placeless(told, lambda path: hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "missing")))
+
+
+def _placeless(value: Any, told: Callable[[Path], str]) -> Any:
+    """What a file holds in place of its path, as ``told``; and keys are sorted."""
+    if isinstance(value, dict):
+        return sorted((str(key), _placeless(part, told)) for key, part in value.items())
+    if isinstance(value, list | tuple):
+        return [_placeless(part, told) for part in value]
+    return told(value) if isinstance(value, Path) else value
+
+
+def _of_run(study: Study, run: str) -> list[str]:
+    return [] if study.privacy.ledger == "run" else [run]
+
+
+def _joined(parts: Iterable[str]) -> str:
+    """A digest of texts; the length of each is part of it."""
+    found = hashlib.sha256()
+    for text in (part.encode() for part in parts):
+        found.update(f"{len(text)}:".encode() + text)
+    return found.hexdigest()
+
+
+def _secret_key(folder: Path) -> bytes:
+    """The run's secret key: made when the run begins, read when it goes on."""
+    path = folder / KEY
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    except FileExistsError:
+        return _kept_key(path)
+    with os.fdopen(handle, "wb") as file:
+        key = secrets.token_bytes(32)
+        file.write(key)
+        file.flush()
+        os.fsync(file.fileno())
+    return key
+
+
+def _kept_key(path: Path) -> bytes:
+    key = read_below(path.parent, path.name, most=KIB)
+    if key == ENDED:
+        return secrets.token_bytes(32)  # of a run that has ended: nothing is released any more
+    if len(key) != 32:
+        raise ResumeError(f"{path}: this is not the secret key that the run began with. Restore it from a copy, or begin a new run")
+    return key
+
+
+def forget(folder: Path) -> None:
+    """Destroy a run's secret key, once nothing is left to be repeated: from then on nobody can take the noise off again."""
+    path = folder / KEY
+    if there(folder, KEY):
+        check_below(folder, KEY)
+        with path.open("r+b") as file:
+            file.write(ENDED)
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def model(study: HorizontalStudy, shape: tuple[int, ...], classes: int) -> torch.nn.Module:

@@ -16,7 +16,7 @@ from torch import nn
 
 from sordino.build.common import Built, named, vault
 from sordino.build.stream import Index, arranged, parts, source
-from sordino.build.surroundings import lineage, origin, protective
+from sordino.build.surroundings import answering, lineage, origin, protective
 from sordino.data import stream as streams
 from sordino.entropy import Entropy, Seeded
 from sordino.errors import StudyError
@@ -59,7 +59,8 @@ def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | No
     stream, fingerprint, known = source(study)
     held = parts(study, stream)
     split, priced, entropy = _Split.of(study, stream, held), price(study), Seeded(study.seed)
-    own, privacy, method = protective(study, run), study.privacy, study.method
+    privacy, method, whole = study.privacy, study.method, [fingerprint, *(hashlib.sha256(part.tobytes()).hexdigest() for part in held)]
+    own = protective(study, run, whole, folder)
     names = units(study)
     whose = {party(m): f"{party(m)}/{hashlib.sha256(part.tobytes()).hexdigest()[:16]}" for m, part in enumerate(held)}
     parties = {party(m): f"{run}/{party(m)}" for m in range(len(held))}  # an entity's record books them, too
@@ -68,7 +69,7 @@ def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | No
     response = None
     if privacy.unit != "none":
         mechanism = RandomisedResponse(epsilon=label_epsilon(study), classes=len(stream.classes))
-        response = Respond(mechanism=mechanism, key=secret(own.at("labels")), memoised=privacy.memoised)
+        response = Respond(mechanism=mechanism, key=secret(answering(study, run, whole, folder).at("labels")), memoised=privacy.memoised)
     simulation = Events(
         engine=partial(_engine, study, split, own),
         stream=arranged(stream, held),

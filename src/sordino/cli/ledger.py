@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,67 +12,83 @@ import typer
 
 from sordino.cli import link, say
 from sordino.cli.run import AsJson
-from sordino.errors import StudyError
+from sordino.errors import LedgerError, StudyError
 
 if TYPE_CHECKING:
-    from sordino.privacy import Ledger
+    from sordino.privacy import Entry, Ledger
+    from sordino.verify import Kept, Terms, Verdict
 
 app = typer.Typer(help="Show, verify and price what was released.", no_args_is_help=True)
 app.command("link")(link.link)
-Run = Annotated[Path, typer.Argument(help="A run folder, or a ledger file.")]
+Run = Annotated[Path, typer.Argument(help="A run folder, a ledger file, or a folder of ledgers.")]
+Seconds = Annotated[float, typer.Option(help="How long it may take.", min=0.1)]
+
+_STRANGE = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+LONGEST = 120  # characters of a cell
 
 
-def _open(run: Path) -> tuple[Ledger, dict[str, Any]]:
-    """The ledger of a run folder or file, read-only, and what the run promised."""
-    from sordino.privacy import Ledger
-
-    if not run.exists():
-        raise StudyError(f"{run}: there is no such run folder or ledger file")
-    about: dict[str, Any] = {}
-    path = run
-    if run.is_dir():
-        path = run / "ledger.sqlite"
-        if (run / "run.json").exists():
-            about = json.loads((run / "run.json").read_text())
-        if not path.exists():
-            kept = (about.get("ledger") or {}).get("scope") == "data"
-            where = "its ledgers are kept with the data: give one of those files" if kept else "it holds no ledger.sqlite"
-            raise StudyError(f"{run}: {where}")
-    return Ledger.open(path, readonly=True), about
+def _clean(text: str) -> str:
+    """Text that anybody may have written, as a terminal may show it."""
+    short = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    return _STRANGE.sub("?", short)
 
 
 @app.command()
 def show(
     run: Run,
     unit: Annotated[str | None, typer.Option(help="Only this unit, such as client:3.")] = None,
-    last: Annotated[int, typer.Option(help="How many entries from the end; 0 for all.")] = 20,
+    last: Annotated[int, typer.Option(help="How many entries from the end; 0 for all.", min=0)] = 20,
+    seconds: Seconds = 300.0,
     as_json: AsJson = False,
 ) -> None:
     """List the entries."""
-    ledger, _ = _open(run)
-    with ledger:
-        entries = list(ledger.entries(unit))
-    chosen = entries[-last:] if last else entries
-    if as_json:
-        from sordino.privacy import encode
+    from sordino.privacy import Ledger
+    from sordino.verify import places
 
-        say.machine(
-            [
-                {
-                    "seq": e.seq,
-                    "unit": e.unit,
-                    "event": json.loads(encode(e.event)),
-                    "count": e.count,
-                    "why": e.why,
-                    "round": e.round,
-                    "digest": e.digest,
-                }
-                for e in chosen
-            ]
-        )
-        return
-    rows = [[str(e.seq), e.unit, str(e.round), str(e.count), _words(e.event), e.digest[:12]] for e in chosen]
-    say.table(f"{len(chosen)} of {len(entries)} entries", ["seq", "unit", "round", "times", "event", "digest"], rows)
+    found: list[dict[str, Any]] = []
+    for path in places(run):
+        with Ledger.open(path, readonly=True, seconds=seconds) as ledger:
+            if as_json:
+                found += [_row(entry) for entry in _last(ledger, unit, last)[0]]
+                continue
+            chosen, count = _last(ledger, unit, last)
+            labels = ledger.labels()
+        rows = [
+            [str(e.seq), _named(e.unit, labels.get(e.unit)), str(e.round), str(e.count), _clean(_words(e.event)), _clean(e.digest[:12])]
+            for e in chosen
+        ]
+        say.table(f"{path}: {len(rows)} of {count} charges", ["seq", "unit", "round", "times", "event", "digest"], rows)
+    if as_json:
+        say.machine(found)
+
+
+def _last(ledger: Ledger, unit: str | None, most: int) -> tuple[list[Entry], int]:
+    """The last entries, and how many there are."""
+    kept: deque[Entry] = deque(maxlen=most or None)
+    count = 0
+    for entry in ledger.entries(unit):
+        kept.append(entry)
+        count += 1
+    return list(kept), count
+
+
+def _row(entry: Entry) -> dict[str, Any]:
+    from sordino.privacy import encode
+
+    return {
+        "seq": entry.seq,
+        "unit": entry.unit,
+        "event": json.loads(encode(entry.event)),
+        "count": entry.count,
+        "why": entry.why,
+        "round": entry.round,
+        "digest": entry.digest,
+    }
+
+
+def _named(unit: str, label: str | None) -> str:
+    """A unit by its name, and by what people call it where the study says so."""
+    return _clean(unit) if label is None else f"{_clean(label)} ({_clean(unit)})"
 
 
 def _words(event: object) -> str:
@@ -84,7 +102,7 @@ def _words(event: object) -> str:
         case Gaussian(noise_multiplier=sigma):
             return f"Gaussian, sigma {sigma:g}"
         case Pure(epsilon=epsilon):
-            return f"pure, epsilon {epsilon:g}"
+            return f"pure, epsilon {say.bound(epsilon)}"
         case PoissonSampled(sampling_rate=q, event=inside):
             return f"{_words(inside)}, Poisson sampled at {q:g}"
         case Composed(events=events):
@@ -98,23 +116,66 @@ def _words(event: object) -> str:
 
 
 @app.command()
-def verify(run: Run, as_json: AsJson = False) -> None:
-    """Walk the chain of digests, recompute epsilon, and compare with what the run says."""
-    ledger, about = _open(run)
-    stated = about.get("ledger")
-    with ledger:
-        ledger.verify(expected_digest=stated["digest"] if stated else None)
-        seq, digest = ledger.head()
-        spent = {} if not about else {unit: _priced(ledger, unit, about) for unit in ledger.units()}
-    worst = max(spent.values(), default=None)
+def verify(
+    run: Run,
+    digest: Annotated[str | None, typer.Option(help="A digest that was noted elsewhere, such as in a report: it must still stand.")] = None,
+    seconds: Seconds = 300.0,
+    as_json: AsJson = False,
+) -> None:
+    """Walk the chain, price every unit, and hold a run's study, log, model and result against it."""
+    from sordino.verify import verify as look
+
+    verdict = look(run, digest=digest, seconds=seconds)
     if as_json:
-        say.machine({"ok": True, "entries": seq, "digest": digest, "epsilon": worst})
-        return
-    say.people(f"{seq} entries, chain whole, digest {digest}")
-    if worst is not None:
-        say.people(
-            f"epsilon {say.bound(worst)} at delta {say.number(about['delta'])} ({about['accountant']}), the highest of {len(spent)} units"
-        )
+        say.machine(_as_table(verdict))
+    else:
+        _tell(verdict)
+    if verdict.problems:
+        raise LedgerError("\n".join(map(_line, verdict.problems)))
+
+
+def _line(text: str) -> str:
+    return "\n".join(_STRANGE.sub("?", each) for each in text.splitlines()[:50])
+
+
+def _as_table(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "ok": not verdict.problems,
+        "entries": sum(kept.entries for kept in verdict.ledgers),
+        "digest": verdict.ledgers[0].digest if len(verdict.ledgers) == 1 else None,
+        "epsilon": verdict.epsilon,
+        "delta": None if verdict.terms is None else verdict.terms.delta,
+        "accountant": None if verdict.terms is None else verdict.terms.accountant,
+        "sealed": verdict.sealed,
+        "units": {unit.name: {"label": unit.label, "epsilon": unit.epsilon} for kept in verdict.ledgers for unit in kept.units},
+        "problems": verdict.problems,
+        "remarks": verdict.remarks,
+    }
+
+
+def _tell(verdict: Verdict) -> None:
+    for kept in verdict.ledgers:
+        say.people(f"{kept.path}: {kept.entries} charges, chain whole, digest {kept.digest}")
+        if kept.terms is not None:
+            _units(kept, kept.terms)
+        elif kept.units:
+            say.people(f"{len(kept.units)} units; no run began in this ledger, so price them with `sordino ledger epsilon --delta`")
+    for remark in verdict.remarks:
+        say.people(remark + ".")
+    if verdict.sealed and not verdict.problems:
+        say.people("The run ended and was sealed: study, log, model, environment and result are those that the ledger sealed.")
+    if verdict.epsilon is not None and verdict.terms is not None:
+        from sordino.privacy.rounding import epsilon_text
+
+        terms = verdict.terms
+        say.people(f"epsilon {epsilon_text(verdict.epsilon)} at delta {say.number(terms.delta)} ({terms.accountant}), the highest")
+
+
+def _units(kept: Kept, terms: Terms) -> None:
+    from sordino.privacy.rounding import epsilon_text
+
+    rows = [[_named(unit.name, unit.label), "-" if unit.epsilon is None else epsilon_text(unit.epsilon)] for unit in kept.units]
+    say.table(f"epsilon at delta {terms.delta:g} ({terms.accountant})", ["unit", "epsilon"], rows)
 
 
 @app.command()
@@ -122,24 +183,22 @@ def epsilon(
     run: Run,
     delta: Annotated[float | None, typer.Option(help="Another delta than the run's.")] = None,
     accountant: Annotated[str | None, typer.Option(help="Another accountant than the run's.")] = None,
+    seconds: Seconds = 300.0,
     as_json: AsJson = False,
 ) -> None:
     """Price what every unit has spent."""
-    ledger, about = _open(run)
-    if delta is None and about.get("delta") is None:
-        raise StudyError("give --delta: this ledger belongs to no run that states one")
-    at = float(about["delta"] if delta is None else delta)
-    if not 0 < at < 1:
-        raise StudyError(f"--delta must lie between 0 and 1; got {at:g}")
-    asked: dict[str, Any] = {"delta": at, "accountant": accountant or about.get("accountant", "pld")}
-    with ledger:
-        spent = {unit: _priced(ledger, unit, asked) for unit in ledger.units()}
+    from sordino.privacy import accountant as known
+    from sordino.verify import priced
+
+    if delta is not None and not 0 < delta < 1:
+        raise StudyError(f"--delta must lie between 0 and 1; got {delta:g}")
+    found = priced(run, delta, None if accountant is None else known(accountant).name, seconds)
     if as_json:
-        say.machine({"delta": asked["delta"], "accountant": asked["accountant"], "epsilon": spent})
+        terms = found[0].terms
+        assert terms is not None
+        spent = {unit.name: unit.epsilon for kept in found for unit in kept.units}
+        say.machine({"delta": terms.delta, "accountant": terms.accountant, "epsilon": spent})
         return
-    rows = [[unit, say.bound(value)] for unit, value in spent.items()]
-    say.table(f"epsilon at delta {asked['delta']:g} ({asked['accountant']})", ["unit", "epsilon"], rows)
-
-
-def _priced(ledger: Ledger, unit: str, asked: dict[str, Any]) -> float:
-    return float(ledger.epsilon(unit, asked["delta"] or 1e-5, asked["accountant"]))
+    for kept in found:
+        assert kept.terms is not None
+        _units(kept, kept.terms)

@@ -69,6 +69,7 @@ class Dataset:
         classes: a name for each class number.
         client: whose each example is, as a number, where the file says so.
         words: what each example is recognised by, (examples, 2), or 3 with a person; see :mod:`sordino.data.identity`.
+        owners: what these numbers are called, fit to be shown.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Dataset:
     classes: tuple[str, ...]
     client: Labels | None = None
     words: Words | None = None
+    owners: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what no later room could make sense of."""

@@ -40,7 +40,7 @@ def paired(first: Path, second: Path, on: str | None) -> tuple[Words, Words]:
 
 def _read(path: Path, on: str | None) -> tuple[Words, Words]:
     """The word of each row over all of its values, and that of the person it names."""
-    columns: dict[str, npt.NDArray[Any]] = columns_of(path)
+    columns: dict[str, npt.NDArray[Any]] = columns_of(path, on)
     if on is not None and on not in columns:
         raise DataError(f"{path}: no column {on!r} (--on); it has {', '.join(list(columns)[:12])}")
     own = np.zeros(len(next(iter(columns.values()))), dtype=np.uint64)

@@ -24,7 +24,7 @@ from sordino.data.embedded import digits
 from sordino.data.identity import words
 from sordino.data.idx import read_images
 from sordino.data.libsvm import read_usps
-from sordino.data.table import SUFFIXES, Raw, Scale, encode_clients, encode_labels, read_npz, read_table
+from sordino.data.table import SUFFIXES, Raw, Scale, client_names, encode_clients, encode_labels, read_npz, read_table
 from sordino.entropy import Seeded
 from sordino.errors import DataError
 
@@ -43,7 +43,7 @@ def load(
     label: str = "label",
     client_column: str | None = None,
     test_file: str | os.PathLike[str] | None = None,
-    test_fraction: float = 0.2,
+    test_fraction: float | None = 0.2,
     scale: Scale | None = None,
     person: str | None = None,
     identify: bool = False,
@@ -56,7 +56,8 @@ def load(
         label: the column of labels (CSV, Parquet).
         client_column: the column that says whose each example is (CSV, Parquet).
         test_file: a second file of the same form; otherwise ``test_fraction`` of ``file``.
-        test_fraction: fraction of rows set aside where there is no test set, 0 < fraction < 1.
+        test_fraction: fraction of rows set aside where there is no test set, 0 < fraction < 1; None sets none aside, and the test
+            set may then be empty.
         scale: public constants, known without looking at the data, by which features are divided.
         person: the column (or array) that says who a row is about.
         identify: whether the training set is to know what its examples are recognised by.
@@ -135,7 +136,7 @@ class _How:
     identify: bool
 
 
-def _own(name: str, file: Path, test_file: Path | None, test_fraction: float, how: _How) -> Corpus:
+def _own(name: str, file: Path, test_file: Path | None, test_fraction: float | None, how: _How) -> Corpus:
     train, test = _read(file, how)
     if test_file is not None:
         if test is not None:
@@ -143,6 +144,8 @@ def _own(name: str, file: Path, test_file: Path | None, test_fraction: float, ho
         test, surplus = _read(test_file, how)
         if surplus is not None:
             raise DataError(f"{test_file}: a test file must not have a test set of its own (x_test)")
+    if test is None and test_fraction is None:
+        return _without_test(name, file, train)
     if test is None:
         return _set_aside(name, file, train, test_fraction)
     if train.x.shape[1:] != test.x.shape[1:] or train.x.dtype != test.x.dtype:
@@ -152,11 +155,16 @@ def _own(name: str, file: Path, test_file: Path | None, test_fraction: float, ho
         )
     (train_y, test_y), classes = encode_labels((train.y, test.y), str(file))
     train_client = test_client = None
+    names: tuple[str, ...] = ()
     if train.client is not None and test.client is not None:
         train_client, test_client = encode_clients((train.client, test.client))
+        names = client_names((train.client, test.client))
     elif train.client is not None:
-        (train_client,) = encode_clients((train.client,))
-    return Corpus(Dataset(name, train.x, train_y, classes, train_client, train.words), Dataset(name, test.x, test_y, classes, test_client))
+        train_client, names = _owned(train)
+    return Corpus(
+        Dataset(name, train.x, train_y, classes, train_client, owners=names, words=train.words),
+        Dataset(name, test.x, test_y, classes, test_client, owners=names),
+    )
 
 
 def _read(file: Path, how: _How) -> tuple[Raw, Raw | None]:
@@ -167,20 +175,33 @@ def _read(file: Path, how: _How) -> tuple[Raw, Raw | None]:
     return read_table(file, how.label, how.client_column, how.scale, person=how.person, identify=how.identify), None
 
 
-def _set_aside(name: str, file: Path, raw: Raw, fraction: float) -> Corpus:
-    if not (0 < fraction < 1 and math.isfinite(fraction)):
+def _without_test(name: str, file: Path, raw: Raw) -> Corpus:
+    """All rows to train on, and a test set of none."""
+    (y,), classes = encode_labels((raw.y,), str(file))
+    client, names = _owned(raw)
+    whole = Dataset(name, raw.x, y, classes, client, owners=names, words=raw.words)
+    return Corpus(whole, whole.take([]))
+
+
+def _owned(raw: Raw) -> tuple[Labels | None, tuple[str, ...]]:
+    """Whose each example is, as a number, and the names of the numbers."""
+    return (None, ()) if raw.client is None else (encode_clients((raw.client,))[0], client_names((raw.client,)))
+
+
+def _set_aside(name: str, file: Path, raw: Raw, fraction: float | None) -> Corpus:
+    if fraction is None or not (0 < fraction < 1 and math.isfinite(fraction)):
         raise DataError(f"data.test_fraction must lie between 0 and 1, got {fraction}; a run is always judged on rows it did not train on")
     if len(raw.x) < 2:
         raise DataError(f"{file}: one row cannot be both training and test set")
     (y,), classes = encode_labels((raw.y,), str(file))
-    client = None if raw.client is None else encode_clients((raw.client,))[0]
+    client, names = _owned(raw)
     count = min(max(round(fraction * len(y)), 1), len(y) - 1)
     cut = len(y) - count
     chosen = np.sort(Seeded(0).at("test rows").permutation(len(y))[:count])
     # Test rows change places with the last rows, so that both sets are slices of the one copy in memory.
     columns = tuple(values for values in (raw.x, y, client, raw.words) if values is not None)
     _swap_rows(columns, chosen[chosen < cut], np.setdiff1d(np.arange(cut, len(y)), chosen))
-    whole = Dataset(name, raw.x, y, classes, client, raw.words)
+    whole = Dataset(name, raw.x, y, classes, client, owners=names, words=raw.words)
     return Corpus(_stretch(whole, slice(cut)), _stretch(whole, slice(cut, None)))
 
 

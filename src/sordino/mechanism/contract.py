@@ -102,7 +102,7 @@ def check_pure_noise(draw: Callable[[np.random.Generator], Tensor], booked: floa
     noise = torch.stack([draw(entropy.at(number)) for number in range(draws)])
     if not torch.equal(noise[0], draw(entropy.at(0))):
         raise ContractBroken("the same randomness gave two different releases")
-    if len(torch.unique(noise, dim=0)) < draws:
+    if len(torch.unique(noise, dim=0)) < 0.98 * draws:  # in one dimension, a few of thousands meet on the grid
         raise ContractBroken("different addresses of randomness gave equal noise")
     scale = sensitivity / booked
     if not looks_k_norm(noise / scale):

@@ -4,9 +4,10 @@ Every example contributes a vector v_i with ||v_i|| <= C. The release is
 
     sum_i v_i + z,     z ~ N(0, (sigma C)^2 I_d),
 
-whose price under add-or-remove-one adjacency is that of a Gaussian with noise
-multiplier sigma, before sampling (Dwork and Roth 2014, appendix A; sampling is booked
-by :class:`~sordino.privacy.event.PoissonSampled` around it).
+whose price under zero-out adjacency (one contribution is replaced by none) is that of a Gaussian
+with noise multiplier sigma, before sampling (Dwork and Roth 2014, appendix A; sampling is booked
+by :class:`~sordino.privacy.event.PoissonSampled` around it). Sum and noise are whole
+numbers on a public grid, so that this holds for what a computer releases (:mod:`.grid`).
 
 :class:`CountedGaussian` releases one number more, how many of the examples were
 clipped, and pays for it inside the same sigma. Each example adds b_i - 1/2 with b_i in
@@ -36,7 +37,7 @@ import torch
 from torch import Tensor
 
 from sordino.errors import StudyError
-from sordino.mechanism.noise import fill_normal
+from sordino.mechanism.grid import add_gaussian
 from sordino.mechanism.pieces import Pieces
 from sordino.privacy import event
 
@@ -44,8 +45,11 @@ LONGEST = 1e19
 """Norms above it have a square that float32 does not hold."""
 
 COUNT_SHARE = 1.0 / 400.0
+COUNT_SENSITIVITY = 0.5
+"""An example adds 1/2 or -1/2 to the excess, or nothing."""
 SHRINK = 1.0 - 2.0**-18
-"""Room for the rounding of a norm, a quotient and a product in float32; see :mod:`sordino.learning.perexample.clipping`."""
+"""Room for the rounding of a quotient and a product in float32, where the norm was added up in float64; sums of many vectors
+need more, see :mod:`sordino.learning.perexample.clipping`."""
 
 
 Measure = Literal["flat", "layers", "own"]
@@ -201,9 +205,8 @@ class Gaussian:
         """No memory is carried from one release to the next."""
 
     def release(self, total: Tensor, memory: None, rng: np.random.Generator) -> tuple[Tensor, None]:
-        """The noisy sum (d,) of a sum (d,) of clipped contributions. ``total`` is left as it is."""
-        noise = fill_normal(torch.empty_like(total, device="cpu"), rng).to(total.device)
-        return torch.add(total, noise, alpha=self.noise_multiplier * self.clip, out=noise), None
+        """The noisy sum (d,), float32, of a sum (d,) of clipped contributions. ``total`` is left as it is."""
+        return add_gaussian(total, rng, clip=self.clip, noise_multiplier=self.noise_multiplier), None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,6 +264,7 @@ class CountedGaussian:
             excess: sum over the batch of b_i - 1/2, in examples.
             rng: the noise; the vector's comes first, then the count's.
         """
-        noise = fill_normal(torch.empty(total.shape, dtype=total.dtype), rng).to(total.device)
-        noisy = noise.mul_(self.vector_multiplier * self.clip).add_(total)
-        return noisy, excess + self.count_deviation * float(rng.standard_normal())
+        noisy = add_gaussian(total, rng, clip=self.clip, noise_multiplier=self.vector_multiplier)
+        half = torch.tensor([excess], dtype=torch.float64)
+        count = add_gaussian(half, rng, clip=COUNT_SENSITIVITY, noise_multiplier=self.count_deviation / COUNT_SENSITIVITY)
+        return noisy, float(count)

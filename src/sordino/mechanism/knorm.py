@@ -4,7 +4,7 @@ Every contribution v_i has ||v_i|| <= C. The release is sum_i v_i + eta with
 
     density of eta  ~  exp(-epsilon_0 ||eta|| / C)   on R^d.
 
-Adding or removing one contribution moves the sum by at most C, so by the triangle inequality no answer is more than
+One contribution that is there or not moves the sum by at most C, so by the triangle inequality no answer is more than
 e^epsilon_0 times as likely on one side as on the other: epsilon_0, with delta = 0 (Hardt and Talwar 2010). In
 polar coordinates the volume element puts r^(d-1) before the exponential: ||eta|| is Gamma distributed, of
 shape d and scale C / epsilon_0, and the direction is uniform on the sphere. So
@@ -23,6 +23,12 @@ observed and not proved, and what is booked is proved.
 :class:`ExponentialNorm` is the noise that Li et al.'s MAPA samples: ||eta|| from Exp(C / epsilon_0), in place of Gamma. Its
 density in R^d is ~ ||eta||^(1-d) exp(-epsilon_0 ||eta|| / C), which for d > 1 has no bound at 0: answers near the true sum are
 as many times as likely as one likes. There is no epsilon, and it is booked as that.
+
+**In whole numbers.** As in :mod:`.grid`, sum and noise are rounded to a public grid of step g before they are added, and the noise is
+scaled to C + g sqrt(d), which is what rounding lets one contribution do. For a true eta that costs exactly epsilon_0. But eta
+itself comes from a float64 sampler of NumPy's, whose distribution is not known to the last bit, and a proof like that of
+:mod:`.rounded` would have to follow every number through the norm of all. So the price rests on an ideal sampler: **K-norm
+noise is for simulations**, and with the operating system's entropy it is refused.
 
 Shapes: vectors ``(d,)``; C in their units; sigma and epsilon_0 dimensionless.
 
@@ -47,24 +53,25 @@ from torch import Tensor
 
 from sordino.errors import StudyError
 from sordino.mechanism.gaussian import length, shortened
-from sordino.mechanism.noise import fill_normal
+from sordino.mechanism.grid import FINE
 from sordino.privacy import event
 
 UNBOUNDED = "noise of exponential length in d > 1 dimensions: its density has no bound at 0, so there is no epsilon"
 
 
-def fill_direction(out: Tensor, rng: np.random.Generator) -> Tensor:
-    """Overwrite ``out`` (d,) with a point that is uniform on the unit sphere, and return it."""
-    norm = 0.0
+def direction(dimension: int, rng: np.random.Generator) -> Tensor:
+    """A point (d,), float64, that is uniform on the unit sphere."""
+    found, norm = torch.empty(0, dtype=torch.float64), 0.0
     while norm == 0.0:  # which rounding allows where d is very small
-        norm = length(fill_normal(out, rng))
-    return out.div_(norm)
+        found = torch.from_numpy(rng.standard_normal(dimension))
+        norm = length(found)
+    return found.div_(norm)
 
 
 def exponential_norm(dimension: int, mean: float, rng: np.random.Generator) -> Tensor:
-    """A vector (d,) of uniform direction and a length from Exp(mean): Li et al. 2022, Eq. (6), as their program draws it."""
+    """A vector (d,), float32, of uniform direction and a length from Exp(mean): Li et al. 2022, Eq. (6), as their program draws it."""
     drawn = float(rng.exponential(mean))
-    return fill_direction(torch.empty(dimension), rng).mul_(drawn)
+    return direction(dimension, rng).mul_(drawn).to(torch.float32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,11 +110,19 @@ class _Radial:
         return shortened(vector, length(vector), self.clip)
 
     def release_counted(self, total: Tensor, excess: float, rng: np.random.Generator) -> tuple[Tensor, None]:
-        """The noisy sum (d,); no count is released. ``total`` is left as it is."""
+        """The noisy sum (d,), float32, on the grid; no count is released. ``total`` is left as it is."""
         if total.shape != (self.dimension,):
             raise StudyError(f"noise for {self.dimension} numbers was asked for {tuple(total.shape)}: its price would not hold")
-        noise = fill_direction(torch.empty(total.shape, dtype=total.dtype), rng)
-        return noise.mul_(self.clip * self.length(rng)).to(total.device).add_(total), None
+        step = self.step
+        moved = self.clip + step * math.sqrt(self.dimension)  # rounding may add as much to what one record does
+        noise = direction(self.dimension, rng).mul_(moved * self.length(rng) / step).round_()
+        steps = total.detach().to("cpu", torch.float64).div(step).round_()
+        return steps.add_(noise).mul_(step).to(torch.float32).to(total.device), None
+
+    @property
+    def step(self) -> float:
+        """The grid's step, a power of two (units of the vector)."""
+        return 2.0 ** math.floor(math.log2(self.clip * min(self.noise_multiplier * FINE, 2.0**-11 / math.sqrt(self.dimension))))
 
     def length(self, rng: np.random.Generator) -> float:
         """||eta|| in units of C."""

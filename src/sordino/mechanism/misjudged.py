@@ -6,11 +6,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from sordino.errors import StudyError
-from sordino.mechanism.noise import fill_normal
+from sordino.mechanism.grid import add_gaussian
 from sordino.privacy import event
 
 
@@ -39,6 +38,5 @@ class Misjudged:
         return event.Gaussian(noise_multiplier=self.noise_multiplier / self.excess)
 
     def release(self, vector: Tensor, rng: np.random.Generator) -> Tensor:
-        """The noisy vector (d,); ``vector`` is left as it is."""
-        noise = fill_normal(torch.empty(vector.shape, dtype=vector.dtype), rng).to(vector.device)
-        return noise.mul_(self.noise_multiplier * self.claimed).add_(vector)
+        """The noisy vector (d,), float32, on a public grid (:mod:`.grid`); ``vector`` is left as it is."""
+        return add_gaussian(vector, rng, clip=self.claimed * self.excess, noise_multiplier=self.noise_multiplier / self.excess)

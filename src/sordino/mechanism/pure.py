@@ -21,6 +21,7 @@ class KNormNoise(Noise):
     model's, filled in when the noise is calibrated.
     """
 
+    simulated: ClassVar[bool] = True
     sized: ClassVar[bool] = True
 
     kind: Literal["k-norm"] = "k-norm"

@@ -57,6 +57,7 @@ class Noise(Section):
     """
 
     counts: ClassVar[bool] = False  # whether it can release a count beside the sum
+    simulated: ClassVar[bool] = False  # whether its price rests on an ideal sampler that no computer has
     sized: ClassVar[bool] = False  # whether its price depends on d, which a study learns from its data and model
 
     kind: str

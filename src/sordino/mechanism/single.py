@@ -7,12 +7,12 @@ A row with the vector v releases
 The adjacency is replace-one: the entity's row is replaced by another, whose vector lies in the same ball, at most 2C away.
 So the noise is z times as wide as the largest distance, and the price is that of a Gaussian with noise multiplier z (Dwork
 and Roth 2014, appendix A); of n releases about one row, ``Repeated(event, n)``, also where each depends on those before. The
-accountants' sampling is for add-or-remove-one: :class:`~sordino.privacy.event.PoissonSampled` must not be put around it.
+accountants' sampling is for a contribution replaced by none: :class:`~sordino.privacy.event.PoissonSampled` must not be put around it.
 
 s leaves room for float32, as in :mod:`sordino.mechanism.gaussian`: norms are added up in float64; a factor, a product and the noise's
 scale are each off by 2^-24 at most, and 2^-18 is 64 of these. That holds while no factor is denormal, so C lies in [1e-12, 1e12], and
 a vector longer than 1e19, like one that is not finite, has no direction that could be kept: it becomes zero, which is in the ball.
-The rounding of the release itself, below the noise by eight digits, is what floating-point noise can never promise (Mironov 2012).
+What is released are whole numbers on a public grid, so that no digit of them shows what was hidden (:mod:`.grid`).
 
 Shapes: vectors (d,), rows (n, d), float32; C in their units, z dimensionless.
 
@@ -31,7 +31,7 @@ from torch import Tensor
 
 from sordino.errors import DataError, StudyError
 from sordino.mechanism.gaussian import LONGEST, SHRINK
-from sordino.mechanism.noise import fill_normal
+from sordino.mechanism.grid import add_gaussian
 from sordino.privacy import event
 
 SMALLEST, LARGEST = 1e-12, 1e12
@@ -91,5 +91,5 @@ class Single:
         """
         if rows.ndim != 2 or rows.dtype != torch.float32:
             raise DataError(f"single releases are of float32 rows (n, d); got {rows.dtype} {tuple(rows.shape)}")
-        noise = fill_normal(torch.empty(rows.numel()), rng).view(rows.shape).to(rows.device)
-        return torch.add(self.bounded(rows.detach()), noise, alpha=self.deviation, out=noise)
+        within, (_, d) = self.bounded(rows.detach()).flatten(), rows.shape
+        return add_gaussian(within, rng, clip=self.sensitivity, noise_multiplier=self.noise_multiplier, dimension=d).view(rows.shape)

@@ -3,6 +3,7 @@
 from sordino.privacy.accounting import NAMES, Accountant, accountant, fixed_order
 from sordino.privacy.budget import Budget
 from sordino.privacy.calibrate import epsilon_after, most_steps, noise_multiplier
+from sordino.privacy.chain import Charge, Entry, Note, Receipt, Verified
 from sordino.privacy.event import (
     Chosen,
     Composed,
@@ -17,7 +18,7 @@ from sordino.privacy.event import (
     decode,
     encode,
 )
-from sordino.privacy.ledger import Charge, Entry, Ledger, Receipt, Verified
+from sordino.privacy.ledger import Ledger
 from sordino.privacy.vault import Vault
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "Grouped",
     "Ledger",
     "NonPrivate",
+    "Note",
     "Nothing",
     "PoissonSampled",
     "Pure",

@@ -1,9 +1,9 @@
 """The ledger: what was released, append-only, chained by digest, durable before the release.
 
-One SQLite file (write-ahead log, synchronous=FULL). An entry says which unit's data was used,
-by which event and how often, why, by which method and in which round; its digest covers all of
-that and the digest of the entry before, so no entry can be changed or taken out unseen. That the
-*last* entries were cut off shows only against a digest kept elsewhere: the report prints it.
+One SQLite file (write-ahead log, synchronous=FULL). A charge says which unit's data was used,
+by which event and how often, why, by which method and in which round. Units, and how runs began
+and ended, are links of the same chain (:mod:`sordino.privacy.chain`). What this class says of a file
+it has read along the chain: a link that does not fit is an error, never a smaller sum.
 
 ``charge`` checks the budget and appends in one transaction, so that two runs over the same data
 cannot both spend the last of it. It returns receipts; nothing may be released without one.
@@ -16,185 +16,160 @@ Queries open the file read-only and change nothing.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import operator
-import os
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from sordino.errors import LedgerError, ResumeError
+from sordino.errors import LedgerError, ResumeError, StudyError
+from sordino.files import refuse_odd
+from sordino.privacy import storage
 from sordino.privacy.accounting import accountant
 from sordino.privacy.budget import Budget
+from sordino.privacy.chain import (
+    ADJACENCY,
+    FORMAT,
+    START,
+    UNIT,
+    Charge,
+    Entry,
+    Head,
+    Note,
+    Receipt,
+    Row,
+    Verified,
+    Walk,
+    canonical,
+    digest,
+)
 from sordino.privacy.event import Event, decode, encode
+from sordino.privacy.storage import SECONDS, Clock, LedgerExists, said
 
-FORMAT = "1"
-ADJACENCY = "add or remove one record; of the units labels, party and entities of events: replace one"
-START = hashlib.sha256(b"sordino ledger").hexdigest()
-_MOST = 2**40  # of one number in an entry: a file of millions of them still adds up within 64 bits
-_BATCH = 1000  # entries read at once
-_PATIENCE = 30.0  # seconds to wait for another process that is charging
+__all__ = ["ADJACENCY", "FORMAT", "START", "Charge", "Entry", "Ledger", "LedgerExists", "Note", "Receipt", "Verified"]
 
-_TABLES = """
-CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE units (unit TEXT PRIMARY KEY, fingerprint TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE entries (
-    seq INTEGER PRIMARY KEY, unit TEXT NOT NULL, event TEXT NOT NULL, count INTEGER NOT NULL, why TEXT NOT NULL,
-    method TEXT NOT NULL, round INTEGER NOT NULL, key TEXT NOT NULL UNIQUE, prev TEXT NOT NULL, digest TEXT NOT NULL
-);
-"""
-
+BATCH = 64  # links read at once; a hostile one has megabytes
 
 Admit = Callable[[Sequence[str], Budget], None]
 """Refuses, by an error, charges on these units; their totals count them already."""
 
-
-class LedgerExists(LedgerError):
-    """Where a new ledger was to be made there is one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Charge:
-    """A release that is about to happen.
-
-    Attributes:
-        unit: whose data.
-        event: what is done with it.
-        count: how often.
-        why: in words.
-        method: name of the method.
-        round: number of the round.
-        key: names this release and no other, over all runs.
-    """
-
-    unit: str
-    event: Event
-    count: int
-    why: str
-    method: str
-    round: int
-    key: str
-
-    def __post_init__(self) -> None:
-        # SQLite keeps numpy's integers as bytes, which add up to next to nothing, and True and 2.0 as
-        # integers, which hash otherwise: what is kept must be what was hashed.
-        object.__setattr__(self, "count", _whole("count", self.count))
-        object.__setattr__(self, "round", _whole("round", self.round))
-        for name in ("unit", "why", "method", "key"):
-            object.__setattr__(self, name, _text(name, getattr(self, name)))
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """Proof that a charge is in the ledger."""
-
-    unit: str
-    event: Event
-    count: int
-    round: int
-    key: str
-    seq: int
-    digest: str
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One line of the ledger."""
-
-    seq: int
-    unit: str
-    event: Event
-    count: int
-    why: str
-    method: str
-    round: int
-    key: str
-    prev: str
-    digest: str
-
-
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """A ledger whose chain is whole."""
-
-    entries: int
-    digest: str
+_LINKS = (
+    "SELECT 1, seq, unit, event, count, why, method, round, key, prev, digest FROM entries WHERE seq BETWEEN :first AND :last"
+    " UNION ALL SELECT 0, seq, kind, name, content, prev, digest, 0, 0, 0, 0 FROM notes WHERE seq BETWEEN :first AND :last"
+    " ORDER BY 2 LIMIT :batch"
+)
+_LOWEST = -(2**63)
 
 
 class Ledger:
     """One ledger file."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection, clock: Clock | None = None) -> None:
         self.path = path
         self._db = connection
-        self._head: tuple[int, str] = (0, START)
-        self._totals: dict[str, dict[Event, int]] = {}
-        self._last: dict[str, int] = {}  # number of each unit's last entry
+        self._clock = clock
+        self._version: int | None = None
+        self._forget()
 
     @classmethod
-    def create(cls, path: Path, units: Mapping[str, str]) -> Ledger:
-        """A new ledger for these units and the fingerprints of their data.
+    def create(cls, path: Path, units: Mapping[str, str], labels: Mapping[str, str] | None = None) -> Ledger:
+        """A new ledger for these units and the fingerprints of their data; ``labels`` are names for people, by unit.
 
         Raises:
             LedgerError: if the file exists or cannot be written.
         """
         # Made under another name and then linked: killed at any instant, there is a whole ledger or none,
         # and of two processes that make the same one, one is told that it exists.
-        fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        with _said(path):
+        fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        with said(path):
             if path.exists():
                 raise FileExistsError
             try:
                 fresh.unlink(missing_ok=True)
-                with closing(sqlite3.connect(fresh, timeout=_PATIENCE, isolation_level=None)) as db:
-                    db.executescript("BEGIN;" + _TABLES)
-                    db.executemany("INSERT INTO meta VALUES (?, ?)", [("format", FORMAT), ("adjacency", ADJACENCY)])
-                    db.executemany("INSERT INTO units VALUES (?, ?)", units.items())
+                with closing(sqlite3.connect(fresh, timeout=storage.PATIENCE, isolation_level=None)) as db:
+                    storage.create(db)
+                    cls(path, db)._register(units, labels or {})
                     db.execute("COMMIT")
-                    _durable(db)
-                _publish(fresh, path)
+                    storage.durable(db)
+                storage.publish(fresh, path)
             finally:
                 fresh.unlink(missing_ok=True)
         return cls.open(path)
 
     @classmethod
-    def open(cls, path: Path, *, readonly: bool = False) -> Ledger:
+    def open(cls, path: Path, *, readonly: bool = False, seconds: float = SECONDS) -> Ledger:
         """A ledger that exists. A reader sees it as it stood when opened, or live if somebody was writing then.
 
         Raises:
-            LedgerError: if there is none, or the file is no ledger.
+            LedgerError: if there is none, or the file is no ledger. Of a reader also, later, when its ``seconds`` are over.
         """
+        _refuse_odd(path)
         if not path.is_file():
             raise LedgerError(f"{path}: there is no ledger here")
-        with _said(path):
-            db, found = _connect(path, readonly)
-        if found is None or found[0] != FORMAT:
-            db.close()
-            raise LedgerError(f"{path}: a ledger of format {found and found[0]}; this version reads format {FORMAT}")
-        return cls(path, db)
+        clock = Clock(seconds) if readonly else None
+        with said(path, clock):
+            return cls(path, storage.connect(path, clock=clock), clock)
 
-    def register(self, units: Mapping[str, str]) -> None:
+    def register(self, units: Mapping[str, str], labels: Mapping[str, str] | None = None) -> None:
         """Add units, or check that they are kept for the data they were kept for.
 
         Raises:
             LedgerError: if a unit was kept for other data.
         """
-        with _said(self.path), self._transaction():
-            known = dict(self._db.execute("SELECT unit, fingerprint FROM units"))
-            for unit, fingerprint in units.items():
-                if known.setdefault(unit, fingerprint) != fingerprint:
-                    raise LedgerError(
-                        f"{self.path}: this ledger was kept for other data: {unit} had fingerprint"
-                        f" {known[unit][:12]}, now {fingerprint[:12]}."
-                        " Use the ledger that belongs to this data, or begin a new one"
-                    )
-            self._db.executemany("INSERT OR IGNORE INTO units VALUES (?, ?)", units.items())
+        with self._writing():
+            self._register(units, labels or {})
+
+    def _register(self, units: Mapping[str, str], labels: Mapping[str, str]) -> None:
+        self._refresh()
+        known = self._walk.units
+        for unit, fingerprint in units.items():
+            if unit not in known:
+                label = {"label": labels[unit]} if unit in labels else {}
+                self._note(UNIT, unit, {"fingerprint": fingerprint, **label})
+            elif known[unit][0] != fingerprint:
+                raise LedgerError(
+                    f"{self.path}: this ledger was kept for other data: {unit} had fingerprint"
+                    f" {known[unit][0][:12]}, now {fingerprint[:12]}."
+                    " Use the ledger that belongs to this data, or begin a new one"
+                )
+
+    def note(self, kind: str, name: str, facts: Mapping[str, Any]) -> Note:
+        """Add a note to the chain, durably; a note of this kind and name that says the same is left as it is.
+
+        Raises:
+            ResumeError: if one says something else.
+        """
+        with self._writing():
+            self._refresh()
+            found = self.noted(kind, name)
+            if found is None:
+                return self._note(kind, name, facts)
+            if found.content != canonical(dict(facts)):
+                raise ResumeError(f"{self.path}: entry {found.seq} ({kind} {name}) says otherwise already, and what was noted stays")
+            return found
+
+    def _note(self, kind: str, name: str, facts: Mapping[str, Any]) -> Note:
+        seq, prev = self._walk.head
+        content = canonical(dict(facts))
+        body = (seq + 1, kind, name, content, prev)
+        row = (*body, digest(body))
+        self._db.execute("INSERT INTO notes VALUES (?, ?, ?, ?, ?, ?)", row)
+        for link in self._walk.over(iter([(False, row)])):
+            self._learn(link)
+        return Note(*row)
+
+    def noted(self, kind: str, name: str) -> Note | None:
+        """The note of this kind and name, if there is one."""
+        with said(self.path, self._clock):
+            found = self._db.execute("SELECT * FROM notes WHERE kind = ? AND name = ?", (kind, name)).fetchone()
+            return None if found is None else Note(*found)
+
+    def notes(self, kind: str) -> tuple[Note, ...]:
+        """All notes of a kind, in order."""
+        with said(self.path, self._clock):
+            return tuple(Note(*row) for row in self._db.execute("SELECT * FROM notes WHERE kind = ? ORDER BY seq", (kind,)))
 
     def charge(self, charges: Sequence[Charge], budget: Budget, admit: Admit | None = None) -> tuple[Receipt, ...]:
         """Book all of the charges, durably, or none.
@@ -204,21 +179,16 @@ class Ledger:
         Raises:
             BudgetExceeded: if a unit would pass the budget; nothing was booked.
             ResumeError: if a key was booked before with other content.
-            LedgerError: for a unit that is not kept here, or a file that cannot be written.
+            LedgerError: for a unit that is not kept here, a chain that is broken, or a file that cannot be written.
         """
-        with _said(self.path):
-            try:
-                with self._transaction():
-                    return self._book(charges, budget, admit)
-            except BaseException:
-                self._head, self._totals, self._last = (0, START), {}, {}  # what memory holds may not have been committed
-                raise
+        with self._writing():
+            return self._book(charges, budget, admit)
 
     def _book(self, charges: Sequence[Charge], budget: Budget, admit: Admit | None) -> tuple[Receipt, ...]:
         self._refresh()
         receipts, rows, touched = [], [], set()
-        new: dict[str, tuple[Charge, tuple[int, str]]] = {}
-        seq, prev = self._head
+        new: dict[str, tuple[Charge, Head]] = {}
+        seq, prev = self._walk.head
         for charge in charges:
             if charge.unit not in self._totals:
                 raise LedgerError(f"{self.path}: no data of {charge.unit!r} is kept here")
@@ -232,11 +202,9 @@ class Ledger:
             if booked is None:
                 seq += 1
                 body = (seq, charge.unit, encode(charge.event), charge.count, charge.why, charge.method, charge.round, charge.key, prev)
-                prev = _digest(body)
+                prev = digest(body)
                 rows.append((*body, prev))
-                totals = self._totals[charge.unit]
-                totals[charge.event] = totals.get(charge.event, 0) + charge.count
-                self._last[charge.unit] = seq
+                self._add(charge.unit, charge.event, charge.count, seq)
                 touched.add(charge.unit)
                 booked = (seq, prev)
                 new[charge.key] = charge, booked
@@ -247,10 +215,10 @@ class Ledger:
             for unit in sorted(touched):
                 budget.admit(unit, self._totals[unit].items())
         self._db.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
-        self._head = (seq, prev)
+        self._walk.head = (seq, prev)
         return tuple(receipts)
 
-    def _booked(self, charge: Charge) -> tuple[int, str] | None:
+    def _booked(self, charge: Charge) -> Head | None:
         found = self._db.execute(
             "SELECT seq, digest, unit, event, count, method, round FROM entries WHERE key = ?", (charge.key,)
         ).fetchone()
@@ -265,33 +233,64 @@ class Ledger:
             )
         return int(found[0]), str(found[1])
 
+    def _forget(self) -> None:
+        self._walk = Walk(self.path)
+        self._totals: dict[str, dict[Event, int]] = {}
+        self._last: dict[str, int] = {}  # number of each unit's last entry
+
     def _refresh(self) -> None:
-        """Bring the totals in memory up to the file, which other processes may have written."""
-        kept = self._db.execute("SELECT digest FROM entries WHERE seq = ?", (self._head[0],)).fetchone()
-        if kept != (self._head[1],) or len(self._totals) != self._db.execute("SELECT COUNT(*) FROM units").fetchone()[0]:
-            self._head = (0, START)
-            self._totals = {unit: {} for (unit,) in self._db.execute("SELECT unit FROM units")}
-            self._last = {}
+        """Bring what memory holds up to the file, which other processes may have written, along the chain."""
+        if not self._stands(self._walk.head):
+            self._forget()
         # The head is read first: what another process adds between the two queries is then next time's news.
-        head = self.head()
-        news = self._db.execute(
-            "SELECT unit, event, SUM(count), MAX(seq) FROM entries WHERE seq > ? AND seq <= ? GROUP BY unit, event ORDER BY MIN(seq)",
-            (self._head[0], head[0]),
-        )
-        for unit, text, count, last in news.fetchall():
-            event = decode(text)
-            self._last[unit] = max(last, self._last.get(unit, 0))
-            totals = self._totals.setdefault(unit, {})
-            totals[event] = totals.get(event, 0) + count
-        self._head = head
+        until = self._head()
+        if until == self._walk.head:
+            return
+        try:
+            for link in self._walk.over(self._links(self._walk.head[0], until[0])):
+                self._learn(link)
+        except BaseException:
+            self._forget()
+            raise
+
+    def _learn(self, link: Entry | Note) -> None:
+        if isinstance(link, Entry):
+            self._add(link.unit, link.event, link.count, link.seq)
+        elif link.kind == UNIT:
+            self._totals[link.name] = {}
+
+    def _add(self, unit: str, event: Event, count: int, seq: int) -> None:
+        totals = self._totals[unit]
+        totals[event] = totals.get(event, 0) + count
+        self._last[unit] = seq
+
+    def _stands(self, head: Head) -> bool:
+        if head[0] == 0:
+            return head[1] == START
+        asked = "SELECT digest FROM entries WHERE seq = :seq UNION ALL SELECT digest FROM notes WHERE seq = :seq"
+        return bool(self._db.execute(asked, {"seq": head[0]}).fetchall() == [(head[1],)])
+
+    def stands(self, head: Head) -> bool:
+        """Whether the chain, which is checked, holds just this link: what was noted elsewhere is still part of it."""
+        with said(self.path, self._clock):
+            self._refresh()
+            return 0 <= head[0] <= self._walk.head[0] and self._stands(head)
+
+    def holds(self, digest: str) -> bool:
+        """Whether a link of the chain, which is checked, has this digest."""
+        with said(self.path, self._clock):
+            self._refresh()
+            asked = "SELECT 1 FROM entries WHERE digest = :digest UNION ALL SELECT 1 FROM notes WHERE digest = :digest LIMIT 1"
+            return digest == START or self._db.execute(asked, {"digest": digest}).fetchone() is not None
 
     def spent(self, unit: str, until: int | None = None) -> tuple[tuple[Event, int], ...]:
         """What a unit has spent: events and how often; up to and with entry ``until`` where that is given.
 
         Raises:
-            LedgerError: for a unit that is not kept here: a slip in its name must not read as "nothing spent".
+            LedgerError: for a chain that is broken, or a unit that is not kept here: a slip in its name must not read as
+                "nothing spent".
         """
-        with _said(self.path):
+        with said(self.path, self._clock):
             self._refresh()
             if unit not in self._totals:
                 raise LedgerError(f"{self.path}: no data of {unit!r} is kept here")
@@ -304,64 +303,78 @@ class Ledger:
 
     def epsilon(self, unit: str, delta: float, name: str) -> float:
         """What a unit has spent, priced by an accountant."""
-        return accountant(name).epsilon(self.spent(unit), delta)
+        spent = self.spent(unit)
+        try:
+            return accountant(name).epsilon(spent, delta)
+        except (ArithmeticError, RecursionError, TypeError) as error:  # whatever a forger thinks of
+            raise LedgerError(f"{self.path}: what {unit!r} has spent cannot be priced ({error})") from error
 
     def units(self) -> dict[str, str]:
         """Every unit and the fingerprint of its data."""
-        with _said(self.path):
-            return dict(self._db.execute("SELECT unit, fingerprint FROM units"))
+        with said(self.path, self._clock):
+            self._refresh()
+            return {unit: fingerprint for unit, (fingerprint, _) in self._walk.units.items()}
 
-    def head(self) -> tuple[int, str]:
-        """Number and digest of the last entry."""
-        with _said(self.path):
-            found = self._db.execute("SELECT seq, digest FROM entries ORDER BY seq DESC LIMIT 1").fetchone()
-            return (int(found[0]), str(found[1])) if found else (0, START)
+    def labels(self) -> dict[str, str]:
+        """What people call the units that have a name."""
+        with said(self.path, self._clock):
+            self._refresh()
+            return {unit: label for unit, (_, label) in self._walk.units.items() if label is not None}
+
+    def head(self) -> Head:
+        """Number and digest of the last link."""
+        with said(self.path, self._clock):
+            return self._head()
+
+    def _head(self) -> Head:
+        found = [(0, START)]
+        for table in ("entries", "notes"):
+            found += self._db.execute(f"SELECT seq, digest FROM {table} ORDER BY seq DESC LIMIT 1").fetchall()
+        last: Head = max(found, key=lambda head: int(head[0]))
+        return last
 
     def entries(self, unit: str | None = None) -> Iterator[Entry]:
-        """The entries in order, of one unit or of all, up to the one that is last now."""
-        for row in self._rows(unit):
-            yield Entry(row[0], row[1], decode(row[2]), *row[3:])
+        """The charges in order, of one unit or of all, up to the one that is last now; as they stand, checked or not."""
+        for charge, row in self._links(0, self.head()[0]):
+            if charge and (unit is None or row[1] == unit):
+                yield Entry(row[0], row[1], decode(row[2]), *row[3:])
 
-    def _rows(self, unit: str | None = None) -> Iterator[tuple[Any, ...]]:
+    def _links(self, after: int, last: int) -> Iterator[tuple[bool, Row]]:
         # In batches: a query left half-read would hold this connection at an old state of the file, from
         # which it could not charge; and with no fixed end, one who charges while reading would never be done.
-        last, _ = self.head()
-        following = -(2**63)
+        first = after + 1 if after else _LOWEST  # what stands before the first link is found, too
         while True:
-            with _said(self.path):
-                rows = self._db.execute(
-                    "SELECT * FROM entries WHERE seq BETWEEN ? AND ? AND unit = ifnull(?, unit) ORDER BY seq LIMIT ?",
-                    (following, last, unit, _BATCH),
-                ).fetchall()
-            yield from rows
-            if not rows or rows[-1][0] == last:
+            with said(self.path, self._clock):
+                if self._clock is not None:
+                    self._clock.check()
+                rows = self._db.execute(_LINKS, {"first": first, "last": last, "batch": BATCH}).fetchall()
+            for row in rows:
+                yield bool(row[0]), row[1:] if row[0] else row[1:7]
+            if not rows or rows[-1][1] >= last:
                 return
-            following = rows[-1][0] + 1
+            first = rows[-1][1] + 1
 
     def verify(self, expected_digest: str | None = None) -> Verified:
-        """Walk the chain and hash every entry again.
+        """Walk the whole chain and hash every link again, after SQLite has looked at the file's own order.
 
         Raises:
-            LedgerError: naming the first entry that does not fit, or if the last digest is not the
+            LedgerError: naming the first link that does not fit, or if the last digest is not the
                 one expected.
         """
-        seq, prev = 0, START
-        for row in self._rows():
-            seq += 1
-            if row[0] != seq:
-                raise LedgerError(f"{self.path}: entry {seq} is missing: the chain goes on with entry {row[0]}")
-            if row[8] != prev:
-                raise LedgerError(f"{self.path}: entry {seq} does not continue the entry before it: one of the two was changed")
-            prev = _digest(row[:9])
-            if row[9] != prev:
-                raise LedgerError(f"{self.path}: entry {seq} ({row[1]}, round {row[6]}) was changed after it was written")
-            decode(row[2])
-        if expected_digest is not None and expected_digest != prev:
+        with said(self.path, self._clock):
+            (sound,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()
+            if sound != "ok":
+                raise LedgerError(f"{self.path}: the file is damaged: {str(sound)[:200]}. Restore it from a copy")
+            walk, count = Walk(self.path), 0
+            for link in walk.over(self._links(0, self._head()[0])):
+                count += isinstance(link, Entry)
+        seq, last = walk.head
+        if expected_digest is not None and expected_digest != last:
             raise LedgerError(
-                f"{self.path}: the last digest is {prev[:16]}… after {seq} entries, expected {expected_digest[:16]}…:"
+                f"{self.path}: the last digest is {last[:16]}… after {seq} entries, expected {expected_digest[:16]}…:"
                 " entries were cut off, or added since that digest was noted"
             )
-        return Verified(seq, prev)
+        return Verified(count, last)
 
     def close(self) -> None:
         """Close the file."""
@@ -385,13 +398,13 @@ class Ledger:
         Raises:
             LedgerError: if the file cannot be written.
         """
-        with _said(self.path), self._transaction():
+        with self._writing():
             self._refresh()
             yield self._db
 
     def refresh(self) -> None:
         """Look what other processes have booked."""
-        with _said(self.path):
+        with said(self.path, self._clock):
             self._refresh()
 
     def booked(self, unit: str) -> Mapping[Event, int]:
@@ -399,117 +412,28 @@ class Ledger:
         return self._totals.get(unit, {})
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._db.execute("BEGIN IMMEDIATE")
+    def _writing(self) -> Iterator[None]:
+        """A transaction that ends as a whole, over a schema that nobody has changed since it was checked."""
+        with said(self.path, self._clock):
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                (version,) = self._db.execute("PRAGMA schema_version").fetchone()
+                if version != self._version:
+                    storage.check(self._db, self.path)
+                    self._version = version
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                self._forget()  # what memory holds may not have been committed
+                if self._db.in_transaction:  # a full disk has SQLite roll back by itself
+                    self._db.execute("ROLLBACK")
+                raise
+
+
+def _refuse_odd(path: Path) -> None:
+    """SQLite opens by path and follows links: nothing but plain files may stand where it reads and writes."""
+    for ending in ("", "-wal", "-shm", "-journal"):
         try:
-            yield
-            self._db.execute("COMMIT")
-        except BaseException:
-            if self._db.in_transaction:  # a full disk has SQLite roll back by itself
-                self._db.execute("ROLLBACK")
-            raise
-
-
-def _whole(name: str, value: object) -> int:
-    try:
-        number = int(operator.index(value))  # type: ignore[arg-type]
-    except TypeError:
-        raise LedgerError(f"{name} of a charge must be a whole number; got {value!r}") from None
-    if abs(number) > _MOST:
-        raise LedgerError(f"{name} of a charge must be at most {_MOST}; got {number}")
-    return number
-
-
-def _text(name: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise LedgerError(f"{name} of a charge must be text; got {value!r}")
-    return str(value)
-
-
-def _digest(body: Sequence[object]) -> str:
-    # What was tampered with may hold anything, bytes too: it must still hash to something, and to something else.
-    return hashlib.sha256(json.dumps(list(body), ensure_ascii=True, separators=(",", ":"), default=repr).encode()).hexdigest()
-
-
-def _connect(path: Path, readonly: bool) -> tuple[sqlite3.Connection, tuple[str] | None]:
-    """A connection, and the format that the file states."""
-    db = _snapshot(path) if readonly else None
-    if db is None:
-        mode = "ro" if readonly else "rw"
-        db = sqlite3.connect(f"{path.resolve().as_uri()}?mode={mode}", uri=True, timeout=_PATIENCE, isolation_level=None)
-    try:
-        if not readonly:
-            _durable(db)
-        return db, db.execute("SELECT value FROM meta WHERE name = 'format'").fetchone()
-    except BaseException:
-        db.close()
-        raise
-
-
-def _snapshot(path: Path) -> sqlite3.Connection | None:
-    """The file as it stands, in memory; None while somebody writes to it.
-
-    SQLite's own reader of a write-ahead log leaves an index beside the file, and needs the right to: a
-    query would leave a trace, and an archive could not be read. Where there is no log the file is whole.
-    """
-
-    def state() -> tuple[int, int, bool]:
-        about = path.stat()
-        return about.st_mtime_ns, about.st_size, path.with_name(path.name + "-wal").exists()
-
-    before = state()
-    content = bytearray() if before[2] else bytearray(path.read_bytes())
-    if before[2] or state() != before or len(content) < 100:
-        return None
-    content[18:20] = b"\x01\x01"  # the header's mark "has a write-ahead log", which memory cannot have
-    db = sqlite3.connect(":memory:", isolation_level=None)
-    db.deserialize(bytes(content))
-    db.execute("PRAGMA query_only = ON")
-    return db
-
-
-def _publish(fresh: Path, path: Path) -> None:
-    """Give a finished file its name, durably, and never over another."""
-    try:
-        os.link(fresh, path)
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without hard links
-        if path.exists():
-            raise FileExistsError from None
-        fresh.rename(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def _durable(db: sqlite3.Connection) -> None:
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = FULL")
-
-
-@contextmanager
-def _said(path: Path) -> Iterator[None]:
-    """Complaints of SQLite and of the disk as one message."""
-    try:
-        yield
-    except FileExistsError as error:
-        raise LedgerExists(f"{path}: a ledger exists there already; open it instead of making it anew") from error
-    except OSError as error:
-        raise LedgerError(f"{path}: the ledger cannot be used: {error}. Make sure that its folder exists and is writable") from error
-    except UnicodeError as error:
-        raise LedgerError(f"{path}: the ledger cannot hold or no longer holds readable text: {error}") from error
-    except (TypeError, ValueError) as error:  # a number that rotted into something else
-        raise LedgerError(f"{path}: the ledger no longer holds readable numbers: {error}. Restore it from a copy") from error
-    except sqlite3.Error as error:
-        text = str(error)
-        remedy = {
-            "disk": "Free some space; nothing was released without being booked",
-            "locked": "Another process is charging this ledger; try again when it is done",
-            "readonly": "Make the file and its folder writable",
-            "unable to open": "Make sure that its folder exists and is writable",
-        }
-        hint = next((words for part, words in remedy.items() if part in text), "Restore it from a copy; nothing is guessed")
-        raise LedgerError(f"{path}: the ledger cannot be used: {text}. {hint}") from error
+            refuse_odd(path.with_name(path.name + ending))
+        except (StudyError, OSError) as error:
+            raise LedgerError(f"{path}: the ledger cannot be used: {error}") from error

@@ -14,13 +14,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sordino.errors import LedgerError
+from sordino.errors import LedgerError, ResumeError
 from sordino.privacy.accounting import accountant
 from sordino.privacy.budget import Budget
+from sordino.privacy.chain import BEGIN, SEAL, Charge, Head, Receipt
 from sordino.privacy.event import Event
-from sordino.privacy.ledger import Charge, Ledger, LedgerExists, Receipt
+from sordino.privacy.ledger import Ledger
+from sordino.privacy.storage import LedgerExists
 
 if TYPE_CHECKING:
     from sordino.privacy.records import Prices, Records
@@ -47,20 +49,35 @@ class Vault:
     _units: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def for_run(cls, path: Path, units: Mapping[str, str]) -> Vault:
-        """A ledger of one run for these units (name -> fingerprint), made where there is none yet."""
-        return cls(_kept(path, units), {unit: unit for unit in units})
+    def for_run(cls, path: Path, units: Mapping[str, str], *, labels: Mapping[str, str] | None = None, begun: bool = False) -> Vault:
+        """A ledger of one run for these units (name -> fingerprint), made where there is none; ``labels`` are names for people, by unit.
+
+        Raises:
+            ResumeError: for a run that has ``begun`` with other data, or whose ledger is missing.
+        """
+        ledger = _begun(path, units) if begun else _kept(path, units, labels)
+        return cls(ledger, {unit: unit for unit in units})
 
     @classmethod
-    def for_data(cls, folder: Path, run: str, records: Sequence[Records], others: Mapping[str, str] | None = None) -> Vault:
+    def for_data(
+        cls, folder: Path, run: str, records: Sequence[Records], others: Mapping[str, str] | None = None, *, begun: bool = False
+    ) -> Vault:
         """The ledger of the data in ``folder``, with the sets of a run opened; made where there is none yet.
 
         ``others`` are units that no record is priced by, and what names them.
+
+        Raises:
+            ResumeError: for a run that has ``begun`` where there is no ledger, or none that knows its records.
         """
         # Here, because prices are asked for without records, and arrays take a while to import.
         from sordino.privacy.records import Prices, open_sets
 
         path = data_ledger(folder)
+        if begun and not path.is_file():
+            raise ResumeError(
+                f"{path}: the ledger is missing, and with it the record of what was released. Put it back from a copy, or begin a new run;"
+                " a new ledger would forget what the run has spent"
+            )
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -68,16 +85,11 @@ class Vault:
         told = dict(others or {})
         ledger = _kept(path, {name: name for name in told.values()})
         try:
-            names = open_sets(ledger, run, records) | told
+            names = open_sets(ledger, run, records, known=begun) | told
         except BaseException:
             ledger.close()
             raise
         return cls(ledger, names, Prices(ledger), run, {name: unit for unit, name in names.items()})
-
-    @property
-    def places(self) -> Mapping[str, tuple[Ledger, str]]:
-        """The ledger of each unit, and its name in it."""
-        return {unit: (self.ledger, name) for unit, name in self.names.items()}
 
     def charge(self, charges: Sequence[Charge], budget: Budget) -> tuple[Receipt, ...]:
         """Book the charges, durably: all or none."""
@@ -129,6 +141,60 @@ class Vault:
 
             close_sets(self.ledger, self.run)
 
+    def begin(self, run: str, facts: Mapping[str, Any], promised: Sequence[str]) -> None:
+        """Note in every ledger what a run begins with, and which of its units it promises something to."""
+        self.ledger.note(BEGIN, run, {**facts, "units": {unit: self._name(unit) for unit in promised}})
+
+    def begun(self, run: str) -> dict[str, Any]:
+        """What the run began with.
+
+        Raises:
+            ResumeError: if a ledger knows no such run, naming whose it is.
+        """
+        found = self.ledger.noted(BEGIN, run)
+        if found is None:
+            raise ResumeError(
+                f"{self.ledger.path}: this ledger (of {next(iter(self.names), 'nobody')}) knows nothing of run {run}: it was made anew,"
+                " replaced by another, or belongs to other data. Put back the ledger and the data that the run began with,"
+                " or begin a new run"
+            )
+        return found.facts
+
+    def seal(self, run: str, facts: Mapping[str, Any]) -> None:
+        """Note in every ledger how a run ended; what it released before it was sealed cannot be told otherwise any more.
+
+        Raises:
+            ResumeError: if it was sealed before with other facts.
+        """
+        self.ledger.note(SEAL, run, facts)
+
+    def sealed(self, run: str) -> dict[str, Any] | None:
+        """How the run ended, if any ledger knows."""
+        found = self.ledger.noted(SEAL, run)
+        return None if found is None else found.facts
+
+    def heads(self) -> dict[str, Head]:
+        """Number and digest of every ledger's last link, by one of its units."""
+        return {next(iter(self.names)): self.ledger.head()}
+
+    def refuse_older(self, heads: Mapping[str, Head]) -> None:
+        """Hold the ledgers against heads that were noted before: entries may have been added since, none taken away or changed.
+
+        Raises:
+            ResumeError: naming the ledger that lacks one.
+        """
+        for unit, head in heads.items():
+            if unit not in self.names:
+                raise ResumeError(
+                    f"the checkpoint knows a ledger of {unit!r}, which this study does not have. Restore the run folder from a copy"
+                )
+            if not self.ledger.stands(head):
+                raise ResumeError(
+                    f"{self.ledger.path}: older than the checkpoint, or another ledger: it has no entry {head[0]} with digest"
+                    f" {head[1][:16]}…."
+                    " What was released since would be forgotten: put back the ledger that belongs to the checkpoint, or begin a new run"
+                )
+
     def close(self) -> None:
         """Close the file."""
         self.ledger.close()
@@ -160,14 +226,37 @@ def data_ledger(folder: Path) -> Path:
     return path
 
 
-def _kept(path: Path, units: Mapping[str, str]) -> Ledger:
+def _begun(path: Path, units: Mapping[str, str]) -> Ledger:
+    """The ledger of a run that has begun, which must be there and of the same data."""
+    if not path.is_file():
+        raise ResumeError(
+            f"{path}: the ledger is missing, and with it the record of what was released. Put it back from a copy, or begin a new run;"
+            " a new ledger would forget what the run has spent"
+        )
+    ledger = Ledger.open(path)
+    try:
+        kept, labels = ledger.units(), ledger.labels()
+        for unit in (*kept, *units):
+            if kept.get(unit) != units.get(unit):
+                who = f"{unit} ({labels[unit]})" if unit in labels else unit
+                raise ResumeError(
+                    f"{path}: the data of {who} is not what the run began with: its fingerprint was {kept.get(unit, 'none')[:12]},"
+                    f" is {units.get(unit, 'none')[:12]}. Put back the data, or begin a new run"
+                )
+    except BaseException:
+        ledger.close()
+        raise
+    return ledger
+
+
+def _kept(path: Path, units: Mapping[str, str], labels: Mapping[str, str] | None = None) -> Ledger:
     """The ledger in this file, made where there is none, for these units."""
     try:
-        return Ledger.create(path, units)
+        return Ledger.create(path, units, labels)
     except LedgerExists:  # long since, or by another run just now
         ledger = Ledger.open(path)
     try:
-        ledger.register(units)
+        ledger.register(units, labels)
     except BaseException:
         ledger.close()
         raise

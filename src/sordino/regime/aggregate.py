@@ -65,9 +65,7 @@ class PrivateSum:
             total += self.shares[answer.client] * answer.delta
             excess += 0.5 - answer.inside
         mechanism = self._mechanism(contract, seen)
-        noisy, counted = mechanism.release_counted(
-            torch.from_numpy(total.astype(np.float32)), excess, self.entropy.at("aggregate", "round", number, "noise")
-        )
+        noisy, counted = mechanism.release_counted(torch.from_numpy(total), excess, self.entropy.at("aggregate", "round", number, "noise"))
         mean = noisy.numpy() / (self.sampling_rate * sum(self.shares))
         return Released(mean=mean.astype(np.float32), clipped=None if counted is None else 0.5 + counted / self.expected)
 

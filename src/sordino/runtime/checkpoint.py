@@ -2,7 +2,7 @@
 
 The file is replaced whole, so it holds one moment or the one before, never a mixture. With
 it stands the length that the log had at that moment: on resuming, what the log has beyond
-it is cut off and played again.
+it is cut off and played again. So does the head of every ledger: one that has lost it is older.
 
 A thousand edges may hold a thousand models, 100 MB of them for a small CNN. They are written from where they lie, and read a
 few at a time: the library would write them from a copy, and read them all from one mapping that counts as memory, too.
@@ -10,9 +10,8 @@ few at a time: the library would write them from a copy, and read them all from 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,13 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from sordino.errors import ResumeError
+from sordino.files import check_below
 from sordino.runtime.files import replace_file
 from sordino.runtime.watch import Moment, Packed, Play
 
 Array = np.ndarray[Any, Any]
 
-FORMAT = 2
+FORMAT = 3
 NAME = "latest.safetensors"
 NAMES = {"float32": "F32", "float64": "F64", "int64": "I64", "int32": "I32", "uint8": "U8", "bool": "BOOL"}
 AT_ONCE = 64  # vectors read from one mapping of the file
@@ -34,23 +34,32 @@ AT_ONCE = 64  # vectors read from one mapping of the file
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Saved:
-    """A moment and the length of the log (bytes) that belongs to it."""
+    """A moment, and what else stood then.
+
+    Attributes:
+        moment: of the simulation.
+        log_length: bytes that the log had.
+        heads: number and digest of the last link of each ledger, by one of its units. A ledger without it is an older one.
+    """
 
     moment: Moment
     log_length: int
+    heads: Mapping[str, tuple[int, str]] = field(default_factory=dict)
 
 
 class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: int
     log_length: int
+    heads: dict[str, tuple[int, str]]
     moment: msgspec.Raw
 
 
 def write(folder: Path, saved: Saved) -> None:
     """Replace the folder's checkpoint."""
     packed = saved.moment.pack()
-    header = _Header(format=FORMAT, log_length=saved.log_length, moment=msgspec.Raw(packed.rest))
-    replace_file(folder / NAME, *_pieces(packed.vectors, {"state": msgspec.json.encode(header).decode()}))
+    header = _Header(format=FORMAT, log_length=saved.log_length, heads=dict(saved.heads), moment=msgspec.Raw(packed.rest))
+    pieces = _pieces(packed.vectors, {"state": msgspec.json.encode(header).decode()})
+    replace_file(folder / NAME, *pieces, below=folder.parent)
 
 
 def _pieces(vectors: Mapping[str, Array], metadata: Mapping[str, str]) -> list[bytes | memoryview]:
@@ -72,7 +81,7 @@ def _pieces(vectors: Mapping[str, Array], metadata: Mapping[str, str]) -> list[b
 def _vectors(path: Path) -> tuple[dict[str, Array], bytes]:
     """The vectors of a file and the state in its header."""
     with safe_open(path, framework="numpy") as file:
-        names, state = list(file.keys()), file.metadata()["state"].encode()
+        names, state = list(file.keys()), (file.metadata() or {})["state"].encode()
     vectors: dict[str, Array] = {}
     for start in range(0, len(names), AT_ONCE):
         with safe_open(path, framework="numpy") as file:
@@ -87,7 +96,9 @@ def read(folder: Path, play: Play) -> Saved | None:
         ResumeError: if it cannot be read; nothing is guessed.
     """
     path = folder / NAME
-    if not path.exists():
+    try:
+        check_below(folder.parent, folder.name, NAME)
+    except FileNotFoundError:
         return None
     try:
         vectors, state = _vectors(path)
@@ -97,6 +108,24 @@ def read(folder: Path, play: Play) -> Saved | None:
             raise ResumeError(f"{path}: written in format {found}; this version reads format {FORMAT}. Begin a new run")
         header = msgspec.json.decode(state, type=_Header)
         moment = play.unpack(Packed(vectors, bytes(header.moment)))
-    except (SafetensorError, msgspec.MsgspecError, KeyError, ValueError, json.JSONDecodeError, OSError) as error:
+    except (SafetensorError, msgspec.MsgspecError, KeyError, ValueError, TypeError, OverflowError, RecursionError, OSError) as error:
         raise ResumeError(f"{path}: this checkpoint cannot be read ({error}). Restore it from a copy, or begin a new run") from error
-    return Saved(moment, header.log_length)
+    return Saved(moment, header.log_length, header.heads)
+
+
+def heads(folder: Path) -> Mapping[str, tuple[int, str]]:
+    """Where the ledgers stood at the folder's checkpoint; nothing if it has none yet.
+
+    Raises:
+        ResumeError: if it cannot be read.
+    """
+    path = folder / NAME
+    try:
+        check_below(folder.parent, folder.name, NAME)
+    except FileNotFoundError:
+        return {}
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return msgspec.json.decode(file.metadata()["state"].encode(), type=_Header).heads
+    except (SafetensorError, msgspec.MsgspecError, KeyError, TypeError, ValueError, OSError, RecursionError) as error:
+        raise ResumeError(f"{path}: this checkpoint cannot be read ({error}). Restore it from a copy") from error

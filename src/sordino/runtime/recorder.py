@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from sordino.files import append_below, folder_below
 from sordino.runtime import checkpoint
 from sordino.runtime.files import said_clearly, to_json
 from sordino.runtime.watch import Moment
@@ -18,18 +19,28 @@ CHECKPOINTS = "checkpoints"
 
 class Recorder:
     """Appends rows to ``rounds.jsonl`` and saves a checkpoint every so many rounds, counted from 0 whatever was ``begun`` with.
+    ``heads`` says where the ledgers stand.
 
     The log is flushed to the disk before a checkpoint that counts its bytes.
     """
 
-    def __init__(self, folder: Path, *, length: int, every: int, begun: int, show: Callable[[dict[str, Any]], None]) -> None:
-        self.folder, self.every, self.show = folder, every, show
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        length: int,
+        every: int,
+        begun: int,
+        show: Callable[[dict[str, Any]], None],
+        heads: Callable[[], Mapping[str, tuple[int, str]]] = dict,
+    ) -> None:
+        self.folder, self.every, self.show, self.heads = folder, every, show, heads
         self.saved = begun
         with said_clearly(folder / LOG):
-            self.file = (folder / LOG).open("ab")
+            self.file = append_below(folder, LOG)
             self.file.truncate(length)
             self.file.seek(length)
-        (folder / CHECKPOINTS).mkdir(exist_ok=True)
+            folder_below(folder, CHECKPOINTS)
 
     def __enter__(self) -> Recorder:
         return self
@@ -53,4 +64,4 @@ class Recorder:
         with said_clearly(self.folder / LOG):
             self.file.flush()
             os.fsync(self.file.fileno())
-        checkpoint.write(self.folder / CHECKPOINTS, checkpoint.Saved(moment, self.file.tell()))
+        checkpoint.write(self.folder / CHECKPOINTS, checkpoint.Saved(moment, self.file.tell(), self.heads()))

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sordino.entropy import Stream
+from sordino.entropy import Numbered
 from sordino.learning.flat import Flat
 from sordino.learning.loss import cross_entropy
 from sordino.learning.online.window import Window
@@ -80,8 +80,8 @@ class Cover:
 
     embedding: Single | None = None
     update: Single | None = None
-    embedding_draws: Stream | None = None
-    update_draws: Stream | None = None
+    embedding_draws: Numbered | None = None
+    update_draws: Numbered | None = None
 
 
 class Party:

@@ -59,9 +59,9 @@ import torch
 from torch import Tensor
 
 from sordino.errors import StudyError
+from sordino.mechanism.grid import add_gaussian
 from sordino.mechanism.haar.basis import Basis, Groups
 from sordino.mechanism.haar.weights import Observed, learned
-from sordino.mechanism.noise import fill_normal
 from sordino.mechanism.pieces import Pieces
 from sordino.privacy import event
 
@@ -165,9 +165,14 @@ class HaarGaussian:
 
     def event(self) -> event.Gaussian:
         """The fact that the ledger keeps of one release, before sampling: sigma min w s."""
+        return event.Gaussian(noise_multiplier=self.noise_multiplier * self._least)
+
+    @property
+    def _least(self) -> float:
+        """min w s."""
         least = min(w * s for w, s in zip(self.clip_weights, self.noise, strict=True))
         # w (1/w) may miss 1 by a unit in the last place, which is no reason for a second kind of step in the ledger
-        return event.Gaussian(noise_multiplier=self.noise_multiplier * (1.0 if abs(least - 1.0) < 1e-15 else least))
+        return 1.0 if abs(least - 1.0) < 1e-15 else least
 
     @property
     def measure(self) -> Literal["own"]:
@@ -218,9 +223,15 @@ class HaarGaussian:
             raise StudyError(f"the basis is made for vectors of {self.basis.dimension} numbers; got {dimension}")
 
     def release(self, total: Tensor, memory: None, rng: np.random.Generator) -> tuple[Tensor, None]:
-        """The noisy sum (d,) of a sum (d,) of clipped contributions. ``total`` is left as it is."""
-        draws = fill_normal(torch.empty(self.basis.coefficients, dtype=total.dtype), rng).to(total.device)
-        return self.basis.inverse(draws, self.deviations).add_(total), None
+        """The noisy sum (d,), float32, of a sum (d,) of clipped contributions. ``total`` is left as it is.
+
+        The sum's coefficients, divided by s, go onto a grid and get noise of one size, on which one contribution
+        bears by at most C / min w s. The way back is post-processing.
+        """
+        whitened = self.basis.forward(total.to(torch.float64), [1.0 / s for s in self.noise])
+        least = self._least
+        noisy = add_gaussian(whitened, rng, clip=self.clip / least, noise_multiplier=self.noise_multiplier * least)
+        return self.basis.inverse(noisy, self.noise), None
 
     @property
     def margin(self) -> float:

@@ -8,12 +8,13 @@ members    who is in which of the sets that are opened together
 store      the tables
 people     the whole: open, close, link
 price      what a charge is held against
+peek       what records have been in, for plans
 pool       classes under construction
 """
 
 from sordino.privacy.records.identity import Records
+from sordino.privacy.records.peek import histories
 from sordino.privacy.records.people import close_sets, link, open_sets
 from sordino.privacy.records.price import Prices
-from sordino.privacy.records.store import TABLES, create_tables
 
-__all__ = ["TABLES", "Prices", "Records", "close_sets", "create_tables", "link", "open_sets"]
+__all__ = ["Prices", "Records", "close_sets", "histories", "link", "open_sets"]

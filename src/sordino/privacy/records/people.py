@@ -18,6 +18,7 @@ from functools import reduce
 import numpy as np
 import numpy.typing as npt
 
+from sordino.errors import ResumeError
 from sordino.privacy.event import NonPrivate
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.records import store
@@ -32,34 +33,42 @@ from sordino.privacy.records.store import Set
 
 MOST_CLASSES = 4096
 MIXED = NonPrivate(reason="rows were used before without data.person, so nobody knows how many of them were one person's")
-_PEOPLE = np.uint64(0x70656F706C65)  # persons are hashed apart from rows
+PEOPLE = np.uint64(0x70656F706C65)  # persons are hashed apart from rows
 
 
-def open_sets(ledger: Ledger, run: str, wanted: Sequence[Records]) -> dict[str, str]:
+def open_sets(ledger: Ledger, run: str, wanted: Sequence[Records], *, known: bool = False) -> dict[str, str]:
     """Open the sets of a run; the name of each unit's set in the ledger. Where they are open, nothing changes.
 
     Raises:
         LedgerError: if the file cannot be written.
+        ResumeError: if the sets should be ``known``, and one is not.
     """
     with ledger.transaction() as db:
-        store.create_tables(db)
+        store.prepare(db)
         key = bytes.fromhex(store.meta(db, "key"))
     names: dict[str, str] = {}
-    known: dict[str, Records] = {}
+    told_apart: dict[str, Records] = {}
     for each in wanted:
         told = replace(
             each,
             rows=np.stack([digests(key, each.rows[:, 0]), digests(key, each.rows[:, 1])], axis=1),
-            people=None if each.people is None else digests(key, each.people ^ _PEOPLE),
+            people=None if each.people is None else digests(key, each.people ^ PEOPLE),
         )
         names[each.unit] = name_of(told, told.rows, told.people)
-        known[names[each.unit]] = told
-    ledger.register({name: name for name in known})
+        told_apart[names[each.unit]] = told
+    if known:
+        kept = ledger.units()
+        for unit, name in names.items():
+            if name not in kept:
+                raise ResumeError(
+                    f"{ledger.path}: the records of {unit} are not those that the run began with. Put back the data, or begin a new run"
+                )
+    ledger.register({name: name for name in told_apart})
     with ledger.transaction() as db:
         sets = {one.unit: one for one in store.sets(db)}
         free = max((one.number for one in sets.values()), default=0) + 1
         fresh = []
-        for name, records in known.items():
+        for name, records in told_apart.items():
             old = sets.get(name)
             if old is not None and old.live:
                 store.put_set(db, replace(old, runs=tuple(dict.fromkeys((*old.runs, run)))))
@@ -78,7 +87,7 @@ def open_sets(ledger: Ledger, run: str, wanted: Sequence[Records]) -> dict[str, 
 def close_sets(ledger: Ledger, run: str) -> None:
     """A run has ended: freeze what was booked on sets that nobody else holds open."""
     with ledger.transaction() as db:
-        if not store.has_tables(db):
+        if not store.knows_records(db):
             return
         for one in store.sets(db):
             if run in one.runs:
@@ -101,7 +110,7 @@ def close_sets(ledger: Ledger, run: str) -> None:
 def link(ledger: Ledger, one: Words, other: Words) -> int:
     """Say that row ``one[i]`` (n,) is the same person as row ``other[i]``, by the word of all values; how many were joined."""
     with ledger.transaction() as db:
-        store.create_tables(db)
+        store.prepare(db)
         key = bytes.fromhex(store.meta(db, "key"))
         before, pool = store.index(db), Pool(store.classes(db)[0])
         words = np.concatenate([digests(key, one), digests(key, other)])

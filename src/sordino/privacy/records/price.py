@@ -148,14 +148,7 @@ class Prices:
         """The one history of a client: its own, and what its records were in besides."""
         unit = seen.sets[number].unit
         own = tuple(self.ledger.booked(unit).items()) if until is None else self.ledger.spent(unit, until)
-        others = []
-        for one, size in seen.classes.get(number, ()):
-            counts = history(one, totals)
-            for event, count in own:
-                if not any(booked == event and kind == CLIENT and k > 1 for booked, kind, k in counts):
-                    counts[event, CLIENT, 1] = max(0, counts.get((event, CLIENT, 1), 0) - count)
-            others.append((counts, size))
-        return of_client(own, others)
+        return of_own_client(own, [(history(one, totals), size) for one, size in seen.classes.get(number, ())])
 
     def _refreshed(self) -> _Seen:
         db = self.ledger.connection
@@ -182,6 +175,19 @@ class Prices:
     def _never_a_set(self, unit: str) -> None:
         if self.ledger.connection.execute("SELECT 1 FROM record_sets WHERE unit = ?", (unit,)).fetchone() is not None:
             raise LedgerError(f"{self.ledger.path}: {unit} was closed, for its run had ended; open it again with `sordino run --resume`")
+
+
+def of_own_client(own: Spent, known: Sequence[tuple[Counts, int]]) -> Spent:
+    """A client's history: its own, and what its records' histories (and how many have each) hold besides."""
+    others = []
+    for each, size in known:
+        counts = dict(each)
+        for event, count in own:
+            # Where a person is at several clients, the columns do not tell which of the releases were this client's.
+            if not any(booked == event and kind == CLIENT and k > 1 for booked, kind, k in counts):
+                counts[event, CLIENT, 1] = max(0, counts.get((event, CLIENT, 1), 0) - count)
+        others.append((counts, size))
+    return of_client(own, others)
 
 
 def _live(one: Class, totals: Totals) -> dict[Column, int]:

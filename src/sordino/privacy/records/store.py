@@ -16,21 +16,7 @@ from sordino.privacy.records.arrays import Book, Index
 from sordino.privacy.records.classes import Class
 from sordino.privacy.records.identity import KEY
 
-TABLES = ("record_meta", "record_sets", "record_classes", "record_events", "record_arrays")
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS record_meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS record_sets (
-    id INTEGER PRIMARY KEY, unit TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, live INTEGER NOT NULL,
-    before TEXT NOT NULL, runs TEXT NOT NULL
-);
-CREATE TABLE IF NOT EXISTS record_classes (
-    id INTEGER PRIMARY KEY, size INTEGER NOT NULL, person INTEGER NOT NULL, loose INTEGER NOT NULL, runs TEXT NOT NULL,
-    frozen TEXT NOT NULL, live TEXT NOT NULL
-);
-CREATE TABLE IF NOT EXISTS record_events (id INTEGER PRIMARY KEY, event TEXT NOT NULL UNIQUE);
-CREATE TABLE IF NOT EXISTS record_arrays (name TEXT NOT NULL, part INTEGER NOT NULL, content BLOB NOT NULL, PRIMARY KEY (name, part));
-"""
-_PART = 1 << 23  # bytes of an array in one value
+_PART = 1 << 22  # bytes of an array in one value; a ledger's rows have a longest length
 
 Array = np.ndarray[Any, Any]
 
@@ -56,11 +42,8 @@ class Set:
     runs: tuple[str, ...]
 
 
-def create_tables(db: sqlite3.Connection) -> None:
-    """The tables and a key, where there are none yet; inside of a transaction."""
-    for statement in _SCHEMA.split(";"):
-        if statement.strip():
-            db.execute(statement)
+def prepare(db: sqlite3.Connection) -> None:
+    """A key and counters, where there are none yet; inside of a transaction."""
     fresh = {"key": secrets.token_hex(KEY), "version": "0", "openings": "0"}
     db.executemany("INSERT OR IGNORE INTO record_meta VALUES (?, ?)", fresh.items())
 
@@ -78,9 +61,9 @@ def put_meta(db: sqlite3.Connection, name: str, value: str) -> None:
     db.execute("UPDATE record_meta SET value = ? WHERE name = ?", (value, name))
 
 
-def has_tables(db: sqlite3.Connection) -> bool:
+def knows_records(db: sqlite3.Connection) -> bool:
     """Whether this ledger knows records."""
-    return db.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'record_meta'").fetchone() is not None
+    return db.execute("SELECT 1 FROM record_meta").fetchone() is not None
 
 
 def sets(db: sqlite3.Connection) -> list[Set]:

@@ -1,0 +1,193 @@
+"""What a run begins with, as its ledger notes it, and whether it still stands when the run goes on.
+
+A run that goes on over another study, other data, other code or an older ledger could release what was released before
+with the same noise on other numbers, whose difference is free of noise; or it could forget what was spent. So all of that
+is noted in the chain before the first release, and what differs is named and refused.
+
+Keys of ``[execution]`` other than those in the environment (device, threads) may be changed: they say what is looked at
+and saved, and change nothing that is released.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sordino import study as studies
+from sordino.build.surroundings import environment
+from sordino.errors import LedgerError, ResumeError
+from sordino.privacy import Ledger
+from sordino.privacy.chain import BEGIN, canonical
+from sordino.runtime.files import to_json
+from sordino.study import Study
+
+LEDGER = "ledger.sqlite"
+LATER = ("status", "guarantee", "ledger", "result")  # keys of run.json that say how a run ended
+REMEDY = "Put back what is named above as it was, or begin a new run with what is new"
+SHOWN = 300  # characters of a value that a note holds as it is; of a longer one it holds the digest
+# Parts of the environment that may differ when a run goes on. Noise is replayed on sums that another library, device or
+# number of threads rounds otherwise, so their difference would be free of noise: none.
+FREE: frozenset[str] = frozenset()
+
+Row = dict[str, Any]
+
+_OUTSIDE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+
+def facts(study: Study, about: Mapping[str, Any]) -> Row:
+    """What a run begins with: the calibrated study, the environment, and what ``run.json`` promises."""
+    return {"study": asked(study), "environment": surroundings(study), "promise": promise(about)}
+
+
+def surroundings(study: Study) -> Row:
+    """The environment, and the code outside this package that the study names as ``package.module:name``."""
+    return {**_plain(environment(study)), **{f"code of {name}": _code(name) for name in sorted(_modules(study.model_dump(mode="json")))}}
+
+
+def _modules(value: object) -> set[str]:
+    if isinstance(value, Mapping):
+        return {name for each in value.values() for name in _modules(each)}
+    if isinstance(value, (list, tuple)):
+        return {name for each in value for name in _modules(each)}
+    return {value.partition(":")[0]} if isinstance(value, str) and _OUTSIDE.fullmatch(value) else set()
+
+
+def _code(module: str) -> str:
+    """Digest of the sources of a module, and of the whole package that it is part of."""
+    spec = importlib.util.find_spec(module.partition(".")[0])
+    if spec is None or spec.origin is None:
+        return "not found"
+    first = Path(spec.origin)
+    found = hashlib.sha256()
+    for path in sorted(first.parent.rglob("*.py")) if spec.submodule_search_locations else [first]:
+        found.update(f"{path.relative_to(first.parent).as_posix()}\n".encode() + path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def asked(study: Study) -> str:
+    """The study as TOML without ``[execution]``."""
+    return studies.write(study.model_copy(update={"execution": studies.Execution()}))
+
+
+def promise(about: Mapping[str, Any]) -> Row:
+    """What ``run.json`` says before the run ends, as a note holds it."""
+    return held({key: value for key, value in about.items() if key not in LATER})
+
+
+def held(values: Mapping[str, Any]) -> Row:
+    """Values as a note holds them: small ones as they are, of large ones the digest.
+
+    >>> held({"epsilon": 0.5, "result": {"why": "T"}})
+    {'epsilon': 0.5, 'result.why': 'T'}
+    """
+    found = {}
+    for key, value in flat(_plain(values)):
+        text = canonical(value)
+        found[key] = value if len(text) <= SHOWN else "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+    return found
+
+
+def _plain(values: Mapping[str, Any]) -> Row:
+    plain: Row = json.loads(to_json(values))
+    return plain
+
+
+def flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of a table of tables, with dotted keys."""
+    for key, value in table.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value
+
+
+def noted(folder: Path, study: Study, run: str) -> Row:
+    """What a ledger of this run says that it began with.
+
+    Raises:
+        ResumeError: if no ledger knows the run.
+    """
+    own = study.privacy.ledger == "run"
+    kept = folder if own else Path(study.privacy.ledger).expanduser()
+    if own and not (folder / LEDGER).is_file():
+        raise ResumeError(
+            f"{folder / LEDGER}: the ledger is missing, and with it the record of what was released. Put it back from a copy, or begin"
+            " a new run; a new ledger would forget what the run has spent"
+        )
+    for path in [folder / LEDGER] if own else sorted(kept.glob("*.sqlite")):
+        with Ledger.open(path, readonly=True) as ledger:
+            note = ledger.noted(BEGIN, run)
+            if note is not None:
+                return note.facts
+    where = folder / LEDGER if own else kept
+    raise ResumeError(
+        f"{where}: no ledger here knows of run {run}, which run.json names: it was made anew, replaced by another, or belongs to"
+        " another run. Put back the ledger that the run began with, or begin a new run"
+    )
+
+
+def refuse_changes(folder: Path, study: Study, about: Mapping[str, Any], before: Mapping[str, Any]) -> None:
+    """Hold study, promise and environment against what a run began with.
+
+    Raises:
+        ResumeError: naming each key that differs.
+    """
+    if not (isinstance(before.get("study"), str) and all(isinstance(before.get(key), dict) for key in ("environment", "promise"))):
+        raise LedgerError(f"{folder}: the ledger's note of how this run began lacks a part. Restore the ledger from a copy")
+    try:
+        then = dict(flat(tomllib.loads(before["study"])))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise LedgerError(f"{folder}: the ledger's note of how this run began holds no study that can be read") from error
+    now = dict(flat(tomllib.loads(asked(study))))
+    lines = [f"{folder / 'study.toml'}: {each}" for each in differences(then, now)]
+    lines += [f"{folder / 'run.json'}: {each}" for each in differences(before["promise"], promise(about))]
+    here = {key: value for key, value in surroundings(study).items() if key not in FREE}
+    there = {key: value for key, value in before["environment"].items() if key not in FREE}
+    lines += [f"environment: {each}" for each in differences(there, here)]
+    if lines:
+        raise ResumeError("\n".join((*lines, f"{folder}: a run goes on only as it was begun. {REMEDY}")))
+
+
+def refuse_another(folder: Path, about: Mapping[str, Any], before: Mapping[str, Any]) -> None:
+    """Hold what a run was built to again against what it began with: what its public data decides is held, too.
+
+    Raises:
+        ResumeError: naming each fact that differs.
+    """
+    if lines := differences(before["promise"], promise(about)):
+        raise ResumeError("\n".join((*lines, f"{folder}: its data, or a file that it reads, is not what the run began with. {REMEDY}")))
+
+
+def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Every key whose value differs, in words.
+
+    >>> differences({"privacy.noise_multiplier": 2.0, "seed": 0}, {"privacy.noise_multiplier": 1.9, "seed": 0})
+    ['privacy.noise_multiplier was 2.0, is 1.9']
+    """
+    return [f"{key} was {shown(then, key)}, is {shown(now, key)}" for key in differing(then, now)]
+
+
+def differing(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Every key whose value differs; one that is not set has no value."""
+    return [key for key in dict.fromkeys((*then, *now)) if _text(then.get(key)) != _text(now.get(key))]
+
+
+def shown(table: Mapping[str, Any], key: str) -> str:
+    """A value in a message."""
+    if table.get(key) is None:
+        return "not set"
+    text = _text(table[key])
+    return text if len(text) <= 80 else text[:80] + "…"
+
+
+def _text(value: object) -> str:
+    try:
+        return canonical(value)
+    except (ValueError, TypeError):  # dates and infinities, which TOML has, and JSON has not
+        return repr(value)

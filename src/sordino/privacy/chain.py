@@ -1,0 +1,245 @@
+"""What a ledger consists of, and how its parts are chained by digest.
+
+A ledger is one sequence of links, numbered 1, 2, 3, and so on. A link is a charge (:class:`Entry`) or a note
+(:class:`Note`): a unit that is kept from here on, the beginning of a run, the seal of a run that ended. The digest of a
+link covers all that it says, its number and the digest of the link before; the first one continues a digest of the
+format and the adjacency. So nothing that a ledger says can be changed, taken out or put in between without breaking the
+chain. That the *last* links were cut off shows only against a digest that is kept elsewhere: in a checkpoint, in
+``run.json``, in a report.
+
+The file has no other source of facts: what it says besides (an index, a count) is never read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import operator
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sordino.errors import LedgerError
+from sordino.privacy.event import Event, decode
+
+FORMAT = "2"
+ADJACENCY = "one record's contribution is replaced by none; of the units labels, party and entities of events: replace one"
+META = {"format": FORMAT, "adjacency": ADJACENCY}
+MOST = 2**40  # of one number in an entry: a file of millions of them still adds up within 64 bits
+UNIT, BEGIN, SEAL = "unit", "begin", "seal"
+KINDS = (UNIT, BEGIN, SEAL)
+
+Row = tuple[Any, ...]
+Head = tuple[int, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """A release that is about to happen.
+
+    Attributes:
+        unit: whose data.
+        event: what is done with it.
+        count: how often.
+        why: in words.
+        method: name of the method.
+        round: number of the round.
+        key: names this release and no other, over all runs.
+    """
+
+    unit: str
+    event: Event
+    count: int
+    why: str
+    method: str
+    round: int
+    key: str
+
+    def __post_init__(self) -> None:
+        # SQLite keeps numpy's integers as bytes, which add up to next to nothing, and True and 2.0 as
+        # integers, which hash otherwise: what is kept must be what was hashed.
+        object.__setattr__(self, "count", _whole("count", self.count))
+        object.__setattr__(self, "round", _whole("round", self.round))
+        for name in ("unit", "why", "method", "key"):
+            object.__setattr__(self, name, _text(name, getattr(self, name)))
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Proof that a charge is in the ledger."""
+
+    unit: str
+    event: Event
+    count: int
+    round: int
+    key: str
+    seq: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A charge in the ledger."""
+
+    seq: int
+    unit: str
+    event: Event
+    count: int
+    why: str
+    method: str
+    round: int
+    key: str
+    prev: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A fact in the ledger that is no charge.
+
+    Attributes:
+        seq: its number in the chain.
+        kind: one of :data:`KINDS`.
+        name: the unit's, or the run's. Of each kind, a name is noted once.
+        content: canonical JSON, an object.
+        prev, digest: of the link before, and its own.
+    """
+
+    seq: int
+    kind: str
+    name: str
+    content: str
+    prev: str
+    digest: str
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The content, read."""
+        found: dict[str, Any] = json.loads(self.content)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A ledger whose chain is whole.
+
+    Attributes:
+        entries: how many charges it holds.
+        digest: of its last link.
+    """
+
+    entries: int
+    digest: str
+
+
+def canonical(value: object) -> str:
+    """The one JSON text of a value: equal values have equal text.
+
+    >>> canonical({"b": 1, "a": [0.1, "x"]})
+    '{"a":[0.1,"x"],"b":1}'
+    """
+    return json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+
+
+def digest(body: Sequence[object]) -> str:
+    """SHA-256 (hex) of what a link says."""
+    # What was tampered with may hold anything, bytes too: it must still hash to something, and to something else.
+    return hashlib.sha256(json.dumps(list(body), ensure_ascii=True, separators=(",", ":"), default=repr).encode()).hexdigest()
+
+
+START = digest(["sordino ledger", *sorted(META.items())])
+
+
+class Walk:
+    """Goes along a chain and believes nothing in it that it has not checked.
+
+    Attributes:
+        place: what messages call the file.
+        head: number and digest of the last link that was checked.
+        units: units noted so far, with the fingerprints of their data and their labels.
+    """
+
+    def __init__(self, place: object, head: Head = (0, START), units: dict[str, tuple[str, str | None]] | None = None) -> None:
+        self.place, self.head = place, head
+        self.units: dict[str, tuple[str, str | None]] = {} if units is None else units
+        self._events: dict[str, Event] = {}
+
+    def over(self, rows: Iterator[tuple[bool, Row]]) -> Iterator[Entry | Note]:
+        """The links in ``rows`` (whether each is a charge, and its columns), checked one by one.
+
+        Raises:
+            LedgerError: naming the first link that does not fit.
+        """
+        for charge, row in rows:
+            seq, prev = self.head
+            if row[0] != seq + 1:
+                raise LedgerError(f"{self.place}: entry {seq + 1} is missing: the chain goes on with entry {row[0]}")
+            if row[-2] != prev:
+                raise LedgerError(f"{self.place}: entry {seq + 1} does not continue the entry before it: one of the two was changed")
+            found = digest(row[:-1])
+            if row[-1] != found:
+                about = f"{row[1]}, round {row[6]}" if charge else f"{row[1]} {row[2]}"
+                raise LedgerError(f"{self.place}: entry {seq + 1} ({_short(about)}) was changed after it was written")
+            link = self._entry(row) if charge else self._note(row)
+            self.head = (seq + 1, found)
+            yield link
+
+    def _entry(self, row: Row) -> Entry:
+        seq, unit, event, count, why, method, number, key = row[:8]
+        where = f"{self.place}: entry {seq}"
+        if not all(isinstance(each, str) for each in (unit, event, why, method, key)) or type(count) is not int or type(number) is not int:
+            raise LedgerError(f"{where} does not hold what a charge holds: text and whole numbers. Restore the ledger from a copy")
+        if not 1 <= count <= MOST:
+            raise LedgerError(f"{where} says that a release happened {count} times; it must be from 1 to {MOST}")
+        if unit not in self.units:
+            raise LedgerError(f"{where} charges {_short(unit)!r}, which no entry before it registers")
+        if event not in self._events:
+            try:
+                self._events[event] = decode(event)
+            except LedgerError as error:
+                raise LedgerError(f"{where}: {error}") from error
+        return Entry(seq, unit, self._events[event], count, why, method, number, key, row[8], row[9])
+
+    def _note(self, row: Row) -> Note:
+        seq, kind, name, content = row[:4]
+        where = f"{self.place}: entry {seq}"
+        if not all(isinstance(each, str) for each in (kind, name, content)) or kind not in KINDS:
+            raise LedgerError(f"{where} is of a kind that this version does not know: {_short(kind)!r}")
+        try:
+            facts = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise LedgerError(f"{where} ({kind} {_short(name)}) holds no JSON that can be read") from error
+        if not isinstance(facts, dict):
+            raise LedgerError(f"{where} ({kind} {_short(name)}) holds no JSON object")
+        if kind == UNIT:
+            fingerprint, label = facts.get("fingerprint"), facts.get("label")
+            if not isinstance(fingerprint, str) or not isinstance(label, str | None) or name in self.units:
+                raise LedgerError(f"{where} registers {_short(name)!r} without one fingerprint, or for the second time")
+            self.units[name] = (fingerprint, label)
+        return Note(seq, kind, name, content, row[4], row[5])
+
+
+_STRANGE = re.compile(r"[^\x20-\x7e\xa0-\U0010ffff]")
+
+
+def _short(value: object, most: int = 80) -> str:
+    """What a message can show of something that anybody may have written."""
+    text = _STRANGE.sub("?", str(value)[: most + 1])
+    return text if len(text) <= most else text[:most] + "…"
+
+
+def _whole(name: str, value: object) -> int:
+    try:
+        number = int(operator.index(value))  # type: ignore[arg-type]
+    except TypeError:
+        raise LedgerError(f"{name} of a charge must be a whole number; got {value!r}") from None
+    if abs(number) > MOST:
+        raise LedgerError(f"{name} of a charge must be at most {MOST}; got {number}")
+    return number
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise LedgerError(f"{name} of a charge must be text; got {value!r}")
+    return str(value)

@@ -1,0 +1,249 @@
+"""The file of a ledger: its tables and nothing else, opened so that no file can do harm or take forever.
+
+A ledger may come from anybody. Before anything in it is read, its schema must be word for word the one that this version
+writes: no trigger, no view, no generated column, no further table or index. Text has a longest length, files have a largest
+size, and a reader has so many seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from sordino.errors import LedgerError
+from sordino.privacy.chain import FORMAT, META
+
+# Every table that a ledger may have. Whoever adds one adds it here, and it is made, checked and allowed.
+TABLES: Mapping[str, str] = {
+    "meta": "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+    "notes": (
+        "CREATE TABLE notes (seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, content TEXT NOT NULL,"
+        " prev TEXT NOT NULL, digest TEXT NOT NULL, UNIQUE (kind, name))"
+    ),
+    "entries": (
+        "CREATE TABLE entries (seq INTEGER PRIMARY KEY, unit TEXT NOT NULL, event TEXT NOT NULL, count INTEGER NOT NULL,"
+        " why TEXT NOT NULL, method TEXT NOT NULL, round INTEGER NOT NULL, key TEXT NOT NULL UNIQUE,"
+        " prev TEXT NOT NULL, digest TEXT NOT NULL)"
+    ),
+    # Of records; see sordino.privacy.records.store.
+    "record_meta": "CREATE TABLE record_meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+    "record_sets": (
+        "CREATE TABLE record_sets (id INTEGER PRIMARY KEY, unit TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, live INTEGER NOT NULL,"
+        " before TEXT NOT NULL, runs TEXT NOT NULL)"
+    ),
+    "record_classes": (
+        "CREATE TABLE record_classes (id INTEGER PRIMARY KEY, size INTEGER NOT NULL, person INTEGER NOT NULL, loose INTEGER NOT NULL,"
+        " runs TEXT NOT NULL, frozen TEXT NOT NULL, live TEXT NOT NULL)"
+    ),
+    "record_events": "CREATE TABLE record_events (id INTEGER PRIMARY KEY, event TEXT NOT NULL UNIQUE)",
+    "record_arrays": (
+        "CREATE TABLE record_arrays (name TEXT NOT NULL, part INTEGER NOT NULL, content BLOB NOT NULL, PRIMARY KEY (name, part))"
+    ),
+}
+INDICES: Mapping[str, str] = {}  # beside those that SQLite makes for keys
+
+PATIENCE = 30.0  # seconds to wait for another process that is charging
+SECONDS = 300.0  # that a reader may take
+LONGEST = 8 << 20  # bytes of one row
+LARGEST = 8 << 30  # bytes of a file
+LARGEST_LOG = 1 << 30  # bytes of a write-ahead log, which SQLite reads in one go
+IN_MEMORY = 256 << 20  # bytes up to which a file is read into memory
+OLD = {"meta", "units", "entries"}  # tables of format 1
+
+
+class LedgerExists(LedgerError):
+    """Where a new ledger was to be made there is one."""
+
+
+class Late(Exception):
+    """A reader's seconds are over."""
+
+
+class Clock:
+    """Seconds that a reader may take, from now."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self._end = seconds, time.monotonic() + seconds
+
+    def over(self) -> bool:
+        """Whether they are over."""
+        return time.monotonic() > self._end
+
+    def left(self) -> float:
+        """Seconds that are left; below 0 when they are over."""
+        return self._end - time.monotonic()
+
+    def check(self) -> None:
+        """Stop if they are.
+
+        Raises:
+            Late: to be caught where the file is known.
+        """
+        if self.over():
+            raise Late
+
+
+def connect(path: Path, *, clock: Clock | None) -> sqlite3.Connection:
+    """A connection to a ledger whose schema has been checked: with a ``clock`` to read, without one to write.
+
+    Raises:
+        LedgerError: if it is no ledger, or none that may be trusted.
+    """
+    _size(path)
+    db = _snapshot(path) if clock is not None else None
+    if db is None:
+        mode = "rw" if clock is None else "ro"
+        db = sqlite3.connect(f"{path.resolve().as_uri()}?mode={mode}", uri=True, timeout=PATIENCE, isolation_level=None)
+    try:
+        harden(db, clock)
+        check(db, path)
+        if clock is None:
+            durable(db)
+        return db
+    except BaseException:
+        db.close()
+        raise
+
+
+def harden(db: sqlite3.Connection, clock: Clock | None) -> None:
+    """Let no schema run anything, no row be endless and no query take longer than the clock says."""
+    db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
+    db.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+    if hasattr(db, "setconfig"):  # from Python 3.12 on
+        db.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)  # type: ignore[attr-defined,unused-ignore]
+        db.setconfig(sqlite3.SQLITE_DBCONFIG_TRUSTED_SCHEMA, False)  # type: ignore[attr-defined,unused-ignore]
+    if clock is not None:
+        db.set_progress_handler(clock.over, 20_000)
+    db.execute("PRAGMA trusted_schema = OFF")
+    db.execute("PRAGMA cell_size_check = ON")
+
+
+def check(db: sqlite3.Connection, path: Path) -> None:
+    """Whether the file has a ledger's tables, and nothing besides.
+
+    Raises:
+        LedgerError: naming the first thing that it has or lacks.
+    """
+    found = db.execute("SELECT type, name, tbl_name, sql FROM sqlite_master LIMIT 100").fetchall()
+    wanted = {("table", name): sql for name, sql in TABLES.items()} | {("index", name): sql for name, sql in INDICES.items()}
+    own = [row for row in found if not (row[0] == "index" and row[3] is None and row[2] in TABLES)]  # those of keys
+    if {row[1] for row in own if row[0] == "table"} == OLD:
+        raise LedgerError(
+            f"{path}: a ledger of format 1, in which the units were no part of the chain; this version reads format {FORMAT}."
+            " Keep it, for what it booked stays spent, and begin a new run with a ledger of its own"
+        )
+    for kind, name, table, sql in own:
+        if wanted.pop((kind, name), None) != sql:
+            raise LedgerError(
+                f"{path}: it has a {kind} {str(name)[:80]!r} on {str(table)[:80]!r} that no ledger of format {FORMAT} has."
+                " It is no ledger, or somebody changed it: restore it from a copy"
+            )
+    if wanted:
+        missing = ", ".join(name for _, name in wanted)
+        raise LedgerError(f"{path}: this is no ledger of format {FORMAT}: it has no {missing}. Restore it from a copy")
+    stated = dict(db.execute("SELECT name, value FROM meta LIMIT 10").fetchall())
+    if stated != META:
+        name = next(name for name in (*META, *stated) if stated.get(name) != META.get(name))
+        raise LedgerError(
+            f"{path}: meta.{str(name)[:80]} is {str(stated.get(name))[:80]!r}; in a ledger of this version it is {META.get(name)!r}."
+            " It was changed, or written by another version"
+        )
+
+
+def create(db: sqlite3.Connection) -> None:
+    """Make the tables, inside a transaction that the caller ends."""
+    db.execute("BEGIN")
+    for sql in (*TABLES.values(), *INDICES.values()):
+        db.execute(sql)
+    db.executemany("INSERT INTO meta VALUES (?, ?)", META.items())
+
+
+def publish(fresh: Path, path: Path) -> None:
+    """Give a finished file its name, durably, and never over another."""
+    try:
+        os.link(fresh, path)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        if path.exists():
+            raise FileExistsError from None
+        fresh.rename(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def durable(db: sqlite3.Connection) -> None:
+    """What was committed stays, whatever happens to the machine."""
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = FULL")
+
+
+@contextmanager
+def said(path: Path, clock: Clock | None = None) -> Iterator[None]:
+    """Complaints of SQLite and of the disk as one message."""
+    try:
+        yield
+    except FileExistsError as error:
+        raise LedgerExists(f"{path}: a ledger exists there already; open it instead of making it anew") from error
+    except OSError as error:
+        raise LedgerError(f"{path}: the ledger cannot be used: {error}. Make sure that its folder exists and is writable") from error
+    except UnicodeError as error:
+        raise LedgerError(f"{path}: the ledger cannot hold or no longer holds readable text: {error}") from error
+    except (Late, RecursionError, MemoryError) as error:
+        raise _late(path, clock) from error
+    except (TypeError, ValueError) as error:  # a number that rotted into something else
+        raise LedgerError(f"{path}: the ledger no longer holds readable numbers: {error}. Restore it from a copy") from error
+    except sqlite3.Error as error:
+        text = str(error)
+        if "interrupted" in text:
+            raise _late(path, clock) from error
+        remedy = {
+            "disk": "Free some space; nothing was released without being booked",
+            "locked": "Another process is charging this ledger; try again when it is done",
+            "readonly": "Make the file and its folder writable",
+            "unable to open": "Make sure that its folder exists and is writable",
+        }
+        hint = next((words for part, words in remedy.items() if part in text), "Restore it from a copy; nothing is guessed")
+        raise LedgerError(f"{path}: the ledger cannot be used: {text}. {hint}") from error
+
+
+def _late(path: Path, clock: Clock | None) -> LedgerError:
+    within = "" if clock is None else f" within {clock.seconds:g} seconds"
+    return LedgerError(f"{path}: this ledger could not be read to its end{within}. It is damaged, or too large to be looked at here")
+
+
+def _size(path: Path) -> None:
+    for file, most in ((path, LARGEST), (path.with_name(path.name + "-wal"), LARGEST_LOG)):
+        if file.exists() and (size := file.stat().st_size) > most:
+            raise LedgerError(f"{file}: {size} bytes; a ledger's file of this kind has at most {most}. Restore it from a copy")
+
+
+def _snapshot(path: Path) -> sqlite3.Connection | None:
+    """The file as it stands, in memory; None while somebody writes to it, or where it is too large.
+
+    SQLite's own reader of a write-ahead log leaves an index beside the file, and needs the right to: a
+    query would leave a trace, and an archive could not be read. Where there is no log the file is whole.
+    """
+
+    def state() -> tuple[int, int, bool]:
+        about = path.stat()
+        return about.st_mtime_ns, about.st_size, path.with_name(path.name + "-wal").exists()
+
+    before = state()
+    if before[2] or not 100 <= before[1] <= IN_MEMORY:
+        return None
+    content = bytearray(path.read_bytes())
+    if state() != before or len(content) < 100:
+        return None
+    content[18:20] = b"\x01\x01"  # the header's mark "has a write-ahead log", which memory cannot have
+    db = sqlite3.connect(":memory:", isolation_level=None)
+    db.deserialize(bytes(content))
+    db.execute("PRAGMA query_only = ON")
+    return db
