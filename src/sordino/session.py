@@ -109,7 +109,11 @@ def _founded(study: Study, out: Path | None) -> tuple[Path, Row]:
         run = secrets.token_hex(8)
         built = builder.build(study, draft, run)
         full = built.study
-        _refuse_hopeless(built)
+        try:
+            _refuse_hopeless(built)
+        except BudgetExceeded:
+            built.simulation.vault.finish()
+            raise
         about = describe(built, run)
         replace_file(draft / "study.toml", studies.write(full).encode())
         replace_file(draft / "run.json", to_json(about, indent=1).encode())
@@ -208,9 +212,11 @@ def _play(
             except BudgetExceeded as refusal:
                 refused = refusal
     if refused is not None:
+        sim.vault.finish()
         sim.vault.close()
         raise refused
     outcome = _finish(folder, about, built, moment, time.monotonic() - started)
+    sim.vault.finish()
     sim.vault.close()
     forget(folder)
     return outcome
@@ -262,11 +268,11 @@ def _finish(folder: Path, about: Row, built: builder.Built, moment: Moment, seco
 
 
 def _spent(sim: Play) -> dict[str, float]:
-    """What each unit of the ledger has spent, epsilon; equal histories are priced once."""
-    histories = {unit: sim.vault.spent(unit) for unit in dict.fromkeys(sim.units)}
+    """What each unit of the ledger has spent, epsilon, the highest among its records; equal histories are priced once."""
+    histories = {unit: sim.vault.histories(unit) for unit in dict.fromkeys(sim.units)}
     chosen = accountant(sim.budget.accountant)
-    prices = {history: chosen.epsilon(history, sim.budget.delta) for history in set(histories.values())}
-    return {unit: prices[history] for unit, history in histories.items()}
+    prices = {history: chosen.epsilon(history, sim.budget.delta) for own in histories.values() for history in own}
+    return {unit: max((prices[history] for history in own), default=0.0) for unit, own in histories.items()}
 
 
 def _length(folder: Path) -> int:
@@ -341,7 +347,9 @@ def _refuse_hopeless(built: builder.Built) -> None:
     payable = built.simulation.payable
     if payable is not None and max(payable) < 1:
         privacy = built.study.privacy
+        why, remedy = built.simulation.vault.blame(), built.remedy
         raise BudgetExceeded(
             f"privacy.epsilon = {privacy.epsilon} does not pay for a single {built.paid}"
-            f" at noise_multiplier = {built.plan.noise_multiplier} (or the data's ledger has spent it). {built.remedy}"
+            f" at noise_multiplier = {built.plan.noise_multiplier} (or the data's ledger has spent it)."
+            f" {remedy if why is None else why[:1].upper() + why[1:]}"
         )

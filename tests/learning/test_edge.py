@@ -131,7 +131,9 @@ def test_a_plain_edge_sends_the_mean_gradient() -> None:
         draws=draws,
         scratch=torch.empty(D, dtype=torch.float64),
     )
-    found = edge.answer(task(clip=None), None)
+    with pytest.raises(LocalProtocolError, match="the ledger booked None"):
+        edge.answer(task(clip=None), None)
+    found = edge.answer(task(clip=None), receipt(edge.price))
     model = nn.Linear(FEATURES, CLASSES)
     nn.init.zeros_(model.weight)
     nn.init.zeros_(model.bias)

@@ -7,11 +7,13 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sordino.errors import BudgetExceeded, LedgerError, ResumeError
 from sordino.privacy import Budget, Charge, Event, Gaussian, Ledger, NonPrivate, PoissonSampled, Vault, decode, encode
 from sordino.privacy.event import Composed, Repeated
+from sordino.privacy.records import Records
 
 STEP = PoissonSampled(sampling_rate=0.1, event=Gaussian(noise_multiplier=1.0))
 FREE = Budget(epsilon=float("inf"), delta=1e-5, accountant="rdp")
@@ -242,11 +244,14 @@ def test_a_thousand_clients_are_charged_in_one_quick_transaction(tmp_path: Path)
 
 
 def test_a_ledger_of_the_data_outlives_runs_and_numbers(tmp_path: Path) -> None:
-    first = Vault.for_data(tmp_path / "kept", {"client:0": "aaaa", "client:1": "bbbb"})
+    def held(unit: str, row: int) -> Records:
+        return Records(unit, "sample", np.array([[row, row]], np.uint64))
+
+    first = Vault.for_data(tmp_path / "kept", "one", [held("client:0", 1), held("client:1", 2)])
     receipts = first.charge([charge("run1/0", "client:0", count=3), charge("run1/1", "client:1", count=4)], FREE)
     assert [receipt.unit for receipt in receipts] == ["client:0", "client:1"]
     first.close()
-    second = Vault.for_data(tmp_path / "kept", {"client:0": "bbbb", "client:1": "cccc"})
+    second = Vault.for_data(tmp_path / "kept", "two", [held("client:0", 2), held("client:1", 3)])
     assert second.spent("client:0") == ((STEP, 4),)
     assert second.spent("client:1") == ()
     second.charge([charge("run2/0", "client:0", count=5)], FREE)

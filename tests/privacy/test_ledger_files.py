@@ -16,10 +16,17 @@ from sordino.errors import LedgerError, ResumeError
 from sordino.privacy import Budget, Charge, Gaussian, Ledger, PoissonSampled, Vault, storage
 from sordino.privacy import ledger as ledger_module
 from sordino.privacy.ledger import LedgerExists
+from sordino.privacy.records import Records
 
 STEP = PoissonSampled(sampling_rate=0.1, event=Gaussian(noise_multiplier=1.0))
 FREE = Budget(epsilon=float("inf"), delta=1e-5, accountant="rdp")
 UNITS = {"client:0": "aaaa", "client:1": "bbbb"}
+
+
+def held(**units: str) -> list[Records]:
+    """Units with one row each; equal words are equal rows."""
+    words = [np.array([[int.from_bytes(word.encode(), "little") % 2**64] * 2], np.uint64) for word in units.values()]
+    return [Records(unit.replace("_", ":"), "sample", rows) for unit, rows in zip(units, words, strict=True)]
 
 
 def charge(key: str, unit: str = "client:0", *, count: int = 1, method: str = "toy", why: str = "test") -> Charge:
@@ -63,7 +70,7 @@ def test_two_runs_that_meet_the_same_new_data_share_its_ledger(tmp_path: Path) -
     def run(name: int) -> None:
         barrier.wait()
         try:
-            with Vault.for_data(tmp_path / "kept", {"client:0": "aaaa"}) as vault:
+            with Vault.for_data(tmp_path / "kept", f"run {name}", held(client_0="aaaa")) as vault:
                 made.append(vault.charge([charge(f"run{name}")], FREE))
         except BaseException as error:
             failed.append(error)
@@ -74,7 +81,7 @@ def test_two_runs_that_meet_the_same_new_data_share_its_ledger(tmp_path: Path) -
     for thread in threads:
         thread.join()
     assert failed == []
-    with Vault.for_data(tmp_path / "kept", {"anybody": "aaaa"}) as vault:
+    with Vault.for_data(tmp_path / "kept", "last", held(anybody="aaaa")) as vault:
         assert vault.spent("anybody") == ((STEP, 4),)
     assert sorted(receipts[0].seq for receipts in made) == [2, 3, 4, 5]
 
@@ -84,7 +91,7 @@ def test_no_folder_and_no_right_to_it_are_one_clear_message(tmp_path: Path) -> N
         Ledger.create(tmp_path / "missing" / "l.sqlite", UNITS)
     (tmp_path / "file").write_text("")
     with pytest.raises(LedgerError, match="no folder for ledgers"):
-        Vault.for_data(tmp_path / "file", {"client:0": "aaaa"})
+        Vault.for_data(tmp_path / "file", "run", held(client_0="aaaa"))
 
 
 def test_another_process_is_waited_for_and_then_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,26 +185,31 @@ def test_another_method_is_another_release_and_other_words_are_not(path: Path) -
             ledger.charge([charge("a", method="another")], FREE)
 
 
-def test_equal_data_has_one_budget_and_any_fingerprint_a_file(tmp_path: Path) -> None:
-    with Vault.for_data(tmp_path, {"client:0": "same", "client:1": "same", "client:2": "../odd / name"}) as vault:
+def test_equal_data_has_one_budget_in_one_file(tmp_path: Path) -> None:
+    with Vault.for_data(tmp_path, "run", held(client_0="same", client_1="same", client_2="else")) as vault:
         vault.charge([charge("k0", "client:0"), charge("k1", "client:1"), charge("k2", "client:2")], FREE)
         assert vault.spent("client:0") == vault.spent("client:1") == ((STEP, 2),)
         assert vault.spent("client:2") == ((STEP, 1),)
         assert vault.head()[0] == 5
         with pytest.raises(LedgerError, match="no ledger is kept for 'client:9'"):
             vault.spent("client:9")
-    assert len(list(tmp_path.iterdir())) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["ledger.sqlite"]
 
 
-def test_a_refusal_part_way_over_counts_and_never_under_counts(tmp_path: Path) -> None:
+def test_ledgers_that_knew_files_are_not_taken_for_nobodys(tmp_path: Path) -> None:
+    Ledger.create(tmp_path / "0123456789abcdef.sqlite", UNITS).close()
+    with pytest.raises(LedgerError, match="were kept for files"):
+        Vault.for_data(tmp_path, "run", held(client_0="aaaa"))
+
+
+def test_a_refusal_leaves_nothing(tmp_path: Path) -> None:
     tight = Budget(epsilon=3.0, delta=1e-5, accountant="rdp")
     left = tight.remaining_steps(STEP, ())
     assert left
-    with Vault.for_data(tmp_path, {"client:0": "aaaa", "client:1": "bbbb"}) as vault:
-        with pytest.raises(Exception, match="bbbb: this release would bring epsilon"):
+    with Vault.for_data(tmp_path, "run", held(client_0="aaaa", client_1="bbbb")) as vault:
+        with pytest.raises(Exception, match="client:1: this release would bring epsilon"):
             vault.charge([charge("k0", "client:0"), charge("k1", "client:1", count=left + 1)], tight)
-        assert vault.spent("client:0") == ((STEP, 1),)
-        assert vault.spent("client:1") == ()
+        assert vault.spent("client:0") == vault.spent("client:1") == ()
 
 
 @pytest.mark.parametrize("count", [np.int64(52), np.int32(52), np.uint8(52)])

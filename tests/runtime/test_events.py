@@ -133,7 +133,7 @@ def made(folder: Path, *changes: str, run: str = "run", payable: list[int] | Non
 
 
 def booked(world: Events) -> dict[str, Any]:
-    return {unit: world.vault.spent(unit) for unit in world.vault.places}
+    return {unit: world.vault.spent(unit) for unit in world.vault.names}
 
 
 @pytest.mark.parametrize("changes", WORLDS.values(), ids=WORLDS)
@@ -157,7 +157,7 @@ def test_killed_anywhere_it_comes_to_the_same_end(tmp_path: Path, table: Path, c
         assert again.rows == whole.rows
         assert booked(world) == once
         assert {name: value.tobytes() for name, value in rest.kept.items()} == {name: value.tobytes() for name, value in end.kept.items()}
-    world.vault.places["labels"][0].verify()
+    world.vault.names["labels"][0].verify()
 
 
 @pytest.mark.parametrize("changes", [(), (SLR, NOISY, REPEATED), (OGD, LABEL, SILENT)], ids=["plain", "noisy", "silent"])

@@ -42,7 +42,7 @@ def build(
     own = protective(study, run, hall.shaping, folder)
     edges = _edges(study, parts, hall, noise, own)
     units = [f"client:{i}" for i in range(len(sizes))]
-    ledgers = vault(study, folder, hall.units(dict(zip(units, hall.fingerprints, strict=True))))
+    ledgers = vault(study, folder, run, hall.units(dict(zip(units, hall.fingerprints, strict=True))), hall.records)
     tested = hall.evaluation(study, ledgers, own, lineage(study, run))
     budgets = [budget(study, epsilon) for epsilon in epsilons(study)]
     pays = _payable(study, edges, ledgers, units, budgets) if payable is None else tuple(payable)
@@ -141,15 +141,14 @@ def _payable(
     found: dict[Any, int | None] = {}
 
     def most(edge: int, own: Budget) -> int | None:
-        spent, event = vault.spent(units[edge]), edges[edge].price
-        if (spent, event, own) not in found:
-            found[spent, event, own] = own.remaining_steps(event, spent)
-        return found[spent, event, own]
+        what = vault.histories(units[edge]), edges[edge].price, own, None if study.data.person is None else edge
+        if what not in found:
+            found[what] = vault.remaining(units[edge], edges[edge].price, own)
+        return found[what]
 
     sharing: dict[Any, list[int]] = {}  # edges with the very same data have one ledger and share what it has left
     for edge, unit in enumerate(units):
-        ledger, name = vault.places[unit]
-        sharing.setdefault((id(ledger), name), []).append(edge)
+        sharing.setdefault(vault.names[unit], []).append(edge)
     left: dict[int, int | None] = {}
     for group in sharing.values():
         own = min((budgets[edge] for edge in group), key=lambda budget: budget.epsilon)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 
 from sordino import data as datasets
 from sordino.build.evaluation import UNIT, PaidEvaluation, priced
-from sordino.build.federation import Counts, Federation, evaluate, placed, tensors
+from sordino.build.federation import Counts, Federation, evaluate, identified, placed, records, tensors
 from sordino.build.surroundings import device, model
 from sordino.entropy import Entropy
 from sordino.learning.bench import Examples, Workbench
@@ -23,11 +23,10 @@ from sordino.learning.perexample import ClippedSum, MeanGradient
 from sordino.message import Vector
 from sordino.plan import Plan
 from sordino.privacy import Budget, Vault
-from sordino.runtime.files import make_room_for
+from sordino.privacy.records import Records
+from sordino.privacy.records.group import SAMPLE
 from sordino.runtime.watch import Moment, Play
 from sordino.study import HorizontalStudy, Study
-
-FILES_PER_LEDGER = 3  # SQLite's database, its log and the log's index
 
 Tensors = tuple[torch.Tensor, torch.Tensor]
 
@@ -76,6 +75,7 @@ class Hall:
         validation: (n, ...) and (n,), as model input; empty where there is none.
         sizes, counts, classes: of the clients' data.
         fingerprints: of each client's data.
+        records: who is in each client's data, where a ledger asks; nobody otherwise.
         shaping: of all data that bears on what is released: the clients', and the test and validation sets.
         evaluator: accuracy and loss of the bench's model.
         names: of the clients, where they have any.
@@ -90,6 +90,7 @@ class Hall:
     counts: Counts
     classes: tuple[str, ...]
     fingerprints: tuple[str, ...]
+    records: tuple[Records, ...]
     shaping: tuple[str, ...]
     evaluator: Evaluator
     names: tuple[str, ...] = ()
@@ -112,6 +113,7 @@ class Hall:
             counts=divided.counts,
             classes=classes,
             fingerprints=prints,
+            records=_records(study, divided, paid=paid),
             shaping=(*prints, divided.test.fingerprint(), *([divided.validation.fingerprint()] if divided.validation is not None else [])),
             evaluator=Evaluator(flat, loss),
             names=divided.names,
@@ -168,16 +170,33 @@ class Hall:
         return weights
 
 
-def vault(study: Study, folder: Path, fingerprints: Mapping[str, str], labels: Mapping[str, str] | None = None) -> Vault:
-    """The run's own ledger in ``folder``, or those of the data; ``fingerprints``, and ``labels`` for people, by unit.
+def _records(study: HorizontalStudy, divided: Federation, *, paid: bool) -> tuple[Records, ...]:
+    """Who is in each client's data, and in a test set that is paid for."""
+    if not identified(study):
+        return ()
+    found = [records(part, f"client:{i}", SAMPLE) for i, part in enumerate(divided.parts)]
+    return (*found, records(divided.test, UNIT, SAMPLE)) if paid else tuple(found)
 
-    A folder with a ``run.json`` is that of a run which has begun: its ledgers must be there, and are not made again.
+
+def vault(
+    study: Study,
+    folder: Path,
+    run: str,
+    fingerprints: Mapping[str, str],
+    known: Sequence[Records] = (),
+    others: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> Vault:
+    """The run's own ledger in ``folder``, or one that knows records: that of the data, or the run's own.
+
+    ``fingerprints``, and ``labels`` for people, by unit; ``others`` names units that are not priced by records. A folder with a
+    ``run.json`` is that of a run which has begun: its ledger must be there, and is not made again.
     """
     begun = (folder / "run.json").exists()
-    if study.privacy.ledger == "run":
+    if study.privacy.ledger == "run" and not known:
         return Vault.for_run(folder / "ledger.sqlite", fingerprints, labels=labels, begun=begun)
-    make_room_for(FILES_PER_LEDGER * len(fingerprints))
-    return Vault.for_data(Path(study.privacy.ledger).expanduser(), fingerprints, begun=begun)
+    kept = folder if study.privacy.ledger == "run" else Path(study.privacy.ledger).expanduser()
+    return Vault.for_data(kept, run, known, others, begun=begun)
 
 
 def budget(study: Study, epsilon: float | None) -> Budget:

@@ -38,8 +38,8 @@ UNIT = "test"
 """Whose data the rows of a private test share are, in the ledger."""
 
 
-def corpus(study: HorizontalStudy) -> Corpus:
-    """A study's data, with the test set that it asks for: an empty one where it asks for none.
+def corpus(study: HorizontalStudy, *, identify: bool = False) -> Corpus:
+    """A study's data, with the test set that it asks for: an empty one where it asks for none; ``identify`` its records.
 
     Raises:
         StudyError: where the file and the study do not fit.
@@ -59,6 +59,8 @@ def corpus(study: HorizontalStudy) -> Corpus:
         test_file=wanted.test_file,
         label=wanted.label,
         client_column=wanted.client_column,
+        person=wanted.person,
+        identify=identify,
         test_fraction=(SHARE if wanted.test_share is None else wanted.test_share) if share else None,
     )
     if testing == "none":
@@ -121,7 +123,7 @@ class PaidEvaluation:
             return {}
         exact = torch.tensor([float(self.right(weights))], dtype=torch.float64)
         noisy, _ = self.mechanism.release(exact, None, self.entropy.at("evaluation", digest))
-        spent = self.budget.check(UNIT, self.vault.spent(UNIT, receipt.seq))
+        spent = self.vault.check(UNIT, self.budget, receipt.seq)
         return {"accuracy": min(max(float(noisy[0]) / self.rows, 0.0), 1.0), "test_epsilon": spent}
 
     def spent(self) -> float:

@@ -13,10 +13,12 @@ from sordino import data as datasets
 from sordino import study as studies
 from sordino.build import evaluation
 from sordino.entropy import Seeded
+from sordino.errors import StudyError
 from sordino.learning.bench import model_input
 from sordino.learning.evaluate import Evaluator
 from sordino.learning.flat import Flat
 from sordino.message import Vector
+from sordino.privacy.records import Records
 from sordino.study import HorizontalStudy
 
 Counts = np.ndarray[Any, np.dtype[np.int64]]
@@ -48,7 +50,7 @@ class Federation:
 
 def federation(study: HorizontalStudy) -> Federation:
     """Load the data and divide it."""
-    wanted, entropy, corpus = study.data, Seeded(study.seed), evaluation.corpus(study)
+    wanted, entropy, corpus = study.data, Seeded(study.seed), evaluation.corpus(study, identify=identified(study))
     train, validation = corpus.train, None
     if wanted.validation:
         train, validation = datasets.hold_out(train, wanted.validation, entropy.at("validation"))
@@ -62,6 +64,18 @@ def federation(study: HorizontalStudy) -> Federation:
     counts = datasets.label_counts(train.y, indices, len(train.classes))
     names = tuple(train.owners[k] for k in np.unique(train.client)) if train.client is not None and len(indices) > 1 else ()
     return Federation(tuple(train.take(part) for part in indices), corpus.test, validation, counts, names)
+
+
+def identified(study: HorizontalStudy) -> bool:
+    """Whether records are to be recognised: by a ledger that outlives the run, or for the persons behind them."""
+    return study.privacy.ledger != "run" or study.data.person is not None
+
+
+def records(part: datasets.Dataset, unit: str, kind: str) -> Records:
+    """Who is in a client's data."""
+    if part.words is None:
+        raise StudyError(f"{unit}: what its examples are recognised by was not read")
+    return Records(unit, kind, part.words[:, :2], part.words[:, 2] if part.words.shape[1] == 3 else None)
 
 
 def _partition(section: studies.Partition) -> datasets.Partition:

@@ -1,35 +1,42 @@
-"""What the ledgers of a study's data have left, read without writing anything."""
+"""What the ledger of a study's data has left, read without writing anything."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from sordino.build.federation import Federation
-from sordino.build.rounds import _units, aggregated
+from sordino.build.federation import Federation, records
+from sordino.build.rounds import aggregated
 from sordino.plan import Plan, step_event
 from sordino.plan.arrivals import epsilons, multipliers, planned, rates
 from sordino.plan.left import Left, priced, remedies
 from sordino.plan.rounds import planned_steps, release, schedule, scheduled_steps
-from sordino.privacy import Budget, Event, Ledger, PoissonSampled
-from sordino.privacy.vault import ledger_file
+from sordino.privacy import Budget, Event, Ledger, PoissonSampled, accountant
+from sordino.privacy.records import Records, histories
+from sordino.privacy.records.group import CLIENT, SAMPLE
+from sordino.privacy.vault import data_ledger
 from sordino.study import AsynchronousStudy, HorizontalStudy, SynchronousStudy
 
 Spending = tuple[tuple[Event, int], ...]
 
 
-def spent(folder: Path, units: Mapping[str, str]) -> dict[str, Spending]:
-    """What each unit (name -> fingerprint) has spent in the ledgers of this folder; nothing where there is no ledger yet."""
-    found: dict[str, Spending] = {}
-    for unit, fingerprint in units.items():
-        path = ledger_file(folder, fingerprint)
-        if not path.exists():
-            found[unit] = ()
-            continue
-        with Ledger.open(path, readonly=True) as ledger:
-            found[unit] = ledger.spent(fingerprint)
-    return found
+def spent(folder: Path, known: Sequence[Records], own: Sequence[Budget]) -> dict[str, Spending]:
+    """What each unit has spent in the ledger of this folder, the dearest history of its records; nothing where there is no ledger yet."""
+    path = data_ledger(folder)
+    if not path.exists():
+        return {each.unit: () for each in known}
+    with Ledger.open(path, readonly=True) as ledger:
+        found = histories(ledger, known)
+    return {
+        unit: max(told, key=partial(_price, budget)) if len(told) > 1 else told[0]
+        for (unit, told), budget in zip(found.items(), own, strict=True)
+    }
+
+
+def _price(budget: Budget, spent: Spending) -> float:
+    return accountant(budget.accountant).epsilon(spent, budget.delta)
 
 
 def left(study: HorizontalStudy, divided: Federation, plan: Plan) -> Plan:
@@ -38,9 +45,10 @@ def left(study: HorizontalStudy, divided: Federation, plan: Plan) -> Plan:
     if privacy.ledger == "run" or privacy.unit == "none" or study.form != "sound" or privacy.epsilon is None or privacy.delta is None:
         return plan
     whole = isinstance(study, SynchronousStudy) and aggregated(study)
-    units, fingerprints = _units(whole, [part.fingerprint() for part in divided.parts], False)
-    before = spent(Path(privacy.ledger).expanduser(), fingerprints)
+    units = [f"client:{i}" for i in range(len(divided.parts))]
     found, budgets, wanted = [], _budgets(study, len(units)), _wanted(study)
+    known = [records(part, unit, CLIENT if whole else SAMPLE) for part, unit in zip(divided.parts, units, strict=True)]
+    before = spent(Path(privacy.ledger).expanduser(), known, budgets)
     for i, (unit, own) in enumerate(zip(units, budgets, strict=True)):
         name = divided.names[i] if divided.names else None
         found.append(Left(unit, name, priced(before[unit], own), _steps(study, divided, i, own, before[unit])))

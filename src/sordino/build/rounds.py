@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from sordino.method.client_level import ClientLevel
 from sordino.plan import Plan, price
 from sordino.plan.rounds import charged_per_round, schedule, scheduled_steps, shares, spending, step
 from sordino.privacy import Budget, Event, Gaussian, PoissonSampled, Vault, accountant
+from sordino.privacy.records.group import CLIENT, SAMPLE
 from sordino.regime.aggregate import PrivateSum
 from sordino.regime.synchronous import Synchronous
 from sordino.runtime.latency import Churn, Latency
@@ -38,14 +39,16 @@ def build(
     """See :func:`sordino.build.build`; ``parts`` is emptied on the way, so that the pixels are kept once."""
     entropy, flat, sizes, privacy = Seeded(study.seed), hall.bench.flat, hall.sizes, study.privacy
     priced, whole = price(study, sizes, flat.dim), aggregated(study)
-    units, fingerprints = _units(whole, hall.fingerprints, privacy.ledger == "run")
+    units, fingerprints = _units(whole, hall.fingerprints, not hall.records)
     noise = mechanism(study, sizes, hall.bench, hall.validation) if privacy.unit != "none" else None
     if noise is not None:
         priced = announced(priced, study, noise, max(sizes))
     own = protective(study, run, hall.shaping, folder)
     clients = _clients(study, parts, hall, noise, own)
-    ledgers, most = vault(study, folder, hall.units(fingerprints)), budget(study, privacy.epsilon)
-    tested = hall.evaluation(study, ledgers, own, lineage(study, run))
+    kind = CLIENT if isinstance(study.method, ClientLevel) and privacy.unit == "client" else SAMPLE
+    known = [replace(one, kind=kind) if one.unit in fingerprints else one for one in hall.records]
+    ledgers = vault(study, folder, run, hall.units(fingerprints), known)
+    most, tested = budget(study, privacy.epsilon), hall.evaluation(study, ledgers, own, lineage(study, run))
     pays = _payable(study, priced, ledgers, units, most) if payable is None else tuple(payable)
     regime = Synchronous(
         method=study.method,
@@ -112,12 +115,9 @@ def _units(together: bool, fingerprints: Sequence[str], own: bool) -> tuple[list
     """Each client's unit in the ledger, and whose data each unit is.
 
     Where whole clients are protected, every round charges all of them alike: in a ledger of the run they share one unit.
-    Ledgers that outlive it are each client's, so that who joins or leaves resets nobody's budget; and not those of its single
-    examples, whose prices say nothing about the client.
+    In one that knows records each has its own, so that who joins or leaves resets nobody's budget.
     """
-    if together and not own:
-        fingerprints = [hashlib.sha256(f"whole client:{each}".encode()).hexdigest() for each in fingerprints]
-    elif together:
+    if together and own:
         joined = hashlib.sha256("".join(fingerprints).encode()).hexdigest()
         return ["clients"] * len(fingerprints), {"clients": joined}
     units = [f"client:{i}" for i in range(len(fingerprints))]
@@ -191,14 +191,18 @@ def _payable(study: SynchronousStudy, priced: Plan, vault: Vault, units: list[st
     whole = aggregated(study)
     if isinstance(study.method, ClientLevel) and not whole:
         return None  # noisy models, whose price nobody could pay
-    if study.form == "paper" or study.privacy.ledger == "run":
+    if study.form == "paper" or vault.prices is None:
         return (priced.steps,) * len(set(units))
-    spent = [vault.spent(unit) for unit in dict.fromkeys(units)]
-    if len(schedule(study)) > 1:
-        return tuple(scheduled_steps(study, budget.accountant, before) for before in spent)
-    event = step(study, study.privacy.noise_multiplier)
-    left = [budget.remaining_steps(event, before) for before in spent]
-    return tuple(priced.steps if steps is None else steps for steps in left)
+    found = []
+    for unit in dict.fromkeys(units):
+        if len(schedule(study)) > 1 and study.data.person is None:
+            found.append(min(scheduled_steps(study, budget.accountant, before) for before in vault.histories(unit)))
+            continue
+        # Rows of one person weigh more than a schedule knows: then its dearest event stands for all.
+        many = [event for event, _ in spending(study, priced.steps)] if len(schedule(study)) > 1 else []
+        left = [vault.remaining(unit, event, budget) for event in many or [step(study, study.privacy.noise_multiplier)]]
+        found.append(min(priced.steps if steps is None else steps for steps in left))
+    return tuple(found)
 
 
 def _payable_rounds(study: SynchronousStudy, pays: tuple[int, ...] | None, whole: bool) -> int | None:

@@ -48,7 +48,7 @@ def plan(study: VerticalStudy) -> Plan:
     from sordino.plan import calibrate
 
     full = calibrate(study, ())
-    stream, _ = source(full)
+    stream, *_ = source(full, known=False)
     _Split.of(full, stream, parts(full, stream))
     return replace(price(full), calibrated=full != study)
 
@@ -56,14 +56,15 @@ def plan(study: VerticalStudy) -> Plan:
 def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | None) -> Built:
     """See :func:`sordino.build.build`."""
     torch.set_num_threads(study.execution.threads)
-    stream, fingerprint = source(study)
+    stream, fingerprint, known = source(study)
     held = parts(study, stream)
     split, priced, entropy = _Split.of(study, stream, held), price(study), Seeded(study.seed)
     privacy, method, whole = study.privacy, study.method, [fingerprint, *(hashlib.sha256(part.tobytes()).hexdigest() for part in held)]
     own = protective(study, run, whole, folder)
     names = units(study)
     whose = {party(m): f"{party(m)}/{hashlib.sha256(part.tobytes()).hexdigest()[:16]}" for m, part in enumerate(held)}
-    ledgers = vault(study, folder, {unit: f"{fingerprint}/{whose.get(unit, unit)}" for unit in names})
+    parties = {party(m): f"{run}/{party(m)}" for m in range(len(held))}  # an entity's record books them, too
+    ledgers = vault(study, folder, run, {unit: f"{fingerprint}/{whose.get(unit, unit)}" for unit in names}, known, parties)
     delta = privacy.delta or 1e-5
     response = None
     if privacy.unit != "none":
@@ -105,8 +106,8 @@ def _limit(study: VerticalStudy, ledgers: Vault, pays: Sequence[int] | None) -> 
     """In how many events an entity may take part; as was found when the run began, if it began before. None without privacy."""
     if study.privacy.unit == "none" or pays is not None:
         return pays[0] if pays is not None else None
-    most = payable(study, ledgers.spent(promised(study)))
-    return study.horizon * study.method.batch if most is None else min(most, study.privacy.appearances)
+    found = [most for spent in ledgers.histories(promised(study)) if (most := payable(study, spent)) is not None]
+    return min(*found, study.privacy.appearances) if found else study.horizon * study.method.batch
 
 
 @dataclass(frozen=True, slots=True, eq=False)

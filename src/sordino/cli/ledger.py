@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sordino.cli import say
+from sordino.cli import link, say
 from sordino.cli.run import AsJson
 from sordino.errors import LedgerError, StudyError
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sordino.verify import Kept, Terms, Verdict
 
 app = typer.Typer(help="Show, verify and price what was released.", no_args_is_help=True)
+app.command("link")(link.link)
 Run = Annotated[Path, typer.Argument(help="A run folder, a ledger file, or a folder of ledgers.")]
 Seconds = Annotated[float, typer.Option(help="How long it may take.", min=0.1)]
 

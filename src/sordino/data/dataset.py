@@ -21,8 +21,8 @@ a quarter of the memory, and one float copy at the moment of use.
 
 **Fingerprint.** A privacy budget belongs to data, not to a file name. ``fingerprint`` is
 the SHA-256 of type, shape and bytes of ``x`` and ``y``; renaming the file, the classes or
-the clients does not buy a new budget. Reordering or dropping rows does change it: a
-fingerprint recognises equal data, it cannot recognise overlapping data.
+the clients does not buy a new budget. It recognises a run's own data. What recognises single
+records, in whatever order or file they come, are their ``words``.
 
 >>> import numpy as np
 >>> tiny = Dataset("tiny", np.array([[0, 255], [51, 102]], np.uint8), np.array([1, 0]), ("no", "yes"))
@@ -51,6 +51,7 @@ from sordino.errors import DataError
 
 Features = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
 Indices = npt.NDArray[np.int64]
 
 _PIXEL = ((np.arange(256, dtype=np.float64) / 255 - 0.5) / 0.5).astype(np.float32)
@@ -67,6 +68,7 @@ class Dataset:
         y: class numbers, int64, 0 <= y < len(classes).
         classes: a name for each class number.
         client: whose each example is, as a number, where the file says so.
+        words: what each example is recognised by, (examples, 2), or 3 with a person; see :mod:`sordino.data.identity`.
         owners: what these numbers are called, fit to be shown.
     """
 
@@ -75,6 +77,7 @@ class Dataset:
     y: Labels
     classes: tuple[str, ...]
     client: Labels | None = None
+    words: Words | None = None
     owners: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -107,7 +110,8 @@ class Dataset:
     def take(self, indices: Indices | Sequence[int]) -> Dataset:
         """The examples at ``indices``, in that order, as a dataset of its own (copied)."""
         at = np.asarray(indices, dtype=np.int64)
-        return replace(self, x=self.x[at], y=self.y[at], client=None if self.client is None else self.client[at])
+        client = None if self.client is None else self.client[at]
+        return replace(self, x=self.x[at], y=self.y[at], client=client, words=None if self.words is None else self.words[at])
 
     def fingerprint(self) -> str:
         """SHA-256 (hex) of the examples; see the chapter above for what it leaves out on purpose."""

@@ -11,6 +11,7 @@ import difflib
 import math
 import os
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import numpy.typing as npt
 from sordino.data import cifar, locate
 from sordino.data.dataset import Corpus, Dataset, Features, Indices, Labels
 from sordino.data.embedded import digits
+from sordino.data.identity import words
 from sordino.data.idx import read_images
 from sordino.data.libsvm import read_usps
 from sordino.data.table import SUFFIXES, Raw, Scale, client_names, encode_clients, encode_labels, read_npz, read_table
@@ -43,6 +45,8 @@ def load(
     test_file: str | os.PathLike[str] | None = None,
     test_fraction: float | None = 0.2,
     scale: Scale | None = None,
+    person: str | None = None,
+    identify: bool = False,
 ) -> Corpus:
     """A training and a test set.
 
@@ -55,9 +59,19 @@ def load(
         test_fraction: fraction of rows set aside where there is no test set, 0 < fraction < 1; None sets none aside, and the test
             set may then be empty.
         scale: public constants, known without looking at the data, by which features are divided.
+        person: the column (or array) that says who a row is about.
+        identify: whether the training set is to know what its examples are recognised by.
     """
     if file is not None:
-        return _own(name, Path(file), label, client_column, None if test_file is None else Path(test_file), test_fraction, scale)
+        how = _How(label, client_column, scale, person, identify)
+        return _own(name, Path(file), None if test_file is None else Path(test_file), test_fraction, how)
+    if person is not None:
+        raise DataError(f"data.person: {name!r} names no persons; leave it out")
+    found = _published(name)
+    return replace(found, train=replace(found.train, words=words(found.train.x, found.train.y))) if identify else found
+
+
+def _published(name: str) -> Corpus:
     if name == "digits":
         return digits()
     if name not in locate.PUBLISHED:
@@ -111,14 +125,23 @@ def _present(folder: Path, name: str, published: locate.Published) -> Path:
     return path
 
 
-def _own(
-    name: str, file: Path, label: str, client_column: str | None, test_file: Path | None, test_fraction: float | None, scale: Scale | None
-) -> Corpus:
-    train, test = _read(file, label, client_column, scale)
+@dataclass(frozen=True, slots=True)
+class _How:
+    """How a user's file is read; see :func:`load`."""
+
+    label: str
+    client_column: str | None
+    scale: Scale | None
+    person: str | None
+    identify: bool
+
+
+def _own(name: str, file: Path, test_file: Path | None, test_fraction: float | None, how: _How) -> Corpus:
+    train, test = _read(file, how)
     if test_file is not None:
         if test is not None:
             raise DataError(f"{file}: it has a test set of its own (x_test); leave data.test_file out")
-        test, surplus = _read(test_file, label, client_column, scale)
+        test, surplus = _read(test_file, how)
         if surplus is not None:
             raise DataError(f"{test_file}: a test file must not have a test set of its own (x_test)")
     if test is None and test_fraction is None:
@@ -138,21 +161,25 @@ def _own(
         names = client_names((train.client, test.client))
     elif train.client is not None:
         train_client, names = _owned(train)
-    return Corpus(Dataset(name, train.x, train_y, classes, train_client, names), Dataset(name, test.x, test_y, classes, test_client, names))
+    return Corpus(
+        Dataset(name, train.x, train_y, classes, train_client, owners=names, words=train.words),
+        Dataset(name, test.x, test_y, classes, test_client, owners=names),
+    )
 
 
-def _read(file: Path, label: str, client_column: str | None, scale: Scale | None) -> tuple[Raw, Raw | None]:
+def _read(file: Path, how: _How) -> tuple[Raw, Raw | None]:
     if file.suffix.lower() not in SUFFIXES:
         raise DataError(f"{file}: its kind is told by its ending, which must be one of {', '.join(SUFFIXES)}")
     if file.suffix.lower() == ".npz":
-        return read_npz(file, scale)
-    return read_table(file, label, client_column, scale), None
+        return read_npz(file, how.scale, person=how.person, identify=how.identify)
+    return read_table(file, how.label, how.client_column, how.scale, person=how.person, identify=how.identify), None
 
 
 def _without_test(name: str, file: Path, raw: Raw) -> Corpus:
     """All rows to train on, and a test set of none."""
     (y,), classes = encode_labels((raw.y,), str(file))
-    whole = Dataset(name, raw.x, y, classes, *_owned(raw))
+    client, names = _owned(raw)
+    whole = Dataset(name, raw.x, y, classes, client, owners=names, words=raw.words)
     return Corpus(whole, whole.take([]))
 
 
@@ -172,12 +199,22 @@ def _set_aside(name: str, file: Path, raw: Raw, fraction: float | None) -> Corpu
     cut = len(y) - count
     chosen = np.sort(Seeded(0).at("test rows").permutation(len(y))[:count])
     # Test rows change places with the last rows, so that both sets are slices of the one copy in memory.
-    _swap_rows((raw.x, y, *(() if client is None else (client,))), chosen[chosen < cut], np.setdiff1d(np.arange(cut, len(y)), chosen))
-    train, test = (
-        Dataset(name, raw.x[rows], y[rows], classes, None if client is None else client[rows], names)
-        for rows in (slice(cut), slice(cut, None))
+    columns = tuple(values for values in (raw.x, y, client, raw.words) if values is not None)
+    _swap_rows(columns, chosen[chosen < cut], np.setdiff1d(np.arange(cut, len(y)), chosen))
+    whole = Dataset(name, raw.x, y, classes, client, owners=names, words=raw.words)
+    return Corpus(_stretch(whole, slice(cut)), _stretch(whole, slice(cut, None)))
+
+
+def _stretch(whole: Dataset, rows: slice) -> Dataset:
+    """Consecutive examples, not copied."""
+    client, words = whole.client, whole.words
+    return replace(
+        whole,
+        x=whole.x[rows],
+        y=whole.y[rows],
+        client=None if client is None else client[rows],
+        words=None if words is None else words[rows],
     )
-    return Corpus(train, test)
 
 
 def _swap_rows(arrays: tuple[npt.NDArray[Any], ...], one: Indices, other: Indices) -> None:

@@ -33,8 +33,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from sordino.data import identity
 from sordino.data.bounded import csv_input, read_arrays, refuse_large, refuse_long
-from sordino.data.dataset import Features, Labels, refuse_non_finite
+from sordino.data.dataset import Features, Labels, Words, refuse_non_finite
 from sordino.errors import DataError
 
 if TYPE_CHECKING:
@@ -51,25 +52,37 @@ Scale = float | Sequence[float]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Raw:
-    """Features that are ready, labels and owners as the file writes them."""
+    """Features that are ready, labels and owners as the file writes them, and what rows are recognised by if that was asked."""
 
     x: Features
     y: npt.NDArray[Any]
     client: npt.NDArray[Any] | None
+    words: Words | None = None
 
 
-def read_table(path: Path, label: str = "label", client_column: str | None = None, scale: Scale | None = None) -> Raw:
-    """A CSV or Parquet file."""
+def read_table(
+    path: Path,
+    label: str = "label",
+    client_column: str | None = None,
+    scale: Scale | None = None,
+    *,
+    person: str | None = None,
+    identify: bool = False,
+) -> Raw:
+    """A CSV or Parquet file. The column ``person`` says who a row is about; it is no feature, and ``client_column`` may be the same."""
     frame = _frame(path)
     if frame.height == 0:
         raise DataError(f"{path}: there are no rows")
-    for role, column in (("label", label), ("client_column", client_column)):
+    for role, column in (("label", label), ("client_column", client_column), ("person", person)):
         if column is not None and column not in frame.columns:
             raise DataError(f"{path}: no column {column!r} (data.{role}); its columns are {_listed(frame.columns)}")
     if label == client_column:
         raise DataError(f"{path}: column {label!r} cannot be both the label and the client")
+    if label == person:
+        raise DataError(f"{path}: column {label!r} cannot be both the label and the person")
     y = _plain(frame.drop_in_place(label), path)
     client = None if client_column is None else _plain(frame.drop_in_place(client_column), path)
+    who = client if person == client_column else None if person is None else _plain(frame.drop_in_place(person), path)
     columns = frame.columns
     if not columns:
         raise DataError(f"{path}: no feature columns beside {label!r}")
@@ -82,38 +95,70 @@ def read_table(path: Path, label: str = "label", client_column: str | None = Non
         _refuse_gaps(series, path)
         with np.errstate(over="ignore"):  # becomes an infinity, which is refused below with its place
             x[:, j] = series.to_numpy()
+    others = (y, client, None if person == client_column else who)
+    words = _identified(x, others, who) if identify else None
     _rescale(x, scale, path)
     refuse_non_finite(x, str(path), columns)
-    return Raw(x, y, client)
+    return Raw(x, y, client, words)
 
 
-def read_npz(path: Path, scale: Scale | None = None) -> tuple[Raw, Raw | None]:
-    """(the examples, the test examples if the file has any)."""
-    arrays, found = read_arrays(path, ARRAYS)
+def _identified(x: Features, others: Sequence[npt.NDArray[Any] | None], who: npt.NDArray[Any] | None) -> Words:
+    """(n, 2), or (n, 3) with persons; of features as they are in the file."""
+    found = identity.words(x, *(values for values in others if values is not None))
+    return found if who is None else np.concatenate([found, identity.persons(who)[:, None]], axis=1)
+
+
+def columns_of(path: Path, also: str | None = None) -> dict[str, npt.NDArray[Any]]:
+    """Every column of a CSV or Parquet file, (n,), or the arrays that an npz trains on and the one named ``also``."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise DataError(f"{path}: its kind is told by its ending, which must be one of {', '.join(SUFFIXES)}")
+    if path.suffix.lower() == ".npz":
+        return _arrays(path, (*ARRAYS[:3], *(() if also is None else (also,))))
+    frame = _frame(path)
+    if frame.height == 0:
+        raise DataError(f"{path}: there are no rows")
+    return {name: _plain(frame[name], path) for name in frame.columns}
+
+
+def _arrays(path: Path, wanted: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of these names in an npz file, x and y among them."""
+    arrays, found = read_arrays(path, wanted)
     for name in ("x", "y"):
         if name not in arrays:
             raise DataError(f"{path}: no array {name!r}; expected x and y (optional: client, x_test, y_test), found {_listed(found)}")
+    return arrays
+
+
+def read_npz(path: Path, scale: Scale | None = None, *, person: str | None = None, identify: bool = False) -> tuple[Raw, Raw | None]:
+    """(the examples, the test examples if the file has any)."""
+    arrays = _arrays(path, (*ARRAYS, *(() if person is None else (person,))))
     if ("x_test" in arrays) != ("y_test" in arrays):
         raise DataError(f"{path}: x_test and y_test must come together")
-    train = _raw(path, arrays, "", scale)
-    return train, _raw(path, arrays, "_test", scale) if "x_test" in arrays else None
+    if person is not None and person not in arrays:
+        raise DataError(f"{path}: no array {person!r} (data.person); found {_listed(list(arrays))}")
+    train = _raw(path, arrays, "", scale, person, identify)
+    return train, _raw(path, arrays, "_test", scale, None, False) if "x_test" in arrays else None
 
 
-def _raw(path: Path, arrays: dict[str, npt.NDArray[Any]], suffix: str, scale: Scale | None) -> Raw:
+def _raw(path: Path, arrays: dict[str, npt.NDArray[Any]], suffix: str, scale: Scale | None, person: str | None, identify: bool) -> Raw:
     x, y, client = arrays.pop("x" + suffix), arrays["y" + suffix], arrays.get("client" + suffix)
     if x.dtype.kind not in "buif":
         raise DataError(f"{path}: x{suffix} must hold numbers, found {x.dtype}")
     if x.ndim < 2 or len(x) == 0 or x.size == 0:
         raise DataError(f"{path}: x{suffix} must have a row for each example, found shape {x.shape}")
-    for name, values in (("y", y), ("client", client)):
+    who = None if person is None else arrays[person]
+    for name, values in (("y", y), ("client", client), (person, who)):
         if values is not None and values.shape != (len(x),):
             raise DataError(f"{path}: {name}{suffix} must have one entry for each of {len(x)} examples, found shape {values.shape}")
     if x.dtype != np.uint8 or scale is not None:
         with np.errstate(over="ignore"):
             x = x.astype(np.float32, copy=False)
+    others = (y, client, None if person == "client" else who)
+    words = _identified(x, others, who) if identify else None
+    if x.dtype != np.uint8:
         _rescale(x, scale, path)
         refuse_non_finite(x, f"{path}: x{suffix}")
-    return Raw(x[:, None] if x.ndim == 3 else x, y, client)
+    return Raw(x[:, None] if x.ndim == 3 else x, y, client, words)
 
 
 def encode_labels(parts: Sequence[npt.NDArray[Any]], place: str) -> tuple[tuple[Labels, ...], tuple[str, ...]]:

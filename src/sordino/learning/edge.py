@@ -27,10 +27,11 @@ from sordino.entropy import Numbered
 from sordino.errors import LocalProtocolError
 from sordino.learning.bench import Examples, Workbench, poisson
 from sordino.learning.dpsgd import bound_of
+from sordino.learning.sgd import NO_NOISE
 from sordino.mechanism import Bounded, length
 from sordino.mechanism.knorm import exponential_norm
 from sordino.message import Compute, Gradient, Vector
-from sordino.privacy import Event, NonPrivate, Nothing, PoissonSampled, Receipt
+from sordino.privacy import Event, NonPrivate, PoissonSampled, Receipt
 
 
 class Edge(Protocol):
@@ -119,8 +120,8 @@ class PlainEdge(Site):
 
     @property
     def price(self) -> Event:
-        """Nothing that could be booked."""
-        return Nothing()
+        """See :class:`Edge`: no bound, so that a later promise over the same records knows of it."""
+        return NonPrivate(reason=NO_NOISE)
 
     @property
     def noise(self) -> float:
@@ -129,6 +130,7 @@ class PlainEdge(Site):
 
     def answer(self, task: Compute, receipt: Receipt | None) -> Gradient:
         """See :class:`Edge`."""
+        paid_for(self.price, receipt, task.task)
         mean = torch.empty_like(self.bench.flat.weights)
         self.bench.mean.of(self.examples, self.drawn(task)[0], mean)
         return self.answered(task, mean)

@@ -4,7 +4,20 @@ from sordino.privacy.accounting import NAMES, Accountant, accountant, fixed_orde
 from sordino.privacy.budget import Budget
 from sordino.privacy.calibrate import epsilon_after, most_steps, noise_multiplier
 from sordino.privacy.chain import Charge, Entry, Note, Receipt, Verified
-from sordino.privacy.event import Chosen, Composed, Event, Gaussian, NonPrivate, Nothing, PoissonSampled, Pure, Repeated, decode, encode
+from sordino.privacy.event import (
+    Chosen,
+    Composed,
+    Event,
+    Gaussian,
+    Grouped,
+    NonPrivate,
+    Nothing,
+    PoissonSampled,
+    Pure,
+    Repeated,
+    decode,
+    encode,
+)
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.vault import Vault
 
@@ -18,6 +31,7 @@ __all__ = [
     "Entry",
     "Event",
     "Gaussian",
+    "Grouped",
     "Ledger",
     "NonPrivate",
     "Note",

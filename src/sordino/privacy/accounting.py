@@ -36,8 +36,8 @@ from functools import lru_cache
 from typing import Protocol
 
 from sordino.errors import StudyError
-from sordino.privacy import loss, pure, renyi
-from sordino.privacy.event import Chosen, Composed, Event, Gaussian, NonPrivate, Nothing, PoissonSampled, Pure, Repeated
+from sordino.privacy import groups, loss, pure, renyi
+from sordino.privacy.event import Chosen, Composed, Event, Gaussian, Grouped, NonPrivate, Nothing, PoissonSampled, Pure, Repeated
 from sordino.privacy.step import Kind, Steps
 
 Spent = Iterable[tuple[Event, int]]
@@ -159,7 +159,10 @@ class _Named:
         """See :class:`Accountant`."""
         if not 0.0 < delta < 1.0:
             raise StudyError(f"delta must lie between 0 and 1; got {delta}")
-        steps = flatten(spent, self.order)
+        history = tuple(spent)
+        if any(isinstance(event, Grouped) for event, _ in history):
+            return groups.epsilon(self, history, delta, quick=quick)
+        steps = flatten(history, self.order)
         if steps is None:
             return math.inf
         return (self.rough if quick else self.fine)(steps, delta) if steps else 0.0
@@ -168,7 +171,10 @@ class _Named:
         """See :class:`Accountant`."""
         if not epsilon >= 0.0:
             raise StudyError(f"epsilon must not be negative; got {epsilon}")
-        steps = flatten(spent, self.order)
+        history = tuple(spent)
+        if any(isinstance(event, Grouped) for event, _ in history):
+            return groups.delta(self, history, epsilon)
+        steps = flatten(history, self.order)
         if steps == () or (steps is not None and math.isinf(epsilon)):
             return 0.0
         return 1.0 if steps is None else self.deltas(steps, epsilon)

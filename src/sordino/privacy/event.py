@@ -117,6 +117,25 @@ class Chosen(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unk
         _as_float(self, "order")
 
 
+class Grouped(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True):
+    """The event as it bounds data sets that are ``size`` steps of adjacency apart, where no event of one step is known to.
+
+    Group privacy prices all of them together; see :mod:`sordino.privacy.records.group`.
+
+    Attributes:
+        event: as one step of adjacency is priced.
+        size: steps of adjacency, from 1.
+    """
+
+    event: Event
+    size: int
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "size", operator.index(self.size))
+        if self.size < 1:
+            raise StudyError(f"a group has at least one record; got {self.size}")
+
+
 class NonPrivate(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True):
     """A release for which no bound is known. Every accountant answers infinity."""
 
@@ -127,7 +146,7 @@ class Nothing(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_un
     """No data was used. Every accountant answers 0."""
 
 
-Event = Gaussian | Pure | PoissonSampled | Composed | Repeated | Chosen | NonPrivate | Nothing
+Event = Gaussian | Pure | PoissonSampled | Composed | Repeated | Chosen | Grouped | NonPrivate | Nothing
 
 
 def _as_float(event: msgspec.Struct, field: str) -> None:

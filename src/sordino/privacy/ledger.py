@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -51,6 +51,9 @@ from sordino.privacy.storage import SECONDS, Clock, LedgerExists, said
 __all__ = ["ADJACENCY", "FORMAT", "START", "Charge", "Entry", "Ledger", "LedgerExists", "Note", "Receipt", "Verified"]
 
 BATCH = 64  # links read at once; a hostile one has megabytes
+
+Admit = Callable[[Sequence[str], Budget], None]
+"""Refuses, by an error, charges on these units; their totals count them already."""
 
 _LINKS = (
     "SELECT 1, seq, unit, event, count, why, method, round, key, prev, digest FROM entries WHERE seq BETWEEN :first AND :last"
@@ -168,8 +171,10 @@ class Ledger:
         with said(self.path, self._clock):
             return tuple(Note(*row) for row in self._db.execute("SELECT * FROM notes WHERE kind = ? ORDER BY seq", (kind,)))
 
-    def charge(self, charges: Sequence[Charge], budget: Budget) -> tuple[Receipt, ...]:
+    def charge(self, charges: Sequence[Charge], budget: Budget, admit: Admit | None = None) -> tuple[Receipt, ...]:
         """Book all of the charges, durably, or none.
+
+        ``admit`` is asked, inside of the transaction, instead of holding each unit's own history against the budget.
 
         Raises:
             BudgetExceeded: if a unit would pass the budget; nothing was booked.
@@ -177,9 +182,9 @@ class Ledger:
             LedgerError: for a unit that is not kept here, a chain that is broken, or a file that cannot be written.
         """
         with self._writing():
-            return self._book(charges, budget)
+            return self._book(charges, budget, admit)
 
-    def _book(self, charges: Sequence[Charge], budget: Budget) -> tuple[Receipt, ...]:
+    def _book(self, charges: Sequence[Charge], budget: Budget, admit: Admit | None) -> tuple[Receipt, ...]:
         self._refresh()
         receipts, rows, touched = [], [], set()
         new: dict[str, tuple[Charge, Head]] = {}
@@ -204,8 +209,11 @@ class Ledger:
                 booked = (seq, prev)
                 new[charge.key] = charge, booked
             receipts.append(Receipt(charge.unit, charge.event, charge.count, charge.round, charge.key, *booked))
-        for unit in sorted(touched):
-            budget.admit(unit, self._totals[unit].items())
+        if admit is not None:
+            admit(sorted(touched), budget)
+        else:
+            for unit in sorted(touched):
+                budget.admit(unit, self._totals[unit].items())
         self._db.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
         self._walk.head = (seq, prev)
         return tuple(receipts)
@@ -377,6 +385,31 @@ class Ledger:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The file's connection, for tables that stand beside the ledger's own."""
+        return self._db
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """One durable change of tables that stand beside the ledger's own; nobody charges meanwhile.
+
+        Raises:
+            LedgerError: if the file cannot be written.
+        """
+        with self._writing():
+            self._refresh()
+            yield self._db
+
+    def refresh(self) -> None:
+        """Look what other processes have booked."""
+        with said(self.path, self._clock):
+            self._refresh()
+
+    def booked(self, unit: str) -> Mapping[Event, int]:
+        """What memory knows that a unit has spent; inside of a charge that includes the charge."""
+        return self._totals.get(unit, {})
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

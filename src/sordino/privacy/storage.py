@@ -29,6 +29,20 @@ TABLES: Mapping[str, str] = {
         " why TEXT NOT NULL, method TEXT NOT NULL, round INTEGER NOT NULL, key TEXT NOT NULL UNIQUE,"
         " prev TEXT NOT NULL, digest TEXT NOT NULL)"
     ),
+    # Of records; see sordino.privacy.records.store.
+    "record_meta": "CREATE TABLE record_meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+    "record_sets": (
+        "CREATE TABLE record_sets (id INTEGER PRIMARY KEY, unit TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, live INTEGER NOT NULL,"
+        " before TEXT NOT NULL, runs TEXT NOT NULL)"
+    ),
+    "record_classes": (
+        "CREATE TABLE record_classes (id INTEGER PRIMARY KEY, size INTEGER NOT NULL, person INTEGER NOT NULL, loose INTEGER NOT NULL,"
+        " runs TEXT NOT NULL, frozen TEXT NOT NULL, live TEXT NOT NULL)"
+    ),
+    "record_events": "CREATE TABLE record_events (id INTEGER PRIMARY KEY, event TEXT NOT NULL UNIQUE)",
+    "record_arrays": (
+        "CREATE TABLE record_arrays (name TEXT NOT NULL, part INTEGER NOT NULL, content BLOB NOT NULL, PRIMARY KEY (name, part))"
+    ),
 }
 INDICES: Mapping[str, str] = {}  # beside those that SQLite makes for keys
 

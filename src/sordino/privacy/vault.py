@@ -1,120 +1,149 @@
-"""Where a federation's charges go: one ledger of the run, or one for each client's data.
+"""Where a federation's charges go: a ledger of the run, or one that belongs to the data and outlives runs.
 
-A run's own ledger is enough to price the run. A ledger that belongs to the data outlives runs:
-two runs over the same data compose. It is named by the data's fingerprint, and its one unit is
-the fingerprint, so that it does not matter which number the client has in a study.
+A run's own ledger is enough to price the run. Its units are whatever the run calls them.
+
+A ledger of the data knows records. A unit of a run is a *set* of them there, named by who is in it, so that it does not matter
+which client or run somebody is in: what is charged on a set counts for everybody in it, and what is held against the budget is
+the whole history of those who are (:mod:`sordino.privacy.records`).
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sordino.errors import LedgerError, ResumeError
+from sordino.privacy.accounting import accountant
 from sordino.privacy.budget import Budget
-from sordino.privacy.chain import BEGIN, SEAL, START, Charge, Head, Note, Receipt
+from sordino.privacy.chain import BEGIN, SEAL, Charge, Head, Receipt
 from sordino.privacy.event import Event
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.storage import LedgerExists
 
+if TYPE_CHECKING:
+    from sordino.privacy.records import Prices, Records
+
+NAME = "ledger.sqlite"
+History = tuple[tuple[Event, int], ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Vault:
-    """Units of a run, each with its ledger and its name in it."""
+    """Units of a run, each with its name in the ledger.
 
-    places: Mapping[str, tuple[Ledger, str]]
+    Attributes:
+        ledger: the one file.
+        names: of each unit in it.
+        prices: of records, where the ledger knows them.
+        run: who opened its sets, in a ledger of the data.
+    """
+
+    ledger: Ledger
+    names: Mapping[str, str]
+    prices: Prices | None = None
+    run: str = ""
+    _units: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def for_run(cls, path: Path, units: Mapping[str, str], *, labels: Mapping[str, str] | None = None, begun: bool = False) -> Vault:
-        """One ledger for all units (name -> fingerprint), made where there is none yet; ``labels`` are names for people, by unit.
+        """A ledger of one run for these units (name -> fingerprint), made where there is none; ``labels`` are names for people, by unit.
 
         Raises:
             ResumeError: for a run that has ``begun`` with other data, or whose ledger is missing.
         """
         ledger = _begun(path, units) if begun else _kept(path, units, labels)
-        return cls({unit: (ledger, unit) for unit in units})
+        return cls(ledger, {unit: unit for unit in units})
 
     @classmethod
-    def for_data(cls, folder: Path, units: Mapping[str, str], *, begun: bool = False) -> Vault:
-        """One ledger for each unit's data, in ``folder``.
+    def for_data(
+        cls, folder: Path, run: str, records: Sequence[Records], others: Mapping[str, str] | None = None, *, begun: bool = False
+    ) -> Vault:
+        """The ledger of the data in ``folder``, with the sets of a run opened; made where there is none yet.
+
+        ``others`` are units that no record is priced by, and what names them.
 
         Raises:
-            ResumeError: for a run that has ``begun`` and whose data has no ledger here.
+            ResumeError: for a run that has ``begun`` where there is no ledger, or none that knows its records.
         """
+        # Here, because prices are asked for without records, and arrays take a while to import.
+        from sordino.privacy.records import Prices, open_sets
+
+        path = data_ledger(folder)
+        if begun and not path.is_file():
+            raise ResumeError(
+                f"{path}: the ledger is missing, and with it the record of what was released. Put it back from a copy, or begin a new run;"
+                " a new ledger would forget what the run has spent"
+            )
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise LedgerError(f"{folder}: no folder for ledgers can be made here: {error}") from error
-        ledgers: dict[str, Ledger] = {}  # two clients with the very same data share one budget
+        told = dict(others or {})
+        ledger = _kept(path, {name: name for name in told.values()})
         try:
-            for unit, fingerprint in units.items():
-                if fingerprint not in ledgers:
-                    path = folder / ledger_file(folder, fingerprint).name
-                    if begun and not path.is_file():
-                        raise ResumeError(
-                            f"{unit}: {folder} keeps no ledger of its data. The data is not what the run began with, or the ledger was"
-                            " taken away: put back what is missing, or begin a new run"
-                        )
-                    ledgers[fingerprint] = _kept(path, {fingerprint: fingerprint})
+            names = open_sets(ledger, run, records, known=begun) | told
         except BaseException:
-            for ledger in ledgers.values():
-                ledger.close()
+            ledger.close()
             raise
-        places = {unit: (ledgers[fingerprint], fingerprint) for unit, fingerprint in units.items()}
-        return cls(places)
+        return cls(ledger, names, Prices(ledger), run, {name: unit for unit, name in names.items()})
 
     def charge(self, charges: Sequence[Charge], budget: Budget) -> tuple[Receipt, ...]:
-        """Book the charges: all or none within a ledger.
+        """Book the charges, durably: all or none."""
+        named = [replace(charge, unit=self._name(charge.unit)) for charge in charges]
+        admit = None if self.prices is None else self.prices.admit(self._units)
+        receipts = self.ledger.charge(named, budget, admit)
+        return tuple(replace(receipt, unit=charge.unit) for receipt, charge in zip(receipts, charges, strict=True))
 
-        With several ledgers a refusal part-way leaves the ledgers before it charged for what was
-        not released: they over-count.
-        """
-        groups: dict[int, tuple[Ledger, list[int]]] = {}
-        for i, charge in enumerate(charges):
-            ledger, _ = self._place(charge.unit)
-            groups.setdefault(id(ledger), (ledger, []))[1].append(i)
-        receipts: dict[int, Receipt] = {}
-        for ledger, places in groups.values():
-            named = [replace(charges[i], unit=self._place(charges[i].unit)[1]) for i in places]
-            for i, receipt in zip(places, ledger.charge(named, budget), strict=True):
-                receipts[i] = replace(receipt, unit=charges[i].unit)
-        return tuple(receipts[i] for i in range(len(charges)))
+    def spent(self, unit: str, until: int | None = None) -> History:
+        """What was booked on a unit itself, up to and with entry ``until``; in a ledger of the data that is not all that counts."""
+        return self.ledger.spent(self._name(unit), until)
 
-    def spent(self, unit: str, until: int | None = None) -> tuple[tuple[Event, int], ...]:
-        """What a unit has spent, up to and with entry ``until`` of its ledger where that is given."""
-        ledger, name = self._place(unit)
-        return ledger.spent(name, until)
+    def histories(self, unit: str, until: int | None = None) -> tuple[History, ...]:
+        """What its records were in, as it bounds the unit: the price of a unit is the highest of these."""
+        if self.prices is None:
+            return (self.spent(unit, until),)
+        return tuple(self.prices.histories(self._name(unit), until))
 
-    def epsilon(self, unit: str, delta: float, accountant: str) -> float:
-        """What a unit has spent, priced."""
-        ledger, name = self._place(unit)
-        return ledger.epsilon(name, delta, accountant)
+    def epsilon(self, unit: str, delta: float, name: str) -> float:
+        """What a unit has spent, priced: the highest among its records."""
+        chosen = accountant(name)
+        return max((chosen.epsilon(spent, delta) for spent in self.histories(unit)), default=0.0)
+
+    def check(self, unit: str, budget: Budget, until: int | None = None) -> float:
+        """A bound on what a unit has spent, or the refusal: see :meth:`Budget.check`."""
+        return max(map(partial(budget.check, unit), self.histories(unit, until)), default=0.0)
+
+    def remaining(self, unit: str, event: Event, budget: Budget) -> int | None:
+        """How often ``event`` may still be charged on a unit; None where nothing limits it."""
+        if self.prices is None:
+            return budget.remaining_steps(event, self.spent(unit))
+        return self.prices.remaining(self._name(unit), event, budget, self.run)
+
+    def blame(self) -> str | None:
+        """Why nothing can be paid for any more, where a release without a bound is why; see :meth:`Prices.blame`."""
+        if self.prices is None:
+            return None
+        found = (self.prices.blame(spent) for unit in self.names for spent in self.histories(unit))
+        return next((why for why in found if why is not None), None)
 
     def head(self) -> tuple[int, str]:
-        """Entries in all, and the digest of the last where there is one ledger; of all digests otherwise."""
-        ledgers = {id(ledger): ledger for ledger, _ in self.places.values()}.values()
-        heads = [ledger.head() for ledger in ledgers]
-        if len(heads) == 1:
-            return heads[0]
-        joined = hashlib.sha256("".join(digest for _, digest in heads).encode()).hexdigest() if heads else START
-        return sum(seq for seq, _ in heads), joined
+        """Number and digest of the last entry."""
+        return self.ledger.head()
 
-    def ledgers(self) -> Iterator[tuple[Ledger, dict[str, str]]]:
-        """Every ledger once, with its units here and their names in it."""
-        found: dict[int, tuple[Ledger, dict[str, str]]] = {}
-        for unit, (ledger, name) in self.places.items():
-            found.setdefault(id(ledger), (ledger, {}))[1][unit] = name
-        yield from found.values()
+    def finish(self) -> None:
+        """The run has ended: what it was charged is history. A ledger of the run alone stays as it is."""
+        if self.prices is not None:
+            from sordino.privacy.records import close_sets
+
+            close_sets(self.ledger, self.run)
 
     def begin(self, run: str, facts: Mapping[str, Any], promised: Sequence[str]) -> None:
         """Note in every ledger what a run begins with, and which of its units it promises something to."""
-        kept = set(promised)
-        for ledger, units in self.ledgers():
-            ledger.note(BEGIN, run, {**facts, "units": {unit: name for unit, name in units.items() if unit in kept}})
+        self.ledger.note(BEGIN, run, {**facts, "units": {unit: self._name(unit) for unit in promised}})
 
     def begun(self, run: str) -> dict[str, Any]:
         """What the run began with.
@@ -122,17 +151,14 @@ class Vault:
         Raises:
             ResumeError: if a ledger knows no such run, naming whose it is.
         """
-        notes = [self._noted(BEGIN, run, ledger, units) for ledger, units in self.ledgers()]
-        return notes[0].facts if notes else {}
-
-    def _noted(self, kind: str, run: str, ledger: Ledger, units: Mapping[str, str]) -> Note:
-        found = ledger.noted(kind, run)
+        found = self.ledger.noted(BEGIN, run)
         if found is None:
             raise ResumeError(
-                f"{ledger.path}: this ledger (of {next(iter(units), 'nobody')}) knows nothing of run {run}: it was made anew, replaced by"
-                " another, or belongs to other data. Put back the ledger and the data that the run began with, or begin a new run"
+                f"{self.ledger.path}: this ledger (of {next(iter(self.names), 'nobody')}) knows nothing of run {run}: it was made anew,"
+                " replaced by another, or belongs to other data. Put back the ledger and the data that the run began with,"
+                " or begin a new run"
             )
-        return found
+        return found.facts
 
     def seal(self, run: str, facts: Mapping[str, Any]) -> None:
         """Note in every ledger how a run ended; what it released before it was sealed cannot be told otherwise any more.
@@ -140,17 +166,16 @@ class Vault:
         Raises:
             ResumeError: if it was sealed before with other facts.
         """
-        for ledger, _ in self.ledgers():
-            ledger.note(SEAL, run, facts)
+        self.ledger.note(SEAL, run, facts)
 
     def sealed(self, run: str) -> dict[str, Any] | None:
         """How the run ended, if any ledger knows."""
-        found = (ledger.noted(SEAL, run) for ledger, _ in self.ledgers())
-        return next((note.facts for note in found if note is not None), None)
+        found = self.ledger.noted(SEAL, run)
+        return None if found is None else found.facts
 
     def heads(self) -> dict[str, Head]:
         """Number and digest of every ledger's last link, by one of its units."""
-        return {next(iter(units)): ledger.head() for ledger, units in self.ledgers()}
+        return {next(iter(self.names)): self.ledger.head()}
 
     def refuse_older(self, heads: Mapping[str, Head]) -> None:
         """Hold the ledgers against heads that were noted before: entries may have been added since, none taken away or changed.
@@ -159,32 +184,46 @@ class Vault:
             ResumeError: naming the ledger that lacks one.
         """
         for unit, head in heads.items():
-            if unit not in self.places:
+            if unit not in self.names:
                 raise ResumeError(
                     f"the checkpoint knows a ledger of {unit!r}, which this study does not have. Restore the run folder from a copy"
                 )
-            ledger, _ = self._place(unit)
-            if not ledger.stands(head):
+            if not self.ledger.stands(head):
                 raise ResumeError(
-                    f"{ledger.path}: older than the checkpoint, or another ledger: it has no entry {head[0]} with digest {head[1][:16]}…."
+                    f"{self.ledger.path}: older than the checkpoint, or another ledger: it has no entry {head[0]} with digest"
+                    f" {head[1][:16]}…."
                     " What was released since would be forgotten: put back the ledger that belongs to the checkpoint, or begin a new run"
                 )
 
     def close(self) -> None:
-        """Close every ledger."""
-        for ledger, _ in self.ledgers():
-            ledger.close()
+        """Close the file."""
+        self.ledger.close()
 
-    def _place(self, unit: str) -> tuple[Ledger, str]:
-        if unit not in self.places:
+    def _name(self, unit: str) -> str:
+        if unit not in self.names:
             raise LedgerError(f"no ledger is kept for {unit!r}")
-        return self.places[unit]
+        return self.names[unit]
 
     def __enter__(self) -> Vault:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def data_ledger(folder: Path) -> Path:
+    """The one file of a data ledger.
+
+    Raises:
+        LedgerError: if the folder holds ledgers of files, which knew no records.
+    """
+    path = folder / NAME
+    if folder.is_dir() and not path.exists() and (old := sorted(folder.glob("*.sqlite"))):
+        raise LedgerError(
+            f"{folder}: its ledgers ({old[0].name}, …) were kept for files, and cannot tell whose records they charged."
+            " Keep them, and give another folder: what they have spent is not known there"
+        )
+    return path
 
 
 def _begun(path: Path, units: Mapping[str, str]) -> Ledger:
@@ -222,13 +261,3 @@ def _kept(path: Path, units: Mapping[str, str], labels: Mapping[str, str] | None
         ledger.close()
         raise
     return ledger
-
-
-def ledger_file(folder: Path, fingerprint: str) -> Path:
-    """Where the ledger of the data with this fingerprint is, or would be."""
-    return folder / f"{_name(fingerprint)}.sqlite"
-
-
-def _name(fingerprint: str) -> str:
-    # A fingerprint may hold anything; a file name may not.
-    return fingerprint[:32] if fingerprint.isalnum() else hashlib.sha256(fingerprint.encode()).hexdigest()[:32]

@@ -29,7 +29,7 @@ import msgspec
 from sordino.errors import BudgetExceeded
 from sordino.learning.edge import Edge
 from sordino.message import Compute, Vector
-from sordino.privacy import Budget, Charge, Nothing, Receipt, Vault
+from sordino.privacy import Budget, Charge, NonPrivate, Receipt, Vault
 from sordino.regime.asynchronous import Asynchronous, Effects, Since, State
 from sordino.regime.effect import Closed, Finish, Joined, Lapsed, Left, Log, Received, Task
 from sordino.runtime.latency import Delays
@@ -225,7 +225,6 @@ class _Play:
         self.receipts: list[tuple[Receipt, ...]] = [()] * len(self.blocks)
         self.unpriced: dict[int, int] = {}  # entry of the last charge of each edge that no row has priced yet
         self.prices: dict[Any, float] = {}
-        self.free = [isinstance(edge.price, Nothing) for edge in world.edges]
 
     def moment(self) -> Moment:
         return Moment(self.state, self.time, tuple(sorted(self.flights)), tuple(self.blocks), self.count, self.epsilon)
@@ -295,12 +294,12 @@ class _Play:
 
     def reserve(self, tasks: Sequence[Any]) -> None:
         """Book a block for every edge whose task lies outside its own, and for those who are about to run out."""
-        short = {effect.client for effect in tasks if not self.free[effect.client] and effect.task.task > self.last(effect.client)}
+        short = {effect.client for effect in tasks if effect.task.task > self.last(effect.client)}
         if not short:
             return
         world, given = self.world, self.state.given
         near = world.block // 4
-        soon = (edge for edge in self.state.tasks if not self.free[edge] and self.last(edge) - given[edge] <= near)
+        soon = (edge for edge in self.state.tasks if self.last(edge) - given[edge] <= near)
         payable = world.regime.budget
         short |= {edge for edge in soon if payable is None or self.last(edge) < payable[edge]}
         fresh = []
@@ -328,7 +327,7 @@ class _Play:
                 unit=world.units[edge],
                 event=world.edges[edge].price,
                 count=length,
-                why="gradients, reserved",
+                why=price.reason if isinstance(price := world.edges[edge].price, NonPrivate) else "gradients, reserved",
                 method=world.method,
                 round=start,
                 key=f"{world.lineage}/edge {edge}/task {start}",
@@ -351,8 +350,8 @@ class _Play:
         """The highest epsilon, with what was booked since the last row."""
         for edge, seq in self.unpriced.items():
             unit, budget = self.world.units[edge], self.world.budgets[edge]
-            spent = self.world.vault.spent(unit, seq)
-            if (spent, budget) not in self.prices:
-                self.prices[spent, budget] = budget.check(unit, spent)
-            self.epsilon = max(self.epsilon, self.prices[spent, budget])
+            for spent in self.world.vault.histories(unit, seq):
+                if (spent, budget) not in self.prices:
+                    self.prices[spent, budget] = budget.check(unit, spent)
+                self.epsilon = max(self.epsilon, self.prices[spent, budget])
         self.unpriced.clear()

@@ -395,8 +395,8 @@ class _Play:
                 raise
             for receipt in receipts:
                 if receipt.unit in world.units:  # as of this entry: a run that is being replayed has booked later ones already
-                    spent = world.vault.spent(receipt.unit, receipt.seq)
-                    self.epsilon = max(self.epsilon, accountant(budget.accountant).epsilon(spent, budget.delta))
+                    chosen, histories = accountant(budget.accountant), world.vault.histories(receipt.unit, receipt.seq)
+                    self.epsilon = max(self.epsilon, *(chosen.epsilon(spent, budget.delta) for spent in histories))
         self.booked = highest
 
     def error(self, tally: Tally) -> float | None:

@@ -376,4 +376,4 @@ class _Play:
     def spend(self, unit: str, receipts: Sequence[Receipt]) -> None:
         """Remember the highest epsilon, as of this round: a run that is being replayed has booked later rounds already."""
         until = max(receipt.seq for receipt in receipts)
-        self.epsilon = max(self.epsilon, self.world.budget.check(unit, self.world.vault.spent(unit, until)))
+        self.epsilon = max(self.epsilon, self.world.vault.check(unit, self.world.budget, until))

@@ -94,6 +94,7 @@ class Data(Source):
     test_share: float | None = Field(None, gt=0, lt=1, description="share of the file's rows that are set aside; a fifth by default")
     test_file: Path | None = None
     client_column: str | None = None
+    person: str | None = Field(None, description="the column that says who a row is about: all rows of a person have one budget")
     clients: int = Field(10, ge=1)
     partition: Partition = IidPartition(kind="iid")
     validation: int = Field(0, ge=0, description="training examples set aside, before partitioning, to choose by; treated as public")
@@ -147,8 +148,8 @@ class Model(Section):
 class Promise(Section):
     """What is protected, and how well.
 
-    ``ledger`` is "run" for a ledger of this run alone, or a folder that keeps one ledger for
-    each client's data and outlives runs. ``entropy`` is where batches and noise are drawn from: the study's "seed",
+    ``ledger`` is "run" for a ledger of this run alone, or a folder with a ledger of the data, which knows records
+    and outlives runs. ``entropy`` is where batches and noise are drawn from: the study's "seed",
     which anybody can draw from again, or the operating "system", which protects.
     """
 

@@ -18,13 +18,13 @@ hashed as their decimal text, so that 12 in a CSV file and in a Parquet file are
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino.data.identity import entity
 from sordino.data.table import MOST_CLASSES
 from sordino.errors import DataError
 
@@ -39,11 +39,6 @@ def whole(text: str) -> int | None:
     except ValueError:
         return None
     return int(value) if value.is_integer() and abs(value) <= 2**53 else None
-
-
-def entity(name: str) -> int:
-    """A number below 2^63 for a person's name."""
-    return int.from_bytes(hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "little") >> 1
 
 
 @dataclass(frozen=True, slots=True)

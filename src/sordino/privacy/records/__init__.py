@@ -1,0 +1,20 @@
+"""Records, told by what stands in them: who was in which release, under whatever name, in whatever order.
+
+identity   keyed digests, and what a run's unit holds
+group      what a release of one unit says about another: group privacy
+classes    records with equal histories, and what merging and joining them comes to
+arrays     digests to entities to classes, as sorted arrays
+members    who is in which of the sets that are opened together
+store      the tables
+people     the whole: open, close, link
+price      what a charge is held against
+peek       what records have been in, for plans
+pool       classes under construction
+"""
+
+from sordino.privacy.records.identity import Records
+from sordino.privacy.records.peek import histories
+from sordino.privacy.records.people import close_sets, link, open_sets
+from sordino.privacy.records.price import Prices
+
+__all__ = ["Prices", "Records", "close_sets", "histories", "link", "open_sets"]

@@ -1,0 +1,252 @@
+r"""Classes: entities with equal histories, and what joining and merging them comes to.
+
+An entity is a record, or a person with several. Ten million of them have few different histories, so the ledger keeps a
+history for each *class* and a class for each entity. A history has two parts:
+
+    frozen   what was booked in sets that nobody will charge any more: (event, kind, size) -> how often
+    live     groups of sets that still can be charged: (sets, size)
+
+A group (sets, size) says: this entity is ``size`` units in one of these sets, it is not known which. What was charged on the sets
+since they were opened counts by its largest, event by event. Rows that look the same are told apart by nothing; each is in one set.
+
+**size** is how many units of one release an entity is: rows of a person in one set, or clients that hold some of them.
+
+**Everything here may over-count and never under-counts.** A class *covers* another if it has no smaller count in any column,
+and no fewer groups. Merging classes gives one that covers both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from sordino.privacy.event import Chosen, Composed, Event, Gaussian, Grouped, NonPrivate, Nothing, PoissonSampled, Pure, Repeated, encode
+from sordino.privacy.records.group import Column, Counts
+
+Group = tuple[tuple[int, ...], int]
+"""Numbers of sets in ascending order, and the size."""
+
+Frozen = tuple[tuple[Column, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Class:
+    """A history that some entities share.
+
+    Attributes:
+        frozen: sorted; see the chapter above.
+        live: likewise.
+        person: whether all rows that lead to this entity are one person's.
+        loose: whether it was in a set whose rows named no person.
+        runs: bit i is set if it may have been in the i-th opening.
+    """
+
+    frozen: Frozen = ()
+    live: frozenset[Group] = frozenset()
+    person: bool = False
+    loose: bool = False
+    runs: int = 0
+
+    @property
+    def alike(self) -> tuple[object, ...]:
+        """What must be equal for two classes to be one: all but in which openings they were."""
+        return self.frozen, self.live, self.person, self.loose
+
+    @property
+    def sets(self) -> frozenset[int]:
+        """Every set of its groups."""
+        return frozenset(one for group, _ in self.live for one in group)
+
+
+Totals = Callable[[int], tuple[str, Mapping[Event, int]]]
+"""Kind of a set, and what was charged on it since it was opened."""
+
+
+_text = lru_cache(maxsize=1 << 16)(encode)
+
+
+def frozen(counts: Counts) -> Frozen:
+    """Counts as a value, sorted."""
+    return tuple(sorted(((column, count) for column, count in counts.items() if count), key=_key))
+
+
+def _key(entry: tuple[Column, int]) -> tuple[str, int, str]:
+    (event, kind, size), _ = entry
+    return kind, size, _text(event)
+
+
+def most(one: Counts, other: Counts) -> dict[Column, int]:
+    """Column by column the larger count."""
+    found = dict(one)
+    for column, count in other.items():
+        found[column] = max(count, found.get(column, 0))
+    return found
+
+
+def added(one: Counts, other: Counts) -> dict[Column, int]:
+    """Column by column the sum."""
+    found = dict(one)
+    for column, count in other.items():
+        found[column] = found.get(column, 0) + count
+    return found
+
+
+def of_group(group: Group, totals: Totals) -> dict[Column, int]:
+    """What a group has come to: by its sets' largest, event by event."""
+    sets, size = group
+    found: dict[Column, int] = {}
+    for one in sets:
+        kind, spent = totals(one)
+        found = most(found, {(event, kind, size): count for event, count in spent.items()})
+    return found
+
+
+def history(of: Class, totals: Totals) -> dict[Column, int]:
+    """All that an entity of this class was in."""
+    found = dict(of.frozen)
+    for group in of.live:
+        found = added(found, of_group(group, totals))
+    return found
+
+
+def closed(of: Class, sets: frozenset[int], totals: Totals) -> Class:
+    """The class once these sets are charged no more. Groups that also hold another set stay live."""
+    done = {group for group in of.live if sets.issuperset(group[0])}
+    if not done:
+        return of
+    found = dict(of.frozen)
+    for group in done:
+        found = added(found, of_group(group, totals))
+    return replace(of, frozen=frozen(found), live=of.live - done)
+
+
+def either(one: Class, other: Class) -> Class:
+    """A class that covers both: for entities of one or of the other."""
+    return Class(
+        frozen=frozen(most(dict(one.frozen), dict(other.frozen))),
+        live=one.live | other.live,
+        person=one.person or other.person,
+        loose=one.loose or other.loose,
+        runs=one.runs | other.runs,
+    )
+
+
+def bridged(one: Class, other: Class) -> Class:
+    """For a record that was known under two names: it was in all that either was in, one row in each."""
+    return replace(either(one, other), frozen=frozen(added(dict(one.frozen), dict(other.frozen))))
+
+
+def joined(one: Class, other: Class) -> Class:
+    """For a person who is both entities. Where both may have been in one release, their sizes add up."""
+    together = bool(one.runs & other.runs)
+    counts = added(_raised(one, other), _raised(other, one)) if together else added(dict(one.frozen), dict(other.frozen))
+    live = _apart(one, other) | _apart(other, one)
+    return Class(frozen(counts), live, person=True, loose=one.loose or other.loose, runs=one.runs | other.runs)
+
+
+def _raised(one: Class, other: Class) -> dict[Column, int]:
+    """Counts of ``one``, with the sizes that ``other`` may add to them."""
+    sizes: dict[tuple[Event, str], int] = {}
+    for (event, kind, size), _ in other.frozen:
+        sizes[event, kind] = max(size, sizes.get((event, kind), 0))
+    found: dict[Column, int] = {}
+    for (event, kind, size), count in one.frozen:
+        column = event, kind, size + sizes.get((event, kind), 0)
+        found[column] = found.get(column, 0) + count
+    return found
+
+
+def _apart(one: Class, other: Class) -> frozenset[Group]:
+    """Groups of ``one``, a set each, with the sizes that ``other`` may add to them."""
+    found = set()
+    for sets, size in one.live:
+        for each in sets:
+            more = max((theirs for group, theirs in other.live if each in group), default=0)
+            found.add(((each,), size + more))
+    return frozenset(found)
+
+
+def coarser(classes: Sequence[Class], most_classes: int) -> tuple[list[Class], list[int]]:
+    """At most so many classes that cover these, and the place of each among them. The nearest are merged first."""
+    order = sorted(range(len(classes)), key=lambda i: _place(classes[i]))
+    parts: list[tuple[Class, list[int]]] = [(classes[i], [i]) for i in order]
+    while len(parts) > most_classes:
+        gaps = sorted(range(len(parts) - 1), key=lambda i: _distance(parts[i][0], parts[i + 1][0]))
+        taken: set[int] = set()
+        for i in gaps:
+            if len(taken) // 2 >= len(parts) - most_classes:
+                break
+            if i not in taken and i + 1 not in taken:
+                taken |= {i, i + 1}
+                parts[i] = either(parts[i][0], parts[i + 1][0]), parts[i][1] + parts[i + 1][1]
+                parts[i + 1] = parts[i + 1][0], []
+        parts = [part for part in parts if part[1]]
+    places = [0] * len(classes)
+    for at, (_, members) in enumerate(parts):
+        for i in members:
+            places[i] = at
+    return [one for one, _ in parts], places
+
+
+def _place(of: Class) -> tuple[bool, bool, list[Group], float]:
+    return of.person, of.loose, sorted(of.live), weight(dict(of.frozen))
+
+
+def _distance(one: Class, other: Class) -> tuple[int, float]:
+    strange = (one.person != other.person) * 4 + (one.loose != other.loose) * 2 + (one.live != other.live)
+    return strange, abs(weight(dict(one.frozen)) - weight(dict(other.frozen)))
+
+
+def weight(counts: Counts) -> float:
+    """Roughly what a history costs: for sorting, never for a bound."""
+    return sum(count * size * size * _cost(event) for (event, _, size), count in counts.items())
+
+
+def _cost(event: Event) -> float:
+    match event:
+        case Gaussian(noise_multiplier=sigma):
+            return min(1e12, 1.0 / sigma**2 if sigma > 1e-6 else 1e12)
+        case Pure(epsilon=epsilon):
+            return min(1e12, epsilon**2)
+        case PoissonSampled(sampling_rate=rate, event=inside):
+            return rate**2 * _cost(inside)
+        case Composed(events=events):
+            return sum(map(_cost, events))
+        case Repeated(event=inside, count=count):
+            return count * _cost(inside)
+        case Chosen(event=inside):
+            return _cost(inside)
+        case Grouped(event=inside, size=size):
+            return size**2 * _cost(inside)
+        case NonPrivate():
+            return 1e12
+        case Nothing():
+            return 0.0
+    raise TypeError(f"{event!r} is no event")
+
+
+def maximal(histories: Iterable[Counts], at_most: int) -> list[dict[Column, int]]:
+    """Histories that cover all of these, at most so many. Those that another covers are left out."""
+    distinct = {frozen(counts): counts for counts in histories}
+    kept = sorted(distinct.values(), key=weight, reverse=True)
+    if len(kept) <= 1024:
+        found: list[Counts] = []
+        for counts in kept:
+            if not any(_covers(other, counts) for other in found):
+                found.append(counts)
+        kept = found
+    if len(kept) <= at_most:
+        return [dict(counts) for counts in kept]
+    step = -(-len(kept) // at_most)
+    merged = []
+    for start in range(0, len(kept), step):
+        whole: dict[Column, int] = {}
+        for counts in kept[start : start + step]:
+            whole = most(whole, counts)
+        merged.append(whole)
+    return merged
+
+
+def _covers(one: Counts, other: Counts) -> bool:
+    return all(one.get(column, 0) >= count for column, count in other.items())

@@ -1,0 +1,85 @@
+"""Who is in which of the sets that are opened together, and what groups that makes of each entity.
+
+Shapes: one entry a row of all sets together, (n,).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sordino.privacy.records.classes import Group
+from sordino.privacy.records.group import CLIENT, SAMPLE
+
+Places = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Membership:
+    """Entities by what they are in.
+
+    Attributes:
+        entities: those that are in a set, ascending, (e,).
+        patterns: number of the pattern of each, (e,).
+        pairs: of each pattern, the sets (by place) and how many rows the entity has there.
+    """
+
+    entities: Places
+    patterns: Places
+    pairs: tuple[tuple[tuple[int, int], ...], ...]
+
+
+def membership(entity: Places, at: Places, sets: int) -> Membership:
+    """Of rows: the entity of each, and the place of its set."""
+    codes, rows = np.unique(entity * sets + at, return_counts=True)
+    whose, where = np.divmod(codes, sets)
+    entities, starts, counts = np.unique(whose, return_index=True, return_counts=True)
+    words = _words(where, rows)
+    sums = np.add.reduceat(words, starts) if len(starts) else words
+    _, first, patterns = np.unique(sums, return_index=True, return_inverse=True)
+    _check(patterns, first, starts, counts, where, rows)
+    ends = starts + counts
+    pairs = tuple(tuple(zip(where[a:b].tolist(), rows[a:b].tolist(), strict=True)) for a, b in zip(starts[first], ends[first], strict=True))
+    return Membership(entities, patterns.astype(np.int64), pairs)
+
+
+def _words(where: Places, rows: Places) -> npt.NDArray[np.uint64]:
+    z = (where.astype(np.uint64) << np.uint64(32)) + rows.astype(np.uint64) + np.uint64(1)
+    for constant in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB):
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(constant)
+    return z ^ (z >> np.uint64(31))
+
+
+def _check(patterns: Places, first: Places, starts: Places, counts: Places, where: Places, rows: Places) -> None:
+    """Equal sums must mean equal pairs: each entity is compared with the first of its pattern."""
+    like = first[patterns]
+    if not np.array_equal(counts, counts[like]):
+        raise ArithmeticError("two patterns of membership have one sum")
+    within = np.arange(len(where)) - np.repeat(starts, counts)
+    twin = np.repeat(starts[like], counts) + within
+    if not (np.array_equal(where, where[twin]) and np.array_equal(rows, rows[twin])):
+        raise ArithmeticError("two patterns of membership have one sum")
+
+
+def groups(pairs: Sequence[tuple[int, int]], numbers: Sequence[int], kinds: Sequence[str], person: bool) -> frozenset[Group]:
+    """What a pattern comes to; ``numbers`` and ``kinds`` are of the sets, by place.
+
+    Rows that look the same are different records, each in one set: one group of alternatives. Rows of one person add up: in a
+    set of examples each counts, whole clients that hold some of them are all in the same release, and entities appear by name.
+    """
+    found: set[Group] = set()
+    for kind in {kinds[place] for place, _ in pairs}:
+        own = [(place, rows) for place, rows in pairs if kinds[place] == kind]
+        sets = tuple(sorted(numbers[place] for place, _ in own))
+        if not person:
+            found.add((sets, 1))
+        elif kind == SAMPLE:
+            found |= {((numbers[place],), rows) for place, rows in own}
+        elif kind == CLIENT:
+            found.add((sets, len(sets)))
+        else:
+            found |= {((one,), 1) for one in sets}
+    return frozenset(found)

@@ -1,0 +1,227 @@
+r"""One budget for the same people: who is in which set, over runs, units, partitions and files.
+
+A run *opens* its sets: who is in each, told by digests. What is charged on a set counts for every entity in it. When a run has
+ended it *closes* its sets: what was booked on them is frozen into its classes' histories, and classes with equal histories
+become one again. What a charge is held against: :mod:`sordino.privacy.records.price`.
+
+A set is named by who is in it. A run that is resumed, or another that divides the same data alike, finds it again.
+
+There are at most :data:`MOST_CLASSES` classes, however many records. What is over is merged into classes that cover it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+
+import numpy as np
+import numpy.typing as npt
+
+from sordino.errors import ResumeError
+from sordino.privacy.event import NonPrivate
+from sordino.privacy.ledger import Ledger
+from sordino.privacy.records import store
+from sordino.privacy.records.arrays import Book, Index, people_found, rows_found
+from sordino.privacy.records.classes import Class, added, bridged, closed, frozen, joined
+from sordino.privacy.records.group import SAMPLE
+from sordino.privacy.records.identity import Records, Words, digests, name_of
+from sordino.privacy.records.members import Membership, groups, membership
+from sordino.privacy.records.pool import Pool
+from sordino.privacy.records.price import since
+from sordino.privacy.records.store import Set
+
+MOST_CLASSES = 4096
+MIXED = NonPrivate(reason="rows were used before without data.person, so nobody knows how many of them were one person's")
+PEOPLE = np.uint64(0x70656F706C65)  # persons are hashed apart from rows
+
+
+def open_sets(ledger: Ledger, run: str, wanted: Sequence[Records], *, known: bool = False) -> dict[str, str]:
+    """Open the sets of a run; the name of each unit's set in the ledger. Where they are open, nothing changes.
+
+    Raises:
+        LedgerError: if the file cannot be written.
+        ResumeError: if the sets should be ``known``, and one is not.
+    """
+    with ledger.transaction() as db:
+        store.prepare(db)
+        key = bytes.fromhex(store.meta(db, "key"))
+    names: dict[str, str] = {}
+    told_apart: dict[str, Records] = {}
+    for each in wanted:
+        told = replace(
+            each,
+            rows=np.stack([digests(key, each.rows[:, 0]), digests(key, each.rows[:, 1])], axis=1),
+            people=None if each.people is None else digests(key, each.people ^ PEOPLE),
+        )
+        names[each.unit] = name_of(told, told.rows, told.people)
+        told_apart[names[each.unit]] = told
+    if known:
+        kept = ledger.units()
+        for unit, name in names.items():
+            if name not in kept:
+                raise ResumeError(
+                    f"{ledger.path}: the records of {unit} are not those that the run began with. Put back the data, or begin a new run"
+                )
+    ledger.register({name: name for name in told_apart})
+    with ledger.transaction() as db:
+        sets = {one.unit: one for one in store.sets(db)}
+        free = max((one.number for one in sets.values()), default=0) + 1
+        fresh = []
+        for name, records in told_apart.items():
+            old = sets.get(name)
+            if old is not None and old.live:
+                store.put_set(db, replace(old, runs=tuple(dict.fromkeys((*old.runs, run)))))
+                continue
+            number, free = (free, free + 1) if old is None else (old.number, free)
+            store.put_set(db, Set(number, name, records.kind, True, ledger.spent(name), (run,)))
+            fresh.append((number, records))
+        if fresh:
+            opening = int(store.meta(db, "openings"))
+            store.put_meta(db, "openings", str(opening + 1))
+            before, pool = store.index(db), Pool(store.classes(db)[0])
+            _keep(ledger, _Opening(fresh, opening, pool).entered(before), before, pool)
+    return names
+
+
+def close_sets(ledger: Ledger, run: str) -> None:
+    """A run has ended: freeze what was booked on sets that nobody else holds open."""
+    with ledger.transaction() as db:
+        if not store.knows_records(db):
+            return
+        for one in store.sets(db):
+            if run in one.runs:
+                store.put_set(db, replace(one, runs=tuple(other for other in one.runs if other != run)))
+        sets = {one.number: one for one in store.sets(db)}
+        done = {one.number for one in sets.values() if one.live and not one.runs}
+        known, _ = store.classes(db)
+        while shared := {s for one in known for group, _ in one.live if not done.issuperset(group) for s in group if s in done}:
+            done -= shared  # a group of alternatives is frozen as a whole, or not at all
+        if not done:
+            return
+        totals = since(ledger, sets, None)
+        before, pool = store.index(db), Pool()
+        numbers = np.array([pool.put(closed(one, frozenset(done), totals)) for one in known], np.uint32)
+        for number in done:
+            store.put_set(db, replace(sets[number], live=False, before=()))
+        _keep(ledger, replace(before, classes=numbers[before.classes]), before, pool)
+
+
+def link(ledger: Ledger, one: Words, other: Words) -> int:
+    """Say that row ``one[i]`` (n,) is the same person as row ``other[i]``, by the word of all values; how many were joined."""
+    with ledger.transaction() as db:
+        store.prepare(db)
+        key = bytes.fromhex(store.meta(db, "key"))
+        before, pool = store.index(db), Pool(store.classes(db)[0])
+        words = np.concatenate([digests(key, one), digests(key, other)])
+        index, owners, same = rows_found(before, np.stack([words, words], axis=1), pool.blank)
+        index = _merged(index, same, pool, bridged)
+        pairs = np.stack([owners[: len(one)], owners[len(one) :]], axis=1)
+        together = _together(pairs[pairs[:, 0] != pairs[:, 1]])
+        index = _merged(index, together, pool, joined)
+        redirect = np.arange(len(index.classes), dtype=np.uint32)
+        for first, others in together.items():
+            redirect[others] = first
+        _keep(ledger, replace(index, rows=Book(index.rows.digests, redirect[index.rows.owners])), before, pool)
+    return sum(map(len, together.values()))
+
+
+class _Opening:
+    """Sets that are opened together."""
+
+    def __init__(self, fresh: Sequence[tuple[int, Records]], opening: int, pool: Pool) -> None:
+        self.records = [records for _, records in fresh]
+        self.numbers = [number for number, _ in fresh]
+        self.kinds = [records.kind for records in self.records]
+        self.named = [records.people is not None for records in self.records]
+        self.opening, self.pool = opening, pool
+
+    def entered(self, before: Index) -> Index:
+        """The index with everybody in the classes that follow."""
+        pool, records = self.pool, self.records
+        index, owners, same = rows_found(before, np.concatenate([one.rows for one in records]), pool.blank)
+        index = _merged(index, same, pool, bridged)
+        at = np.repeat(np.arange(len(records)), [len(one.rows) for one in records])
+        classes = index.classes.copy()
+        if any(self.named):
+            loose = np.array([one.loose for one in pool.classes])[classes]
+            whose = np.concatenate([one.people for one in records if one.people is not None])
+            index, people = people_found(index, whose, pool.put(Class(person=True)))
+            classes = index.classes.copy()
+            places = np.concatenate([np.full(len(one.people), i) for i, one in enumerate(records) if one.people is not None])
+            if len(owners):
+                mixed = np.unique(people[loose[owners[np.array(self.named)[at]]]])
+                lost = {number: pool.put(_lost(pool.classes[number])) for number in np.unique(classes[mixed]).tolist()}
+                classes[mixed] = [lost[number] for number in classes[mixed].tolist()]
+            self._move(classes, membership(people, places, len(records)))
+        if len(owners):
+            self._move(classes, membership(owners, at, len(records)))
+        return replace(index, classes=classes)
+
+    def _move(self, classes: npt.NDArray[np.uint32], found: Membership) -> None:
+        """Entities to the classes that they have once they are in these sets, too; in place."""
+        pool, patterns = self.pool, len(found.pairs)
+        while True:
+            codes = classes[found.entities].astype(np.int64) * patterns + found.patterns
+            distinct, places = np.unique(codes, return_inverse=True)
+            if len(distinct) <= 4 * max(MOST_CLASSES, patterns) or not pool.halve(classes):
+                break
+        fresh = np.empty(len(distinct), np.uint32)
+        for i, code in enumerate(distinct.tolist()):
+            old, pairs = pool.classes[code // patterns], found.pairs[code % patterns]
+            fresh[i] = pool.put(
+                replace(
+                    old,
+                    live=old.live | groups(pairs, self.numbers, self.kinds, old.person),
+                    loose=old.loose or not all(self.named[place] for place, _ in pairs),
+                    runs=old.runs | 1 << self.opening,
+                )
+            )
+        classes[found.entities] = fresh[places]
+
+
+def _lost(one: Class) -> Class:
+    return replace(one, frozen=frozen(added(dict(one.frozen), {(MIXED, SAMPLE, 1): 1})))
+
+
+def _merged(index: Index, together: Mapping[int, Sequence[int]], pool: Pool, by: Callable[[Class, Class], Class]) -> Index:
+    """The index once each of these entities is the others, too; nothing leads to the others any more."""
+    if not together:
+        return index
+    classes, known = index.classes.copy(), dict[tuple[int, ...], int]()
+    for first, others in together.items():
+        own = tuple(sorted(classes[[first, *others]].tolist()))
+        if own not in known:
+            known[own] = pool.put(reduce(by, (pool.classes[number] for number in own)))
+        classes[first] = known[own]
+        classes[others] = pool.blank
+    return replace(index, classes=classes)
+
+
+def _together(pairs: npt.NDArray[np.int64]) -> dict[int, list[int]]:
+    """Entities that hang together by these pairs: the first, and the others."""
+    parent: dict[int, int] = {}
+
+    def root(of: int) -> int:
+        while (above := parent.setdefault(of, of)) != of:
+            parent[of] = of = parent[above]
+        return of
+
+    for a, b in pairs.tolist():
+        low, high = sorted((root(a), root(b)))
+        parent[high] = low
+    found: dict[int, list[int]] = {}
+    for each in list(parent):
+        if (first := root(each)) != each:
+            found.setdefault(first, []).append(each)
+    return found
+
+
+def _keep(ledger: Ledger, index: Index, before: Index | None, pool: Pool) -> None:
+    """Write everything, with equal classes as one and no more of them than can be."""
+    db = ledger.connection
+    live = len({each for one in pool.classes for each in one.sets})
+    classes, kept, sizes = pool.settled(index.classes, max(MOST_CLASSES, 4 * live))
+    store.put_classes(db, kept, sizes)
+    store.put_index(db, replace(index, classes=classes), before)
+    store.put_meta(db, "version", str(int(store.meta(db, "version")) + 1))

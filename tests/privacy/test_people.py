@@ -1,0 +1,236 @@
+"""One budget for the same people, whatever set, order or run they come in."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sordino.errors import BudgetExceeded
+from sordino.privacy import Budget, Charge, Event, Gaussian, NonPrivate, PoissonSampled, Vault, accountant
+from sordino.privacy.records import Records, link
+
+STEP = PoissonSampled(sampling_rate=0.1, event=Gaussian(noise_multiplier=1.5))
+OTHER = Gaussian(noise_multiplier=20.0)
+WIDE = Budget(1e6, 1e-5, "rdp")
+LATER = Budget(math.inf, 1e-5, "rdp")
+
+
+def of(unit: str, *rows: int, kind: str = "sample", people: list[int] | None = None) -> Records:
+    """A unit with these rows; whoever has the same number is the same row."""
+    words = np.array(rows, dtype=np.uint64)
+    own = None if people is None else np.array(people, dtype=np.uint64)
+    return Records(unit, kind, np.stack([words + np.uint64(10**6), words], axis=1), own)
+
+
+def booked(vault: Vault, unit: str, event: Event, count: int, budget: Budget = WIDE, key: str = "") -> None:
+    vault.charge(
+        [Charge(unit=unit, event=event, count=count, why="", method="m", round=1, key=f"{vault.run}/{unit}/{key}/{vault.head()[0]}")],
+        budget,
+    )
+
+
+def epsilon(*spent: tuple[Event, int]) -> float:
+    return accountant("rdp").epsilon(spent, 1e-5)
+
+
+def test_a_record_is_known_in_whatever_set_it_comes(tmp_path: Path) -> None:
+    with Vault.for_data(tmp_path, "one", [of("a", 1, 2, 3), of("b", 4, 5)]) as vault:
+        booked(vault, "a", STEP, 10)
+        booked(vault, "b", STEP, 30)
+        assert vault.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 10))
+        vault.finish()
+    with Vault.for_data(tmp_path, "two", [of("x", 9, 3), of("y", 3, 5), of("z", 7)]) as vault:
+        assert vault.epsilon("x", 1e-5, "rdp") == epsilon((STEP, 10))
+        assert vault.epsilon("y", 1e-5, "rdp") == epsilon((STEP, 30))  # the highest, not the sum
+        assert vault.epsilon("z", 1e-5, "rdp") == 0.0
+        booked(vault, "y", OTHER, 1)
+        assert vault.epsilon("y", 1e-5, "rdp") == max(epsilon((STEP, 30), (OTHER, 1)), epsilon((STEP, 10), (OTHER, 1)))
+
+
+def test_either_word_is_enough(tmp_path: Path) -> None:
+    def rows(*pairs: tuple[int, int]) -> Records:
+        return Records("a", "sample", np.array(pairs, dtype=np.uint64))
+
+    with Vault.for_data(tmp_path, "one", [rows((1, 11), (2, 12))]) as vault:
+        booked(vault, "a", STEP, 10)
+        vault.finish()
+    for run, pair, count in (("two", (1, 99), 10), ("three", (98, 12), 10), ("four", (97, 96), 0)):
+        with Vault.for_data(tmp_path, run, [rows(pair)]) as vault:
+            assert vault.epsilon("a", 1e-5, "rdp") == epsilon((STEP, count))
+    with Vault.for_data(tmp_path, "both", [rows((1, 12))]) as vault:  # a record that was known under two names
+        assert vault.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 20))
+
+
+def test_rows_that_look_the_same_do_not_add_up(tmp_path: Path) -> None:
+    with Vault.for_data(tmp_path, "one", [of("a", *[1] * 40, 2), of("b", 1, 3)]) as vault:
+        booked(vault, "a", STEP, 10)
+        booked(vault, "b", STEP, 4)
+        assert vault.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 10))
+        assert vault.epsilon("b", 1e-5, "rdp") == epsilon((STEP, 10))
+
+
+def test_rows_of_a_person_do(tmp_path: Path) -> None:
+    with Vault.for_data(tmp_path, "one", [of("a", 1, 2, 3, people=[7, 7, 8]), of("b", 4, people=[7])]) as vault:
+        booked(vault, "a", OTHER, 1)
+        assert vault.epsilon("a", 1e-5, "rdp") == epsilon((Gaussian(noise_multiplier=10.0), 1))
+        booked(vault, "b", OTHER, 1)
+        both = epsilon((Gaussian(noise_multiplier=10.0), 1), (OTHER, 1))
+        assert vault.epsilon("b", 1e-5, "rdp") == vault.epsilon("a", 1e-5, "rdp") == both
+        vault.finish()
+    with Vault.for_data(tmp_path, "two", [of("c", 5, people=[7]), of("d", 6, people=[9])]) as vault:  # other rows of the same person
+        assert vault.epsilon("c", 1e-5, "rdp") == both
+        assert vault.epsilon("d", 1e-5, "rdp") == 0.0
+
+
+def test_a_person_whose_rows_were_used_namelessly_has_no_bound(tmp_path: Path) -> None:
+    with Vault.for_data(tmp_path, "one", [of("a", 1, 2)]) as vault:
+        booked(vault, "a", OTHER, 1)
+        vault.finish()
+    with Vault.for_data(tmp_path, "two", [of("a", 1, people=[7]), of("b", 3, people=[8])]) as vault:
+        assert math.isinf(vault.epsilon("a", 1e-5, "rdp"))
+        assert vault.epsilon("b", 1e-5, "rdp") == 0.0
+        with pytest.raises(BudgetExceeded, match=r"a: records in it were used before .* without data\.person"):
+            booked(vault, "a", OTHER, 1)
+
+
+def test_raw_releases_are_never_forgotten(tmp_path: Path) -> None:
+    with Vault.for_data(tmp_path, "raw", [of("a", 1, 2), of("b", 3)]) as vault:
+        booked(vault, "a", NonPrivate(reason="plain gradients without noise"), 5, LATER)
+        vault.finish()
+    with Vault.for_data(tmp_path, "two", [of("x", 2, 3), of("y", 3, 4)]) as vault:
+        with pytest.raises(BudgetExceeded, match=r"x: records in it.*plain gradients without noise \(entry 1, method 'm'\).*unit = 'none'"):
+            booked(vault, "x", STEP, 1)
+        booked(vault, "y", STEP, 1)
+        booked(vault, "x", STEP, 1, LATER)
+
+
+def test_sample_then_client(tmp_path: Path) -> None:
+    with Vault.for_data(tmp_path, "one", [of("a", 1), of("b", *range(10, 200))]) as vault:
+        booked(vault, "a", STEP, 3)
+        booked(vault, "b", STEP, 3)
+        vault.finish()
+    with Vault.for_data(tmp_path, "two", [of("a", 1, kind="client"), of("b", *range(10, 100), kind="client")]) as vault:
+        assert vault.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 3))  # a client with one record is this record
+        assert math.isinf(vault.epsilon("b", 1e-5, "rdp"))
+        with pytest.raises(BudgetExceeded, match="no useful bound is known for 90 records"):
+            booked(vault, "b", OTHER, 1)
+
+
+def test_client_then_sample_is_two_steps(tmp_path: Path) -> None:
+    with Vault.for_data(tmp_path, "one", [of("a", 1, 2, kind="client"), of("b", 3, kind="client")]) as vault:
+        booked(vault, "a", OTHER, 1)
+        booked(vault, "b", OTHER, 1)
+        assert vault.epsilon("a", 1e-5, "rdp") == epsilon((OTHER, 1))
+        vault.finish()
+    with Vault.for_data(tmp_path, "again", [of("a", 1, 2, kind="client")]) as vault:
+        assert vault.epsilon("a", 1e-5, "rdp") == epsilon((OTHER, 1))
+        booked(vault, "a", OTHER, 1)
+        assert vault.epsilon("a", 1e-5, "rdp") == epsilon((OTHER, 2))
+        vault.finish()
+    with Vault.for_data(tmp_path, "two", [of("x", 2, 3)]) as vault:
+        assert vault.epsilon("x", 1e-5, "rdp") == epsilon((Gaussian(noise_multiplier=10.0), 2))
+
+
+def test_two_runs_at_once_see_each_other(tmp_path: Path) -> None:
+    tight = Budget(epsilon((STEP, 10)) * (1 + 1e-9), 1e-5, "rdp")
+    with Vault.for_data(tmp_path, "one", [of("a", 1, 2)]) as one, Vault.for_data(tmp_path, "two", [of("b", 2, 3)]) as two:
+        booked(one, "a", STEP, 6, tight)
+        with pytest.raises(BudgetExceeded):
+            booked(two, "b", STEP, 5, tight)
+        booked(two, "b", STEP, 4, tight)
+        with pytest.raises(BudgetExceeded):
+            booked(one, "a", STEP, 1, tight)
+        assert one.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 10))
+
+
+RACE = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[4])
+from test_people import *
+vault = Vault.for_data(Path(sys.argv[1]), sys.argv[2], [of("a", *map(int, sys.argv[3].split(",")))])
+tight, done = Budget(epsilon((STEP, 40)) * (1 + 1e-9), 1e-5, "rdp"), 0
+try:
+    for i in range(100):
+        booked(vault, "a", STEP, 1, tight, str(i))
+        done += 1
+except BudgetExceeded:
+    pass
+print(done)
+"""
+
+
+def test_two_processes_cannot_both_spend_the_last(tmp_path: Path) -> None:
+    here = str(Path(__file__).parent)
+    children = [
+        subprocess.Popen([sys.executable, "-c", RACE, str(tmp_path), run, rows, here], stdout=subprocess.PIPE, text=True)
+        for run, rows in (("one", "1,2,3"), ("two", "3,4,5"))
+    ]
+    done = [int(child.communicate(timeout=120)[0]) for child in children]
+    assert sum(done) == 40
+
+
+def test_a_run_that_goes_on_finds_its_sets(tmp_path: Path) -> None:
+    wanted = [of("a", 1, 2), of("b", 3)]
+    with Vault.for_data(tmp_path, "one", wanted) as vault:
+        booked(vault, "a", STEP, 5)
+    with Vault.for_data(tmp_path, "one", wanted[::-1]) as vault:
+        booked(vault, "a", STEP, 5)
+        assert vault.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 10))
+        vault.finish()
+    with Vault.for_data(tmp_path, "one", wanted) as vault:  # ended, and told again
+        assert vault.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 10))
+        vault.finish()
+
+
+def test_linked_files_are_the_same_people(tmp_path: Path) -> None:
+    with Vault.for_data(tmp_path, "one", [of("a", 1, 2)]) as vault:
+        booked(vault, "a", STEP, 5)
+        vault.finish()
+        words = np.array([10**6 + 1, 10**6 + 2], dtype=np.uint64)
+        assert link(vault.ledger, words, words + np.uint64(100)) == 2
+        assert link(vault.ledger, words, words + np.uint64(100)) == 0
+    with Vault.for_data(tmp_path, "two", [of("b", 101), of("c", 103)]) as vault:
+        assert vault.epsilon("b", 1e-5, "rdp") == epsilon((STEP, 5))
+        assert vault.epsilon("c", 1e-5, "rdp") == 0.0
+
+
+SOME = st.lists(st.integers(0, 7), min_size=1, max_size=6, unique=True)
+TIMES = st.lists(st.tuples(st.sampled_from([STEP, OTHER]), st.integers(1, 4)), max_size=2)
+RUNS = st.lists(st.lists(st.tuples(SOME, TIMES), min_size=1, max_size=3), min_size=1, max_size=5)
+
+
+@settings(max_examples=40, deadline=None)
+@given(runs=RUNS, ended=st.lists(st.booleans(), min_size=5, max_size=5))
+def test_against_a_book_that_keeps_every_record_by_itself(
+    runs: list[list[tuple[list[int], list[tuple[Event, int]]]]], ended: list[bool], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("kept")
+    twin: dict[int, dict[Event, int]] = {}
+    for number, run in enumerate(runs):
+        taken: set[int] = set()
+        sets = []
+        for i, (rows, charges) in enumerate(run):
+            own = [row for row in rows if row not in taken]
+            taken |= set(own)
+            if own:
+                sets.append((f"client:{i}", own, charges))
+        with Vault.for_data(folder, f"run {number}", [of(unit, *rows) for unit, rows, _ in sets]) as vault:
+            for unit, rows, charges in sets:
+                for event, count in charges:
+                    booked(vault, unit, event, count, key=str(number))
+                    for row in rows:
+                        own_events = twin.setdefault(row, {})
+                        own_events[event] = own_events.get(event, 0) + count
+            for unit, rows, _ in sets:
+                truth = max(epsilon(*twin.get(row, {}).items()) for row in rows)
+                assert vault.epsilon(unit, 1e-5, "rdp") == truth
+            if ended[number]:
+                vault.finish()

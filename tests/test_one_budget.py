@@ -1,0 +1,232 @@
+"""One budget for the same people: whole runs over the same records in other orders, columns, codings, files, partitions and regimes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+from sordino import session
+from sordino import study as studies
+from sordino.cli import app
+from sordino.errors import BudgetExceeded, SordinoError
+from sordino.privacy import Gaussian, PoissonSampled, accountant
+from sordino.template import ASYNCHRONOUS, SYNCHRONOUS
+
+ROWS = 120
+SIGMA, RATE, DELTA = 2.0, 0.2, 1e-3
+DP_SGD = ('method={name="dp-sgd", tau=1}', "budget.rounds=3", f"privacy.noise_multiplier={SIGMA}", f"privacy.sampling_rate={RATE}")
+RAW = ('method={name="fedavg"}', 'privacy={unit="none", sampling_rate=0.2}', "budget.rounds=2")
+CLIENTS = ('method={name="dp-fedavg"}', "budget.rounds=2", "privacy.noise_multiplier=3.0", 'privacy.unit="client"')
+
+
+def table(seed: int = 0) -> pl.DataFrame:
+    rng = np.random.default_rng(seed)
+    columns = {f"f{j}": rng.normal(size=ROWS).astype(np.float32) for j in range(4)}
+    return pl.DataFrame({**columns, "label": rng.integers(0, 2, ROWS), "who": [f"p{i // 2}" for i in range(ROWS)]})
+
+
+def plain(seed: int = 0) -> pl.DataFrame:
+    return table(seed).drop("who")
+
+
+def study(folder: Path, text: str, file: Path, changes: Sequence[str]) -> studies.Study:
+    path = folder / "study.toml"
+    path.write_text(text)
+    data = f'data={{file="{file}", clients=3}}'
+    kept = f'privacy.ledger="{folder / "kept"}"'
+    return studies.read(path, [data, 'model.name="logistic"', "privacy.epsilon=20.0", *changes, kept])
+
+
+def run(folder: Path, name: str, file: Path, *changes: str, text: str = SYNCHRONOUS) -> session.Outcome:
+    def quiet(row: dict[str, Any]) -> None:
+        """Show nothing."""
+
+    return session.begin(study(folder, text, file, changes), folder / name, quiet, quiet)
+
+
+def epsilon(steps: int) -> float:
+    step = PoissonSampled(sampling_rate=RATE, event=Gaussian(noise_multiplier=SIGMA))
+    return accountant("pld").epsilon([(step, steps)], DELTA)
+
+
+def saved(folder: Path, name: str, frame: pl.DataFrame) -> Path:
+    path = folder / name
+    if path.suffix == ".npz":
+        x = frame.select(pl.exclude("label")).to_numpy()
+        np.savez(path, x=x, y=frame["label"].to_numpy())
+    elif path.suffix == ".parquet":
+        frame.write_parquet(path)
+    else:
+        frame.write_csv(path)
+    return path
+
+
+AGAIN = {
+    "another seed": (plain(), "csv", ("seed=5",)),
+    "more clients": (plain(), "csv", ("data.clients=7",)),
+    "another partition": (plain(), "csv", ('data.partition={kind="dirichlet", beta=0.3, minimum=5}',)),
+    "another order of rows": (plain().sample(fraction=1.0, shuffle=True, seed=3), "csv", ()),
+    "another order of columns": (plain().select(["f3", "label", "f1", "f0", "f2"]), "csv", ()),
+    "other names of columns": (plain().rename({"f0": "a", "f1": "b"}), "csv", ()),
+    "labels in words": (plain().with_columns(pl.col("label").replace_strict({0: "no", 1: "yes"})), "csv", ()),
+    "labels the other way round": (plain().with_columns(label=1 - pl.col("label")), "csv", ()),
+    "npz": (plain(), "npz", ()),
+    "parquet, in double precision": (plain().with_columns(pl.col("^f.$").cast(pl.Float64)), "parquet", ()),
+    "half of the rows, and others": (pl.concat([plain().head(60), plain(7)]), "csv", ()),
+}
+
+
+@pytest.mark.parametrize("name", AGAIN)
+def test_the_same_records_have_one_budget(tmp_path: Path, name: str) -> None:
+    first = run(tmp_path, "one", saved(tmp_path, "one.csv", plain()), *DP_SGD)
+    frame, ending, changes = AGAIN[name]
+    second = run(tmp_path, "two", saved(tmp_path, f"two.{ending}", frame), *DP_SGD, *changes)
+    assert (first.epsilon, second.epsilon) == (epsilon(3), epsilon(6))
+    assert json.loads((tmp_path / "two" / "run.json").read_text())["result"]["epsilon"] == second.epsilon
+
+
+def test_a_label_that_was_a_feature_is_the_same_record(tmp_path: Path) -> None:
+    frame = plain().with_columns(other=pl.Series(np.arange(ROWS) % 2))
+    run(tmp_path, "one", saved(tmp_path, "one.csv", frame), *DP_SGD)
+    second = run(tmp_path, "two", tmp_path / "one.csv", *DP_SGD, 'data.label="other"')
+    assert second.epsilon == epsilon(6)
+
+
+def test_others_have_a_budget_of_their_own(tmp_path: Path) -> None:
+    run(tmp_path, "one", saved(tmp_path, "one.csv", plain()), *DP_SGD)
+    second = run(tmp_path, "two", saved(tmp_path, "two.csv", plain(1)), *DP_SGD)
+    assert second.epsilon == epsilon(3)
+
+
+def test_a_budget_that_is_spent_is_refused_to_the_next(tmp_path: Path) -> None:
+    file, tight = saved(tmp_path, "one.csv", plain()), f"privacy.epsilon={epsilon(4)}"
+    run(tmp_path, "one", file, *DP_SGD, tight)
+    second = run(tmp_path, "two", file, *DP_SGD, "seed=1", tight)
+    assert (second.steps, second.epsilon) == (1, epsilon(4))
+    with pytest.raises(BudgetExceeded, match="does not pay for a single local step"):
+        run(tmp_path, "three", file, *DP_SGD, "data.clients=4", tight)
+
+
+def test_examples_then_whole_clients(tmp_path: Path) -> None:
+    file = saved(tmp_path, "one.csv", pl.concat([plain(0), plain(1), plain(2)]))
+    run(tmp_path, "one", file, *DP_SGD)
+    with pytest.raises(BudgetExceeded, match=r"o useful bound is known for \d+ records"):
+        run(tmp_path, "two", file, *CLIENTS, "privacy.sampling_rate=1.0")
+
+
+def test_whole_clients_then_examples(tmp_path: Path) -> None:
+    file = saved(tmp_path, "one.csv", plain())
+    first = run(tmp_path, "one", file, *CLIENTS, "privacy.sampling_rate=1.0")
+    second = run(tmp_path, "two", file, *DP_SGD, "seed=4")
+    step, halved = PoissonSampled(sampling_rate=RATE, event=Gaussian(noise_multiplier=SIGMA)), Gaussian(noise_multiplier=1.5)
+    found = accountant("pld").epsilon([(PoissonSampled(sampling_rate=1.0, event=halved), 2), (step, 3)], DELTA)
+    assert second.epsilon == pytest.approx(found)
+    assert first.epsilon < second.epsilon
+    third = run(tmp_path, "three", file, *CLIENTS, "privacy.sampling_rate=1.0", "privacy.epsilon=inf")
+    assert third.epsilon > 1000  # the clients' thirty-two records each, as one group
+
+
+ARRIVALS = ("budget.updates=12", "privacy.noise_multiplier=3.0", 'privacy.accountant="rdp"', "method.batch=20")
+RAW_ARRIVALS = ('privacy={unit="none"}', "budget.updates=12")
+
+
+@pytest.mark.parametrize(
+    ("text", "changes"),
+    [
+        (SYNCHRONOUS, RAW),
+        (ASYNCHRONOUS, ('method={name="asgd", batch=20}', *RAW_ARRIVALS)),
+        (ASYNCHRONOUS, ('method={name="csgd", batch=20}', *RAW_ARRIVALS)),
+    ],
+    ids=["fedavg", "asgd", "csgd"],
+)
+def test_raw_releases_are_known_to_every_later_run(tmp_path: Path, text: str, changes: tuple[str, ...]) -> None:
+    file = saved(tmp_path, "one.csv", plain())
+    assert math.isinf(run(tmp_path, "raw", file, *changes, text=text).epsilon)
+    for name, later, told in (
+        ("sgd", SYNCHRONOUS, DP_SGD),
+        ("whole", SYNCHRONOUS, CLIENTS),
+        ("audp", ASYNCHRONOUS, ('method={name="audp", batch=20}', *ARRIVALS)),
+    ):
+        with pytest.raises(BudgetExceeded, match=r"before in a way that no epsilon bounds"):
+            run(tmp_path, name, file, *told, "seed=3", text=later)
+        assert not (tmp_path / name).exists()
+    assert math.isinf(run(tmp_path, "again", file, *changes, text=text).epsilon)
+
+
+def test_arrivals_and_rounds_add_up(tmp_path: Path) -> None:
+    file = saved(tmp_path, "one.csv", plain())
+    alone = run(tmp_path, "one", file, *DP_SGD)
+    both = run(tmp_path, "two", file, 'method={name="audp", batch=20}', *ARRIVALS, text=ASYNCHRONOUS)
+    other = tmp_path / "other"
+    other.mkdir()
+    without = run(other, "two", saved(other, "one.csv", plain()), 'method={name="audp", batch=20}', *ARRIVALS, text=ASYNCHRONOUS)
+    assert both.epsilon > max(without.epsilon, alone.epsilon)
+
+
+def test_a_person_has_one_budget_at_all_clients(tmp_path: Path) -> None:
+    """Each person has two rows, and they may lie at two clients: two releases, or one in which both rows are."""
+    file = saved(tmp_path, "one.csv", table())
+    told = (*DP_SGD, f'data={{file="{file}", clients=3, person="who"}}', "privacy.epsilon=200", 'privacy.accountant="rdp"')
+    first = run(tmp_path, "one", file, *told)
+    assert first.epsilon > 2 * epsilon(3)
+    second = run(tmp_path, "two", file, *told, "seed=3")
+    assert second.epsilon > first.epsilon
+    own = run(tmp_path / "one", "alone", file, *told, 'privacy.ledger="run"')
+    assert own.epsilon < first.epsilon * 1.5
+
+
+def test_what_data_person_cannot_be_is_said(tmp_path: Path) -> None:
+    file = saved(tmp_path, "one.csv", table())
+    for changes, message in (
+        ((f'data={{file="{file}", clients=3, person="whom"}}',), r"no column 'whom' \(data.person\)"),
+        (('data={name="digits", clients=3, person="who"}',), "data.person: 'digits' names no persons"),
+        ((f'data={{file="{file}", clients=3, person="label"}}',), "cannot be both the label and the person"),
+    ):
+        with pytest.raises(SordinoError, match=message):
+            run(tmp_path, "one", file, *DP_SGD, *changes)
+
+
+def test_a_finished_run_says_its_end_again_and_charges_nothing(tmp_path: Path) -> None:
+    file = saved(tmp_path, "one.csv", plain())
+    first = run(tmp_path, "one", file, *DP_SGD)
+    again = session.resume(tmp_path / "one", lambda _: None, lambda _: None)
+    assert again.epsilon == first.epsilon
+    assert run(tmp_path, "two", file, *DP_SGD).epsilon == epsilon(6)
+
+
+def linked(folder: Path, *arguments: str) -> tuple[int, str]:
+    found = CliRunner().invoke(app, ["ledger", "link", str(folder / "kept"), *arguments])
+    return found.exit_code, found.output + str(found.exception or "")
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_linked_files_have_one_budget(tmp_path: Path, ending: str) -> None:
+    """The same people with other values: nothing tells, unless somebody says so."""
+    one = saved(tmp_path, "one.csv", plain().with_row_index("id"))
+    other = plain(3).with_row_index("id").sample(fraction=1.0, shuffle=True, seed=1)
+    run(tmp_path, "one", one, *DP_SGD)
+    file = saved(tmp_path, f"two.{ending}", other)
+    code, said = linked(tmp_path, str(one), str(file), "--on", "id")
+    assert (code, "120 pairs" in said or "240 pairs" in said) == (0, True), said
+    assert run(tmp_path, "two", file, *DP_SGD).epsilon == pytest.approx(epsilon(6), rel=1e-9)
+
+
+def test_a_link_that_cannot_be_is_one_message(tmp_path: Path) -> None:
+    one, two = saved(tmp_path, "one.csv", plain()), saved(tmp_path, "two.csv", plain(1).head(50))
+    assert "there is no data ledger here" in linked(tmp_path, str(one), str(two), "--rows")[1]
+    run(tmp_path, "one", one, *DP_SGD)
+    for told, message in (
+        ((), "say how rows belong together"),
+        (("--on", "id"), "no column 'id'"),
+        (("--rows",), "has 120 rows"),
+        (("--on", "f0"), "no value of column 'f0' is in both"),
+    ):
+        assert message in linked(tmp_path, str(one), str(two), *told)[1]
