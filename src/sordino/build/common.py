@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,6 +123,10 @@ class Hall:
     def units(self, fingerprints: Mapping[str, str]) -> dict[str, str]:
         """The ledger's units with their data's fingerprints: the clients', and that of test rows that are paid for."""
         return {**fingerprints, **({} if self.secret is None else {UNIT: self.secret[1]})}
+
+    def labels(self, units: Sequence[str]) -> dict[str, str]:
+        """What the clients' units are called, for people; none where clients have no names, or share a unit."""
+        return dict(zip(units, self.names, strict=True)) if self.names and len(set(units)) == len(self.names) else {}
 
     def evaluation(self, study: HorizontalStudy, ledgers: Vault, entropy: Entropy, lineage: str) -> PaidEvaluation | None:
         """How models are measured on private rows; None where there are none."""
