@@ -63,7 +63,7 @@ OFTEN = 'privacy={unit="label", epsilon=6.0, delta=1e-5, memoised=false, appeara
 NOISY = 'privacy={unit="entity", epsilon=60.0, delta=1e-5, embedding={clip=1.0}, updates="noisy", appearances=2}'
 FROZEN = 'privacy={unit="entity", epsilon=60.0, delta=1e-5, memoised=false, embedding={clip=1.0}, updates="frozen", appearances=3}'
 SILENT = "world.dropout=0.4"
-REPEATED = 'data={file="FILE", parties=3}'  # 60 rows of which 48 are replayed: three times in 150 events
+REPEATED = 'data={file="FILE", parties=3}'  # 60 rows, replayed: up to three times in 150 events
 OWNED = 'data={file="FILE", parties=3, stream="file", classes=["0","1","2"], entity="who"}'
 COUNT = 'method.activation={kind="count", k=2}'
 SLR = 'method={name="slr", length=3, activation="full"}'
@@ -611,7 +611,7 @@ def test_appearances_that_another_run_has_spent_are_not_used(tmp_path: Path, tab
         assert world.vault.epsilon("labels", 1e-5, "pld") <= 6.0
         world.vault.close()
     assert limits == [[2], [1], [0]]
-    assert used == [96, 48, 0]
+    assert used == [120, 60, 0]
 
 
 def test_two_runs_at_once_cannot_both_spend_the_last(tmp_path: Path, table: Path) -> None:

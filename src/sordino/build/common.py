@@ -129,6 +129,10 @@ class Hall:
         """The ledger's units with their data's fingerprints: the clients', and that of test rows that are paid for."""
         return {**fingerprints, **({} if self.secret is None else {UNIT: self.secret[1]})}
 
+    def labels(self, units: Sequence[str]) -> dict[str, str]:
+        """What the clients' units are called, for people; none where clients have no names, or share a unit."""
+        return dict(zip(units, self.names, strict=True)) if self.names and len(set(units)) == len(self.names) else {}
+
     def evaluation(self, study: HorizontalStudy, ledgers: Vault, entropy: Entropy, lineage: str) -> PaidEvaluation | None:
         """How models are measured on private rows; None where there are none."""
         if self.secret is None:
