@@ -49,11 +49,11 @@ def ours(name: str, x: Tensor, y: Tensor) -> Any:
     """Clipped sum, noise, step: what a client does, the release of the clipped fraction included."""
     flat = Flat(build(name))
     kernel, mechanism, rng = ClippedSum(flat, cross_entropy), CountedGaussian(clip=CLIP, noise_multiplier=SIGMA), Seeded(0).at("bench")
-    total = torch.empty(flat.dim)
+    total = torch.empty(flat.dim, dtype=torch.float64)
 
     def work() -> None:
         seen = kernel(x, y, CLIP, total)
-        noisy, _ = mechanism.release(total, seen.clipped - len(x) / 2, rng)
+        noisy, _ = mechanism.release(total.float(), seen.clipped - len(x) / 2, rng)
         flat.weights.sub_(noisy.div_(BATCH), alpha=ETA)
 
     return work

@@ -21,6 +21,7 @@ from sordino import study as studies
 from sordino.build import promise
 from sordino.errors import BudgetExceeded, ResumeError, StudyError
 from sordino.privacy import Ledger
+from sordino.privacy.rounding import epsilon_text
 from sordino.template import SYNCHRONOUS
 
 FAST = ["data.clients=4", "budget.rounds=6", "budget.steps=12", "execution.checkpoint_every=2"]
@@ -160,7 +161,7 @@ def test_whole_clients_are_booked_once_a_round_whoever_is_drawn(tmp_path: Path, 
     assert outcome.epsilon == pytest.approx(6.0, abs=0.01)
     assert outcome.epsilon <= 6.0
     assert outcome.unit == "client"
-    assert "one client with all its data" in about["guarantee"]
+    assert "one client's contribution, with all its data, is replaced by none" in about["guarantee"]
     assert outcome.steps == 6 * rows(folder)[0]["tau"]  # as if everybody had been drawn: who was is nobody's business
 
 
@@ -254,7 +255,7 @@ def test_literal_forms_run_at_their_true_price_and_say_so(tmp_path: Path, told: 
     about = json.loads((folder / "run.json").read_text())
     assert outcome.rounds == 6
     assert outcome.epsilon > claimed_more * about["claimed_epsilon"] > 0
-    assert any("NOT private" in warning and f"{about['claimed_epsilon']:.4g}" in warning for warning in about["warnings"])
+    assert any("NOT private" in warning and epsilon_text(about["claimed_epsilon"]) in warning for warning in about["warnings"])
     assert about["guarantee"].startswith("No privacy guarantee")
     with sqlite3.connect(folder / "ledger.sqlite") as db:
         (text,) = db.execute("SELECT event FROM entries LIMIT 1").fetchone()
@@ -482,6 +483,6 @@ def test_the_plan_of_adap_dpfl_pays_for_its_losses(tmp_path: Path) -> None:
     priced, _ = builder.plan(study(tmp_path, *told))
     outcome, _ = run(tmp_path, "run", *told)
     assert outcome.rounds == priced.used == 12
-    assert outcome.epsilon == pytest.approx(priced.epsilon, rel=1e-6)
+    assert outcome.spent == pytest.approx(priced.epsilon, rel=1e-6)
     assert outcome.epsilon <= 3.0
     assert any("the budget may end the run" in warning for warning in priced.warnings)

@@ -23,10 +23,10 @@ import time
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from decimal import ROUND_CEILING, Decimal
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
+from sordino.privacy.rounding import epsilon_text
 from sordino.report import vocabulary
 from sordino.report.load import number
 from sordino.report.vocabulary import ROUNDS, Vocabulary
@@ -144,17 +144,8 @@ def epsilon_of(value: Any, budget: float) -> str:
     spent = number(value)
     if math.isinf(budget) or (spent is not None and math.isinf(spent)):
         return "infinite (no privacy)"
-    digits = f"{budget:.3f}"
-    return f"{'-' if spent is None else up(spent)}/{digits if float(digits) == budget else repr(budget)}"
-
-
-def up(value: float) -> str:
-    """``value`` with three decimals, never below it.
-
-    >>> up(1.9991), up(0.3), up(1e-9)
-    ('2.000', '0.300', '0.001')
-    """
-    return str(Decimal(repr(value)).quantize(Decimal("0.001"), ROUND_CEILING))
+    digits = epsilon_text(budget, decimals=3)
+    return f"{epsilon_text(spent, decimals=3)}/{digits if float(digits) == budget else repr(budget)}"
 
 
 def sparkline(values: Sequence[float]) -> str:

@@ -6,7 +6,6 @@ A study names a registered class, or one in a module of its own as ``package.mod
 from __future__ import annotations
 
 import difflib
-import importlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -14,6 +13,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import create_model
 
+from sordino import modules
 from sordino.errors import StudyError
 from sordino.section import Section
 
@@ -71,12 +71,11 @@ class Registry(Generic[S]):
         """
         if path in self._imported:
             return self._imported[path]
-        module, _, name = path.partition(":")
         where = f"{self.place}.{self.key} = {path!r}"
         try:
-            found = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError, ValueError, TypeError) as error:
-            raise StudyError(f"{where}: {error}. Write it as package.module:Class, importable from here") from error
+            found = modules.attribute(path)
+        except Exception as error:  # a user's module may raise anything
+            raise StudyError(f"{where}: {error}. Write it as package.module:Class, beside the study file or installed") from error
         lacking = self.lacks(found) if isinstance(found, type) and issubclass(found, self.base) else None
         if not (isinstance(found, type) and issubclass(found, self.base)) or lacking is not None:
             raise StudyError(f"{where} is no {self.base.__name__}{f' with {lacking}' if lacking else ''}; see {self.page}")

@@ -20,13 +20,13 @@ What a run begins with is noted in its ledger before the first release, and how 
 
 from __future__ import annotations
 
-import json
 import math
+import os
 import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,12 +34,16 @@ from typing import Any
 from safetensors.numpy import save
 
 from sordino import build as builder
+from sordino import modules as code
 from sordino import study as studies
 from sordino.build import begun, sealed
-from sordino.build.promise import ADJACENCY, assumptions, guarantee
+from sordino.build.evaluation import UNIT
+from sordino.build.promise import ADJACENCY, assumptions, guarantee, guaranteed, looked, remarks
 from sordino.build.surroundings import forget
 from sordino.errors import BudgetExceeded, ResumeError, StudyError
+from sordino.files import open_below, read_below
 from sordino.learning.allocator import tune
+from sordino.parsing import object_of
 from sordino.privacy import accountant
 from sordino.runtime import checkpoint
 from sordino.runtime.files import replace_file, said_clearly, to_json
@@ -48,6 +52,8 @@ from sordino.runtime.watch import Moment, Play
 from sordino.study import Study
 
 Row = dict[str, Any]
+
+NEEDED = ("run", "payable", "warnings", "result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +67,8 @@ class Outcome:
         rounds: rounds closed, or updates done.
         steps: local steps, or gradients, of the client that did most.
         accuracy: of the final model on the test set, in [0, 1].
-        epsilon: highest over the clients, from the ledger.
+        epsilon: what is guaranteed: the highest over the clients, from the ledger, or the budget where that was chosen by looking.
+        spent: the highest over the clients, from the ledger.
         delta, accountant, unit: what epsilon means.
         seconds: wall time of this session.
         why: what ended the run.
@@ -74,6 +81,7 @@ class Outcome:
     steps: int
     accuracy: float | None
     epsilon: float
+    spent: float
     delta: float | None
     accountant: str
     unit: str
@@ -95,7 +103,7 @@ def begin(study: Study, out: Path | None, show: Callable[[Row], None], announce:
 def _founded(study: Study, out: Path | None) -> tuple[Path, Row]:
     """A new folder, and what stands in its ``run.json``."""
     folder = _free(out, study.name)
-    draft = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+    draft = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
     with said_clearly(folder):
         draft.mkdir(parents=True)
     try:
@@ -107,8 +115,8 @@ def _founded(study: Study, out: Path | None) -> tuple[Path, Row]:
         replace_file(draft / "study.toml", studies.write(full).encode())
         replace_file(draft / "run.json", to_json(about, indent=1).encode())
         replace_file(draft / "environment.json", to_json(builder.environment(full), indent=1).encode())
-        kept = studies.read(draft / "study.toml")
-        built.simulation.vault.begin(run, begun.facts(draft, kept, about), list(dict.fromkeys(built.simulation.units)))
+        promised = [*built.simulation.units, *(() if built.evaluation is None else (UNIT,))]
+        built.simulation.vault.begin(run, begun.facts(draft, full, about), list(dict.fromkeys(promised)))
         built.simulation.vault.close()
         draft.rename(folder)
     except BaseException:
@@ -117,10 +125,14 @@ def _founded(study: Study, out: Path | None) -> tuple[Path, Row]:
     return folder, about
 
 
-def resume(folder: Path, show: Callable[[Row], None], announce: Callable[[Row], None]) -> Outcome:
-    """Go on with a run that was stopped, or say again how a finished one ended."""
+def resume(folder: Path, show: Callable[[Row], None], announce: Callable[[Row], None], *, modules: Path | None = None) -> Outcome:
+    """Go on with a run that was stopped, or say again how a finished one ended.
+
+    Args:
+        modules: where modules lie that the study names, if they were moved since.
+    """
     started = time.monotonic()
-    return _play(folder, _about(folder), show, announce, started)
+    return _play(folder, _about(folder), show, announce, started, modules)
 
 
 def describe(built: builder.Built, run: str) -> Row:
@@ -137,6 +149,7 @@ def describe(built: builder.Built, run: str) -> Row:
         "unit": privacy.unit,
         "adjacency": ADJACENCY[privacy.unit],
         "epsilon_budget": math.inf if privacy.epsilon is None else privacy.epsilon,
+        "chosen": looked(study),  # whether releases decide what is spent: then only the budget is a bound
         "claimed_epsilon": plan.claimed,
         "delta": privacy.delta,
         "accountant": privacy.accountant,
@@ -145,16 +158,24 @@ def describe(built: builder.Built, run: str) -> Row:
         "batch": getattr(study.method, "batch", None),
         "R_s": study.horizon,
         "payable": built.simulation.payable,
+        "modules": _code(study),
         **built.facts,
         "guarantee": guarantee(study, None),
         "assumptions": assumptions(study),
-        "warnings": list(plan.warnings),
+        "warnings": [*plan.warnings, *remarks(study)],
         "result": None,
     }
 
 
-def _play(folder: Path, about: Row, show: Callable[[Row], None], announce: Callable[[Row], None], started: float) -> Outcome:
-    study = studies.read(folder / "study.toml")
+def _play(
+    folder: Path,
+    about: Row,
+    show: Callable[[Row], None],
+    announce: Callable[[Row], None],
+    started: float,
+    modules: Path | None = None,
+) -> Outcome:
+    study = study_of(folder, about, modules)
     # First what is quickly said, and names what differs; then, along the chain, that this is what every ledger says.
     before = begun.noted(folder, study, about["run"])
     begun.refuse_changes(folder, study, about, before)
@@ -169,7 +190,7 @@ def _play(folder: Path, about: Row, show: Callable[[Row], None], announce: Calla
     moment: Moment = built.first if saved is None else saved.moment
     begun.refuse_another_key(folder, before, ended=moment.ended is not None)
     length = 0 if saved is None else saved.log_length
-    if (folder / LOG).exists() and (folder / LOG).stat().st_size < length:
+    if _length(folder) < length:
         raise ResumeError(f"{folder / LOG}: shorter than at the last checkpoint. Restore it from a copy; nothing was changed")
     announce({**about, "rounds_done": moment.number})
     refused: BudgetExceeded | None = None
@@ -201,15 +222,18 @@ def _finish(folder: Path, about: Row, built: builder.Built, moment: Moment, seco
     sim, study = built.simulation, built.study
     model = save(built.named(moment.model), metadata={"model": built.model})
     spent = _spent(sim)
-    epsilon = math.inf if study.privacy.unit == "none" else max(spent.values())
+    tested = None if built.evaluation is None else built.evaluation.spent()
+    most = math.inf if study.privacy.unit == "none" else max(*spent.values(), tested or 0.0)
+    epsilon = guaranteed(study, most)
     outcome = Outcome(
         run=str(folder),
         method=study.method.name,
         regime=study.regime,
         rounds=moment.number,
         steps=moment.steps,
-        accuracy=_last_accuracy(folder / LOG),
+        accuracy=_last_accuracy(folder),
         epsilon=epsilon,
+        spent=most,
         delta=study.privacy.delta,
         accountant=study.privacy.accountant,
         unit=study.privacy.unit,
@@ -224,6 +248,7 @@ def _finish(folder: Path, about: Row, built: builder.Built, moment: Moment, seco
         "seconds": outcome.seconds,
         "why": outcome.why,
         "spent": list(spent.values()) if study.privacy.unit != "none" else None,
+        "test_epsilon": tested,
     }
     done = {**about, "status": "done", "guarantee": guarantee(study, epsilon), "result": result}
     seal, before = sealed.facts(folder, done, model), sim.vault.sealed(about["run"])
@@ -234,6 +259,7 @@ def _finish(folder: Path, about: Row, built: builder.Built, moment: Moment, seco
     seq, digest = sim.vault.head()
     done["ledger"] = {"seq": seq, "digest": digest, "scope": "run" if study.privacy.ledger == "run" else "data"}
     replace_file(folder / "run.json", to_json(done, indent=1).encode())
+    forget(folder)
     return outcome
 
 
@@ -245,20 +271,57 @@ def _spent(sim: Play) -> dict[str, float]:
     return {unit: prices[history] for unit, history in histories.items()}
 
 
-def _last_accuracy(log: Path) -> float | None:
-    rows: list[Row] = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-    found = [row["accuracy"] for row in rows if row.get("accuracy") is not None]
-    return float(found[-1]) if found else None
+def _length(folder: Path) -> int:
+    """Bytes of the log."""
+    try:
+        with open_below(folder, LOG) as log:
+            return os.fstat(log.fileno()).st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _last_accuracy(folder: Path) -> float | None:
+    found = None
+    try:
+        with open_below(folder, LOG) as log:
+            for number, line in enumerate(log, start=1):
+                row = object_of(line, f"{folder / LOG}: line {number}", ResumeError)
+                found = found if row.get("accuracy") is None else row["accuracy"]
+    except FileNotFoundError:
+        return None
+    return None if found is None else float(found)
 
 
 def _about(folder: Path) -> Row:
     try:
-        about: Row = json.loads((folder / "run.json").read_text())
-    except FileNotFoundError:
+        content = read_below(folder, "run.json")
+    except (FileNotFoundError, NotADirectoryError):
         raise StudyError(f"{folder}: this is no run folder: it has no run.json") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ResumeError(f"{folder / 'run.json'}: cannot be read ({error}). Restore it from a copy") from error
+    except OSError as error:
+        raise StudyError(f"{folder / 'run.json'}: cannot be read ({error.strerror})") from error
+    about = object_of(content, folder / "run.json", ResumeError)
+    if missing := [key for key in NEEDED if key not in about]:
+        raise ResumeError(f"{folder / 'run.json'}: it has no {' and no '.join(missing)}. Restore it from a copy")
     return about
+
+
+def study_of(folder: Path, about: Row, modules: Path | None = None, changes: Sequence[str] = ()) -> Study:
+    """The study of a run folder; a module that it names must be the one that it was begun with.
+
+    Raises:
+        ResumeError: if that has changed.
+    """
+    recorded = about.get("modules") or {}
+    known = recorded if isinstance(recorded, dict) else {}
+    digests = {str(name): str(each.get("sha256")) for name, each in known.items() if isinstance(each, dict)}
+    files = [Path(str(each["file"])) for each in known.values() if isinstance(each, dict) and each.get("beside")]
+    beside = files[0].parent.parent if files and files[0].name == "__init__.py" else files[0].parent if files else None
+    return studies.read_run(folder, changes, modules=modules or beside, recorded=digests)
+
+
+def _code(study: Study) -> Row | None:
+    """The modules that the study names, for who goes on with it."""
+    return code.found(studies.named_modules(study)) or None
 
 
 def _free(out: Path | None, name: str) -> Path:

@@ -6,6 +6,7 @@ seed = 0                        # of the simulation; in a simulation the noise c
 
 [data]
 name = "digits"                 # digits (always there), fashion-mnist, mnist, cifar10, usps, or: file = "mine.csv"
+# test = "none"                 # of a file: none | file | public share | private share (measured with noise, at a price)
 clients = 10
 partition = { kind = "dirichlet", beta = 0.5 }   # iid | dirichlet | shards | column
 validation = 0                  # training examples set aside to choose by; treated as public
@@ -42,6 +43,7 @@ seed = 0                        # of the simulation; in a simulation the noise c
 
 [data]
 name = "digits"                 # digits (always there), fashion-mnist, mnist, cifar10, usps, or: file = "mine.csv"
+# test = "none"                 # of a file: none | file | public share | private share (measured with noise, at a price)
 clients = 5                     # the edges
 partition = { kind = "iid" }    # iid | dirichlet | shards | column
 

@@ -74,10 +74,10 @@ def test_a_step_is_the_update_it_claims_to_be() -> None:
     asked = task(one)
     update = one.answer(asked, receipts(one.price(asked)))
     chosen = poisson(N, Q, Seeded(5).at("client", 3, "round", 1, "batches"))
-    flat, total = one.bench.flat, torch.empty(one.bench.flat.dim)
+    flat, total = one.bench.flat, torch.empty(one.bench.flat.dim, dtype=torch.float64)
     flat.load(torch.from_numpy(asked.weights))
     one.bench.clipped(one.examples.x[chosen], one.examples.y[chosen], 0.5, total)
-    noisy, _ = Gaussian(clip=0.5, noise_multiplier=1.2).release(total, None, Seeded(5).at("client", 3, "round", 1, "noise"))
+    noisy, _ = Gaussian(clip=0.5, noise_multiplier=1.2).release(total.float(), None, Seeded(5).at("client", 3, "round", 1, "noise"))
     wanted = asked.weights - ETA / (Q * N) * noisy.numpy()  # divided by the expected batch, not by len(chosen)
     assert len(chosen) != Q * N
     assert update.weights == pytest.approx(wanted, abs=1e-6)

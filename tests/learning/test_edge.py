@@ -45,7 +45,7 @@ def private(data: Examples, *, z: float = 1.0, rate: float = 1.0, decay: float =
         regularisation=decay,
         bench=bench(),
         draws=Seeded(0).stream("edge"),
-        scratch=torch.empty(D),
+        scratch=torch.empty(D, dtype=torch.float64),
         mechanism=Gaussian(clip=clip, noise_multiplier=z),
     )
 
@@ -122,7 +122,7 @@ def test_the_regulariser_is_added_after_the_noise() -> None:
 def test_a_plain_edge_sends_the_mean_gradient() -> None:
     data = examples()
     draws = Seeded(0).stream("edge")
-    edge = PlainEdge(index=2, examples=data, sampling_rate=1.0, regularisation=0.0, bench=bench(), draws=draws, scratch=torch.empty(D))
+    edge = PlainEdge(index=2, examples=data, sampling_rate=1.0, regularisation=0.0, bench=bench(), draws=draws, scratch=torch.empty(D, dtype=torch.float64))
     found = edge.answer(task(clip=None), None)
     model = nn.Linear(FEATURES, CLASSES)
     nn.init.zeros_(model.weight)
@@ -141,7 +141,7 @@ def test_the_papers_form_is_booked_as_not_private_and_has_its_variance() -> None
         regularisation=0.0,
         bench=bench(),
         draws=Seeded(0).stream("edge"),
-        scratch=torch.empty(D),
+        scratch=torch.empty(D, dtype=torch.float64),
         iteration_epsilon=0.1,
         noised=D,
         reason="because",
@@ -171,7 +171,7 @@ def test_one_example_moves_the_papers_average_by_more_than_it_claims() -> None:
     def sent(data: torch.Tensor) -> np.ndarray:
         edge = LiteralEdge(
             index=0, examples=Examples(data, y), sampling_rate=1.0, regularisation=0.0, bench=bench(),
-            draws=Seeded(0).stream("edge"), scratch=torch.empty(D),
+            draws=Seeded(0).stream("edge"), scratch=torch.empty(D, dtype=torch.float64),
             iteration_epsilon=1e12, noised=D, reason="-",
         )  # fmt: skip
         return edge.answer(task(clip=0.5), receipt(edge.price)).gradient

@@ -12,7 +12,7 @@ import pytest
 Row = dict[str, Any]
 Maker = Callable[..., Path]
 
-SENTENCE = "What any client sends differs by (epsilon = 2, delta = 1e-05) when one example is added or removed."
+SENTENCE = "What any client sends differs by (epsilon = 2, delta = 1e-05) when one example's contribution is replaced by none."
 
 ABOUT: Row = {
     "format": 1,
@@ -25,7 +25,7 @@ ABOUT: Row = {
     "classes": ["cat", "dog"],
     "clients": [{"client": i, "unit": f"client:{i}", "examples": 30 + i, "labels": [30, i]} for i in range(3)],
     "unit": "sample",
-    "adjacency": "add or remove one example",
+    "adjacency": "one example's contribution replaced by none",
     "epsilon_budget": 2.0,
     "delta": 1e-05,
     "accountant": "pld",

@@ -123,8 +123,9 @@ class Attack:
 
     def release(self, target: Target, level: Level, rng: np.random.Generator) -> Tensor:
         """The gradient (d,) that a client lets out for this batch at this level."""
-        total = torch.empty(self.dimension)
-        self.clipped(target.x, target.y, bound_of(self.noise), total)
+        exact = torch.empty(self.dimension, dtype=torch.float64)
+        self.clipped(target.x, target.y, bound_of(self.noise), exact)
+        total = exact.to(torch.float32)
         if level.claimed is not None:
             total += exponential_norm(self.dimension, 2.0 * self.noise.clip / level.claimed, rng)
         elif level.sigma:

@@ -21,6 +21,7 @@ import torch
 from sordino.build import arrivals, rounds, vertical
 from sordino.build.common import Built, Hall
 from sordino.build.federation import Federation, federation, tensors
+from sordino.build.left import left
 from sordino.build.mechanism import edge_mechanism, mechanism
 from sordino.build.surroundings import device, environment, model
 from sordino.learning.bench import Workbench
@@ -66,10 +67,10 @@ def plan(study: Study) -> tuple[Plan, tuple[int, ...]]:
     full = calibrate(for_dimension(study, flat.dim), divided.sizes)
     match full:
         case SynchronousStudy():
-            return rounds.announced(priced, full, mechanism(full, divided.sizes, bench, public), max(divided.sizes)), divided.sizes
+            priced = rounds.announced(priced, full, mechanism(full, divided.sizes, bench, public), max(divided.sizes))
         case AsynchronousStudy() if not full.method.literal:
-            return arrivals.announced(priced, full, edge_mechanism(full, bench, public), divided.sizes), divided.sizes
-    return priced, divided.sizes
+            priced = arrivals.announced(priced, full, edge_mechanism(full, bench, public), divided.sizes)
+    return left(full, divided, priced), divided.sizes
 
 
 def build(study: Study, folder: Path, run: str, payable: Sequence[int] | None = None) -> Built:

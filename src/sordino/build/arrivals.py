@@ -39,9 +39,11 @@ def build(
     noise = edge_mechanism(study, hall.bench, hall.validation) if privacy.unit != "none" and not study.method.literal else None
     if noise is not None:
         priced = announced(priced, study, noise, sizes)
-    edges = _edges(study, parts, hall, noise, protective(study, run, hall.fingerprints, folder))
+    own = protective(study, run, hall.shaping, folder)
+    edges = _edges(study, parts, hall, noise, own)
     units = [f"client:{i}" for i in range(len(sizes))]
-    ledgers = vault(study, folder, dict(zip(units, hall.fingerprints, strict=True)))
+    ledgers = vault(study, folder, hall.units(dict(zip(units, hall.fingerprints, strict=True))))
+    tested = hall.evaluation(study, ledgers, own, lineage(study, run))
     budgets = [budget(study, epsilon) for epsilon in epsilons(study)]
     pays = _payable(study, edges, ledgers, units, budgets) if payable is None else tuple(payable)
     regime = Asynchronous(
@@ -63,7 +65,7 @@ def build(
         budgets=budgets,
         units=units,
         delays=_delays(study, entropy, len(sizes)),
-        evaluate=hall.evaluate,
+        evaluate=hall.measured(tested),
         method=study.method.name,
         lineage=lineage(study, run),
     )
@@ -77,6 +79,7 @@ def build(
         named=partial(named, flat),
         paid="gradient",
         remedy="Raise noise_multiplier or lower method.batch",
+        evaluation=tested,
     )
 
 
@@ -95,7 +98,7 @@ def _edges(study: AsynchronousStudy, parts: list[datasets.Dataset], hall: Hall, 
     method = study.method
     each, sigmas = rates(method.batch, hall.sizes), multipliers(study)
     edges: list[Edge] = []
-    scratch = torch.empty_like(hall.bench.flat.weights)
+    scratch = torch.empty_like(hall.bench.flat.weights, dtype=torch.float64)
     parts.reverse()
     while parts:
         index = len(edges)

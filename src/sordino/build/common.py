@@ -11,8 +11,10 @@ from typing import Any
 import torch
 
 from sordino import data as datasets
+from sordino.build.evaluation import UNIT, PaidEvaluation, priced
 from sordino.build.federation import Counts, Federation, evaluate, placed, tensors
 from sordino.build.surroundings import device, model
+from sordino.entropy import Entropy
 from sordino.learning.bench import Examples, Workbench
 from sordino.learning.evaluate import Evaluator
 from sordino.learning.flat import Flat
@@ -42,6 +44,7 @@ class Built:
         facts: what run.json says of this regime.
         model: the model's name, and ``named`` its parameters by name, from one vector (d,).
         paid: what privacy is paid for, in the singular, and ``remedy`` what to do if not even one can be.
+        evaluation: on rows that are private, if that is asked for.
     """
 
     study: Study
@@ -53,6 +56,7 @@ class Built:
     named: Callable[[Vector], dict[str, Any]]
     paid: str
     remedy: str
+    evaluation: PaidEvaluation | None = None
 
 
 def named(flat: Flat, vector: Vector) -> dict[str, Any]:
@@ -72,7 +76,10 @@ class Hall:
         validation: (n, ...) and (n,), as model input; empty where there is none.
         sizes, counts, classes: of the clients' data.
         fingerprints: of each client's data.
+        shaping: of all data that bears on what is released: the clients', and the test and validation sets.
         evaluator: accuracy and loss of the bench's model.
+        names: of the clients, where they have any.
+        secret: rows that models are measured on at a price, and their fingerprint; then ``test`` is empty.
     """
 
     bench: Workbench
@@ -83,7 +90,10 @@ class Hall:
     counts: Counts
     classes: tuple[str, ...]
     fingerprints: tuple[str, ...]
+    shaping: tuple[str, ...]
     evaluator: Evaluator
+    names: tuple[str, ...] = ()
+    secret: tuple[Tensors, str] | None = None
 
     @classmethod
     def of(cls, study: HorizontalStudy, divided: Federation) -> Hall:
@@ -91,17 +101,58 @@ class Hall:
         torch.set_num_threads(study.execution.threads)
         place, classes = device(study), divided.test.classes
         flat, loss = Flat(model(study, divided.test.shape, len(classes)).to(place)), loss_for(study.model.name)
+        test = placed(divided.test.x, place), torch.from_numpy(divided.test.y).to(place)
+        paid, prints = study.data.testing == "private share", tuple(part.fingerprint() for part in divided.parts)
         return cls(
             bench=Workbench(flat, ClippedSum(flat, loss), MeanGradient(flat, loss)),
             place=place,
-            test=(placed(divided.test.x, place), torch.from_numpy(divided.test.y).to(place)),
+            test=(test[0][:0], test[1][:0]) if paid else test,
             validation=tensors(divided.validation, place),
             sizes=divided.sizes,
             counts=divided.counts,
             classes=classes,
-            fingerprints=tuple(part.fingerprint() for part in divided.parts),
+            fingerprints=prints,
+            shaping=(*prints, divided.test.fingerprint(), *([divided.validation.fingerprint()] if divided.validation is not None else [])),
             evaluator=Evaluator(flat, loss),
+            names=divided.names,
+            secret=(test, divided.test.fingerprint()) if paid else None,
         )
+
+    @property
+    def rows(self) -> int:
+        """How many examples models are measured on."""
+        return len((self.test if self.secret is None else self.secret[0])[1])
+
+    def units(self, fingerprints: Mapping[str, str]) -> dict[str, str]:
+        """The ledger's units with their data's fingerprints: the clients', and that of test rows that are paid for."""
+        return {**fingerprints, **({} if self.secret is None else {UNIT: self.secret[1]})}
+
+    def evaluation(self, study: HorizontalStudy, ledgers: Vault, entropy: Entropy, lineage: str) -> PaidEvaluation | None:
+        """How models are measured on private rows; None where there are none."""
+        if self.secret is None:
+            return None
+        (x, y), _ = self.secret
+        mechanism, most, planned = priced(study)
+
+        def right(weights: Vector) -> int:
+            self.bench.flat.load(torch.from_numpy(weights).to(self.bench.flat.weights))
+            return round(self.evaluator(x, y).accuracy * len(y))
+
+        return PaidEvaluation(
+            right=right,
+            rows=len(y),
+            mechanism=mechanism,
+            planned=planned,
+            vault=ledgers,
+            budget=most,
+            entropy=entropy,
+            method=study.method.name,
+            lineage=lineage,
+        )
+
+    def measured(self, paid: PaidEvaluation | None) -> Callable[[Vector], Mapping[str, float]]:
+        """What is told of a model: on public rows as it is, on private ones at their price."""
+        return self.evaluate if paid is None else lambda weights: {**self.evaluate(weights), **paid(weights)}
 
     def evaluate(self, weights: Vector) -> Mapping[str, float]:
         """Accuracy and loss of a model."""

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from sordino.build.common import Hall, Tensors
+from sordino.build.evaluation import told
 from sordino.plan import Plan
 from sordino.runtime.arrivals import Arrivals
 from sordino.runtime.simulate import Simulation
@@ -28,9 +29,11 @@ def horizontal(study: HorizontalStudy, hall: Hall, plan: Plan, simulation: Simul
     sizes = labels or privacy.unit == "sample" or getattr(study.method, "weights", "size") == "size"
     return {
         "classes": list(hall.classes),
+        "test": told(study, hall.rows),
         "clients": [
             {
                 "client": i,
+                "name": hall.names[i] if hall.names else None,
                 "unit": unit,
                 "examples": int(counts.sum()) if sizes else None,
                 "labels": counts.tolist() if labels else [],

@@ -11,6 +11,7 @@ import torch
 
 from sordino import data as datasets
 from sordino import study as studies
+from sordino.build import evaluation
 from sordino.entropy import Seeded
 from sordino.learning.bench import model_input
 from sordino.learning.evaluate import Evaluator
@@ -27,15 +28,17 @@ class Federation:
 
     Attributes:
         parts: the training set of each client.
-        test: the standard test set, used for reporting only.
+        test: what models are measured on, for reporting only; empty where nothing is.
         validation: examples set aside to choose by, before partitioning or from each client, or None.
-        counts: label counts, of shape (clients, classes).
+        counts: label counts, of shape (clients, classes): raw data.
+        names: of the clients, where the file has any.
     """
 
     parts: tuple[datasets.Dataset, ...]
     test: datasets.Dataset
     validation: datasets.Dataset | None
     counts: Counts
+    names: tuple[str, ...] = ()
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -45,10 +48,7 @@ class Federation:
 
 def federation(study: HorizontalStudy) -> Federation:
     """Load the data and divide it."""
-    wanted, entropy = study.data, Seeded(study.seed)
-    corpus = datasets.load(
-        wanted.name or "", file=wanted.file, test_file=wanted.test_file, label=wanted.label, client_column=wanted.client_column
-    )
+    wanted, entropy, corpus = study.data, Seeded(study.seed), evaluation.corpus(study)
     train, validation = corpus.train, None
     if wanted.validation:
         train, validation = datasets.hold_out(train, wanted.validation, entropy.at("validation"))
@@ -60,7 +60,8 @@ def federation(study: HorizontalStudy) -> Federation:
         indices, held = datasets.per_client_validation(indices, wanted.client_validation, entropy.at("client validation"))
         validation = train.take(np.sort(np.concatenate(held)))
     counts = datasets.label_counts(train.y, indices, len(train.classes))
-    return Federation(tuple(train.take(part) for part in indices), corpus.test, validation, counts)
+    names = tuple(train.owners[k] for k in np.unique(train.client)) if train.client is not None and len(indices) > 1 else ()
+    return Federation(tuple(train.take(part) for part in indices), corpus.test, validation, counts, names)
 
 
 def _partition(section: studies.Partition) -> datasets.Partition:
@@ -94,8 +95,10 @@ def evaluate(
     weights: Vector,
 ) -> Mapping[str, float]:
     flat.load(torch.from_numpy(weights).to(flat.weights))
-    seen = evaluator(*test)
-    row = {"accuracy": seen.accuracy, "loss": seen.loss}
+    row = {}
+    if len(test[1]):
+        seen = evaluator(*test)
+        row = {"accuracy": seen.accuracy, "loss": seen.loss}
     if len(validation[1]):
         row["validation"] = evaluator(*validation).accuracy
     return row

@@ -21,6 +21,7 @@ from sordino.audit.quality import correlation
 from sordino.build.mechanism import edge_mechanism, mechanism
 from sordino.entropy import Seeded
 from sordino.errors import StudyError
+from sordino.files import check_below
 from sordino.learning.bench import Workbench, poisson
 from sordino.learning.flat import Flat
 from sordino.learning.loss import loss_for
@@ -83,6 +84,11 @@ def attacked(study: HorizontalStudy, asked: Sequence[Asked], weights: Path | Non
     shape = divided.test.shape
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise StudyError(f"data: its examples have shape {shape}; --attack inversion needs images (channels, height, width)")
+    if not len(divided.test) or full.data.testing == "private share":
+        raise StudyError(
+            f"data.test = '{full.data.testing}': --attack inversion starts from the mean images of a public test set;"
+            " set data.test = 'file' or 'public share'"
+        )
     flat = Flat(builder.model(full, shape, len(divided.test.classes)))
     first_layer(flat, shape, full.model.name)
     if weights is not None:
@@ -145,7 +151,7 @@ def load_weights(flat: Flat, path: Path) -> None:
         StudyError: if there is none, or it is of another model.
     """
     try:
-        saved = load_file(path)
+        saved = load_file(check_below(path.parent, path.name))
     except FileNotFoundError:
         raise StudyError(
             f"{path}: there is no trained model. Finish the run with `sordino run --resume {path.parent}`, or audit its study.toml"

@@ -42,9 +42,10 @@ def build(
     noise = mechanism(study, sizes, hall.bench, hall.validation) if privacy.unit != "none" else None
     if noise is not None:
         priced = announced(priced, study, noise, max(sizes))
-    own = protective(study, run, hall.fingerprints, folder)
+    own = protective(study, run, hall.shaping, folder)
     clients = _clients(study, parts, hall, noise, own)
-    ledgers, most = vault(study, folder, fingerprints), budget(study, privacy.epsilon)
+    ledgers, most = vault(study, folder, hall.units(fingerprints)), budget(study, privacy.epsilon)
+    tested = hall.evaluation(study, ledgers, own, lineage(study, run))
     pays = _payable(study, priced, ledgers, units, most) if payable is None else tuple(payable)
     regime = Synchronous(
         method=study.method,
@@ -69,7 +70,7 @@ def build(
         latency=Latency(kind=latency.kind, typical=latency.typical, shape=latency.shape, step=latency.step, spread=latency.spread),
         churn=Churn(dropout=study.world.dropout, rejoin=study.world.rejoin),
         entropy=entropy,
-        evaluate=hall.evaluate,
+        evaluate=hall.measured(tested),
         due=lambda number: number % study.stride == 0,
         method=study.method.name,
         lineage=lineage(study, run),
@@ -84,6 +85,7 @@ def build(
         named=partial(named, flat),
         paid="round" if privacy.unit == "client" else "local step",
         remedy="Raise noise_multiplier or lower sampling_rate",
+        evaluation=tested,
     )
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from sordino import data as datasets
 from sordino.data import stream as streams
+from sordino.files import open_plain
 from sordino.study import VerticalStudy
 from sordino.study import streams as sections
 
@@ -57,7 +58,7 @@ def source(study: VerticalStudy) -> tuple[streams.Stream, str]:
         fingerprint = "file:" + (found.name if unread else _digest(found.path))
         return _drifting(study, found), fingerprint
     scale = None if data.scale == 1.0 else data.scale
-    corpus = datasets.load(data.name or "", file=data.file, label=data.label, scale=scale)
+    corpus = datasets.load(data.name or "", file=data.file, label=data.label, scale=scale, test_fraction=None)  # no test set is used
     whole: streams.Stream = streams.Replayed(corpus.train, study.seed)
     if isinstance(data.stream, sections.DeformedStream):
         size, margin = (None, 0.0) if data.stream.size is None else ((data.stream.size,) * 2, MARGIN)
@@ -91,7 +92,7 @@ def _drifting(study: VerticalStudy, stream: streams.Stream) -> streams.Stream:
 def _digest(path: Path) -> str:
     """SHA-256 of a file: what a budget belongs to."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         while piece := file.read(1 << 20):
             digest.update(piece)
     return digest.hexdigest()

@@ -17,9 +17,11 @@ import numpy as np
 import torch
 
 import sordino
+from sordino import modules
 from sordino import study as studies
 from sordino.entropy import Entropy, Seeded, System
 from sordino.errors import ResumeError, StudyError
+from sordino.files import KIB, check_below, read_below, there
 from sordino.learning import models
 from sordino.learning.check import check_private
 from sordino.study import HorizontalStudy, Study
@@ -48,7 +50,9 @@ def _code() -> str:
 
 def environment(study: Study) -> dict[str, Any]:
     """What the bits of a result depend on besides the study."""
+    own = modules.digests(studies.named_modules(study))  # code of others that the study names
     return {
+        **({"modules": own} if own else {}),
         "sordino": sordino.__version__,
         "code": _code(),
         "python": sys.version.split()[0],
@@ -75,7 +79,8 @@ def origin(study: Study, run: str) -> str:
     """
     if study.privacy.unit == "entity" or study.privacy.ledger != "run" or getattr(study.privacy, "embedding", None) is not None:
         return lineage(study, run)
-    return f"{run}/{hashlib.sha256(f'{_code()}{_asked(study)}'.encode()).hexdigest()[:8]}"
+    own = sorted(modules.digests(studies.named_modules(study)).items()) or ""
+    return f"{run}/{hashlib.sha256(f'{_code()}{own}{_asked(study)}'.encode()).hexdigest()[:8]}"
 
 
 def _asked(study: Study) -> str:
@@ -149,7 +154,7 @@ def _secret_key(folder: Path) -> bytes:
 
 
 def _kept_key(path: Path) -> bytes:
-    key = b"" if path.is_symlink() else path.read_bytes()
+    key = read_below(path.parent, path.name, most=KIB)
     if key == ENDED:
         return secrets.token_bytes(32)  # of a run that has ended: nothing is released any more
     if len(key) != 32:
@@ -160,12 +165,12 @@ def _kept_key(path: Path) -> bytes:
 def forget(folder: Path) -> None:
     """Destroy a run's secret key, once nothing is left to be repeated: from then on nobody can take the noise off again."""
     path = folder / KEY
-    if path.is_file() and not path.is_symlink():
+    if there(folder, KEY):
+        check_below(folder, KEY)
         with path.open("r+b") as file:
-            file.write(bytes(max(32, len(ENDED))))
+            file.write(ENDED)
             file.flush()
             os.fsync(file.fileno())
-        path.write_bytes(ENDED)
 
 
 def model(study: HorizontalStudy, shape: tuple[int, ...], classes: int) -> torch.nn.Module:

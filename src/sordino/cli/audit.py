@@ -11,6 +11,9 @@ import typer
 from sordino.cli import say
 from sordino.cli.run import AsJson, Set
 from sordino.errors import StudyError
+from sordino.files import read_below, there
+from sordino.modules import tell
+from sordino.parsing import object_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,7 +60,7 @@ def audit(
     _show(scenes)
     say.people(
         f"weights: {weights}; epsilon of one release, and of all that the study plans, at delta {found[0].delta:g}"
-        f" ({found[0].accountant}), add or remove one example"
+        f" ({found[0].accountant}), one example's contribution replaced by none"
     )
     say.people(f"warning: {RAW}")
     say.people(NO_PROOF)
@@ -119,12 +122,19 @@ def _attacked(path: Path, asked: Sequence[Asked], models: Sequence[str], changes
 
     if not path.is_dir():
         study = _gradients(studies.read(path, changes))
-        return [attacked(with_model(study, name), asked) for name in dict.fromkeys(models or (study.model.name,))]
+        named = dict.fromkeys(models or (study.model.name,))
+        for name in named:
+            if ":" in name:
+                tell(name)
+        return [attacked(with_model(study, name), asked) for name in named]
     if models:
         raise StudyError(f"{path}: --model does not go with a run folder, whose model is trained; give its study file instead")
-    if missing := [name for name in ("run.json", "study.toml") if not (path / name).exists()]:
+    if missing := [name for name in ("run.json", "study.toml") if not there(path, name)]:
         raise StudyError(f"{path}: this is no run folder: it has no {missing[0]}. Give a study file, or a folder that `sordino run` made")
-    return [attacked(_gradients(studies.read(path / "study.toml", changes)), asked, path / MODEL)]
+    from sordino.session import study_of
+
+    study = _gradients(study_of(path, object_of(read_below(path, "run.json"), path / "run.json"), changes=changes))
+    return [attacked(study, asked, path / MODEL)]
 
 
 def _gradients(study: Study) -> HorizontalStudy:

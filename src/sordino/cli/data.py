@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -55,7 +56,7 @@ def partition(
     change: Set = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how a study divides its data: label counts of each client."""
+    """Show how a study divides its data: label counts of each client; sizes alone of a file of one's own, unless it promises nothing."""
     from sordino import build
     from sordino import study as studies
 
@@ -64,6 +65,10 @@ def partition(
         raise StudyError(f"{study}: its parties hold different features of the same entities, and no examples of their own; see data.parts")
     divided = build.federation(read)
     counts = divided.counts.tolist()
+    names = divided.names or tuple(f"client {i}" for i in range(len(counts)))
+    if read.data.file is not None and read.privacy.unit != "none":
+        _sizes(names, divided.sizes, out, as_json)
+        return
     if out is not None:
         from sordino.report import partition_figure
         from sordino.runtime.files import replace_file
@@ -73,5 +78,20 @@ def partition(
     if as_json:
         say.machine({"classes": divided.test.classes, "counts": counts})
     elif out is None:
-        rows = [[f"client {i}", str(sum(row)), *map(str, row)] for i, row in enumerate(counts)]
+        rows = [[name, str(sum(row)), *map(str, row)] for name, row in zip(names, counts, strict=True)]
         say.table("Examples of each label", ["", "all", *divided.test.classes], rows)
+
+
+def _sizes(names: Sequence[str], sizes: Sequence[int], out: Path | None, as_json: bool) -> None:
+    """What is public of a division of private examples."""
+    if out is not None:
+        raise StudyError(
+            "--out draws how many examples of each label a client has, which is private data: only sizes are public."
+            " Leave --out out, or, if the file is public, set privacy.unit = 'none' with a method that adds no noise"
+        )
+    if as_json:
+        say.machine({"clients": list(names), "sizes": list(sizes)})
+        return
+    say.table(
+        "Examples (labels are private and not counted)", ["", "all"], [[name, str(size)] for name, size in zip(names, sizes, strict=True)]
+    )

@@ -101,7 +101,7 @@ def _words(event: object) -> str:
         case Gaussian(noise_multiplier=sigma):
             return f"Gaussian, sigma {sigma:g}"
         case Pure(epsilon=epsilon):
-            return f"pure, epsilon {epsilon:g}"
+            return f"pure, epsilon {say.bound(epsilon)}"
         case PoissonSampled(sampling_rate=q, event=inside):
             return f"{_words(inside)}, Poisson sampled at {q:g}"
         case Composed(events=events):

@@ -12,6 +12,8 @@ from sordino.cli import say
 from sordino.cli.run import AsJson, Set
 from sordino.errors import StudyError
 
+MOST_CLIENTS = 8
+
 if TYPE_CHECKING:
     from sordino.method import Stage
     from sordino.plan import Plan
@@ -98,7 +100,7 @@ def _without_study(
 
 def _check(epsilon: float, delta: float, rate: float, sigma: float | None, steps: int | None) -> None:
     if not epsilon > 0:
-        raise StudyError(f"--epsilon must be positive; got {epsilon:g}")
+        raise StudyError(f"--epsilon must be positive; got {epsilon}")
     if not 0 < delta < 1:
         raise StudyError(f"--delta must lie between 0 and 1, below one over the number of examples; got {delta:g}")
     if not 0 < rate <= 1:
@@ -130,7 +132,7 @@ def _advise(study: SynchronousStudy, sizes: tuple[int, ...], as_json: bool) -> N
         for c in cells
     ]
     head = ["q", "tau", "steps", "sigma", "sigma/(q n) x 1e6", "examples per client"]
-    title = f"epsilon {say.number(study.privacy.epsilon)} in {study.budget.rounds} rounds: what sampling rate and tau would give"
+    title = f"epsilon {say.bound(study.privacy.epsilon)} in {study.budget.rounds} rounds: what sampling rate and tau would give"
     say.table(title, head, rows)
     say.people("sigma/(q n) is the noise of an averaged step relative to the data: less is better, examples are what it costs.")
 
@@ -138,16 +140,45 @@ def _advise(study: SynchronousStudy, sizes: tuple[int, ...], as_json: bool) -> N
 def _show(study: Study, priced: Plan, sizes: tuple[int, ...]) -> None:
     from sordino.study import AsynchronousStudy, SynchronousStudy, VerticalStudy
 
-    held = f", {len(sizes)} clients of {min(sizes)} to {max(sizes)} examples" if sizes else ""
+    weighed = study.privacy.unit != "client" or getattr(study.method, "weights", "size") == "size"
+    held = f", {len(sizes)} clients" + (f" of {min(sizes)} to {max(sizes)} examples" if weighed else "") if sizes else ""
     say.people(f"{study.name}: {study.method.name}{held}")
     for warning in priced.warnings:
         say.people(f"warning: {warning}")
+    _show_test(study)
+    _show_left(priced)
     if isinstance(study, AsynchronousStudy):
         _show_arrivals(study, priced)
     elif isinstance(study, SynchronousStudy):
         _show_rounds(study, priced)
     elif isinstance(study, VerticalStudy):
         _show_events(study, priced)
+
+
+def _show_test(study: Study) -> None:
+    """What models are measured on, where that is a user's own file."""
+    from sordino.build.promise import remarks
+    from sordino.plan.evaluation import evaluations, multiplier
+    from sordino.study import HorizontalStudy
+
+    for remark in remarks(study):
+        say.people(f"test: {remark}")
+    if isinstance(study, HorizontalStudy) and study.data.testing == "private share":
+        own = study.privacy.evaluation_epsilon
+        most = say.bound(study.privacy.epsilon if own is None else own)
+        say.people(
+            f"      {evaluations(study)} evaluations within epsilon {most}: noise {multiplier(study):.4g} on the number of right answers"
+        )
+
+
+def _show_left(priced: Plan) -> None:
+    """What the ledgers of the data have left, of those first that have least."""
+    if not priced.left:
+        return
+    ordered = sorted(priced.left, key=lambda each: (math.inf if each.steps is None else each.steps, -each.spent))
+    rows = [[each.called, say.bound(each.spent), say.number(each.steps, 10)] for each in ordered[:MOST_CLIENTS]]
+    more = "" if len(ordered) <= MOST_CLIENTS else f"; {len(ordered) - MOST_CLIENTS} more have no less"
+    say.table(f"What the data's ledgers have left{more}", ["client", "epsilon spent", "still pays for"], rows)
 
 
 def _show_arrivals(study: AsynchronousStudy, priced: Plan) -> None:
@@ -161,7 +192,7 @@ def _show_arrivals(study: AsynchronousStudy, priced: Plan) -> None:
     say.people(f"noise multiplier {priced.noise_multiplier:g} ({made}), expected batch {study.method.batch:g}, clip {study.privacy.clip:g}")
     rows = [[name + (" *" if name == study.privacy.accountant else ""), say.number(n, 10)] for name, n in priced.most.items()]
     title = (
-        f"Most gradients of the edge that spends fastest, within epsilon {say.number(study.privacy.epsilon)}, delta {study.privacy.delta:g}"
+        f"Most gradients of the edge that spends fastest, within epsilon {say.bound(study.privacy.epsilon)}, delta {study.privacy.delta:g}"
     )
     say.table(title, ["accountant", "gradients"], rows)
     say.people(f"signal to noise of one gradient: at most {priced.signal_to_noise:.3f}")
@@ -178,7 +209,7 @@ def _show_events(study: VerticalStudy, priced: Plan) -> None:
     times = f"{priced.used} appearance{'s' if priced.used != 1 else ''}"
     title = f"What {times} of an entity release{'s' if priced.used == 1 else ''}, at delta {study.privacy.delta:g}"
     say.table(title, ["unit of the ledger", "released", f"epsilon ({study.privacy.accountant})"], rows)
-    promise = f"promised, with unit '{study.privacy.unit}': epsilon {say.number(study.privacy.epsilon)}"
+    promise = f"promised, with unit '{study.privacy.unit}': epsilon {say.bound(study.privacy.epsilon)}"
     limit = "" if priced.steps is None else f"; it pays for {priced.steps} appearances of an entity"
     say.people(promise + limit)
 
@@ -202,7 +233,7 @@ def _show_rounds(study: SynchronousStudy, priced: Plan) -> None:
     charged = "rounds" if study.privacy.unit == "client" else "local steps"
     rows = [[name + (" *" if name == study.privacy.accountant else ""), say.number(n, 10)] for name, n in priced.most.items()]
     say.table(
-        f"R_c: most {charged} within epsilon {say.number(study.privacy.epsilon)}, delta {study.privacy.delta:g}",
+        f"R_c: most {charged} within epsilon {say.bound(study.privacy.epsilon)}, delta {study.privacy.delta:g}",
         ["accountant", charged],
         rows,
     )

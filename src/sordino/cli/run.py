@@ -11,6 +11,9 @@ from sordino.cli import say
 from sordino.errors import StudyError
 
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the study; may be repeated.")]
+Modules = Annotated[
+    Path | None, typer.Option(help="Where modules lie that the study names; beside the study file, or installed, by default.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="End with one JSON object on standard output.")]
 
 
@@ -19,6 +22,7 @@ def run(
     resume: Annotated[Path | None, typer.Option(help="Go on with this run folder instead.")] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder to make; runs/NAME-001 and so on by default.")] = None,
     change: Set = None,
+    modules: Modules = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -35,17 +39,21 @@ def run(
     progress = _Progress(display, quiet)
     with progress:
         if resume is not None:
-            outcome = session.resume(resume, progress.row, progress.begin)
+            outcome = session.resume(resume, progress.row, progress.begin, modules=modules)
         else:
             assert study is not None
-            outcome = session.begin(studies.read(study, change or ()), out, progress.row, progress.begin)
+            asked = studies.read(study, change or (), modules=modules)
+            outcome = session.begin(asked, out, progress.row, progress.begin)
     page = write(Path(outcome.run))
     words = vocabulary.of(outcome.regime)
     accuracy = "-" if outcome.accuracy is None else f"{100 * outcome.accuracy:.2f} %"
+    chosen = (
+        "" if outcome.spent == outcome.epsilon else f", fixed in advance ({say.bound(outcome.spent)} spent: releases chose it, no bound),"
+    )
     say.people(
         f"{outcome.method}: {words.many(outcome.rounds)}, at most {outcome.steps} {words.steps_of_one},"
         f" {words.accuracy.told} {accuracy},"
-        f" epsilon {say.bound(outcome.epsilon)} at delta {say.number(outcome.delta)} ({outcome.accountant}).\n"
+        f" epsilon {say.bound(outcome.epsilon)}{chosen} at delta {say.number(outcome.delta)} ({outcome.accountant}).\n"
         f"It ended because {outcome.why}.\nReport: {page}"
     )
     if as_json:
@@ -114,7 +122,11 @@ def new(
     if out is None:
         sys.stdout.write(TEMPLATES[regime])
         return
-    if out.exists():
-        raise StudyError(f"{out}: exists already; choose another name")
-    out.write_text(TEMPLATES[regime], encoding="utf-8")
+    try:
+        with out.open("x", encoding="utf-8") as file:
+            file.write(TEMPLATES[regime])
+    except FileExistsError:
+        raise StudyError(f"{out}: exists already; choose another name") from None
+    except OSError as error:
+        raise StudyError(f"{out}: cannot be written ({error.strerror}); choose another place") from None
     say.people(f"Wrote {out}. Next: sordino plan {out}")

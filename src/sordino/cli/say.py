@@ -45,7 +45,7 @@ def table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Non
         numbers = i > 0 and all(row[i].removeprefix("-")[:1].isdigit() or row[i] in ("-", "inf") for row in rows)
         drawn.add_column(name, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
-        drawn.add_row(*row)
+        drawn.add_row(*map(Text, row))  # names come from files: square brackets are no markup
     console = Console(stderr=True, width=None if sys.stderr.isatty() else 120, highlight=False, markup=False, emoji=False)
     console.print(Text(title, style="bold"))
     console.print(drawn)
@@ -68,7 +68,6 @@ def bound(value: float | None, digits: int = 4) -> str:
     >>> bound(1.99941), bound(0.53), bound(float("inf"))
     ('2', '0.53', 'inf')
     """
-    if value is None or math.isinf(value) or value <= 0:
-        return number(value)
-    scale = 10.0 ** (digits - 1 - math.floor(math.log10(value)))
-    return f"{math.ceil(value * scale * (1 - 1e-12)) / scale:.{digits}g}"
+    from sordino.privacy.rounding import epsilon_text  # here, because --help should not wait for it
+
+    return epsilon_text(value, digits)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 import sys
@@ -15,6 +14,9 @@ from typing import Any, Literal
 from sordino import study as studies
 from sordino.compare.schedule import Task
 from sordino.errors import StudyError
+from sordino.files import open_below
+from sordino.modules import nothing_new
+from sordino.parsing import Malformed, json_of
 from sordino.report.load import load, number
 from sordino.runtime.files import said_clearly
 from sordino.runtime.recorder import LOG
@@ -47,7 +49,8 @@ def _state(task: Task) -> State:
     if not task.folder.exists():
         return "missing"
     run = load(task.folder)
-    there = studies.read(task.folder / "study.toml")
+    with nothing_new():  # it may be anybody's folder: what its study names is not run to find out that it differs
+        there = studies.read_run(task.folder, modules=task.side.path.parent)
     if changed := differing(there, task.full):
         raise StudyError(f"{task.folder}: holds a run of another study than {task.side.path} asks for: {'; '.join(changed)}")
     return "done" if run.done and run.about.get("result") else "begun"
@@ -70,16 +73,16 @@ def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 def rounds_done(folder: Path) -> int:
     """Rounds that a run has closed, from the end of its log; it may be written to meanwhile."""
     try:
-        with (folder / LOG).open("rb") as file:
+        with open_below(folder, LOG) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(size - TAIL, 0))
             lines = file.read().split(b"\n")[:-1]
-    except OSError:
+    except (OSError, StudyError):
         return 0
     for line in reversed(lines):
         try:
-            row = json.loads(line)
-        except ValueError:
+            row = json_of(line)
+        except Malformed:
             continue
         if isinstance(row, dict) and row.get("kind") == "round":
             return int(number(row.get("round")) or 0)

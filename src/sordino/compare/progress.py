@@ -114,5 +114,4 @@ def outcome(folder: Path, why: str | None) -> str:
         run = load(folder)
     except StudyError as error:
         return f"failed: {error}"
-    spent = None if run.spent is None else words.rounded_up(run.spent, 5)
-    return f"{run.vocabulary.accuracy.told} {words.percent(run.accuracy)}, epsilon {words.plain(spent, 5)}"
+    return f"{run.vocabulary.accuracy.told} {words.percent(run.accuracy)}, epsilon {words.bound(run.spent, 5)}"

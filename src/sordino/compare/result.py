@@ -16,7 +16,7 @@ from sordino.compare.statistics import CONFIDENCE, Paired, Spread, paired, sprea
 from sordino.errors import StudyError
 from sordino.report.load import Run, load
 from sordino.report.totals import totals
-from sordino.report.words import plain
+from sordino.report.words import bound
 
 At = Literal["true", "claimed"]
 EQUAL = 0.01  # epsilons this close, relatively, count as equal
@@ -176,7 +176,7 @@ def inequalities(first: Member, other: Member, at: At) -> list[str]:
     one, two = first.at(at), other.at(at)
     if one is not None and two is not None and not (one == two or math.isclose(one, two, rel_tol=EQUAL)):
         same = " of the same budget" if a.epsilon == b.epsilon and math.isfinite(one) and math.isfinite(two) else ""
-        found.append(f"not at equal privacy: epsilon {plain(two)} against {plain(one)}{same}")
+        found.append(f"not at equal privacy: epsilon {bound(two)} against {bound(one)}{same}")
     return found
 
 
@@ -200,8 +200,8 @@ def _made_by(run: Run) -> tuple[tuple[str, str], ...]:
 
 
 def _overclaim(member: Member) -> str:
-    true = "infinite" if member.epsilon == math.inf else plain(member.epsilon)
-    return f"{member.side.label} is NOT private at the epsilon of {plain(member.claimed)} that it claims: its true epsilon is {true}."
+    true = "infinite" if member.epsilon == math.inf else bound(member.epsilon)
+    return f"{member.side.label} is NOT private at the epsilon of {bound(member.claimed)} that it claims: its true epsilon is {true}."
 
 
 def _warnings(member: Member) -> list[str]:

@@ -15,12 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+import sordino
 from sordino.compare.folders import State
 from sordino.compare.schedule import Task
 from sordino.errors import StudyError
 from sordino.runtime.files import replace_file
 from sordino.study import write
 
+# As `python -m sordino`, but the current folder is never where modules are looked for; ours is, after all others: it may be there
+# because of the current folder.
+PROGRAM = f"import sys; sys.path.append({str(Path(sordino.__file__).parents[1])!r}); from sordino.cli import main; main()"
 PAUSE = 0.1  # seconds between two looks
 PATIENCE = 10.0  # seconds that a run has to stop
 
@@ -48,7 +52,8 @@ def job(task: Task, state: State, scratch: Path) -> Job:
         path = scratch / f"{task.side.slug}-{task.seed}.toml"
         replace_file(path, write(task.study).encode())
         what = [str(path), "--out", str(task.folder)]
-    return Job(task, (sys.executable, "-m", "sordino", "run", *what, "--quiet"), task.study.execution.threads)
+    what += ["--modules", str(task.side.path.parent)]
+    return Job(task, (sys.executable, "-P", "-c", PROGRAM, "run", *what, "--quiet"), task.study.execution.threads)
 
 
 def jobs_at_once(asked: int | None, threads: Iterable[int]) -> int:

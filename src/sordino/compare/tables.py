@@ -159,7 +159,7 @@ def _accuracy(found: Spread) -> str:
 
 
 def _epsilon(value: float | None) -> str:
-    return words.plain(None if value is None else words.rounded_up(value, 5), 5)
+    return words.bound(value, 5)
 
 
 def _terms(member: Member) -> list[str]:

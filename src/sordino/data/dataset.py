@@ -67,6 +67,7 @@ class Dataset:
         y: class numbers, int64, 0 <= y < len(classes).
         classes: a name for each class number.
         client: whose each example is, as a number, where the file says so.
+        owners: what these numbers are called, fit to be shown.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Dataset:
     y: Labels
     classes: tuple[str, ...]
     client: Labels | None = None
+    owners: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what no later room could make sense of."""

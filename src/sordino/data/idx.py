@@ -23,6 +23,8 @@ import numpy.typing as npt
 
 from sordino.data.dataset import Labels
 from sordino.data.source import Source
+from sordino.errors import DataError
+from sordino.files import allowed, too_large
 
 _UNSIGNED_BYTE = 0x0800
 
@@ -43,6 +45,8 @@ def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
         raise source.damaged("expected at least one value", f"the header announces the shape {shape}")
     what = f"values (shape {' x '.join(map(str, shape))})"
     source.check_room(size, what)
+    if size > (most := allowed(path.stat().st_size)):
+        raise DataError(too_large(path, "its header announces", size, most))
     values = np.empty(shape, dtype=np.uint8)
     source.fill(values.reshape(-1).data, what)
     source.end(f"{size} {what}")

@@ -22,6 +22,8 @@ import numpy.typing as npt
 
 from sordino.data.dataset import Labels
 from sordino.data.source import Source
+from sordino.errors import DataError
+from sordino.files import allowed, too_large
 
 
 def read_libsvm(path: Path, features: int, examples: int | None = None) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]:
@@ -30,9 +32,12 @@ def read_libsvm(path: Path, features: int, examples: int | None = None) -> tuple
     content = source.whole()
     if not content.endswith(b"\n"):
         raise source.damaged("expected the last line to end with a line feed", "it breaks off")
+    found = content.count(b"\n")
+    if examples is not None and found != examples:
+        raise source.damaged(f"expected {examples} lines, one for each example", f"found {found}")
+    if (size := 4 * features * found) > (most := allowed(path.stat().st_size)):
+        raise DataError(too_large(path, f"its {found} lines need", size, most))
     lines = content[:-1].split(b"\n")
-    if examples is not None and len(lines) != examples:
-        raise source.damaged(f"expected {examples} lines, one for each example", f"found {len(lines)}")
     x = np.zeros((len(lines), features), dtype=np.float32)
     y = np.empty(len(lines), dtype=np.float64)
     for row, line in enumerate(lines):

@@ -22,7 +22,7 @@ from sordino.data.dataset import Corpus, Dataset, Features, Indices, Labels
 from sordino.data.embedded import digits
 from sordino.data.idx import read_images
 from sordino.data.libsvm import read_usps
-from sordino.data.table import SUFFIXES, Raw, Scale, encode_clients, encode_labels, read_npz, read_table
+from sordino.data.table import SUFFIXES, Raw, Scale, client_names, encode_clients, encode_labels, read_npz, read_table
 from sordino.entropy import Seeded
 from sordino.errors import DataError
 
@@ -41,7 +41,7 @@ def load(
     label: str = "label",
     client_column: str | None = None,
     test_file: str | os.PathLike[str] | None = None,
-    test_fraction: float = 0.2,
+    test_fraction: float | None = 0.2,
     scale: Scale | None = None,
 ) -> Corpus:
     """A training and a test set.
@@ -52,7 +52,8 @@ def load(
         label: the column of labels (CSV, Parquet).
         client_column: the column that says whose each example is (CSV, Parquet).
         test_file: a second file of the same form; otherwise ``test_fraction`` of ``file``.
-        test_fraction: fraction of rows set aside where there is no test set, 0 < fraction < 1.
+        test_fraction: fraction of rows set aside where there is no test set, 0 < fraction < 1; None sets none aside, and the test
+            set may then be empty.
         scale: public constants, known without looking at the data, by which features are divided.
     """
     if file is not None:
@@ -111,7 +112,7 @@ def _present(folder: Path, name: str, published: locate.Published) -> Path:
 
 
 def _own(
-    name: str, file: Path, label: str, client_column: str | None, test_file: Path | None, test_fraction: float, scale: Scale | None
+    name: str, file: Path, label: str, client_column: str | None, test_file: Path | None, test_fraction: float | None, scale: Scale | None
 ) -> Corpus:
     train, test = _read(file, label, client_column, scale)
     if test_file is not None:
@@ -120,6 +121,8 @@ def _own(
         test, surplus = _read(test_file, label, client_column, scale)
         if surplus is not None:
             raise DataError(f"{test_file}: a test file must not have a test set of its own (x_test)")
+    if test is None and test_fraction is None:
+        return _without_test(name, file, train)
     if test is None:
         return _set_aside(name, file, train, test_fraction)
     if train.x.shape[1:] != test.x.shape[1:] or train.x.dtype != test.x.dtype:
@@ -129,11 +132,13 @@ def _own(
         )
     (train_y, test_y), classes = encode_labels((train.y, test.y), str(file))
     train_client = test_client = None
+    names: tuple[str, ...] = ()
     if train.client is not None and test.client is not None:
         train_client, test_client = encode_clients((train.client, test.client))
+        names = client_names((train.client, test.client))
     elif train.client is not None:
-        (train_client,) = encode_clients((train.client,))
-    return Corpus(Dataset(name, train.x, train_y, classes, train_client), Dataset(name, test.x, test_y, classes, test_client))
+        train_client, names = _owned(train)
+    return Corpus(Dataset(name, train.x, train_y, classes, train_client, names), Dataset(name, test.x, test_y, classes, test_client, names))
 
 
 def _read(file: Path, label: str, client_column: str | None, scale: Scale | None) -> tuple[Raw, Raw | None]:
@@ -144,20 +149,33 @@ def _read(file: Path, label: str, client_column: str | None, scale: Scale | None
     return read_table(file, label, client_column, scale), None
 
 
-def _set_aside(name: str, file: Path, raw: Raw, fraction: float) -> Corpus:
-    if not (0 < fraction < 1 and math.isfinite(fraction)):
+def _without_test(name: str, file: Path, raw: Raw) -> Corpus:
+    """All rows to train on, and a test set of none."""
+    (y,), classes = encode_labels((raw.y,), str(file))
+    whole = Dataset(name, raw.x, y, classes, *_owned(raw))
+    return Corpus(whole, whole.take([]))
+
+
+def _owned(raw: Raw) -> tuple[Labels | None, tuple[str, ...]]:
+    """Whose each example is, as a number, and the names of the numbers."""
+    return (None, ()) if raw.client is None else (encode_clients((raw.client,))[0], client_names((raw.client,)))
+
+
+def _set_aside(name: str, file: Path, raw: Raw, fraction: float | None) -> Corpus:
+    if fraction is None or not (0 < fraction < 1 and math.isfinite(fraction)):
         raise DataError(f"data.test_fraction must lie between 0 and 1, got {fraction}; a run is always judged on rows it did not train on")
     if len(raw.x) < 2:
         raise DataError(f"{file}: one row cannot be both training and test set")
     (y,), classes = encode_labels((raw.y,), str(file))
-    client = None if raw.client is None else encode_clients((raw.client,))[0]
+    client, names = _owned(raw)
     count = min(max(round(fraction * len(y)), 1), len(y) - 1)
     cut = len(y) - count
     chosen = np.sort(Seeded(0).at("test rows").permutation(len(y))[:count])
     # Test rows change places with the last rows, so that both sets are slices of the one copy in memory.
     _swap_rows((raw.x, y, *(() if client is None else (client,))), chosen[chosen < cut], np.setdiff1d(np.arange(cut, len(y)), chosen))
     train, test = (
-        Dataset(name, raw.x[rows], y[rows], classes, None if client is None else client[rows]) for rows in (slice(cut), slice(cut, None))
+        Dataset(name, raw.x[rows], y[rows], classes, None if client is None else client[rows], names)
+        for rows in (slice(cut), slice(cut, None))
     )
     return Corpus(train, test)
 

@@ -7,9 +7,10 @@ for exactly those, and at the end asks for the end. Compression is recognised by
 bytes, not by the name, and its checksum is verified because the stream is always read to
 its end.
 
-Memory: pieces of 64 KiB are expanded as they are asked for, straight into the caller's
-array. A header that announces an absurd size is refused before anything is allocated: no
-gzip stream expands more than about 1032 times.
+Memory: pieces of 64 KiB are expanded as they are asked for, 1 MiB at a time, straight into the
+caller's array. A header that announces an absurd size is refused before anything is allocated:
+no gzip stream expands more than about 1032 times. What is read whole expands at most to what
+:func:`sordino.files.allowed` allows: a small file cannot fill the memory.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from pathlib import Path
 from typing import Protocol
 
 from sordino.errors import DataError
+from sordino.files import allowed, open_plain, too_large
 
 AGAIN = "The file is damaged or incomplete: get it again"
 
 _PIECE = 1 << 16
+_STEP = 1 << 20
 _GZIP = b"\x1f\x8b"
 _BZIP2 = b"BZh"
 _GZIP_EXPANDS = 1_100
@@ -32,23 +35,74 @@ _BZIP2_EXPANDS = 25_000
 
 
 class _Expander(Protocol):
+    """One compressed stream, expanded in steps of at most :data:`_STEP` bytes."""
+
     @property
     def eof(self) -> bool: ...
     @property
     def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, /) -> bytes: ...
+    def step(self, data: bytes, /) -> bytes: ...
+
+    @property
+    def pending(self) -> bool:
+        """Whether another step gives more without more data."""
+        ...
 
 
-def _gzip_member() -> _Expander:
-    return zlib.decompressobj(31)
+class _Gzip:
+    def __init__(self) -> None:
+        self._inner, self._tail = zlib.decompressobj(31), b""
+        self.pending = False
+
+    @property
+    def eof(self) -> bool:
+        return self._inner.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inner.unused_data
+
+    def step(self, data: bytes, /) -> bytes:
+        plain = self._inner.decompress(self._tail + data, _STEP)
+        self._tail = self._inner.unconsumed_tail
+        # A full step may have left something inside, even where all input is consumed.
+        self.pending = not self._inner.eof and (bool(self._tail) or len(plain) == _STEP)
+        return plain
+
+
+class _Bzip2:
+    def __init__(self) -> None:
+        self._inner = bz2.BZ2Decompressor()
+
+    @property
+    def eof(self) -> bool:
+        return self._inner.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inner.unused_data
+
+    @property
+    def pending(self) -> bool:
+        return not self._inner.eof and not self._inner.needs_input
+
+    def step(self, data: bytes, /) -> bytes:
+        return self._inner.decompress(data, _STEP)
 
 
 class Source:
     """A data file read once, from front to back."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, whole: bool = False) -> None:
+        """Look at the file's first bytes.
+
+        Args:
+            whole: whether its content is to be held in memory, and hence must not expand without limit.
+        """
         self.path = path
         self.expands = 1
+        self._most = self._allowed() if whole else None
+        self._given = 0
         self._pieces = self._open()
         self._rest = b""
         self._at = 0
@@ -83,7 +137,9 @@ class Source:
             pass
 
     def whole(self) -> bytes:
-        """Everything that is left."""
+        """Everything that is left, if it is not too much."""
+        if self._most is None:
+            self._most = self._allowed()
         return b"".join([self._rest[self._at :], *self._pieces])
 
     def check_room(self, size: int, what: str) -> None:
@@ -109,24 +165,35 @@ class Source:
             self._at += take
         return filled
 
+    def _allowed(self) -> int:
+        try:
+            return allowed(self.path.stat().st_size)
+        except OSError as error:
+            raise DataError(f"{self.path}: cannot be read ({error.strerror})") from error
+
+    def _count(self, more: int) -> None:
+        self._given += more
+        if self._most is not None and self._given > self._most:
+            raise DataError(too_large(self.path, "it expands to more than", self._given - more, self._most))
+
     def _open(self) -> Iterator[bytes]:
         # Not a generator itself: the file's kind must be known before the first read.
         try:
-            with self.path.open("rb") as file:
+            with open_plain(self.path) as file:
                 head = file.read(4)
         except OSError as error:
             raise DataError(f"{self.path}: cannot be read ({error.strerror})") from error
         if head.startswith(_GZIP):
             self.expands = _GZIP_EXPANDS
-            return self._expanded(_gzip_member, "gzip")
+            return self._expanded(_Gzip, "gzip")
         if head.startswith(_BZIP2):
             self.expands = _BZIP2_EXPANDS
-            return self._expanded(bz2.BZ2Decompressor, "bzip2")
+            return self._expanded(_Bzip2, "bzip2")
         return self._stored()
 
     def _stored(self) -> Iterator[bytes]:
         try:
-            with self.path.open("rb") as file:
+            with open_plain(self.path) as file:
                 while piece := file.read(_PIECE):
                     yield piece
         except OSError as error:
@@ -136,14 +203,15 @@ class Source:
         engine = fresh()
         for piece in self._stored():
             block = piece
-            while block:
+            while block or engine.pending:
                 if engine.eof:  # compressed files may be concatenated
                     engine = fresh()
                 try:
-                    plain = engine.decompress(block)
+                    plain = engine.step(block)
                 except (zlib.error, OSError, EOFError, ValueError) as error:
                     raise self.damaged(f"expected a {kind} stream", f"expanding it failed ({error})") from error
                 if plain:  # an empty piece would read as the end
+                    self._count(len(plain))
                     yield plain
                 block = engine.unused_data if engine.eof else b""
         if not engine.eof:

@@ -24,6 +24,7 @@ at a time, so that there is never a second float copy of the whole.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,14 +33,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from sordino.data.bounded import csv_input, read_arrays, refuse_large, refuse_long
 from sordino.data.dataset import Features, Labels, refuse_non_finite
 from sordino.errors import DataError
 
 if TYPE_CHECKING:
     import polars as pl
 
+ARRAYS = tuple(f"{name}{half}" for half in ("", "_test") for name in ("x", "y", "client"))
 SUFFIXES = (".csv", ".parquet", ".npz")
 MOST_CLASSES = 1 << 16
+LONGEST_NAME = 60
+"""Characters of a client's name that are shown."""
 
 Scale = float | Sequence[float]
 
@@ -84,22 +89,10 @@ def read_table(path: Path, label: str = "label", client_column: str | None = Non
 
 def read_npz(path: Path, scale: Scale | None = None) -> tuple[Raw, Raw | None]:
     """(the examples, the test examples if the file has any)."""
-    try:
-        # Opened here, because numpy leaves the file open when the archive is damaged.
-        with path.open("rb") as content, np.load(content, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except Exception as error:  # zip, zlib and header parsers each have their own errors for damaged bytes
-        raise DataError(
-            f"{path}: expected an npz archive of plain arrays, but reading it failed ({error}). "
-            "Arrays of Python objects are not read; save numbers or fixed-length text (numpy.savez)"
-        ) from error
+    arrays, found = read_arrays(path, ARRAYS)
     for name in ("x", "y"):
         if name not in arrays:
-            raise DataError(
-                f"{path}: no array {name!r}; expected x and y (optional: client, x_test, y_test), found {_listed(list(arrays))}"
-            )
+            raise DataError(f"{path}: no array {name!r}; expected x and y (optional: client, x_test, y_test), found {_listed(found)}")
     if ("x_test" in arrays) != ("y_test" in arrays):
         raise DataError(f"{path}: x_test and y_test must come together")
     train = _raw(path, arrays, "", scale)
@@ -156,18 +149,45 @@ def encode_clients(parts: Sequence[npt.NDArray[Any]]) -> tuple[Labels, ...]:
     return tuple(np.split(numbers.astype(np.int64), cuts))
 
 
+def client_names(parts: Sequence[npt.NDArray[Any]]) -> tuple[str, ...]:
+    """What the owners of :func:`encode_clients` are called, by number; each name once, and fit to be shown.
+
+    Names are text from a file: control characters go, white space becomes one blank, and what is long is cut.
+
+    >>> client_names([np.array(["b", "a\\x1b[31m", "b"])])
+    ('a[31m', 'b')
+    """
+    shown: dict[str, None] = {}
+    for number, value in enumerate(np.unique(np.concatenate(list(parts)))):
+        name = shown_name(str(value)) or f"client {number}"
+        while name in shown:
+            name = f"{name[: LONGEST_NAME - 12]} ({number})" if f"{name} ({number})" not in shown else f"{name}'"
+        shown[name] = None
+    return tuple(shown)
+
+
+def shown_name(text: str) -> str:
+    """A name from a file on one line, without control characters, of :data:`LONGEST_NAME` characters at most."""
+    clean = " ".join("".join(" " if c.isspace() else c for c in text if c.isspace() or unicodedata.category(c)[0] != "C").split())
+    return clean if len(clean) <= LONGEST_NAME else f"{clean[: LONGEST_NAME - 1]}…"
+
+
 def _frame(path: Path) -> pl.DataFrame:
     # Here, because polars takes a tenth of a second to import.
     import polars as pl
 
     if not path.is_file():
         raise DataError(f"{path}: no such file")
+    parquet = path.suffix.lower() == ".parquet"
     try:
-        if path.suffix.lower() == ".parquet":
+        if parquet:
+            refuse_large(path, pl.scan_parquet(path))
             return pl.read_parquet(path)
-        return pl.read_csv(path, infer_schema_length=None)
+        return pl.read_csv(csv_input(path), infer_schema_length=None)
+    except DataError:
+        raise
     except (Exception, pl.exceptions.PanicException) as error:  # a panic of its Rust part is no Exception
-        kind = "a Parquet file" if path.suffix.lower() == ".parquet" else "a CSV file with a header and equally long rows"
+        kind = "a Parquet file" if parquet else "a CSV file with a header and equally long rows"
         raise DataError(f"{path}: expected {kind}, but reading it failed ({str(error).splitlines()[0]})") from error
 
 
@@ -176,6 +196,7 @@ def _plain(series: pl.Series, path: Path) -> npt.NDArray[Any]:
     _refuse_gaps(series, path)
     if series.dtype.is_numeric():
         return series.to_numpy()
+    refuse_long(series, path)
     return np.array([str(value) for value in series.to_list()])
 
 

@@ -8,8 +8,8 @@ data. Step j, from weights w:
     w     <-  w - eta g~_j               (or another optimizer's step: sordino.learning.optimizer)
 
 The divisor is the *expected* batch size q n, not the realised one: the realised size
-would set the scale of the noise and so show itself, which add-or-remove-one accounting
-does not cover. An empty batch releases noise like any other.
+would set the scale of the noise and so show itself, which the accounting does not cover:
+n is public, the same whether or not an example contributes (docs/mathematics.md). An empty batch releases noise like any other.
 
 Nothing leaves :meth:`PrivateClient.answer` but the noisy gradients, in the form of the
 weights they lead to and of statistics computed from them; the raw norms and losses that
@@ -100,7 +100,7 @@ class PrivateClient:
         bound = bound_of(mechanism)
         start = torch.from_numpy(task.weights).to(flat.weights)
         flat.load(start)
-        total = torch.empty_like(flat.weights)
+        total = torch.empty_like(flat.weights, dtype=torch.float64)
         steps = self.optimizer.begin(self.learning_rate, flat.weights)
         variance = (mechanism.vector_multiplier * mechanism.clip / self.expected_batch) ** 2
         energy, excess, counted = 0.0, 0.0, False
@@ -109,7 +109,7 @@ class PrivateClient:
         for step in range(1, task.steps + 1):
             chosen = poisson(len(self.examples), self.sampling_rate, batches).to(flat.weights.device)
             clipped = self.bench.clipped.of(self.examples, chosen, bound, total)
-            noisy, more = mechanism.release_counted(total, clipped.clipped - len(chosen) / 2, noise)
+            noisy, more = mechanism.release_counted(total.to(flat.weights), clipped.clipped - len(chosen) / 2, noise)
             if step == 1 and task.loss_bound is not None:
                 seen = self._loss(clipped.loss, task.loss_bound, task.loss_noise, noise)
             counted, excess = more is not None, excess + (more or 0.0)

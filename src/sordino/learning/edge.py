@@ -27,7 +27,7 @@ from sordino.entropy import Numbered
 from sordino.errors import LocalProtocolError
 from sordino.learning.bench import Examples, Workbench, poisson
 from sordino.learning.dpsgd import bound_of
-from sordino.mechanism import Bounded
+from sordino.mechanism import Bounded, length
 from sordino.mechanism.knorm import exponential_norm
 from sordino.message import Compute, Gradient, Vector
 from sordino.privacy import Event, NonPrivate, Nothing, PoissonSampled, Receipt
@@ -79,7 +79,7 @@ class Site:
         draws: numbered by the edge's tasks: the batch of each, then its noise.
         count: n.
         expected_batch: b = q n, in examples; the divisor of every gradient.
-        scratch: (d,), shared by the edges of one process: raw sums stand here for a moment.
+        scratch: (d,) in float64, shared by the edges of one process: raw sums stand here for a moment.
     """
 
     index: int
@@ -129,8 +129,9 @@ class PlainEdge(Site):
 
     def answer(self, task: Compute, receipt: Receipt | None) -> Gradient:
         """See :class:`Edge`."""
-        self.bench.mean.of(self.examples, self.drawn(task)[0], self.scratch)
-        return self.answered(task, self.scratch.clone())
+        mean = torch.empty_like(self.bench.flat.weights)
+        self.bench.mean.of(self.examples, self.drawn(task)[0], mean)
+        return self.answered(task, mean)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -161,7 +162,7 @@ class PrivateEdge(Site):
         mechanism = _scaled(self.mechanism, task.clip)  # type: ignore[arg-type]  # mechanisms are frozen values
         chosen, rng = self.drawn(task)
         self.bench.clipped.of(self.examples, chosen, bound_of(mechanism), self.scratch)
-        noisy, _ = mechanism.release_counted(self.scratch, 0.0, rng)
+        noisy, _ = mechanism.release_counted(self.scratch.to(self.bench.flat.weights), 0.0, rng)
         return self.answered(task, noisy, 1.0 / self.expected_batch)
 
 
@@ -207,9 +208,9 @@ class LiteralEdge(Site):
         if task.clip is None:
             raise LocalProtocolError(f"task {task.task} has no clip")
         chosen, rng = self.drawn(task)
-        self.bench.mean.of(self.examples, chosen, self.scratch)
-        mean = self.scratch.clone()
-        mean.mul_(min(1.0, task.clip / max(float(torch.linalg.vector_norm(mean)), 1e-30)))
+        mean = torch.empty_like(self.bench.flat.weights)
+        self.bench.mean.of(self.examples, chosen, mean)
+        mean.mul_(min(1.0, task.clip / max(length(mean), 1e-30)))
         noise = exponential_norm(self.noised, 2.0 * task.clip / self.expected_batch / self.iteration_epsilon, rng)
         mean[: self.noised].add_(noise.to(mean))
         return self.answered(task, mean)

@@ -67,14 +67,14 @@ class LocalWork:
         flat = self.bench.flat
         start = torch.from_numpy(task.weights).to(flat.weights)
         flat.load(start)
-        gradient = torch.empty_like(flat.weights)
+        gradient, total = torch.empty_like(flat.weights), torch.empty_like(flat.weights, dtype=torch.float64)
         steps = self.optimizer.begin(self.learning_rate, flat.weights)
         for chosen in self._batches(task):
             if self.gradient_clip is None:
                 self.bench.mean.of(self.examples, chosen, gradient)
             else:
-                self.bench.clipped.of(self.examples, chosen, self.gradient_clip, gradient)
-                gradient.div_(len(chosen))
+                self.bench.clipped.of(self.examples, chosen, self.gradient_clip, total)
+                gradient.copy_(total.div_(len(chosen)))
             if self.proximal:
                 gradient.add_(flat.weights - start, alpha=self.proximal)
             steps.take(flat.weights, gradient, 0.0)

@@ -22,7 +22,6 @@ generator is left as it was.
 from __future__ import annotations
 
 import difflib
-import importlib
 import math
 from collections.abc import Callable
 
@@ -30,6 +29,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from sordino import modules
 from sordino.errors import StudyError
 
 Shape = tuple[int, ...]
@@ -119,14 +119,15 @@ def _known(name: str) -> Callable[[Shape, int], nn.Module]:
 
 
 def _factory(name: str) -> Callable[[Shape, int], nn.Module]:
-    place, _, attribute = name.partition(":")
     try:
-        found = getattr(importlib.import_module(place), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise StudyError(f"model.name = {name!r}: {error}. Write package.module:factory, importable from where sordino runs") from error
+        found = modules.attribute(name)
+    except Exception as error:  # a user's module may raise anything
+        raise StudyError(f"model.name = {name!r}: {error}. Write package.module:factory, beside the study file or installed") from error
     if not callable(found):
-        raise StudyError(f"model.name = {name!r}: {attribute} is no function; it must take (shape, classes) and return a torch.nn.Module")
-    return found  # type: ignore[no-any-return]
+        raise StudyError(
+            f"model.name = {name!r}: {name.partition(':')[2]} is no function; it must take (shape, classes) and return a torch.nn.Module"
+        )
+    return found
 
 
 def _fits(name: str, module: object, shape: Shape, classes: int) -> None:

@@ -4,7 +4,7 @@ Every contribution v_i has ||v_i|| <= C. The release is sum_i v_i + eta with
 
     density of eta  ~  exp(-epsilon_0 ||eta|| / C)   on R^d.
 
-Adding or removing one contribution moves the sum by at most C, so by the triangle inequality no answer is more than
+One contribution that is there or not moves the sum by at most C, so by the triangle inequality no answer is more than
 e^epsilon_0 times as likely on one side as on the other: epsilon_0, with delta = 0 (Hardt and Talwar 2010). In
 polar coordinates the volume element puts r^(d-1) before the exponential: ||eta|| is Gamma distributed, of
 shape d and scale C / epsilon_0, and the direction is uniform on the sphere. So

@@ -125,7 +125,7 @@ class RandomisedResponse:
         kept, other = _divided(self.epsilon, self.classes)
         if kept <= other:
             least = self.classes**2 * 2.0**-53
-            raise StudyError(f"epsilon = {self.epsilon:g} is too small to be drawn for {self.classes} classes: take more than {least:.2g}")
+            raise StudyError(f"epsilon = {self.epsilon} is too small to be drawn for {self.classes} classes: take more than {least:.2g}")
 
     @property
     def keep(self) -> float:

@@ -7,7 +7,7 @@ A row with the vector v releases
 The adjacency is replace-one: the entity's row is replaced by another, whose vector lies in the same ball, at most 2C away.
 So the noise is z times as wide as the largest distance, and the price is that of a Gaussian with noise multiplier z (Dwork
 and Roth 2014, appendix A); of n releases about one row, ``Repeated(event, n)``, also where each depends on those before. The
-accountants' sampling is for add-or-remove-one: :class:`~sordino.privacy.event.PoissonSampled` must not be put around it.
+accountants' sampling is for a contribution replaced by none: :class:`~sordino.privacy.event.PoissonSampled` must not be put around it.
 
 s leaves room for float32, as in :mod:`sordino.mechanism.gaussian`: norms are added up in float64; a factor, a product and the noise's
 scale are each off by 2^-24 at most, and 2^-18 is 64 of these. That holds while no factor is denormal, so C lies in [1e-12, 1e12], and

@@ -9,7 +9,9 @@ from typing import TypeVar
 
 from sordino.mechanism import GaussianNoise, Noise
 from sordino.method import Stage
+from sordino.plan.left import Left
 from sordino.privacy import Event, PoissonSampled, most_steps
+from sordino.privacy.rounding import epsilon_text
 from sordino.study import HorizontalStudy
 
 ACCOUNTANTS = ("pld", "rdp", "rdp-classic")
@@ -38,6 +40,7 @@ class Plan:
         stages: of clipping bound and learning rate, where gradients are applied as they arrive.
         claimed: what a paper's literal form says that epsilon is; None for sound forms.
         releases: of parties with different features: unit of the ledger, what is released of an entity, and epsilon.
+        left: what each client's data has left, where its ledger outlives runs.
     """
 
     noise_multiplier: float
@@ -56,13 +59,14 @@ class Plan:
     stages: tuple[Stage, ...] = ()
     claimed: float | None = None
     releases: tuple[tuple[str, str, float], ...] = ()
+    left: tuple[Left, ...] = ()
 
     def exposed(self, where: str, true: float, why: str) -> Plan:
         """The plan of a form that gives ``true`` where it claims what was planned, and says so."""
         claim = f" (noise multiplier {self.noise_multiplier:.4g})" if self.noise_multiplier else ""
         warning = (
-            f"{where} = 'paper' is NOT private: it claims epsilon = {self.epsilon:.4g}{claim}"
-            f" and gives epsilon = {true:.4g} ({why}); the ledger books what it gives"
+            f"{where} = 'paper' is NOT private: it claims epsilon = {epsilon_text(self.epsilon)}{claim}"
+            f" and gives epsilon = {epsilon_text(true)} ({why}); the ledger books what it gives"
         )
         return replace(self, epsilon=true, claimed=self.epsilon, warnings=(*self.warnings, warning))
 

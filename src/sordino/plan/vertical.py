@@ -24,6 +24,7 @@ from sordino.method.online import Threshold
 from sordino.plan.base import ACCOUNTANTS, Plan
 from sordino.privacy import Composed, Event, Gaussian, NonPrivate, Nothing, Pure, Repeated, accountant, most_steps, noise_multiplier
 from sordino.privacy.accounting import Spent
+from sordino.privacy.rounding import epsilon_text
 from sordino.study.vertical import VerticalStudy
 
 LABELS, ENTITIES = "labels", "entities"
@@ -63,7 +64,10 @@ def calibrate(study: VerticalStudy) -> VerticalStudy:
     spent = privacy.label_epsilon or QUARTER * privacy.epsilon
     left = privacy.epsilon - spent if privacy.unit == "entity" else privacy.epsilon
     if left <= 0:
-        raise StudyError(f"privacy.label_epsilon = {spent:g} leaves nothing of epsilon = {privacy.epsilon:g} for features: lower it")
+        raise StudyError(
+            f"privacy.label_epsilon = {epsilon_text(spent)} leaves nothing of epsilon = {epsilon_text(privacy.epsilon)}"
+            " for features: lower it"
+        )
     holders = study.data.parties if privacy.unit == "entity" else 1
 
     def release(sigma: float) -> Event:
@@ -199,7 +203,9 @@ def _plan(
 
 def _in_words(study: VerticalStudy, unit: str) -> str:
     privacy = study.privacy
-    response = f"randomised response at epsilon = {label_epsilon(study):g}, {'once' if privacy.memoised else 'at every appearance'}"
+    response = (
+        f"randomised response at epsilon = {epsilon_text(label_epsilon(study))}, {'once' if privacy.memoised else 'at every appearance'}"
+    )
     if unit == LABELS:
         return response
     if (reason := openly(study)) is not None or privacy.embedding is None:
@@ -222,7 +228,7 @@ def warnings(study: VerticalStudy) -> Sequence[str]:
     if privacy.embedding is not None:
         found.append(f"noise on embeddings costs dearly: {FEATURE_COST}")
     if label_epsilon(study) < 4.0:
-        found.append(f"randomised response at epsilon = {label_epsilon(study):g} costs accuracy: {LABEL_COST}")
+        found.append(f"randomised response at epsilon = {epsilon_text(label_epsilon(study))} costs accuracy: {LABEL_COST}")
     most = payable(study)
     if most is not None and most < privacy.appearances:
         found.append(

@@ -1,6 +1,6 @@
 r"""Accountants: from facts to an upper bound on epsilon.
 
-By name, all for adding or removing one record:
+By name, all for one record's contribution that is there or replaced by none (:mod:`sordino.privacy.event`):
 
 * ``pld``: the closed form for Gaussians, privacy loss distributions for sampled ones
   (:mod:`~sordino.privacy.loss`), exact sums for pure releases (:mod:`~sordino.privacy.pure`), and ``rdp``

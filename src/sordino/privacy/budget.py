@@ -9,6 +9,7 @@ from sordino.errors import BudgetExceeded, StudyError
 from sordino.privacy.accounting import Spent, accountant
 from sordino.privacy.calibrate import most_steps
 from sordino.privacy.event import Event
+from sordino.privacy.rounding import epsilon_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +72,15 @@ class Budget:
         return value
 
     def _refusal(self, unit: str, value: float) -> str:
-        digits = next((d for d in range(4, 17) if f"{value:.{d}g}" != f"{self.epsilon:.{d}g}"), 17)
+        digits = next((d for d in range(4, 17) if epsilon_text(value, d) != epsilon_text(self.epsilon, d)), 17)
         remedy = (
             "No bound is known for it: only a run that promises nothing (infinite epsilon) can release it"
             if math.isinf(value)
             else "Lower rounds or local steps, or raise noise_multiplier"
         )
         return (
-            f"{unit}: this release would bring epsilon to {value:.{digits}g}, over the budget of {self.epsilon:.{digits}g}"
-            f" (delta {self.delta:g}, {self.accountant}). {remedy}"
+            f"{unit}: this release would bring epsilon to {epsilon_text(value, digits)},"
+            f" over the budget of {epsilon_text(self.epsilon, digits)} (delta {self.delta:g}, {self.accountant}). {remedy}"
         )
 
     def _price(self, spent: Spent) -> float:

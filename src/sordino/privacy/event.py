@@ -7,8 +7,11 @@ tomorrow's better accountant can price yesterday's run.
 Promise to old ledgers: an event is never removed and no field ever changes its meaning;
 events and fields are only added.
 
-Adjacency is add or remove one record, unless whoever books says otherwise: an unsampled Gaussian or Pure release costs the
-same under replace-one, if its noise was measured by how far a replacement moves it. Sampling is for add or remove.
+Adjacency is zero-out, unless whoever books says otherwise: neighbours differ in that one record's contribution is replaced by
+none, while sizes stay what they are (Kairouz et al. 2021, "Practical and private (deep) learning without sampling or
+shuffling"). With Poisson sampling it has the same dominating pair as adding or removing a record (docs/mathematics.md). An
+unsampled Gaussian or Pure release costs the same under replace-one, if its noise was measured by how far a replacement moves
+it. Sampling is for zero-out.
 
 >>> step = PoissonSampled(sampling_rate=0.015, event=Gaussian(noise_multiplier=1.1))
 >>> encode(step)
@@ -28,7 +31,7 @@ from sordino.errors import LedgerError, StudyError
 
 
 class Gaussian(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True):
-    """x -> x + N(0, (sigma s)^2 I) where adding or removing a record moves x by at most s in L2.
+    """x -> x + N(0, (sigma s)^2 I) where one record's contribution moves x by at most s in L2.
 
     Attributes:
         noise_multiplier: sigma, dimensionless; 0 protects nothing.

@@ -24,7 +24,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from sordino.errors import LedgerError, ResumeError
+from sordino.errors import LedgerError, ResumeError, StudyError
+from sordino.files import refuse_odd
 from sordino.privacy import storage
 from sordino.privacy.accounting import accountant
 from sordino.privacy.budget import Budget
@@ -78,7 +79,7 @@ class Ledger:
         """
         # Made under another name and then linked: killed at any instant, there is a whole ledger or none,
         # and of two processes that make the same one, one is told that it exists.
-        fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         with said(path):
             if path.exists():
                 raise FileExistsError
@@ -101,6 +102,7 @@ class Ledger:
         Raises:
             LedgerError: if there is none, or the file is no ledger. Of a reader also, later, when its ``seconds`` are over.
         """
+        _refuse_odd(path)
         if not path.is_file():
             raise LedgerError(f"{path}: there is no ledger here")
         clock = Clock(seconds) if readonly else None
@@ -393,3 +395,12 @@ class Ledger:
                 if self._db.in_transaction:  # a full disk has SQLite roll back by itself
                     self._db.execute("ROLLBACK")
                 raise
+
+
+def _refuse_odd(path: Path) -> None:
+    """SQLite opens by path and follows links: nothing but plain files may stand where it reads and writes."""
+    for ending in ("", "-wal", "-shm", "-journal"):
+        try:
+            refuse_odd(path.with_name(path.name + ending))
+        except (StudyError, OSError) as error:
+            raise LedgerError(f"{path}: the ledger cannot be used: {error}") from error

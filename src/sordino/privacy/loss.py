@@ -1,8 +1,8 @@
 r"""The privacy loss of composed, Poisson-sampled steps: four upper bounds, each where it is good.
 
 A history is a list of kinds of steps and how often each was taken: k times a Gaussian of noise
-multiplier sigma on a Poisson sample of rate q, or a pure release on one. Adding or removing one
-record moves the noise-scaled answer of a Gaussian step by 1/sigma if the record was drawn and by
+multiplier sigma on a Poisson sample of rate q, or a pure release on one. One record's
+contribution, replaced by none, moves the noise-scaled answer of a Gaussian step by 1/sigma if the record was drawn and by
 nothing otherwise. The question is delta(epsilon), the hockey-stick divergence of the two sides,
 and its inverse.
 

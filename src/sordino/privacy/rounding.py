@@ -1,26 +1,55 @@
-"""Numbers that are bounds, as people read them: never smaller than they are."""
+"""How epsilon is shown to people: rounded up, never down, by this one function wherever it is shown.
+
+An epsilon is an upper bound, so a text that names a smaller number states a promise that nobody has proved: 2.0004 shown
+as "2" is wrong, and 1.9996 shown as "2" is merely coarse. That holds for what a paper claims as well as for what is proved.
+Rounding is done on the shortest decimal that stands for the float, so that 0.1 is shown as 0.1.
+
+>>> epsilon_text(1.99941), epsilon_text(0.53), epsilon_text(2.0004), epsilon_text(float("inf")), epsilon_text(None)
+('2', '0.53', '2.001', 'inf', '-')
+>>> epsilon_text(0.5314, decimals=3), epsilon_text(0.3, decimals=3), epsilon_text(123456.7)
+('0.532', '0.300', '123500')
+"""
 
 from __future__ import annotations
 
 import math
 from decimal import ROUND_CEILING, Context, Decimal
 
+_LARGEST = 1e15  # whole numbers are written out below it
+
 
 def rounded_up(value: float, digits: int = 4) -> float:
-    """The smallest number of so many significant decimal digits that is not below ``value``.
+    """The smallest number of so many significant digits that is not below ``value``.
 
-    >>> rounded_up(1.98341), rounded_up(0.53), rounded_up(math.inf)
-    (1.984, 0.53, inf)
+    Infinity and 0 stay what they are. What is no number at all is no bound: infinity.
+
+    >>> rounded_up(1.9999134, 6), rounded_up(0.5), rounded_up(0.0), rounded_up(float("nan"))
+    (1.99992, 0.5, 0.0, inf)
     """
-    if not math.isfinite(value) or value == 0.0:
-        return value
-    return float(Context(prec=digits, rounding=ROUND_CEILING).plus(Decimal(repr(float(value)))))
+    return float(_up(value, digits))
 
 
-def epsilon_text(value: float) -> str:
-    """An epsilon as it is printed: four digits, rounded up.
+def epsilon_text(value: float | None, digits: int = 4, *, decimals: int | None = None, infinite: str = "inf") -> str:
+    """Epsilon for people, rounded up.
 
-    >>> epsilon_text(1.99941), epsilon_text(0.5300001), epsilon_text(math.inf)
-    ('2', '0.5301', 'inf')
+    Args:
+        value: None where there is none, shown as "-".
+        digits: significant digits.
+        decimals: a fixed number of decimals instead, for numbers that stand below each other.
+        infinite: what stands for infinity.
     """
-    return f"{rounded_up(value):.4g}"
+    if value is None:
+        return "-"
+    if math.isnan(value) or value == math.inf:
+        return infinite
+    if decimals is not None:
+        return f"{Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-decimals), ROUND_CEILING, Context(prec=400)):f}"
+    shown = _up(value, digits)
+    small = shown == 0 or 1e-4 <= abs(shown) < _LARGEST
+    return f"{shown.normalize():f}" if small else f"{shown.normalize():e}".replace("E", "e")
+
+
+def _up(value: float, digits: int) -> Decimal:
+    if math.isnan(value):
+        return Decimal("inf")
+    return Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(float(value)))

@@ -53,7 +53,7 @@ class Vault:
         try:
             for unit, fingerprint in units.items():
                 if fingerprint not in ledgers:
-                    path = folder / f"{_name(fingerprint)}.sqlite"
+                    path = folder / ledger_file(folder, fingerprint).name
                     if begun and not path.is_file():
                         raise ResumeError(
                             f"{unit}: {folder} keeps no ledger of its data. The data is not what the run began with, or the ledger was"
@@ -222,6 +222,11 @@ def _kept(path: Path, units: Mapping[str, str], labels: Mapping[str, str] | None
         ledger.close()
         raise
     return ledger
+
+
+def ledger_file(folder: Path, fingerprint: str) -> Path:
+    """Where the ledger of the data with this fingerprint is, or would be."""
+    return folder / f"{_name(fingerprint)}.sqlite"
 
 
 def _name(fingerprint: str) -> str:

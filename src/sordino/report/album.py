@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sordino.report import arrivals, events, figures, partition
+from sordino.report import arrivals, course, events, figures, partition
 from sordino.report.canvas import inline
 from sordino.report.load import Run
 
@@ -132,7 +132,8 @@ def _holdings(run: Run) -> Drawn:
     words, held = run.vocabulary, [client.get("labels") or [] for client in run.about.get("clients") or []]
     if not any(held):
         return "", None, "", ""
-    picture = partition.partition_figure(held, list(run.about.get("classes") or []), words)
+    names = [course.called(client) for client in run.about.get("clients") or []]
+    picture = partition.partition_figure(held, list(run.about.get("classes") or []), words, names)
     caption = MANY if len(held) > partition.MOST_BUBBLES else FEW
     told = caption.format(client=words.client, clients=words.clients, Clients=words.clients.capitalize())
     return "Who holds what", picture, told, SIMULATED.format(clients=words.clients)

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from sordino.report import arrivals, events
+from sordino.report.canvas import clean
 from sordino.report.load import Row, Run, number
 from sordino.report.teller import Course, Fact, Members, Teller
-from sordino.report.words import duration, epsilon, percent, plain, promise, rounded_up
+from sordino.report.words import bound, duration, epsilon, percent, plain, promise
 
 UNITS = {
     "sample": "each single example of {a_client}'s data",
@@ -23,6 +24,7 @@ UNITS = {
     "entity": "each entity: its label, and its features at every {client}",
 }
 MOST_CLASSES = 40
+UNMEASURED = "no test set: data.test = 'none'"
 
 
 def key_numbers(run: Run) -> list[Fact]:
@@ -31,12 +33,13 @@ def key_numbers(run: Run) -> list[Fact]:
     delta, best = number(about.get("delta")), max(run.values("accuracy"), default=None)
     clients, streamed = about.get("clients") or [], words.accuracy.streamed
     sizes = [size for c in clients if (size := number(c.get("examples"))) is not None and math.isfinite(size)]
-    looked = "not evaluated yet" if best is None else "predicted before learned from" if streamed else f"best: {percent(best)}"
+    tested = (about.get("test") or {}).get("kind")
+    unseen = UNMEASURED if tested == "none" else "not evaluated yet"
+    looked = unseen if best is None else "predicted before learned from" if streamed else f"best: {percent(best)}"
     held = f"{round(sum(sizes)):,} examples".replace(",", "\u202f") if sizes or not streamed else "with different features"
-    budget = f"{'' if run.done else 'so far; '}budget {plain(run.budget, 6)}"
     found = [
         (words.accuracy.name, percent(run.accuracy), looked),
-        ("epsilon spent", epsilon(run), budget if run.private else "no guarantee"),
+        _price(run),
         ("delta", plain(delta, 6) if run.private else "-", f"{about.get('accountant', '-')} accountant" if run.private else "no guarantee"),
         (words.rounds, str(run.number), f"of {plain(number(about.get('R_s')))} planned"),
         *COURSES.get(words.regime, ROUNDS).facts(run),
@@ -45,6 +48,15 @@ def key_numbers(run: Run) -> list[Fact]:
     if (seconds := number(result.get("seconds"))) is not None:
         found.append(("wall time", duration(seconds), "of the last session"))
     return found
+
+
+def _price(run: Run) -> Fact:
+    """Epsilon that is guaranteed, which is not what was spent where that was chosen by looking."""
+    if run.chosen:
+        values = [number(each) for each in (run.about.get("result") or {}).get("spent") or []]
+        spent = max((value for value in values if value is not None), default=max(run.values("epsilon"), default=0.0))
+        return "epsilon", bound(run.guaranteed), f"fixed in advance; {bound(spent)} spent, which is no bound: releases chose it"
+    return "epsilon spent", epsilon(run), f"{'' if run.done else 'so far; '}budget {bound(run.budget)}" if run.private else "no guarantee"
 
 
 def terms(run: Run) -> list[tuple[str, str]]:
@@ -57,7 +69,7 @@ def terms(run: Run) -> list[tuple[str, str]]:
     found = [
         ("who is protected", unit.format(client=words.client, a_client=words.a_client)),
         ("neighbours differ by", str(about.get("adjacency") or "-")),
-        ("budget", f"epsilon = {plain(run.budget, 6)} at delta = {plain(number(about.get('delta')), 6)}"),
+        ("budget", f"epsilon = {bound(run.budget)} at delta = {plain(number(about.get('delta')), 6)}"),
         ("accountant", str(about.get("accountant") or "-")),
         *COURSES.get(words.regime, ROUNDS).terms(run, noise, clip),
     ]
@@ -81,7 +93,7 @@ def by_client(run: Run) -> list[tuple[str, str]]:
         return []
     values = [number(each) for each in spent]
     budgets = arrivals.edge_budgets(run, len(spent))
-    return [("-" if value is None else plain(rounded_up(value, 5), 5), plain(own)) for value, own in zip(values, budgets, strict=True)]
+    return [(bound(value, 5), bound(own)) for value, own in zip(values, budgets, strict=True)]
 
 
 def coded(values: Sequence[int]) -> list[str]:
@@ -149,7 +161,7 @@ def _update_terms(run: Run, noise: float | None, clip: float | None) -> list[tup
     alike = not about.get("noise_multipliers")
     first = f", in the first stage {plain(noise * clip, 6)}" if alike and noise is not None and clip is not None else ""
     own = Counter(arrivals.edge_budgets(run, len(about.get("epsilons") or [])))
-    own_words = ", ".join(f"{plain(value, 6)} ({count} edge{'s' if count > 1 else ''})" for value, count in sorted(own.items()))
+    own_words = ", ".join(f"{bound(value)} ({count} edge{'s' if count > 1 else ''})" for value, count in sorted(own.items()))
     return [
         ("budgets of single edges", own_words or "-"),
         ("clipping bound G_s", _bounds(run)),
@@ -189,19 +201,27 @@ def _stage(stage: Row, last: float) -> list[str]:
     ]
 
 
+def called(client: Row) -> str:
+    """A client by its name, where it has one, else by its number."""
+    name = client.get("name")
+    return clean(str(name), 60) if name else str(client.get("client", ""))
+
+
 def _holders(run: Run) -> Members:
     """Clients with examples of their own."""
     words, clients, classes = run.vocabulary, run.about.get("clients") or [], list(run.about.get("classes") or [])[:MOST_CLASSES]
     spent = by_client(run)
     rows = [
-        [str(c.get("client", "")), str(c.get("unit", "")), str(c.get("examples", "")), *(spent[i] if spent else ())]
+        [called(c), str(c.get("unit", "")), "-" if c.get("examples") is None else str(c["examples"]), *(spent[i] if spent else ())]
         + [str(n) for n in (c.get("labels") or [])[: len(classes)]]
         for i, c in enumerate(clients)
     ]
+    counted = any(c.get("labels") for c in clients)
+    known = f"Known because this is a simulation, not released by {words.clients}."
     return Members(
-        f"{len(clients)} {words.clients} and their examples of each label",
-        f"Known because this is a simulation, not released by {words.clients}.",
-        (words.client, "unit", "examples", *(("epsilon spent", "budget") if spent else ()), *map(str, classes)),
+        f"{len(clients)} {words.clients} and their examples{' of each label' if counted else ''}",
+        known if counted else "How many of each label there are is private.",
+        (words.client, "unit", "examples", *(("epsilon spent", "budget") if spent else ()), *(map(str, classes) if counted else ())),
         rows,
     )
 

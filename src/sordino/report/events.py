@@ -10,7 +10,7 @@ from sordino.report import stream
 from sordino.report.load import Run, number
 from sordino.report.teller import Course, Fact, Members, Teller
 from sordino.report.totals import amount, totals
-from sordino.report.words import estimated, exposed, percent, plain, rounded_up
+from sordino.report.words import bound, estimated, exposed, percent, plain
 
 ERROR = (
     "Run-time error is the share of wrong predictions{each}; every event is predicted before it is learned from. Accumulated error is the"
@@ -136,7 +136,7 @@ def _courses(run: Run) -> list[Course]:
     ]
     found = [Course("What was played", rows=[row for row in rows if row[1] != "-"])]
     if stated := stream.released(run):
-        table = [(name, plain(epsilon if math.isinf(epsilon) else rounded_up(epsilon), 6), what) for name, epsilon, what in stated]
+        table = [(name, bound(epsilon), what) for name, epsilon, what in stated]
         kept = exposed(run) or "Label and features are protected, each as far as the table says."
         at = f" Epsilon as planned, at delta = {plain(number(about.get('delta')))}, by the {about.get('accountant', '-')} accountant."
         found.append(Course("What is released of an entity", kept + at, head=("of an entity", "epsilon", "what"), rows=table, wordy=True))
@@ -165,7 +165,7 @@ def _terms(run: Run, noise: float | None, clip: float | None) -> list[tuple[str,
     noisy = clip is not None and noise is not None and noise > 0
     return [
         ("who is not protected", exposed(run) or "-"),
-        ("epsilon of one response", plain(number(about.get("label_epsilon")), 6)),
+        ("epsilon of one response", bound(number(about.get("label_epsilon")))),
         ("bound of an embedding, C", plain(clip, 6)),
         ("noise on each number of an embedding", f"2 z C = {plain(2 * noise * clip, 6)}" if noisy and noise and clip else "-"),
         ("events that an entity can pay for", plain(times)),

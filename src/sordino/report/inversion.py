@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sordino.audit.attempt import Level, Scene
+from sordino.privacy.rounding import epsilon_text
 from sordino.report.canvas import INK, QUIET, canvas, clean, figure, svg
-from sordino.report.words import rounded_up
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,7 +36,7 @@ def noise_words(level: Level) -> str:
     ('σ = 0.1', "no noise (the study's)")
     """
     if level.sigma is None:
-        return f"MAPA's noise, ε₀ = {level.claimed:g}"
+        return f"MAPA's noise, ε₀ = {epsilon_text(level.claimed)}"
     name = "no noise" if level.sigma == 0.0 else f"σ = {level.sigma:.4g}"
     return name + (" (the study's)" if level.own else "")
 
@@ -53,8 +53,7 @@ def price_words(level: Level) -> str:
 
 
 def _bound(epsilon: float) -> str:
-    shown = rounded_up(epsilon, 4)
-    return "∞" if math.isinf(shown) else f"{shown:,.0f}" if shown >= 1000.0 else f"{shown:.4g}"
+    return epsilon_text(epsilon, infinite="∞")
 
 
 def _hundredths(value: float) -> str:

@@ -13,7 +13,6 @@ Infinity stands in the files as the string "inf"; here it is a float again:
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from sordino.errors import StudyError
+from sordino.files import MOST_LOG, read_below, there
+from sordino.parsing import Malformed, json_of
 from sordino.report import vocabulary
 from sordino.report.vocabulary import Vocabulary
 from sordino.runtime.recorder import LOG
@@ -102,6 +103,16 @@ class Run:
         return math.inf if found is not None and self.about.get("unit") == "none" else found
 
     @property
+    def chosen(self) -> bool:
+        """Whether what was spent was chosen by looking at releases: then only the budget, which was fixed in advance, is a bound."""
+        return self.private and self.about.get("chosen") is True
+
+    @property
+    def guaranteed(self) -> float | None:
+        """Epsilon that is a bound: the highest that is stated, or the budget where that was chosen by looking."""
+        return max(self.budget, self.epsilon or 0.0) if self.chosen else self.epsilon
+
+    @property
     def spent(self) -> float | None:
         """Epsilon that the result states, exactly; of a run without one, the highest of its rows."""
         found = number((self.about.get("result") or {}).get("epsilon"))
@@ -156,14 +167,14 @@ def load(folder: Path) -> Run:
     """
     if not folder.is_dir():
         raise StudyError(f"{folder}: there is no such run folder. Give the folder that `sordino run` named")
-    if missing := [name for name in NEEDED if not (folder / name).is_file()]:
+    if missing := [name for name in NEEDED if not there(folder, name)]:
         raise StudyError(f"{folder}: this is no run folder: it has no {' and no '.join(missing)}")
     rounds, others, damaged = _log(folder / LOG)
     return Run(
         folder=folder,
         about=_about(folder / "run.json"),
         study=_text(folder / "study.toml"),
-        environment=_object(folder / "environment.json") if (folder / "environment.json").is_file() else {},
+        environment=_object(folder / "environment.json") if there(folder, "environment.json") else {},
         rounds=rounds,
         others=others,
         damaged=damaged,
@@ -185,15 +196,15 @@ def number(value: Any) -> float | None:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_below(path.parent, path.name).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise StudyError(f"{path}: cannot be read ({error}). Restore it from a copy") from error
 
 
 def _object(path: Path) -> Row:
     try:
-        found = json.loads(_text(path))
-    except json.JSONDecodeError as error:
+        found = json_of(_text(path))
+    except Malformed as error:
         raise StudyError(f"{path}: is not JSON ({error}). Restore it from a copy") from error
     if not isinstance(found, dict):
         raise StudyError(f"{path}: holds {type(found).__name__} where an object belongs. Restore it from a copy")
@@ -222,13 +233,16 @@ def _log(path: Path) -> tuple[tuple[Row, ...], tuple[Row, ...], str | None]:
     """Rounds, other rows, and what is wrong with the log. Reading stops at the first damaged line."""
     rounds: list[Row] = []
     others: list[Row] = []
-    lines = path.read_bytes().split(b"\n") if path.is_file() else []
+    try:
+        lines = read_below(path.parent, path.name, most=MOST_LOG).split(b"\n")
+    except FileNotFoundError:
+        lines = []
     for i, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except ValueError:
+            row = json_of(line)
+        except Malformed:
             half = i == len(lines)  # without its end of line: it is being written, or the run was killed
             where = f"line {i} of {path.name}"
             return tuple(rounds), tuple(others), f"{where} is half written" if half else f"{where} is damaged; what follows is left out"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino.errors import StudyError
+from sordino.files import there
 from sordino.report import costs, course, figures, words
 from sordino.report.album import Picture, markup, pictures
 from sordino.report.load import Run, load, number
@@ -72,7 +73,7 @@ def render(run: Run) -> str:
         members=course.members(run),
         most_clients=MOST_CLIENTS,
         ledger=run.about.get("ledger"),
-        ledger_here=(run.folder / "ledger.sqlite").exists(),
+        ledger_here=there(run.folder, "ledger.sqlite"),
         command=shlex.quote(run.folder.resolve().name),
     )
     return html
@@ -136,7 +137,7 @@ def _cells(run: Run, label: str) -> list[str]:
         words.percent(run.accuracy),
         words.percent(best),
         words.epsilon(run) if run.epsilon is not None or not run.private else "-",
-        words.plain(run.budget, 6) if run.private else "∞",
+        words.bound(run.budget) if run.private else "∞",
         words.plain(number(about.get("delta")), 6) if run.private else "-",
         str(about.get("accountant", "-")) if run.private else "-",
         str(run.number),

@@ -22,15 +22,20 @@ MOST_ROWS = 60
 SMALLEST, LARGEST = 2.0, 330.0  # areas of bubbles, in square points
 
 
-def partition_figure(counts: Sequence[Sequence[int]], classes: Sequence[str], words: Vocabulary = ROUNDS) -> str:
-    """How many examples of each class (column) each client (row) has, as SVG text."""
+def partition_figure(
+    counts: Sequence[Sequence[int]], classes: Sequence[str], words: Vocabulary = ROUNDS, clients: Sequence[str] = ()
+) -> str:
+    """How many examples of each class (column) each client (row, by its name if it has one) has, as SVG text."""
     names = [clean(str(name), 24) for name in classes] or [""]
     rows = [[*row, *[0] * len(names)][: len(names)] for row in counts]
     with canvas("partition"):
         many = len(rows) > MOST_BUBBLES
         height = 1.6 + (4.6 if many else 0.3 * max(len(rows), 1))
         drawn, (axis,) = figure(1, height, width=7.6)
-        (_heat if many else _bubbles)(drawn, axis, rows)
+        if many:
+            _heat(drawn, axis, rows)
+        else:
+            _bubbles(axis, rows, [clean(name, 24) for name in clients] or [str(i) for i in range(len(rows))])
         if len(names) <= 40:
             turned = sum(len(name) for name in names) > 60
             axis.set_xticks(
@@ -60,13 +65,13 @@ def aggregated(rows: Sequence[Sequence[int]], most: int) -> list[list[float]]:
     return [[sum(column) / len(part) for column in zip(*part, strict=True)] for part in parts]
 
 
-def _bubbles(drawn: Any, axis: Axes, rows: list[list[int]]) -> None:
+def _bubbles(axis: Axes, rows: list[list[int]], clients: Sequence[str]) -> None:
     """Area, not width, is proportional to the count: that is how the eye reads a bubble."""
     most = max((n for row in rows for n in row), default=0) or 1
     spots = [(j, i, n) for i, row in enumerate(rows) for j, n in enumerate(row) if n > 0]
     sizes = [max(LARGEST * n / most, SMALLEST) for _, _, n in spots]
     axis.scatter([j for j, _, _ in spots], [i for _, i, _ in spots], s=sizes, color=BLUE, alpha=0.85, linewidths=0)
-    axis.set_yticks(range(len(rows)), [str(i) for i in range(len(rows))])
+    axis.set_yticks(range(len(rows)), clients)
     for shown in dict.fromkeys(max(round(most * share), 1) for share in (1.0, 0.1, 0.01)):
         axis.scatter([], [], s=max(LARGEST * shown / most, SMALLEST), color=QUIET, linewidths=0, label=f"{shown}")
     axis.legend(title="examples", loc="center left", bbox_to_anchor=(1.02, 0.5), labelspacing=1.2)

@@ -16,7 +16,7 @@ from sordino.report.canvas import BLUE, GREEN, INK, ORANGE, QUIET, canvas, figur
 from sordino.report.figures import Mark, draw_marks, from_zero, points
 from sordino.report.load import Run, number
 from sordino.report.totals import MIB, amount, totals
-from sordino.report.words import plain, rounded_up
+from sordino.report.words import bound, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -166,7 +166,7 @@ def prices(run: Run) -> str | None:
         for i, (_, epsilon, _) in enumerate(stated):
             known = math.isfinite(epsilon)
             axis.barh(i, epsilon if known else 0.0, height=0.6, color=BLUE)
-            _beside(axis, epsilon if known else 0.0, i, plain(rounded_up(epsilon, 4)) if known else "∞, not protected")
+            _beside(axis, epsilon if known else 0.0, i, bound(epsilon, 4) if known else "∞, not protected")
         axis.axvline(run.budget, color=INK, linestyle="--", linewidth=1)
         axis.annotate(
             "budget", (run.budget, 1), xycoords=("data", "axes fraction"), xytext=(2, 1), textcoords="offset points", ha="center", size=8.5

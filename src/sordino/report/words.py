@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from sordino.privacy.rounding import epsilon_text
 from sordino.report.load import Run
 
 
@@ -27,7 +28,7 @@ def promise(run: Run) -> Promise:
     said = str(run.about.get("guarantee") or "")
     no = "No privacy guarantee"
     if run.private and run.epsilon is not None and run.epsilon > run.budget * (1 + 1e-9):
-        return Promise(False, f"Epsilon {epsilon(run)} was spent, over the promised budget of {plain(run.budget, 6)}. See the ledger.")
+        return Promise(False, f"Epsilon {epsilon(run)} was spent, over the promised budget of {bound(run.budget)}. See the ledger.")
     if run.private and said and not said.startswith(no):
         return Promise(True, said, exposed(run))
     if said.startswith(no):
@@ -76,7 +77,7 @@ def warnings(run: Run) -> list[str]:
     if run.damaged:
         found.append(f"The log ends early: {run.damaged}.")
     if run.private and run.epsilon is not None and run.epsilon > run.budget * (1 + 1e-9):
-        found.append(f"Epsilon {epsilon(run)} is over the budget of {plain(run.budget, 6)}.")
+        found.append(f"Epsilon {epsilon(run)} is over the budget of {bound(run.budget)}.")
     return found
 
 
@@ -84,7 +85,7 @@ def epsilon(run: Run) -> str:
     """Epsilon for people; infinite wherever nothing is promised."""
     if not run.private:
         return plain(math.inf)
-    return plain(run.epsilon if run.epsilon is None else rounded_up(run.epsilon), 6)
+    return bound(run.guaranteed)
 
 
 def plain(value: float | None, digits: int = 4) -> str:
@@ -100,16 +101,13 @@ def plain(value: float | None, digits: int = 4) -> str:
     return str(int(value)) if value == int(value) and abs(value) < 1e15 else f"{value:.{digits}g}"
 
 
-def rounded_up(value: float, digits: int = 6) -> float:
-    """What was spent is never shown as less than it is.
+def bound(value: float | None, digits: int = 6) -> str:
+    """An epsilon, whether spent, promised or claimed: rounded up.
 
-    >>> rounded_up(1.9999134), rounded_up(0.5), rounded_up(0.0)
-    (1.99992, 0.5, 0.0)
+    >>> bound(1.9999134), bound(0.5), bound(math.inf), bound(None)
+    ('1.99992', '0.5', '∞', '-')
     """
-    shown = float(f"{value:.{digits}g}")
-    if shown >= value or value <= 0 or math.isinf(value):
-        return shown
-    return float(f"{shown + 10.0 ** (math.floor(math.log10(value)) - digits + 1):.{digits}g}")
+    return epsilon_text(value, digits, infinite="∞")
 
 
 def percent(value: float | None) -> str:

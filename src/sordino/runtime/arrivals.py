@@ -271,7 +271,9 @@ class _Play:
                     row = dict(found)
                 case Closed() if row is not None:
                     self.price()
-                    self.watcher.row({**row, "epsilon": self.epsilon, "time": self.time, **self.world.evaluate(self.state.average)})
+                    seen = self.world.evaluate(self.state.average)
+                    self.epsilon = max(self.epsilon, seen.get("test_epsilon", 0.0))  # of rows that only test, where these are private
+                    self.watcher.row({**row, "epsilon": self.epsilon, "time": self.time, **seen})
                     closed = True
                 case Log(found):
                     self.watcher.row({**found, "time": self.time})

@@ -10,7 +10,6 @@ few at a time: the library would write them from a copy, and read them all from 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from sordino.errors import ResumeError
+from sordino.files import check_below
 from sordino.runtime.files import replace_file
 from sordino.runtime.watch import Moment, Packed, Play
 
@@ -58,7 +58,8 @@ def write(folder: Path, saved: Saved) -> None:
     """Replace the folder's checkpoint."""
     packed = saved.moment.pack()
     header = _Header(format=FORMAT, log_length=saved.log_length, heads=dict(saved.heads), moment=msgspec.Raw(packed.rest))
-    replace_file(folder / NAME, *_pieces(packed.vectors, {"state": msgspec.json.encode(header).decode()}))
+    pieces = _pieces(packed.vectors, {"state": msgspec.json.encode(header).decode()})
+    replace_file(folder / NAME, *pieces, below=folder.parent)
 
 
 def _pieces(vectors: Mapping[str, Array], metadata: Mapping[str, str]) -> list[bytes | memoryview]:
@@ -80,7 +81,7 @@ def _pieces(vectors: Mapping[str, Array], metadata: Mapping[str, str]) -> list[b
 def _vectors(path: Path) -> tuple[dict[str, Array], bytes]:
     """The vectors of a file and the state in its header."""
     with safe_open(path, framework="numpy") as file:
-        names, state = list(file.keys()), file.metadata()["state"].encode()
+        names, state = list(file.keys()), (file.metadata() or {})["state"].encode()
     vectors: dict[str, Array] = {}
     for start in range(0, len(names), AT_ONCE):
         with safe_open(path, framework="numpy") as file:
@@ -95,7 +96,9 @@ def read(folder: Path, play: Play) -> Saved | None:
         ResumeError: if it cannot be read; nothing is guessed.
     """
     path = folder / NAME
-    if not path.exists():
+    try:
+        check_below(folder.parent, folder.name, NAME)
+    except FileNotFoundError:
         return None
     try:
         vectors, state = _vectors(path)
@@ -105,7 +108,7 @@ def read(folder: Path, play: Play) -> Saved | None:
             raise ResumeError(f"{path}: written in format {found}; this version reads format {FORMAT}. Begin a new run")
         header = msgspec.json.decode(state, type=_Header)
         moment = play.unpack(Packed(vectors, bytes(header.moment)))
-    except (SafetensorError, msgspec.MsgspecError, KeyError, ValueError, json.JSONDecodeError, OSError) as error:
+    except (SafetensorError, msgspec.MsgspecError, KeyError, ValueError, TypeError, OverflowError, RecursionError, OSError) as error:
         raise ResumeError(f"{path}: this checkpoint cannot be read ({error}). Restore it from a copy, or begin a new run") from error
     return Saved(moment, header.log_length, header.heads)
 
@@ -117,7 +120,9 @@ def heads(folder: Path) -> Mapping[str, tuple[int, str]]:
         ResumeError: if it cannot be read.
     """
     path = folder / NAME
-    if not path.exists():
+    try:
+        check_below(folder.parent, folder.name, NAME)
+    except FileNotFoundError:
         return {}
     try:
         with safe_open(path, framework="numpy") as file:

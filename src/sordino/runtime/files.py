@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import math
-import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino.errors import SordinoError, StudyError
+from sordino.files import fresh_below
 
 SPARE_FILES = 128  # for everything that is not a ledger
 
@@ -32,15 +32,18 @@ def said_clearly(path: Path) -> Iterator[None]:
         raise
 
 
-def replace_file(path: Path, *data: bytes | memoryview) -> None:
-    """Put ``data``, piece by piece, at ``path``: the old bytes or the new ones, never a mixture, durable on return."""
-    with said_clearly(path):
-        part = path.with_name(path.name + ".part")
-        with part.open("wb") as file:
-            file.writelines(data)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+def replace_file(path: Path, *data: bytes | memoryview, below: Path | None = None) -> None:
+    """Put ``data``, piece by piece, at ``path``: the old bytes or the new ones, never a mixture, durable on return.
+
+    Args:
+        below: the folder from which on no link is followed; the file's own folder if left out.
+
+    Raises:
+        StudyError: if a link, or anything but a plain file, stands there.
+    """
+    folder = path.parent if below is None else below
+    with said_clearly(path), fresh_below(folder, *path.relative_to(folder).parts) as file:
+        file.writelines(data)
 
 
 def make_room_for(files: int) -> None:

@@ -22,6 +22,7 @@ of events or on where a run was resumed. Times in seconds.
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -32,7 +33,9 @@ import numpy as np
 
 from sordino.entropy import Entropy, Numbered
 from sordino.errors import StudyError
+from sordino.files import MIB, read_plain
 
+MOST_TRACE = 256 * MIB
 LONGEST = 1e12  # seconds: clocks and checkpoints hold finite numbers
 
 
@@ -139,7 +142,8 @@ def read_trace(path: Path, clients: int) -> dict[int, tuple[float, ...]]:
     """
     found: dict[int, list[float]] = {client: [] for client in range(clients)}
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        content = read_plain(path, MOST_TRACE).decode("utf-8")
+        with io.StringIO(content, newline="") as file:
             reader = csv.DictReader(file)
             if not {"client", "seconds"} <= set(reader.fieldnames or ()):
                 raise StudyError(f"{path}: a trace needs the columns client and seconds; it has {', '.join(reader.fieldnames or ())}")

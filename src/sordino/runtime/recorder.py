@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from sordino.files import append_below, folder_below
 from sordino.runtime import checkpoint
 from sordino.runtime.files import said_clearly, to_json
 from sordino.runtime.watch import Moment
@@ -36,10 +37,10 @@ class Recorder:
         self.folder, self.every, self.show, self.heads = folder, every, show, heads
         self.saved = begun
         with said_clearly(folder / LOG):
-            self.file = (folder / LOG).open("ab")
+            self.file = append_below(folder, LOG)
             self.file.truncate(length)
             self.file.seek(length)
-        (folder / CHECKPOINTS).mkdir(exist_ok=True)
+            folder_below(folder, CHECKPOINTS)
 
     def __enter__(self) -> Recorder:
         return self

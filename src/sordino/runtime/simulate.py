@@ -298,6 +298,7 @@ class _Play:
         if closed is not None and log is not None:
             wanted = self.world.due(closed) or self.world.regime.over(self.state)
             seen = self.world.evaluate(self.state.average) if wanted else {}
+            self.epsilon = max(self.epsilon, seen.get("test_epsilon", 0.0))  # of rows that only test, where these are private
             self.write({**log, "epsilon": self.epsilon, "time": self.time, **seen})
             self.watcher.save(self.moment())
             self.closed = True  # the loop opens the next: many empty rounds in a row must not pile up calls

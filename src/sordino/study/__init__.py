@@ -19,7 +19,7 @@ reviewer may skip it.
 from sordino.study.asynchronous import AsynchronousStudy
 from sordino.study.base import Study
 from sordino.study.horizontal import HorizontalStudy
-from sordino.study.parse import parse, read, write
+from sordino.study.parse import named_modules, parse, read, read_run, write
 from sordino.study.sections import ColumnPartition, DirichletPartition, Execution, IidPartition, Partition, Reported, ShardsPartition
 from sordino.study.synchronous import SynchronousStudy
 from sordino.study.vertical import VerticalStudy
@@ -37,7 +37,9 @@ __all__ = [
     "Study",
     "SynchronousStudy",
     "VerticalStudy",
+    "named_modules",
     "parse",
     "read",
+    "read_run",
     "write",
 ]

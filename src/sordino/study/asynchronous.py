@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field, model_validator
 
 from sordino.method import AsynchronousMethod
+from sordino.privacy.rounding import epsilon_text
 from sordino.section import Section
 from sordino.study.horizontal import HorizontalStudy
 from sordino.study.sections import Epsilon, NoisyPromise
@@ -27,7 +28,9 @@ class EdgePrivacy(NoisyPromise):
     @model_validator(mode="after")
     def _within(self) -> EdgePrivacy:
         if self.epsilons is not None and self.epsilon is not None and max(self.epsilons, default=0.0) > self.epsilon:
-            raise ValueError(f"epsilons must not pass epsilon = {self.epsilon:g}; the largest is {max(self.epsilons):g}")
+            raise ValueError(
+                f"epsilons must not pass epsilon = {epsilon_text(self.epsilon)}; the largest is {epsilon_text(max(self.epsilons))}"
+            )
         return self
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from pydantic import model_validator
 
 from sordino.privacy import fixed_order
+from sordino.privacy.rounding import epsilon_text
 from sordino.study.base import Study
 from sordino.study.sections import Data, Model, NoisyPromise, World
 
@@ -30,9 +33,33 @@ class HorizontalStudy(Study):
                 f"method '{name}' in this form reckons with Gaussian noise,"
                 f" and privacy.mechanism '{self.privacy.mechanism.kind}' has another price: leave the mechanism out"
             )
+        self._can_be_measured()
         if (refusal := self.privacy.mechanism.refused(self.privacy.unit, bool(self.data.validation))) is not None:
             raise ValueError(refusal)
         return self
+
+    def _can_be_measured(self) -> None:
+        """Refuse a test set that pays for its evaluations where its rows have no price of their own."""
+        own, most = self.privacy.evaluation_epsilon, self.privacy.epsilon
+        if self.data.testing != "private share":
+            if own is not None:
+                raise ValueError(
+                    "privacy.evaluation_epsilon is what the rows of data.test = 'private share' pay: ask for that, or leave it out"
+                )
+            return
+        if self.privacy.unit != "sample" or self.form != "sound":
+            why = f"privacy.unit is '{self.privacy.unit}'" if self.privacy.unit != "sample" else "the paper's literal form is not private"
+            raise ValueError(
+                f"data.test = 'private share' releases counts of single rows at the price of a row, and {why}:"
+                " use test = 'none', 'file' or 'public share'"
+            )
+        if most is None or math.isinf(own if own is not None else most):
+            raise ValueError("data.test = 'private share' needs a finite privacy.epsilon, or privacy.evaluation_epsilon")
+        if own is not None and own > most:
+            raise ValueError(
+                f"privacy.evaluation_epsilon must not pass epsilon = {epsilon_text(most)}; got {epsilon_text(own)}:"
+                " the promise is for every row, whether it trains or tests"
+            )
 
     @property
     def form(self) -> str:

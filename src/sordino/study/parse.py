@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import tomllib
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,13 +11,16 @@ from typing import Annotated, Any, ClassVar, Union, get_args, get_origin
 from pydantic import ValidationError, create_model
 
 import sordino.mechanism.haar  # noqa: F401  (registers it)
+from sordino import modules as code
 from sordino.errors import StudyError
+from sordino.files import MOST_TOML, read_below
 from sordino.learning.optimizer import AdaGrad, Adam, Sgd
 from sordino.mechanism import GaussianNoise, Noise
 from sordino.mechanism.registry import MECHANISMS
 from sordino.method import About, AsynchronousMethod, Method, OnlineMethod, SynchronousMethod
 from sordino.method.online import Count, Full, Random, Threshold
 from sordino.method.registry import METHODS
+from sordino.parsing import DEEPEST, Malformed, toml_of
 from sordino.registry import did_you_mean
 from sordino.section import Section
 from sordino.study import streams as events
@@ -109,23 +111,83 @@ def _shape(method: type[Method], noise: type[Noise]) -> type[Study]:
     return create_model(base.__name__, __base__=base, __doc__=base.__doc__, method=(method, ...), privacy=(privacy, ...))
 
 
-def read(path: Path, changes: Sequence[str] = ()) -> Study:
-    """The study in a file, with ``key=value`` changes applied.
+def read(path: Path, changes: Sequence[str] = (), *, modules: Path | None = None) -> Study:
+    """The study in a file, with ``key=value`` changes applied. Which modules it names is told before they are imported.
+
+    Args:
+        modules: where they lie; beside the file if left out.
 
     Raises:
         StudyError: if the file is missing, is no TOML, or is no study.
     """
+    code.look_beside(path.parent if modules is None else modules)
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:  # not a plain file only: a study may come through a pipe
+            content = file.read(MOST_TOML + 1)
     except FileNotFoundError:
         raise StudyError(f"{path}: there is no such study file. `sordino new synchronous > study.toml` writes one to begin with") from None
     except IsADirectoryError:
         raise StudyError(f"{path}: this is a folder; give the study file in it") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except OSError as error:
+        raise StudyError(f"{path}: cannot be read ({error.strerror})") from None
+    return _read(content, changes, path, {})
+
+
+def read_run(folder: Path, changes: Sequence[str] = (), *, modules: Path | None = None, recorded: Mapping[str, str] | None = None) -> Study:
+    """The study of a run folder. Modules that it names are never looked for in the folder itself.
+
+    Args:
+        modules: where modules lie that it names, if they are not installed.
+        recorded: the digests of their code when the run was begun.
+
+    Raises:
+        StudyError: as :func:`read`.
+        ResumeError: if a module has changed.
+    """
+    code.look_beside(modules)
+    path = folder / "study.toml"
+    try:
+        content = read_below(folder, path.name, most=MOST_TOML)
+    except OSError as error:
+        raise StudyError(f"{path}: cannot be read ({error.strerror}). Restore it from a copy") from None
+    return _read(content, changes, path, recorded or {})
+
+
+def _read(content: bytes, changes: Sequence[str], path: Path, recorded: Mapping[str, str]) -> Study:
+    if len(content) > MOST_TOML:
+        raise StudyError(f"{path}: a study file has at most {MOST_TOML:,} bytes, and this one has more. Is it a study file?")
+    try:
+        table = toml_of(content.decode("utf-8"))
+    except (UnicodeDecodeError, Malformed) as error:
         raise StudyError(f"{path}: not a TOML file: {error}") from None
     for change in changes:
         table = _changed(table, change)
+    for named in named_modules(table):
+        _told(named, recorded, path)
     return parse(table, source=str(path))
+
+
+def _told(named: str, recorded: Mapping[str, str], path: Path) -> None:
+    try:
+        code.tell(named, recorded)
+    except StudyError as error:
+        raise StudyError(f"{path}: {named!r}: {error}") from None
+
+
+def named_modules(study: Study | Mapping[str, Any]) -> tuple[str, ...]:
+    """Every ``package.module:attribute`` that a study, or the table of one, names: its code is part of what the study does."""
+    table = study.model_dump(mode="json", by_alias=True, exclude_none=True) if isinstance(study, Study) else study
+    found = [_below(table, *place) for place in _CODE]
+    return tuple(dict.fromkeys(each for each in found if isinstance(each, str) and ":" in each))
+
+
+_CODE = (("method", "name"), ("privacy", "mechanism", "kind"), ("model", "name"), ("model", "party"), ("model", "server"))
+
+
+def _below(table: object, *keys: str) -> object:
+    for key in keys:
+        table = table.get(key) if isinstance(table, Mapping) else None
+    return table
 
 
 def _changed(table: dict[str, Any], change: str) -> dict[str, Any]:
@@ -133,10 +195,12 @@ def _changed(table: dict[str, Any], change: str) -> dict[str, Any]:
     if not equals or not key.strip():
         raise StudyError(f"--set {change}: write it as section.key=value, for example --set privacy.epsilon=4")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        value = toml_of(f"value = {text}")["value"]
+    except Malformed:
         value = text.strip()  # a bare word is a string: --set model.name=mlp
     *path, last = key.strip().split(".")
+    if len(path) >= DEEPEST:
+        raise StudyError(f"--set {change[:60]}...: a key of {len(path) + 1} parts; the longest has three")
     copy = dict(table)
     inner = copy
     for part in path:

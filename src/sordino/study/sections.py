@@ -73,9 +73,25 @@ class Source(Section):
         return self
 
 
-class Data(Source):
-    """Where examples come from and how they are divided among clients."""
+Testing = Literal["none", "file", "public share", "private share"]
+SHARE = 0.2
 
+
+class Data(Source):
+    """Where examples come from and how they are divided among clients.
+
+    ``test`` says what models of a file of one's own are measured on, for its rows are people:
+
+    * "none": nothing, which is what happens unless something else is asked for;
+    * "file": a file of their own (``test_file``, or ``x_test`` in an npz file), whose rows are declared public;
+    * "public share": a share of the rows (``test_share``), which is declared public and trained on by nobody;
+    * "private share": such a share, of which every evaluation releases how many it gets right, with noise and at a price.
+
+    Published data sets come with a public test set, and take none of these.
+    """
+
+    test: Testing | None = None
+    test_share: float | None = Field(None, gt=0, lt=1, description="share of the file's rows that are set aside; a fifth by default")
     test_file: Path | None = None
     client_column: str | None = None
     clients: int = Field(10, ge=1)
@@ -92,7 +108,34 @@ class Data(Source):
             raise ValueError("give validation (before partitioning) or client_validation (of each client), not both")
         if self.partition.kind == "column" and not self.client_column:
             raise ValueError("partition kind 'column' needs client_column, the name of the column that says whose an example is")
+        if self.client_column and self.partition.kind != "column":
+            raise ValueError(
+                f"client_column = '{self.client_column}' says whose each example is, and partition kind '{self.partition.kind}' would deal"
+                ' them to others: set partition = { kind = "column" }, or leave client_column out'
+            )
+        if self.client_column and self.file is None:
+            raise ValueError(f"client_column is for a file of your own; '{self.name}' does not say whose its examples are")
         return self
+
+    @model_validator(mode="after")
+    def _one_test(self) -> Data:
+        shares, inside = self.test in ("public share", "private share"), self.file is not None and self.file.suffix.lower() == ".npz"
+        if self.file is None and (self.test or self.test_share or self.test_file):
+            raise ValueError(f"test, test_share and test_file are for a file of your own; '{self.name}' has a public test set")
+        if self.test_file and self.test not in (None, "file"):
+            raise ValueError(f"test_file is given, and test = '{self.test}' makes no use of it: set test = 'file', or leave test_file out")
+        if self.test == "file" and not self.test_file and not inside:
+            raise ValueError("test 'file' needs test_file, a second file of the same form, whose rows are public")
+        if self.test_share is not None and not shares:
+            raise ValueError("test_share is the share of the rows that is set aside: set test = 'public share' or 'private share' with it")
+        return self
+
+    @property
+    def testing(self) -> Testing | Literal["published"]:
+        """What models are measured on, with the defaults filled in: of one's own file nothing, unless it is said."""
+        if self.file is None:
+            return "published"
+        return self.test or ("file" if self.test_file else "none")
 
 
 class Model(Section):
@@ -135,6 +178,7 @@ class NoisyPromise(Promise):
     clip: float = Field(1.0, gt=0, allow_inf_nan=False)
     noise_multiplier: float | None = Field(None, allow_inf_nan=False)
     mechanism: Noise = GaussianNoise()
+    evaluation_epsilon: Epsilon | None = Field(None, description="of data.test = 'private share': what its rows pay for all evaluations")
 
     @model_validator(mode="after")
     def _has_noise(self) -> NoisyPromise:

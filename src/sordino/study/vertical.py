@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from sordino.method.online import Count, OnlineMethod, Threshold
+from sordino.privacy.rounding import epsilon_text
 from sordino.section import Section
 from sordino.study.base import Study
 from sordino.study.sections import Epsilon, Execution, Promise
@@ -75,7 +76,7 @@ class VerticalPrivacy(Promise):
         if self.epsilon is not None and math.isinf(self.epsilon):
             raise ValueError("epsilon must be finite for unit 'label' and 'entity'; for no promise set unit = 'none'")
         if self.label_epsilon is not None and self.epsilon is not None and self.label_epsilon > self.epsilon:
-            raise ValueError(f"label_epsilon must not pass epsilon = {self.epsilon:g}; got {self.label_epsilon:g}")
+            raise ValueError(f"label_epsilon must not pass epsilon = {epsilon_text(self.epsilon)}; got {epsilon_text(self.label_epsilon)}")
         if self.updates == "noisy" and self.embedding is None:
             raise ValueError("updates 'noisy' protects features only beside noise on the embeddings: give embedding = { clip = 1.0 }")
         if self.unit == "entity" and (self.embedding is None or self.updates == "raw"):

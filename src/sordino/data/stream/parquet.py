@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sordino.data.bounded import refuse_long
 from sordino.data.stream.cells import Coder, whole
 from sordino.data.stream.piece import Piece
 from sordino.data.stream.rows import REMEDY, ROWS, cell, not_finite, roles
@@ -71,6 +72,7 @@ class Parquet:
     def _cells(self, series: Any, owner: bool = False) -> list[str]:
         """Labels or owners as a CSV file would have them."""
         self._refuse_gaps(series)
+        refuse_long(series, self._path)
         if series.dtype.is_integer():
             return [str(value) for value in series.to_list()]
         texts = [_shown(value) for value in series.to_list()]

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino.data.bounded import MOST_COLUMNS
 from sordino.data.source import Source
 from sordino.data.stream.cells import Coder
 from sordino.data.stream.piece import Piece
@@ -17,6 +18,8 @@ from sordino.data.stream.rows import REMEDY, cell, not_finite, roles
 from sordino.errors import DataError
 
 STRETCH = 1 << 18  # bytes
+MOST_STRETCH = 1 << 26  # bytes of some rows
+MOST_LINE = 1 << 24  # bytes of a row
 ROWS = 1000
 
 _TRUTH = {"true": 1.0, "false": 0.0}
@@ -27,7 +30,8 @@ class Text:
 
     def __init__(self, path: Path, label: str, entity: str | None, coder: Coder, columns: Sequence[str] | None) -> None:
         self._path, self._coder, self._row = path, coder, 0
-        self._reader = csv.reader(_lines(Source(path)), strict=True)
+        self._lines = _Lines(Source(path))
+        self._reader = csv.reader(self._lines, strict=True)
         self.columns = tuple(columns) if columns is not None else self._header()
         places = roles(self.columns, label, entity, path)
         self._label, self._entity = label, entity
@@ -42,7 +46,7 @@ class Text:
 
     def next(self) -> Piece:
         """See :class:`Rows`."""
-        rows, width = list(islice(self._rows(), ROWS)), len(self.columns)
+        rows, width = self._stretch(), len(self.columns)
         for at, row in enumerate(rows):
             if len(row) != width:
                 expected = f"{width} ({self.columns[0]}, ..., {self.columns[-1]})"
@@ -55,10 +59,22 @@ class Text:
         self._row += len(rows)
         return Piece(x, y, owners)
 
+    def _stretch(self) -> list[list[str]]:
+        """Some rows: fewer where they are long."""
+        rows, start = list[list[str]](), self._lines.given
+        for row in self._rows():
+            rows.append(row)
+            if len(rows) == ROWS or self._lines.given - start > MOST_STRETCH:
+                break
+        return rows
+
     def _rows(self) -> Iterator[list[str]]:
         """What is left, without empty lines."""
         try:
-            yield from filter(None, self._reader)
+            for row in self._reader:
+                self._lines.since = 0
+                if row:
+                    yield row
         except csv.Error as error:
             raise DataError(f"{self._path}: line {self._reader.line_num}: {error}; is there a quote that is never closed?") from error
 
@@ -101,16 +117,45 @@ class Text:
         if not names:
             found = "it is empty" if names is None else "its first line is empty"
             raise DataError(f"{self._path}: expected a CSV file with a header, but {found}")
+        if len(names) > MOST_COLUMNS:
+            raise DataError(f"{self._path}: its first line has more than {MOST_COLUMNS:,} columns; is it a CSV file?")
         return tuple(name.strip() for name in names)
 
 
-def _lines(source: Source) -> Iterator[str]:
-    """Lines with their ends; bytes that are no UTF-8 keep their difference."""
-    rest, first = b"", True
-    while found := source.read(STRETCH):
-        *whole, rest = (rest + found).split(b"\n")
-        for line in whole:
-            yield (line.removeprefix(b"\xef\xbb\xbf") if first else line).decode("utf-8", "surrogateescape") + "\n"
-            first = False
-    if rest:
-        yield (rest.removeprefix(b"\xef\xbb\xbf") if first else rest).decode("utf-8", "surrogateescape")
+class _Lines:
+    """Lines with their ends; bytes that are no UTF-8 keep their difference.
+
+    Attributes:
+        given: bytes so far.
+        since: bytes given since the caller had a row; a row may have many lines, between quotes.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.since = self.given = 0
+        self._source = source
+        self._found = self._split()
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._found)
+        self.since += len(line)
+        self.given += len(line)
+        self._refuse_long(self.since)
+        return line.decode("utf-8", "surrogateescape")
+
+    def _split(self) -> Iterator[bytes]:
+        rest, first = b"", True
+        while found := self._source.read(STRETCH):
+            *whole, rest = (rest + found).split(b"\n")
+            self._refuse_long(len(rest))
+            for line in whole:
+                yield (line.removeprefix(b"\xef\xbb\xbf") if first else line) + b"\n"
+                first = False
+        if rest:
+            yield rest.removeprefix(b"\xef\xbb\xbf") if first else rest
+
+    def _refuse_long(self, size: int) -> None:
+        if size > MOST_LINE:
+            raise DataError(f"{self._source.path}: a row has more than {MOST_LINE:,} bytes; is it a CSV file, and is every quote closed?")

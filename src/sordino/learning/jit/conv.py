@@ -124,7 +124,7 @@ def _walk(large: int, small: int, vectors: int, size: int) -> Run:
 
 @cache
 def _collect(large: int, small: int, vectors: int, size: int) -> Run:
-    """Gradients by the weights of every group of examples, and their squared norms."""
+    """Gradients by the weights of every group of examples, and their squared norms: a tile's in float32, all tiles' in float64."""
     big, little, width = tile.outer(large, vectors, size), tile.outer(small, vectors, size), vectors * size
 
     def run(
@@ -133,22 +133,22 @@ def _collect(large: int, small: int, vectors: int, size: int) -> Run:
     ) -> None:  # fmt: skip
         g_example = high * wide * outputs
         for group in range(groups):
-            image, slope, total = group * each * a_example, group * each * g_example, np.float32(0)
+            image, slope, total = group * each * a_example, group * each * g_example, 0.0
             for column in range(0, outputs, width):
                 there = group * runs * length * outputs + column
                 for part in range(runs):
                     here = image + part * pitch
                     for _ in range(bigs):
-                        total += big(
+                        total += np.float64(big(
                             a, here, a_example, a_row, a_step, g, slope + column, g_example, outputs,
                             each, high, wide, out, there, outputs,
-                        )  # fmt: skip
+                        ))  # fmt: skip
                         here, there = here + large, there + large * outputs
                     for _ in range(littles):
-                        total += little(
+                        total += np.float64(little(
                             a, here, a_example, a_row, a_step, g, slope + column, g_example, outputs,
                             each, high, wide, out, there, outputs,
-                        )  # fmt: skip
+                        ))  # fmt: skip
                         here, there = here + small, there + small * outputs
             squared[group] = total
 
@@ -216,13 +216,13 @@ class Convolution:
         np.take(weight, self._order, out=self._packed, mode="clip")
         self._walk(x.ravel(), self._image, self._packed, bias, out.ravel(), self._each, len(x), self._blocks, self._walks)
 
-    def by_example(self, x: Array, g: Array, grads: Array, squared: Array) -> None:
+    def by_example(self, x: Array, g: Array, grads: Array, squared: NDArray[np.float64]) -> None:
         """G_i into ``grads`` (n, K, O) and |G_i|^2 into ``squared`` (n,)."""
         self._collect(x.ravel(), g.ravel(), grads.ravel(), squared, len(x), 1, *self._strides)
 
     def by_weights(self, x: Array, g: Array, grad: Array) -> None:
         """The sum of all G_i into ``grad`` (K, O)."""
-        self._collect(x.ravel(), g.ravel(), grad.ravel(), np.empty(1, np.float32), 1, len(x), *self._strides)
+        self._collect(x.ravel(), g.ravel(), grad.ravel(), np.empty(1), 1, len(x), *self._strides)
 
 
 class InputGradient:

@@ -10,12 +10,13 @@ library one: so it is one call. A batch is worked off a few examples at a time, 
 their gradients are added up.
 
 Rounding. A row's square is summed in float32 over no more than 64 numbers a lane, in float64 from there on: it is off by at
-most 68 x 2^-24 of itself, the norm by half of that, 17 of the 32 eps that the margin s = 1 - 2^-18 leaves for norm, quotient
-and products together (:mod:`sordino.learning.perexample.clipping`). Norm and quotient themselves are float64.
+most 68 x 2^-24 of itself, and by 2^-126 for each square that may vanish, which is added. Norm and quotient are float64. No more
+than 96 examples are added up in float32, these parts in float64. So the proof of :mod:`sordino.learning.perexample.clipping` holds.
 
 An example whose norm is not finite is left out of the sum, not multiplied by zero. Without privacy it stays in.
 
-Shapes: store (n features,), uint8 or float32; labels (n,) and chosen (b,), int64; weights and out (d,); norms, losses (b,).
+Shapes: store (n features,), uint8 or float32; labels (n,) and chosen (b,), int64; weights and out (d,), the latter
+float64 for the clipped sum; norms, losses (b,).
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ Run = Callable[..., Any]
 FEW = 32  # examples at a time: their bytes, or most of their floats, stay in the first two caches
 MOST = 13  # classes in a tile
 STRETCH = 64  # vectors that are summed up in float32
+TURNS = 3  # times FEW examples are added up in float32: less than the 112 of sordino.learning.perexample.clipping
+VANISHING = 2.0**-126  # what a square may be off by where it is denormal
+LONGEST = 1e19  # longer gradients contribute nothing
 NO_EXAMPLE, NO_CLASS = -1, -2  # in place of a count: an index, a label that does not exist
 
 
@@ -229,7 +233,7 @@ def _sum(cut: _Tiling, hinge: bool) -> Run:
 
     def run(
         x: Any, scale: float, y: Any, chosen: Any, features: int, w: Any, w_at: int, b_at: int,
-        private: bool, clip: float, room: float, out: Any, norms: Any, losses: Any,
+        private: bool, clip: float, room: float, out: Any, total: Any, norms: Any, losses: Any,
     ) -> int:  # fmt: skip
         biased, over, count = b_at >= 0, 0, chosen.size
         few = max(min(FEW, count), 1)
@@ -237,6 +241,8 @@ def _sum(cut: _Tiling, hinge: bool) -> Run:
         scores, squares = np.empty((few + 1) * classes, np.float32), np.empty(few + 1)
         pixel, bound = np.float32(scale), np.float32(clip)
         out[:] = 0
+        if private and not count:
+            total[:] = 0.0
         for first in range(0, count, few):
             n = min(few, count - first)
             for i in range(n):
@@ -261,11 +267,12 @@ def _sum(cut: _Tiling, hinge: bool) -> Run:
                 slope = 0.0
                 for c in range(classes):
                     slope += np.float64(scores[i * classes + c]) ** 2
-                norm = math.sqrt(slope * (squares[i] * scale * scale + (1.0 if biased else 0.0)))
+                square = (squares[i] + features * VANISHING) * scale * scale
+                norm = math.sqrt(slope * (square + (1.0 if biased else 0.0)))
                 seen = np.float32(norm)
-                finite = seen < np.float32(np.inf)
+                finite = norm <= LONGEST
                 norms[first + i] = seen if finite else np.float32(np.inf)
-                if private and not finite:
+                if private and not finite:  # left out here, so that zero times infinity never arises; the others stay as they are
                     over += 1
                     continue
                 over += 1 if seen > bound else 0
@@ -278,9 +285,31 @@ def _sum(cut: _Tiling, hinge: bool) -> Run:
                     scores[kept * classes + c] = value * pixel
                 kept += 1
             backward(x, places, kept, features, scores, out, w_at)
+            turn, last = first // few, first + few >= count
+            if private and (turn % TURNS == TURNS - 1 or last):
+                if turn < TURNS:
+                    copied(out, total)
+                else:
+                    added(out, total)
+                if not last:
+                    out[:] = 0
         return over
 
     return _compiled(run)
+
+
+def _copied(part: Any, total: Any) -> None:
+    for k in range(len(part)):
+        total[k] = part[k]
+
+
+def _added(part: Any, total: Any) -> None:
+    for k in range(len(part)):
+        total[k] += part[k]
+
+
+copied: Run = njit(nogil=True)(_copied)
+added: Run = njit(nogil=True)(_added)
 
 
 class LinearSum:
@@ -289,15 +318,19 @@ class LinearSum:
     def __init__(self, layer: Layer, hinge: bool) -> None:
         self._layer, self._bias = layer, -1 if layer.bias is None else layer.bias
         self._run = _sum(_Tiling.of(layer), hinge)
+        self._part = np.empty(0, np.float32)
+        self._none = np.empty(0)
 
     def clipped(
         self, x: Store, scale: float, y: Index, chosen: Index, weights: Array, clip: float, margin: float,
-        out: Array, norms: Array, losses: Array,
+        out: NDArray[np.float64], norms: Array, losses: Array,
     ) -> int:  # fmt: skip
         """The clipped sum over the ``chosen`` rows into ``out``; how many had a norm above ``clip``."""
         layer, room = self._layer, clip * margin
+        if self._part.size != out.size:
+            self._part = np.empty(out.size, np.float32)
         over: int = self._run(
-            x, scale, y, chosen, layer.features, weights, layer.weight, self._bias, True, clip, room, out, norms, losses
+            x, scale, y, chosen, layer.features, weights, layer.weight, self._bias, True, clip, room, self._part, out, norms, losses
         )  # fmt: skip
         return _exists(over)
 
@@ -306,7 +339,11 @@ class LinearSum:
     ) -> None:  # fmt: skip
         """The mean gradient over the ``chosen`` rows, at least one, into ``out``."""
         layer, none = self._layer, math.inf
-        _exists(self._run(x, scale, y, chosen, layer.features, weights, layer.weight, self._bias, False, none, none, out, norms, losses))
+        _exists(
+            self._run(
+                x, scale, y, chosen, layer.features, weights, layer.weight, self._bias, False, none, none, out, self._none, norms, losses
+            )
+        )  # fmt: skip
 
 
 def _exists(count: int) -> int:

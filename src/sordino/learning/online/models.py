@@ -7,7 +7,6 @@ linear     party: linear scores of the classes; server: their sum, and a bias. C
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sordino import modules
 from sordino.errors import StudyError
 from sordino.learning.check import check_private
 
@@ -124,9 +124,10 @@ def _seeded(make: Callable[[], nn.Module], rng: np.random.Generator, where: str)
 
 
 def _factory(path: str) -> Callable[..., nn.Module]:
-    place, _, name = path.partition(":")
     try:
-        found: Callable[..., nn.Module] = getattr(importlib.import_module(place), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise StudyError(f"{path!r}: {error}. Write package.module:factory, importable from where sordino runs") from error
+        found = modules.attribute(path)
+    except Exception as error:  # a user's module may raise anything
+        raise StudyError(f"{path!r}: {error}. Write package.module:factory, beside the study file or installed") from error
+    if not callable(found):
+        raise StudyError(f"{path!r} is no function; see docs/vertical.md for what it must take and give")
     return found

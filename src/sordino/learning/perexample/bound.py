@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from sordino.mechanism import SHRINK, Measuring, Piecewise
+from sordino.learning.perexample.clipping import MARGIN
+from sordino.mechanism import Measuring, Piecewise
 from sordino.mechanism.pieces import Pieces
 
 
@@ -29,8 +30,8 @@ class Flat:
 
     @property
     def margin(self) -> float:
-        """Room for rounding."""
-        return SHRINK
+        """Room for rounding; see :mod:`.clipping`."""
+        return MARGIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,11 @@ class Layers:
 
     clip: float
 
+    @property
+    def margin(self) -> float:
+        """Room for rounding; see :mod:`.clipping`."""
+        return MARGIN
+
     def each(self, layers: int) -> float:
         """C_l = C / sqrt(layers)."""
         return self.clip / math.sqrt(layers)
@@ -46,7 +52,7 @@ class Layers:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measured:
-    """min(1, s C / norm(G_i)) times each gradient.
+    """min(1, s C / norm(G_i)) times each gradient. Sums are made in float64: in a norm that weighs directions, errors weigh more, too.
 
     Attributes:
         clip: C.

@@ -31,8 +31,8 @@ import torch
 from torch import Tensor, nn
 
 from sordino.learning.flat import Flat, Slot
-from sordino.learning.perexample.clipping import lengths
-from sordino.learning.perexample.gram import cheaper, squared_norms
+from sordino.learning.perexample.clipping import add_rows, kept, squares
+from sordino.learning.perexample.gram import cheaper, squared_norms, write_products
 from sordino.learning.perexample.kernel import add_or_set
 from sordino.learning.perexample.workspace import Workspace
 from sordino.mechanism.pieces import Piece, Rows
@@ -143,6 +143,11 @@ class ConvKernel:
         gram = cheaper(positions, shape.patch, outputs)
         return positions * (shape.patch + outputs) if gram else outputs * shape.patch
 
+    def forms(self, image: tuple[int, int, int]) -> bool:
+        """Whether gradients of single examples are formed for images (height, width, channels)."""
+        shape = self.geometry(image)
+        return not cheaper(shape.positions[0] * shape.positions[1], shape.patch, self.layer.out_channels)
+
     def collect(self, a: Tensor, g: Tensor) -> Tensor:
         """See :class:`Kernel`; ``a`` are images."""
         shape, g = self.geometry((a.shape[1], a.shape[2], a.shape[3])), g.flatten(1, 2)
@@ -151,30 +156,37 @@ class ConvKernel:
         if not self._formed:
             self._patches, self._outputs = self.unfold(a), g
             return squared_norms(self._patches, g, weight=self._weight is not None, bias=self._bias is not None)
-        squared: Tensor | None = None
+        squared = torch.zeros(n, dtype=torch.float64, device=g.device)
         if self._weight is not None:
             self._grads = self._space.take("grads", (n, outputs, shape.patch))
             few = max(1, PATCH_BYTES // (positions * shape.patch * g.element_size()))
             for start in range(0, n, few):
                 piece = slice(start, start + few)
                 torch.bmm(g[piece].transpose(1, 2), self.unfold(a[piece]), out=self._grads[piece])
-            squared = lengths(self._grads.view(n, -1)).square_()
+            squared += squares(self._grads.view(n, -1))
         if self._bias is not None:
             self._bias_grads = g.sum(1)
-            extra = torch.linalg.vector_norm(self._bias_grads, dim=1).square_()
-            squared = extra if squared is None else squared.add_(extra)
-        return squared if squared is not None else g.new_zeros(n)
+            squared += squares(self._bias_grads)
+        return squared
+
+    def leave(self, keep: Tensor) -> None:
+        """See :class:`Kernel`."""
+        if not self._formed:
+            self._patches, self._outputs = kept(keep, self._patches), kept(keep, self._outputs)
+            return
+        self._grads = kept(keep, self._grads) if self._weight is not None else self._grads
+        self._bias_grads = kept(keep, self._bias_grads) if self._bias is not None else self._bias_grads
 
     def write(self, factor: Tensor, out: Tensor, fresh: bool) -> None:
         """See :class:`Kernel`."""
-        beta = 0.0 if fresh else 1.0
         if not self._formed:
-            self._write_products(factor, out, beta)
+            weight = self._weight.flat(out).view(self._outputs.shape[2], -1) if self._weight is not None else None
+            bias = self._bias.flat(out) if self._bias is not None else None
+            write_products(self._patches, self._outputs, factor, weight, bias, fresh)
             return
         for slot, grads in ((self._weight, self._grads), (self._bias, self._bias_grads)):
             if slot is not None:
-                place = slot.flat(out)
-                torch.addmv(place, grads.view(len(factor), -1).t(), factor, beta=beta, out=place)
+                add_rows(slot.flat(out), grads.view(len(factor), -1), factor, fresh)
 
     def pieces(self) -> list[Piece] | None:
         """See :class:`Kernel`; where products of patches are cheaper, gradients are not formed."""
@@ -182,15 +194,6 @@ class ConvKernel:
             return None
         both = (self._weight, self._grads), (self._bias, self._bias_grads)
         return [Rows(offset=slot.offset, values=grads.flatten(1)) for slot, grads in both if slot is not None]
-
-    def _write_products(self, factor: Tensor, out: Tensor, beta: float) -> None:
-        """The clipped sum after the Gram form: one product of patches and scaled output gradients."""
-        scaled = (self._outputs * factor.view(-1, 1, 1)).reshape(-1, self._outputs.shape[2])
-        if self._weight is not None:
-            place = self._weight.flat(out).view(scaled.shape[1], -1)
-            torch.addmm(place, scaled.t(), self._patches.view(-1, self._patches.shape[2]), beta=beta, out=place)
-        if self._bias is not None:
-            add_or_set(self._bias.flat(out), scaled.sum(0), beta == 0.0)
 
     def plain(self, a: Tensor, g: Tensor, out: Tensor, fresh: bool) -> None:
         """See :class:`Kernel`; ``a`` are images. The library's own weight gradient, no patches."""

@@ -8,6 +8,7 @@ of its gradient is the sum of g_ip over the positions with t_ip = v, so
 and nothing of size n x vocabulary x dimension exists. Equal tokens are added up before
 squaring (not by the sum over p, q, which subtracts): sorting the tokens of an example
 makes equal ones neighbours, and positions of one run share a row of a (n, P, dim) buffer.
+The same rows go into the sum, in float64.
 
 Shapes: tokens (n, P...) integers, g (n, P..., dim).
 """
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.learning.flat import Flat, Slot
+from sordino.learning.perexample.clipping import kept, squares
 from sordino.mechanism.pieces import Piece
 
 
@@ -32,7 +34,7 @@ class EmbeddingKernel:
     def __init__(self, layer: nn.Embedding, flat: Flat) -> None:
         self._slot: Slot | None = flat.slot(layer.weight)
         self._padding = layer.padding_idx
-        self._tokens = self._g = flat.weights
+        self._tokens = self._rows = flat.weights
 
     def _flattened(self, a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
         tokens, g = a.reshape(len(a), -1), g.reshape(len(g), -1, g.shape[-1])
@@ -42,19 +44,21 @@ class EmbeddingKernel:
 
     def collect(self, a: Tensor, g: Tensor) -> Tensor:
         """See :class:`Kernel`; ``a`` are tokens."""
-        self._tokens, self._g = tokens, g = self._flattened(a, g)
-        if self._slot is None:
-            return g.new_zeros(len(g))
-        ordered, order = tokens.sort(1)
+        tokens, g = self._flattened(a, g)
+        ordered, order = tokens.sort(dim=1, stable=True)
         run = torch.zeros_like(ordered)
         run[:, 1:] = (ordered[:, 1:] != ordered[:, :-1]).cumsum(1)
-        rows = torch.zeros_like(g).scatter_add_(1, run.unsqueeze(2).expand_as(g), g.gather(1, order.unsqueeze(2).expand_as(g)))
-        squared: Tensor = torch.linalg.vector_norm(rows, dim=(1, 2)).square_()
-        return squared
+        self._tokens = torch.zeros_like(ordered).scatter_(1, run, ordered)
+        self._rows = torch.zeros_like(g).scatter_add_(1, run.unsqueeze(2).expand_as(g), g.gather(1, order.unsqueeze(2).expand_as(g)))
+        return squares(self._rows.flatten(1))
+
+    def leave(self, keep: Tensor) -> None:
+        """See :class:`Kernel`."""
+        self._rows = kept(keep, self._rows)
 
     def write(self, factor: Tensor, out: Tensor, fresh: bool) -> None:
         """See :class:`Kernel`."""
-        self._scatter(self._tokens, self._g * factor.view(-1, 1, 1), out, fresh)
+        self._scatter(self._tokens, self._rows.double() * factor.double().view(-1, 1, 1), out, fresh)
 
     def pieces(self) -> list[Piece] | None:
         """See :class:`Kernel`; whole tables are not formed."""

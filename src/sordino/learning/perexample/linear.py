@@ -24,7 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from sordino.learning.flat import Flat, Slot
-from sordino.learning.perexample.gram import squared_norms
+from sordino.learning.perexample.clipping import add_rows, kept, put, squares, together
+from sordino.learning.perexample.gram import squared_norms, write_products
 from sordino.learning.perexample.workspace import Workspace
 from sordino.mechanism.pieces import Outer, Piece, Rows
 
@@ -36,7 +37,8 @@ class LinearKernel:
         self._weight: Slot | None = flat.slot(layer.weight)
         self._bias: Slot | None = flat.slot(layer.bias) if layer.bias is not None else None
         self._space = Workspace(flat.weights)
-        self._a = self._g = self._made = flat.weights
+        self._a = self._g = self._made = self._shift = flat.weights
+        self._formed = False
 
     def collect(self, a: Tensor, g: Tensor) -> Tensor:
         """See :class:`Kernel`."""
@@ -45,32 +47,57 @@ class LinearKernel:
             return self._outer(a, g)
         a, g = a.flatten(1, -2), g.flatten(1, -2)
         self._a, self._g = a, g
-        positions = a.shape[1]
-        if positions * (a.shape[2] + g.shape[2]) < a.shape[2] * g.shape[2]:
+        self._formed = a.shape[1] * (a.shape[2] + g.shape[2]) >= a.shape[2] * g.shape[2]
+        if not self._formed:
             return squared_norms(a, g, weight=self._weight is not None, bias=self._bias is not None)
-        squared = torch.zeros(len(a), dtype=a.dtype, device=a.device)
+        squared = torch.zeros(len(a), dtype=torch.float64, device=a.device)
         if self._weight is not None:
-            made = torch.bmm(g.transpose(1, 2), a)
-            squared += torch.linalg.vector_norm(made, dim=(1, 2)).square_()
+            self._made = torch.bmm(g.transpose(1, 2), a).flatten(1)
+            squared += squares(self._made)
         if self._bias is not None:
-            squared += torch.linalg.vector_norm(g.sum(1), dim=1).square_()
+            self._shift = g.sum(1)
+            squared += squares(self._shift)
         return squared
 
     def _outer(self, a: Tensor, g: Tensor) -> Tensor:
-        squared: Tensor = torch.linalg.vector_norm(g, dim=1).square_()
+        squared = squares(g)
         if self._weight is None:
             return squared
-        inputs = torch.linalg.vector_norm(a, dim=1).square_()
+        inputs = squares(a)
         return squared.mul_(inputs.add_(1.0) if self._bias is not None else inputs)
+
+    def leave(self, keep: Tensor) -> None:
+        """See :class:`Kernel`."""
+        self._a, self._g = kept(keep, self._a), kept(keep, self._g)
+        if self._g.ndim != 2 and self._formed:
+            self._made = kept(keep, self._made) if self._weight is not None else self._made
+            self._shift = kept(keep, self._shift) if self._bias is not None else self._shift
 
     def write(self, factor: Tensor, out: Tensor, fresh: bool) -> None:
         """See :class:`Kernel`."""
-        a, g = self._a, self._g
-        if g.ndim == 2:
-            scaled = torch.mul(g, factor.unsqueeze(1), out=self._space.take("scaled", tuple(g.shape)))
+        weight = self._weight.of(out) if self._weight is not None else None
+        bias = self._bias.of(out) if self._bias is not None else None
+        if self._g.ndim == 2:
+            self._write_outer(factor, weight, bias, fresh)
+        elif not self._formed:
+            write_products(self._a, self._g, factor, weight, bias, fresh)
         else:
-            a, scaled = a.reshape(-1, a.shape[2]), g.mul(factor.view(-1, 1, 1)).reshape(-1, g.shape[2])
-        self._add(a, scaled, out, fresh)
+            for place, rows in ((weight, self._made), (bias, self._shift)):
+                if place is not None:
+                    add_rows(place.view(-1), rows, factor, fresh)
+
+    def _write_outer(self, factor: Tensor, weight: Tensor | None, bias: Tensor | None, fresh: bool) -> None:
+        """One product for each part: what is added up are the outer products whose norms were taken."""
+        a, g = self._a.to(factor.dtype), self._g.to(factor.dtype)
+        own = factor.dtype == self._space.like.dtype
+        scaled = torch.mul(g, factor.unsqueeze(1), out=self._space.take("scaled", tuple(g.shape)) if own else None)
+        for part in together(len(factor)):
+            first = fresh and part.start == 0
+            if weight is not None:
+                into = self._space.take("part", tuple(weight.shape)) if own else None
+                put(weight, torch.mm(scaled[part].t(), a[part], out=into), first)
+            if bias is not None:
+                put(bias, scaled[part].sum(0), first)
 
     def pieces(self) -> list[Piece] | None:
         """See :class:`Kernel`; those of sequences are not formed."""

@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sordino.learning.flat import Flat, Slot
+from sordino.learning.perexample.clipping import add_rows, kept, squares
+from sordino.learning.perexample.kernel import add_or_set
 from sordino.mechanism.pieces import Piece, Rows
 
 
@@ -48,18 +50,21 @@ class NormKernel:
     def collect(self, a: Tensor, g: Tensor) -> Tensor:
         """See :class:`Kernel`."""
         self._weight_grads, self._bias_grads = self._sums(a, g)
-        squared = g.new_zeros(len(g))
+        squared = torch.zeros(len(g), dtype=torch.float64, device=g.device)
         for slot, grads in ((self._weight, self._weight_grads), (self._bias, self._bias_grads)):
             if slot is not None:
-                squared += torch.linalg.vector_norm(grads, dim=1).square_()
+                squared += squares(grads)
         return squared
 
     def write(self, factor: Tensor, out: Tensor, fresh: bool) -> None:
         """See :class:`Kernel`."""
         for slot, grads in ((self._weight, self._weight_grads), (self._bias, self._bias_grads)):
             if slot is not None:
-                place = slot.of(out).view(-1)
-                torch.addmv(place, grads.t(), factor, beta=0.0 if fresh else 1.0, out=place)
+                add_rows(slot.of(out).view(-1), grads, factor, fresh)
+
+    def leave(self, keep: Tensor) -> None:
+        """See :class:`Kernel`."""
+        self._weight_grads, self._bias_grads = kept(keep, self._weight_grads), kept(keep, self._bias_grads)
 
     def pieces(self) -> list[Piece] | None:
         """See :class:`Kernel`."""
@@ -68,5 +73,6 @@ class NormKernel:
 
     def plain(self, a: Tensor, g: Tensor, out: Tensor, fresh: bool) -> None:
         """See :class:`Kernel`."""
-        self._weight_grads, self._bias_grads = self._sums(a, g)
-        self.write(torch.ones(len(g), dtype=g.dtype, device=g.device), out, fresh)
+        for slot, grads in zip((self._weight, self._bias), self._sums(a, g), strict=True):
+            if slot is not None:
+                add_or_set(slot.of(out).view(-1), grads.sum(0), fresh)

@@ -6,10 +6,11 @@ plan runs every stage forward, walks back to the activations, and hands each
 parameter-owning layer's (input, output gradient) to its kernel. Nothing is computed
 twice, and the weights' gradients are formed once, already clipped.
 
-A layer without parameters that has no stage of its own is run by autograd, alone. A layer
-with parameters that has no kernel makes :func:`compiled` return None, and the general
-path (:mod:`sordino.learning.perexample.general`) takes over; so do weights used twice,
-hooks, and subclasses of known layers, whose ``forward`` may be anything.
+Only layers that are known to keep examples apart (:mod:`.separable`) are taken. One without
+parameters that has no stage of its own is run by autograd, alone. Anything else makes
+:func:`compiled` return None, and examples are differentiated by themselves
+(:mod:`sordino.learning.perexample.general`); so do weights used twice, hooks, and subclasses
+of known layers, whose ``forward`` may be anything.
 
 Micro-batches: where the buffers of a batch exceed the cache by far, the batch is
 worked off in pieces of about 32 MB; the sum is the same.
@@ -27,9 +28,22 @@ from torch import Tensor, nn
 
 from sordino.learning.flat import Flat
 from sordino.learning.loss import Loss
-from sordino.learning.perexample import conv, pool, tiled
+from sordino.learning.perexample import conv, embedding, pool, tiled
 from sordino.learning.perexample.kernel import Kernel
-from sordino.learning.perexample.stages import ConvStage, Flatten, LinearStage, NormStage, Opaque, Owner, Pool, Relu, Stage, Tanh
+from sordino.learning.perexample.separable import alone, known
+from sordino.learning.perexample.stages import (
+    ConvStage,
+    EmbeddingStage,
+    Flatten,
+    LinearStage,
+    NormStage,
+    Opaque,
+    Owner,
+    Pool,
+    Relu,
+    Stage,
+    Tanh,
+)
 
 PIECE_BYTES = 32e6
 
@@ -43,12 +57,14 @@ class Plan:
         owners: for each stage, itself if it owns parameters.
         first: index of the first stage with parameters.
         piece: examples per micro-batch.
+        forms: whether every layer forms the gradients of single examples.
     """
 
     stages: tuple[Stage, ...]
     owners: tuple[Owner | None, ...]
     first: int
     piece: int
+    forms: bool
 
     def forward(self, x: Tensor) -> Tensor:
         """Scores of a batch."""
@@ -79,16 +95,14 @@ class Plan:
 
 
 def plain_layers(module: nn.Module) -> list[nn.Module] | None:
-    """The layers of nested plain sequences in order; hooks anywhere give None."""
+    """The layers of nested plain sequences in order; None if one of them is not known to keep examples apart."""
     found: list[nn.Module] = []
 
     def walk(part: nn.Module) -> bool:
-        if part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks:
-            return False
-        if type(part) is nn.Sequential:
+        if type(part) is nn.Sequential and known(part):
             return all(walk(child) for child in part.children())
         found.append(part)
-        return True
+        return known(part)
 
     return found if walk(module) else None
 
@@ -102,17 +116,21 @@ class _Place:
         free: its input may be overwritten.
         inner: some layer before it has parameters, so the gradient by its input will be asked for.
         rectified: a rectifier follows.
+        tokens: its input are integers.
     """
 
     shape: tuple[int, ...]
     free: bool
     inner: bool
     rectified: bool
+    tokens: bool
 
 
 def _stage(layer: nn.Module, flat: Flat, place: _Place) -> Stage | None:
     """The stage for a layer; None if there is none."""
     kind = type(layer)
+    if place.tokens != (kind is nn.Embedding):
+        return None
     if kind is nn.ReLU:
         return Relu(flat.weights, place.free)
     if kind is nn.Tanh:
@@ -122,12 +140,14 @@ def _stage(layer: nn.Module, flat: Flat, place: _Place) -> Stage | None:
     if isinstance(layer, nn.Linear) and kind is nn.Linear:
         return LinearStage(layer, flat) if len(place.shape) in (1, 2) else None
     if isinstance(layer, nn.LayerNorm) and kind is nn.LayerNorm:
-        return NormStage(layer, flat) if len(place.shape) != 3 else None
+        return NormStage(layer, flat) if len(place.shape) != 3 and len(layer.normalized_shape) <= len(place.shape) else None
     if len(place.shape) == 3:
         found = _image_stage(layer, flat, place, place.shape)
         if found is not None:
             return found
-    return Opaque(layer) if next(layer.parameters(), None) is None else None
+    if isinstance(layer, nn.Embedding) and kind is nn.Embedding:
+        return EmbeddingStage(layer, flat) if embedding.supported(layer) and len(place.shape) == 1 else None
+    return Opaque(layer) if alone(layer, 1 + len(place.shape)) else None
 
 
 def _image_stage(layer: nn.Module, flat: Flat, place: _Place, image: tuple[int, int, int]) -> Stage | None:
@@ -144,13 +164,13 @@ def _image_stage(layer: nn.Module, flat: Flat, place: _Place, image: tuple[int, 
     return NormStage(layer, flat) if isinstance(layer, nn.GroupNorm) and kind is nn.GroupNorm else None
 
 
-def compiled(flat: Flat, shape: tuple[int, ...]) -> Plan | None:
-    """The plan of a module for inputs of ``shape`` (without n), or None if it needs the general path."""
+def compiled(flat: Flat, shape: tuple[int, ...], tokens: bool = False) -> Plan | None:
+    """The plan of a module for inputs of ``shape`` (without n), numbers or ``tokens``; None if it needs the general path."""
     layers = plain_layers(flat.module)
     if layers is None:
         return None
     layers = rectified_late(layers)
-    probe = flat.weights.new_zeros((1, *shape))
+    probe = flat.weights.new_zeros((1, *shape), dtype=torch.int64 if tokens else None)
     if probe.ndim == 4:
         probe = probe.permute(0, 2, 3, 1)
     stages: list[Stage] = []
@@ -167,24 +187,39 @@ def compiled(flat: Flat, shape: tuple[int, ...]) -> Plan | None:
                 free=isinstance(before, LinearStage | ConvStage | Pool | tiled.TiledConv),
                 inner=bool(parameters),
                 rectified=type(following) is nn.ReLU,
+                tokens=not probe.is_floating_point(),
             )
             stage = _stage(layer, flat, place)
             if stage is None:
                 return None
             stages.append(stage)
             own = list(layer.parameters())
-            owners.append(stage if own and isinstance(stage, LinearStage | ConvStage | NormStage | tiled.TiledConv) else None)
+            owners.append(
+                stage if own and isinstance(stage, LinearStage | ConvStage | NormStage | EmbeddingStage | tiled.TiledConv) else None
+            )
             parameters.extend(own)
             try:
                 probe = stage.forward(probe)
-            except (RuntimeError, ValueError):
+            except (RuntimeError, ValueError, IndexError):
                 return None  # a layer that cannot run on one example, or does not fit: not for us to say
+            if len(probe) != 1:
+                return None
             numbers += probe.numel() + _materialised(stage)
     if len({id(p) for p in parameters}) < len(parameters) or any(flat.slot(p) is None for p in parameters):
         return None
     first = next(index for index, owner in enumerate(owners) if owner is not None)
     piece = max(1, int(PIECE_BYTES / (numbers * flat.weights.element_size())))
-    return Plan(tuple(stages), tuple(owners), first, piece)
+    return Plan(tuple(stages), tuple(owners), first, piece, all(owner is None or _forms(owner) for owner in owners))
+
+
+def _forms(owner: Owner) -> bool:
+    """Whether a layer's kernel forms single gradients; it depends on shapes alone."""
+    if isinstance(owner, LinearStage):
+        return owner.seen.ndim == 2
+    if isinstance(owner, ConvStage):
+        _, height, width, channels = owner.seen.shape
+        return owner.kernel.forms((height, width, channels))
+    return not isinstance(owner, EmbeddingStage)
 
 
 def _materialised(stage: Stage) -> int:

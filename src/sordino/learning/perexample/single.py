@@ -11,6 +11,8 @@ multi-class hinge and a flat bound. Everything else goes by the other paths.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -19,11 +21,10 @@ from torch import Tensor, nn
 from sordino.learning.flat import Flat
 from sordino.learning.jit.linear import Layer, LinearSum
 from sordino.learning.loss import CrossEntropy, Loss, MulticlassHinge
-from sordino.learning.perexample.clipping import Clipped
+from sordino.learning.perexample.clipping import MARGIN, Clipped
 from sordino.learning.perexample.plan import plain_layers
 from sordino.learning.perexample.store import Index, Rows
 from sordino.learning.perexample.tiled import served
-from sordino.mechanism import SHRINK
 
 
 def _layer(flat: Flat) -> Layer | None:
@@ -48,7 +49,7 @@ class Single:
         self._sum = LinearSum(layer, hinge)
         self._weights, self._dim = flat.weights.numpy(), flat.dim
         self._out: Tensor | None = None
-        self._into = self._weights
+        self._into: NDArray[Any] = self._weights
 
     @staticmethod
     def of(flat: Flat, loss: Loss) -> Single | None:
@@ -59,23 +60,23 @@ class Single:
         return None if layer is None else Single(flat, layer, isinstance(loss, MulticlassHinge))
 
     def clipped(self, rows: Rows, chosen: Index, clip: float, out: Tensor) -> Clipped:
-        """The clipped sum over the ``chosen`` rows (b,) into ``out`` (d,)."""
+        """The clipped sum over the ``chosen`` rows (b,) into ``out`` (d,), float64."""
         norms, losses = np.empty(chosen.size, np.float32), np.empty(chosen.size, np.float32)
         over = self._sum.clipped(
-            rows.numbers, rows.scale, rows.labels, chosen, self._weights, clip, SHRINK, self._vector(out), norms, losses
+            rows.numbers, rows.scale, rows.labels, chosen, self._weights, clip, MARGIN, self._vector(out, torch.float64), norms, losses
         )  # fmt: skip
         return Clipped(torch.from_numpy(norms), clip, torch.from_numpy(losses), over)
 
     def mean(self, rows: Rows, chosen: Index, out: Tensor) -> Tensor:
         """The mean gradient over the ``chosen`` rows (b,), at least one, into ``out`` (d,); the mean loss."""
         norms, losses = np.empty(chosen.size, np.float32), np.empty(chosen.size, np.float32)
-        self._sum.mean(rows.numbers, rows.scale, rows.labels, chosen, self._weights, self._vector(out), norms, losses)
+        self._sum.mean(rows.numbers, rows.scale, rows.labels, chosen, self._weights, self._vector(out, torch.float32), norms, losses)
         return torch.from_numpy(losses).mean()
 
-    def _vector(self, out: Tensor) -> NDArray[np.float32]:
+    def _vector(self, out: Tensor, dtype: torch.dtype) -> NDArray[Any]:
         """``out`` as an array; a client's steps all write into the same tensor, so it is kept."""
-        if out is not self._out:
-            if not served(out) or not out.is_contiguous() or out.shape != (self._dim,):
-                raise ValueError(f"out must be a vector of {self._dim} float32 numbers on a processor")
+        if out is not self._out or out.dtype != dtype:
+            if out.dtype != dtype or out.device.type != "cpu" or not out.is_contiguous() or out.shape != (self._dim,):
+                raise ValueError(f"out must be a vector of {self._dim} numbers of type {dtype} on a processor")
             self._into, self._out = out.numpy(), out
         return self._into

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from sordino.learning.flat import Flat
 from sordino.learning.perexample import pool
 from sordino.learning.perexample.conv import ConvKernel, gradients
+from sordino.learning.perexample.embedding import EmbeddingKernel
 from sordino.learning.perexample.kernel import Kernel
 from sordino.learning.perexample.linear import LinearKernel
 from sordino.learning.perexample.norm import NormKernel
@@ -99,7 +100,7 @@ class Flatten:
 
 
 class Opaque:
-    """Any layer without parameters, by autograd on that layer alone."""
+    """A layer without parameters that keeps examples apart (:mod:`.separable`), by autograd on that layer alone."""
 
     def __init__(self, layer: nn.Module) -> None:
         self._layer = layer
@@ -186,6 +187,22 @@ class ConvStage:
         if result is None:
             raise RuntimeError("asked for an input gradient, got none")
         return _physical(result)
+
+
+class EmbeddingStage:
+    """Rows (n, positions, width) of a table for tokens (n, positions): the first stage, since nothing flows back through tokens."""
+
+    def __init__(self, layer: nn.Embedding, flat: Flat) -> None:
+        self._layer = layer
+        self.kernel = EmbeddingKernel(layer, flat)
+        self.seen = flat.weights
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen = x
+        return torch.embedding(self._layer.weight, x)
+
+    def backward(self, g: Tensor) -> Tensor:
+        raise RuntimeError("tokens have no gradient")
 
 
 class NormStage:

@@ -10,15 +10,16 @@ import math
 import torch
 from torch import Tensor
 
+from sordino.errors import StudyError
 from sordino.learning.flat import Flat as Parameters
 from sordino.learning.flat import Slot
 from sordino.learning.loss import Loss
 from sordino.learning.perexample.bound import Bound, Flat, Layers, Measured
-from sordino.learning.perexample.clipping import Clipped, checked, factors, lengths
-from sordino.learning.perexample.general import Unsuitable
+from sordino.learning.perexample.clipping import MOST, Clipped, add_rows, checked, factors, finite, kept, root, squares
 from sordino.learning.perexample.kernel import Kernel
-from sordino.learning.perexample.paths import Fast, Paths
+from sordino.learning.perexample.paths import Paths
 from sordino.learning.perexample.plan import Plan
+from sordino.learning.perexample.separable import exact_products
 from sordino.learning.perexample.store import Store
 from sordino.learning.perexample.workspace import Workspace
 from sordino.mechanism.pieces import Piece, Pieces
@@ -26,9 +27,9 @@ from sordino.mechanism.pieces import Piece, Pieces
 ROW_BYTES = 3_000_000  # gradients of as many examples as this are written out at once, while they are in the cache
 
 
-def _pieces(path: Fast | None, paths: Paths, n: int) -> list[slice]:
+def _pieces(path: Plan | None, paths: Paths, n: int) -> list[slice]:
     """Micro-batches of n examples."""
-    size = path.piece if isinstance(path, Plan) else paths.slow.piece if path is None else n
+    size = paths.slow.piece if path is None else path.piece
     return [slice(start, start + size) for start in range(0, n, size)]
 
 
@@ -40,23 +41,26 @@ class ClippedSum:
         self._space = Workspace(flat.weights)
 
     def __call__(self, x: Tensor, y: Tensor, bound: float | Bound, out: Tensor) -> Clipped:
-        """Overwrite ``out`` (d,) with the clipped sum over examples ``x`` (n, ...), ``y`` (n,); a number is a flat bound C.
+        """Overwrite ``out`` (d,), float64, with the clipped sum over examples ``x`` (n, ...), ``y`` (n,); a number is a flat bound C.
 
         An empty batch gives zeros. What is returned is raw and must not leave its client.
+
+        Raises:
+            StudyError: for a bound, a batch or a setting of torch for which the sum's sensitivity is not proven.
         """
         bound = Flat(bound) if isinstance(bound, int | float) else bound
         checked(bound.clip)
+        _provable(len(x), out)
         if len(x) == 0:
             out.zero_()
-            return Clipped(out.new_zeros(0), bound.clip, out.new_zeros(0))
+            return Clipped(self._paths.flat.weights.new_zeros(0), bound.clip, self._paths.flat.weights.new_zeros(0))
+        found = self._paths.here(x, y) if isinstance(bound, Flat) else None
+        if found is not None:
+            single, rows, where = found
+            return single.clipped(rows, where, bound.clip, out)
         with torch.no_grad():
-            path = self._paths.find(x, y)
-            try:
-                norms, losses = self._sum(path, x, y, bound, out)
-            except Unsuitable:  # this very batch took a way through the module that the first one did not
-                self._paths.distrust(x)
-                norms, losses = self._sum(None, x, y, bound, out)
-        return Clipped(norms, bound.clip, losses)
+            norms, losses = self._sum(self._paths.find(x), x, y, bound, out)
+        return Clipped(norms.to(losses.dtype), bound.clip, losses)
 
     def of(self, examples: Store, chosen: Tensor, bound: float | Bound, out: Tensor) -> Clipped:
         """The same over the examples with the indices ``chosen`` (b,), which are not copied where the module's path reads them in place."""
@@ -65,76 +69,76 @@ class ClippedSum:
         if clip is None or found is None:
             return self(*examples.take(chosen), bound, out)
         single, rows, where = found
+        _provable(len(chosen), out)
         return single.clipped(rows, where, checked(clip), out)
 
     def rows(self, x: Tensor, y: Tensor) -> Tensor:
         """Every example's own gradient (n, d). Raw."""
         with torch.no_grad():
-            path = self._paths.find(x, y)
-            if isinstance(path, Plan):
+            path = self._paths.find(x)
+            if path is not None:
                 _, kernels = self._collected(path, x, y)
                 pieces = self._formed(kernels, len(x))
                 if pieces is not None:
                     return pieces.rows(slice(None), self._paths.flat.weights.new_empty(len(x), self._paths.flat.dim))
             return self._paths.slow.gradients(x, y)[1].clone()
 
-    def _sum(self, path: Fast | None, x: Tensor, y: Tensor, bound: Bound, out: Tensor) -> tuple[Tensor, Tensor]:
-        fresh = isinstance(path, Plan)  # only a plan is sure to write every stretch of the vector
+    def _sum(self, path: Plan | None, x: Tensor, y: Tensor, bound: Bound, out: Tensor) -> tuple[Tensor, Tensor]:
+        if path is not None and isinstance(bound, Measured) and not path.forms:
+            path = None  # some layer does not form single gradients
         pieces = _pieces(path, self._paths, len(x))
-        if not fresh:
-            out.zero_()
-        if len(pieces) == 1:
-            return self._piece(path, x, y, bound, out, fresh)
-        parts = [self._piece(path, x[piece], y[piece], bound, out, fresh and piece.start == 0) for piece in pieces]
+        parts = [self._piece(path, x[piece], y[piece], bound, out, piece.start == 0) for piece in pieces]
+        if len(parts) == 1:
+            return parts[0]
         return torch.cat([norms for norms, _ in parts]), torch.cat([losses for _, losses in parts])
 
-    def _piece(self, path: Fast | None, x: Tensor, y: Tensor, bound: Bound, out: Tensor, fresh: bool) -> tuple[Tensor, Tensor]:
-        """Norms and losses of a micro-batch; its clipped sum is written to ``out`` if ``fresh``, else added."""
-        if path is None:
-            losses, rows = self._paths.slow.gradients(x, y)
-            norms, factor = self._by_rows(rows, bound)
-            if math.isfinite(float(norms.sum())):
-                out.add_((rows * factor).sum(0) if factor.ndim == 2 else rows.t().mv(factor))
-                return norms, losses
-        else:
-            losses, kernels = self._collected(path, x, y)
-            found = self._measured(kernels, bound, losses) if isinstance(bound, Measured) else _together(kernels, bound, losses)
-            if found is None:  # some layer does not form single gradients
-                if fresh:
-                    out.zero_()
-                return self._piece(None, x, y, bound, out, False)
-            norms = found
-            if math.isfinite(float(norms.sum())):
-                if isinstance(bound, Layers):
-                    for kernel, square in kernels:
-                        kernel.write(factors(square.sqrt(), bound.each(len(kernels))), out, fresh)
-                else:
-                    factor = factors(norms, bound.clip, bound.margin)
-                    for kernel, _ in kernels:
-                        kernel.write(factor, out, fresh)
-                return norms, losses
-        return self._without_infinite(path, x, y, bound, out, fresh, norms, losses)
+    def _piece(self, path: Plan | None, x: Tensor, y: Tensor, bound: Bound, out: Tensor, fresh: bool) -> tuple[Tensor, Tensor]:
+        """Norms and losses of a micro-batch; its clipped sum is written to ``out`` if ``fresh``, else added.
 
-    def _collected(self, path: Fast, x: Tensor, y: Tensor) -> tuple[Tensor, list[tuple[Kernel, Tensor]]]:
+        Nothing here lets one example change what is computed for another: those that cannot contribute are left in
+        their places, with zeros for gradients.
+        """
+        if path is None:
+            return self._by_rows(x, y, bound, out, fresh)
+        losses, kernels = self._collected(path, x, y)
+        if isinstance(bound, Measured):
+            norms = self._measured(kernels, bound, losses)
+        else:
+            norms = _together(kernels, bound)
+        usable = finite(norms)
+        if not bool(usable.all()):
+            for kernel, square in kernels:
+                kernel.leave(usable)
+                square.masked_fill_(~usable, 0.0)
+        if isinstance(bound, Layers):
+            for kernel, square in kernels:
+                kernel.write(factors(square.sqrt(), bound.each(len(kernels)), bound.margin, losses.dtype), out, fresh)
+        else:
+            factor = factors(norms, bound.clip, bound.margin, torch.float64 if isinstance(bound, Measured) else losses.dtype)
+            for kernel, _ in kernels:
+                kernel.write(factor, out, fresh)
+        return norms, losses
+
+    def _collected(self, path: Plan, x: Tensor, y: Tensor) -> tuple[Tensor, list[tuple[Kernel, Tensor]]]:
         """Losses (n,), and each kernel with its squared norms (n,), after a pass forward and back."""
         losses, pairs = path.pairs(self._paths.loss, x, y, 1.0)
         return losses, [(kernel, kernel.collect(a, g)) for kernel, a, g in pairs]
 
-    def _measured(self, kernels: list[tuple[Kernel, Tensor]], bound: Measured, like: Tensor) -> Tensor | None:
-        """Norms (n,): of gradients in pieces, or written out a few at a time, so that they stay in the cache; None if neither."""
+    def _measured(self, kernels: list[tuple[Kernel, Tensor]], bound: Measured, like: Tensor) -> Tensor:
+        """Norms (n,): of gradients in pieces, or written out a few at a time, so that they stay in the cache."""
         pieces = self._formed(kernels, len(like))
         if pieces is None:
-            return None
+            raise RuntimeError("a plan that forms gradients does not")
         found = bound.piecewise(pieces) if bound.piecewise is not None else None
         if found is not None:
-            return found
-        norms = torch.empty_like(like)
+            return _usable(found)
+        norms = torch.empty_like(like, dtype=torch.float64)
         few = max(1, int(ROW_BYTES / (self._paths.flat.dim * like.element_size())))
         for start in range(0, len(like), few):
             part = slice(start, min(start + few, len(like)))
             rows = self._space.take("rows", (part.stop - start, self._paths.flat.dim))
-            norms[part] = bound.norms(pieces.rows(part, rows))
-        return norms
+            norms[part] = bound.norms(pieces.rows(part, rows)).to(torch.float64)
+        return _usable(norms)
 
     def _formed(self, kernels: list[tuple[Kernel, Tensor]], n: int) -> Pieces | None:
         """The batch's gradients as the kernels keep them; None if some layer does not form them."""
@@ -146,48 +150,53 @@ class ClippedSum:
             found += own
         return Pieces.of(n, self._paths.flat.dim, found)
 
-    def _by_rows(self, rows: Tensor, bound: Bound) -> tuple[Tensor, Tensor]:
-        """Norms (n,) and factors, (n,) or (n, d) where layers have their own."""
-        if not isinstance(bound, Layers):
-            norms = lengths(rows) if isinstance(bound, Flat) else bound.norms(rows)
-            return norms, factors(norms, bound.clip, bound.margin)
-        layers = layers_of(self._paths.flat)
-        squares = [sum((slot_columns(rows, slot).square().sum(1) for slot in layer), rows.new_zeros(len(rows))) for layer in layers]
-        each = torch.empty_like(rows)
-        for layer, square in zip(layers, squares, strict=True):
-            own = factors(square.sqrt(), bound.each(len(layers)))
-            for slot in layer:
-                slot_columns(each, slot).copy_(own.unsqueeze(1).expand(-1, slot.size))
-        return _largest(squares, bound), each
-
-    def _without_infinite(
-        self, path: Fast | None, x: Tensor, y: Tensor, bound: Bound, out: Tensor, fresh: bool, norms: Tensor, losses: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """A micro-batch without the examples whose gradient is not finite: zero times infinity is not zero."""
-        keep = torch.isfinite(norms)
-        everywhere, losses = torch.full_like(norms, torch.inf), losses.clone()
-        if bool(keep.any()):
-            everywhere[keep] = self._piece(path, x[keep], y[keep], bound, out, fresh)[0]
-        elif fresh:
-            out.zero_()
-        return everywhere, losses
+    def _by_rows(self, x: Tensor, y: Tensor, bound: Bound, out: Tensor, fresh: bool) -> tuple[Tensor, Tensor]:
+        """:meth:`_piece` of gradients that are written out, (n, d)."""
+        losses, rows = self._paths.slow.gradients(x, y)
+        if isinstance(bound, Layers):
+            layers = layers_of(self._paths.flat)
+            squared = [torch.stack([squares(slot_columns(rows, slot)) for slot in layer]).sum(0) for layer in layers]
+            norms = _largest(squared, bound)
+            usable = finite(norms)
+            rows = kept(usable, rows)
+            for layer, square in zip(layers, squared, strict=True):
+                factor = factors(kept(usable, square).sqrt(), bound.each(len(layers)), bound.margin, rows.dtype)
+                for slot in layer:
+                    add_rows(slot.flat(out), slot_columns(rows, slot), factor, fresh)
+            return norms, losses
+        norms = root(squares(rows)) if isinstance(bound, Flat) else _usable(bound.norms(rows))
+        factor = factors(norms, bound.clip, bound.margin, torch.float64 if isinstance(bound, Measured) else rows.dtype)
+        usable = finite(norms)
+        add_rows(out, rows if bool(usable.all()) else kept(usable, rows), factor, fresh)
+        return norms, losses
 
 
-def _together(kernels: list[tuple[Kernel, Tensor]], bound: Flat | Layers, like: Tensor) -> Tensor:
-    """Norms (n,) from the layers' squared ones: plain, or the largest layer's in units of its C_l, times C."""
-    squares = [square for _, square in kernels]
-    if not squares:
-        return like.new_zeros(len(like))
-    if isinstance(bound, Layers):
-        return _largest(squares, bound)
-    total = squares[0].clone()
-    for square in squares[1:]:
-        total.add_(square)
-    return total.sqrt_()
+def _provable(count: int, out: Tensor) -> None:
+    """Refuse what the proof in :mod:`.clipping` does not cover."""
+    if count > MOST:
+        raise StudyError(f"a batch of {count} examples: at most {MOST} can be summed within the proven bound; lower the sampling rate")
+    if out.dtype != torch.float64:
+        raise ValueError(f"a clipped sum is written in float64; got a vector of {out.dtype}")
+    if not exact_products():
+        raise StudyError(
+            "torch.set_float32_matmul_precision was set below 'highest': products are then too coarse for the clipping bound; leave it alone"
+        )
 
 
-def _largest(squares: list[Tensor], bound: Layers) -> Tensor:
-    return torch.stack(squares).amax(0).sqrt_().mul_(bound.clip / bound.each(len(squares)))  # NaN and infinity come through
+def _together(kernels: list[tuple[Kernel, Tensor]], bound: Flat | Layers) -> Tensor:
+    """Norms (n,) from the layers' squared ones: plain, or the largest layer's in units of its C_l, times C; infinite where not usable."""
+    squared = [square for _, square in kernels]
+    return _largest(squared, bound) if isinstance(bound, Layers) else root(torch.stack(squared).sum(0))
+
+
+def _largest(squared: list[Tensor], bound: Layers) -> Tensor:
+    found = root(torch.stack(squared).amax(0))  # NaN and infinity come through
+    return torch.where(finite(root(torch.stack(squared).sum(0))), found * (bound.clip / bound.each(len(squared))), math.inf)
+
+
+def _usable(norms: Tensor) -> Tensor:
+    norms = norms.to(torch.float64)
+    return torch.where(finite(norms), norms, math.inf)
 
 
 def layers_of(flat: Parameters) -> list[list[Slot]]:
@@ -218,12 +227,7 @@ class MeanGradient:
             out.zero_()
             return out.new_zeros(())
         with torch.no_grad():
-            path = self._paths.find(x, y)
-            try:
-                return self._mean(path, x, y, out)
-            except Unsuitable:
-                self._paths.distrust(x)
-                return self._mean(None, x, y, out)
+            return self._mean(self._paths.find(x), x, y, out)
 
     def of(self, examples: Store, chosen: Tensor, out: Tensor) -> Tensor:
         """The same over the examples with the indices ``chosen`` (b,), in place where that is possible."""
@@ -233,17 +237,14 @@ class MeanGradient:
         single, rows, where = found
         return single.mean(rows, where, out)
 
-    def _mean(self, path: Fast | None, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
+    def _mean(self, path: Plan | None, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
         if path is None:
             return self._by_autograd(x, y, out)
         total, share = out.new_zeros(()), 1.0 / len(x)
-        planned = isinstance(path, Plan)
-        if not planned:
-            out.zero_()
         for piece in _pieces(path, self._paths, len(x)):
             losses, pairs = path.pairs(self._paths.loss, x[piece], y[piece], share)
             for kernel, a, g in pairs:
-                kernel.plain(a, g, out, planned and piece.start == 0)
+                kernel.plain(a, g, out, piece.start == 0)
             total += losses.sum()
         return total * share
 

@@ -20,6 +20,7 @@ from sordino.learning.flat import Flat, Slot
 from sordino.learning.jit import conv as jit
 from sordino.learning.jit import pool as jit_pool
 from sordino.learning.perexample import conv, pool
+from sordino.learning.perexample.clipping import VANISHING, add_rows, kept, put, squares, together
 from sordino.learning.perexample.gram import cheaper
 from sordino.learning.perexample.kernel import add_or_set
 from sordino.learning.perexample.workspace import Workspace
@@ -108,20 +109,27 @@ class TiledConv:
         """See :class:`Kernel`."""
         g = g.contiguous()
         self._grads = self._space.take("grads", (len(g), self.shape.patch, self.shape.outputs))
-        squared = torch.empty(len(g))
+        squared = torch.empty(len(g), dtype=torch.float64)
         self._forward.by_example(a.numpy(), g.numpy(), self._grads.numpy(), squared.numpy())
         if self._bias is not None:
             self._bias_grads = g.flatten(1, 2).sum(1)
-            squared += torch.linalg.vector_norm(self._bias_grads, dim=1).square_()
-        return squared
+            squared += squares(self._bias_grads)
+        return squared.add_(self.shape.patch * self.shape.outputs * VANISHING)
+
+    def leave(self, keep: Tensor) -> None:
+        """See :class:`Kernel`."""
+        self._grads = kept(keep, self._grads)
+        self._bias_grads = kept(keep, self._bias_grads) if self._bias is not None else self._bias_grads
 
     def write(self, factor: Tensor, out: Tensor, fresh: bool) -> None:
         """See :class:`Kernel`."""
-        torch.mv(self._grads.view(len(factor), -1).t(), factor, out=self._sum.view(-1))
-        self._add(out, fresh)
+        rows, place = self._grads.view(len(factor), -1), self._weight.flat(out).view(self.shape.outputs, self.shape.patch)
+        own = factor.dtype == self._sum.dtype
+        for part in together(len(factor)):
+            found = torch.mv(rows[part].to(factor.dtype).t(), factor[part], out=self._sum.view(-1) if own else None)
+            put(place, found.view(self._sum.shape).t(), fresh and part.start == 0)
         if self._bias is not None:
-            place = self._bias.flat(out)
-            torch.addmv(place, self._bias_grads.t(), factor, beta=0.0 if fresh else 1.0, out=place)
+            add_rows(self._bias.flat(out), self._bias_grads, factor, fresh)
 
     def pieces(self) -> list[Piece] | None:
         """See :class:`Kernel`."""

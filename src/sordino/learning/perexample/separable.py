@@ -1,0 +1,93 @@
+r"""Layers that are known to work on every example of a batch by itself.
+
+A fast path runs a batch through a module at once and takes example i's gradient from row i. That is
+right only if row i of every layer's output depends on row i of its input alone, for every batch that
+can ever come, and no test on a few batches can show it: a module that sorts examples by length and
+back passes all of them. So fast paths are for layers whose type says so, taken one by one from this
+list; every other module is differentiated example by example (:mod:`.general`).
+
+A layer counts as its type only if nothing has been changed about it: exactly this class, no hooks, no
+``forward`` of its own, no parametrization, no compiled call, no global hooks.
+
+>>> known(nn.Linear(2, 3)), known(torch.nn.utils.parametrizations.weight_norm(nn.Linear(2, 3)))
+(True, False)
+>>> alone(nn.Softmax(dim=1), 2), alone(nn.Softmax(dim=0), 2), alone(nn.AvgPool2d(2), 3)
+(True, False, False)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules import module as machinery
+
+OWNERS = (nn.Sequential, nn.Linear, nn.Conv2d, nn.GroupNorm, nn.LayerNorm, nn.Embedding)
+_EVERYWHERE = (
+    nn.ReLU, nn.ReLU6, nn.Tanh, nn.Sigmoid, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Softplus, nn.Softsign,
+    nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.LeakyReLU, nn.LogSigmoid, nn.Tanhshrink, nn.Softshrink, nn.Hardshrink,
+    nn.Threshold, nn.Identity,
+)  # fmt: skip
+"""Element by element: inputs of any shape."""
+
+_BY_AXES: dict[type[nn.Module], int] = {
+    nn.AvgPool1d: 3, nn.AvgPool2d: 4, nn.AvgPool3d: 5, nn.MaxPool1d: 3, nn.MaxPool2d: 4, nn.MaxPool3d: 5,
+    nn.AdaptiveAvgPool1d: 3, nn.AdaptiveAvgPool2d: 4, nn.AdaptiveAvgPool3d: 5,
+    nn.AdaptiveMaxPool1d: 3, nn.AdaptiveMaxPool2d: 4, nn.AdaptiveMaxPool3d: 5, nn.LPPool1d: 3, nn.LPPool2d: 4,
+    nn.ZeroPad2d: 4, nn.ConstantPad1d: 3, nn.ConstantPad2d: 4, nn.ConstantPad3d: 5, nn.ReflectionPad1d: 3, nn.ReflectionPad2d: 4,
+    nn.ReplicationPad1d: 3, nn.ReplicationPad2d: 4, nn.ReplicationPad3d: 5, nn.CircularPad1d: 3, nn.CircularPad2d: 4,
+    nn.PixelShuffle: 4, nn.PixelUnshuffle: 4, nn.Softmax2d: 4, nn.Unfold: 4, nn.Fold: 3,
+}  # fmt: skip
+"""Within the last axes: with one axis less, the first would not count examples but channels."""
+
+_ALONG = (nn.Softmax, nn.LogSoftmax, nn.Softmin, nn.GLU)
+"""Along one axis, which must not be the first."""
+
+_FORWARD: dict[type[nn.Module], Callable[..., Any]] = {
+    kind: kind.forward for kind in (*OWNERS, *_EVERYWHERE, *_BY_AXES, *_ALONG, nn.Flatten, nn.Unflatten)
+}
+"""As they were when this was imported."""
+
+
+def known(layer: nn.Module) -> bool:
+    """Whether a layer is of a listed type, and does what its type does."""
+    kind = type(layer)
+    if kind.forward is not _FORWARD.get(kind) or not {"forward", "__call__", "_call_impl"}.isdisjoint(vars(layer)):
+        return False
+    own = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
+    return not own and layer._compiled_call_impl is None and not _globally_hooked()
+
+
+def _globally_hooked() -> bool:
+    return bool(
+        machinery._global_forward_hooks
+        or machinery._global_forward_pre_hooks
+        or machinery._global_backward_hooks
+        or machinery._global_backward_pre_hooks
+    )
+
+
+def alone(layer: nn.Module, axes: int) -> bool:
+    """Whether a known layer without parameters keeps examples apart, on a batch with so many axes, the first of which counts examples."""
+    kind = type(layer)
+    if not known(layer) or getattr(layer, "return_indices", False):
+        return False
+    if kind in _EVERYWHERE:
+        return True
+    if kind in _BY_AXES:
+        return axes == _BY_AXES[kind]
+    if isinstance(layer, nn.Flatten):
+        return layer.start_dim >= 1
+    if isinstance(layer, nn.Unflatten):
+        return isinstance(layer.dim, int) and layer.dim >= 1
+    if kind in _ALONG:
+        axis = getattr(layer, "dim", None)
+        return isinstance(axis, int) and -axes <= axis < axes and axis % axes != 0
+    return False
+
+
+def exact_products() -> bool:
+    """Whether torch multiplies matrices in the precision that their type has; the proof of the bound counts on it."""
+    return torch.get_float32_matmul_precision() == "highest"
