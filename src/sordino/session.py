@@ -37,6 +37,7 @@ from sordino import build as builder
 from sordino import modules as code
 from sordino import study as studies
 from sordino.build import begun, sealed
+from sordino.build.evaluation import UNIT
 from sordino.build.promise import ADJACENCY, assumptions, guarantee, guaranteed, looked, remarks
 from sordino.build.surroundings import forget
 from sordino.errors import BudgetExceeded, ResumeError, StudyError
@@ -118,8 +119,8 @@ def _founded(study: Study, out: Path | None) -> tuple[Path, Row]:
         replace_file(draft / "study.toml", studies.write(full).encode())
         replace_file(draft / "run.json", to_json(about, indent=1).encode())
         replace_file(draft / "environment.json", to_json(builder.environment(full), indent=1).encode())
-        kept = studies.read(draft / "study.toml")
-        built.simulation.vault.begin(run, begun.facts(draft, kept, about), list(dict.fromkeys(built.simulation.units)))
+        promised = [*built.simulation.units, *(() if built.evaluation is None else (UNIT,))]
+        built.simulation.vault.begin(run, begun.facts(draft, full, about), list(dict.fromkeys(promised)))
         built.simulation.vault.close()
         draft.rename(folder)
     except BaseException:

@@ -10,9 +10,7 @@ Nothing that is read here is trusted, or taken as code: files have a largest siz
 
 from __future__ import annotations
 
-import json
 import math
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -20,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from sordino.build import begun, sealed
+from sordino.build.evaluation import UNIT as TEST
 from sordino.errors import LedgerError, SordinoError, StudyError
+from sordino.parsing import json_of, toml_of
 from sordino.privacy import Ledger, accountant
 from sordino.privacy.chain import BEGIN, SEAL, Note
 from sordino.privacy.rounding import epsilon_text
@@ -138,7 +138,7 @@ def places(path: Path) -> list[Path]:
     if (path / begun.LEDGER).exists():
         return [path / begun.LEDGER]
     if (path / ABOUT).exists():
-        about, folder = table(path / ABOUT, json.loads), data_folder(path)
+        about, folder = table(path / ABOUT, json_of), data_folder(path)
         found = [] if folder is None else [each for each in sorted(folder.glob("*.sqlite")) if _knows(each, str(about.get("run")))]
         if not found:
             where = f" (privacy.ledger in its {STUDY} names {folder})" if folder is not None else ""
@@ -152,7 +152,7 @@ def places(path: Path) -> list[Path]:
 
 def data_folder(folder: Path) -> Path | None:
     """Where a run folder's study keeps the ledgers of its data; None if nowhere."""
-    privacy = table(folder / STUDY, tomllib.loads).get("privacy")
+    privacy = table(folder / STUDY, toml_of).get("privacy")
     kept = privacy.get("ledger") if isinstance(privacy, dict) else None
     return Path(kept).expanduser() if isinstance(kept, str) and kept != "run" and "\0" not in kept else None
 
@@ -188,7 +188,7 @@ def terms_of(note: Note) -> tuple[Row, Terms]:
         LedgerError: if the note holds none.
     """
     try:
-        study = tomllib.loads(str(note.facts["study"]))
+        study = toml_of(str(note.facts["study"]))
         privacy = study["privacy"]
         delta = float(privacy.get("delta", 1e-5))
         found = Terms(delta, accountant(str(privacy["accountant"])).name)
@@ -248,7 +248,7 @@ class _Check:
         """Hold a run folder against its ledger, or its ledgers."""
         self.verdict.sealed = False
         try:
-            about, paths = table(folder / ABOUT, json.loads), places(folder)
+            about, paths = table(folder / ABOUT, json_of), places(folder)
         except SordinoError as error:
             self.verdict.problems.append(str(error))
             return
@@ -287,11 +287,15 @@ class _Check:
         plain = privacy.get("unit") == "none"
         self.verdict.epsilon = math.inf if plain else _bound(max(spent.values(), default=None), before.get("promise"))
         self.verdict.terms, self.verdict.sealed = terms, seal is not None
+        tested = None if plain else spent.pop(TEST, None)
         self.checkpoint(folder, opened)
         if seal is None:
             self.unsealed(folder, about)
             return
         self.result(folder, about, {} if plain else spent)
+        stated = about.get("result")
+        if tested is not None and not _close(stated.get("test_epsilon") if isinstance(stated, dict) else None, tested):
+            problems.append(f"{folder / ABOUT}: result.test_epsilon is not what the ledger gives: {epsilon_text(tested)}")
         problems += [f"{folder / ABOUT}: {each}" for each in _stated(seal.facts.get("run"), sealed.run(about), self.verdict.epsilon)]
         files = {name: self.file(folder / name) for name in sealed.FILES}
         problems += [f"{folder / name}: not the file that was sealed when the run ended" for name in sealed.changed(seal.facts, files)]
@@ -300,7 +304,7 @@ class _Check:
             problems.append(f"{folder / ABOUT}: ledger.digest is no link of the chain: entries were cut off, or it was changed")
 
     def study(self, folder: Path, before: Row) -> Iterator[str]:
-        now = table(folder / STUDY, tomllib.loads)
+        now = table(folder / STUDY, toml_of)
         for each in (before, now):
             each.pop("execution", None)
         yield from _stated(dict(begun.flat(before)), dict(begun.flat(now)))

@@ -42,7 +42,8 @@ def build(
     own = protective(study, run, hall.shaping, folder)
     edges = _edges(study, parts, hall, noise, own)
     units = [f"client:{i}" for i in range(len(sizes))]
-    ledgers = vault(study, folder, run, hall.units(dict(zip(units, hall.fingerprints, strict=True))), hall.records)
+    fingerprints = hall.units(dict(zip(units, hall.fingerprints, strict=True)))
+    ledgers = vault(study, folder, run, fingerprints, hall.records, labels=hall.labels(units))
     tested = hall.evaluation(study, ledgers, own, lineage(study, run))
     budgets = [budget(study, epsilon) for epsilon in epsilons(study)]
     pays = _payable(study, edges, ledgers, units, budgets) if payable is None else tuple(payable)

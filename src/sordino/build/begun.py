@@ -11,10 +11,7 @@ and saved, and change nothing that is released.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
-import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +19,7 @@ from typing import Any
 from sordino import study as studies
 from sordino.build.surroundings import ENDED, KEY, environment
 from sordino.errors import LedgerError, ResumeError
+from sordino.parsing import Malformed, toml_of
 from sordino.privacy import Ledger
 from sordino.privacy.chain import BEGIN, canonical
 from sordino.runtime.files import to_json
@@ -37,12 +35,10 @@ FREE: frozenset[str] = frozenset()
 
 Row = dict[str, Any]
 
-_OUTSIDE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
-
 
 def facts(folder: Path, study: Study, about: Mapping[str, Any]) -> Row:
     """What a run begins with: the calibrated study, the environment, what ``run.json`` promises, and a digest of its secret key."""
-    found = {"study": asked(study), "environment": surroundings(study), "promise": promise(about)}
+    found = {"study": asked(study), "environment": _plain(environment(study)), "promise": promise(about)}
     return found if (key := _key(folder)) is None else {**found, "key": _digest(key)}
 
 
@@ -73,31 +69,6 @@ def refuse_another_key(folder: Path, before: Mapping[str, Any], *, ended: bool) 
         f"{folder / KEY}: the secret key is {what}. Releases that are booked already would be made again with other noise:"
         " put back the whole run folder from a copy, or begin a new run"
     )
-
-
-def surroundings(study: Study) -> Row:
-    """The environment, and the code outside this package that the study names as ``package.module:name``."""
-    return {**_plain(environment(study)), **{f"code of {name}": _code(name) for name in sorted(_modules(study.model_dump(mode="json")))}}
-
-
-def _modules(value: object) -> set[str]:
-    if isinstance(value, Mapping):
-        return {name for each in value.values() for name in _modules(each)}
-    if isinstance(value, (list, tuple)):
-        return {name for each in value for name in _modules(each)}
-    return {value.partition(":")[0]} if isinstance(value, str) and _OUTSIDE.fullmatch(value) else set()
-
-
-def _code(module: str) -> str:
-    """Digest of the sources of a module, and of the whole package that it is part of."""
-    spec = importlib.util.find_spec(module.partition(".")[0])
-    if spec is None or spec.origin is None:
-        return "not found"
-    first = Path(spec.origin)
-    found = hashlib.sha256()
-    for path in sorted(first.parent.rglob("*.py")) if spec.submodule_search_locations else [first]:
-        found.update(f"{path.relative_to(first.parent).as_posix()}\n".encode() + path.read_bytes())
-    return found.hexdigest()[:16]
 
 
 def asked(study: Study) -> str:
@@ -171,13 +142,13 @@ def refuse_changes(folder: Path, study: Study, about: Mapping[str, Any], before:
     if not (isinstance(before.get("study"), str) and all(isinstance(before.get(key), dict) for key in ("environment", "promise"))):
         raise LedgerError(f"{folder}: the ledger's note of how this run began lacks a part. Restore the ledger from a copy")
     try:
-        then = dict(flat(tomllib.loads(before["study"])))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        then = dict(flat(toml_of(before["study"])))
+    except Malformed as error:
         raise LedgerError(f"{folder}: the ledger's note of how this run began holds no study that can be read") from error
-    now = dict(flat(tomllib.loads(asked(study))))
+    now = dict(flat(toml_of(asked(study))))
     lines = [f"{folder / 'study.toml'}: {each}" for each in differences(then, now)]
     lines += [f"{folder / 'run.json'}: {each}" for each in differences(before["promise"], promise(about))]
-    here = {key: value for key, value in surroundings(study).items() if key not in FREE}
+    here = {key: value for key, value in _plain(environment(study)).items() if key not in FREE}
     there = {key: value for key, value in before["environment"].items() if key not in FREE}
     lines += [f"environment: {each}" for each in differences(there, here)]
     if lines:

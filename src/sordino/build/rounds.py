@@ -47,7 +47,7 @@ def build(
     clients = _clients(study, parts, hall, noise, own)
     kind = CLIENT if isinstance(study.method, ClientLevel) and privacy.unit == "client" else SAMPLE
     known = [replace(one, kind=kind) if one.unit in fingerprints else one for one in hall.records]
-    ledgers = vault(study, folder, run, hall.units(fingerprints), known)
+    ledgers = vault(study, folder, run, hall.units(fingerprints), known, labels=hall.labels(units))
     most, tested = budget(study, privacy.epsilon), hall.evaluation(study, ledgers, own, lineage(study, run))
     pays = _payable(study, priced, ledgers, units, most) if payable is None else tuple(payable)
     regime = Synchronous(
