@@ -23,18 +23,18 @@ def measure() -> list[dict[str, Any]]:
     x = torch.from_numpy(generator.standard_normal((BATCH, 1, 28, 28)).astype(np.float32)).contiguous(memory_format=torch.channels_last)
     y = torch.from_numpy(generator.integers(0, 10, BATCH))
     flat = Flat(build("cnn"))
-    kernel, total, rng = ClippedSum(flat, cross_entropy), torch.empty(flat.dim), Seeded(0).at("bench")
+    kernel, total, rng = ClippedSum(flat, cross_entropy), torch.empty(flat.dim, dtype=torch.float64), Seeded(0).at("bench")
     plain, basis = Gaussian(clip=CLIP, noise_multiplier=SIGMA), Basis.flat(flat.dim)
     haar = HaarGaussian.weighted(clip=CLIP, noise_multiplier=SIGMA, basis=basis, weights=paper(basis))
     vector = torch.randn(flat.dim)
 
     def step() -> None:
         kernel(x, y, CLIP, total)
-        plain.release(total, None, rng)
+        plain.release(total.float(), None, rng)
 
     def weighted() -> None:
         kernel(x, y, Measured.by(haar, CLIP), total)
-        haar.release(total, None, rng)
+        haar.release(total.float(), None, rng)
 
     def transform() -> None:
         basis.inverse(basis.forward(vector))

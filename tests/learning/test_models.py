@@ -114,7 +114,7 @@ class Counting(nn.Module):
         ),
         (nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 3)), r"layer '1' \(Dropout\) draws random numbers"),
         (Centred(), "changing one example changes another's scores"),
-        (Counting(), "changes the buffer 'seen'"),
+        (Counting(), "changes 'seen'"),
     ],
 )
 def test_what_cannot_be_private_is_refused_by_name(module: nn.Module, message: str) -> None:

@@ -156,7 +156,9 @@ def test_energies_and_weighted_norms_equal_those_of_the_coefficients(blocks: lis
     assert bool((error <= 8 * EPS * rows.double().norm(dim=1, keepdim=True)).all())
     assert torch.allclose(basis.energies(rows.double()), wanted, rtol=1e-9, atol=1e-12)
     norms = (per_coefficient(basis, weights) * u).norm(dim=1)
-    assert torch.allclose(basis.weighted_norms(rows, weights).double(), norms, rtol=32 * EPS)
+    seen = basis.weighted_norms(rows, weights).double()
+    assert (seen >= norms * (1 - EPS)).all()  # rounded up by a bound of their error
+    assert torch.allclose(seen, norms, rtol=2.0**-12)
     assert torch.allclose(basis.weighted_norms(rows.double(), weights), norms, rtol=1e-12)
 
 
@@ -166,7 +168,7 @@ def test_long_vectors_of_equal_numbers_lose_no_digits() -> None:
     alternating = torch.full((2, d), 0.1)
     alternating[1, 1::2] *= -1.0
     norms = Basis.flat(d).weighted_norms(alternating, uniform(Basis.flat(d))).double()
-    assert torch.allclose(norms, torch.full((2,), float(torch.tensor(0.1).double()) * math.sqrt(d), dtype=torch.float64), rtol=4 * EPS)
+    assert torch.allclose(norms, torch.full((2,), float(torch.tensor(0.1).double()) * math.sqrt(d), dtype=torch.float64), rtol=2.0**-12)
 
 
 def test_groups_have_the_share_of_real_leaves() -> None:
@@ -357,7 +359,7 @@ def test_bounded_contributions_keep_the_bound_rounding_included(
     bounded = mechanism.bound(v)
     assert norm(bounded) <= 0.7
     if norm(v) > 0.71:
-        assert norm(bounded) > 0.7 * (1 - 2.0**-17 * spread)
+        assert norm(bounded) > 0.7 * (1 - 2.0**-12 - 2.0**-16 * spread)
     elif norm(v) < 0.69:
         assert torch.equal(bounded, v)
 

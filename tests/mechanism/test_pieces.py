@@ -22,6 +22,7 @@ from sordino.mechanism.pieces import Outer, Piece, Pieces, Rows, Turned
 N = 3
 GUARD = 64
 EPS = 2.0**-23
+ABOVE = 2.0**-12  # norms are rounded up by a bound of their error
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ def test_norms_are_those_of_rows_where_it_is_worth_it(case: Drawn) -> None:
     else:
         assert seen is not None
         assert seen.dtype == torch.float32
-        assert torch.allclose(seen, case.basis.weighted_norms(rows, weights), rtol=32 * EPS, atol=0)
+        assert torch.allclose(seen, case.basis.weighted_norms(rows, weights), rtol=ABOVE, atol=0)
 
 
 @given(case=drawn(), depth=st.integers(1, splits.DEEPEST))
@@ -214,7 +215,8 @@ def test_factors_far_from_one_lose_nothing(left: float, right: float) -> None:
     outer.right.mul_(right)
     norms = basis.piecewise_norms(pieces, uniform(basis))
     assert norms is not None
-    assert torch.allclose(norms.double(), by_hand(pieces).norm(dim=1), rtol=8 * EPS, atol=0)
+    assert torch.allclose(norms.double(), by_hand(pieces).norm(dim=1), rtol=ABOVE, atol=0)
+    assert (norms.double() >= by_hand(pieces).norm(dim=1) * (1 - EPS)).all()
 
 
 @pytest.mark.parametrize("alternating", [False, True])
@@ -229,7 +231,7 @@ def test_long_pieces_of_equal_numbers_lose_no_digits(alternating: bool) -> None:
     norms = basis.piecewise_norms(pieces, uniform(basis))
     tenth, third = float(torch.tensor(0.1).double()), float(torch.tensor(0.3).double())
     assert norms is not None
-    assert float(norms) == pytest.approx(math.sqrt(outputs * inner) * tenth * math.hypot(1.0, third), rel=4 * EPS)
+    assert float(norms) == pytest.approx(math.sqrt(outputs * inner) * tenth * math.hypot(1.0, third), rel=ABOVE)
 
 
 def test_other_types_and_small_shares_go_by_rows() -> None:
@@ -249,7 +251,7 @@ def test_only_a_mechanism_that_takes_pieces_is_piecewise() -> None:
     assert isinstance(haar, Piecewise)
     norms, rows = haar.piecewise_norms(pieces), pieces.rows(slice(None), torch.empty(N, pieces.dimension))
     assert norms is not None
-    assert torch.allclose(norms, haar.norms(rows), rtol=32 * EPS, atol=0)
+    assert torch.allclose(norms, haar.norms(rows), rtol=ABOVE, atol=0)
 
     class Own:
         margin = 1.0

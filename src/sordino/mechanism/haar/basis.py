@@ -182,7 +182,7 @@ class Basis:
         return torch.from_numpy(np.where(norms <= LARGEST, norms, np.inf)).to(rows)
 
     def piecewise_norms(self, pieces: Pieces, weights: Sequence[float]) -> Tensor | None:
-        """:meth:`weighted_norms` of pieces, in float64; None where :meth:`piecewise_energies` has none.
+        """:meth:`weighted_norms` of pieces, in float32; None where :meth:`piecewise_energies` has none.
 
         Infinite beyond 1e19 too, where rows cannot be squared: factors of larger norms would not be exact.
         """
@@ -192,7 +192,7 @@ class Basis:
             return None
         longest = max([_STRETCH, *(piece.lines[0] for piece in pieces.parts)])  # the energies of lines side by side are one sum
         norms = self._at_least(energies, self.each(weights), 2.0**-24, longest)
-        return torch.from_numpy(np.where(norms <= LARGEST, norms, np.inf))  # NaN is not
+        return torch.from_numpy(np.where(norms <= LARGEST, norms, np.inf).astype(np.float32))  # NaN is not
 
     def _at_least(
         self, energies: np.ndarray[Any, np.dtype[np.float64]], weights: Groups, u: float, added: int
