@@ -53,7 +53,7 @@ def ours(name: str, x: Tensor, y: Tensor) -> Any:
 
     def work() -> None:
         seen = kernel(x, y, CLIP, total)
-        noisy, _ = mechanism.release(total.float(), seen.clipped - len(x) / 2, rng)
+        noisy, _ = mechanism.release(total, seen.clipped - len(x) / 2, rng)
         flat.weights.sub_(noisy.div_(BATCH), alpha=ETA)
 
     return work

@@ -30,11 +30,11 @@ def measure() -> list[dict[str, Any]]:
 
     def step() -> None:
         kernel(x, y, CLIP, total)
-        plain.release(total.float(), None, rng)
+        plain.release(total, None, rng)
 
     def weighted() -> None:
         kernel(x, y, Measured.by(haar, CLIP), total)
-        haar.release(total.float(), None, rng)
+        haar.release(total, None, rng)
 
     def transform() -> None:
         basis.inverse(basis.forward(vector))

@@ -109,7 +109,7 @@ class PrivateClient:
         for step in range(1, task.steps + 1):
             chosen = poisson(len(self.examples), self.sampling_rate, batches).to(flat.weights.device)
             clipped = self.bench.clipped.of(self.examples, chosen, bound, total)
-            noisy, more = mechanism.release_counted(total.to(flat.weights), clipped.clipped - len(chosen) / 2, noise)
+            noisy, more = mechanism.release_counted(total, clipped.clipped - len(chosen) / 2, noise)
             if step == 1 and task.loss_bound is not None:
                 seen = self._loss(clipped.loss, task.loss_bound, task.loss_noise, noise)
             counted, excess = more is not None, excess + (more or 0.0)

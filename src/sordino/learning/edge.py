@@ -164,7 +164,7 @@ class PrivateEdge(Site):
         mechanism = _scaled(self.mechanism, task.clip)  # type: ignore[arg-type]  # mechanisms are frozen values
         chosen, rng = self.drawn(task)
         self.bench.clipped.of(self.examples, chosen, bound_of(mechanism), self.scratch)
-        noisy, _ = mechanism.release_counted(self.scratch.to(self.bench.flat.weights), 0.0, rng)
+        noisy, _ = mechanism.release_counted(self.scratch, 0.0, rng)
         return self.answered(task, noisy, 1.0 / self.expected_batch)
 
 
