@@ -169,7 +169,7 @@ def _find(top: str) -> Module | None:
     """The module of this name; None if there is none, for Python to say so."""
     beside, installed = _own(top), _installed(top)
     known = _told.get(top)
-    if known is not None and beside is not None and known.file is not None and not _same(known.file, beside):
+    if known is not None and beside is not None and digest_of(beside) != known.digest:
         raise StudyError(f"{top} is {known.file} already, and another study means {beside}; rename one of them")
     if known is not None:
         return known
