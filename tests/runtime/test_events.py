@@ -157,7 +157,7 @@ def test_killed_anywhere_it_comes_to_the_same_end(tmp_path: Path, table: Path, c
         assert again.rows == whole.rows
         assert booked(world) == once
         assert {name: value.tobytes() for name, value in rest.kept.items()} == {name: value.tobytes() for name, value in end.kept.items()}
-    world.vault.names["labels"][0].verify()
+    world.vault.ledger.verify()
 
 
 @pytest.mark.parametrize("changes", [(), (SLR, NOISY, REPEATED), (OGD, LABEL, SILENT)], ids=["plain", "noisy", "silent"])

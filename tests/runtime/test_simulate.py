@@ -187,7 +187,7 @@ def test_killed_after_any_row_it_ends_the_same(tmp_path: Path, options: dict[str
             assert again.time == end.time
             assert second.rows == whole.rows
             assert booked(simulation) == once
-            simulation.vault.names["client:0"][0].verify()
+            simulation.vault.ledger.verify()
 
 
 def test_another_environment_books_replayed_rounds_again(tmp_path: Path) -> None:

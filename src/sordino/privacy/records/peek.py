@@ -37,7 +37,9 @@ def histories(ledger: Ledger, wanted: Sequence[Records]) -> dict[str, tuple[Spen
         people = None if each.people is None else digests(key, each.people ^ PEOPLE)
         whole, own = index.rows.find(rows[:, 0]), index.rows.find(rows[:, 1])
         # A row that is known under two names was in all that either was in. One that is nobody's has the class -1.
-        pairs = np.stack([np.where(at >= 0, index.classes[at], -1) if len(index.classes) else at for at in (whole, own)], axis=1)
+        pairs = np.stack(
+            [np.where(at >= 0, index.classes[at].astype(np.int64), -1) if len(index.classes) else at for at in (whole, own)], axis=1
+        )
         pairs[whole == own, 1] = -1
         distinct, counts = np.unique(pairs, axis=0, return_counts=True)
         known: list[tuple[Counts, int]] = []
