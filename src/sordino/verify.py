@@ -284,6 +284,9 @@ class _Check:
         problems += [f"{folder / STUDY}: {each}" for each in self.study(folder, study)]
         problems += [f"{folder / ABOUT}: {each}" for each in _stated(before.get("promise"), begun.promise(about))]
         spent = dict(self.spent(opened, terms, own=privacy.get("ledger") == "run"))
+        data = study.get("data")
+        if privacy.get("ledger") != "run" or (isinstance(data, dict) and data.get("person") is not None):
+            spent = _at_least(spent, about)
         plain = privacy.get("unit") == "none"
         self.verdict.epsilon = math.inf if plain else _bound(max(spent.values(), default=None), before.get("promise"))
         self.verdict.terms, self.verdict.sealed = terms, seal is not None
@@ -362,6 +365,21 @@ def _bound(spent: float | None, promise: object) -> float | None:
     told = promise if isinstance(promise, dict) else {}
     budget = _number(told.get("epsilon_budget"))
     return spent if spent is None or not told.get("chosen") or told.get("form") != "sound" or math.isinf(budget) else max(spent, budget)
+
+
+def _at_least(spent: Mapping[str, float], about: Row) -> dict[str, float]:
+    """What is stated of each unit, where it is no less than what the unit's own entries come to: its records may have been in more.
+
+    Once a run has ended its records' histories are those of classes, in which later runs are, too. That what is stated
+    was not changed since, the seal shows.
+    """
+    result = about.get("result")
+    listed = result.get("spent") if isinstance(result, dict) else None
+    stated = sorted(map(_number, listed)) if isinstance(listed, list) else []
+    own = sorted(spent.items(), key=lambda item: item[1])
+    if len(stated) != len(own) or not all(told >= found or _close(told, found) for told, (_, found) in zip(stated, own, strict=True)):
+        return dict(spent)
+    return {unit: told for told, (unit, _) in zip(stated, own, strict=True)}
 
 
 def _called(begins: Sequence[Note]) -> dict[str, str]:

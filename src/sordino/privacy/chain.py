@@ -27,8 +27,8 @@ FORMAT = "2"
 ADJACENCY = "one record's contribution is replaced by none; of the units labels, party and entities of events: replace one"
 META = {"format": FORMAT, "adjacency": ADJACENCY}
 MOST = 2**40  # of one number in an entry: a file of millions of them still adds up within 64 bits
-UNIT, BEGIN, SEAL = "unit", "begin", "seal"
-KINDS = (UNIT, BEGIN, SEAL)
+UNIT, BEGIN, SEAL, RECORDS = "unit", "begin", "seal", "records"
+KINDS = (UNIT, BEGIN, SEAL, RECORDS)
 
 Row = tuple[Any, ...]
 Head = tuple[int, str]

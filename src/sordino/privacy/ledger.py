@@ -32,6 +32,7 @@ from sordino.privacy.budget import Budget
 from sordino.privacy.chain import (
     ADJACENCY,
     FORMAT,
+    RECORDS,
     START,
     UNIT,
     Charge,
@@ -149,6 +150,10 @@ class Ledger:
             if found.content != canonical(dict(facts)):
                 raise ResumeError(f"{self.path}: entry {found.seq} ({kind} {name}) says otherwise already, and what was noted stays")
             return found
+
+    def noted_within(self, kind: str, name: str, facts: Mapping[str, Any]) -> Note:
+        """Add a note that is new, inside of a transaction."""
+        return self._note(kind, name, facts)
 
     def _note(self, kind: str, name: str, facts: Mapping[str, Any]) -> Note:
         seq, prev = self._walk.head
@@ -368,6 +373,7 @@ class Ledger:
             walk, count = Walk(self.path), 0
             for link in walk.over(self._links(0, self._head()[0])):
                 count += isinstance(link, Entry)
+            self._verify_records()
         seq, last = walk.head
         if expected_digest is not None and expected_digest != last:
             raise LedgerError(
@@ -375,6 +381,18 @@ class Ledger:
                 " entries were cut off, or added since that digest was noted"
             )
         return Verified(count, last)
+
+    def _verify_records(self) -> None:
+        """Who is in which class stands beside the chain; the chain holds a digest of it."""
+        if not (told := self.notes(RECORDS)):
+            return
+        from sordino.privacy.records.store import digest  # arrays take a while to import
+
+        if told[-1].facts.get("digest") != digest(self._db):
+            raise LedgerError(
+                f"{self.path}: the records that it knows are not those that entry {told[-1].seq} left: they were changed."
+                " Restore the ledger from a copy"
+            )
 
     def close(self) -> None:
         """Close the file."""

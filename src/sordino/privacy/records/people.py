@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sordino.errors import ResumeError
+from sordino.privacy.chain import RECORDS
 from sordino.privacy.event import NonPrivate
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.records import store
@@ -224,4 +225,6 @@ def _keep(ledger: Ledger, index: Index, before: Index | None, pool: Pool) -> Non
     classes, kept, sizes = pool.settled(index.classes, max(MOST_CLASSES, 4 * live))
     store.put_classes(db, kept, sizes)
     store.put_index(db, replace(index, classes=classes), before)
-    store.put_meta(db, "version", str(int(store.meta(db, "version")) + 1))
+    version = str(int(store.meta(db, "version")) + 1)
+    store.put_meta(db, "version", version)
+    ledger.noted_within(RECORDS, version, {"digest": store.digest(db)})

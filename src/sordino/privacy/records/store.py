@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import secrets
 import sqlite3
@@ -64,6 +65,26 @@ def put_meta(db: sqlite3.Connection, name: str, value: str) -> None:
 def knows_records(db: sqlite3.Connection) -> bool:
     """Whether this ledger knows records."""
     return db.execute("SELECT 1 FROM record_meta").fetchone() is not None
+
+
+_ALL = (
+    "SELECT * FROM record_meta ORDER BY name",
+    "SELECT id, unit, kind, live, before FROM record_sets ORDER BY id",  # who holds a set open may change without a change of histories
+    "SELECT * FROM record_classes ORDER BY id",
+    "SELECT * FROM record_events ORDER BY id",
+)
+
+
+def digest(db: sqlite3.Connection) -> str:
+    """SHA-256 of everything that these tables say."""
+    found = hashlib.sha256()
+    for query in _ALL:
+        for row in db.execute(query):
+            found.update(json.dumps(row, default=repr).encode())
+    for name, part, content in db.execute("SELECT name, part, content FROM record_arrays ORDER BY name, part"):
+        found.update(json.dumps([name, part, len(content)], default=repr).encode())
+        found.update(content)
+    return found.hexdigest()
 
 
 def sets(db: sqlite3.Connection) -> list[Set]:
