@@ -179,6 +179,8 @@ def test_what_a_run_books_costs_what_the_referee_says(name: str, folder: Path) -
         elif any(isinstance(event, Chosen) for event, _ in history):
             assert set(prices.values()) == {math.inf}  # noise was chosen along the way
             assert of_one_order(history) == pytest.approx(accountant("rdp@8").epsilon(history, DELTA), rel=1e-6)
+        elif prices["pld"] > 100:  # beyond any grid: at least the mean loss of the unsampled Gaussians
+            assert prices["pld"] >= sum(count / (2 * of_one_sample(event)[0] ** 2) for event, count in parts(history))
         elif history:
             judged(history, prices["pld"])
             judged(history, prices["rdp"], tight=False)
