@@ -120,7 +120,7 @@ def test_killed_anywhere_it_comes_to_the_same_end(tmp_path: Path, changes: tuple
         assert again.time == end.time
         assert second.rows == whole.rows
         assert booked(world) == once
-        world.vault.places[world.units[0]][0].verify()
+        world.vault.ledger.verify()
         world.vault.close()
         shutil.rmtree(folder)
 
