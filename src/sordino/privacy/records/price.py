@@ -154,7 +154,7 @@ class Prices:
         db = self.ledger.connection
         version = store.meta(db, "version")
         if self._seen.version != version:
-            sets = {one.number: one for one in store.sets(db) if one.live}
+            sets = {one.number: one for one in store.sets(db, live=True)}
             seen = _Seen(version, sets, {one.unit: one.number for one in sets.values()})
             for one, size in zip(*store.classes(db), strict=True):
                 for number in one.sets:

@@ -87,11 +87,11 @@ def digest(db: sqlite3.Connection) -> str:
     return found.hexdigest()
 
 
-def sets(db: sqlite3.Connection) -> list[Set]:
-    """All of them."""
+def sets(db: sqlite3.Connection, *, live: bool = False) -> list[Set]:
+    """All of them, or those that can be charged."""
     return [
-        Set(number, unit, kind, bool(live), tuple((decode(text), count) for text, count in json.loads(before)), tuple(json.loads(runs)))
-        for number, unit, kind, live, before, runs in db.execute("SELECT * FROM record_sets ORDER BY id")
+        Set(number, unit, kind, bool(open_now), tuple((decode(text), count) for text, count in json.loads(before)), tuple(json.loads(runs)))
+        for number, unit, kind, open_now, before, runs in db.execute("SELECT * FROM record_sets WHERE live >= ? ORDER BY id", (int(live),))
     ]
 
 
