@@ -20,6 +20,7 @@ from typing import Any
 from sordino.build import begun, sealed
 from sordino.build.evaluation import UNIT as TEST
 from sordino.errors import LedgerError, SordinoError, StudyError
+from sordino.files import read_below
 from sordino.parsing import json_of, toml_of
 from sordino.privacy import Ledger, accountant
 from sordino.privacy.chain import BEGIN, SEAL, Note
@@ -171,9 +172,8 @@ def table(path: Path, read: Callable[[str], Any]) -> Row:
     Raises:
         StudyError: if there is none that can be read.
     """
-    sealed.file_digest(path, most=LARGEST)
     try:
-        found = read(path.read_text(encoding="utf-8"))
+        found = read(read_below(path.parent, path.name, most=LARGEST).decode())
     except (ValueError, RecursionError, OSError) as error:
         raise StudyError(f"{path}: cannot be read ({str(error)[:200]}). Restore it from a copy") from error
     if not isinstance(found, dict):

@@ -21,6 +21,7 @@ from sordino.mechanism import Asked, ExponentialNorm, KNorm, KNormNoise
 from sordino.mechanism.contract import ContractBroken, check_pure_noise
 from sordino.privacy import Ledger, NonPrivate, PoissonSampled, Pure, accountant
 from sordino.privacy.contract import gaussian_delta
+from sordino.privacy.rounding import epsilon_text
 from sordino.template import SYNCHRONOUS
 
 
@@ -219,7 +220,7 @@ def test_a_run_books_the_pure_releases_it_makes(tmp_path: Path, accountant_name:
     assert 3.99 < outcome.epsilon <= 4.0
     assert session.resume(tmp_path / "run", quiet, quiet).epsilon == outcome.epsilon
     assert json.loads(sordino("ledger", "verify", str(tmp_path / "run"), "--json"))["epsilon"] == outcome.epsilon
-    assert f"pure, epsilon {epsilon:g}, Poisson sampled at 0.2" in sordino("ledger", "show", str(tmp_path / "run"))
+    assert f"pure, epsilon {epsilon_text(epsilon)}, Poisson sampled at 0.2" in sordino("ledger", "show", str(tmp_path / "run"))
 
 
 def test_with_little_noise_it_learns(tmp_path: Path) -> None:

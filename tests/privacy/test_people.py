@@ -244,7 +244,7 @@ def test_against_a_book_that_keeps_every_record_by_itself(
         "DELETE FROM record_arrays WHERE name = 'row digests'",
         "UPDATE record_sets SET live = 0",
         "UPDATE record_events SET event = replace(event, '1.5', '15.0')",
-        "UPDATE record_meta SET value = replace(value, 'a', 'b') WHERE name = 'key'",
+        "UPDATE record_meta SET value = replace(replace(value, '0', '1'), '2', '3') WHERE name = 'key'",
     ],
 )
 def test_records_that_were_changed_by_hand_are_found(tmp_path: Path, change: str) -> None:

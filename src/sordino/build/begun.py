@@ -19,6 +19,7 @@ from typing import Any
 from sordino import study as studies
 from sordino.build.surroundings import ENDED, KEY, environment
 from sordino.errors import LedgerError, ResumeError
+from sordino.files import refuse_odd
 from sordino.parsing import Malformed, toml_of
 from sordino.privacy import Ledger
 from sordino.privacy.chain import BEGIN, canonical
@@ -27,6 +28,7 @@ from sordino.study import Study
 
 LEDGER = "ledger.sqlite"
 LATER = ("status", "guarantee", "ledger", "result")  # keys of run.json that say how a run ended
+CODE = "modules"  # where a study's own modules lie, which may be moved; what they hold is part of the environment
 REMEDY = "Put back what is named above as it was, or begin a new run with what is new"
 SHOWN = 300  # characters of a value that a note holds as it is; of a longer one it holds the digest
 # Parts of the environment that may differ when a run goes on. Noise is replayed on sums that another library, device or
@@ -78,7 +80,7 @@ def asked(study: Study) -> str:
 
 def promise(about: Mapping[str, Any]) -> Row:
     """What ``run.json`` says before the run ends, as a note holds it."""
-    return held({key: value for key, value in about.items() if key not in LATER})
+    return held({key: value for key, value in about.items() if key not in LATER and key != CODE})
 
 
 def held(values: Mapping[str, Any]) -> Row:
@@ -116,6 +118,8 @@ def noted(folder: Path, study: Study, run: str) -> Row:
     """
     own = study.privacy.ledger == "run"
     kept = folder if own else Path(study.privacy.ledger).expanduser()
+    if own:
+        refuse_odd(folder / LEDGER)
     if own and not (folder / LEDGER).is_file():
         raise ResumeError(
             f"{folder / LEDGER}: the ledger is missing, and with it the record of what was released. Put it back from a copy, or begin"

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from sordino.build.begun import differences, held
 from sordino.errors import ResumeError, StudyError
+from sordino.files import open_below
 
 MODEL = "model.safetensors"
 FILES = ("study.toml", "environment.json", "rounds.jsonl", MODEL)
@@ -64,13 +64,9 @@ def file_digest(path: Path, late: Callable[[], None] = lambda: None, most: int |
     """
     found = hashlib.sha256()
     try:
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
-        with os.fdopen(handle, "rb") as file:
-            about = os.fstat(handle)
-            if not stat.S_ISREG(about.st_mode):
-                raise StudyError(f"{path}: not a plain file. Restore it from a copy")
-            if most is not None and about.st_size > most:
-                raise StudyError(f"{path}: {about.st_size} bytes; a file of this kind has at most {most}. Restore it from a copy")
+        with open_below(path.parent, path.name) as file:
+            if most is not None and (size := os.fstat(file.fileno()).st_size) > most:
+                raise StudyError(f"{path}: {size} bytes; a file of this kind has at most {most}. Restore it from a copy")
             while piece := file.read(_PIECE):
                 found.update(piece)
                 late()

@@ -24,7 +24,7 @@ from sordino.errors import LedgerError
 from sordino.privacy.event import Event, decode
 
 FORMAT = "2"
-ADJACENCY = "one record's contribution is replaced by none; of the units labels, party and entities of events: replace one"
+ADJACENCY = "one record's contribution replaced by none, sizes public; of the units labels, party and entities of events: replace one"
 META = {"format": FORMAT, "adjacency": ADJACENCY}
 MOST = 2**40  # of one number in an entry: a file of millions of them still adds up within 64 bits
 UNIT, BEGIN, SEAL, RECORDS = "unit", "begin", "seal", "records"
