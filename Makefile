@@ -1,11 +1,12 @@
 # make run   : set up, train ALI-DPFL to a finished report        make test  : set up, run the tests
 # make check : lint, types, layers                                make bench : measure against the peers
+# make nightly : the long searches, such as 100 000 sensitivity cases
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: venv run test check bench clean
+.PHONY: venv run test nightly check bench clean
 
 venv: $(VENV)/.installed
 
@@ -25,6 +26,9 @@ run: venv
 
 test: venv
 	$(BIN)/python -m pytest -n auto
+
+nightly: venv
+	$(BIN)/python -m pytest -m nightly -n auto --junitxml nightly.xml
 
 check: venv
 	$(BIN)/ruff check .
