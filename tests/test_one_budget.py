@@ -19,6 +19,7 @@ from sordino.cli import app
 from sordino.errors import BudgetExceeded, SordinoError
 from sordino.privacy import Gaussian, PoissonSampled, accountant
 from sordino.template import ASYNCHRONOUS, SYNCHRONOUS
+from sordino.verify import priced, verify
 
 ROWS = 120
 SIGMA, RATE, DELTA = 2.0, 0.2, 1e-3
@@ -230,3 +231,45 @@ def test_a_link_that_cannot_be_is_one_message(tmp_path: Path) -> None:
         (("--on", "f0"), "no value of column 'f0' is in both"),
     ):
         assert message in linked(tmp_path, str(one), str(two), *told)[1]
+
+
+def test_no_set_is_shown_below_what_its_records_have_spent_in_all_runs(tmp_path: Path) -> None:
+    """Two runs divide the same rows differently: what was charged on each set is half of what the rows in it have spent."""
+    file = saved(tmp_path, "one.csv", plain())
+    run(tmp_path, "one", file, *DP_SGD)
+    run(tmp_path, "two", file, *DP_SGD, "seed=3")
+    found = verify(tmp_path / "kept")
+    assert found.epsilon == pytest.approx(epsilon(6))
+    for place in (tmp_path / "kept", tmp_path / "one", tmp_path / "two"):
+        (kept,) = verify(place).ledgers
+        assert [unit.epsilon for unit in kept.units] == [pytest.approx(epsilon(6))] * 6
+        (kept,) = priced(place, 1e-4, "rdp")
+        step = PoissonSampled(sampling_rate=RATE, event=Gaussian(noise_multiplier=SIGMA))
+        assert [unit.epsilon for unit in kept.units] == [pytest.approx(accountant("rdp").epsilon([(step, 6)], 1e-4))] * 6
+    assert verify(tmp_path / "one").problems == verify(tmp_path / "two").problems == []
+
+
+def test_a_run_that_was_stopped_is_priced_by_its_records(tmp_path: Path) -> None:
+    file = saved(tmp_path, "one.csv", plain())
+    run(tmp_path, "one", file, *DP_SGD)
+
+    def stop(row: dict[str, Any]) -> None:
+        raise KeyboardInterrupt
+
+    def quiet(row: dict[str, Any]) -> None:
+        """Show nothing."""
+
+    with pytest.raises(KeyboardInterrupt):
+        session.begin(study(tmp_path, SYNCHRONOUS, file, (*DP_SGD, "seed=3")), tmp_path / "two", stop, quiet)
+    found = verify(tmp_path / "two")
+    assert found.sealed is False and found.problems == []
+    assert found.epsilon is not None and found.epsilon >= epsilon(4) - 1e-9
+
+
+def test_persons_are_not_shown_at_the_price_of_a_row(tmp_path: Path) -> None:
+    """Each person has two rows; what was charged on a set is the price of one."""
+    file = saved(tmp_path, "one.csv", table())
+    told = (*DP_SGD, f'data={{file="{file}", clients=1, person="who"}}', "privacy.epsilon=200", 'privacy.accountant="rdp"')
+    alone = run(tmp_path, "one", file, *told)
+    assert verify(tmp_path / "kept").epsilon == pytest.approx(alone.epsilon)
+    assert alone.epsilon > 1.5 * epsilon(3)
