@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from sordino import session
 from sordino import study as studies
 from sordino.cli import app
-from sordino.errors import BudgetExceeded, SordinoError
+from sordino.errors import BudgetExceeded, SordinoError, StudyError
 from sordino.privacy import Gaussian, PoissonSampled, accountant
 from sordino.template import ASYNCHRONOUS, SYNCHRONOUS
 from sordino.verify import priced, verify
@@ -262,8 +262,9 @@ def test_a_run_that_was_stopped_is_priced_by_its_records(tmp_path: Path) -> None
     with pytest.raises(KeyboardInterrupt):
         session.begin(study(tmp_path, SYNCHRONOUS, file, (*DP_SGD, "seed=3")), tmp_path / "two", stop, quiet)
     found = verify(tmp_path / "two")
-    assert found.sealed is False and found.problems == []
-    assert found.epsilon is not None and found.epsilon >= epsilon(4) - 1e-9
+    assert found.sealed is False
+    assert found.problems == []
+    assert (found.epsilon or 0.0) >= epsilon(4) - 1e-9
 
 
 def test_persons_are_not_shown_at_the_price_of_a_row(tmp_path: Path) -> None:
@@ -273,3 +274,26 @@ def test_persons_are_not_shown_at_the_price_of_a_row(tmp_path: Path) -> None:
     alone = run(tmp_path, "one", file, *told)
     assert verify(tmp_path / "kept").epsilon == pytest.approx(alone.epsilon)
     assert alone.epsilon > 1.5 * epsilon(3)
+
+
+@pytest.mark.parametrize("kind", ["test", "validation", "client_validation"])
+def test_rows_that_were_declared_public_are_promised_nothing_later(tmp_path: Path, kind: str) -> None:
+    """A run that sets nothing aside, or other rows, trains on some that models were measured on exactly."""
+    file = saved(tmp_path, "one.csv", plain())
+    said = {"test": 'data.test="public share"', "validation": "data.validation=20", "client_validation": "data.client_validation=0.2"}[kind]
+    first = run(tmp_path, "one", file, *DP_SGD, said)
+    assert first.epsilon == pytest.approx(epsilon(3))
+    assert verify(tmp_path / "one").problems == []
+    with pytest.raises(BudgetExceeded, match=r"before in a way that no epsilon bounds: .*public"):
+        run(tmp_path, "two", file, *DP_SGD, "seed=3")
+    again = run(tmp_path, "three", file, *DP_SGD, said)  # the same rows are set aside
+    assert again.epsilon == pytest.approx(epsilon(6))
+    assert session.resume(tmp_path / "three", lambda _: None, lambda _: None).epsilon == again.epsilon
+
+
+def test_public_rows_that_look_like_training_rows_are_refused_before_anything_is_booked(tmp_path: Path) -> None:
+    file = saved(tmp_path, "one.csv", pl.concat([plain(), plain()]))
+    with pytest.raises(StudyError, match=r"look the same as rows that are declared public"):
+        run(tmp_path, "one", file, *DP_SGD, 'data.test="public share"')
+    assert not (tmp_path / "kept").exists()
+    assert run(tmp_path, "two", file, *DP_SGD).epsilon == pytest.approx(epsilon(3))
