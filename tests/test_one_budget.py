@@ -220,6 +220,23 @@ def test_linked_files_have_one_budget(tmp_path: Path, ending: str) -> None:
     assert run(tmp_path, "two", file, *DP_SGD).epsilon == pytest.approx(epsilon(6), rel=1e-9)
 
 
+@pytest.mark.parametrize("named", [(), ("who",), ("who", "who")], ids=["by nobody", "by the later run", "by both runs"])
+def test_linked_npz_files_have_one_budget_whoever_reads_the_array_of_people(tmp_path: Path, named: tuple[str, ...]) -> None:
+    """A study reads the array that names people only where it asks for it: a link may not hang on it."""
+    rng, files = np.random.default_rng(4), [tmp_path / "one.npz", tmp_path / "two.npz"]
+    for file in files:
+        who = rng.permutation(ROWS)
+        np.savez(file, x=rng.normal(size=(ROWS, 4)).astype(np.float32), y=rng.integers(0, 2, ROWS), who=who)
+    asked = [*([()] * (2 - len(named))), *[(f'data.person="{name}"',) for name in named]]
+    run(tmp_path, "one", files[0], *DP_SGD, *asked[0])
+    assert linked(tmp_path, str(files[0]), str(files[1]), "--on", "who")[0] == 0
+    if len(named) == 1:  # nobody said whose the earlier rows were
+        with pytest.raises(BudgetExceeded):
+            run(tmp_path, "two", files[1], *DP_SGD, *asked[1])
+    else:
+        assert run(tmp_path, "two", files[1], *DP_SGD, *asked[1]).epsilon >= epsilon(6) * (1 - 1e-9)
+
+
 def test_a_link_that_cannot_be_is_one_message(tmp_path: Path) -> None:
     one, two = saved(tmp_path, "one.csv", plain()), saved(tmp_path, "two.csv", plain(1).head(50))
     assert "there is no data ledger here" in linked(tmp_path, str(one), str(two), "--rows")[1]
