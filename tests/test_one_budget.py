@@ -16,9 +16,10 @@ from typer.testing import CliRunner
 from sordino import session
 from sordino import study as studies
 from sordino.cli import app
-from sordino.errors import BudgetExceeded, SordinoError
+from sordino.errors import BudgetExceeded, SordinoError, StudyError
 from sordino.privacy import Gaussian, PoissonSampled, accountant
 from sordino.template import ASYNCHRONOUS, SYNCHRONOUS
+from sordino.verify import priced, verify
 
 ROWS = 120
 SIGMA, RATE, DELTA = 2.0, 0.2, 1e-3
@@ -219,6 +220,23 @@ def test_linked_files_have_one_budget(tmp_path: Path, ending: str) -> None:
     assert run(tmp_path, "two", file, *DP_SGD).epsilon == pytest.approx(epsilon(6), rel=1e-9)
 
 
+@pytest.mark.parametrize("named", [(), ("who",), ("who", "who")], ids=["by nobody", "by the later run", "by both runs"])
+def test_linked_npz_files_have_one_budget_whoever_reads_the_array_of_people(tmp_path: Path, named: tuple[str, ...]) -> None:
+    """A study reads the array that names people only where it asks for it: a link may not hang on it."""
+    rng, files = np.random.default_rng(4), [tmp_path / "one.npz", tmp_path / "two.npz"]
+    for file in files:
+        who = rng.permutation(ROWS)
+        np.savez(file, x=rng.normal(size=(ROWS, 4)).astype(np.float32), y=rng.integers(0, 2, ROWS), who=who)
+    asked = [*([()] * (2 - len(named))), *[(f'data.person="{name}"',) for name in named]]
+    run(tmp_path, "one", files[0], *DP_SGD, *asked[0])
+    assert linked(tmp_path, str(files[0]), str(files[1]), "--on", "who")[0] == 0
+    if len(named) == 1:  # nobody said whose the earlier rows were
+        with pytest.raises(BudgetExceeded):
+            run(tmp_path, "two", files[1], *DP_SGD, *asked[1])
+    else:
+        assert run(tmp_path, "two", files[1], *DP_SGD, *asked[1]).epsilon >= epsilon(6) * (1 - 1e-9)
+
+
 def test_a_link_that_cannot_be_is_one_message(tmp_path: Path) -> None:
     one, two = saved(tmp_path, "one.csv", plain()), saved(tmp_path, "two.csv", plain(1).head(50))
     assert "there is no data ledger here" in linked(tmp_path, str(one), str(two), "--rows")[1]
@@ -230,3 +248,69 @@ def test_a_link_that_cannot_be_is_one_message(tmp_path: Path) -> None:
         (("--on", "f0"), "no value of column 'f0' is in both"),
     ):
         assert message in linked(tmp_path, str(one), str(two), *told)[1]
+
+
+def test_no_set_is_shown_below_what_its_records_have_spent_in_all_runs(tmp_path: Path) -> None:
+    """Two runs divide the same rows differently: what was charged on each set is half of what the rows in it have spent."""
+    file = saved(tmp_path, "one.csv", plain())
+    run(tmp_path, "one", file, *DP_SGD)
+    run(tmp_path, "two", file, *DP_SGD, "seed=3")
+    found = verify(tmp_path / "kept")
+    assert found.epsilon == pytest.approx(epsilon(6))
+    for place in (tmp_path / "kept", tmp_path / "one", tmp_path / "two"):
+        (kept,) = verify(place).ledgers
+        assert [unit.epsilon for unit in kept.units] == [pytest.approx(epsilon(6))] * 6
+        (kept,) = priced(place, 1e-4, "rdp")
+        step = PoissonSampled(sampling_rate=RATE, event=Gaussian(noise_multiplier=SIGMA))
+        assert [unit.epsilon for unit in kept.units] == [pytest.approx(accountant("rdp").epsilon([(step, 6)], 1e-4))] * 6
+    assert verify(tmp_path / "one").problems == verify(tmp_path / "two").problems == []
+
+
+def test_a_run_that_was_stopped_is_priced_by_its_records(tmp_path: Path) -> None:
+    file = saved(tmp_path, "one.csv", plain())
+    run(tmp_path, "one", file, *DP_SGD)
+
+    def stop(row: dict[str, Any]) -> None:
+        raise KeyboardInterrupt
+
+    def quiet(row: dict[str, Any]) -> None:
+        """Show nothing."""
+
+    with pytest.raises(KeyboardInterrupt):
+        session.begin(study(tmp_path, SYNCHRONOUS, file, (*DP_SGD, "seed=3")), tmp_path / "two", stop, quiet)
+    found = verify(tmp_path / "two")
+    assert found.sealed is False
+    assert found.problems == []
+    assert (found.epsilon or 0.0) >= epsilon(4) - 1e-9
+
+
+def test_persons_are_not_shown_at_the_price_of_a_row(tmp_path: Path) -> None:
+    """Each person has two rows; what was charged on a set is the price of one."""
+    file = saved(tmp_path, "one.csv", table())
+    told = (*DP_SGD, f'data={{file="{file}", clients=1, person="who"}}', "privacy.epsilon=200", 'privacy.accountant="rdp"')
+    alone = run(tmp_path, "one", file, *told)
+    assert verify(tmp_path / "kept").epsilon == pytest.approx(alone.epsilon)
+    assert alone.epsilon > 1.5 * epsilon(3)
+
+
+@pytest.mark.parametrize("kind", ["test", "validation", "client_validation"])
+def test_rows_that_were_declared_public_are_promised_nothing_later(tmp_path: Path, kind: str) -> None:
+    """A run that sets nothing aside, or other rows, trains on some that models were measured on exactly."""
+    file = saved(tmp_path, "one.csv", plain())
+    said = {"test": 'data.test="public share"', "validation": "data.validation=20", "client_validation": "data.client_validation=0.2"}[kind]
+    first = run(tmp_path, "one", file, *DP_SGD, said)
+    assert first.epsilon == pytest.approx(epsilon(3))
+    assert verify(tmp_path / "one").problems == []
+    with pytest.raises(BudgetExceeded, match=r"before in a way that no epsilon bounds: .*public"):
+        run(tmp_path, "two", file, *DP_SGD, "seed=3")
+    again = run(tmp_path, "three", file, *DP_SGD, said)  # the same rows are set aside
+    assert again.epsilon == pytest.approx(epsilon(6))
+    assert session.resume(tmp_path / "three", lambda _: None, lambda _: None).epsilon == again.epsilon
+
+
+def test_public_rows_that_look_like_training_rows_are_refused_before_anything_is_booked(tmp_path: Path) -> None:
+    file = saved(tmp_path, "one.csv", pl.concat([plain(), plain()]))
+    with pytest.raises(StudyError, match=r"look the same as rows that are declared public"):
+        run(tmp_path, "one", file, *DP_SGD, 'data.test="public share"')
+    assert not (tmp_path / "kept").exists()
+    assert run(tmp_path, "two", file, *DP_SGD).epsilon == pytest.approx(epsilon(3))

@@ -37,6 +37,7 @@ from sordino import build as builder
 from sordino import modules as code
 from sordino import study as studies
 from sordino.build import begun, sealed
+from sordino.build.common import PUBLIC
 from sordino.build.evaluation import UNIT
 from sordino.build.promise import ADJACENCY, assumptions, guarantee, guaranteed, looked, remarks
 from sordino.build.surroundings import forget
@@ -44,7 +45,7 @@ from sordino.errors import BudgetExceeded, ResumeError, StudyError
 from sordino.files import open_below, read_below
 from sordino.learning.allocator import tune
 from sordino.parsing import object_of
-from sordino.privacy import accountant
+from sordino.privacy import Budget, Charge, NonPrivate, accountant
 from sordino.runtime import checkpoint
 from sordino.runtime.files import replace_file, said_clearly, to_json
 from sordino.runtime.recorder import CHECKPOINTS, LOG, Recorder
@@ -200,6 +201,7 @@ def _play(
     refused: BudgetExceeded | None = None
     tune()  # not before the data is loaded: what loading needed for a moment goes back to the system
     if moment.ended is None:
+        _book_public(about["run"], sim)
         with Recorder(
             folder,
             length=length,
@@ -221,6 +223,21 @@ def _play(
     sim.vault.close()
     forget(folder)
     return outcome
+
+
+def _book_public(run: str, sim: Play) -> None:
+    """Book rows that were set aside and declared public as what they are, before a model is measured on them."""
+    if PUBLIC in sim.vault.names:
+        charge = Charge(
+            unit=PUBLIC,
+            event=NonPrivate(reason="they were declared public, and models were measured on them exactly"),
+            count=1,
+            why="rows that the study declares public",
+            method="measure",
+            round=0,
+            key=f"{run}/public",
+        )
+        sim.vault.charge([charge], Budget(math.inf, sim.budget.delta, sim.budget.accountant))
 
 
 def _finish(folder: Path, about: Row, built: builder.Built, moment: Moment, seconds: float) -> Outcome:

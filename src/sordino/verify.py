@@ -22,8 +22,8 @@ from sordino.build.evaluation import UNIT as TEST
 from sordino.errors import LedgerError, SordinoError, StudyError
 from sordino.files import read_below
 from sordino.parsing import json_of, toml_of
-from sordino.privacy import Ledger, accountant
-from sordino.privacy.chain import BEGIN, SEAL, Note
+from sordino.privacy import Event, Ledger, accountant
+from sordino.privacy.chain import BEGIN, RECORDS, SEAL, Note
 from sordino.privacy.rounding import epsilon_text
 from sordino.privacy.storage import SECONDS, Clock, said
 from sordino.runtime import checkpoint
@@ -34,6 +34,7 @@ LARGEST = 64 << 20  # bytes of a JSON or TOML file that is read whole
 CLOSE = 1e-6  # relative: accountants of other versions may differ in last digits
 
 Row = dict[str, Any]
+Spent = tuple[tuple[Event, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,10 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A unit of a ledger: its name, what people call it, and what it has spent (None where nobody said at which delta)."""
+    """A unit of a ledger: its name, what people call it, and what it has spent (None where nobody said at which delta).
+
+    Of a set of records that is what those in it have spent at most, in this set and in all others.
+    """
 
     name: str
     label: str | None
@@ -212,16 +216,32 @@ class _Check:
         return max(0.01, self.clock.left())
 
     def price(self, ledger: Ledger, unit: str, terms: Terms, until: int | None = None) -> float:
-        """What a unit has spent; equal histories are priced once."""
+        """What was charged on a unit itself."""
+        with said(ledger.path, self.clock):
+            return self.priced(ledger, unit, terms, ledger.spent(unit, until))
+
+    def priced(self, ledger: Ledger, unit: str, terms: Terms, history: Spent) -> float:
+        """A history's epsilon; equal ones are priced once."""
         with said(ledger.path, self.clock):
             self.clock.check()
-            history = ledger.spent(unit, until)
             if (history, terms) not in self.prices:
                 try:
                     self.prices[history, terms] = accountant(terms.accountant).epsilon(history, terms.delta)
                 except (ArithmeticError, RecursionError, TypeError, MemoryError) as error:  # whatever a forger thinks of
                     raise LedgerError(f"{ledger.path}: what {unit!r} has spent cannot be priced ({error})") from error
             return self.prices[history, terms]
+
+    def bounds(self, ledger: Ledger) -> Mapping[str, Sequence[Spent]]:
+        """Of the sets of a ledger that knows records, what those in them have spent in all sets together."""
+        with said(ledger.path, self.clock):
+            if not ledger.notes(RECORDS):
+                return {}
+            from sordino.privacy.records import bounds  # arrays take a while to import
+
+            try:
+                return bounds(ledger, self.clock.check)
+            except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError, AttributeError, MemoryError) as error:
+                raise LedgerError(f"{ledger.path}: what its records have spent cannot be read ({error!r})") from error
 
     def ledger(self, path: Path) -> Kept | None:
         """Walk a ledger and price all its units; None, and a problem, if that cannot be done."""
@@ -239,7 +259,15 @@ class _Check:
         if terms is None and begins:
             terms = terms_of(begins[-1])[1]
         labels = {**_called(begins), **ledger.labels()}
-        units = tuple(Unit(unit, labels.get(unit), None if terms is None else self.price(ledger, unit, terms)) for unit in ledger.units())
+        together = {} if terms is None else self.bounds(ledger)
+
+        def most_of(unit: str) -> float | None:
+            if terms is None:
+                return None
+            own = self.price(ledger, unit, terms)
+            return max((own, *(self.priced(ledger, unit, terms, each) for each in together.get(unit, ()))))
+
+        units = tuple(Unit(unit, labels.get(unit), most_of(unit)) for unit in ledger.units())
         kept = Kept(ledger.path, found.entries, found.digest, terms, units)
         self.verdict.ledgers.append(kept)
         return kept
@@ -313,10 +341,17 @@ class _Check:
         yield from _stated(dict(begun.flat(before)), dict(begun.flat(now)))
 
     def spent(self, opened: list[tuple[Ledger, Note, Note | None]], terms: Terms, *, own: bool) -> Iterator[tuple[str, float]]:
-        """Each promised unit's epsilon: of all that its own ledger holds, or up to the seal in a ledger that outlives the run."""
+        """Each promised unit's epsilon: of all that its own ledger holds, or up to the seal in a ledger that outlives the run.
+
+        Without a seal nothing is stated that it could be compared with: then it is what the records have spent in all sets.
+        """
         for ledger, begin, seal in opened:
             units = begin.facts.get("units")
+            most = {unit.name: unit.epsilon for kept in self.verdict.ledgers if kept.path == ledger.path for unit in kept.units}
             for unit, name in units.items() if isinstance(units, dict) else ():
+                if seal is None and (known := most.get(str(name))) is not None:
+                    yield unit, known
+                    continue
                 yield unit, self.price(ledger, str(name), terms, None if own or seal is None else seal.seq)
 
     def result(self, folder: Path, about: Row, spent: Mapping[str, float]) -> None:

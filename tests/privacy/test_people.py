@@ -195,7 +195,7 @@ def test_linked_files_are_the_same_people(tmp_path: Path) -> None:
     with Vault.for_data(tmp_path, "one", [of("a", 1, 2)]) as vault:
         booked(vault, "a", STEP, 5)
         vault.finish()
-        words = np.array([10**6 + 1, 10**6 + 2], dtype=np.uint64)
+        words = np.array([[10**6 + 1, 10**6 + 1], [10**6 + 2, 10**6 + 2]], dtype=np.uint64)
         assert link(vault.ledger, words, words + np.uint64(100)) == 2
         assert link(vault.ledger, words, words + np.uint64(100)) == 0
     with Vault.for_data(tmp_path, "two", [of("b", 101), of("c", 103)]) as vault:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from sordino import data as datasets
@@ -15,6 +16,7 @@ from sordino.build.evaluation import UNIT, PaidEvaluation, priced
 from sordino.build.federation import Counts, Federation, evaluate, identified, placed, records, tensors
 from sordino.build.surroundings import device, model
 from sordino.entropy import Entropy
+from sordino.errors import StudyError
 from sordino.learning.bench import Examples, Workbench
 from sordino.learning.evaluate import Evaluator
 from sordino.learning.flat import Flat
@@ -29,6 +31,9 @@ from sordino.runtime.watch import Moment, Play
 from sordino.study import HorizontalStudy, Study
 
 Tensors = tuple[torch.Tensor, torch.Tensor]
+
+PUBLIC = "public"
+"""Whose data rows are that were set aside and declared public, in a ledger of the data: later runs must know."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -179,7 +184,44 @@ def _records(study: HorizontalStudy, divided: Federation, *, paid: bool) -> tupl
     if not identified(study):
         return ()
     found = [records(part, f"client:{i}", SAMPLE) for i, part in enumerate(divided.parts)]
-    return (*found, records(divided.test, UNIT, SAMPLE)) if paid else tuple(found)
+    if paid:
+        found.append(records(divided.test, UNIT, SAMPLE))
+    if study.privacy.ledger == "run" or study.data.file is None:
+        return tuple(found)
+    aside = [divided.validation, divided.test if study.data.testing == "public share" else None]
+    shown = [records(part, PUBLIC, SAMPLE) for part in aside if part is not None and len(part)]
+    if not shown:
+        return tuple(found)
+    public = shown[0] if len(shown) == 1 else _together(shown)
+    _refuse_alike(study, public, found)
+    return (*found, public)
+
+
+def _together(parts: Sequence[Records]) -> Records:
+    people = [part.people for part in parts if part.people is not None]
+    return replace(parts[0], rows=np.concatenate([part.rows for part in parts]), people=np.concatenate(people) if people else None)
+
+
+def _refuse_alike(study: HorizontalStudy, public: Records, others: Sequence[Records]) -> None:
+    """A ledger of the data tells records apart by what stands in them; one of two that look the same cannot be public.
+
+    Raises:
+        StudyError: if a row that is declared public looks like one that is not, or is about the same person.
+    """
+    alike = 0
+    for other in others:
+        same = np.isin(other.rows[:, 0], public.rows[:, 0]) | np.isin(other.rows[:, 1], public.rows[:, 1])
+        if other.people is not None and public.people is not None:
+            same |= np.isin(other.people, public.people)
+        alike += int(same.sum())
+    if alike:
+        raise StudyError(
+            f"{study.data.file}: {alike} rows that train, or test at a price, look the same as rows that are declared public, or are about"
+            " the same people"
+            f" (data.test = '{study.data.testing}', data.validation, data.client_validation), and the ledger in"
+            f" {study.privacy.ledger} cannot tell them apart: all of them would be public for ever."
+            " Set data.test = 'private share' or 'none', and no validation; or remove the duplicates"
+        )
 
 
 def vault(

@@ -1,4 +1,9 @@
-"""Rows of two files that are about the same people, by a column or by their order, as words over all of their values."""
+"""Rows of two files that are about the same people, by a column or by their order, as the words that a ledger knows them by.
+
+A row has two words, (n, 2). In a table both are over all of its columns, whichever of them a study takes for the label. In an npz
+file a study reads the array that names people only where it asks for it: there one word is over the features alone, which
+every study reads.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +20,7 @@ from sordino.errors import DataError
 
 
 def paired(first: Path, second: Path, on: str | None) -> tuple[Words, Words]:
-    """(words of rows of the first file, of the second), (n,) each; ``on`` None pairs them by their order.
+    """(words of rows of the first file, of the second), (n, 2) each; ``on`` None pairs them by their order.
 
     Raises:
         DataError: if a file cannot be read, has no such column, or the orders do not match.
@@ -39,11 +44,12 @@ def paired(first: Path, second: Path, on: str | None) -> tuple[Words, Words]:
 
 
 def _read(path: Path, on: str | None) -> tuple[Words, Words]:
-    """The word of each row over all of its values, and that of the person it names."""
+    """The two words of each row, (n, 2), and that of the person it names, (n,)."""
     columns: dict[str, npt.NDArray[Any]] = columns_of(path, on)
     if on is not None and on not in columns:
         raise DataError(f"{path}: no column {on!r} (--on); it has {', '.join(list(columns)[:12])}")
     own = np.zeros(len(next(iter(columns.values()))), dtype=np.uint64)
     for values in columns.values():
         own += identity.features(values) if values.ndim > 1 else identity.column(values)
-    return own, own if on is None else identity.persons(columns[on])
+    features = identity.features(columns["x"]) if path.suffix.lower() == ".npz" else own
+    return np.stack([own, features], axis=1), own if on is None else identity.persons(columns[on])

@@ -15,6 +15,6 @@ pool       classes under construction
 from sordino.privacy.records.identity import Records
 from sordino.privacy.records.peek import histories
 from sordino.privacy.records.people import close_sets, link, open_sets
-from sordino.privacy.records.price import Prices
+from sordino.privacy.records.price import Prices, bounds
 
-__all__ = ["Prices", "Records", "close_sets", "histories", "link", "open_sets"]
+__all__ = ["Prices", "Records", "bounds", "close_sets", "histories", "link", "open_sets"]

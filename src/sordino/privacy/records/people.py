@@ -109,13 +109,14 @@ def close_sets(ledger: Ledger, run: str) -> None:
 
 
 def link(ledger: Ledger, one: Words, other: Words) -> int:
-    """Say that row ``one[i]`` (n,) is the same person as row ``other[i]``, by the word of all values; how many were joined."""
+    """Say that row ``one[i]`` (n, 2) is the same person as row ``other[i]``, by the words that rows have; how many were joined."""
     with ledger.transaction() as db:
         store.prepare(db)
         key = bytes.fromhex(store.meta(db, "key"))
         before, pool = store.index(db), Pool(store.classes(db)[0])
-        words = np.concatenate([digests(key, one), digests(key, other)])
-        index, owners, same = rows_found(before, np.stack([words, words], axis=1), pool.blank)
+        words = np.concatenate([one, other])
+        rows = np.stack([digests(key, words[:, 0]), digests(key, words[:, 1])], axis=1)
+        index, owners, same = rows_found(before, rows, pool.blank)
         index = _merged(index, same, pool, bridged)
         pairs = np.stack([owners[: len(one)], owners[len(one) :]], axis=1)
         together = _together(pairs[pairs[:, 0] != pairs[:, 1]])

@@ -190,6 +190,50 @@ def of_own_client(own: Spent, known: Sequence[tuple[Counts, int]]) -> Spent:
     return of_client(own, others)
 
 
+def bounds(ledger: Ledger, late: Callable[[], None] = lambda: None) -> dict[str, tuple[Spent, ...]]:
+    """Of every set, open or closed, histories that cover all that its records were ever in; of a ledger without records nothing.
+
+    Who was in a set that is closed is not known any more, only which histories there are. Every record that was in it was in all
+    that the set was charged, so the histories that contain those charges cover its records. ``late`` may stop it.
+    """
+    db = ledger.connection
+    ledger.refresh()
+    if not store.knows_records(db):
+        return {}
+    sets = {one.number: one for one in store.sets(db)}
+    totals = since(ledger, {number: one for number, one in sets.items() if one.live}, None)
+    known = [(one, history(one, totals), size) for one, size in zip(*store.classes(db), strict=True) if size]
+    alike: dict[tuple[str, int | None, Spent], tuple[Spent, ...]] = {}
+    found = {}
+    for one in sets.values():
+        own = ledger.spent(one.unit)
+        key = one.kind, one.number if one.live else None, own
+        if key not in alike:
+            late()
+            if one.live:
+                among = [(counts, size) for each, counts, size in known if one.number in each.sets]
+            else:
+                among = [(counts, size) for _, counts, size in known if _contains(counts, one.kind, own)]
+            alike[key] = _bound(one.kind, own, among, SHOWN if len(alike) < SHOWN else 1)
+        found[one.unit] = alike[key]
+    return found
+
+
+def _contains(counts: Counts, kind: str, own: Spent) -> bool:
+    """Whether a history has all of a set's charges; of a person with several rows they stand in several columns."""
+    booked: dict[Event, int] = {}
+    for (event, of, _), count in counts.items():
+        if of == kind:
+            booked[event] = booked.get(event, 0) + count
+    return all(booked.get(event, 0) >= count for event, count in own)
+
+
+def _bound(kind: str, own: Spent, among: Sequence[tuple[Counts, int]], most_histories: int) -> tuple[Spent, ...]:
+    if kind == CLIENT:
+        return (of_own_client(own, among),)
+    return tuple(translated(one, kind) for one in maximal([counts for counts, _ in among], most_histories)) or (own,)
+
+
 def _live(one: Class, totals: Totals) -> dict[Column, int]:
     found: dict[Column, int] = {}
     for group in one.live:
