@@ -2,7 +2,6 @@
 
 import errno
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -34,21 +33,3 @@ def test_a_place_that_may_not_be_written_is_the_users_mistake(tmp_path: Path, mo
 def test_json_holds_infinities_as_words_and_nothing_that_is_no_json() -> None:
     text = files.to_json({"a": float("inf"), "b": [float("-inf"), float("nan")], "c": {"d": 1.5}})
     assert json.loads(text) == {"a": "inf", "b": ["-inf", None], "c": {"d": 1.5}}
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="no such limit there")
-def test_more_files_may_be_open_as_far_as_the_system_allows() -> None:
-    import resource
-
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
-        files.make_room_for(100)
-        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (256, before[1])  # enough as it is
-        files.make_room_for(400)
-        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (400 + files.SPARE_FILES, before[1])
-        if before[1] != resource.RLIM_INFINITY:
-            with pytest.raises(StudyError, match=r"the system allows \d+.*privacy\.ledger = \"run\""):
-                files.make_room_for(before[1])
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -20,6 +20,10 @@ DRAWN = (
     "Batches and noise come from AES-256 under a secret key of the operating system, which is destroyed when the run ends. Until then it"
     " lies in the run's folder: whoever reads it can subtract the noise."
 )
+RECOGNISED = (
+    "The data's ledger recognises a record by all of its values, or by all of its features, in whatever file and order they stand."
+    " A record whose values changed is another one to it, unless data.person names its person or `sordino ledger link` its files."
+)
 IDEAL = "K-norm noise is priced for an ideal sampler: what its floating-point sampler may give away is not known."
 TESTS = {
     "published": "The test set is public and used for reporting only.",
@@ -127,6 +131,8 @@ def guaranteed(study: Study, spent: float) -> float:
 def assumptions(study: Study) -> list[str]:
     """What the guarantee, or the run, rests on."""
     found = _resting_on(study)
+    if study.privacy.ledger != "run":
+        found = [*found, RECOGNISED]
     return [DRAWN if each == ASSUMPTIONS[2] and study.privacy.entropy == "system" else each for each in found]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import math
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +12,6 @@ from typing import Any
 
 from sordino.errors import SordinoError, StudyError
 from sordino.files import fresh_below
-
-SPARE_FILES = 128  # for everything that is not a ledger
 
 
 @contextmanager
@@ -44,27 +41,6 @@ def replace_file(path: Path, *data: bytes | memoryview, below: Path | None = Non
     folder = path.parent if below is None else below
     with said_clearly(path), fresh_below(folder, *path.relative_to(folder).parts) as file:
         file.writelines(data)
-
-
-def make_room_for(files: int) -> None:
-    """Let this process hold ``files`` more files open, up to what the system allows any process.
-
-    Raises:
-        StudyError: if the system allows fewer.
-    """
-    if sys.platform == "win32":
-        return  # has no such limit
-    import resource
-
-    wanted = files + SPARE_FILES
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and wanted > hard:
-        raise StudyError(
-            f"privacy.ledger: ledgers of every client's data need {wanted} open files, and the system allows {hard}."
-            ' Allow more (ulimit -n), or keep one ledger for the run: privacy.ledger = "run"'
-        )
-    if soft != resource.RLIM_INFINITY and wanted > soft:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def to_json(value: Mapping[str, Any], *, indent: int | None = None) -> str:
