@@ -309,3 +309,11 @@ def test_an_output_folder_that_cannot_be_made_is_one_message(table: Path) -> Non
 def test_a_data_set_that_nobody_knows_is_one_message() -> None:
     with pytest.raises(StudyError, match="nothing is known about 'nope'; known: digits"):
         find("nope")
+
+
+def test_a_report_without_accuracy_does_not_speak_of_it(table: Path) -> None:
+    played(read(table, *data()), table / "run")
+    page = write(table / "run").read_text()
+    assert "Epsilon over rounds" in page
+    assert "Accuracy and epsilon" not in page
+    assert "Share of the test set" not in page
