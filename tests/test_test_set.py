@@ -15,11 +15,13 @@ from sordino import build, session
 from sordino import study as studies
 from sordino.build.evaluation import UNIT
 from sordino.build.promise import assumptions, guarantee
+from sordino.data.locate import find
 from sordino.errors import StudyError
 from sordino.plan.evaluation import evaluations
 from sordino.privacy import Gaussian, Ledger, accountant
 from sordino.report import write
 from sordino.study import HorizontalStudy
+from sordino.verify import verify
 
 STUDY = """
 name = "Patients"
@@ -262,3 +264,56 @@ def test_arrivals_pay_for_evaluations_too(table: Path) -> None:
     assert outcome.accuracy is not None
     with Ledger.open(table / "run" / "ledger.sqlite", readonly=True) as ledger:
         assert 1 <= sum(entry.count for entry in ledger.entries(UNIT)) <= evaluations(study)
+
+
+def test_a_run_whose_testers_train_as_well_verifies(table: Path) -> None:
+    """A person's rows may test and train: what is stated of either is then more than its own entries come to."""
+    lines = (table / "patients.csv").read_text().splitlines()
+    people = [f"{line},p{i // 3}" for i, line in enumerate(lines[1:])]
+    (table / "patients.csv").write_text("\n".join([lines[0] + ",patient", *people]) + "\n")
+    keys = data('test="private share"', 'person="patient"')
+    played(
+        read(table, *keys, "privacy.evaluation_epsilon=1.0", "privacy.noise_multiplier=4.0", f"privacy.ledger={table / 'kept'}"),
+        table / "run",
+    )
+    assert verify(table / "run").problems == []
+    about = json.loads((table / "run" / "run.json").read_text())
+    about["result"]["test_epsilon"] += 0.5
+    (table / "run" / "run.json").write_text(json.dumps(about))
+    assert verify(table / "run").problems
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("execution.device=meta", "execution.device = 'meta'"),
+        ("privacy.ledger=", "privacy.ledger"),
+        ("privacy.ledger=FILE", "privacy.ledger: .* no folder for ledgers"),
+        ("privacy.noise_multiplier=1e300", "privacy.noise_multiplier"),
+        ("privacy.sampling_rate=1e-300", "privacy.sampling_rate"),
+        ("method.learning_rate=1e300", "method.learning_rate"),
+    ],
+)
+def test_what_cannot_be_run_is_one_message(table: Path, change: str, message: str) -> None:
+    with pytest.raises(StudyError, match=message):
+        played(read(table, *data(), change), table / "run")
+    assert not (table / "run").exists()
+
+
+def test_an_output_folder_that_cannot_be_made_is_one_message(table: Path) -> None:
+    for out in (table / "patients.csv" / "run", table / ("x" * 300)):
+        with pytest.raises(StudyError, match="nothing can be written there"):
+            played(read(table, *data()), out)
+
+
+def test_a_data_set_that_nobody_knows_is_one_message() -> None:
+    with pytest.raises(StudyError, match="nothing is known about 'nope'; known: digits"):
+        find("nope")
+
+
+def test_a_report_without_accuracy_does_not_speak_of_it(table: Path) -> None:
+    played(read(table, *data()), table / "run")
+    page = write(table / "run").read_text()
+    assert "Epsilon over rounds" in page
+    assert "Accuracy and epsilon" not in page
+    assert "Share of the test set" not in page

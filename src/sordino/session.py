@@ -103,9 +103,9 @@ def begin(study: Study, out: Path | None, show: Callable[[Row], None], announce:
 
 def _founded(study: Study, out: Path | None) -> tuple[Path, Row]:
     """A new folder, and what stands in its ``run.json``."""
-    folder = _free(out, study.name)
-    draft = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
-    with said_clearly(folder):
+    with said_clearly(Path("runs") if out is None else out):
+        folder = _free(out, study.name)
+        draft = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
         draft.mkdir(parents=True)
     try:
         run = secrets.token_hex(8)

@@ -30,7 +30,7 @@ sampling_rate = 0.2             # `sordino plan STUDY --advise` weighs it
 # noise_multiplier = 2.0        # left out: calibrated from epsilon and the planned steps
 accountant = "pld"              # pld, rdp, rdp-classic, or one order fixed in advance: rdp@8
 mechanism = { kind = "gaussian" }   # or haar: noise on wavelet coefficients; k-norm: pure privacy
-ledger = "run"                  # or a folder whose ledger knows records and outlives runs
+ledger = "run"                  # or a folder whose ledger knows records, and adds up what all runs over them spent
 
 [budget]
 rounds = 20                     # R_s

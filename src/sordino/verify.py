@@ -314,7 +314,9 @@ class _Check:
         spent = dict(self.spent(opened, terms, own=privacy.get("ledger") == "run"))
         data = study.get("data")
         if privacy.get("ledger") != "run" or (isinstance(data, dict) and data.get("person") is not None):
-            spent = _at_least(spent, about)
+            tests = {unit: epsilon for unit, epsilon in spent.items() if unit == TEST}
+            clients = {unit: epsilon for unit, epsilon in spent.items() if unit != TEST}
+            spent = _at_least(clients, _listed(about, "spent")) | _at_least(tests, _listed(about, "test_epsilon"))
         plain = privacy.get("unit") == "none"
         self.verdict.epsilon = math.inf if plain else _bound(max(spent.values(), default=None), before.get("promise"))
         self.verdict.terms, self.verdict.sealed = terms, seal is not None
@@ -402,15 +404,19 @@ def _bound(spent: float | None, promise: object) -> float | None:
     return spent if spent is None or not told.get("chosen") or told.get("form") != "sound" or math.isinf(budget) else max(spent, budget)
 
 
-def _at_least(spent: Mapping[str, float], about: Row) -> dict[str, float]:
+def _listed(about: Row, key: str) -> list[float]:
+    """The numbers that a result states under a key, in order of size."""
+    result = about.get("result")
+    found = result.get(key) if isinstance(result, dict) else None
+    return sorted(map(_number, found if isinstance(found, list) else [] if found is None else [found]))
+
+
+def _at_least(spent: Mapping[str, float], stated: Sequence[float]) -> dict[str, float]:
     """What is stated of each unit, where it is no less than what the unit's own entries come to: its records may have been in more.
 
     Once a run has ended its records' histories are those of classes, in which later runs are, too. That what is stated
     was not changed since, the seal shows.
     """
-    result = about.get("result")
-    listed = result.get("spent") if isinstance(result, dict) else None
-    stated = sorted(map(_number, listed)) if isinstance(listed, list) else []
     own = sorted(spent.items(), key=lambda item: item[1])
     if len(stated) != len(own) or not all(told >= found or _close(told, found) for told, (_, found) in zip(stated, own, strict=True)):
         return dict(spent)

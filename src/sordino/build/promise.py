@@ -81,7 +81,7 @@ PREQUENTIAL = (
 RAW_ERRORS = "Errors and losses are the simulation's own measurement on the labels as they are; no party of a federation releases them."
 VALIDATION = "The validation examples set aside from the training data are treated as public."
 DIVISION = "How this public data set was divided among the clients (sizes and label counts) is shown, and treated as public."
-PAPER = "The paper's literal form was asked for; it sends quantities computed from raw data without noise."
+PAPER = "The paper's literal form was asked for; what it sends has no noise, or noise that bounds nothing."
 
 
 def guarantee(study: Study, epsilon: float | None) -> str:

@@ -33,8 +33,10 @@ def device(study: Study) -> torch.device:
     """The device to compute on; "auto" takes a GPU where there is one."""
     name = study.execution.device
     try:
-        return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
-    except RuntimeError as error:
+        place = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+        torch.zeros(1, device=place).item()  # a device may have a name and not be there
+        return place
+    except (RuntimeError, AssertionError, NotImplementedError) as error:  # torch asserts that it was compiled for CUDA
         raise StudyError(f"execution.device = {name!r}: {str(error).splitlines()[0]}") from error
 
 

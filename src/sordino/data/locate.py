@@ -190,6 +190,8 @@ def where(name: str) -> Path | None:
 
 def find(name: str) -> Path:
     """As :func:`where`; a DataError says all places and all ways where there is none."""
+    if name not in PUBLISHED:
+        raise DataError(f"data find: nothing is known about {name!r}; known: digits, {', '.join(PUBLISHED)}")
     folder = where(name)
     if folder is None:
         raise DataError(missing_message(PUBLISHED[name]))

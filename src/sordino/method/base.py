@@ -207,7 +207,7 @@ class SynchronousMethod(Method):
 
     memory: ClassVar[type[msgspec.Struct]] = Nothing
 
-    learning_rate: float = Field(0.5, gt=0, allow_inf_nan=False)
+    learning_rate: float = Field(0.5, gt=0, le=1e12, allow_inf_nan=False)
     weights: Literal["size", "equal"] = "size"
     momentum: float = Field(0.0, ge=0, lt=1)
     optimizer: Optimizer = Sgd()

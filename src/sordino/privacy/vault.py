@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from sordino.errors import LedgerError, ResumeError
+from sordino.errors import LedgerError, ResumeError, StudyError
 from sordino.privacy.accounting import accountant
 from sordino.privacy.budget import Budget
 from sordino.privacy.chain import BEGIN, SEAL, Charge, Head, Receipt
@@ -81,7 +81,9 @@ class Vault:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise LedgerError(f"{folder}: no folder for ledgers can be made here: {error}") from error
+            raise StudyError(
+                f"privacy.ledger: {folder}: no folder for ledgers can be made here ({error.strerror}). Name another folder"
+            ) from error
         told = dict(others or {})
         ledger = _kept(path, {name: name for name in told.values()})
         try:

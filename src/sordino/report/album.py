@@ -120,11 +120,15 @@ ALBUMS: dict[str, Callable[[Run], Iterable[Drawn]]] = {"synchronous": rounds, "a
 
 
 def _what(run: Run) -> str:
+    if not run.values("accuracy"):
+        return "Epsilon"
     return "Accuracy and epsilon" if run.private else "Accuracy"
 
 
 def _accuracy(run: Run) -> str:
     words = run.vocabulary
+    if not run.values("accuracy"):
+        return f"Epsilon spent by the {words.client} that spent most; it must stay under the dashed budget."
     return EVALUATED.format(share=words.accuracy.share, rounds=words.rounds) + (SPENT.format(client=words.client) if run.private else "")
 
 

@@ -34,7 +34,7 @@ def key_numbers(run: Run) -> list[Fact]:
     clients, streamed = about.get("clients") or [], words.accuracy.streamed
     sizes = [size for c in clients if (size := number(c.get("examples"))) is not None and math.isfinite(size)]
     tested = (about.get("test") or {}).get("kind")
-    unseen = UNMEASURED if tested == "none" else "not evaluated yet"
+    unseen = UNMEASURED if tested == "none" else "never evaluated" if about.get("status") == "done" else "not evaluated yet"
     looked = unseen if best is None else "predicted before learned from" if streamed else f"best: {percent(best)}"
     held = f"{round(sum(sizes)):,} examples".replace(",", "\u202f") if sizes or not streamed else "with different features"
     found = [

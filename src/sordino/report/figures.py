@@ -76,7 +76,8 @@ def learning(run: Run, over: str, marks: Sequence[Mark] = ()) -> str | None:
             axis.set_ylabel("epsilon spent")
         from_zero(axes[-1], max([*xs, *es]), words)
         draw_marks(axes, marks)
-        return svg(drawn, f"Accuracy and epsilon over {words}")
+        shown = " and ".join(["accuracy"] * bool(xs) + ["epsilon"] * bool(es))
+        return svg(drawn, f"{shown.capitalize()} over {words}")
 
 
 def draw_marks(axes: Sequence[Axes], marks: Sequence[Mark]) -> None:

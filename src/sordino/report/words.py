@@ -37,7 +37,7 @@ def promise(run: Run) -> Promise:
     if run.about.get("unit") == "none":
         return Promise(False, "The clients' updates were computed without noise, and epsilon is infinite.")
     if run.about.get("form") == "paper":
-        return Promise(False, "Epsilon is infinite: the paper's literal form sends quantities computed from raw data without noise.")
+        return Promise(False, "Epsilon is infinite: what the paper's literal form sends has no noise, or noise that bounds nothing.")
     return Promise(
         False, "run.json states none." if run.private else "Epsilon is infinite: run.json does not state all that a guarantee needs."
     )

@@ -26,6 +26,8 @@ def said_clearly(path: Path) -> Iterator[None]:
             ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise StudyError(f"{path}: not allowed to write there. Choose another folder with --out") from error
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL):
+            raise StudyError(f"{path}: nothing can be written there ({error.strerror}). Choose another folder with --out") from error
         raise
 
 

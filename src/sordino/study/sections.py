@@ -157,7 +157,7 @@ class Promise(Section):
     epsilon: Epsilon | None = None
     delta: float | None = Field(None, gt=0, lt=1)
     accountant: Annotated[str, AfterValidator(_accountant)] = "pld"
-    ledger: str = "run"
+    ledger: str = Field("run", min_length=1)
     entropy: Literal["seed", "system"] = "seed"
 
     @model_validator(mode="after")
@@ -177,7 +177,7 @@ class NoisyPromise(Promise):
 
     unit: Literal["sample", "client", "none"]
     clip: float = Field(1.0, gt=0, allow_inf_nan=False)
-    noise_multiplier: float | None = Field(None, allow_inf_nan=False)
+    noise_multiplier: float | None = Field(None, le=1e6, allow_inf_nan=False)
     mechanism: Noise = GaussianNoise()
     evaluation_epsilon: Epsilon | None = Field(None, description="of data.test = 'private share': what its rows pay for all evaluations")
 

@@ -22,7 +22,7 @@ class Privacy(NoisyPromise):
     the probability q_c with which a client is drawn.
     """
 
-    sampling_rate: float = Field(gt=0, le=1)
+    sampling_rate: float = Field(ge=1e-12, le=1)
     clipped_fraction: bool = True
 
 
