@@ -63,7 +63,7 @@ def test_strange_names_survive(name: str) -> None:
         ({"privacy": {"delta": 0.0}}, r"privacy\.delta: .*greater than 0"),
         ({"privacy": {"noise_multiplier": 0.0}}, "noise_multiplier must be positive for a finite epsilon; got 0.0"),
         ({"privacy": {"noise_multiplier": -1.1}}, "noise_multiplier must be positive for a finite epsilon; got -1.1"),
-        ({"privacy": {"sampling_rate": 0.0}}, r"privacy\.sampling_rate: .*greater than 0; got 0"),
+        ({"privacy": {"sampling_rate": 0.0}}, r"privacy\.sampling_rate: .*greater than or equal to 0\.0*1; got 0"),
         ({"privacy": {"sampling_rate": 1.01}}, r"privacy\.sampling_rate: .*less than or equal to 1; got 1.01"),
         ({"privacy": {"epsilon": -2}}, r"privacy\.epsilon: .*greater than 0; got -2"),
         ({"privacy": {"accountant": "gdp"}}, r"privacy\.accountant: accountant 'gdp' is not known.*Known: pld, rdp, rdp-classic"),

@@ -266,12 +266,8 @@ def test_arrivals_pay_for_evaluations_too(table: Path) -> None:
         assert 1 <= sum(entry.count for entry in ledger.entries(UNIT)) <= evaluations(study)
 
 
-def test_a_run_whose_testers_train_as_well_verifies(table: Path) -> None:
-    """A person's rows may test and train: what is stated of either is then more than its own entries come to."""
-    lines = (table / "patients.csv").read_text().splitlines()
-    people = [f"{line},p{i // 3}" for i, line in enumerate(lines[1:])]
-    (table / "patients.csv").write_text("\n".join([lines[0] + ",patient", *people]) + "\n")
-    keys = data('test="private share"', 'person="patient"')
+def test_a_run_over_a_ledger_of_the_data_that_pays_for_tests_verifies(table: Path) -> None:
+    keys = data('test="private share"')
     played(
         read(table, *keys, "privacy.evaluation_epsilon=1.0", "privacy.noise_multiplier=4.0", f"privacy.ledger={table / 'kept'}"),
         table / "run",
@@ -281,6 +277,23 @@ def test_a_run_whose_testers_train_as_well_verifies(table: Path) -> None:
     about["result"]["test_epsilon"] += 0.5
     (table / "run" / "run.json").write_text(json.dumps(about))
     assert verify(table / "run").problems
+
+
+@pytest.mark.parametrize("share", ["private share", "public share"])
+def test_nobody_both_trains_and_tests(table: Path, share: str) -> None:
+    with pytest.raises(StudyError, match=r"would then both train and test.*test = 'file'"):
+        read(table, *data(f'test="{share}"', 'person="patient"'))
+
+
+def test_a_promise_to_persons_says_so(table: Path) -> None:
+    lines = (table / "patients.csv").read_text().splitlines()
+    people = [f"{line},p{i // 3}" for i, line in enumerate(lines[1:])]
+    (table / "patients.csv").write_text("\n".join([lines[0] + ",patient", *people]) + "\n")
+    played(read(table, *data('person="patient"'), "privacy.noise_multiplier=8.0"), table / "run")
+    about = json.loads((table / "run" / "run.json").read_text())
+    assert "all examples of one person" in about["adjacency"]
+    assert "training data of one person, all of it" in about["guarantee"]
+    assert verify(table / "run").problems == []
 
 
 @pytest.mark.parametrize(

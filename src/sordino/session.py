@@ -39,7 +39,7 @@ from sordino import study as studies
 from sordino.build import begun, sealed
 from sordino.build.common import PUBLIC
 from sordino.build.evaluation import UNIT
-from sordino.build.promise import ADJACENCY, assumptions, guarantee, guaranteed, looked, remarks
+from sordino.build.promise import adjacency, assumptions, guarantee, guaranteed, looked, remarks
 from sordino.build.surroundings import forget
 from sordino.errors import BudgetExceeded, ResumeError, StudyError
 from sordino.files import open_below, read_below
@@ -152,7 +152,7 @@ def describe(built: builder.Built, run: str) -> Row:
         "regime": study.regime,
         "status": "running",
         "unit": privacy.unit,
-        "adjacency": ADJACENCY[privacy.unit],
+        "adjacency": adjacency(study),
         "epsilon_budget": math.inf if privacy.epsilon is None else privacy.epsilon,
         "chosen": looked(study),  # whether releases decide what is spent: then only the budget is a bound
         "claimed_epsilon": plan.claimed,

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sordino.errors import LedgerError, ResumeError
+from sordino.errors import LedgerError, ResumeError, StudyError
 from sordino.privacy import Budget, Charge, Gaussian, Ledger, PoissonSampled, Vault, storage
 from sordino.privacy import ledger as ledger_module
 from sordino.privacy.ledger import LedgerExists
@@ -83,14 +83,14 @@ def test_two_runs_that_meet_the_same_new_data_share_its_ledger(tmp_path: Path) -
     assert failed == []
     with Vault.for_data(tmp_path / "kept", "last", held(anybody="aaaa")) as vault:
         assert vault.spent("anybody") == ((STEP, 4),)
-    assert sorted(receipts[0].seq for receipts in made) == [2, 3, 4, 5]
+    assert sorted(receipts[0].seq for receipts in made) == [3, 4, 5, 6]  # after the unit, and the note of its records
 
 
 def test_no_folder_and_no_right_to_it_are_one_clear_message(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="its folder exists"):
         Ledger.create(tmp_path / "missing" / "l.sqlite", UNITS)
     (tmp_path / "file").write_text("")
-    with pytest.raises(LedgerError, match="no folder for ledgers"):
+    with pytest.raises(StudyError, match="no folder for ledgers"):
         Vault.for_data(tmp_path / "file", "run", held(client_0="aaaa"))
 
 
@@ -190,7 +190,7 @@ def test_equal_data_has_one_budget_in_one_file(tmp_path: Path) -> None:
         vault.charge([charge("k0", "client:0"), charge("k1", "client:1"), charge("k2", "client:2")], FREE)
         assert vault.spent("client:0") == vault.spent("client:1") == ((STEP, 2),)
         assert vault.spent("client:2") == ((STEP, 1),)
-        assert vault.head()[0] == 5
+        assert vault.head()[0] == 6  # two units, a note of their records, three charges
         with pytest.raises(LedgerError, match="no ledger is kept for 'client:9'"):
             vault.spent("client:9")
     assert [path.name for path in tmp_path.iterdir()] == ["ledger.sqlite"]

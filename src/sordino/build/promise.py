@@ -74,6 +74,10 @@ ADJACENCY = {
     "entity": "replace one entity's label and its features at every party",
     "none": "none",
 }
+PERSON = (
+    "training data of one person, all of it, adds nothing (sizes are public)",
+    "all examples of one person replaced by none (sizes are public)",
+)
 PREQUENTIAL = (
     "Errors and losses are computed from responded labels and from what the server was sent, so they tell nothing beyond the ledger;"
     " on labels that are not protected they are the simulation's own measurement, which no party releases."
@@ -82,6 +86,16 @@ RAW_ERRORS = "Errors and losses are the simulation's own measurement on the labe
 VALIDATION = "The validation examples set aside from the training data are treated as public."
 DIVISION = "How this public data set was divided among the clients (sizes and label counts) is shown, and treated as public."
 PAPER = "The paper's literal form was asked for; what it sends has no noise, or noise that bounds nothing."
+
+
+def of_persons(study: Study) -> bool:
+    """Whether what is promised holds for persons, who may have several examples, and not for single examples only."""
+    return isinstance(study, HorizontalStudy) and study.data.person is not None and study.privacy.unit == "sample"
+
+
+def adjacency(study: Study) -> str:
+    """Which data sets are neighbours, in words."""
+    return PERSON[1] if of_persons(study) else ADJACENCY[study.privacy.unit]
 
 
 def guarantee(study: Study, epsilon: float | None) -> str:
@@ -100,14 +114,17 @@ def guarantee(study: Study, epsilon: float | None) -> str:
     value = privacy.epsilon if epsilon is None else guaranteed(study, epsilon)
     shown = "inf" if value is None else epsilon_text(value, 6)
     what, change = WORDS[privacy.unit]
+    one = f"one {change}"
+    if of_persons(study):
+        one = PERSON[0]
     if isinstance(study, HorizontalStudy) and study.data.testing == "private share":
         what = f"{what}, or an evaluation releases of a row that tests,"
-        change = change.replace("training example", "example")
+        one = one.replace("training example", "example")
     others = "entities" if isinstance(study, VerticalStudy) else "clients"
     verb = "will differ by at most" if epsilon is None else "differs by at most" if chosen else "differs by"
     return (
         f"What {what} {verb} (epsilon = {shown}, delta = {privacy.delta:g}) in the sense of differential privacy"
-        f" when one {change}, by the {privacy.accountant} accountant,"
+        f" when {one}, by the {privacy.accountant} accountant,"
         f" whatever else an observer knows and with all other {others} against it."
     )
 

@@ -46,8 +46,10 @@ def show(
     from sordino.verify import places
 
     found: list[dict[str, Any]] = []
+    known: set[str] = set()
     for path in places(run):
         with Ledger.open(path, readonly=True, seconds=seconds) as ledger:
+            known |= set(ledger.units())
             if as_json:
                 found += [_row(entry) for entry in _last(ledger, unit, last)[0]]
                 continue
@@ -60,6 +62,9 @@ def show(
         say.table(f"{path}: {len(rows)} of {count} charges", ["seq", "unit", "round", "times", "event", "digest"], rows)
     if as_json:
         say.machine(found)
+    if unit is not None and unit not in known:
+        listed = ", ".join(_clean(each) for each in sorted(known)[:10]) + (", ..." if len(known) > 10 else "")
+        raise StudyError(f"--unit {_clean(unit)}: no such unit is kept here; there are {listed or 'none'}")
 
 
 def _last(ledger: Ledger, unit: str | None, most: int) -> tuple[list[Entry], int]:

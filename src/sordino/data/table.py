@@ -41,6 +41,7 @@ from sordino.errors import DataError
 if TYPE_CHECKING:
     import polars as pl
 
+_LOOKED_AT = 100_000  # values of a column of text in which the first that is no number is looked for
 ARRAYS = tuple(f"{name}{half}" for half in ("", "_test") for name in ("x", "y", "client"))
 SUFFIXES = (".csv", ".parquet", ".npz")
 MOST_CLASSES = 1 << 16
@@ -91,7 +92,8 @@ def read_table(
         series = frame.drop_in_place(column)
         if not (series.dtype.is_numeric() or str(series.dtype) == "Boolean"):
             hint = " (is it the client column? name it in data.client_column)" if client_column is None else ""
-            raise DataError(f"{path}: feature column {column!r} holds {series.dtype}, not numbers; drop it or encode it as numbers{hint}")
+            found = f"{series.dtype}, not numbers{_first_word(series)}"
+            raise DataError(f"{path}: feature column {column!r} holds {found}; drop it or encode it as numbers{hint}")
         _refuse_gaps(series, path)
         with np.errstate(over="ignore"):  # becomes an infinity, which is refused below with its place
             x[:, j] = series.to_numpy()
@@ -243,6 +245,18 @@ def _plain(series: pl.Series, path: Path) -> npt.NDArray[Any]:
         return series.to_numpy()
     refuse_long(series, path)
     return np.array([str(value) for value in series.to_list()])
+
+
+def _first_word(series: pl.Series) -> str:
+    """Where the first value stands that is no number, for a column of text."""
+    if str(series.dtype) != "String":
+        return ""
+    for row, value in enumerate(series.head(_LOOKED_AT), start=1):
+        try:
+            float(value)
+        except (TypeError, ValueError):
+            return f" (row {row} below the header says {str(value)[:40]!r})"
+    return ""
 
 
 def _refuse_gaps(series: pl.Series, path: Path) -> None:

@@ -127,6 +127,11 @@ class Data(Source):
             raise ValueError(f"test_file is given, and test = '{self.test}' makes no use of it: set test = 'file', or leave test_file out")
         if self.test == "file" and not self.test_file and not inside:
             raise ValueError("test 'file' needs test_file, a second file of the same form, whose rows are public")
+        if shares and self.person is not None:
+            raise ValueError(
+                f"test '{self.test}' sets rows aside, and person = '{self.person}' says that several may be about one person,"
+                " who would then both train and test: set test = 'file' with rows of other people, or test = 'none'"
+            )
         if self.test_share is not None and not shares:
             raise ValueError("test_share is the share of the rows that is set aside: set test = 'public share' or 'private share' with it")
         return self

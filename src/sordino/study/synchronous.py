@@ -33,7 +33,7 @@ class Budget(Section):
     method leaves noise_multiplier out; twice the rounds unless given.
     """
 
-    rounds: int = Field(ge=1)
+    rounds: int = Field(ge=1, le=10**7)
     steps: int | None = Field(None, ge=1)
 
 
