@@ -62,7 +62,7 @@ def sets(*changes: str) -> list[str]:
     return [word for change in (*SMALL, *changes) for word in ("--set", change)]
 
 
-@pytest.mark.parametrize("how", COMMANDS)
+@pytest.mark.parametrize("how", [pytest.param(each, marks=[pytest.mark.nightly] if each == "module" else []) for each in COMMANDS])
 def test_only_the_module_that_is_named_is_imported_and_it_is_told_of_before(tmp_path: Path, how: str) -> None:
     """Wherever the command is given: not what lies beside the study, not what lies in the current folder."""
     inside = tmp_path / "studies"

@@ -312,10 +312,13 @@ session.begin(study.read(Path(sys.argv[1])), Path(sys.argv[2]), show, lambda row
     "told",
     [
         ['method={name="als-dpfl", average=0.9, momentum=0.3}'],
-        ['method={name="ali-dpfl", form="paper"}'],
-        ['method={name="dynamic-dp-sgd", stages=2, optimizer={kind="adam", debias=true}, learning_rate=0.01}'],
+        pytest.param(['method={name="ali-dpfl", form="paper"}'], marks=pytest.mark.nightly),
+        pytest.param(
+            ['method={name="dynamic-dp-sgd", stages=2, optimizer={kind="adam", debias=true}, learning_rate=0.01}'],
+            marks=pytest.mark.nightly,
+        ),
         [*CLIENTS, 'method={name="dp-fedavg", clipping="adaptive", momentum=0.5}'],
-        ['method={name="dp-sgd", tau=2}', 'privacy.mechanism={kind="haar", weights="learned"}'],
+        pytest.param(['method={name="dp-sgd", tau=2}', 'privacy.mechanism={kind="haar", weights="learned"}'], marks=pytest.mark.nightly),
     ],
 )
 def test_killed_and_resumed_it_ends_bit_for_bit_the_same(tmp_path: Path, told: list[str]) -> None:

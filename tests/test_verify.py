@@ -74,7 +74,9 @@ class Made:
     stopped: Path
 
 
-@pytest.fixture(scope="module", params=list(CHEAP))
+@pytest.fixture(
+    scope="module", params=[pytest.param(each, marks=[pytest.mark.nightly] if each == "asynchronous" else []) for each in CHEAP]
+)
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
     place = tmp_path_factory.mktemp(request.param)
     asked = study(place, request.param)

@@ -123,7 +123,8 @@ def worst(name: str, kind: str, weights: str, seed: int, n: int = 5, which: int 
 @pytest.mark.parametrize("name", STRUCTURES)
 def test_no_example_moves_a_sum_further_than_the_clip(name: str) -> None:
     number = list(STRUCTURES).index(name)
-    kinds = ("random",) if name.startswith("tokens") else INPUTS
+    # a third of the inputs, another for each structure; the nightly search has them all
+    kinds = ("random",) if name.startswith("tokens") else INPUTS[number % 3 :: 3]
     found = [worst(name, kind, WEIGHTS[(number + at) % len(WEIGHTS)], 1000 * number + at, which=1) for at, kind in enumerate(kinds)]
     assert max(ratio for ratio, _ in found) <= ALLOWED
 

@@ -161,7 +161,8 @@ def judged(history: History, ours: float, *, tight: bool = True) -> None:
 
 def test_every_method_and_form_is_judged() -> None:
     asked = {(method, "paper" if PAPER in changes else "sound") for _, method, changes in CASES.values()}
-    for name, kind in known().items():
+    own = {name: kind for name, kind in known().items() if kind.__module__.startswith("sordino.")}  # other tests register theirs
+    for name, kind in own.items():
         for form in kind.about.forms:
             assert (name, "sound" if form == "plain" else form) in asked, (name, form)
 

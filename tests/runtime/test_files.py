@@ -26,8 +26,8 @@ def test_a_full_disk_keeps_the_old_file_and_says_what_to_do(tmp_path: Path, monk
 def test_a_place_that_may_not_be_written_is_the_users_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StudyError, match="not allowed to write there"), files.said_clearly(tmp_path):
         raise PermissionError(errno.EACCES, "Permission denied")
-    with pytest.raises(IsADirectoryError), files.said_clearly(tmp_path):
-        raise IsADirectoryError(errno.EISDIR, "other trouble is not dressed up")
+    with pytest.raises(OSError, match="not dressed up"), files.said_clearly(tmp_path):
+        raise OSError(errno.EIO, "other trouble is not dressed up")
 
 
 def test_json_holds_infinities_as_words_and_nothing_that_is_no_json() -> None:

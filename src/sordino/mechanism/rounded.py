@@ -49,6 +49,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from sordino.mechanism.words import compiled
+
 Run = Callable[..., Any]
 F, I, U = np.float64, np.int64, np.uint64  # noqa: E741
 
@@ -168,7 +170,7 @@ def _noisy(words: Any, total: Any, out: Any, step: float, deviation: float, doub
     return found
 
 
-noisy: Run = njit(nogil=True, error_model="numpy")(_noisy)
+noisy: Run = compiled(_noisy)
 """``noisy(words, total, out, step, deviation, doubtful)``: fills ``out`` (d,), float32, and returns how many pairs are doubtful.
 
 ``doubtful`` (ceil(h / STRETCH),) gets their number in each stretch of pairs.
@@ -186,7 +188,7 @@ def _mark(words: Any, deviation: float, start: int, marks: Any) -> None:
         marks[i] = (far > sure) | (square < F(SHORTEST)) | (square > F(LONGEST))
 
 
-mark: Run = njit(nogil=True, error_model="numpy")(_mark)
+mark: Run = compiled(_mark)
 """``mark(words, deviation, start, marks)``: which pairs from ``start`` on are doubtful, ``marks`` (k,)."""
 
 
@@ -209,7 +211,7 @@ def _normal_pairs(words: Any, out: Any) -> None:
         out[i], out[half + i] = radius * cosine, radius * sine
 
 
-normal_pairs: Run = njit(nogil=True, error_model="numpy")(_normal_pairs)
+normal_pairs: Run = compiled(_normal_pairs)
 """``normal_pairs(words, out)``: the numbers z (2 h,) themselves, as computed; to be held against the bound E."""
 
 

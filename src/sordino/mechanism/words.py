@@ -38,12 +38,24 @@ def random_words(count: int, rng: np.random.Generator) -> Words:
     return out[_MIXING * LANES :][:count]
 
 
-@cache
-def _compiled() -> Callable[[Words, Words], None]:
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function compiled for this processor; kept on disk beside its source, or in the user's cache, where one of them can be written.
+
+    Without that every process would compile the noise anew, for three seconds.
+    """
     from numba import njit  # not before there is something to fill: the compiler takes a while to load
 
-    run: Callable[[Words, Words], None] = njit(nogil=True)(_lanes)
-    return run
+    made: Callable[..., Any]
+    try:
+        made = njit(nogil=True, error_model="numpy", cache=True)(function)
+    except RuntimeError:  # no place can be written
+        made = njit(nogil=True, error_model="numpy")(function)
+    return made
+
+
+@cache
+def _compiled() -> Callable[[Words, Words], None]:
+    return compiled(_lanes)
 
 
 def _lanes(state: Any, out: Any) -> None:
