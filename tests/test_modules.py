@@ -133,6 +133,7 @@ def test_other_code_does_not_go_on_with_a_run_and_reports_run_none(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("clean")
+@pytest.mark.nightly
 def test_a_comparison_tells_before_its_runs_and_does_not_run_what_lies_in_its_folders(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -317,7 +317,7 @@ session.begin(study.read(Path(sys.argv[1])), Path(sys.argv[2]), show, lambda row
             ['method={name="dynamic-dp-sgd", stages=2, optimizer={kind="adam", debias=true}, learning_rate=0.01}'],
             marks=pytest.mark.nightly,
         ),
-        [*CLIENTS, 'method={name="dp-fedavg", clipping="adaptive", momentum=0.5}'],
+        pytest.param([*CLIENTS, 'method={name="dp-fedavg", clipping="adaptive", momentum=0.5}'], marks=pytest.mark.nightly),
         pytest.param(['method={name="dp-sgd", tau=2}', 'privacy.mechanism={kind="haar", weights="learned"}'], marks=pytest.mark.nightly),
     ],
 )

@@ -441,6 +441,7 @@ def sordino(*told: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "sordino", *told], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.nightly
 def test_the_command_line_says_what_is_wrong_in_one_line_each(tmp_path: Path) -> None:
     session.begin(study(tmp_path, "synchronous"), tmp_path / "run", quiet, quiet)
     edit(tmp_path / "run", lambda about: (about["result"].update(epsilon=0.1), about.update(guarantee="\x1b[2Jall is well")))

@@ -148,6 +148,7 @@ def test_another_study_is_refused_and_nothing_changes(copied: Path) -> None:
     assert bytes_of(copied) == before
 
 
+@pytest.mark.nightly
 def test_a_killed_run_is_told_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     write_studies(tmp_path)
     monkeypatch.chdir(tmp_path)

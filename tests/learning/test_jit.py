@@ -116,6 +116,7 @@ def test_convolutions_equal_float64(shape: conv.Shape, padding: tuple[int, int])
 
 @settings(max_examples=25, deadline=None)
 @given(what=shapes(), n=st.integers(1, 3), seed=st.integers(0, 1000))
+@pytest.mark.nightly
 def test_convolutions_of_any_shape_equal_float64(what: tuple[conv.Shape, tuple[int, int]], n: int, seed: int) -> None:
     compare(*what, n, seed)
 

@@ -113,6 +113,7 @@ def test_pieces_are_written_where_they_belong(case: Drawn) -> None:
 
 
 @given(case=drawn(), depth=st.integers(1, splits.DEEPEST))
+@pytest.mark.nightly
 def test_energies_of_pieces_equal_those_of_rows(case: Drawn, depth: int) -> None:
     rows = by_hand(case.pieces)
     wanted, seen = case.basis.energies(rows), at_depth(case.pieces, case.basis, depth)
