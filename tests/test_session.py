@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from command import sordino
 from sordino import build as builder
 from sordino import session
 from sordino import study as studies
@@ -373,10 +374,6 @@ def test_broken_run_folders_are_not_guessed_at(tmp_path: Path) -> None:
     (folder / "checkpoints" / "latest.safetensors").write_bytes(b"nonsense")
     with pytest.raises(ResumeError, match="cannot be read"):
         session.resume(folder, quiet, quiet)
-
-
-def sordino(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "sordino", *arguments], capture_output=True, text=True, cwd=tmp_path, check=False)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,6 @@ import os
 import re
 import shutil
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from command import sordino
 from sordino import session
 from sordino import study as studies
 from sordino.errors import LedgerError, ResumeError, SordinoError, StudyError
@@ -437,15 +436,10 @@ def test_nothing_to_verify_is_said(tmp_path: Path) -> None:
             verify(place)
 
 
-def sordino(*told: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "sordino", *told], capture_output=True, text=True, check=False)
-
-
-@pytest.mark.nightly
 def test_the_command_line_says_what_is_wrong_in_one_line_each(tmp_path: Path) -> None:
     session.begin(study(tmp_path, "synchronous"), tmp_path / "run", quiet, quiet)
     edit(tmp_path / "run", lambda about: (about["result"].update(epsilon=0.1), about.update(guarantee="\x1b[2Jall is well")))
-    done = sordino("ledger", "verify", str(tmp_path / "run"), "--json")
+    done = sordino(tmp_path, "ledger", "verify", str(tmp_path / "run"), "--json")
     assert done.returncode == 1
     found = json.loads(done.stdout)
     assert found["ok"] is False
@@ -454,7 +448,7 @@ def test_the_command_line_says_what_is_wrong_in_one_line_each(tmp_path: Path) ->
     assert "\x1b" not in done.stderr
     os.truncate(tmp_path / "run" / "ledger.sqlite", 5000)
     for command in ("verify", "show", "epsilon"):
-        done = sordino("ledger", command, str(tmp_path / "run"))
+        done = sordino(tmp_path, "ledger", command, str(tmp_path / "run"))
         assert done.returncode == 1
         assert "Traceback" not in done.stderr
 
@@ -462,7 +456,7 @@ def test_the_command_line_says_what_is_wrong_in_one_line_each(tmp_path: Path) ->
 def test_names_of_units_cannot_steer_a_terminal(tmp_path: Path) -> None:
     path = tmp_path / "odd.sqlite"
     Ledger.create(path, {"\x1b[31mred": "a", "[bold]x[/bold]": "b"}, {"[bold]x[/bold]": "Anna\u202e"}).close()
-    done = sordino("ledger", "epsilon", str(path), "--delta", "1e-5")
+    done = sordino(tmp_path, "ledger", "epsilon", str(path), "--delta", "1e-5")
     assert done.returncode == 0
     assert "\x1b" not in done.stderr
     assert "\u202e" not in done.stderr

@@ -2,8 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import command
 from sordino import build, session
 from sordino import study as studies
 from sordino.entropy import Seeded
@@ -194,7 +193,8 @@ def study(tmp_path: Path, *changes: str) -> Any:
 
 
 def sordino(*arguments: str) -> str:
-    done = subprocess.run([sys.executable, "-m", "sordino", *arguments], capture_output=True, text=True, check=True)
+    done = command.sordino(Path.cwd(), *arguments)
+    assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr if "show" in arguments else done.stdout
 
 
