@@ -308,6 +308,27 @@ def test_rows_that_were_declared_public_are_promised_nothing_later(tmp_path: Pat
     assert session.resume(tmp_path / "three", lambda _: None, lambda _: None).epsilon == again.epsilon
 
 
+@pytest.mark.parametrize("kind", ["csv", "npz"])
+def test_rows_of_a_test_file_are_promised_nothing_later(tmp_path: Path, kind: str) -> None:
+    """They were declared public in one run, and another would train on them."""
+    rows = plain()
+    trained, tested = rows[: len(rows) // 2], rows[len(rows) // 2 :]
+    if kind == "csv":
+        file, other = saved(tmp_path, "one.csv", trained), saved(tmp_path, "two.csv", tested)
+        run(tmp_path, "one", file, *DP_SGD, f'data.test_file="{other}"')
+    else:
+        halves: dict[str, Any] = {}
+        for suffix, part in (("", trained), ("_test", tested)):
+            halves |= {f"x{suffix}": part.drop("label").to_numpy(), f"y{suffix}": part["label"].to_numpy()}
+        file, other = tmp_path / "one.npz", tmp_path / "two.npz"
+        np.savez(file, **halves)
+        np.savez(other, x=halves["x_test"], y=halves["y_test"])
+        run(tmp_path, "one", file, *DP_SGD, 'data.test="file"')
+    assert verify(tmp_path / "one").problems == []
+    with pytest.raises(BudgetExceeded, match=r"before in a way that no epsilon bounds: .*public"):
+        run(tmp_path, "two", other, *DP_SGD)
+
+
 def test_public_rows_that_look_like_training_rows_are_refused_before_anything_is_booked(tmp_path: Path) -> None:
     file = saved(tmp_path, "one.csv", pl.concat([plain(), plain()]))
     with pytest.raises(StudyError, match=r"look the same as rows that are declared public"):

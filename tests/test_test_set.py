@@ -285,6 +285,15 @@ def test_nobody_both_trains_and_tests(table: Path, share: str) -> None:
         read(table, *data(f'test="{share}"', 'person="patient"'))
 
 
+def test_a_plan_says_that_persons_with_many_rows_spend_more(table: Path) -> None:
+    lines = (table / "patients.csv").read_text().splitlines()
+    for each, warned in ((3, True), (1, False)):
+        people = [f"{line},p{i // each}" for i, line in enumerate(lines[1:])]
+        (table / "patients.csv").write_text("\n".join([lines[0] + ",patient", *people]) + "\n")
+        planned, _ = build.plan(read(table, *data('person="patient"')))
+        assert any("one person has up to 3 examples" in warning for warning in planned.warnings) == warned
+
+
 def test_a_promise_to_persons_says_so(table: Path) -> None:
     lines = (table / "patients.csv").read_text().splitlines()
     people = [f"{line},p{i // 3}" for i, line in enumerate(lines[1:])]

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 import torch
 
 from sordino.build import arrivals, rounds, vertical
@@ -74,7 +75,21 @@ def plan(study: Study) -> tuple[Plan, tuple[int, ...]]:
             priced = rounds.announced(priced, full, mechanism(full, divided.sizes, bench, public), max(divided.sizes))
         case AsynchronousStudy() if not full.method.literal:
             priced = arrivals.announced(priced, full, edge_mechanism(full, bench, public), divided.sizes)
-    return left(full, divided, priced), divided.sizes
+    return left(full, divided, replace(priced, warnings=(*priced.warnings, *_of_persons(full, divided)))), divided.sizes
+
+
+def _of_persons(study: HorizontalStudy, divided: Federation) -> list[str]:
+    """What a plan, which counts examples by themselves, cannot say of persons with several."""
+    if study.data.person is None or study.privacy.unit != "sample":
+        return []
+    whose = np.concatenate([part.words[:, 2] for part in divided.parts if part.words is not None])
+    most = int(np.unique(whose, return_counts=True)[1].max(initial=0))
+    if most <= 1:
+        return []
+    return [
+        f"data.person: one person has up to {most} examples, which share one budget, at all clients together. This plan counts"
+        " examples by themselves: such a person's budget is spent sooner, and the run then ends sooner. Raise noise_multiplier"
+    ]
 
 
 def build(study: Study, folder: Path, run: str, payable: Sequence[int] | None = None) -> Built:

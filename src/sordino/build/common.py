@@ -188,7 +188,7 @@ def _records(study: HorizontalStudy, divided: Federation, *, paid: bool) -> tupl
         found.append(records(divided.test, UNIT, SAMPLE))
     if study.privacy.ledger == "run" or study.data.file is None:
         return tuple(found)
-    aside = [divided.validation, divided.test if study.data.testing == "public share" else None]
+    aside = [divided.validation, divided.test if study.data.testing in ("public share", "file") else None]
     shown = [records(part, PUBLIC, SAMPLE) for part in aside if part is not None and len(part)]
     if not shown:
         return tuple(found)
@@ -220,7 +220,7 @@ def _refuse_alike(study: HorizontalStudy, public: Records, others: Sequence[Reco
             " the same people"
             f" (data.test = '{study.data.testing}', data.validation, data.client_validation), and the ledger in"
             f" {study.privacy.ledger} cannot tell them apart: all of them would be public for ever."
-            " Set data.test = 'private share' or 'none', and no validation; or remove the duplicates"
+            " Set data.test = 'private share' or 'none', and no validation; or remove the rows that occur twice"
         )
 
 

@@ -163,7 +163,7 @@ def _own(name: str, file: Path, test_file: Path | None, test_fraction: float | N
         train_client, names = _owned(train)
     return Corpus(
         Dataset(name, train.x, train_y, classes, train_client, owners=names, words=train.words),
-        Dataset(name, test.x, test_y, classes, test_client, owners=names),
+        Dataset(name, test.x, test_y, classes, test_client, owners=names, words=test.words),
     )
 
 

@@ -139,7 +139,7 @@ def read_npz(path: Path, scale: Scale | None = None, *, person: str | None = Non
     if person is not None and person not in arrays:
         raise DataError(f"{path}: no array {person!r} (data.person); found {_listed(list(arrays))}")
     train = _raw(path, arrays, "", scale, person, identify)
-    return train, _raw(path, arrays, "_test", scale, None, False) if "x_test" in arrays else None
+    return train, _raw(path, arrays, "_test", scale, None, identify) if "x_test" in arrays else None
 
 
 def _raw(path: Path, arrays: dict[str, npt.NDArray[Any]], suffix: str, scale: Scale | None, person: str | None, identify: bool) -> Raw:
