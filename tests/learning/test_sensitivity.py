@@ -16,6 +16,7 @@ import pytest
 import torch
 from structures import CLASSES, INPUTS, STRUCTURES, TOKENS, WEIGHTS, inputs, weighted
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from sordino.errors import StudyError
 from sordino.learning.flat import Flat
@@ -23,7 +24,9 @@ from sordino.learning.loss import Loss, cross_entropy
 from sordino.learning.perexample import Bound, ClippedSum, Layers, Measured
 from sordino.learning.perexample import Flat as FlatBound
 from sordino.learning.perexample.clipping import MARGIN, TOGETHER, squares
-from sordino.learning.perexample.paths import path_of
+from sordino.learning.perexample.gram import squared_norms
+from sordino.learning.perexample.paths import FAST, path_of
+from sordino.learning.perexample.separable import known
 from sordino.mechanism.haar import Basis, HaarGaussian
 
 NOBODY = CLASSES
@@ -247,6 +250,57 @@ def test_norms_are_never_too_small(k: int, scale: float) -> None:
     seen = squares(rows).sqrt().numpy()
     assert (seen >= exact * (1 - 2.0**-14)).all()
     assert (seen <= exact * (1 + 2.0**-14) + math.sqrt(k) * 2.0**-63).all()
+
+
+@pytest.mark.parametrize("inner", [3, 192, 4096])
+@pytest.mark.parametrize("bias", [False, True])
+def test_gram_norms_of_gradients_that_cancel_are_never_too_small(inner: int, bias: bool) -> None:
+    """Positions in pairs that take each other away but for a last digit: the squared norm is 10^-16 of what is added up for it."""
+    rng = np.random.default_rng(inner)
+    a = np.repeat(rng.standard_normal((12, 4, inner)), 2, axis=1).astype(np.float32)
+    g = np.repeat(rng.standard_normal((12, 4, 5)), 2, axis=1).astype(np.float32)
+    g[:, 1::2] *= -1.0
+    a[:, ::2, 0] = np.nextafter(a[:, ::2, 0], np.float32(9.0))  # the pairs differ by one unit in the last place
+    seen = np.sqrt(squared_norms(torch.from_numpy(a), torch.from_numpy(g), weight=True, bias=bias).numpy())
+    wide_a, wide_g = a.astype(np.longdouble), g.astype(np.longdouble)
+    parts = [np.einsum("npo,npi->noi", wide_g, wide_a).reshape(12, -1), *([wide_g.sum(1)] if bias else [])]
+    exact = np.sqrt(sum((part**2).sum(1) for part in parts)).astype(np.float64)
+    assert (exact > 0).all()
+    assert (seen >= exact).all()
+
+
+class Sorting(nn.Linear):
+    """The same as a linear layer, until somebody looks."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.sort(0).values)
+
+
+def _patched(own: nn.Linear) -> nn.Linear:
+    own.forward = lambda x: F.linear(x.sort(0).values, own.weight, own.bias)  # type: ignore[method-assign,assignment]
+    return own
+
+
+def _hooked(own: nn.Linear) -> nn.Linear:
+    own.register_forward_pre_hook(lambda _, given: (given[0].sort(0).values,))
+    return own
+
+
+CHANGED = {"subclass": lambda: Sorting(3, 4), "patched": lambda: _patched(nn.Linear(3, 4)), "hooked": lambda: _hooked(nn.Linear(3, 4))}
+
+
+@pytest.mark.parametrize("make", CHANGED.values(), ids=CHANGED)
+def test_a_layer_that_was_changed_is_not_the_layer_of_its_name(make: Callable[[], nn.Module]) -> None:
+    """In a batch it would give each example's gradient to another one; alone an example has nobody to change places with."""
+    assert known(nn.Linear(3, 4))
+    assert not known(make())
+    flat = Flat(nn.Sequential(make(), nn.Tanh(), nn.Linear(4, CLASSES)))
+    assert path_of(flat, (3,)).name != FAST.name
+
+
+def test_a_type_that_was_changed_is_not_known_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nn.Linear, "forward", lambda self, x: F.linear(x.flip(0), self.weight, self.bias))
+    assert not known(nn.Linear(3, 4))
 
 
 def test_what_one_example_does_leaves_the_others_bits_alone() -> None:
