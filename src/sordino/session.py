@@ -289,7 +289,7 @@ def _spent(sim: Play) -> dict[str, float]:
     """What each unit of the ledger has spent, epsilon, the highest among its records; equal histories are priced once."""
     histories = {unit: sim.vault.histories(unit) for unit in dict.fromkeys(sim.units)}
     chosen = accountant(sim.budget.accountant)
-    prices = {history: chosen.epsilon(history, sim.budget.delta) for own in histories.values() for history in own}
+    prices = {history: chosen.epsilon(history, sim.budget.delta) for history in {each for own in histories.values() for each in own}}
     return {unit: max((prices[history] for history in own), default=0.0) for unit, own in histories.items()}
 
 

@@ -144,14 +144,14 @@ class Vault:
             close_sets(self.ledger, self.run)
 
     def begin(self, run: str, facts: Mapping[str, Any], promised: Sequence[str]) -> None:
-        """Note in every ledger what a run begins with, and which of its units it promises something to."""
+        """Note in the ledger what a run begins with, and which of its units it promises something to."""
         self.ledger.note(BEGIN, run, {**facts, "units": {unit: self._name(unit) for unit in promised}})
 
     def begun(self, run: str) -> dict[str, Any]:
         """What the run began with.
 
         Raises:
-            ResumeError: if a ledger knows no such run, naming whose it is.
+            ResumeError: if the ledger knows no such run, naming whose it is.
         """
         found = self.ledger.noted(BEGIN, run)
         if found is None:
@@ -163,7 +163,7 @@ class Vault:
         return found.facts
 
     def seal(self, run: str, facts: Mapping[str, Any]) -> None:
-        """Note in every ledger how a run ended; what it released before it was sealed cannot be told otherwise any more.
+        """Note in the ledger how a run ended; what it released before it was sealed cannot be told otherwise any more.
 
         Raises:
             ResumeError: if it was sealed before with other facts.
@@ -171,16 +171,16 @@ class Vault:
         self.ledger.note(SEAL, run, facts)
 
     def sealed(self, run: str) -> dict[str, Any] | None:
-        """How the run ended, if any ledger knows."""
+        """How the run ended, if the ledger knows."""
         found = self.ledger.noted(SEAL, run)
         return None if found is None else found.facts
 
     def heads(self) -> dict[str, Head]:
-        """Number and digest of every ledger's last link, by one of its units."""
+        """Number and digest of the ledger's last link, by one of its units."""
         return {next(iter(self.names)): self.ledger.head()}
 
     def refuse_older(self, heads: Mapping[str, Head]) -> None:
-        """Hold the ledgers against heads that were noted before: entries may have been added since, none taken away or changed.
+        """Hold the ledger against heads that were noted before: entries may have been added since, none taken away or changed.
 
         Raises:
             ResumeError: naming the ledger that lacks one.
