@@ -40,7 +40,7 @@ from sordino.build import begun, sealed
 from sordino.build.common import PUBLIC
 from sordino.build.evaluation import UNIT
 from sordino.build.promise import adjacency, assumptions, guarantee, guaranteed, looked, remarks
-from sordino.build.surroundings import forget
+from sordino.build.surroundings import destroyed, forget
 from sordino.errors import BudgetExceeded, ResumeError, StudyError
 from sordino.files import open_below, read_below
 from sordino.learning.allocator import tune
@@ -194,6 +194,8 @@ def _play(
     saved = checkpoint.read(folder / CHECKPOINTS, sim)
     sim.vault.refuse_older({} if saved is None else saved.heads)
     moment: Moment = built.first if saved is None else saved.moment
+    if moment.ended is None and destroyed(folder) and (why := _refusal(folder)) is not None:
+        raise BudgetExceeded(why)
     begun.refuse_another_key(folder, before, ended=moment.ended is not None)
     length = 0 if saved is None else saved.log_length
     if _length(folder) < length:
@@ -218,6 +220,7 @@ def _play(
     if refused is not None:
         sim.vault.finish()
         sim.vault.close()
+        forget(folder)  # a ledger never gets back what was spent: this run goes no further
         raise refused
     outcome = _finish(folder, about, built, moment, time.monotonic() - started)
     sim.vault.finish()
@@ -355,6 +358,14 @@ def _last_accuracy(folder: Path) -> float | None:
     for row in _rows(folder):
         found = found if row.get("accuracy") is None else row["accuracy"]
     return None if found is None else float(found)
+
+
+def _refusal(folder: Path) -> str | None:
+    """Why the budget let the run go no further, if the log ends with that."""
+    found = None
+    for row in _rows(folder):
+        found = str(row.get("why")) if row.get("kind") == "refused" else None
+    return found
 
 
 def _about(folder: Path) -> Row:
