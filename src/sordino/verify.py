@@ -26,6 +26,7 @@ from sordino.privacy import Event, Ledger, accountant
 from sordino.privacy.chain import BEGIN, RECORDS, SEAL, Note
 from sordino.privacy.rounding import epsilon_text
 from sordino.privacy.storage import SECONDS, Clock, said
+from sordino.privacy.vault import refuse_closed
 from sordino.runtime import checkpoint
 from sordino.runtime.recorder import CHECKPOINTS
 
@@ -137,6 +138,7 @@ def places(path: Path) -> list[Path]:
 
     Raises:
         StudyError: if there is none.
+        LedgerError: if a folder of them may not be read.
     """
     if path.is_file():
         return [path]
@@ -144,6 +146,8 @@ def places(path: Path) -> list[Path]:
         return [path / begun.LEDGER]
     if (path / ABOUT).exists():
         about, folder = table(path / ABOUT, json_of), data_folder(path)
+        if folder is not None:
+            refuse_closed(folder)
         found = [] if folder is None else [each for each in sorted(folder.glob("*.sqlite")) if _knows(each, str(about.get("run")))]
         if not found:
             where = f" (privacy.ledger in its {STUDY} names {folder})" if folder is not None else ""
