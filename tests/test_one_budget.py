@@ -15,9 +15,11 @@ from typer.testing import CliRunner
 
 from sordino import session
 from sordino import study as studies
+from sordino.build.surroundings import ENDED, KEY
 from sordino.cli import app
-from sordino.errors import BudgetExceeded, SordinoError, StudyError
+from sordino.errors import BudgetExceeded, ResumeError, SordinoError, StudyError
 from sordino.privacy import Gaussian, PoissonSampled, accountant
+from sordino.runtime.files import replace_file
 from sordino.template import ASYNCHRONOUS, SYNCHRONOUS
 from sordino.verify import priced, verify
 
@@ -201,6 +203,41 @@ def test_a_finished_run_says_its_end_again_and_charges_nothing(tmp_path: Path) -
     again = session.resume(tmp_path / "one", lambda _: None, lambda _: None)
     assert again.epsilon == first.epsilon
     assert run(tmp_path, "two", file, *DP_SGD).epsilon == epsilon(6)
+
+
+@pytest.mark.parametrize("done", [True, False], ids=["ended", "stopped between its seal and its result"])
+def test_a_run_that_was_sealed_ends_as_it_did_whoever_used_its_records_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: bool
+) -> None:
+    file, write = saved(tmp_path, "one.csv", plain()), replace_file
+
+    def stops(path: Path, *data: bytes, below: Path | None = None) -> None:
+        if path == tmp_path / "one" / "run.json":
+            raise KeyboardInterrupt
+        write(path, *data, below=below)
+
+    if not done:
+        monkeypatch.setattr(session, "replace_file", stops)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, "one", file, *DP_SGD, 'privacy.entropy="system"')
+        monkeypatch.undo()
+    else:
+        run(tmp_path, "one", file, *DP_SGD, 'privacy.entropy="system"')
+    run(tmp_path, "two", file, *DP_SGD)
+    for _ in range(2):
+        again = session.resume(tmp_path / "one", lambda _: None, lambda _: None)
+        assert again.epsilon == again.spent == epsilon(3)
+        assert verify(tmp_path / "one").problems == []
+        assert (tmp_path / "one" / KEY).read_bytes() == ENDED
+    assert session.resume(tmp_path / "two", lambda _: None, lambda _: None).epsilon == epsilon(6)
+    about = json.loads((tmp_path / "one" / "run.json").read_text())
+    for change in ({"spent": [0.1] * 3}, {"spent": ["x"]}, {"spent": 3, "epsilon": 0.1}):
+        (tmp_path / "one" / "run.json").write_text(json.dumps({**about, "result": {**about["result"], **change}}))
+        assert session.resume(tmp_path / "one", lambda _: None, lambda _: None).epsilon == epsilon(3)
+    (tmp_path / "one" / "checkpoints" / "spent.json").unlink()
+    (tmp_path / "one" / "run.json").write_text(json.dumps({**about, "result": {**about["result"], "spent": [0.1] * 3}}))
+    with pytest.raises(ResumeError, match=r"result\.spent was"):
+        session.resume(tmp_path / "one", lambda _: None, lambda _: None)
 
 
 def linked(folder: Path, *arguments: str) -> tuple[int, str]:

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -20,10 +21,12 @@ from sordino import build as builder
 from sordino import session
 from sordino import study as studies
 from sordino.build import promise
+from sordino.build.surroundings import ENDED, KEY
 from sordino.errors import BudgetExceeded, ResumeError, StudyError
 from sordino.privacy import Ledger
 from sordino.privacy.rounding import epsilon_text
 from sordino.template import SYNCHRONOUS
+from sordino.verify import verify
 
 FAST = ["data.clients=4", "budget.rounds=6", "budget.steps=12", "execution.checkpoint_every=2"]
 
@@ -354,6 +357,23 @@ def test_two_runs_over_the_same_data_share_a_budget(tmp_path: Path) -> None:
     with pytest.raises(BudgetExceeded, match="does not pay for a single local step"):
         run(tmp_path, "three", kept, fixed, "privacy.noise_multiplier=1.5")
     assert not (tmp_path / "three").exists()
+
+
+def test_a_run_whose_budget_others_spent_destroys_its_key(tmp_path: Path) -> None:
+    shared = [f'privacy.ledger="{tmp_path / "kept"}"', 'method={name="dp-sgd", tau=1}', "privacy.noise_multiplier=1.5", "budget.steps=60"]
+
+    def meanwhile(row: dict[str, Any]) -> None:
+        if row.get("round") == 3 and not (tmp_path / "other").exists():
+            run(tmp_path, "other", *shared, "budget.rounds=400", "privacy.epsilon=1.5")
+
+    asked = study(tmp_path, *shared, 'privacy.entropy="system"', "budget.rounds=60", "privacy.epsilon=1.5")
+    with pytest.raises(BudgetExceeded) as refusal:
+        session.begin(asked, tmp_path / "run", meanwhile, quiet)
+    assert (tmp_path / "run" / KEY).read_bytes() == ENDED
+    for _ in range(2):
+        with pytest.raises(BudgetExceeded, match=re.escape(str(refusal.value))):
+            session.resume(tmp_path / "run", quiet, quiet)
+    assert verify(tmp_path / "run").problems == []
 
 
 def test_an_edited_study_is_refused(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ A run folder holds everything and can be moved::
     environment.json    what the bits of the result depend on
     ledger.sqlite       what was released (unless the ledger belongs to the data)
     rounds.jsonl        one row a round
-    checkpoints/        where to go on from
+    checkpoints/        where to go on from; what was spent when the run ended, of a ledger that goes on
     model.safetensors   the model that is handed out
     report.html
 
@@ -26,7 +26,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ from sordino.build import begun, sealed
 from sordino.build.common import PUBLIC
 from sordino.build.evaluation import UNIT
 from sordino.build.promise import adjacency, assumptions, guarantee, guaranteed, looked, remarks
-from sordino.build.surroundings import forget
+from sordino.build.surroundings import destroyed, forget
 from sordino.errors import BudgetExceeded, ResumeError, StudyError
 from sordino.files import open_below, read_below
 from sordino.learning.allocator import tune
@@ -55,6 +55,7 @@ from sordino.study import Study
 Row = dict[str, Any]
 
 NEEDED = ("run", "payable", "warnings", "result")
+SPENT = "spent.json"  # among the checkpoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +194,8 @@ def _play(
     saved = checkpoint.read(folder / CHECKPOINTS, sim)
     sim.vault.refuse_older({} if saved is None else saved.heads)
     moment: Moment = built.first if saved is None else saved.moment
+    if moment.ended is None and destroyed(folder) and (why := _refusal(folder)) is not None:
+        raise BudgetExceeded(why)
     begun.refuse_another_key(folder, before, ended=moment.ended is not None)
     length = 0 if saved is None else saved.log_length
     if _length(folder) < length:
@@ -217,6 +220,7 @@ def _play(
     if refused is not None:
         sim.vault.finish()
         sim.vault.close()
+        forget(folder)  # a ledger never gets back what was spent: this run goes no further
         raise refused
     outcome = _finish(folder, about, built, moment, time.monotonic() - started)
     sim.vault.finish()
@@ -241,13 +245,59 @@ def _book_public(run: str, sim: Play) -> None:
 
 
 def _finish(folder: Path, about: Row, built: builder.Built, moment: Moment, seconds: float) -> Outcome:
-    """Write the model and the result, and seal both in the ledger."""
-    sim, study = built.simulation, built.study
+    """Write the model and the result, and seal both in the ledger.
+
+    A ledger of the data goes on when a run has ended, and what its records had spent by then cannot be added up from it later. So
+    that is kept in the folder before it is sealed, and a run that was sealed says it again.
+    """
+    sim = built.simulation
     model = save(built.named(moment.model), metadata={"model": built.model})
-    spent = _spent(sim)
-    tested = None if built.evaluation is None else built.evaluation.spent()
-    most = math.inf if study.privacy.unit == "none" else max(*spent.values(), tested or 0.0)
-    epsilon = guaranteed(study, most)
+    now = _Spent(tuple(_spent(sim).values()), None if built.evaluation is None else built.evaluation.spent())
+    outcome, done = _end(folder, about, built, moment, seconds, now)
+    if (before := sim.vault.sealed(about["run"])) is None:
+        if built.study.privacy.ledger != "run":
+            replace_file(folder / CHECKPOINTS / SPENT, to_json({"spent": now.each, "test_epsilon": now.tested}).encode(), below=folder)
+    elif not sealed.fits(before, done):
+        ends = (_end(folder, about, built, moment, seconds, each) for each in _kept(folder, about))
+        outcome, done = next((end for end in ends if sealed.fits(before, end[1])), (outcome, done))
+    seal = sealed.facts(folder, done, model)
+    if before is not None:
+        sealed.refuse_another_end(folder, before, seal)
+    replace_file(folder / sealed.MODEL, model)
+    sim.vault.seal(about["run"], seal)
+    seq, digest = sim.vault.head()
+    done["ledger"] = {"seq": seq, "digest": digest, "scope": "run" if built.study.privacy.ledger == "run" else "data"}
+    replace_file(folder / "run.json", to_json(done, indent=1).encode())
+    return outcome
+
+
+@dataclass(frozen=True, slots=True)
+class _Spent:
+    """What each unit has spent when the run ends, and what test rows have that are paid for; epsilon."""
+
+    each: tuple[float, ...]
+    tested: float | None
+
+
+def _kept(folder: Path, about: Row) -> Iterator[_Spent]:
+    """What a run that was sealed says that its units had spent: in its result, or, if that was not written yet, beside its checkpoint."""
+    try:
+        beside = object_of(read_below(folder, CHECKPOINTS, SPENT), folder / CHECKPOINTS / SPENT, ResumeError)
+    except FileNotFoundError:
+        beside = None
+    for found in (about["result"], beside):
+        try:
+            if isinstance(found, dict):
+                tested = found.get("test_epsilon")
+                yield _Spent(tuple(map(float, found.get("spent") or ())), None if tested is None else float(tested))
+        except (TypeError, ValueError):  # changed since: it does not fit the seal either
+            continue
+
+
+def _end(folder: Path, about: Row, built: builder.Built, moment: Moment, seconds: float, spent: _Spent) -> tuple[Outcome, Row]:
+    """How a run ended, and what its ``run.json`` says then, but for its place in the ledger."""
+    study, plain = built.study, built.study.privacy.unit == "none"
+    most = math.inf if plain else max((*spent.each, spent.tested or 0.0))
     outcome = Outcome(
         run=str(folder),
         method=study.method.name,
@@ -255,7 +305,7 @@ def _finish(folder: Path, about: Row, built: builder.Built, moment: Moment, seco
         rounds=moment.number,
         steps=moment.steps,
         accuracy=_last_accuracy(folder),
-        epsilon=epsilon,
+        epsilon=guaranteed(study, most),
         spent=most,
         delta=study.privacy.delta,
         accountant=study.privacy.accountant,
@@ -270,19 +320,10 @@ def _finish(folder: Path, about: Row, built: builder.Built, moment: Moment, seco
         "epsilon": outcome.epsilon,
         "seconds": outcome.seconds,
         "why": outcome.why,
-        "spent": list(spent.values()) if study.privacy.unit != "none" else None,
-        "test_epsilon": tested,
+        "spent": None if plain else list(spent.each),
+        "test_epsilon": spent.tested,
     }
-    done = {**about, "status": "done", "guarantee": guarantee(study, epsilon), "result": result}
-    seal, before = sealed.facts(folder, done, model), sim.vault.sealed(about["run"])
-    if before is not None:
-        sealed.refuse_another_end(folder, before, seal)
-    replace_file(folder / sealed.MODEL, model)
-    sim.vault.seal(about["run"], seal)
-    seq, digest = sim.vault.head()
-    done["ledger"] = {"seq": seq, "digest": digest, "scope": "run" if study.privacy.ledger == "run" else "data"}
-    replace_file(folder / "run.json", to_json(done, indent=1).encode())
-    return outcome
+    return outcome, {**about, "status": "done", "guarantee": guarantee(study, outcome.epsilon), "result": result}
 
 
 def _spent(sim: Play) -> dict[str, float]:
@@ -302,16 +343,29 @@ def _length(folder: Path) -> int:
         return 0
 
 
-def _last_accuracy(folder: Path) -> float | None:
-    found = None
+def _rows(folder: Path) -> Iterator[Row]:
+    """The rows of the log."""
     try:
         with open_below(folder, LOG) as log:
             for number, line in enumerate(log, start=1):
-                row = object_of(line, f"{folder / LOG}: line {number}", ResumeError)
-                found = found if row.get("accuracy") is None else row["accuracy"]
+                yield object_of(line, f"{folder / LOG}: line {number}", ResumeError)
     except FileNotFoundError:
-        return None
+        return
+
+
+def _last_accuracy(folder: Path) -> float | None:
+    found = None
+    for row in _rows(folder):
+        found = found if row.get("accuracy") is None else row["accuracy"]
     return None if found is None else float(found)
+
+
+def _refusal(folder: Path) -> str | None:
+    """Why the budget let the run go no further, if the log ends with that."""
+    found = None
+    for row in _rows(folder):
+        found = str(row.get("why")) if row.get("kind") == "refused" else None
+    return found
 
 
 def _about(folder: Path) -> Row:

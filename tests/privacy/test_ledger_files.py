@@ -202,6 +202,24 @@ def test_ledgers_that_knew_files_are_not_taken_for_nobodys(tmp_path: Path) -> No
         Vault.for_data(tmp_path, "run", held(client_0="aaaa"))
 
 
+def test_a_folder_that_may_not_be_read_is_not_taken_for_one_without_ledgers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sordino import verify  # above the ledger
+
+    kept, run = tmp_path / "kept", tmp_path / "run"
+    Vault.for_data(kept, "one", held(client_0="a")).close()
+    run.mkdir()
+    (run / "run.json").write_text('{"run": "one"}')
+    (run / "study.toml").write_text(f'[privacy]\nledger = "{kept}"\n')
+
+    def closed(path: object) -> list[str]:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "listdir", closed)
+    with pytest.raises(LedgerError, match="not allowed to read this folder of ledgers"):
+        Vault.for_data(kept, "two", held(client_0="a"))
+    assert "not allowed to read this folder of ledgers" in verify.verify(run).problems[0]
+
+
 def test_a_refusal_leaves_nothing(tmp_path: Path) -> None:
     tight = Budget(epsilon=3.0, delta=1e-5, accountant="rdp")
     left = tight.remaining_steps(STEP, ())

@@ -23,6 +23,7 @@ from sordino.files import refuse_odd
 from sordino.parsing import Malformed, toml_of
 from sordino.privacy import Ledger
 from sordino.privacy.chain import BEGIN, canonical
+from sordino.privacy.vault import refuse_closed
 from sordino.runtime.files import to_json
 from sordino.study import Study
 
@@ -125,6 +126,8 @@ def noted(folder: Path, study: Study, run: str) -> Row:
             f"{folder / LEDGER}: the ledger is missing, and with it the record of what was released. Put it back from a copy, or begin"
             " a new run; a new ledger would forget what the run has spent"
         )
+    if not own:
+        refuse_closed(kept)
     for path in [folder / LEDGER] if own else sorted(kept.glob("*.sqlite")):
         with Ledger.open(path, readonly=True) as ledger:
             note = ledger.noted(BEGIN, run)

@@ -37,6 +37,11 @@ def run(done: Mapping[str, Any]) -> Row:
     return found
 
 
+def fits(before: Mapping[str, Any], done: Mapping[str, Any]) -> bool:
+    """Whether ``run.json`` would say what the seal says of it."""
+    return not differences(before.get("run", {}), run(done))
+
+
 def refuse_another_end(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Hold how a run ends against how it ended before, and name what differs.
 

@@ -175,6 +175,11 @@ def forget(folder: Path) -> None:
             os.fsync(file.fileno())
 
 
+def destroyed(folder: Path) -> bool:
+    """Whether a run had a secret key, and it was destroyed."""
+    return there(folder, KEY) and read_below(folder, KEY, most=KIB) == ENDED
+
+
 def model(study: HorizontalStudy, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
     """The study's model, initialised from its seed, checked to be trainable privately."""
     module = models.build(study.model.name, shape, classes, Seeded(study.seed).at("model"))

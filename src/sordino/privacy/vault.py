@@ -9,6 +9,7 @@ the whole history of those who are (:mod:`sordino.privacy.records`).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -220,12 +221,27 @@ def data_ledger(folder: Path) -> Path:
         LedgerError: if the folder holds ledgers of files, which knew no records.
     """
     path = folder / NAME
+    refuse_closed(folder)
     if folder.is_dir() and not path.exists() and (old := sorted(folder.glob("*.sqlite"))):
         raise LedgerError(
             f"{folder}: its ledgers ({old[0].name}, …) were kept for files, and cannot tell whose records they charged."
             " Keep them, and give another folder: what they have spent is not known there"
         )
     return path
+
+
+def refuse_closed(folder: Path) -> None:
+    """Tell a folder of ledgers that may not be read from one that holds none.
+
+    Raises:
+        LedgerError: if it may not be read.
+    """
+    try:
+        if folder.is_dir():
+            os.listdir(folder)
+            (folder / NAME).exists()
+    except PermissionError as error:
+        raise LedgerError(f"{folder}: not allowed to read this folder of ledgers. Let whoever runs this read and write in it") from error
 
 
 def _begun(path: Path, units: Mapping[str, str]) -> Ledger:

@@ -12,6 +12,7 @@ from sordino.files import read_below
 from sordino.parsing import json_of, toml_of
 from sordino.privacy import Ledger, accountant
 from sordino.privacy.chain import BEGIN, Note
+from sordino.privacy.vault import refuse_closed
 from sordino.verify.found import Terms
 
 ABOUT, STUDY = "run.json", "study.toml"
@@ -25,6 +26,7 @@ def places(path: Path) -> list[Path]:
 
     Raises:
         StudyError: if there is none.
+        LedgerError: if a folder of them may not be read.
     """
     if path.is_file():
         return [path]
@@ -32,6 +34,8 @@ def places(path: Path) -> list[Path]:
         return [path / begun.LEDGER]
     if (path / ABOUT).exists():
         about, folder = table(path / ABOUT, json_of), data_folder(path)
+        if folder is not None:
+            refuse_closed(folder)
         found = [] if folder is None else [each for each in sorted(folder.glob("*.sqlite")) if _knows(each, str(about.get("run")))]
         if not found:
             where = f" (privacy.ledger in its {STUDY} names {folder})" if folder is not None else ""
