@@ -7,7 +7,7 @@ A run folder holds everything and can be moved::
     environment.json    what the bits of the result depend on
     ledger.sqlite       what was released (unless the ledger belongs to the data)
     rounds.jsonl        one row a round
-    checkpoints/        where to go on from; what was spent when the run ended, of a ledger that goes on
+    checkpoints/        where to go on from
     model.safetensors   the model that is handed out
     report.html
 
@@ -55,7 +55,6 @@ from sordino.study import Study
 Row = dict[str, Any]
 
 NEEDED = ("run", "payable", "warnings", "result")
-SPENT = "spent.json"  # among the checkpoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,20 +246,15 @@ def _book_public(run: str, sim: Play) -> None:
 def _finish(folder: Path, about: Row, built: builder.Built, moment: Moment, seconds: float) -> Outcome:
     """Write the model and the result, and seal both in the ledger.
 
-    A ledger of the data goes on when a run has ended, and what its records had spent by then cannot be added up from it later. So
-    that is kept in the folder before it is sealed, and a run that was sealed says it again.
+    A ledger of the data goes on when a run has ended, and what its records had spent by then cannot be added up from it later: a run
+    that was sealed says again what its seal holds.
     """
     sim = built.simulation
     model = save(built.named(moment.model), metadata={"model": built.model})
-    now = _Spent(tuple(_spent(sim).values()), None if built.evaluation is None else built.evaluation.spent())
-    outcome, done = _end(folder, about, built, moment, seconds, now)
-    if (before := sim.vault.sealed(about["run"])) is None:
-        if built.study.privacy.ledger != "run":
-            replace_file(folder / CHECKPOINTS / SPENT, to_json({"spent": now.each, "test_epsilon": now.tested}).encode(), below=folder)
-    elif not sealed.fits(before, done):
-        ends = (_end(folder, about, built, moment, seconds, each) for each in _kept(folder, about))
-        outcome, done = next((end for end in ends if sealed.fits(before, end[1])), (outcome, done))
-    seal = sealed.facts(folder, done, model)
+    before = sim.vault.sealed(about["run"])
+    spent = _spent_now(built) if before is None else sealed.spent(folder, before)
+    outcome, done = _end(folder, about, built, moment, seconds, spent)
+    seal = sealed.facts(folder, done, model, spent)
     if before is not None:
         sealed.refuse_another_end(folder, before, seal)
     replace_file(folder / sealed.MODEL, model)
@@ -271,33 +265,10 @@ def _finish(folder: Path, about: Row, built: builder.Built, moment: Moment, seco
     return outcome
 
 
-@dataclass(frozen=True, slots=True)
-class _Spent:
-    """What each unit has spent when the run ends, and what test rows have that are paid for; epsilon."""
-
-    each: tuple[float, ...]
-    tested: float | None
-
-
-def _kept(folder: Path, about: Row) -> Iterator[_Spent]:
-    """What a run that was sealed says that its units had spent: in its result, or, if that was not written yet, beside its checkpoint."""
-    try:
-        beside = object_of(read_below(folder, CHECKPOINTS, SPENT), folder / CHECKPOINTS / SPENT, ResumeError)
-    except FileNotFoundError:
-        beside = None
-    for found in (about["result"], beside):
-        try:
-            if isinstance(found, dict):
-                tested = found.get("test_epsilon")
-                yield _Spent(tuple(map(float, found.get("spent") or ())), None if tested is None else float(tested))
-        except (TypeError, ValueError):  # changed since: it does not fit the seal either
-            continue
-
-
-def _end(folder: Path, about: Row, built: builder.Built, moment: Moment, seconds: float, spent: _Spent) -> tuple[Outcome, Row]:
+def _end(folder: Path, about: Row, built: builder.Built, moment: Moment, seconds: float, spent: sealed.Spent) -> tuple[Outcome, Row]:
     """How a run ended, and what its ``run.json`` says then, but for its place in the ledger."""
     study, plain = built.study, built.study.privacy.unit == "none"
-    most = math.inf if plain else max((*spent.each, spent.tested or 0.0))
+    most = math.inf if plain else max((*spent.each, spent.test or 0.0))
     outcome = Outcome(
         run=str(folder),
         method=study.method.name,
@@ -321,17 +292,19 @@ def _end(folder: Path, about: Row, built: builder.Built, moment: Moment, seconds
         "seconds": outcome.seconds,
         "why": outcome.why,
         "spent": None if plain else list(spent.each),
-        "test_epsilon": spent.tested,
+        "test_epsilon": spent.test,
     }
     return outcome, {**about, "status": "done", "guarantee": guarantee(study, outcome.epsilon), "result": result}
 
 
-def _spent(sim: Play) -> dict[str, float]:
-    """What each unit of the ledger has spent, epsilon, the highest among its records; equal histories are priced once."""
+def _spent_now(built: builder.Built) -> sealed.Spent:
+    """What each unit of the ledger has spent, the highest among its records; equal histories are priced once."""
+    sim = built.simulation
     histories = {unit: sim.vault.histories(unit) for unit in dict.fromkeys(sim.units)}
     chosen = accountant(sim.budget.accountant)
     prices = {history: chosen.epsilon(history, sim.budget.delta) for history in {each for own in histories.values() for each in own}}
-    return {unit: max((prices[history] for history in own), default=0.0) for unit, own in histories.items()}
+    each = tuple(max((prices[history] for history in own), default=0.0) for own in histories.values())
+    return sealed.Spent(each, None if built.evaluation is None else built.evaluation.spent())
 
 
 def _length(folder: Path) -> int:

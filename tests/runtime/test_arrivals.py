@@ -299,7 +299,7 @@ def test_edges_with_equal_data_share_what_their_ledger_has_left(tmp_path: Path) 
     lines = ["f0,f1,f2,label,who"] + [",".join(map(str, [*row, who])) for who in "ab" for row in rows]
     (tmp_path / "twins.csv").write_text("\n".join(lines))
     file = tmp_path / "twins.csv"
-    data = f'data={{file="{file}", test_file="{file}", client_column="who", clients=2, partition={{kind="column"}}}}'
+    data = f'data={{file="{file}", test="none", client_column="who", clients=2, partition={{kind="column"}}}}'
     built = made(tmp_path / "run", data, f"privacy.ledger='{tmp_path / 'kept'}'", "method.batch=10")
     world: Any = built.simulation
     end = world.run(built.first, Watch())

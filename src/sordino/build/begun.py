@@ -41,7 +41,7 @@ Row = dict[str, Any]
 
 def facts(folder: Path, study: Study, about: Mapping[str, Any]) -> Row:
     """What a run begins with: the calibrated study, the environment, what ``run.json`` promises, and a digest of its secret key."""
-    found = {"study": asked(study), "environment": _plain(environment(study)), "promise": promise(about)}
+    found = {"study": asked(study), "environment": plain(environment(study)), "promise": promise(about)}
     return found if (key := _key(folder)) is None else {**found, "key": _digest(key)}
 
 
@@ -91,15 +91,16 @@ def held(values: Mapping[str, Any]) -> Row:
     {'epsilon': 0.5, 'result.why': 'T'}
     """
     found = {}
-    for key, value in flat(_plain(values)):
+    for key, value in flat(plain(values)):
         text = canonical(value)
         found[key] = value if len(text) <= SHOWN else "sha256:" + hashlib.sha256(text.encode()).hexdigest()
     return found
 
 
-def _plain(values: Mapping[str, Any]) -> Row:
-    plain: Row = json.loads(to_json(values))
-    return plain
+def plain(values: Mapping[str, Any]) -> Row:
+    """Values as JSON holds them: lists for tuples, infinity as a word."""
+    found: Row = json.loads(to_json(values))
+    return found
 
 
 def flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
@@ -155,7 +156,7 @@ def refuse_changes(folder: Path, study: Study, about: Mapping[str, Any], before:
     now = dict(flat(toml_of(asked(study))))
     lines = [f"{folder / 'study.toml'}: {each}" for each in differences(then, now)]
     lines += [f"{folder / 'run.json'}: {each}" for each in differences(before["promise"], promise(about))]
-    here = {key: value for key, value in _plain(environment(study)).items() if key not in FREE}
+    here = {key: value for key, value in plain(environment(study)).items() if key not in FREE}
     there = {key: value for key, value in before["environment"].items() if key not in FREE}
     lines += [f"environment: {each}" for each in differences(there, here)]
     if lines:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sordino.build.begun import differences, held
+from sordino.build.begun import differences, held, plain
 from sordino.errors import ResumeError, StudyError
 from sordino.files import open_below
 
@@ -23,11 +24,24 @@ _PIECE = 1 << 20
 Row = dict[str, Any]
 
 
-def facts(folder: Path, done: Mapping[str, Any], model: bytes) -> Row:
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What was spent when a run ended; epsilon.
+
+    Attributes:
+        each: by each unit of the run, the highest among its records.
+        test: by the rows of a test set that is paid for.
+    """
+
+    each: tuple[float, ...]
+    test: float | None
+
+
+def facts(folder: Path, done: Mapping[str, Any], model: bytes, spent: Spent) -> Row:
     """The seal of a run that ended with ``done`` in its ``run.json`` and this model, which need not be written yet."""
     files = {name: file_digest(folder / name) for name in FILES if name != MODEL and (folder / name).exists()}
     files[MODEL] = hashlib.sha256(model).hexdigest()
-    return {"files": files, "run": run(done)}
+    return {"files": files, "run": run(done), "spent": plain({"each": spent.each, "test": spent.test})}
 
 
 def run(done: Mapping[str, Any]) -> Row:
@@ -37,9 +51,20 @@ def run(done: Mapping[str, Any]) -> Row:
     return found
 
 
-def fits(before: Mapping[str, Any], done: Mapping[str, Any]) -> bool:
-    """Whether ``run.json`` would say what the seal says of it."""
-    return not differences(before.get("run", {}), run(done))
+def spent(folder: Path, before: Mapping[str, Any]) -> Spent:
+    """What the units had spent when the run was sealed.
+
+    Raises:
+        ResumeError: if the seal does not say it.
+    """
+    try:
+        found = before["spent"]
+        test = found["test"]
+        return Spent(tuple(float(each) for each in found["each"]), None if test is None else float(test))
+    except (KeyError, TypeError, ValueError):
+        raise ResumeError(
+            f"{folder}: the seal in its ledger does not say what was spent when it ended. Restore the ledger from a copy"
+        ) from None
 
 
 def refuse_another_end(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
