@@ -11,81 +11,29 @@ Where an event has no finite price, ours must be infinite, whatever the accounta
 from __future__ import annotations
 
 import math
-import re
 import warnings
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cases import DELTA, METHODS, PAPER, study_of
 from sordino import session
-from sordino import study as studies
 from sordino.method import known
 from sordino.privacy import Ledger, accountant
 from sordino.privacy.event import Chosen, Composed, Event, Gaussian, NonPrivate, Nothing, PoissonSampled, Pure, Repeated
-from sordino.template import TEMPLATES
 
-DELTA = 1e-5
 GRID = 2e-4
 History = tuple[tuple[Event, int], ...]
-
-SAMPLE = [
-    "data.clients=3",
-    'data.partition={kind="iid"}',
-    "model.name=logistic",
-    "budget.rounds=2",
-    "budget.steps=4",
-    "privacy.epsilon=8",
-    f"privacy.delta={DELTA}",
-    "privacy.noise_multiplier=1.5",
-]
-CLIENT = [*SAMPLE, "privacy.unit=client", "data.clients=6", "privacy.sampling_rate=0.5"]
-ARRIVAL = ["data.clients=3", "budget.updates=12", *SAMPLE[5:]]
-EVENTS = ["data.parties=2", "budget.events=40", "data.stream=replay", "privacy.epsilon=8", f"privacy.delta={DELTA}"]
-NONE = ["privacy.unit=none", "privacy.epsilon=inf"]
-PAPER = "method.form=paper"
-NOISY = "privacy.embedding={clip=1.0, noise_multiplier=2.0}"
-
-CASES: Mapping[str, tuple[str, str, list[str]]] = {  # regime, method, changes; what stands behind a slash is another form or mechanism
-    "fedavg": ("synchronous", "fedavg", [*SAMPLE[:5], *NONE]),
-    "dp-sgd": ("synchronous", "dp-sgd", SAMPLE),
-    "dp-sgd/haar": ("synchronous", "dp-sgd", [*SAMPLE, 'privacy.mechanism={kind="haar"}']),
-    "dp-sgd/k-norm": ("synchronous", "dp-sgd", [*SAMPLE, 'privacy.mechanism={kind="k-norm"}', "privacy.epsilon=100"]),
-    "adap-dpfl": ("synchronous", "adap-dpfl", [*SAMPLE, "data.validation=50", "privacy.accountant=rdp@8"]),
-    "adap-dpfl/paper": ("synchronous", "adap-dpfl", [*SAMPLE, "data.validation=50", PAPER]),
-    "ali-dpfl": ("synchronous", "ali-dpfl", SAMPLE),
-    "ali-dpfl/paper": ("synchronous", "ali-dpfl", [*SAMPLE, PAPER]),
-    "als-dpfl": ("synchronous", "als-dpfl", SAMPLE),
-    "als-dpfl/paper": ("synchronous", "als-dpfl", [*SAMPLE, PAPER]),
-    "dynamic-dp-sgd": ("synchronous", "dynamic-dp-sgd", SAMPLE),
-    "dp-fedavg": ("synchronous", "dp-fedavg", CLIENT),
-    "dynamic-dp-fedavg": ("synchronous", "dynamic-dp-fedavg", CLIENT),
-    "pe-dpfl": ("synchronous", "pe-dpfl", CLIENT),
-    "pe-dpfl/paper": ("synchronous", "pe-dpfl", [*CLIENT, PAPER, "privacy.sampling_rate=1.0"]),
-    "csgd": ("asynchronous", "csgd", [*ARRIVAL[:2], *NONE]),
-    "asgd": ("asynchronous", "asgd", [*ARRIVAL[:2], *NONE]),
-    "audp": ("asynchronous", "audp", ARRIVAL),
-    "audp/paper": ("asynchronous", "audp", [*ARRIVAL, PAPER]),
-    "mapa": ("asynchronous", "mapa", ARRIVAL),
-    "mapa/paper": ("asynchronous", "mapa", [*ARRIVAL, PAPER]),
-    "ogd": ("vertical", "ogd", [*EVENTS[:3], *NONE]),
-    "slr/label": ("vertical", "slr", [*EVENTS, "privacy.unit=label"]),
-    "dlr/label": ("vertical", "dlr", [*EVENTS, "privacy.unit=label"]),
-    "dlr/entity": ("vertical", "dlr", [*EVENTS, "privacy.unit=entity", NOISY, "privacy.updates=frozen", "method.activation=full"]),
-}
 
 
 @cache
 def histories(name: str, folder: Path) -> frozenset[History]:
     """Every different history that a run of a case booked."""
-    regime, method, changes = CASES[name]
     place = folder / name.replace("/", "-")
     place.mkdir(exist_ok=True)
-    text = re.sub(r"\[method\]\n(.+\n)+", "[method]\n", TEMPLATES[regime])
-    (place / "study.toml").write_text(text)
-    study = studies.read(place / "study.toml", [f"method.name={method}", *changes])
+    study = study_of(METHODS[name], place)
     session.begin(study, place / "run", lambda _: None, lambda _: None)
     with Ledger.open(place / "run" / "ledger.sqlite", readonly=True) as ledger:
         return frozenset(ledger.spent(unit) for unit in ledger.units())
@@ -160,17 +108,17 @@ def judged(history: History, ours: float, *, tight: bool = True) -> None:
 
 
 def test_every_method_and_form_is_judged() -> None:
-    asked = {(method, "paper" if PAPER in changes else "sound") for _, method, changes in CASES.values()}
+    asked = {(method, "paper" if PAPER in changes else "sound") for _, method, changes in METHODS.values()}
     own = {name: kind for name, kind in known().items() if kind.__module__.startswith("sordino.")}  # other tests register theirs
     for name, kind in own.items():
         for form in kind.about.forms:
             assert (name, "sound" if form == "plain" else form) in asked, (name, form)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", METHODS)
 def test_what_a_run_books_costs_what_the_referee_says(name: str, folder: Path) -> None:
     booked = histories(name, folder)
-    private = "privacy.unit=none" not in CASES[name][2]
+    private = "privacy.unit=none" not in METHODS[name][2]
     assert booked
     assert not private or all(booked)
     for history in booked:
