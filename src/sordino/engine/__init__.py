@@ -1,0 +1,1 @@
+"""What runs a study: so far its records."""

@@ -1,0 +1,227 @@
+"""Records to JSON and back: one codec for the log, ``run.json`` and ``environment.json``.
+
+Infinity is the string "inf" in JSON and a float in a record; NaN is written as null. What is read is held against the types of its
+record, and what does not fit is named: key, what belongs there, what stands there.
+
+>>> row(b'{"kind": "round", "round": 3, "epsilon": "inf", "mu": 0.5}', "synchronous").extra
+{'mu': 0.5}
+>>> row(b'{"kind": "round", "round": "x"}')
+Traceback (most recent call last):
+    ...
+sordino.engine.records.codec.Misfit: round must be a whole number; got 'x'
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import TypeVar
+
+import msgspec
+
+from sordino.engine.records.base import Open, Real
+from sordino.engine.records.rows import KINDS, ROUNDS, Round, Row, SynchronousRound, Unknown
+from sordino.engine.records.run import FACTS, FORMAT, About, Environment, Synchronous
+from sordino.errors import SordinoError, StudyError
+from sordino.parsing import Malformed, json_of, object_of
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+WORDS = {
+    "array": "a list",
+    "object": "an object",
+    "int": "a whole number",
+    "str": "text",
+    "bool": "true or false",
+    "null": "null",
+    "Real": "a number",
+    "float": "a number",
+}
+_PATH = re.compile(r"\.(\w+)|\[(\d+)\]|(\[\.\.\.\])")
+
+
+class Misfit(Malformed):
+    """JSON that does not fit its record; says where and why."""
+
+
+def simple(value: object) -> object:
+    """A value as JSON can hold it: records and tuples as objects and lists, infinity as a word, no NaN.
+
+    >>> simple({"epsilon": math.inf, "spent": (1.0, math.nan)})
+    {'epsilon': 'inf', 'spent': [1.0, None]}
+    """
+    if isinstance(value, float):
+        if math.isnan(value):
+            return None
+        return ("inf" if value > 0 else "-inf") if math.isinf(value) else value
+    if isinstance(value, Mapping):
+        return {str(key): simple(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [simple(item) for item in value]
+    if isinstance(value, msgspec.Struct):
+        return plain(value)
+    return value
+
+
+def plain(record: msgspec.Struct) -> dict[str, object]:
+    """A record as the object that stands in its file.
+
+    >>> plain(SynchronousRound(round=2, extra={"mu": 0.5}))
+    {'kind': 'round', 'round': 2, 'mu': 0.5}
+    """
+    builtins = msgspec.to_builtins(record)
+    found: dict[str, object] = {}
+    for key, value in builtins.items():
+        if key == "facts" and isinstance(record, About):
+            found |= value
+        elif key != "extra" or not isinstance(record, Open):
+            found[key] = value
+    if isinstance(record, Open):
+        found |= record.extra
+    return {key: simple(value) for key, value in found.items()}
+
+
+def text(record: msgspec.Struct, *, indent: int | None = None) -> str:
+    """A record as JSON."""
+    return dumped(record, indent=indent)
+
+
+def dumped(value: object, *, indent: int | None = None) -> str:
+    """JSON with infinity as the string "inf" and no NaN.
+
+    >>> dumped({"epsilon": float("inf"), "tau": 2})
+    '{"epsilon": "inf", "tau": 2}'
+    """
+    return json.dumps(simple(value), indent=indent, allow_nan=False, ensure_ascii=False)
+
+
+def row(line: bytes | str, regime: str | None = None) -> Row | Unknown:
+    """A row of the log of a run of this regime; that of rounds where it is not known.
+
+    Raises:
+        Malformed: if it is not JSON; :class:`Misfit` if it is no row.
+    """
+    found = json_of(line)
+    if not isinstance(found, dict):
+        raise Misfit(f"it must be an object; got {_shown(found)}")
+    kind = found.get("kind")
+    if kind == "round":
+        return _open(found, ROUNDS.get(str(regime), SynchronousRound), "kind")
+    known = KINDS.get(kind) if isinstance(kind, str) else None
+    return Unknown(extra=found) if known is None else _open(found, known, "kind")
+
+
+def closed(line: bytes | str) -> int | None:
+    """The number of the round that a row of the log closes; None of any other row.
+
+    >>> closed(b'{"kind": "round", "round": 3}'), closed(b'{"kind": "late", "round": 3}'), closed(b'{"kind": "rou')
+    (3, None, None)
+    """
+    try:
+        found = json_of(line)
+        if not isinstance(found, dict) or found.get("kind") != "round":
+            return None
+        number = _converted({"kind": "round", "round": found.get("round", 0)}, Round).round
+    except Malformed:
+        return None
+    return number if isinstance(number, int) else 0
+
+
+def about(content: bytes, place: object, error: type[SordinoError] = StudyError) -> About:
+    """What a ``run.json`` says.
+
+    Raises:
+        SordinoError: of this kind, naming the place, the key and what stands there.
+    """
+    found = object_of(content, place, error)
+    kind = FACTS.get(str(found.pop("regime", None)), Synchronous)
+    try:
+        facts, rest = _split(found, kind)
+        if (version := rest.get("format", FORMAT)) != FORMAT:
+            raise Misfit(f"format must be {FORMAT}, which this version reads; got {_shown(version)}")
+        if "facts" in rest:
+            raise Misfit("facts must not stand there by that name")
+        return msgspec.structs.replace(_open(rest, About), facts=_converted(facts, kind))
+    except Misfit as misfit:
+        raise error(f"{place}: {misfit}. Restore it from a copy") from misfit
+
+
+def environment(content: bytes, place: object, error: type[SordinoError] = StudyError) -> Environment:
+    """What an ``environment.json`` says.
+
+    Raises:
+        SordinoError: of this kind, naming the place, the key and what stands there.
+    """
+    try:
+        return _open(object_of(content, place, error), Environment)
+    except Misfit as misfit:
+        raise error(f"{place}: {misfit}. Restore it from a copy") from misfit
+
+
+def _split(found: Mapping[str, object], kind: type[msgspec.Struct]) -> tuple[dict[str, object], dict[str, object]]:
+    """The keys that a record names, and all others."""
+    own = {key: value for key, value in found.items() if key in kind.__struct_fields__}
+    return own, {key: value for key, value in found.items() if key not in own}
+
+
+O = TypeVar("O", bound=Open)  # noqa: E741
+
+
+def _open(found: Mapping[str, object], kind: type[O], tag: str | None = None) -> O:
+    """A record that may have further keys."""
+    own, others = _split({key: value for key, value in found.items() if key != tag}, kind)
+    if "extra" in own:
+        others["extra"] = own.pop("extra")
+    return msgspec.structs.replace(_converted(own, kind), extra=others)
+
+
+def _converted(found: Mapping[str, object], kind: type[S]) -> S:
+    try:
+        return msgspec.convert(found, kind, dec_hook=_hook)
+    except (msgspec.ValidationError, OverflowError) as error:
+        raise Misfit(_said(str(error), found)) from error
+
+
+def _hook(kind: type, value: object) -> object:
+    if kind is object:
+        return value
+    if value in ("inf", "-inf"):
+        return math.inf if value == "inf" else -math.inf
+    if isinstance(value, Real):
+        return value
+    raise ValueError("Expected `Real`")
+
+
+def _said(error: str, found: object) -> str:
+    """A message of the decoder in words: the key, what belongs there, what stands there."""
+    expected, _, path = error.partition(" - at ")
+    key, value, inside = "", found, True
+    for name, index, rest in _PATH.findall(path):
+        key += rest or (f"[{index}]" if index else f".{name}")
+        inside = inside and not rest  # which of an object's values it is the decoder does not say
+        if inside and isinstance(value, list):
+            value = value[int(index)]
+        elif inside and isinstance(value, dict):
+            value = value.get(name)
+    return f"{key.lstrip('.') or 'it'} must be {_wanted(expected)}; got {_shown(value)}"
+
+
+def _wanted(expected: str) -> str:
+    """
+    >>> _wanted("Expected `array | null`, got `int`"), _wanted("Expected `int` >= 0")
+    ('a list or null', 'a whole number, at least 0')
+    """
+    match = re.match(r"Expected `([^`]*)`(?: ([<>])= (-?\d+))?", expected)
+    if match is None:
+        return f"something else ({expected})"
+    kinds = " or ".join(WORDS.get(kind, kind) for kind in match[1].split(" | "))
+    return kinds if match[2] is None else f"{kinds}, at {'least' if match[2] == '>' else 'most'} {match[3]}"
+
+
+def _shown(value: object) -> str:
+    try:
+        return repr(value)[:40]
+    except ValueError:  # a whole number of more digits than Python prints
+        return "a number of many digits"

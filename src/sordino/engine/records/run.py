@@ -1,0 +1,275 @@
+"""``run.json`` and ``environment.json``: what a run promised, to whom, under which assumptions, and how it ended.
+
+``run.json`` is one flat object: what every run says (:class:`About`), and what its regime adds (:class:`Facts`, tagged by "regime").
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from sordino.engine.records.base import Count, Maybe, Open, Real, Record
+
+FORMAT = 1
+"""Of ``run.json``, and of the log beside it."""
+
+Scalar = bool | int | float | str | None
+
+
+class Client(Record, frozen=True, kw_only=True):
+    """A participant: its number, and its unit in the ledger."""
+
+    client: Maybe[int | str] = UNSET
+    unit: Maybe[str] = UNSET
+
+
+class Holder(Client, frozen=True, kw_only=True):
+    """A client with examples of its own.
+
+    Attributes:
+        name: where the data names clients.
+        examples: how many; null where that is private.
+        labels: how many of each class; empty where that is private.
+    """
+
+    name: Maybe[str] = UNSET
+    examples: Maybe[Count] = UNSET
+    labels: Maybe[tuple[Count, ...]] = UNSET
+
+
+class Party(Client, frozen=True, kw_only=True):
+    """A party with features of its own: how many, the length of its embedding, its model's parameters."""
+
+    features: Maybe[Count] = UNSET
+    embedding: Maybe[Count] = UNSET
+    parameters: Maybe[Count] = UNSET
+
+
+class TestSet(Record, frozen=True, kw_only=True):
+    """What models are measured on; with a unit of the ledger, epsilon, sigma and how often, where that is paid for."""
+
+    __test__ = False  # pytest: no class of tests
+
+    kind: Maybe[str] = UNSET
+    rows: Maybe[Count] = UNSET
+    unit: Maybe[str] = UNSET
+    epsilon: Maybe[Real] = UNSET
+    noise_multiplier: Maybe[Real] = UNSET
+    evaluations: Maybe[Count] = UNSET
+
+
+class Stage(Record, frozen=True, kw_only=True):
+    """A planned stretch of updates; see :class:`sordino.method.edge.Stage`."""
+
+    number: Maybe[Count] = UNSET
+    start: Maybe[Count] = UNSET
+    length: Maybe[Count] = UNSET
+    clip: Maybe[Real] = UNSET
+    rate: Maybe[Real] = UNSET
+    variance: Maybe[Real] = UNSET
+    slowing: Maybe[Real] = UNSET
+
+
+class Release(Record, frozen=True, kw_only=True):
+    """What is released of an entity: unit of the ledger, in words, its epsilon."""
+
+    unit: Maybe[str] = UNSET
+    what: Maybe[str] = UNSET
+    epsilon: Maybe[Real] = UNSET
+
+
+class Facts(Record, frozen=True, kw_only=True, tag_field="regime"):
+    """What a regime adds.
+
+    Attributes:
+        classes: names of the labels.
+        dimension: d, numbers of the model.
+        clip: C, S, G of the first stage, or the bound of an embedding.
+        R_c: steps that are planned; null where something else ends the run.
+        title: the method's name in tables.
+    """
+
+    classes: Maybe[tuple[str, ...]] = UNSET
+    dimension: Maybe[Count] = UNSET
+    clip: Maybe[Real] = UNSET
+    R_c: Maybe[Count] = UNSET
+    title: Maybe[str] = UNSET
+
+
+class Horizontal(Facts, frozen=True, kw_only=True):
+    """Where clients have examples of their own.
+
+    Attributes:
+        test: what models are measured on.
+        epsilons, noise_multipliers: of each edge, where they differ.
+        staleness: tau_max.
+        validation: SHA-256 (hex) of public examples that were set aside.
+    """
+
+    clients: Maybe[tuple[Holder, ...]] = UNSET
+    test: Maybe[TestSet] = UNSET
+    epsilons: Maybe[tuple[Real, ...]] = UNSET
+    noise_multipliers: Maybe[tuple[Real, ...]] = UNSET
+    sampling_rate: Maybe[Real] = UNSET
+    staleness: Maybe[Real] = UNSET
+    validation: Maybe[str] = UNSET
+    stages: Maybe[tuple[Stage, ...]] = UNSET
+
+
+class Synchronous(Horizontal, frozen=True, kw_only=True, tag="synchronous"):
+    """Rounds of clients."""
+
+
+class Asynchronous(Horizontal, frozen=True, kw_only=True, tag="asynchronous"):
+    """Updates by edges."""
+
+
+class Vertical(Facts, frozen=True, kw_only=True, tag="vertical"):
+    """Events of which each party sees a part.
+
+    Attributes:
+        stream, drift: where events come from, and how the world changes.
+        activation: who is active when.
+        window, alpha: events of the window, and how it forgets.
+        resends: embeddings that are sent again.
+        precision: bits of a number on its way.
+        missing: what stands in where no answer comes.
+        path: what plays the events.
+        label_epsilon: of one response.
+        open: why features are not protected; null where they are.
+        releases: what is released of an entity.
+    """
+
+    clients: Maybe[tuple[Party, ...]] = UNSET
+    stream: Maybe[str] = UNSET
+    drift: Maybe[str] = UNSET
+    activation: Maybe[dict[str, Scalar]] = UNSET
+    window: Maybe[Count] = UNSET
+    alpha: Maybe[Real] = UNSET
+    resends: Maybe[Count] = UNSET
+    precision: Maybe[Count] = UNSET
+    missing: Maybe[str] = UNSET
+    path: Maybe[str] = UNSET
+    label_epsilon: Maybe[Real] = UNSET
+    open: Maybe[str] = UNSET
+    releases: Maybe[tuple[Release, ...]] = UNSET
+
+
+FACTS: dict[str, type[Horizontal | Vertical]] = {"synchronous": Synchronous, "asynchronous": Asynchronous, "vertical": Vertical}
+
+
+class Module(Record, frozen=True, kw_only=True):
+    """Code that the study names: its file, its digest, and whether it lay beside the study."""
+
+    file: Maybe[str] = UNSET
+    sha256: Maybe[str] = UNSET
+    beside: Maybe[bool] = UNSET
+
+
+class Result(Record, frozen=True, kw_only=True):
+    """How a run ended.
+
+    Attributes:
+        rounds: closed rounds, updates done or events played.
+        steps: of who did most.
+        accuracy: in [0, 1]; null where nothing measured it.
+        epsilon: what is guaranteed.
+        seconds: wall time of the last session that played.
+        why: what ended it.
+        spent: epsilon of each unit; null without privacy.
+        test_epsilon: of test rows that are paid for.
+    """
+
+    rounds: Maybe[Count] = UNSET
+    steps: Maybe[Count] = UNSET
+    accuracy: Maybe[Real] = UNSET
+    epsilon: Maybe[Real] = UNSET
+    seconds: Maybe[Real] = UNSET
+    why: Maybe[str] = UNSET
+    spent: Maybe[tuple[Real, ...]] = UNSET
+    test_epsilon: Maybe[Real] = UNSET
+
+
+class Place(Record, frozen=True, kw_only=True):
+    """Where in its ledger a run was sealed: entries, the last one's digest, whether the ledger is the run's or the data's."""
+
+    seq: Maybe[Count] = UNSET
+    digest: Maybe[str] = UNSET
+    scope: Maybe[str] = UNSET
+
+
+class About(Open, frozen=True, kw_only=True):
+    """``run.json``.
+
+    Attributes:
+        format: of the run's records.
+        run: its identifier.
+        name, method, form: of the study.
+        status: "running" or "done".
+        unit, adjacency: what is protected.
+        epsilon_budget: what may be spent; infinite without a promise.
+        chosen: whether releases decide what is spent: then only the budget is a bound.
+        claimed_epsilon: what a paper claims.
+        batch: expected size.
+        R_s: rounds, updates or events that are planned.
+        payable: steps that each client can pay for, or rounds or appearances that all can.
+        modules: code that the study names.
+        facts: what the regime adds.
+        guarantee, assumptions, warnings: in words.
+        result: null until the run has ended; ``ledger`` is absent until then.
+    """
+
+    format: Count | UnsetType = UNSET
+    run: Maybe[str] = UNSET
+    name: Maybe[str] = UNSET
+    method: Maybe[str] = UNSET
+    form: Maybe[str] = UNSET
+    status: Maybe[str] = UNSET
+    unit: Maybe[str] = UNSET
+    adjacency: Maybe[str] = UNSET
+    epsilon_budget: Maybe[Real] = UNSET
+    chosen: Maybe[bool] = UNSET
+    claimed_epsilon: Maybe[Real] = UNSET
+    delta: Maybe[Real] = UNSET
+    accountant: Maybe[str] = UNSET
+    noise_multiplier: Maybe[Real] = UNSET
+    learning_rate: Maybe[Real] = UNSET
+    batch: Maybe[Real] = UNSET
+    R_s: Maybe[Count] = UNSET
+    payable: Maybe[tuple[Count, ...]] = UNSET
+    modules: Maybe[dict[str, Module]] = UNSET
+    facts: Horizontal | Vertical = msgspec.field(default_factory=Synchronous)
+    guarantee: Maybe[str] = UNSET
+    assumptions: Maybe[tuple[str, ...]] = UNSET
+    warnings: Maybe[tuple[str, ...]] = UNSET
+    result: Maybe[Result] = UNSET
+    ledger: Maybe[Place] = UNSET
+
+    @property
+    def regime(self) -> str:
+        """Whose facts these are."""
+        return str(type(self.facts).__struct_config__.tag)
+
+
+class Environment(Open, frozen=True, kw_only=True):
+    """``environment.json``: what the bits of a result depend on besides the study.
+
+    Attributes:
+        modules: digests of code that the study names.
+        sordino, python, torch, numpy, numba: versions.
+        code: digest of this package's sources.
+        machine, system, device, threads, cpu_capability: where it runs.
+    """
+
+    modules: dict[str, str] | UnsetType = UNSET
+    sordino: str | UnsetType = UNSET
+    code: str | UnsetType = UNSET
+    python: str | UnsetType = UNSET
+    torch: str | UnsetType = UNSET
+    numpy: str | UnsetType = UNSET
+    numba: str | UnsetType = UNSET
+    machine: str | UnsetType = UNSET
+    system: str | UnsetType = UNSET
+    device: str | UnsetType = UNSET
+    threads: Count | UnsetType = UNSET
+    cpu_capability: str | UnsetType = UNSET
