@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sordino.engine import records
-from sordino.errors import SordinoError, StudyError
+from sordino.errors import StudyError
 from sordino.parsing import Malformed
 
 ROWS: list[tuple[str, dict[str, Any]]] = [
@@ -145,20 +146,15 @@ ABOUT_KEYS = st.sampled_from(sorted({*records.About.__struct_fields__, *records.
     st.sampled_from(["round", "late", "end", "x"]),
     st.sampled_from(["synchronous", "vertical"]),
 )
-def test_whatever_stands_in_a_row_it_is_read_as_it_stands_or_named(row: dict[str, Any], kind: str, regime: str) -> None:
-    try:
+def test_whatever_stands_in_a_row_is_read_or_named(row: dict[str, Any], kind: str, regime: str) -> None:
+    with suppress(Malformed):
         read = records.row(json.dumps({**row, "kind": kind}), regime)
-    except Malformed as error:
-        assert " must be " in str(error)
-        return
-    assert records.row(records.text(read), regime) == records.row(records.text(records.row(records.text(read), regime)), regime)
+        again = records.row(records.text(read), regime)
+        assert records.text(again) == records.text(read)
 
 
 @given(st.dictionaries(ABOUT_KEYS, VALUES, max_size=4))
-def test_whatever_stands_in_run_json_it_is_read_or_named(about: dict[str, Any]) -> None:
-    try:
+def test_whatever_stands_in_run_json_is_read_or_named(about: dict[str, Any]) -> None:
+    with suppress(StudyError):
         read = records.about(json.dumps(about).encode(), "run.json")
-    except SordinoError as error:
-        assert str(error).startswith("run.json: ")
-        return
-    assert records.plain(records.about(records.text(read).encode(), "run.json")) == records.plain(read)
+        assert records.plain(records.about(records.text(read).encode(), "run.json")) == records.plain(read)
