@@ -46,7 +46,7 @@ checkpoint_every = 1000
 class Silent:
     """A watcher that keeps nothing."""
 
-    def row(self, row: dict[str, Any]) -> None:
+    def row(self, row: object) -> None:
         """Look away."""
 
     def save(self, moment: Moment) -> None:

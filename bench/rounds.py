@@ -49,7 +49,7 @@ evaluate_every = {every}
 class Silent:
     """A watcher that keeps nothing."""
 
-    def row(self, row: dict[str, Any]) -> None:
+    def row(self, row: object) -> None:
         """Look away."""
 
     def save(self, moment: Moment) -> None:

@@ -49,7 +49,7 @@ def study(folder: Path, text: str, file: Path, changes: Sequence[str]) -> studie
 
 
 def run(folder: Path, name: str, file: Path, *changes: str, text: str = SYNCHRONOUS) -> session.Outcome:
-    def quiet(row: dict[str, Any]) -> None:
+    def quiet(told: object) -> None:
         """Show nothing."""
 
     return session.begin(study(folder, text, file, changes), folder / name, quiet, quiet)
@@ -304,10 +304,10 @@ def test_a_run_that_was_stopped_is_priced_by_its_records(tmp_path: Path) -> None
     file = saved(tmp_path, "one.csv", plain())
     run(tmp_path, "one", file, *DP_SGD)
 
-    def stop(row: dict[str, Any]) -> None:
+    def stop(row: object) -> None:
         raise KeyboardInterrupt
 
-    def quiet(row: dict[str, Any]) -> None:
+    def quiet(told: object) -> None:
         """Show nothing."""
 
     with pytest.raises(KeyboardInterrupt):

@@ -22,6 +22,7 @@ from sordino import session
 from sordino import study as studies
 from sordino.build import promise
 from sordino.build.surroundings import ENDED, KEY
+from sordino.engine.records import Row
 from sordino.errors import BudgetExceeded, ResumeError, StudyError
 from sordino.privacy import Ledger
 from sordino.privacy.rounding import epsilon_text
@@ -37,7 +38,7 @@ def study(tmp_path: Path, *changes: str) -> studies.Study:
     return studies.read(path, [*FAST, *changes])
 
 
-def quiet(row: dict[str, Any]) -> None:
+def quiet(told: object) -> None:
     """Show nothing."""
 
 
@@ -362,8 +363,8 @@ def test_two_runs_over_the_same_data_share_a_budget(tmp_path: Path) -> None:
 def test_a_run_whose_budget_others_spent_destroys_its_key(tmp_path: Path) -> None:
     shared = [f'privacy.ledger="{tmp_path / "kept"}"', 'method={name="dp-sgd", tau=1}', "privacy.noise_multiplier=1.5", "budget.steps=60"]
 
-    def meanwhile(row: dict[str, Any]) -> None:
-        if row.get("round") == 3 and not (tmp_path / "other").exists():
+    def meanwhile(row: Row) -> None:
+        if row.round == 3 and not (tmp_path / "other").exists():
             run(tmp_path, "other", *shared, "budget.rounds=400", "privacy.epsilon=1.5")
 
     asked = study(tmp_path, *shared, 'privacy.entropy="system"', "budget.rounds=60", "privacy.epsilon=1.5")

@@ -11,7 +11,7 @@ How far a run in rounds is, is the larger of the shares of rounds and steps used
 is used up. Updates and events end when there were enough of them. The time left assumes that the rest goes as
 fast as what was seen here, so after a resume only the rounds of this session count.
 
->>> line({"round": 12, "tau": 2, "steps": 24, "accuracy": 0.712, "epsilon": 0.531}, rounds=158, budget=2.0, left=12.0)
+>>> line(SynchronousRound(round=12, tau=2, steps=24, accuracy=0.712, epsilon=0.531), rounds=158, budget=2.0, left=12.0)
 'round 12/158  tau 2  steps 24  accuracy 0.712  epsilon 0.531/2.000  12 s left'
 """
 
@@ -24,18 +24,16 @@ import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
+from sordino.engine.records import End, Refused, Round, Row, SynchronousRound, Unknown, at, known, number
 from sordino.privacy.rounding import epsilon_text
 from sordino.report import vocabulary
-from sordino.report.load import number
 from sordino.report.vocabulary import ROUNDS, Vocabulary
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
-
-Row = Mapping[str, Any]
 
 BARS = "▁▂▃▄▅▆▇█"
 LONGEST_TRAIL = 40
@@ -67,7 +65,7 @@ class Seen:
         said: how it ended or why it was refused.
     """
 
-    row: Row | None = None
+    row: Round | None = None
     trail: tuple[float, ...] = ()
     accuracy: float | None = None
     best: float | None = None
@@ -77,40 +75,46 @@ class Seen:
     said: str | None = None
 
 
-def follow(seen: Seen, row: Row, limits: Limits) -> Seen:
+def follow(seen: Seen, row: Row | Unknown, limits: Limits) -> Seen:
     """What is known after one more row; rows of unknown kinds change nothing."""
-    match row.get("kind", "round"):
-        case "round":
-            accuracy, tau, followed = (number(row.get(key)) for key in ("accuracy", "tau", limits.words.trail))
-            before: Row = {**row, "round": (number(row.get("round")) or 1) - 1, "steps": (number(row.get("steps")) or 0) - (tau or 0)}
-            if not limits.words.steps_end:
-                before = {"round": limits.begun}  # a row stands for many updates
+    match row:
+        case Round():
+            accuracy, followed = number(row.accuracy), number(at(row, limits.words.trail))
             return replace(
                 seen,
                 row=row,
                 trail=seen.trail if followed is None or math.isinf(followed) else (*seen.trail, followed)[-LONGEST_TRAIL:],
                 accuracy=seen.accuracy if accuracy is None else accuracy,
                 best=seen.best if accuracy is None else max(accuracy, -math.inf if seen.best is None else seen.best),
-                note=str(row["note"]) if row.get("note") else seen.note,
-                first=share(before, limits) if seen.row is None else seen.first,
+                note=known(row.note) or seen.note,
+                first=_before(row, limits) if seen.row is None else seen.first,
             )
-        case "end":
-            return replace(seen, said=f"ended: {row.get('why', '')}")
-        case "refused":
-            return replace(seen, said=f"refused: {row.get('why', '')}")
-        case kind if isinstance(kind, str) and kind in limits.words.counted:
+        case End(why=why):
+            return replace(seen, said=f"ended: {known(why) or ''}")
+        case Refused(why=why):
+            return replace(seen, said=f"refused: {known(why) or ''}")
+        case _ if (kind := row.kind) in limits.words.counted:
             return replace(seen, counts={**seen.counts, kind: seen.counts.get(kind, 0) + 1})
         case _:
             return seen
 
 
-def share(row: Row | None, limits: Limits) -> float:
+def _before(row: Round, limits: Limits) -> float:
+    """How much of the run was behind us before a row."""
+    if not limits.words.steps_end:
+        return _share(limits.begun, 0, limits)  # a row stands for many updates
+    return _share((known(row.round) or 1) - 1, (known(row.steps) or 0) - int(number(at(row, "tau")) or 0), limits)
+
+
+def share(row: Round | None, limits: Limits) -> float:
     """How much of the run is behind us, in [0, 1]."""
-    if row is None:
-        return 0.0
-    parts = [(number(row.get("round")) or 0.0) / max(limits.rounds, 1)]
+    return 0.0 if row is None else _share(known(row.round) or 0, known(row.steps) or 0, limits)
+
+
+def _share(rounds: int, steps: int, limits: Limits) -> float:
+    parts = [rounds / max(limits.rounds, 1)]
     if limits.steps:
-        parts.append((number(row.get("steps")) or 0.0) / limits.steps)
+        parts.append(steps / limits.steps)
     return min(max(*parts, 0.0), 1.0)
 
 
@@ -135,13 +139,12 @@ def duration(seconds: float) -> str:
     return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def epsilon_of(value: Any, budget: float) -> str:
+def epsilon_of(spent: float | None, budget: float) -> str:
     """What was spent, of what may be. What was spent is rounded up: less than it is would be no bound.
 
-    >>> epsilon_of(0.5314, 2.0), epsilon_of(0.531, 2.0), epsilon_of("inf", math.inf), epsilon_of(None, 0.0005)
+    >>> epsilon_of(0.5314, 2.0), epsilon_of(0.531, 2.0), epsilon_of(math.inf, math.inf), epsilon_of(None, 0.0005)
     ('0.532/2.000', '0.531/2.000', 'infinite (no privacy)', '-/0.0005')
     """
-    spent = number(value)
     if math.isinf(budget) or (spent is not None and math.isinf(spent)):
         return "infinite (no privacy)"
     digits = epsilon_text(budget, decimals=3)
@@ -167,38 +170,35 @@ def bar(part: float, width: int = 30) -> str:
     return "━" * full + "─" * (width - full)
 
 
-def line(row: Row, *, rounds: int, budget: float, left: float | None, words: Vocabulary = ROUNDS) -> str:
+def line(row: Round, *, rounds: int, budget: float, left: float | None, words: Vocabulary = ROUNDS) -> str:
     """One row as one plain line; what it does not have is left out.
 
-    >>> row = {"round": 50, "stage": 2, "clip": 0.5, "staleness": 4.0, "steps": 11, "epsilon": 0.5}
+    >>> from sordino.engine.records import AsynchronousRound
+    >>> row = AsynchronousRound(round=50, stage=2, clip=0.5, staleness=4.0, steps=11, epsilon=0.5)
     >>> line(row, rounds=99, budget=2.0, left=None, words=vocabulary.UPDATES)
     'update 50/99  stage 2  clip 0.5  staleness 4.0  epsilon 0.500/2.000'
     """
-    parts = [f"{words.round} {row.get('round', '?')}/{rounds}", *_told(row, words)]
-    if not words.accuracy.streamed and (accuracy := number(row.get("accuracy"))) is not None:
+    parts = [f"{words.round} {'?' if (count := known(row.round)) is None else count}/{rounds}", *_told(row, words)]
+    if not words.accuracy.streamed and (accuracy := number(row.accuracy)) is not None:
         parts.append(f"accuracy {accuracy:.3f}")
-    parts.append(f"epsilon {epsilon_of(row.get('epsilon'), budget)}")
-    if missing := row.get("missing"):
+    parts.append(f"epsilon {epsilon_of(number(row.epsilon), budget)}")
+    if isinstance(row, SynchronousRound) and (missing := known(row.missing)):
         parts.append(f"missing {missing}")
     if left is not None:
         parts.append(f"{duration(left)} left")
     return plain("  ".join(parts))
 
 
-def _told(row: Row, words: Vocabulary) -> list[str]:
-    """What a line or panel says of a row beside its number, in the words of its regime."""
-    found = []
-    for key, name, shape in words.told:
-        value = number(row.get(key))
-        if row.get(key) is not None and (value is not None or not shape):
-            found.append(f"{name} {row[key] if value is None or not shape else format(value, shape)}")
-    return found
+def _told(row: Round, words: Vocabulary, without: str = "") -> list[str]:
+    """What a line or panel says of a row beside its number, in the words of its regime, ``without`` one key."""
+    told = [(key, number(at(row, key)), shape) for key, shape in words.told if key != without]
+    return [f"{key} {format(value, shape) if shape else f'{value:.15g}'}" for key, value, shape in told if value is not None]
 
 
 def facts(seen: Seen, limits: Limits, left: float | None) -> list[tuple[str, str]]:
     """The rows of the panel: (name, text)."""
-    row, words = seen.row or {}, limits.words
-    spent = number(row.get("epsilon"))
+    row, words = seen.row or Round(), limits.words
+    spent = number(row.epsilon)
     private = math.isfinite(limits.epsilon) and not (spent is not None and math.isinf(spent))
     accuracy = "not evaluated yet"
     if seen.accuracy is not None and seen.best is not None:
@@ -206,8 +206,8 @@ def facts(seen: Seen, limits: Limits, left: float | None) -> list[tuple[str, str
     used = (spent or 0.0) / limits.epsilon if private and limits.epsilon > 0 else 0.0
     found = [
         *([] if words.accuracy.streamed else [("accuracy", accuracy)]),
-        ("epsilon", (bar(used) + " " if private else "") + epsilon_of(row.get("epsilon"), limits.epsilon)),
-        (words.rounds, f"{bar((number(row.get('round')) or 0.0) / max(limits.rounds, 1))} {row.get('round', 0)}/{limits.rounds}"),
+        ("epsilon", (bar(used) + " " if private else "") + epsilon_of(spent, limits.epsilon)),
+        (words.rounds, f"{bar((known(row.round) or 0) / max(limits.rounds, 1))} {known(row.round) or 0}/{limits.rounds}"),
         *_course(row, limits),
         (words.trail, f"{seen.trail[-1]:.4g}  {sparkline(seen.trail)}" if seen.trail else "-"),
         ("time left", "-" if left is None else duration(left)),
@@ -221,12 +221,12 @@ def facts(seen: Seen, limits: Limits, left: float | None) -> list[tuple[str, str
     return found
 
 
-def _course(row: Row, limits: Limits) -> list[tuple[str, str]]:
+def _course(row: Round, limits: Limits) -> list[tuple[str, str]]:
     """Where in its course a run is: steps where they end it, else what it tells of the row but the trail."""
     words = limits.words
     if words.steps_end:
-        return [("steps", f"{row.get('steps', 0)}" + ("" if limits.steps is None else f"/{limits.steps}"))]
-    told = _told({key: value for key, value in row.items() if key != words.trail}, words)
+        return [("steps", f"{known(row.steps) or 0}" + ("" if limits.steps is None else f"/{limits.steps}"))]
+    told = _told(row, words, without=words.trail)
     return [("now", plain("   ".join(told)))] if told else []
 
 
@@ -270,19 +270,19 @@ class Display:
         if live is not None:
             live.__exit__(kind, error, trace)
 
-    def show(self, row: Row) -> None:
+    def show(self, row: Row | Unknown) -> None:
         """Take in one row of the log."""
         self.seen = follow(self.seen, row, self.limits)
         if self.live is not None:
             self.live.update(self.panel())
             return
-        match row.get("kind", "round"):
-            case "round":
+        match row:
+            case Round():
                 limits = self.limits
                 self.say(line(row, rounds=limits.rounds, budget=limits.epsilon, left=self.left(), words=limits.words))
-                if row.get("note"):
-                    self.say(f"  {plain(str(row['note']))}")
-            case "end" | "refused":
+                if note := known(row.note):
+                    self.say(f"  {plain(note)}")
+            case End() | Refused():
                 if self.seen.counts:
                     self.say(f"answers: {counted(self.seen, self.limits.words)}")
                 self.say(plain(self.seen.said or ""))

@@ -110,18 +110,18 @@ def tell(path: str, recorded: Mapping[str, str] | None = None) -> None:
 
 def digests(paths: Iterable[str]) -> dict[str, str]:
     """The digest of the code behind each ``package.module:attribute``, by the first part of its name; nothing is imported."""
-    return {name: str(each["sha256"]) for name, each in found(paths).items()}
+    return {name: found.digest for name, (found, _) in lying(paths).items()}
 
 
-def found(paths: Iterable[str]) -> dict[str, dict[str, object]]:
-    """Where the code behind each ``package.module:attribute`` lies, for a run's record: file, digest, whether beside the study."""
-    record: dict[str, dict[str, object]] = {}
+def lying(paths: Iterable[str]) -> dict[str, tuple[Module, bool]]:
+    """The module behind each ``package.module:attribute``, and whether it lies beside the study; nothing is imported."""
+    record: dict[str, tuple[Module, bool]] = {}
     for path in paths:
         top = path.partition(":")[0].partition(".")[0]
         module = None if top in ("", "sordino") else _find(top)
         if module is not None:
             beside = top in _FINDER.modules or _own(top) is not None
-            record[top] = {"file": str(module.file or ""), "sha256": module.digest, "beside": beside}
+            record[top] = module, beside
     return record
 
 

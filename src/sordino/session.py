@@ -29,8 +29,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from msgspec import UNSET
+from msgspec.structs import replace
 from safetensors.numpy import save
 
 from sordino import build as builder
@@ -41,18 +42,18 @@ from sordino.build.common import PUBLIC
 from sordino.build.evaluation import UNIT
 from sordino.build.promise import adjacency, assumptions, guarantee, guaranteed, looked, remarks
 from sordino.build.surroundings import destroyed, forget
+from sordino.engine import records
+from sordino.engine.records import About, Place, Result, Row, known, number
 from sordino.errors import BudgetExceeded, ResumeError, StudyError
 from sordino.files import open_below, read_below
 from sordino.learning.allocator import tune
-from sordino.parsing import object_of
+from sordino.parsing import Malformed
 from sordino.privacy import Budget, Charge, NonPrivate, accountant
 from sordino.runtime import checkpoint
-from sordino.runtime.files import replace_file, said_clearly, to_json
+from sordino.runtime.files import replace_file, said_clearly
 from sordino.runtime.recorder import CHECKPOINTS, LOG, Recorder
 from sordino.runtime.watch import Moment, Play
 from sordino.study import Study
-
-Row = dict[str, Any]
 
 NEEDED = ("run", "payable", "warnings", "result")
 
@@ -90,7 +91,15 @@ class Outcome:
     why: str
 
 
-def begin(study: Study, out: Path | None, show: Callable[[Row], None], announce: Callable[[Row], None]) -> Outcome:
+@dataclass(frozen=True, slots=True)
+class Going:
+    """A run that begins or goes on: its ``run.json``, and how many rounds were done before."""
+
+    about: About
+    rounds_done: int
+
+
+def begin(study: Study, out: Path | None, show: Callable[[Row], None], announce: Callable[[Going], None]) -> Outcome:
     """Run a study in a new folder.
 
     Raises:
@@ -101,7 +110,7 @@ def begin(study: Study, out: Path | None, show: Callable[[Row], None], announce:
     return _play(folder, about, show, announce, started)
 
 
-def _founded(study: Study, out: Path | None) -> tuple[Path, Row]:
+def _founded(study: Study, out: Path | None) -> tuple[Path, About]:
     """A new folder, and what stands in its ``run.json``."""
     with said_clearly(Path("runs") if out is None else out):
         folder = _free(out, study.name)
@@ -118,10 +127,10 @@ def _founded(study: Study, out: Path | None) -> tuple[Path, Row]:
             raise
         about = describe(built, run)
         replace_file(draft / "study.toml", studies.write(full).encode())
-        replace_file(draft / "run.json", to_json(about, indent=1).encode())
-        replace_file(draft / "environment.json", to_json(builder.environment(full), indent=1).encode())
+        replace_file(draft / "run.json", records.text(about, indent=1).encode())
+        replace_file(draft / "environment.json", records.text(builder.surrounded(full), indent=1).encode())
         promised = [*built.simulation.units, *(() if built.evaluation is None else (UNIT,))]
-        built.simulation.vault.begin(run, begun.facts(draft, full, about), list(dict.fromkeys(promised)))
+        built.simulation.vault.begin(run, begun.facts(draft, full, records.plain(about)), list(dict.fromkeys(promised)))
         built.simulation.vault.close()
         draft.rename(folder)
     except BaseException:
@@ -130,7 +139,7 @@ def _founded(study: Study, out: Path | None) -> tuple[Path, Row]:
     return folder, about
 
 
-def resume(folder: Path, show: Callable[[Row], None], announce: Callable[[Row], None], *, modules: Path | None = None) -> Outcome:
+def resume(folder: Path, show: Callable[[Row], None], announce: Callable[[Going], None], *, modules: Path | None = None) -> Outcome:
     """Go on with a run that was stopped, or say again how a finished one ended.
 
     Args:
@@ -140,70 +149,70 @@ def resume(folder: Path, show: Callable[[Row], None], announce: Callable[[Row], 
     return _play(folder, _about(folder), show, announce, started, modules)
 
 
-def describe(built: builder.Built, run: str) -> Row:
+def describe(built: builder.Built, run: str) -> About:
     """What stands in ``run.json``: what every run has, and the facts of its regime."""
     study, plan, privacy = built.study, built.plan, built.study.privacy
-    return {
-        "format": 1,
-        "run": run,
-        "name": study.name,
-        "method": study.method.name,
-        "form": study.form,
-        "regime": study.regime,
-        "status": "running",
-        "unit": privacy.unit,
-        "adjacency": adjacency(study),
-        "epsilon_budget": math.inf if privacy.epsilon is None else privacy.epsilon,
-        "chosen": looked(study),  # whether releases decide what is spent: then only the budget is a bound
-        "claimed_epsilon": plan.claimed,
-        "delta": privacy.delta,
-        "accountant": privacy.accountant,
-        "noise_multiplier": plan.noise_multiplier,
-        "learning_rate": getattr(study.method, "learning_rate", None),
-        "batch": getattr(study.method, "batch", None),
-        "R_s": study.horizon,
-        "payable": built.simulation.payable,
-        "modules": _code(study),
-        **built.facts,
-        "guarantee": guarantee(study, None),
-        "assumptions": assumptions(study),
-        "warnings": [*plan.warnings, *remarks(study)],
-        "result": None,
-    }
+    payable = built.simulation.payable
+    return About(
+        format=records.FORMAT,
+        run=run,
+        name=study.name,
+        method=study.method.name,
+        form=study.form,
+        status="running",
+        unit=privacy.unit,
+        adjacency=adjacency(study),
+        epsilon_budget=math.inf if privacy.epsilon is None else privacy.epsilon,
+        chosen=looked(study),  # whether releases decide what is spent: then only the budget is a bound
+        claimed_epsilon=plan.claimed,
+        delta=privacy.delta,
+        accountant=privacy.accountant,
+        noise_multiplier=plan.noise_multiplier,
+        learning_rate=getattr(study.method, "learning_rate", None),
+        batch=getattr(study.method, "batch", None),
+        R_s=study.horizon,
+        payable=None if payable is None else tuple(payable),
+        modules=_code(study),
+        facts=built.facts,
+        guarantee=guarantee(study, None),
+        assumptions=tuple(assumptions(study)),
+        warnings=(*plan.warnings, *remarks(study)),
+        result=None,
+    )
 
 
 def _play(
     folder: Path,
-    about: Row,
+    about: About,
     show: Callable[[Row], None],
-    announce: Callable[[Row], None],
+    announce: Callable[[Going], None],
     started: float,
     modules: Path | None = None,
 ) -> Outcome:
-    study = study_of(folder, about, modules)
+    study, run, promised = study_of(folder, about, modules), str(about.run), records.plain(about)
     # First what is quickly said, and names what differs; then, along the chain, that this is what every ledger says.
-    before = begun.noted(folder, study, about["run"])
-    begun.refuse_changes(folder, study, about, before)
+    before = begun.noted(folder, study, run)
+    begun.refuse_changes(folder, study, promised, before)
     begun.refuse_another_key(folder, before, ended=True)  # whether it has ended is known below
-    built = builder.build(study, folder, about["run"], about["payable"])
+    built = builder.build(study, folder, run, known(about.payable))
     sim = built.simulation
-    before = sim.vault.begun(about["run"])
-    begun.refuse_changes(folder, study, about, before)
-    begun.refuse_another(folder, describe(built, about["run"]), before)
+    before = sim.vault.begun(run)
+    begun.refuse_changes(folder, study, promised, before)
+    begun.refuse_another(folder, records.plain(describe(built, run)), before)
     saved = checkpoint.read(folder / CHECKPOINTS, sim)
     sim.vault.refuse_older({} if saved is None else saved.heads)
     moment: Moment = built.first if saved is None else saved.moment
-    if moment.ended is None and destroyed(folder) and (why := _refusal(folder)) is not None:
+    if moment.ended is None and destroyed(folder) and (why := _refusal(folder, study.regime)) is not None:
         raise BudgetExceeded(why)
     begun.refuse_another_key(folder, before, ended=moment.ended is not None)
     length = 0 if saved is None else saved.log_length
     if _length(folder) < length:
         raise ResumeError(f"{folder / LOG}: shorter than at the last checkpoint. Restore it from a copy; nothing was changed")
-    announce({**about, "rounds_done": moment.number})
+    announce(Going(about, moment.number))
     refused: BudgetExceeded | None = None
     tune()  # not before the data is loaded: what loading needed for a moment goes back to the system
     if moment.ended is None:
-        _book_public(about["run"], sim)
+        _book_public(run, sim)
         with Recorder(
             folder,
             length=length,
@@ -243,31 +252,31 @@ def _book_public(run: str, sim: Play) -> None:
         sim.vault.charge([charge], Budget(math.inf, sim.budget.delta, sim.budget.accountant))
 
 
-def _finish(folder: Path, about: Row, built: builder.Built, moment: Moment, seconds: float) -> Outcome:
+def _finish(folder: Path, about: About, built: builder.Built, moment: Moment, seconds: float) -> Outcome:
     """Write the model and the result, and seal both in the ledger.
 
     A ledger of the data goes on when a run has ended, and what its records had spent by then cannot be added up from it later: a run
     that was sealed says again what its seal holds.
     """
-    sim = built.simulation
+    sim, run = built.simulation, str(about.run)
     model = save(built.named(moment.model), metadata={"model": built.model})
-    before = sim.vault.sealed(about["run"])
+    before = sim.vault.sealed(run)
     spent = _spent_now(built) if before is None else sealed.spent(folder, before)
     outcome, done = _end(folder, about, built, moment, seconds, spent)
-    seal = sealed.facts(folder, done, model, spent)
+    seal = sealed.facts(folder, records.plain(done), model, spent)
     if before is not None:
         sealed.refuse_another_end(folder, before, seal)
     replace_file(folder / sealed.MODEL, model)
-    sim.vault.seal(about["run"], seal)
+    sim.vault.seal(run, seal)
     seq, digest = sim.vault.head()
-    done["ledger"] = {"seq": seq, "digest": digest, "scope": "run" if built.study.privacy.ledger == "run" else "data"}
-    replace_file(folder / "run.json", to_json(done, indent=1).encode())
+    place = Place(seq=seq, digest=digest, scope="run" if built.study.privacy.ledger == "run" else "data")
+    replace_file(folder / "run.json", records.text(replace(done, ledger=place), indent=1).encode())
     return outcome
 
 
-def _end(folder: Path, about: Row, built: builder.Built, moment: Moment, seconds: float, spent: sealed.Spent) -> tuple[Outcome, Row]:
+def _end(folder: Path, about: About, built: builder.Built, moment: Moment, seconds: float, spent: sealed.Spent) -> tuple[Outcome, About]:
     """How a run ended, and what its ``run.json`` says then, but for its place in the ledger."""
-    study, plain = built.study, built.study.privacy.unit == "none"
+    study, plain, before = built.study, built.study.privacy.unit == "none", known(about.result)
     most = math.inf if plain else max((*spent.each, spent.test or 0.0))
     outcome = Outcome(
         run=str(folder),
@@ -275,26 +284,26 @@ def _end(folder: Path, about: Row, built: builder.Built, moment: Moment, seconds
         regime=study.regime,
         rounds=moment.number,
         steps=moment.steps,
-        accuracy=_last_accuracy(folder),
+        accuracy=_last_accuracy(folder, study.regime),
         epsilon=guaranteed(study, most),
         spent=most,
         delta=study.privacy.delta,
         accountant=study.privacy.accountant,
         unit=study.privacy.unit,
-        seconds=seconds if about["result"] is None else about["result"]["seconds"],
+        seconds=seconds if before is None else number(before.seconds) or 0.0,
         why=moment.ended or "",
     )
-    result = {
-        "rounds": outcome.rounds,
-        "steps": outcome.steps,
-        "accuracy": outcome.accuracy,
-        "epsilon": outcome.epsilon,
-        "seconds": outcome.seconds,
-        "why": outcome.why,
-        "spent": None if plain else list(spent.each),
-        "test_epsilon": spent.test,
-    }
-    return outcome, {**about, "status": "done", "guarantee": guarantee(study, outcome.epsilon), "result": result}
+    result = Result(
+        rounds=outcome.rounds,
+        steps=outcome.steps,
+        accuracy=outcome.accuracy,
+        epsilon=outcome.epsilon,
+        seconds=outcome.seconds,
+        why=outcome.why,
+        spent=None if plain else spent.each,
+        test_epsilon=spent.test,
+    )
+    return outcome, replace(about, status="done", guarantee=guarantee(study, outcome.epsilon), result=result)
 
 
 def _spent_now(built: builder.Built) -> sealed.Spent:
@@ -316,61 +325,63 @@ def _length(folder: Path) -> int:
         return 0
 
 
-def _rows(folder: Path) -> Iterator[Row]:
+def _rows(folder: Path, regime: str) -> Iterator[Row | records.Unknown]:
     """The rows of the log."""
     try:
         with open_below(folder, LOG) as log:
-            for number, line in enumerate(log, start=1):
-                yield object_of(line, f"{folder / LOG}: line {number}", ResumeError)
+            for line, text in enumerate(log, start=1):
+                try:
+                    yield records.row(text, regime)
+                except Malformed as error:
+                    raise ResumeError(f"{folder / LOG}: line {line}: cannot be read ({error}). Restore it from a copy") from error
     except FileNotFoundError:
         return
 
 
-def _last_accuracy(folder: Path) -> float | None:
-    found = None
-    for row in _rows(folder):
-        found = found if row.get("accuracy") is None else row["accuracy"]
-    return None if found is None else float(found)
+def _last_accuracy(folder: Path, regime: str) -> float | None:
+    told = [value for row in _rows(folder, regime) if (value := number(records.at(row, "accuracy"))) is not None]
+    return told[-1] if told else None
 
 
-def _refusal(folder: Path) -> str | None:
+def _refusal(folder: Path, regime: str) -> str | None:
     """Why the budget let the run go no further, if the log ends with that."""
     found = None
-    for row in _rows(folder):
-        found = str(row.get("why")) if row.get("kind") == "refused" else None
+    for row in _rows(folder, regime):
+        found = str(known(row.why)) if isinstance(row, records.Refused) else None
     return found
 
 
-def _about(folder: Path) -> Row:
+def _about(folder: Path) -> About:
     try:
         content = read_below(folder, "run.json")
     except (FileNotFoundError, NotADirectoryError):
         raise StudyError(f"{folder}: this is no run folder: it has no run.json") from None
     except OSError as error:
         raise StudyError(f"{folder / 'run.json'}: cannot be read ({error.strerror})") from error
-    about = object_of(content, folder / "run.json", ResumeError)
-    if missing := [key for key in NEEDED if key not in about]:
+    about = records.about(content, folder / "run.json", ResumeError)
+    if missing := [key for key in NEEDED if records.at(about, key) is UNSET]:
         raise ResumeError(f"{folder / 'run.json'}: it has no {' and no '.join(missing)}. Restore it from a copy")
     return about
 
 
-def study_of(folder: Path, about: Row, modules: Path | None = None, changes: Sequence[str] = ()) -> Study:
+def study_of(folder: Path, about: About, modules: Path | None = None, changes: Sequence[str] = ()) -> Study:
     """The study of a run folder; a module that it names must be the one that it was begun with.
 
     Raises:
         ResumeError: if that has changed.
     """
-    recorded = about.get("modules") or {}
-    known = recorded if isinstance(recorded, dict) else {}
-    digests = {str(name): str(each.get("sha256")) for name, each in known.items() if isinstance(each, dict)}
-    files = [Path(str(each["file"])) for each in known.values() if isinstance(each, dict) and each.get("beside")]
+    recorded = known(about.modules) or {}
+    digests = {name: str(known(each.sha256)) for name, each in recorded.items()}
+    files = [Path(known(each.file) or "") for each in recorded.values() if known(each.beside)]
     beside = files[0].parent.parent if files and files[0].name == "__init__.py" else files[0].parent if files else None
     return studies.read_run(folder, changes, modules=modules or beside, recorded=digests)
 
 
-def _code(study: Study) -> Row | None:
+def _code(study: Study) -> dict[str, records.Module] | None:
     """The modules that the study names, for who goes on with it."""
-    return code.found(studies.named_modules(study)) or None
+    lying = code.lying(studies.named_modules(study))
+    found = {name: records.Module(file=str(each.file or ""), sha256=each.digest, beside=beside) for name, (each, beside) in lying.items()}
+    return found or None
 
 
 def _free(out: Path | None, name: str) -> Path:

@@ -198,7 +198,7 @@ def sordino(*arguments: str) -> str:
     return done.stdout + done.stderr if "show" in arguments else done.stdout
 
 
-def quiet(row: dict[str, Any]) -> None:
+def quiet(told: object) -> None:
     """Show nothing."""
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from sordino import session
 from sordino import study as studies
+from sordino.engine.records import AsynchronousRound, Row, SynchronousRound
 from sordino.errors import StudyError
 from sordino.method import About, SynchronousMethod, imported, known, register
 from sordino.method.contract import check_method
@@ -30,9 +31,9 @@ def test_the_documented_method_runs_and_resumes(tmp_path: Path, monkeypatch: pyt
     name = "method.name=patient:Patient"
     taus = []
 
-    def row(values: dict[str, object]) -> None:
-        if values["kind"] == "round":
-            taus.append(values["tau"])
+    def row(told: Row) -> None:
+        if isinstance(told, SynchronousRound):
+            taus.append(told.tau)
 
     check_method(imported("patient:Patient").model_validate({}))
     outcome = session.begin(study(tmp_path, name, "method.most=3"), tmp_path / "run", row, lambda _: None)
@@ -52,9 +53,9 @@ def test_the_documented_method_of_arrivals_runs(tmp_path: Path, monkeypatch: pyt
     monkeypatch.syspath_prepend(tmp_path)
     rates = []
 
-    def row(values: dict[str, object]) -> None:
-        if values["kind"] == "round":
-            rates.append(values["rate"])
+    def row(told: Row) -> None:
+        if isinstance(told, AsynchronousRound):
+            rates.append(told.rate)
 
     check_method(imported("cooling:Cooling").model_validate({}))
     path = tmp_path / "study.toml"

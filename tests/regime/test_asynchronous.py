@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sordino.engine.records import AsynchronousRound
 from sordino.message import Compute, Gradient
 from sordino.method import EdgeTerms
 from sordino.method.asgd import Asgd
@@ -40,7 +41,7 @@ def answer(state: State, edge: int, gradient: np.ndarray = ONE) -> Received:
 
 
 def kinds(effects: object) -> list[str]:
-    return [effect.row["kind"] for effect in effects if isinstance(effect, Log)]  # type: ignore[attr-defined]
+    return [effect.row.kind for effect in effects if isinstance(effect, Log)]  # type: ignore[attr-defined]
 
 
 def test_an_update_follows_the_equation_and_only_the_sender_is_answered() -> None:
@@ -114,13 +115,15 @@ def test_nobody_can_pay_for_anything_ends_at_once() -> None:
 def test_the_run_halts_after_t_updates_with_a_last_row() -> None:
     rules = regime(edges=1, updates=7)
     state = begun(rules)
-    rows = []
+    rows: list[AsynchronousRound] = []
     while state.ended is None:
         effects = rules.step(state, answer(state, 0))
-        rows += [effect.row for effect in effects if isinstance(effect, Log) and effect.row["kind"] == "round"]
-        assert sum(isinstance(effect, Closed) for effect in effects) == len([e for e in effects if isinstance(e, Log) and "stage" in e.row])
-    assert [row["round"] for row in rows] == [5, 7]
-    assert rows[0]["histogram"] == [(0, 5)]
+        rows += [effect.row for effect in effects if isinstance(effect, Log) and isinstance(effect.row, AsynchronousRound)]
+        assert sum(isinstance(effect, Closed) for effect in effects) == len(
+            [e for e in effects if isinstance(e, Log) and isinstance(e.row, AsynchronousRound)]
+        )
+    assert [row.round for row in rows] == [5, 7]
+    assert rows[0].histogram == ((0, 5),)
     assert rules.step(state, Received(Gradient(client=0, task=8, version=7, gradient=ONE))) == ()
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sordino.engine.records import SynchronousRound
 from sordino.entropy import Seeded
 from sordino.message import Update
 from sordino.method.ali import AliDpfl
@@ -152,7 +153,8 @@ def test_deadline_closes_with_who_came_and_gives_up_the_rest_until_heard_from() 
     state, closed = rule.step(state, Woke("round 1"))
     assert Closed(1) in closed
     row = next(e.row for e in closed if isinstance(e, Log))
-    assert (row["answered"], row["missing"]) == (2, 2)
+    assert isinstance(row, SynchronousRound)
+    assert (row.answered, row.missing) == (2, 2)
     assert state.weights == pytest.approx(np.full(3, (100 * 1 + 200 * 2) / 300))
     again, repeated = rule.step(state, Woke("round 1"))
     assert again is state

@@ -16,6 +16,7 @@ import pytest
 
 from sordino import build as builder
 from sordino import study as studies
+from sordino.engine.records import Row, text
 from sordino.errors import StudyError
 from sordino.learning.perexample.paths import Paths
 from sordino.plan import arrivals
@@ -69,8 +70,8 @@ class Watch:
         self.saved: list[tuple[Any, int]] = []
         self.die_after = die_after
 
-    def row(self, row: dict[str, Any]) -> None:
-        self.rows.append(json.loads(json.dumps(row, default=str)))
+    def row(self, row: Row) -> None:
+        self.rows.append(json.loads(text(row)))
 
     def save(self, moment: Moment) -> None:
         self.saved.append((moment.pack(), len(self.rows)))

@@ -20,6 +20,7 @@ from sordino import build as builder
 from sordino import session
 from sordino import study as studies
 from sordino.build import surroundings
+from sordino.engine.records import Row, known, plain
 from sordino.errors import BudgetExceeded, DataError
 from sordino.learning.online.halves import Party
 from sordino.learning.online.seen import Seen
@@ -109,9 +110,8 @@ class Watch:
         self.rows: list[Any] = []
         self.saved: list[tuple[Any, int]] = []
 
-    def row(self, row: dict[str, Any]) -> None:
-        kept = {key: value for key, value in row.items() if not key.endswith("_seconds")}
-        self.rows.append(json.loads(json.dumps(kept, default=str)))
+    def row(self, row: Row) -> None:
+        self.rows.append({key: value for key, value in plain(row).items() if not key.endswith("_seconds")})
 
     def save(self, moment: Any) -> None:
         self.saved.append((moment.pack(), len(self.rows)))
@@ -185,8 +185,8 @@ def test_a_session_that_is_killed_and_resumed_leaves_the_same_files(tmp_path: Pa
         rows = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
         return [{key: value for key, value in row.items() if not key.endswith("_seconds")} for row in rows]
 
-    def dies(row: dict[str, Any]) -> None:
-        if row["round"] >= 120:
+    def dies(row: Row) -> None:
+        if (known(row.round) or 0) >= 120:
             raise KeyboardInterrupt
 
     session.begin(study, tmp_path / "whole", lambda _: None, lambda _: None)

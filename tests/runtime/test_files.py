@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sordino.engine.records import dumped
 from sordino.errors import SordinoError, StudyError
 from sordino.runtime import files
 
@@ -31,5 +32,5 @@ def test_a_place_that_may_not_be_written_is_the_users_mistake(tmp_path: Path, mo
 
 
 def test_json_holds_infinities_as_words_and_nothing_that_is_no_json() -> None:
-    text = files.to_json({"a": float("inf"), "b": [float("-inf"), float("nan")], "c": {"d": 1.5}})
+    text = dumped({"a": float("inf"), "b": [float("-inf"), float("nan")], "c": {"d": 1.5}})
     assert json.loads(text) == {"a": "inf", "b": ["-inf", None], "c": {"d": 1.5}}

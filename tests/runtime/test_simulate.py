@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sordino.engine.records import Row, plain
 from sordino.entropy import Seeded
 from sordino.errors import BudgetExceeded
 from sordino.message import Train, Update
@@ -54,8 +55,8 @@ class Watch:
     moments: list[tuple[Moment, int]] = field(default_factory=list)
     die_after: int | None = None
 
-    def row(self, row: dict[str, Any]) -> None:
-        self.rows.append(row)
+    def row(self, row: Row) -> None:
+        self.rows.append(plain(row))
         if self.die_after is not None and len(self.rows) >= self.die_after:
             raise KeyboardInterrupt
 

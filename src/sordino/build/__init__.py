@@ -25,7 +25,7 @@ from sordino.build.common import Built, Hall
 from sordino.build.federation import Federation, federation, tensors
 from sordino.build.left import left
 from sordino.build.mechanism import edge_mechanism, mechanism
-from sordino.build.surroundings import device, environment, model
+from sordino.build.surroundings import device, environment, model, surrounded
 from sordino.learning.bench import Workbench
 from sordino.learning.flat import Flat
 from sordino.learning.loss import loss_for
@@ -33,7 +33,7 @@ from sordino.learning.perexample import ClippedSum, MeanGradient, path_of
 from sordino.plan import Plan, calibrate, for_dimension, price
 from sordino.study import AsynchronousStudy, HorizontalStudy, Study, SynchronousStudy, VerticalStudy
 
-__all__ = ["Built", "Federation", "build", "calibrated", "device", "environment", "federation", "model", "plan", "sized"]
+__all__ = ["Built", "Federation", "build", "calibrated", "device", "environment", "federation", "model", "plan", "sized", "surrounded"]
 
 S = TypeVar("S", bound=Study)
 H = TypeVar("H", bound=HorizontalStudy)

@@ -11,20 +11,19 @@ and saved, and change nothing that is released.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from sordino import study as studies
 from sordino.build.surroundings import ENDED, KEY, environment
+from sordino.engine.records import simple
 from sordino.errors import LedgerError, ResumeError
 from sordino.files import refuse_odd
 from sordino.parsing import Malformed, toml_of
 from sordino.privacy import Ledger
 from sordino.privacy.chain import BEGIN, canonical
 from sordino.privacy.vault import refuse_closed
-from sordino.runtime.files import to_json
 from sordino.study import Study
 
 LEDGER = "ledger.sqlite"
@@ -99,8 +98,7 @@ def held(values: Mapping[str, Any]) -> Row:
 
 def plain(values: Mapping[str, Any]) -> Row:
     """Values as JSON holds them: lists for tuples, infinity as a word."""
-    found: Row = json.loads(to_json(values))
-    return found
+    return {str(key): simple(value) for key, value in values.items()}
 
 
 def flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:

@@ -15,6 +15,7 @@ from sordino import data as datasets
 from sordino.build.evaluation import UNIT, PaidEvaluation, priced
 from sordino.build.federation import Counts, Federation, evaluate, identified, placed, records, tensors
 from sordino.build.surroundings import device, model
+from sordino.engine.records import Horizontal, Vertical
 from sordino.entropy import Entropy
 from sordino.errors import StudyError
 from sordino.learning.bench import Examples, Workbench
@@ -55,7 +56,7 @@ class Built:
     plan: Plan
     simulation: Play
     first: Moment
-    facts: Mapping[str, Any]
+    facts: Horizontal | Vertical
     model: str
     named: Callable[[Vector], dict[str, Any]]
     paid: str

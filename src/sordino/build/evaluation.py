@@ -18,13 +18,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 
 from sordino import data as datasets
 from sordino.data.dataset import Corpus
+from sordino.engine import records
 from sordino.entropy import Entropy
 from sordino.errors import BudgetExceeded, StudyError
 from sordino.mechanism import Gaussian
@@ -144,10 +144,12 @@ def priced(study: HorizontalStudy) -> tuple[Gaussian, Budget, int]:
     )
 
 
-def told(study: HorizontalStudy, rows: int) -> dict[str, Any]:
+def told(study: HorizontalStudy, rows: int) -> records.TestSet:
     """What run.json says of the test set."""
-    found: dict[str, Any] = {"kind": study.data.testing, "rows": rows}
-    if study.data.testing != "private share":
-        return found
+    kind = study.data.testing
+    if kind != "private share":
+        return records.TestSet(kind=kind, rows=rows)
     mechanism, budget, times = priced(study)
-    return {**found, "unit": UNIT, "epsilon": budget.epsilon, "noise_multiplier": mechanism.noise_multiplier, "evaluations": times}
+    return records.TestSet(
+        kind=kind, rows=rows, unit=UNIT, epsilon=budget.epsilon, noise_multiplier=mechanism.noise_multiplier, evaluations=times
+    )

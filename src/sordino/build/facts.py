@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import asdict
-from typing import Any
 
 from sordino.build.common import Hall, Tensors
 from sordino.build.evaluation import told
+from sordino.engine import records
 from sordino.plan import Plan
 from sordino.runtime.arrivals import Arrivals
 from sordino.runtime.simulate import Simulation
@@ -21,32 +21,33 @@ def _digest(examples: Tensors) -> str | None:
     return hashlib.sha256(b"".join(each.cpu().contiguous().numpy().tobytes() for each in examples)).hexdigest()
 
 
-def horizontal(study: HorizontalStudy, hall: Hall, plan: Plan, simulation: Simulation | Arrivals) -> dict[str, Any]:
+def horizontal(study: HorizontalStudy, hall: Hall, plan: Plan, simulation: Simulation | Arrivals) -> records.Horizontal:
     """Clients and what they hold, the model's size, bounds and rates."""
     privacy = study.privacy
     # Label counts are raw data, and so are sizes where whole clients are protected and weigh the same.
     labels = study.data.file is None or privacy.unit == "none"
     sizes = labels or privacy.unit == "sample" or getattr(study.method, "weights", "size") == "size"
-    return {
-        "classes": list(hall.classes),
-        "test": told(study, hall.rows),
-        "clients": [
-            {
-                "client": i,
-                "name": hall.names[i] if hall.names else None,
-                "unit": unit,
-                "examples": int(counts.sum()) if sizes else None,
-                "labels": counts.tolist() if labels else [],
-            }
+    kind = records.Asynchronous if isinstance(simulation, Arrivals) else records.Synchronous
+    return kind(
+        classes=tuple(hall.classes),
+        test=told(study, hall.rows),
+        clients=tuple(
+            records.Holder(
+                client=i,
+                name=hall.names[i] if hall.names else None,
+                unit=unit,
+                examples=int(counts.sum()) if sizes else None,
+                labels=tuple(counts.tolist()) if labels else (),
+            )
             for i, (unit, counts) in enumerate(zip(simulation.units, hall.counts, strict=True))
-        ],
-        "epsilons": getattr(privacy, "epsilons", None),  # of each edge, where they differ
-        "dimension": hall.bench.flat.dim,
-        "clip": simulation.clip if privacy.unit != "none" else None,
-        "noise_multipliers": getattr(privacy, "noise_multipliers", None),  # likewise
-        "sampling_rate": getattr(privacy, "sampling_rate", None),
-        "staleness": getattr(study, "stalest", None),
-        "validation": _digest(hall.validation),  # public: bounds and weights of noise may be chosen by it
-        "R_c": plan.steps if privacy.unit != "client" else None,  # there, rounds are what is charged
-        "stages": [asdict(stage) for stage in plan.stages],
-    }
+        ),
+        epsilons=getattr(privacy, "epsilons", None),  # of each edge, where they differ
+        dimension=hall.bench.flat.dim,
+        clip=simulation.clip if privacy.unit != "none" else None,
+        noise_multipliers=getattr(privacy, "noise_multipliers", None),  # likewise
+        sampling_rate=getattr(privacy, "sampling_rate", None),
+        staleness=getattr(study, "stalest", None),
+        validation=_digest(hall.validation),  # public: bounds and weights of noise may be chosen by it
+        R_c=plan.steps if privacy.unit != "client" else None,  # there, rounds are what is charged
+        stages=tuple(records.Stage(**asdict(stage)) for stage in plan.stages),
+    )

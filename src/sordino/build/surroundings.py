@@ -15,10 +15,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from msgspec import UNSET
 
 import sordino
 from sordino import modules
 from sordino import study as studies
+from sordino.engine import records
 from sordino.entropy import Entropy, Seeded, System
 from sordino.errors import ResumeError, StudyError
 from sordino.files import KIB, check_below, read_below, there
@@ -50,23 +52,27 @@ def _code() -> str:
     return found.hexdigest()[:16]
 
 
-def environment(study: Study) -> dict[str, Any]:
+def surrounded(study: Study) -> records.Environment:
     """What the bits of a result depend on besides the study."""
-    own = modules.digests(studies.named_modules(study))  # code of others that the study names
-    return {
-        **({"modules": own} if own else {}),
-        "sordino": sordino.__version__,
-        "code": _code(),
-        "python": sys.version.split()[0],
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "numba": version("numba"),
-        "machine": platform.machine(),
-        "system": platform.system(),
-        "device": str(device(study)),
-        "threads": study.execution.threads,
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-    }
+    return records.Environment(
+        modules=modules.digests(studies.named_modules(study)) or UNSET,  # code of others that the study names
+        sordino=sordino.__version__,
+        code=_code(),
+        python=sys.version.split()[0],
+        torch=str(torch.__version__),
+        numpy=np.__version__,
+        numba=version("numba"),
+        machine=platform.machine(),
+        system=platform.system(),
+        device=str(device(study)),
+        threads=study.execution.threads,
+        cpu_capability=torch.backends.cpu.get_cpu_capability(),
+    )
+
+
+def environment(study: Study) -> dict[str, object]:
+    """The same as it stands in ``environment.json``."""
+    return records.plain(surrounded(study))
 
 
 def lineage(study: Study, run: str) -> str:

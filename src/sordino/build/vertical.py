@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from sordino.build.common import Built, named, vault
 from sordino.build.stream import Index, arranged, parts, source
 from sordino.build.surroundings import answering, lineage, origin, protective
 from sordino.data import stream as streams
+from sordino.engine import records
 from sordino.entropy import Entropy, Seeded
 from sordino.errors import StudyError
 from sordino.learning.flat import Flat
@@ -223,29 +224,29 @@ def _single(release: Release) -> Single:
 
 def _facts(
     study: VerticalStudy, split: _Split, stream: streams.Stream, held: Sequence[Index], priced: Plan, chosen: str
-) -> Mapping[str, Any]:
+) -> records.Vertical:
     method, privacy = study.method, study.privacy
     sizes = {who: flat.dim for who, flat in split.flats().items()}
-    return {
-        "title": method.title,
-        "classes": list(stream.classes),
-        "clients": [
-            {"client": m, "unit": f"party:{m}", "features": len(part), "embedding": width, "parameters": sizes[f"party{m}"]}
+    return records.Vertical(
+        title=method.title,
+        classes=tuple(stream.classes),
+        clients=tuple(
+            records.Party(client=m, unit=f"party:{m}", features=len(part), embedding=width, parameters=sizes[f"party{m}"])
             for m, (part, width) in enumerate(zip(held, split.embeddings, strict=True))
-        ],
-        "dimension": sum(sizes.values()),
-        "stream": stream.name,
-        "drift": study.data.drift.kind,
-        "activation": method.activation.model_dump(),
-        "window": method.window,
-        "alpha": method.attenuation,
-        "resends": method.resends,
-        "precision": study.world.precision,
-        "missing": study.world.missing if study.world.dropout else None,
-        "path": chosen,
-        "clip": privacy.embedding.clip if privacy.embedding is not None else None,
-        "label_epsilon": label_epsilon(study) if privacy.unit != "none" else None,
-        "open": openly(study) if privacy.unit != "none" else None,
-        "releases": [{"unit": unit, "what": what, "epsilon": epsilon} for unit, what, epsilon in priced.releases],
-        "R_c": None,
-    }
+        ),
+        dimension=sum(sizes.values()),
+        stream=stream.name,
+        drift=study.data.drift.kind,
+        activation=method.activation.model_dump(),
+        window=method.window,
+        alpha=method.attenuation,
+        resends=method.resends,
+        precision=study.world.precision,
+        missing=study.world.missing if study.world.dropout else None,
+        path=chosen,
+        clip=privacy.embedding.clip if privacy.embedding is not None else None,
+        label_epsilon=label_epsilon(study) if privacy.unit != "none" else None,
+        open=openly(study) if privacy.unit != "none" else None,
+        releases=tuple(records.Release(unit=unit, what=what, epsilon=epsilon) for unit, what, epsilon in priced.releases),
+        R_c=None,
+    )

@@ -13,7 +13,6 @@ from sordino.cli.run import AsJson, Set
 from sordino.errors import StudyError
 from sordino.files import read_below, there
 from sordino.modules import tell
-from sordino.parsing import object_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -131,9 +130,10 @@ def _attacked(path: Path, asked: Sequence[Asked], models: Sequence[str], changes
         raise StudyError(f"{path}: --model does not go with a run folder, whose model is trained; give its study file instead")
     if missing := [name for name in ("run.json", "study.toml") if not there(path, name)]:
         raise StudyError(f"{path}: this is no run folder: it has no {missing[0]}. Give a study file, or a folder that `sordino run` made")
+    from sordino.engine import records
     from sordino.session import study_of
 
-    study = _gradients(study_of(path, object_of(read_below(path, "run.json"), path / "run.json"), changes=changes))
+    study = _gradients(study_of(path, records.about(read_below(path, "run.json"), path / "run.json"), changes=changes))
     return [attacked(study, asked, path / MODEL)]
 
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sordino.cli import say
 from sordino.errors import StudyError
+
+if TYPE_CHECKING:
+    from sordino.console import Display
+    from sordino.engine.records import Row
+    from sordino.session import Going
 
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the study; may be repeated.")]
 Modules = Annotated[
@@ -63,32 +71,35 @@ def run(
 class _Progress:
     """The live display, opened when the run knows how long it may become."""
 
-    def __init__(self, display: Any, quiet: bool) -> None:
+    def __init__(self, display: Callable[..., Display], quiet: bool) -> None:
         self.display, self.quiet = display, quiet
-        self.open: Any = None
+        self.open: Display | None = None
 
     def __enter__(self) -> _Progress:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self.open is not None:
-            self.open.__exit__(*error)
+            self.open.__exit__(kind, error, trace)
 
-    def begin(self, about: dict[str, Any]) -> None:
+    def begin(self, going: Going) -> None:
         """Show the warnings, then the panel."""
-        for warning in about["warnings"]:
+        from sordino.engine.records import known, number
+
+        about = going.about
+        for warning in known(about.warnings) or ():
             say.people(f"warning: {warning}")
         if not self.quiet:
             self.open = self.display(
-                total_rounds=about["R_s"],
-                budget_epsilon=about["epsilon_budget"],
-                budget_steps=about["R_c"],
-                title=about["name"],
-                regime=about["regime"],
-                begun=about["rounds_done"],
+                total_rounds=known(about.R_s) or 0,
+                budget_epsilon=math.inf if (budget := number(about.epsilon_budget)) is None else budget,
+                budget_steps=known(about.facts.R_c),
+                title=known(about.name) or "",
+                regime=about.regime,
+                begun=going.rounds_done,
             ).__enter__()
 
-    def row(self, row: dict[str, Any]) -> None:
+    def row(self, row: Row) -> None:
         """One row of the log."""
         if self.open is not None:
             self.open.show(row)

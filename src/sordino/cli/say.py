@@ -6,26 +6,13 @@ import json
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, is_dataclass
-from typing import Any
 
 
-def plain(value: Any) -> Any:
-    """``value`` as JSON can hold it, infinity as "inf"."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return plain(asdict(value))
-    if isinstance(value, float) and math.isinf(value):
-        return "inf" if value > 0 else "-inf"
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    return value
-
-
-def machine(value: Any) -> None:
+def machine(value: object) -> None:
     """One JSON value on one line of standard output."""
-    sys.stdout.write(json.dumps(plain(value), allow_nan=False) + "\n")
+    from sordino.engine.records import simple
+
+    sys.stdout.write(json.dumps(simple(value), allow_nan=False) + "\n")
     sys.stdout.flush()
 
 

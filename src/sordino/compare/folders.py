@@ -9,15 +9,15 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from sordino import study as studies
 from sordino.compare.schedule import Task
+from sordino.engine.records import closed
 from sordino.errors import StudyError
 from sordino.files import open_below
 from sordino.modules import nothing_new
-from sordino.parsing import Malformed, json_of
-from sordino.report.load import load, number
+from sordino.report.load import load
 from sordino.runtime.files import said_clearly
 from sordino.runtime.recorder import LOG
 from sordino.study import Study
@@ -63,8 +63,8 @@ def differing(there: Study, asked: Study) -> list[str]:
     return [f"{key} is {old.get(key, 'not set')} there, {new.get(key, 'not set')} here" for key in keys if old.get(key) != new.get(key)]
 
 
-def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _flat(table: Mapping[str, object], above: str = "") -> dict[str, object]:
+    found: dict[str, object] = {}
     for key, value in table.items():
         found |= _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {above + key: value}
     return found
@@ -79,14 +79,7 @@ def rounds_done(folder: Path) -> int:
             lines = file.read().split(b"\n")[:-1]
     except (OSError, StudyError):
         return 0
-    for line in reversed(lines):
-        try:
-            row = json_of(line)
-        except Malformed:
-            continue
-        if isinstance(row, dict) and row.get("kind") == "round":
-            return int(number(row.get("round")) or 0)
-    return 0
+    return next((number for line in reversed(lines) if (number := closed(line)) is not None), 0)
 
 
 def refuse_file(out: Path) -> None:

@@ -26,11 +26,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from sordino.engine import records
 from sordino.message import Compute, Gradient, Vector
 from sordino.method.edge import AsynchronousMethod, EdgeTerms, Stage
 from sordino.regime.effect import Closed, Finish, Joined, Lapsed, Left, Log, Received, Task
@@ -117,7 +117,7 @@ class Asynchronous:
 
     def begin(self, state: State) -> Effects:
         """A first task for every edge."""
-        effects: list[Any] = []
+        effects: list[Task | Log | Closed | Finish] = []
         for edge in range(self.terms.edges):
             effects += self._ask(state, edge)
         return effects
@@ -138,9 +138,9 @@ class Asynchronous:
             case Left(edge):
                 if state.tasks.pop(edge, None) is None:
                     return ()
-                return (Log({"kind": "lost", "round": state.version, "client": edge, "released": False}),)
+                return (Log(records.Lost(round=state.version, client=edge, released=False)),)
             case Joined(edge) if 0 <= edge < self.terms.edges and edge not in state.tasks and edge not in state.gone:
-                return (Log({"kind": "joined", "round": state.version, "client": edge}), *self._ask(state, edge))
+                return (Log(records.Joined(round=state.version, client=edge)), *self._ask(state, edge))
         return ()
 
     def expects(self, state: State, client: int, task: int) -> bool:
@@ -161,7 +161,7 @@ class Asynchronous:
         if held is None or held.task != answer.task or held.version != answer.version or answer.gradient.shape != state.weights.shape:
             state.since.dropped += 1
             why = "repeated, out of date or not asked for"
-            return (Log({"kind": "dropped", "round": state.version, "client": answer.client, "task": answer.task, "why": why}),)
+            return (Log(records.Dropped(round=state.version, client=answer.client, task=answer.task, why=why)),)
         if self.lapses(state, answer.client):
             return self._stale(state, answer.client)
         del state.tasks[answer.client]
@@ -178,7 +178,7 @@ class Asynchronous:
     def _stale(self, state: State, edge: int) -> Effects:
         tau = state.version - state.tasks.pop(edge).version
         state.since.stale += 1
-        row = {"kind": "stale", "round": state.version, "client": edge, "staleness": tau, "released": True}
+        row = records.Stale(round=state.version, client=edge, staleness=tau, released=True)
         return (Log(row), *self._ask(state, edge))
 
     def _apply(self, state: State, answer: Gradient, held: Compute, tau: int) -> bool:
@@ -211,7 +211,7 @@ class Asynchronous:
         """The next task for an edge, or its leave."""
         if not self.affordable(state, edge):
             state.gone.add(edge)
-            row = Log({"kind": "left", "round": state.version, "client": edge, "updates": state.given[edge], "why": "its budget is spent"})
+            row = Log(records.Left(round=state.version, client=edge, updates=state.given[edge], why="its budget is spent"))
             if len(state.gone) == self.terms.edges:
                 return (row, *self._row(state), Closed(state.version), *self._finish(state, "every edge has spent its privacy budget"))
             return (row,)
@@ -225,28 +225,27 @@ class Asynchronous:
         """The row that closes a stretch of the log; the next stretch begins."""
         since, stage = state.since, self.stage(max(state.version - 1, 0))
         applied = since.staleness.total()
-        seen = {
-            "kind": "round",
-            "round": state.version,
-            "steps": max(state.given),
-            "stage": stage.number,
-            "clip": stage.clip if stage.clip != float("inf") else None,
-            "rate": self.method.rate(self.terms, stage, max(state.version, 1)),
-            "norm": max(since.squares / applied, 0.0) ** 0.5 if applied else None,
-            "staleness": sum(tau * n for tau, n in since.staleness.items()) / applied if applied else None,
-            "stalest": max(since.staleness, default=None),
-            "histogram": sorted(since.staleness.items()),
-            "stale": since.stale,
-            "dropped": since.dropped,
-            "present": len(state.tasks),
-            "gone": len(state.gone),
-        }
+        seen = records.AsynchronousRound(
+            round=state.version,
+            steps=max(state.given),
+            stage=stage.number,
+            clip=stage.clip if stage.clip != float("inf") else None,
+            rate=self.method.rate(self.terms, stage, max(state.version, 1)),
+            norm=max(since.squares / applied, 0.0) ** 0.5 if applied else None,
+            staleness=sum(tau * n for tau, n in since.staleness.items()) / applied if applied else None,
+            stalest=max(since.staleness, default=None),
+            histogram=tuple(sorted(since.staleness.items())),
+            stale=since.stale,
+            dropped=since.dropped,
+            present=len(state.tasks),
+            gone=len(state.gone),
+        )
         state.since = Since()
         return (Log(seen),)
 
     def _finish(self, state: State, why: str) -> Effects:
         state.ended = why
-        return (Log({"kind": "end", "why": why}), Finish(why))
+        return (Log(records.End(why=why)), Finish(why))
 
 
 def _mixed(old: Vector, new: Vector, decay: float) -> Vector:

@@ -8,10 +8,9 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from sordino.engine.records import Row
 from sordino.message import Answer, Compute, Gradient, Train
 from sordino.privacy import Event as Fact
 
@@ -98,7 +97,7 @@ class Wake:
 class Log:
     """A row for the log. The runtime adds what it alone knows (time, epsilon, accuracy)."""
 
-    row: Mapping[str, Any] = field(hash=False)
+    row: Row = field(hash=False)
 
 
 @dataclass(frozen=True, slots=True)

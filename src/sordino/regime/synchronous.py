@@ -40,6 +40,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from sordino.engine import records
 from sordino.entropy import Entropy
 from sordino.mechanism import Learning
 from sordino.message import Answer, Contribution, Train, Update, Vector
@@ -161,7 +162,7 @@ class Synchronous:
             case Woke(tag) if state.open and tag == f"round {state.round}":
                 return self._close(state)
             case Joined(client) if client not in state.present and 0 <= client < len(state.steps):
-                return replace(state, present=state.present | {client}), (Log({"kind": "joined", "client": client}),)
+                return replace(state, present=state.present | {client}), (Log(records.Joined(client=client)),)
             case _:
                 return state, ()
 
@@ -263,8 +264,8 @@ class Synchronous:
     def _arrived(self, state: State, answer: Answer) -> tuple[State, Sequence[Effect]]:
         meant = isinstance(answer, Update if self.aggregator is None else Contribution)
         if not meant or not self.expects(state, answer.client, answer.round) or answer.steps != state.tau:
-            stale = {"kind": "dropped", "round": answer.round, "client": answer.client, "why": "late, repeated or not asked for"}
-            return state, (Log(stale),)
+            why = "late, repeated or not asked for"
+            return state, (Log(records.Dropped(round=answer.round, client=answer.client, why=why)),)
         state = replace(state, waiting=state.waiting - {answer.client}, answers=(*state.answers, answer))
         return self._close(state) if not state.waiting and not self.timed else (state, ())
 
@@ -276,33 +277,27 @@ class Synchronous:
             answers = [a for a in ordered if isinstance(a, Update)]
             moved = self._mean(state, answers)
             memory = self.method.fold(state.memory, self.terms, answers)
-            seen = {
-                "cohort": state.cohort,
-                "answered": len(answers),
-                "missing": state.cohort - len(answers),
-                "clipped": clipped_fraction(answers, self.terms),
-                "snr": signal_to_noise(answers, self._terms_under(contract)),
-            }
+            row = records.SynchronousRound(
+                cohort=state.cohort,
+                answered=len(answers),
+                missing=state.cohort - len(answers),
+                clipped=clipped_fraction(answers, self.terms),
+                snr=signal_to_noise(answers, self._terms_under(contract)),
+            )
         else:
             contributed = [a for a in ordered if isinstance(a, Contribution)]
             released = self.aggregator.release(contributed, contract, state.round, len(state.weights), state.seen)
             moved, answers = released.mean.astype(np.float64), []
             memory = self.method.learn(state.memory, self.terms, released)
-            seen = {
-                "clipped": None if released.clipped is None else min(max(released.clipped, 0.0), 1.0),
-                "snr": self.aggregator.signal_to_noise(released, contract, state.seen),
-            }
+            row = records.SynchronousRound(
+                clipped=None if released.clipped is None else min(max(released.clipped, 0.0), 1.0),
+                snr=self.aggregator.signal_to_noise(released, contract, state.seen),
+            )
         weights, velocity, average = self._moved(state, moved)
         learned = self._learned(state, moved, contract, [a.client for a in answers])
-        row = {
-            "kind": "round",
-            "round": state.round,
-            "steps": max(state.steps),
-            "tau": state.tau,
-            **seen,
-            **self.method.observed(memory),
-            "note": state.note,
-        }
+        row = msgspec.structs.replace(
+            row, round=state.round, steps=max(state.steps), tau=state.tau, note=state.note, extra=self.method.observed(memory)
+        )
         models = list(state.models)
         for answer in answers if models else ():
             models[answer.client] = answer.weights
@@ -367,4 +362,4 @@ class Synchronous:
         return self._finish(state, why)
 
     def _finish(self, state: State, why: str) -> tuple[State, Sequence[Effect]]:
-        return replace(state, ended=why), (Log({"kind": "end", "why": why}), Finish(why))
+        return replace(state, ended=why), (Log(records.End(why=why)), Finish(why))

@@ -53,7 +53,7 @@ class Vocabulary:
         steps: what privacy is paid for.
         steps_of_one: the same, of the participant that did most: the label of an axis.
         client, a_client, clients: who takes part.
-        told: what a line of progress takes from a row: key, word, format ("" for as it stands).
+        told: what a line of progress takes from a row: key, format ("" for as it stands).
         trail: key whose last values a panel draws.
         counted: kinds of rows that are counted, and what they are called.
         steps_end: whether a run ends when the steps are used up.
@@ -69,7 +69,7 @@ class Vocabulary:
     client: str
     a_client: str
     clients: str
-    told: tuple[tuple[str, str, str], ...]
+    told: tuple[tuple[str, str], ...]
     trail: str
     counted: Mapping[str, str] = field(default_factory=dict)
     steps_end: bool
@@ -120,7 +120,7 @@ ROUNDS = Vocabulary(
     client="client",
     a_client="a client",
     clients="clients",
-    told=(("tau", "tau", ""), ("steps", "steps", "")),
+    told=(("tau", ""), ("steps", "")),
     trail="tau",
     counted={"late": "late", "lost": "lost"},
     steps_end=True,
@@ -136,7 +136,7 @@ UPDATES = Vocabulary(
     client="edge",
     a_client="an edge",
     clients="edges",
-    told=(("stage", "stage", ""), ("clip", "clip", ".4g"), ("staleness", "staleness", ".1f")),
+    told=(("stage", ""), ("clip", ".4g"), ("staleness", ".1f")),
     trail="staleness",
     counted={"stale": "too stale", "dropped": "dropped", "lost": "lost", "left": "left for good"},
     steps_end=False,  # who has spent its budget leaves, and the others go on
@@ -152,7 +152,7 @@ EVENTS = Vocabulary(
     client="party",
     a_client="a party",
     clients="parties",
-    told=(("error", "error", ".3f"), ("accumulated", "accumulated", ".3f"), ("regret", "regret", ".1e")),
+    told=(("error", ".3f"), ("accumulated", ".3f"), ("regret", ".1e")),
     trail="error",
     steps_end=False,
     accuracy=ON_THE_STREAM,

@@ -26,6 +26,7 @@ from typing import Any
 
 import msgspec
 
+from sordino.engine import records
 from sordino.errors import BudgetExceeded
 from sordino.learning.edge import Edge
 from sordino.message import Compute, Vector
@@ -266,16 +267,16 @@ class _Play:
             match effect:
                 case Task(edge, task):
                     self.dispatch(edge, task)
-                case Log(found) if found["kind"] == "round":
-                    row = dict(found)
+                case Log(records.Round() as found):
+                    row = found
                 case Closed() if row is not None:
                     self.price()
                     seen = self.world.evaluate(self.state.average)
                     self.epsilon = max(self.epsilon, seen.get("test_epsilon", 0.0))  # of rows that only test, where these are private
-                    self.watcher.row({**row, "epsilon": self.epsilon, "time": self.time, **seen})
+                    self.watcher.row(msgspec.structs.replace(row, epsilon=self.epsilon, time=self.time, **seen))
                     closed = True
                 case Log(found):
-                    self.watcher.row({**found, "time": self.time})
+                    self.watcher.row(msgspec.structs.replace(found, time=self.time))
         if any(type(effect) is Finish for effect in effects):
             self.flights.clear()
             closed = True
@@ -337,7 +338,7 @@ class _Play:
             try:
                 receipts = world.vault.charge([charge for _, charge in charges], budget)
             except BudgetExceeded as refusal:
-                self.watcher.row({"kind": "refused", "round": self.state.version, "time": self.time, "why": str(refusal)})
+                self.watcher.row(records.Refused(round=self.state.version, time=self.time, why=str(refusal)))
                 raise
             for (edge, _), receipt in zip(charges, receipts, strict=True):
                 held = self.state.tasks.get(edge)

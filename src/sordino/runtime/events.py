@@ -17,6 +17,7 @@ before stays booked, and what follows is booked beside it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -25,6 +26,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino.engine import records
 from sordino.errors import BudgetExceeded, DataError
 from sordino.mechanism.response import Key, RandomisedResponse
 from sordino.message import Vector
@@ -32,7 +34,7 @@ from sordino.privacy import Budget, Charge, Event, Vault, accountant
 from sordino.runtime.engine import Engine, Mask, Played
 from sordino.runtime.tally import Tally
 from sordino.runtime.traffic import Sizes
-from sordino.runtime.watch import Packed, Row, Watcher, bound
+from sordino.runtime.watch import Packed, Watcher, bound
 from sordino.runtime.whom import Whom
 
 PIECE = 1000  # events
@@ -281,7 +283,7 @@ class _Play:
         if self.ended is not None:
             if self.row.events or self.row.unused:
                 self.log()
-            self.watcher.row({"kind": "end", "round": self.position, "why": self.ended, "accuracy": _right(self.error(self.whole))})
+            self.watcher.row(records.End(round=self.position, why=self.ended, accuracy=_right(self.error(self.whole))))
         if saved or self.ended is not None:
             self.watcher.save(self.moment())
 
@@ -391,7 +393,7 @@ class _Play:
             try:
                 receipts = world.vault.charge(charges, budget)
             except BudgetExceeded as refusal:
-                self.watcher.row({"kind": "refused", "round": self.position, "why": str(refusal)})
+                self.watcher.row(records.Refused(round=self.position, why=str(refusal)))
                 raise
             for receipt in receipts:
                 if receipt.unit in world.units:  # as of this entry: a run that is being replayed has booked later ones already
@@ -411,30 +413,29 @@ class _Play:
         tally, stop = self.row, self.position if stop is None else stop
         events, error = max(tally.events, 1), self.error(tally)
         changes = self.world.stream.changes((stop - tally.events - tally.unused) * self.world.batch, stop * self.world.batch)
-        row: Row = {
-            "kind": "round",
-            "round": stop,
-            "accuracy": _right(error),
-            "error": error,
-            "accumulated": self.error(self.whole),
-            "loss": tally.loss / tally.learned if tally.learned else None,
-            "regret": tally.regret / events,
-            "regret_sum": self.whole.regret,
-            "active": [times / events for times in tally.active],
-            "silent": [times / events for times in tally.silent],
-            "up": self.whole.up,
-            "down": self.whole.down,
-            "framing": self.whole.framing,
-            "learned": tally.learned,
-            "dropped": tally.dropped,
-            "unused": tally.unused,
-            "changes": [place / self.world.batch for place in changes],
-            "active_seconds": self.whole.seconds[0] - self.whole.passive + self.whole.seconds[1],
-            "passive_seconds": self.whole.passive,
-            "server_seconds": self.whole.seconds[2],
-            "steps": max(self.whole.active),
-            "epsilon": bound(self.epsilon) if self.world.units else "inf",
-        }
+        row = records.VerticalRound(
+            round=stop,
+            accuracy=_right(error),
+            error=error,
+            accumulated=self.error(self.whole),
+            loss=tally.loss / tally.learned if tally.learned else None,
+            regret=tally.regret / events,
+            regret_sum=self.whole.regret,
+            active=tuple(times / events for times in tally.active),
+            silent=tuple(times / events for times in tally.silent),
+            up=self.whole.up,
+            down=self.whole.down,
+            framing=self.whole.framing,
+            learned=tally.learned,
+            dropped=tally.dropped,
+            unused=tally.unused,
+            changes=tuple(place / self.world.batch for place in changes),
+            active_seconds=self.whole.seconds[0] - self.whole.passive + self.whole.seconds[1],
+            passive_seconds=self.whole.passive,
+            server_seconds=self.whole.seconds[2],
+            steps=max(self.whole.active),
+            epsilon=self.epsilon if self.world.units else math.inf,
+        )
         self.watcher.row(row)
         self.row = Tally.zero(len(self.world.whom.columns))
 

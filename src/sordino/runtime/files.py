@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import errno
-import json
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from sordino.errors import SordinoError, StudyError
 from sordino.files import fresh_below
@@ -43,24 +40,3 @@ def replace_file(path: Path, *data: bytes | memoryview, below: Path | None = Non
     folder = path.parent if below is None else below
     with said_clearly(path), fresh_below(folder, *path.relative_to(folder).parts) as file:
         file.writelines(data)
-
-
-def to_json(value: Mapping[str, Any], *, indent: int | None = None) -> str:
-    """JSON with infinity as the string "inf" and no NaN.
-
-    >>> to_json({"epsilon": float("inf"), "tau": 2})
-    '{"epsilon": "inf", "tau": 2}'
-    """
-    return json.dumps(_plain(value), indent=indent, allow_nan=False, ensure_ascii=False)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        if math.isnan(value):
-            return None
-        return ("inf" if value > 0 else "-inf") if math.isinf(value) else value
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value

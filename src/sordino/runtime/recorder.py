@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
+from sordino.engine.records import Row, text
 from sordino.files import append_below, folder_below
 from sordino.runtime import checkpoint
-from sordino.runtime.files import said_clearly, to_json
+from sordino.runtime.files import said_clearly
 from sordino.runtime.watch import Moment
 
 LOG = "rounds.jsonl"
@@ -31,7 +31,7 @@ class Recorder:
         length: int,
         every: int,
         begun: int,
-        show: Callable[[dict[str, Any]], None],
+        show: Callable[[Row], None],
         heads: Callable[[], Mapping[str, tuple[int, str]]] = dict,
     ) -> None:
         self.folder, self.every, self.show, self.heads = folder, every, show, heads
@@ -49,10 +49,10 @@ class Recorder:
         with said_clearly(self.folder / LOG):
             self.file.close()
 
-    def row(self, row: dict[str, Any]) -> None:
+    def row(self, row: Row) -> None:
         """Append one row and show it."""
         with said_clearly(self.folder / LOG):
-            self.file.write(to_json(row).encode() + b"\n")
+            self.file.write(text(row).encode() + b"\n")
             self.file.flush()
         self.show(row)
 

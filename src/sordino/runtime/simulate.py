@@ -28,6 +28,7 @@ from typing import Any
 
 import msgspec
 
+from sordino.engine import records
 from sordino.entropy import Entropy
 from sordino.errors import BudgetExceeded
 from sordino.learning.client import Client
@@ -36,7 +37,7 @@ from sordino.privacy import Budget, Charge, NonPrivate, Receipt, Vault
 from sordino.regime.effect import Arrived, Book, Closed, Effect, Event, Finish, Joined, Log, Send, Wake, Woke
 from sordino.regime.synchronous import State, Synchronous
 from sordino.runtime.latency import Churn, Latency
-from sordino.runtime.watch import Packed, Row, Watcher, bound
+from sordino.runtime.watch import Packed, Watcher, bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,12 +221,12 @@ class _Play:
         late = tuple(self.pending())
         return Moment(state=self.state, time=self.time, away=dict(self.away), late=late, epsilon=self.epsilon)
 
-    def write(self, row: Row) -> None:
+    def write(self, row: records.Row) -> None:
         """A row for the log; where it is secret who takes part, none that names a client, and no time that shows its speed."""
         if self.world.regime.secret:
-            if "client" in row:
+            if isinstance(row, records.OfClient):
                 return
-            row = {key: value for key, value in row.items() if key != "time"}
+            row = msgspec.structs.replace(row, time=msgspec.UNSET)
         self.watcher.row(row)
 
     def pending(self) -> Iterator[tuple[float, int, int]]:
@@ -271,8 +272,7 @@ class _Play:
 
     def late(self, client: int, round_number: int) -> None:
         if self.state.ended is None:
-            row: Row = {"kind": "late", "round": round_number, "client": client, "released": True, "time": self.time}
-            self.write(row)
+            self.write(records.Late(round=round_number, client=client, released=True, time=self.time))
             self.tell(Joined(client))  # heard from again
 
     def carry_out(self, effects: Sequence[Effect]) -> None:
@@ -284,10 +284,10 @@ class _Play:
             match effect:
                 case Wake(after, _):
                     self.push(self.time + after, effect)
-                case Log(row) if row["kind"] == "round":
-                    log = dict(row)
+                case Log(records.Round() as row):
+                    log = row
                 case Log(row):
-                    self.write({**row, "time": self.time})
+                    self.write(msgspec.structs.replace(row, time=self.time))
                 case Closed(number):
                     closed = number
                 case Finish() | Send() | Book():
@@ -299,7 +299,7 @@ class _Play:
             wanted = self.world.due(closed) or self.world.regime.over(self.state)
             seen = self.world.evaluate(self.state.average) if wanted else {}
             self.epsilon = max(self.epsilon, seen.get("test_epsilon", 0.0))  # of rows that only test, where these are private
-            self.write({**log, "epsilon": self.epsilon, "time": self.time, **seen})
+            self.write(msgspec.structs.replace(log, epsilon=self.epsilon, time=self.time, **seen))
             self.watcher.save(self.moment())
             self.closed = True  # the loop opens the next: many empty rounds in a row must not pile up calls
 
@@ -333,7 +333,7 @@ class _Play:
             away = world.churn.away(world.entropy, send.client, send.task.round)
             if away:
                 self.away[send.client] = send.task.round + away
-                self.write({"kind": "lost", "round": send.task.round, "client": send.client, "released": False, "time": self.time})
+                self.write(records.Lost(round=send.task.round, client=send.client, released=False, time=self.time))
                 continue
             wait = world.latency.draw(world.entropy, send.client, send.task.round, send.task.steps)
             self.push(self.time + wait, Due(send.client, send.task, paid[send.client]))
@@ -370,7 +370,7 @@ class _Play:
         try:
             return self.world.vault.charge(charges, self.world.budget)
         except BudgetExceeded as refusal:
-            self.write({"kind": "refused", "round": self.state.round, "time": self.time, "why": str(refusal)})
+            self.write(records.Refused(round=self.state.round, time=self.time, why=str(refusal)))
             raise
 
     def spend(self, unit: str, receipts: Sequence[Receipt]) -> None:

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from sordino.engine.records import Row
 from sordino.message import Vector
 from sordino.privacy import Budget, Vault
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,6 +17,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
 from typing import TypeVar
 
 import msgspec
@@ -62,6 +63,8 @@ def simple(value: object) -> object:
         return [simple(item) for item in value]
     if isinstance(value, msgspec.Struct):
         return plain(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return simple(asdict(value))
     return value
 
 
@@ -71,7 +74,7 @@ def plain(record: msgspec.Struct) -> dict[str, object]:
     >>> plain(SynchronousRound(round=2, extra={"mu": 0.5}))
     {'kind': 'round', 'round': 2, 'mu': 0.5}
     """
-    builtins = msgspec.to_builtins(record)
+    builtins = msgspec.to_builtins(record, enc_hook=_own)
     found: dict[str, object] = {}
     for key, value in builtins.items():
         if key == "facts" and isinstance(record, About):
@@ -79,8 +82,15 @@ def plain(record: msgspec.Struct) -> dict[str, object]:
         elif key != "extra" or not isinstance(record, Open):
             found[key] = value
     if isinstance(record, Open):
-        found |= record.extra
+        found |= {key: value for key, value in record.extra.items() if key not in found}
     return {key: simple(value) for key, value in found.items()}
+
+
+def _own(value: object) -> object:
+    """Numbers of NumPy's, which are Python's as well."""
+    if isinstance(value, (int, float)):
+        return float(value) if isinstance(value, float) else int(value)
+    raise NotImplementedError(f"{type(value).__name__} is nothing that JSON knows")
 
 
 def text(record: msgspec.Struct, *, indent: int | None = None) -> str:
