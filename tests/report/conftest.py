@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from sordino.engine import records
+
 Row = dict[str, Any]
 Maker = Callable[..., Path]
 
@@ -49,6 +51,20 @@ ABOUT: Row = {
     "ledger": {"seq": 15, "digest": "ab" * 32, "scope": "run"},
 }
 TAUS = (2, 2, 3, 3, 2)
+
+
+def readable(log: list[Row], regime: str) -> list[Row]:
+    """The rows that fit their records, and after them one that does not: it ends what is read."""
+    kept: list[Row] = []
+    wrong: list[Row] = []
+    for row in log:
+        try:
+            records.row(json.dumps(row), regime)
+        except records.Misfit:
+            wrong = [row]
+        else:
+            kept.append(row)
+    return [*kept, *wrong]
 
 
 def rows() -> list[Row]:

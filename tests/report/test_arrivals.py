@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from sordino.errors import StudyError
 from sordino.report import arrivals, figures, vocabulary, write, write_comparison
 from sordino.report.load import Run, load
 
-from .conftest import Maker, arrival_rows, rows
+from .conftest import Maker, arrival_rows, readable, rows
 from .test_figures import SVG, polyline
 from .test_page import read
 
@@ -139,10 +140,17 @@ def test_odd_values_in_rows_and_plans_stop_no_picture(arrive: Maker, value: obje
     for kind in ("lost", "joined", "left", "stale"):
         odd.append({"kind": kind, "round": value, "staleness": value})
     stages = [{"number": value, "start": 0, "length": value, "clip": value, "rate": value}, {"start": value, "clip": 1.0}]
-    folder = arrive(log=odd, stages=stages, epsilons=[value], staleness=value, batch=value, R_s=value)
-    for draw in DRAWN:
-        ET.fromstring(draw(load(folder)) or "<none/>")
-    assert write(folder).is_file()
+    plans = {"stages": stages, "epsilons": [value], "staleness": value, "batch": value, "R_s": value}
+    for i, changes in enumerate([{}, *({key: plan} for key, plan in plans.items())]):
+        folder = arrive(str(i), log=readable(odd, "asynchronous"), **changes)
+        try:
+            run = load(folder)
+        except StudyError as error:
+            assert re.search(r"run\.json: .* must be .*; got .*Restore", str(error))  # noqa: PT017
+            continue
+        for draw in DRAWN:
+            ET.fromstring(draw(run) or "<none/>")
+        assert write(folder).is_file()
 
 
 def test_page_speaks_of_updates_and_edges(arrive: Maker) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 import xml.etree.ElementTree as ET
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -11,13 +13,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sordino.engine.records import About, Environment, Party, Vertical, VerticalRound, plain
+from sordino.errors import StudyError
 from sordino.report import costs, events, figures, stream, vocabulary, write, write_comparison
 from sordino.report.album import pictures
 from sordino.report.load import Run, load
 from sordino.report.page import render, render_comparison
 from sordino.report.totals import MIB, totals
 
-from .conftest import LABELS, Maker, arrival_rows, event_rows, under_privacy
+from .conftest import LABELS, Maker, arrival_rows, event_rows, readable, under_privacy
 from .test_arrivals import texts
 from .test_figures import SVG, polyline
 from .test_page import read
@@ -70,9 +74,9 @@ def test_totals_are_means_over_all_events(parts: list[tuple[int, list[float], li
     each: list[tuple[float, float]] = []
     for used, active, silent, unused in parts:
         at += used + unused
-        rows.append({"round": at, "active": active, "silent": silent, "unused": unused, "up": at * MIB, "down": 0, "framing": 5})
+        rows.append(VerticalRound(round=at, active=tuple(active), silent=tuple(silent), unused=unused, up=at * MIB, down=0, framing=5))
         each += [(active[1], silent[0])] * used
-    found = totals(Run(None, {"clients": [{}, {}]}, "", {}, tuple(rows), (), None))  # type: ignore[arg-type]
+    found = totals(Run(Path(), About(facts=Vertical(clients=(Party(), Party()))), "", Environment(), tuple(rows), (), None))
     assert found is not None
     assert found.events == len(each)
     assert found.unused == sum(part[3] for part in parts)
@@ -192,7 +196,7 @@ ODD: tuple[Any, ...] = ("x", -1, "inf", 10**400, None, [1], {}, ["x", None, -3])
 def test_odd_values_in_rows_stop_no_picture(play: Maker, value: Any) -> None:
     odd = event_rows()[:3]
     odd += [{**odd[2], "round": 160, key: value} for key in odd[0] if key != "kind"]
-    run = load(play(log=odd, **LABELS))
+    run = load(play(log=readable(odd, "vertical"), **LABELS))
     for draw in PICTURES:
         ET.fromstring(draw(run) or "<none/>")
 
@@ -200,11 +204,17 @@ def test_odd_values_in_rows_stop_no_picture(play: Maker, value: Any) -> None:
 @pytest.mark.parametrize("value", ODD[2:7])
 def test_odd_facts_stop_no_page(play: Maker, value: Any) -> None:
     kept = ("run", "name", "regime", "status", "clients", "classes", "assumptions", "warnings", "result", "ledger", "guarantee", "stages")
-    facts = dict.fromkeys(key for key in load(play("whole")).about if key not in kept)
-    facts |= {**dict.fromkeys(facts, value), "releases": [{"unit": value, "what": value, "epsilon": value}, value], "epsilons": None}
-    run = load(play(log=event_rows()[:3], **{**LABELS, **facts}))
-    assert "Error over the stream" in render(run)
-    assert costs.cells([run])[0] != "-"
+    facts: dict[str, Any] = dict.fromkeys(key for key in plain(load(play("whole")).about) if key not in kept)
+    odd = [(key, value) for key in facts] + [("releases", [{"unit": value, "what": value, "epsilon": value}, value])]
+    for i, (key, each) in enumerate(odd):
+        folder = play(str(i), log=event_rows()[:3], **{**LABELS, key: each})
+        try:
+            run = load(folder)
+        except StudyError as error:
+            assert re.search(rf"run\.json: {key}.* must be .*; got .*Restore", str(error))  # noqa: PT017
+            continue
+        assert "Error over the stream" in render(run)
+        assert costs.cells([run])[0] != "-"
 
 
 def test_a_long_stream_has_grouped_digits(play: Maker) -> None:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from sordino import study as studies
 from sordino.compare.schedule import Task
-from sordino.engine.records import closed
+from sordino.engine.records import closed, known
 from sordino.errors import StudyError
 from sordino.files import open_below
 from sordino.modules import nothing_new
@@ -53,7 +53,7 @@ def _state(task: Task) -> State:
         there = studies.read_run(task.folder, modules=task.side.path.parent)
     if changed := differing(there, task.full):
         raise StudyError(f"{task.folder}: holds a run of another study than {task.side.path} asks for: {'; '.join(changed)}")
-    return "done" if run.done and run.about.get("result") else "begun"
+    return "done" if run.done and known(run.about.result) is not None else "begun"
 
 
 def differing(there: Study, asked: Study) -> list[str]:

@@ -13,6 +13,7 @@ from sordino.compare import over as sweeps
 from sordino.compare.over import Over
 from sordino.compare.schedule import Side, Task
 from sordino.compare.statistics import CONFIDENCE, Paired, Spread, paired, spread, verdict
+from sordino.engine.records import at, known, plain
 from sordino.errors import StudyError
 from sordino.report.load import Run, load
 from sordino.report.totals import totals
@@ -196,7 +197,7 @@ def _remarks(first: Member, other: Member) -> list[str]:
 
 def _made_by(run: Run) -> tuple[tuple[str, str], ...]:
     """What the bits of a run depend on besides its study."""
-    return tuple(sorted((key, str(value)) for key, value in run.environment.items()))
+    return tuple(sorted((key, str(value)) for key, value in plain(run.environment).items()))
 
 
 def _overclaim(member: Member) -> str:
@@ -208,7 +209,7 @@ def _warnings(member: Member) -> list[str]:
     """Warnings of the runs; those that differ in numbers only are one."""
     found: dict[str, str] = {}
     for seed, run in member.runs.items():
-        for warning in map(str, run.about.get("warnings") or []):
+        for warning in known(run.about.warnings) or ():
             found.setdefault(re.sub(r"[\d.e+-]+", "#", warning), f"{warning} (seed {seed})" if len(member.runs) > 1 else warning)
     return list(found.values())
 
@@ -265,8 +266,8 @@ def _study(member: Member) -> dict[str, Any]:
 
 
 def _run(run: Run) -> dict[str, Any]:
-    result = run.about.get("result") or {}
-    kept = {key: result.get(key) for key in ("rounds", "steps", "seconds", "why")}
+    result = run.result
+    kept = {key: known(at(result, key)) for key in ("rounds", "steps", "seconds", "why")}
     if (sent := totals(run)) is not None:
         kept |= {"mebibytes": sent.mebibytes, "activity": sent.activity}
     return {"run": str(run.folder), "accuracy": run.accuracy, "epsilon": run.spent, "claimed_epsilon": run.claimed, **kept}

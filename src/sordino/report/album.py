@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from sordino.engine.records import known
 from sordino.report import arrivals, course, events, figures, partition
 from sordino.report.canvas import inline
 from sordino.report.load import Run
@@ -133,11 +134,11 @@ def _accuracy(run: Run) -> str:
 
 
 def _holdings(run: Run) -> Drawn:
-    words, held = run.vocabulary, [client.get("labels") or [] for client in run.about.get("clients") or []]
+    words, held = run.vocabulary, [known(client.labels) or () for client in known(run.horizontal.clients) or ()]
     if not any(held):
         return "", None, "", ""
-    names = [course.called(client) for client in run.about.get("clients") or []]
-    picture = partition.partition_figure(held, list(run.about.get("classes") or []), words, names)
+    names = [course.called(client) for client in known(run.horizontal.clients) or ()]
+    picture = partition.partition_figure(held, known(run.about.facts.classes) or (), words, names)
     caption = MANY if len(held) > partition.MOST_BUBBLES else FEW
     told = caption.format(client=words.client, clients=words.clients, Clients=words.clients.capitalize())
     return "Who holds what", picture, told, SIMULATED.format(clients=words.clients)

@@ -12,9 +12,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from sordino.engine.records import AsynchronousRound, Row, Stage, Stale, known, number
 from sordino.report.canvas import BLUE, GREEN, INK, ORANGE, QUIET, canvas, figure, svg
 from sordino.report.figures import Mark, draw_marks, learning, points
-from sordino.report.load import Row, Run, number
+from sordino.report.load import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,12 +24,19 @@ DECADES = 20.0  # from this ratio of highest to lowest on, an axis is logarithmi
 MOST_BARS = 30
 MOST_BINS = 60
 MOST_STEPS = 400
+MOST_COUNTED = 10**7  # staleness and counts beyond these were never measured
+MOST_UPDATES = 10**9
 
 
-def stages(run: Run) -> list[Row]:
+def stages(run: Run) -> list[Stage]:
     """The stages that the run has come to, as planned."""
-    found = [stage for stage in run.about.get("stages") or [] if isinstance(stage, Mapping)]
-    return [stage for stage in found if (start := number(stage.get("start"))) is not None and start < max(run.number, 1)]
+    planned = known(run.horizontal.stages) or ()
+    return [stage for stage in planned if (start := known(stage.start)) is not None and start < max(run.number, 1)]
+
+
+def numbered(stage: Stage) -> str:
+    """A stage's number."""
+    return "?" if (found := known(stage.number)) is None else str(found)
 
 
 def marks(run: Run) -> list[Mark]:
@@ -36,7 +44,7 @@ def marks(run: Run) -> list[Mark]:
     begun = stages(run)
     if len(begun) < 2:
         return []
-    return [Mark(number(stage["start"]) or 0.0, str(stage.get("number", "?"))) for stage in begun]
+    return [Mark(float(known(stage.start) or 0), numbered(stage)) for stage in begun]
 
 
 def progress(run: Run) -> str | None:
@@ -79,7 +87,7 @@ def staleness(run: Run) -> str | None:
     applied, refused = histogram(run), too_stale(run)
     if not applied and not refused:
         return None
-    bound = number(run.about.get("staleness"))
+    bound = number(run.horizontal.staleness)
     longest = max([*applied, *refused])
     largest = shown_to(applied + refused, bound)
     width = max(math.ceil((largest + 1) / MOST_BINS), 1)
@@ -117,9 +125,9 @@ def histogram(run: Run) -> Counter[int]:
     """Applied gradients by staleness, over the whole run."""
     found: Counter[int] = Counter()
     for row in run.rounds:
-        for pair in row.get("histogram") or [] if isinstance(row.get("histogram"), list) else []:
-            if isinstance(pair, list) and len(pair) == 2 and all(type(n) is int and 0 <= n < 1e7 for n in pair):
-                found[pair[0]] += pair[1]
+        for tau, count in known(row.histogram) or () if isinstance(row, AsynchronousRound) else ():
+            if max(tau, count) < MOST_COUNTED:
+                found[tau] += count
     return found
 
 
@@ -141,13 +149,13 @@ def shown_to(counts: Counter[int], bound: float | None) -> int:
 
 def too_stale(run: Run) -> Counter[int]:
     """Gradients that were not applied, by staleness."""
-    taus = (row.get("staleness") for row in run.others if row.get("kind") == "stale")
-    return Counter(tau for tau in taus if type(tau) is int and 0 <= tau < 1e7)
+    taus = (known(row.staleness) for row in run.others if isinstance(row, Stale))
+    return Counter(tau for tau in taus if tau is not None and tau < MOST_COUNTED)
 
 
 def presence(run: Run) -> str | None:
     """Edges that were away for a while, and edges that have left for good; None if all stayed, or left as the run ended."""
-    count = len(run.about.get("clients") or [])
+    count = len(run.clients)
     lost, joined, left = (sorted(_places(run, kind)) for kind in ("lost", "joined", "left"))
     if not lost and (not left or left[0] > 0.98 * run.number):
         return None
@@ -179,10 +187,9 @@ def presence(run: Run) -> str | None:
 
 def spending(run: Run) -> str | None:
     """Epsilon of each edge against its own budget; None until the run has a result, and for one edge alone."""
-    result = run.about.get("result") or {}
-    stated = result.get("spent") if isinstance(result.get("spent"), list) else []
-    spent = [value for each in stated or [] if (value := number(each)) is not None and math.isfinite(value)]
-    if not run.private or len(spent) < 2 or len(spent) != len(stated or []):
+    stated = known(run.result.spent) or ()
+    spent = [value for each in stated if (value := number(each)) is not None and math.isfinite(value)]
+    if not run.private or len(spent) < 2 or len(spent) != len(stated):
         return None
     budgets = edge_budgets(run, len(spent))
     with canvas("spending"):
@@ -212,7 +219,7 @@ def spending(run: Run) -> str | None:
 
 def edge_budgets(run: Run, count: int) -> list[float]:
     """What each edge may spend: its own epsilon, or that of all."""
-    own = [number(each) for each in run.about.get("epsilons") or []]
+    own = [number(each) for each in known(run.horizontal.epsilons) or ()]
     stated = [value for value in own if value is not None]
     return stated if len(stated) == len(own) == count else [run.budget] * count
 
@@ -262,7 +269,7 @@ def ticks(low: float, high: float, most: int = 7) -> list[float]:
 
 def bounds(run: Run) -> list[tuple[float, float]]:
     """Where each stage begins, and its bound; only finite ones."""
-    found = [(number(stage.get("start")), number(stage.get("clip"))) for stage in stages(run)]
+    found = [(number(stage.start), number(stage.clip)) for stage in stages(run)]
     return [(x, clip) for x, clip in found if x is not None and clip is not None and 0 < clip < math.inf]
 
 
@@ -281,8 +288,8 @@ def _binned(counts: Mapping[int, int], width: int, bins: int) -> list[int]:
 
 def _places(run: Run, kind: str) -> list[int]:
     """Updates done when rows of a kind were logged."""
-    found = [number(row.get("round")) for row in run.others if row.get("kind") == kind]
-    return [int(at) for at in found if at is not None and 0 <= at < 1e9]
+    found = [known(row.round) for row in run.others if isinstance(row, Row) and row.kind == kind]
+    return [at for at in found if at is not None and at < MOST_UPDATES]
 
 
 def _end(axis: Axes, run: Run) -> None:

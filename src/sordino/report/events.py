@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
+from sordino.engine.records import Party, known, number
 from sordino.report import stream
-from sordino.report.load import Run, number
+from sordino.report.load import Run
 from sordino.report.teller import Course, Fact, Members, Teller
 from sordino.report.totals import amount, totals
 from sordino.report.words import bound, estimated, exposed, percent, plain
@@ -64,16 +64,16 @@ PROMISED = {"label": "the label", "entity": "the entity as a whole"}
 
 def pictures(run: Run) -> Iterable[tuple[str, str | None, str, str]]:
     """Title, picture if there is one, how to read it, mark."""
-    about, private = run.about, run.about.get("unit") not in (None, "none")
-    length, changes, drift = stream.stretch(run), stream.marks(run), str(about.get("drift"))
+    about, said, private = run.about, run.vertical, known(run.about.unit) not in (None, "none")
+    length, changes, drift = stream.stretch(run), stream.marks(run), str(said.drift)
     each = " in the events since the last row of the log" + ("" if length is None else f", {plain(length)} at a time")
     change = MARKED.format(how=DRIFTS.get(drift, "")) if changes else UNMARKED.get(drift, "")
     yield "Error over the stream", stream.errors(run), ERROR.format(each=each) + change + estimated([run]), ""
-    local = REGRET.format(each=each, what=_followed(run), kind="static" if about.get("method") == "slr" else "dynamic")
-    yield "Local regret", stream.regret(run), local + (NOISY if private and about.get("open") is None else ""), ""
-    yield "Who was active", stream.activation(run), ACTIVE + SILENT.get(str(about.get("missing")), ""), ""
-    again = number(about.get("resends")) or 1.0
-    sent = TRAFFIC.format(bits=plain(number(about.get("precision")))) + (AGAIN.format(count=plain(again)) if again > 1 else "")
+    local = REGRET.format(each=each, what=_followed(run), kind="static" if about.method == "slr" else "dynamic")
+    yield "Local regret", stream.regret(run), local + (NOISY if private and known(said.open) is None else ""), ""
+    yield "Who was active", stream.activation(run), ACTIVE + SILENT.get(str(said.missing), ""), ""
+    again = known(said.resends) or 1
+    sent = TRAFFIC.format(bits=plain(number(said.precision))) + (AGAIN.format(count=plain(again)) if again > 1 else "")
     yield "Bytes sent", stream.traffic(run), sent, ""
     yield "Computation", stream.times(run), TIMES, ""
     yield "Epsilon of what is released", stream.prices(run), _priced(run), ""
@@ -81,18 +81,17 @@ def pictures(run: Run) -> Iterable[tuple[str, str | None, str, str]]:
 
 def _followed(run: Run) -> str:
     """S_t, in words."""
-    about = run.about
-    window, alpha = number(about.get("window")) or 1.0, number(about.get("alpha")) or 1.0
+    window, alpha = number(run.vertical.window) or 1.0, number(run.vertical.alpha) or 1.0
     if window == 1:
         return "the loss of the event itself"
-    if about.get("method") == "slr":
+    if run.about.method == "slr":
         return f"the mean loss of the last {plain(window)} events at the weights of now"
     weighed = "all alike" if alpha == 1 else f"each {plain(alpha)} times as heavy as the next"
     return f"the mean of the last {plain(window)} events' losses, {weighed}, each at the weights of its time"
 
 
 def _priced(run: Run) -> str:
-    unit = str(run.about.get("unit"))
+    unit = str(known(run.about.unit))
     said = PRICES.format(promised=PROMISED.get(unit, unit))
     why = "; ".join(dict.fromkeys(what for _, epsilon, what in stream.released(run) if math.isinf(epsilon)))
     return said + (OPEN.format(why=why) if why else "") + (COMPOSED if unit == "entity" else "")
@@ -100,7 +99,7 @@ def _priced(run: Run) -> str:
 
 def _facts(run: Run) -> list[Fact]:
     found, whole, recent = totals(run), run.values("accumulated"), run.values("error")
-    private, length = run.about.get("unit") not in (None, "none"), stream.stretch(run)
+    private, length = known(run.about.unit) not in (None, "none"), stream.stretch(run)
     how = ", estimated" if private else ""
     facts = [
         ("accumulated error", percent(whole[-1] if whole else None), f"of all events so far{how}"),
@@ -121,31 +120,29 @@ def _facts(run: Run) -> list[Fact]:
 
 
 def _courses(run: Run) -> list[Course]:
-    about = run.about
-    window, alpha = number(about.get("window")), number(about.get("alpha"))
+    about, said = run.about, run.vertical
+    window, alpha = number(said.window), number(said.alpha)
     rows = [
         ("method", f"{run.method}{'' if window in (None, 1) else f', window of {plain(window)} events'}"),
         ("attenuation alpha", plain(alpha) if window not in (None, 1) and alpha not in (None, 1) else "-"),
-        ("activation", _activation(about.get("activation"))),
-        ("stream", str(about.get("stream") or "-")),
-        ("drift", str(about.get("drift") or "-")),
-        ("examples in an event", plain(number(about.get("batch")))),
-        ("bits of a number on its way", plain(number(about.get("precision")))),
-        ("without an answer", {"last": "the last embedding", "zeros": "zeros", "skip": "no learning"}.get(str(about.get("missing")), "-")),
-        ("played", {"compiled": "by compiled code", "messages": "message by message"}.get(str(about.get("path")), "-")),
+        ("activation", _activation(known(said.activation) or {})),
+        ("stream", known(said.stream) or "-"),
+        ("drift", known(said.drift) or "-"),
+        ("examples in an event", plain(number(about.batch))),
+        ("bits of a number on its way", plain(number(said.precision))),
+        ("without an answer", {"last": "the last embedding", "zeros": "zeros", "skip": "no learning"}.get(str(said.missing), "-")),
+        ("played", {"compiled": "by compiled code", "messages": "message by message"}.get(str(said.path), "-")),
     ]
     found = [Course("What was played", rows=[row for row in rows if row[1] != "-"])]
     if stated := stream.released(run):
         table = [(name, bound(epsilon), what) for name, epsilon, what in stated]
         kept = exposed(run) or "Label and features are protected, each as far as the table says."
-        at = f" Epsilon as planned, at delta = {plain(number(about.get('delta')))}, by the {about.get('accountant', '-')} accountant."
+        at = f" Epsilon as planned, at delta = {plain(number(about.delta))}, by the {known(about.accountant) or '-'} accountant."
         found.append(Course("What is released of an entity", kept + at, head=("of an entity", "epsilon", "what"), rows=table, wordy=True))
     return found
 
 
-def _activation(value: Any) -> str:
-    if not isinstance(value, Mapping):
-        return "-"
+def _activation(value: Mapping[str, object]) -> str:
     match value.get("kind"):
         case "full":
             return "every party in every event"
@@ -159,24 +156,25 @@ def _activation(value: Any) -> str:
 
 
 def _terms(run: Run, noise: float | None, clip: float | None) -> list[tuple[str, str]]:
-    about = run.about
-    payable = about.get("payable")
-    times = number(payable[0]) if isinstance(payable, list) and payable else None
+    payable = known(run.about.payable)
     noisy = clip is not None and noise is not None and noise > 0
     return [
         ("who is not protected", exposed(run) or "-"),
-        ("epsilon of one response", bound(number(about.get("label_epsilon")))),
+        ("epsilon of one response", bound(number(run.vertical.label_epsilon))),
         ("bound of an embedding, C", plain(clip, 6)),
         ("noise on each number of an embedding", f"2 z C = {plain(2 * noise * clip, 6)}" if noisy and noise and clip else "-"),
-        ("events that an entity can pay for", plain(times)),
-        ("events planned", plain(number(about.get("R_s")))),
+        ("events that an entity can pay for", plain(payable[0] if payable else None)),
+        ("events planned", plain(number(run.about.R_s))),
     ]
 
 
 def _members(run: Run) -> Members:
-    clients, found = list(run.about.get("clients") or []), totals(run)
+    clients, found = known(run.vertical.clients) or (), totals(run)
     head = ["party", "features", "embedding", "parameters"]
-    rows = [[str(each.get("client", i)), *(plain(number(each.get(key))) for key in head[1:])] for i, each in enumerate(clients)]
+    rows = [
+        [str(i if known(each.client) is None else each.client), *map(plain, map(number, (each.features, each.embedding, each.parameters)))]
+        for i, each in enumerate(clients)
+    ]
     if found is not None and rows:
         head += ["active", "did not answer", "MiB up", "MiB down"]
         up, down = _shared(found.up, clients, [1.0 - s for s in found.silent]), _shared(found.down, clients, found.active)
@@ -186,9 +184,9 @@ def _members(run: Run) -> Members:
     return Members(f"{len(rows)} parties: what they hold and what they did", note, head, rows)
 
 
-def _shared(whole: float, clients: list[Any], shares: Iterable[float]) -> list[float]:
+def _shared(whole: float, clients: Sequence[Party], shares: Iterable[float]) -> list[float]:
     """Each party's part of what was sent: by how often it sent, and the length of its embedding."""
-    widths = [(number(each.get("embedding")) or 0.0) * share for each, share in zip(clients, shares, strict=True)]
+    widths = [(known(each.embedding) or 0) * share for each, share in zip(clients, shares, strict=True)]
     total = math.fsum(widths)
     return [whole * width / total if total > 0 else 0.0 for width in widths]
 

@@ -12,26 +12,28 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from sordino.engine.records import Round, Row, at, known, number
 from sordino.report.band import Band, band
 from sordino.report.canvas import BLUE, GREEN, INK, ORANGE, PURPLE, QUIET, SERIES, canvas, clean, figure, shortened, svg
-from sordino.report.load import Row, Run, number
+from sordino.report.load import Run
 from sordino.report.vocabulary import Vocabulary, shared
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 LONG = 1e5  # from this count on, digits are grouped
+MOST_ROUNDS = 10**7  # rounds that late and lost answers are counted in
 SMOOTH = 10  # rounds that the estimate of signal to noise is averaged over
 STRETCHES = 5  # rows that a run-time error is averaged over where it is drawn beside others
 
 
-def points(rows: Sequence[Row], x: str, y: str) -> tuple[list[float], list[float]]:
+def points(rows: Sequence[Round], x: str, y: str) -> tuple[list[float], list[float]]:
     """The rows that have both numbers, finite, as two lists.
 
-    >>> points([{"round": 1, "loss": 0.5}, {"round": 2}, {"round": 3, "loss": "inf"}], "round", "loss")
+    >>> points([Round(round=1, loss=0.5), Round(round=2), Round(round=3, loss=math.inf)], "round", "loss")
     ([1.0], [0.5])
     """
-    pairs = [(number(row.get(x)), number(row.get(y))) for row in rows]
+    pairs = [(number(at(row, x)), number(at(row, y))) for row in rows]
     kept = [(a, b) for a, b in pairs if a is not None and b is not None and math.isfinite(a) and math.isfinite(b)]
     return [a for a, _ in kept], [b for _, b in kept]
 
@@ -103,7 +105,7 @@ def pace(run: Run) -> str | None:
     xs, tau = points(run.rounds, "round", "tau")
     if not xs:
         return None
-    steps, rounds = number(run.about.get("R_c")), number(run.about.get("R_s"))
+    steps, rounds = number(run.about.facts.R_c), number(run.about.R_s)
     with canvas("pace"):
         drawn, (axis,) = figure(1, 2.2)
         axis.step([xs[0] - 1, *xs], [tau[0], *tau], where="pre", color=BLUE)
@@ -239,11 +241,16 @@ def _measured(run: Run, over: str, claimed: bool, key: str) -> tuple[list[float]
         xs, ys = points(run.rounds, over, key)
         return xs, smoothed(ys, STRETCHES) if run.vocabulary.accuracy.streamed else ys
     if run.vocabulary.accuracy.streamed:
-        return points([{"x": run.spent, "y": run.accuracy}] if run.private else [], "x", "y")
+        return _point(run.spent, run.accuracy) if run.private else ([], [])
     if claimed and run.claimed != run.spent:
         told = points(run.rounds, "claimed_epsilon", "accuracy")
-        return told if told[0] else points([{"x": run.claimed, "y": run.accuracy}], "x", "y")
+        return told if told[0] else _point(run.claimed, run.accuracy)
     return points(run.rounds, "epsilon", "accuracy") if run.private else ([], [])
+
+
+def _point(x: float | None, y: float | None) -> tuple[list[float], list[float]]:
+    """One point, if both its numbers are known and finite."""
+    return points([Round(epsilon=x, accuracy=y)], "epsilon", "accuracy")
 
 
 def smoothed(values: Sequence[float], last: int) -> list[float]:
@@ -300,7 +307,6 @@ def _whole_numbers(axis: Axes) -> None:
 def _per_round(run: Run, kind: str) -> dict[int, int]:
     found: dict[int, int] = {}
     for row in run.others:
-        at = number(row.get("round"))
-        if row.get("kind") == kind and at is not None and 1 <= at < 1e7:
-            found[int(at)] = found.get(int(at), 0) + 1
+        if isinstance(row, Row) and row.kind == kind and (place := known(row.round)) is not None and 1 <= place < MOST_ROUNDS:
+            found[place] = found.get(place, 0) + 1
     return found

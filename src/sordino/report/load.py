@@ -5,35 +5,40 @@ is read. So a log without a row is read, and so is a log whose last line is only
 a kind that this version does not know are counted and left alone. What cannot be missing is what
 says what was promised: ``run.json`` and ``study.toml``.
 
-Infinity stands in the files as the string "inf"; here it is a float again:
-
->>> number("inf"), number(0.5), number(None)
-(inf, 0.5, None)
+A row or a file that does not fit its record is named: the line or the key, what belongs there, and what stands there.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from sordino.engine import records
+from sordino.engine.records import (
+    About,
+    Client,
+    End,
+    Environment,
+    Horizontal,
+    Refused,
+    Result,
+    Round,
+    Row,
+    Unknown,
+    Vertical,
+    at,
+    known,
+    number,
+)
 from sordino.errors import StudyError
 from sordino.files import MOST_LOG, read_below, there
-from sordino.parsing import Malformed, json_of
+from sordino.parsing import Malformed
 from sordino.report import vocabulary
 from sordino.report.vocabulary import Vocabulary
 from sordino.runtime.recorder import LOG
 
-Row = Mapping[str, Any]
-
 NEEDED = ("run.json", "study.toml")
-SHAPES: Mapping[str, tuple[type, str]] = {
-    **dict.fromkeys(("clients", "classes", "assumptions", "warnings"), (list, "a list")),
-    **dict.fromkeys(("stages", "epsilons", "noise_multipliers", "releases"), (list, "a list")),
-    **dict.fromkeys(("result", "ledger"), (dict, "an object")),
-}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,61 +56,81 @@ class Run:
     """
 
     folder: Path
-    about: Row
+    about: About
     study: str
-    environment: Row
-    rounds: tuple[Row, ...]
-    others: tuple[Row, ...]
+    environment: Environment
+    rounds: tuple[Round, ...]
+    others: tuple[Row | Unknown, ...]
     damaged: str | None
 
     @property
     def name(self) -> str:
-        return str(self.about.get("name") or self.folder.name)
+        return known(self.about.name) or self.folder.name
 
     @property
     def method(self) -> str:
         """Its name, as tables of its paper have it where run.json knows."""
-        return str(self.about.get("title") or self.about.get("method") or "-")
+        return known(self.about.facts.title) or known(self.about.method) or "-"
 
     @property
     def vocabulary(self) -> Vocabulary:
         """The words of its regime."""
-        return vocabulary.of(self.about.get("regime"))
+        return vocabulary.of(self.about.regime)
 
     @property
     def done(self) -> bool:
-        return self.about.get("status") == "done"
+        return self.about.status == "done"
+
+    @property
+    def result(self) -> Result:
+        """How it ended; empty until then."""
+        return known(self.about.result) or Result()
+
+    @property
+    def clients(self) -> tuple[Client, ...]:
+        """Who takes part."""
+        return known(self.about.facts.clients) or ()
+
+    @property
+    def horizontal(self) -> Horizontal:
+        """What is said of clients with examples of their own; nothing where there are none."""
+        return self.about.facts if isinstance(self.about.facts, Horizontal) else Horizontal()
+
+    @property
+    def vertical(self) -> Vertical:
+        """What is said of parties with features of their own; nothing where there are none."""
+        return self.about.facts if isinstance(self.about.facts, Vertical) else Vertical()
 
     @property
     def budget(self) -> float:
         """Epsilon that may be spent; infinite without privacy."""
-        found = number(self.about.get("epsilon_budget"))
+        found = number(self.about.epsilon_budget)
         return math.inf if found is None else found
 
     @property
     def of_clients(self) -> bool:
         """Whether whole clients are protected."""
-        return self.about.get("unit") == "client"
+        return self.about.unit == "client"
 
     @property
     def private(self) -> bool:
         """Whether anything is promised at all. Closed by default: a unit, a delta, a finite epsilon and the sound form must be stated."""
-        delta = number(self.about.get("delta"))
-        stated = self.about.get("unit") not in (None, "", "none") and self.about.get("form") == "sound"
+        delta = number(self.about.delta)
+        stated = known(self.about.unit) not in (None, "", "none") and self.about.form == "sound"
         promised = stated and delta is not None and 0 <= delta < 1 and math.isfinite(self.budget)
         return promised and (self.epsilon is None or math.isfinite(self.epsilon))
 
     @property
     def epsilon(self) -> float | None:
         """Spent by the client that spent most: the highest that any row or the result states, for nothing is ever given back."""
-        stated = [(self.about.get("result") or {}).get("epsilon"), *(row.get("epsilon") for row in self.rounds)]
+        stated = [self.result.epsilon, *(row.epsilon for row in self.rounds)]
         found = max((value for each in stated if (value := number(each)) is not None), default=None)
-        return math.inf if found is not None and self.about.get("unit") == "none" else found
+        return math.inf if found is not None and self.about.unit == "none" else found
 
     @property
     def chosen(self) -> bool:
         """Whether what was spent was chosen by looking at releases: then only the budget, which was fixed in advance, is a bound."""
-        return self.private and self.about.get("chosen") is True
+        return self.private and self.about.chosen is True
 
     @property
     def guaranteed(self) -> float | None:
@@ -115,19 +140,19 @@ class Run:
     @property
     def spent(self) -> float | None:
         """Epsilon that the result states, exactly; of a run without one, the highest of its rows."""
-        found = number((self.about.get("result") or {}).get("epsilon"))
-        return self.epsilon if found is None or self.about.get("unit") == "none" else found
+        found = number(self.result.epsilon)
+        return self.epsilon if found is None or self.about.unit == "none" else found
 
     @property
     def claimed(self) -> float | None:
         """Epsilon that the paper claims for what it does; what was spent where nothing else is claimed."""
-        found = number(self.about.get("claimed_epsilon"))
+        found = number(self.about.claimed_epsilon)
         return self.spent if found is None else found
 
     @property
     def accuracy(self) -> float | None:
         """In [0, 1], on the test set: of the model handed out, else of the last one looked at. On a stream: of all its events so far."""
-        found = number((self.about.get("result") or {}).get("accuracy"))
+        found = number(self.result.accuracy)
         if found is None and self.vocabulary.accuracy.streamed:
             return next((1.0 - error for error in reversed(self.values("accumulated"))), None)
         return found if found is not None else next(iter(reversed(self.values("accuracy"))), None)
@@ -145,18 +170,18 @@ class Run:
     @property
     def ended(self) -> str | None:
         """What ended or stopped the run, in words; None while nothing did."""
-        if why := (self.about.get("result") or {}).get("why"):
-            return str(why)
-        last = next((row for row in reversed(self.others) if row.get("kind") in ("end", "refused")), None)
-        return None if last is None else str(last.get("why") or last["kind"])
+        if why := known(self.result.why):
+            return why
+        last = next((row for row in reversed(self.others) if isinstance(row, End | Refused)), None)
+        return None if last is None else known(last.why) or last.kind
 
     def values(self, key: str) -> list[float]:
         """The finite numbers under ``key``, of the rounds that have one."""
-        return [value for row in self.rounds if (value := number(row.get(key))) is not None and math.isfinite(value)]
+        return [value for row in self.rounds if (value := number(at(row, key))) is not None and math.isfinite(value)]
 
     def count(self, kind: str) -> int:
         """Rows of another kind: late, lost, refused, ..."""
-        return sum(row.get("kind") == kind for row in self.others)
+        return sum(row.kind == kind for row in self.others)
 
 
 def load(folder: Path) -> Run:
@@ -169,70 +194,38 @@ def load(folder: Path) -> Run:
         raise StudyError(f"{folder}: there is no such run folder. Give the folder that `sordino run` named")
     if missing := [name for name in NEEDED if not there(folder, name)]:
         raise StudyError(f"{folder}: this is no run folder: it has no {' and no '.join(missing)}")
-    rounds, others, damaged = _log(folder / LOG)
+    about = records.about(_bytes(folder / "run.json"), folder / "run.json")
+    surrounded, empty = folder / "environment.json", Environment()
+    rounds, others, damaged = _log(folder / LOG, about.regime)
     return Run(
         folder=folder,
-        about=_about(folder / "run.json"),
+        about=about,
         study=_text(folder / "study.toml"),
-        environment=_object(folder / "environment.json") if there(folder, "environment.json") else {},
+        environment=records.environment(_bytes(surrounded), surrounded) if there(folder, surrounded.name) else empty,
         rounds=rounds,
         others=others,
         damaged=damaged,
     )
 
 
-def number(value: Any) -> float | None:
-    """A number of a row: "inf" is infinite; what is no number is None."""
-    if value in ("inf", "-inf"):
-        return float(value)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
+def _bytes(path: Path) -> bytes:
     try:
-        found = float(value)
-    except OverflowError:  # an integer that no float holds
-        return math.inf if value > 0 else -math.inf
-    return None if math.isnan(found) else found
+        return read_below(path.parent, path.name)
+    except OSError as error:
+        raise StudyError(f"{path}: cannot be read ({error}). Restore it from a copy") from error
 
 
 def _text(path: Path) -> str:
     try:
-        return read_below(path.parent, path.name).decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return _bytes(path).decode("utf-8")
+    except UnicodeDecodeError as error:
         raise StudyError(f"{path}: cannot be read ({error}). Restore it from a copy") from error
 
 
-def _object(path: Path) -> Row:
-    try:
-        found = json_of(_text(path))
-    except Malformed as error:
-        raise StudyError(f"{path}: is not JSON ({error}). Restore it from a copy") from error
-    if not isinstance(found, dict):
-        raise StudyError(f"{path}: holds {type(found).__name__} where an object belongs. Restore it from a copy")
-    return found
-
-
-def _about(path: Path) -> Row:
-    """``run.json``, with every part that a page walks through of the shape it must have."""
-    about = _object(path)
-    for key, (shape, word) in SHAPES.items():
-        if about.get(key) is not None and not isinstance(about[key], shape):
-            raise StudyError(f"{path}: {key} must be {word}; got {str(about[key])[:40]!r}. Restore it from a copy")
-    for i, client in enumerate(about.get("clients") or []):
-        if not isinstance(client, dict) or not _counts(client.get("labels") or []):
-            raise StudyError(
-                f"{path}: clients[{i}] must be an object whose labels are counts; got {str(client)[:40]!r}. Restore it from a copy"
-            )
-    return about
-
-
-def _counts(labels: Any) -> bool:
-    return isinstance(labels, list) and all(type(n) is int and 0 <= n < 2**53 for n in labels)
-
-
-def _log(path: Path) -> tuple[tuple[Row, ...], tuple[Row, ...], str | None]:
+def _log(path: Path, regime: str) -> tuple[tuple[Round, ...], tuple[Row | Unknown, ...], str | None]:
     """Rounds, other rows, and what is wrong with the log. Reading stops at the first damaged line."""
-    rounds: list[Row] = []
-    others: list[Row] = []
+    rounds: list[Round] = []
+    others: list[Row | Unknown] = []
     try:
         lines = read_below(path.parent, path.name, most=MOST_LOG).split(b"\n")
     except FileNotFoundError:
@@ -241,11 +234,15 @@ def _log(path: Path) -> tuple[tuple[Row, ...], tuple[Row, ...], str | None]:
         if not line.strip():
             continue
         try:
-            row = json_of(line)
+            row = records.row(line, regime)
+        except records.Misfit as error:
+            return tuple(rounds), tuple(others), f"line {i} of {path.name}: {error}; what follows is left out"
         except Malformed:
             half = i == len(lines)  # without its end of line: it is being written, or the run was killed
             where = f"line {i} of {path.name}"
             return tuple(rounds), tuple(others), f"{where} is half written" if half else f"{where} is damaged; what follows is left out"
-        if isinstance(row, dict):
-            (rounds if row.get("kind") == "round" else others).append(row)
+        if isinstance(row, Round):
+            rounds.append(row)
+        else:
+            others.append(row)
     return tuple(rounds), tuple(others), None

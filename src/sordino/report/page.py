@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sordino.engine.records import at, known, number, plain
 from sordino.errors import StudyError
 from sordino.files import there
 from sordino.report import costs, course, figures, words
 from sordino.report.album import Picture, markup, pictures
-from sordino.report.load import Run, load, number
+from sordino.report.load import Run, load
 from sordino.report.vocabulary import Vocabulary, shared
 from sordino.runtime.files import replace_file
 
@@ -58,7 +59,8 @@ def render(run: Run) -> str:
     """The report of one run as HTML."""
     html: str = template("page.html").render(
         run=run,
-        about=run.about,
+        about=plain(run.about),
+        environment=plain(run.environment),
         status=words.status(run),
         promise=words.promise(run),
         spent=None if run.epsilon is None else words.epsilon(run),
@@ -72,7 +74,7 @@ def render(run: Run) -> str:
         pictures=pictures(run),
         members=course.members(run),
         most_clients=MOST_CLIENTS,
-        ledger=run.about.get("ledger"),
+        ledger=None if (place := known(run.about.ledger)) is None else plain(place),
         ledger_here=there(run.folder, "ledger.sqlite"),
         command=shlex.quote(run.folder.resolve().name),
     )
@@ -129,7 +131,7 @@ def _head(spoken: Vocabulary) -> tuple[str, ...]:
 def _cells(run: Run, label: str) -> list[str]:
     about = run.about
     best = None if run.vocabulary.accuracy.streamed else max(run.values("accuracy"), default=None)
-    numbers = [words.plain(number(about.get(key)), 6) for key in ("clip", "noise_multiplier", "sampling_rate", "learning_rate")]
+    stated = (about.facts.clip, about.noise_multiplier, run.horizontal.sampling_rate, about.learning_rate)
     return [
         label,
         run.method,
@@ -138,11 +140,11 @@ def _cells(run: Run, label: str) -> list[str]:
         words.percent(best),
         words.epsilon(run) if run.epsilon is not None or not run.private else "-",
         words.bound(run.budget) if run.private else "∞",
-        words.plain(number(about.get("delta")), 6) if run.private else "-",
-        str(about.get("accountant", "-")) if run.private else "-",
+        words.plain(number(about.delta), 6) if run.private else "-",
+        known(about.accountant) or "-" if run.private else "-",
         str(run.number),
         str(run.steps),
-        *numbers,
+        *(words.plain(number(each), 6) for each in stated),
         *costs.cells([run]),
     ]
 
@@ -157,7 +159,7 @@ def _notes(runs: Sequence[Run]) -> list[str]:
         ("unit", "units of privacy"),
         ("adjacency", "adjacency relations"),
     ):
-        if len({str(about.get(key)) for about in private}) > 1:
+        if len({str(at(about, key)) for about in private}) > 1:
             notes.append(f"The runs use different {what}: their epsilons do not mean the same.")
     return notes if len(runs) > 1 else []
 

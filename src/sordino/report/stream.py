@@ -7,14 +7,15 @@ The x axis counts events; dotted lines mark events at which the world changed at
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
+from sordino.engine.records import VerticalRound, known, number
 from sordino.report.arrivals import DECADES, logarithmic
 from sordino.report.canvas import BLUE, GREEN, INK, ORANGE, QUIET, canvas, figure, svg
 from sordino.report.figures import Mark, draw_marks, from_zero, points
-from sordino.report.load import Run, number
+from sordino.report.load import Run
 from sordino.report.totals import MIB, amount, totals
 from sordino.report.words import bound, plain
 
@@ -27,7 +28,7 @@ MOST_BARS = 30
 
 def marks(run: Run) -> list[Mark]:
     """Events at which the world changed at once; none where there are too many to be told apart."""
-    told = [number(at) for row in run.rounds if isinstance(row.get("changes"), list) for at in row["changes"]]
+    told = [number(place) for row in run.rounds if isinstance(row, VerticalRound) for place in known(row.changes) or ()]
     found = sorted({at for at in told if at is not None and 0 < at < math.inf})
     return [Mark(at) for at in found] if len(found) <= MOST_MARKS else []
 
@@ -164,9 +165,9 @@ def prices(run: Run) -> str | None:
     with canvas("prices"):
         drawn, (axis,) = figure(1, 1.1 + 0.38 * len(stated))
         for i, (_, epsilon, _) in enumerate(stated):
-            known = math.isfinite(epsilon)
-            axis.barh(i, epsilon if known else 0.0, height=0.6, color=BLUE)
-            _beside(axis, epsilon if known else 0.0, i, bound(epsilon, 4) if known else "∞, not protected")
+            priced = math.isfinite(epsilon)
+            axis.barh(i, epsilon if priced else 0.0, height=0.6, color=BLUE)
+            _beside(axis, epsilon if priced else 0.0, i, bound(epsilon, 4) if priced else "∞, not protected")
         axis.axvline(run.budget, color=INK, linestyle="--", linewidth=1)
         axis.annotate(
             "budget", (run.budget, 1), xycoords=("data", "axes fraction"), xytext=(2, 1), textcoords="offset points", ha="center", size=8.5
@@ -178,9 +179,8 @@ def prices(run: Run) -> str | None:
 
 def released(run: Run) -> list[tuple[str, float, str]]:
     """What has a price: whose, epsilon, what is released; neighbouring parties with the same together."""
-    entries = [each for each in run.about.get("releases") or [] if isinstance(each, Mapping)]
-    known = [(str(each.get("unit")), number(each.get("epsilon")), str(each.get("what") or "-")) for each in entries]
-    found = [(unit, math.inf if epsilon is None else epsilon, what) for unit, epsilon, what in known]
+    entries = [(str(known(each.unit)), number(each.epsilon), known(each.what) or "-") for each in known(run.vertical.releases) or ()]
+    found = [(unit, math.inf if epsilon is None else epsilon, what) for unit, epsilon, what in entries]
     told = []
     for (at_party, epsilon, what), group in groupby(found, key=lambda each: (each[0].startswith("party:"), each[1], each[2])):
         units = [unit for unit, _, _ in group]

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
-from typing import Any
 
-from sordino.report.load import Run, number
+from sordino.engine.records import VerticalRound, known, number
+from sordino.report.load import Run
 
 MIB = 2**20
 
@@ -57,21 +57,22 @@ def totals(run: Run) -> Totals | None:
     sent = {key: run.values(key) for key in ("up", "down", "framing")}
     if not any(sent.values()):
         return None
-    parties = len(run.about.get("clients") or [])
-    ends = [0.0, *(number(row.get("round")) or 0.0 for row in run.rounds)]
+    parties = len(run.clients)
+    rows = [row for row in run.rounds if isinstance(row, VerticalRound)]
+    ends = [0.0, *(float(known(row.round) or 0) for row in rows)]
     events, unused = 0.0, 0.0
     shares = {"active": [0.0] * parties, "silent": [0.0] * parties}
-    for (before, end), row in zip(pairwise(ends), run.rounds, strict=True):
-        left_out = _count(row.get("unused"))
-        used = max(end - before - left_out, 0.0) if math.isfinite(end - before) else 0.0
+    for (before, end), row in zip(pairwise(ends), rows, strict=True):
+        left_out = float(known(row.unused) or 0)
+        used = max(end - before - left_out, 0.0)
         events, unused = events + used, unused + left_out
-        for key, total in shares.items():
-            for party, share in enumerate(_shares(row.get(key), parties)):
+        for total, told in ((shares["active"], row.active), (shares["silent"], row.silent)):
+            for party, share in enumerate(_shares(known(told) or (), parties)):
                 total[party] += used * share
     active, silent = (tuple(each / max(events, 1.0) for each in shares[key]) for key in ("active", "silent"))
     up, down, framing = (max(values, default=0.0) / MIB for values in sent.values())
     seconds = [max(run.values(f"{who}_seconds"), default=0.0) for who in ("active", "passive", "server")]
-    dropped = math.fsum(_count(row.get("dropped")) for row in run.rounds)
+    dropped = math.fsum(known(row.dropped) or 0 for row in rows)
     return Totals(events, unused, dropped, active, silent, up, down, framing, (seconds[0], seconds[1], seconds[2]))
 
 
@@ -84,13 +85,7 @@ def amount(mebibytes: float, digits: int = 4) -> str:
     return f"{mebibytes:.{digits}g}" if mebibytes < 999.5 else f"{mebibytes:,.0f}".replace(",", "\u202f")
 
 
-def _count(value: Any) -> float:
-    found = number(value)
-    return found if found is not None and 0 <= found < math.inf else 0.0
-
-
-def _shares(value: Any, parties: int) -> Sequence[float]:
+def _shares(told: Sequence[float], parties: int) -> Sequence[float]:
     """One share for each party; zeros where the row tells none."""
-    found = [number(each) for each in value] if isinstance(value, list) else []
-    kept = [share for share in found if share is not None and 0 <= share <= 1]
+    kept = [share for each in told if (share := number(each)) is not None and 0 <= share <= 1]
     return kept if len(kept) == parties else [0.0] * parties

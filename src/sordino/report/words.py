@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from sordino.engine.records import Refused, known
 from sordino.privacy.rounding import epsilon_text
 from sordino.report.load import Run
 
@@ -25,7 +26,7 @@ class Promise:
 
 def promise(run: Run) -> Promise:
     """What the run guarantees, or why it guarantees nothing."""
-    said = str(run.about.get("guarantee") or "")
+    said = known(run.about.guarantee) or ""
     no = "No privacy guarantee"
     if run.private and run.epsilon is not None and run.epsilon > run.budget * (1 + 1e-9):
         return Promise(False, f"Epsilon {epsilon(run)} was spent, over the promised budget of {bound(run.budget)}. See the ledger.")
@@ -34,9 +35,9 @@ def promise(run: Run) -> Promise:
     if said.startswith(no):
         why = said.removeprefix(no).lstrip(": ")
         return Promise(False, why[:1].upper() + why[1:])
-    if run.about.get("unit") == "none":
+    if run.about.unit == "none":
         return Promise(False, "The clients' updates were computed without noise, and epsilon is infinite.")
-    if run.about.get("form") == "paper":
+    if run.about.form == "paper":
         return Promise(False, "Epsilon is infinite: what the paper's literal form sends has no noise, or noise that bounds nothing.")
     return Promise(
         False, "run.json states none." if run.private else "Epsilon is infinite: run.json does not state all that a guarantee needs."
@@ -45,7 +46,7 @@ def promise(run: Run) -> Promise:
 
 def exposed(run: Run) -> str | None:
     """What a promise leaves open, and why; None where it holds for all that is released."""
-    why = run.about.get("open")
+    why = known(run.vertical.open)
     return f"Features are not protected: {why}. Epsilon of every party's features is infinite." if why else None
 
 
@@ -55,15 +56,15 @@ def estimated(runs: Iterable[Run]) -> str:
         " Where labels are known as responded only, it is an estimate, unbiased but for entities whose response was learned from before;"
         " that of a few events may lie below 0 or above 100 %."
     )
-    return said if any(run.vocabulary.accuracy.streamed and run.about.get("unit") not in (None, "none") for run in runs) else ""
+    return said if any(run.vocabulary.accuracy.streamed and known(run.about.unit) not in (None, "none") for run in runs) else ""
 
 
 def status(run: Run) -> str:
     """Where the run stands, in one sentence."""
     if run.done:
         return f"Finished: {run.ended}." if run.ended else "Finished."
-    if refused := next((row for row in run.others if row.get("kind") == "refused"), None):
-        return f"Stopped: the ledger refused a release. {refused.get('why') or ''}".rstrip()
+    if refused := next((row for row in run.others if isinstance(row, Refused)), None):
+        return f"Stopped: the ledger refused a release. {known(refused.why) or ''}".rstrip()
     spoken = run.vocabulary
     if not run.rounds:
         return f"No {spoken.round} is {spoken.closed} yet."
@@ -73,7 +74,7 @@ def status(run: Run) -> str:
 
 def warnings(run: Run) -> list[str]:
     """What the reader should know before believing the page."""
-    found = [str(w) for w in run.about.get("warnings") or []]
+    found = list(known(run.about.warnings) or ())
     if run.damaged:
         found.append(f"The log ends early: {run.damaged}.")
     if run.private and run.epsilon is not None and run.epsilon > run.budget * (1 + 1e-9):
