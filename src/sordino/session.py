@@ -21,12 +21,11 @@ What a run begins with is noted in its ledger before the first release, and how 
 from __future__ import annotations
 
 import math
-import os
 import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,13 +44,12 @@ from sordino.build.surroundings import destroyed, forget
 from sordino.engine import records
 from sordino.engine.records import About, Place, Result, Row, known, number
 from sordino.errors import BudgetExceeded, ResumeError, StudyError
-from sordino.files import open_below, read_below
+from sordino.files import read_below
 from sordino.learning.allocator import tune
-from sordino.parsing import Malformed
 from sordino.privacy import Budget, Charge, NonPrivate, accountant
 from sordino.runtime import checkpoint
 from sordino.runtime.files import replace_file, said_clearly
-from sordino.runtime.recorder import CHECKPOINTS, LOG, Recorder
+from sordino.runtime.recorder import CHECKPOINTS, LOG, Recorder, last_accuracy, length_of, why_refused
 from sordino.runtime.watch import Moment, Play
 from sordino.study import Study
 
@@ -202,11 +200,11 @@ def _play(
     saved = checkpoint.read(folder / CHECKPOINTS, sim)
     sim.vault.refuse_older({} if saved is None else saved.heads)
     moment: Moment = built.first if saved is None else saved.moment
-    if moment.ended is None and destroyed(folder) and (why := _refusal(folder, study.regime)) is not None:
+    if moment.ended is None and destroyed(folder) and (why := why_refused(folder, study.regime)) is not None:
         raise BudgetExceeded(why)
     begun.refuse_another_key(folder, before, ended=moment.ended is not None)
     length = 0 if saved is None else saved.log_length
-    if _length(folder) < length:
+    if length_of(folder) < length:
         raise ResumeError(f"{folder / LOG}: shorter than at the last checkpoint. Restore it from a copy; nothing was changed")
     announce(Going(about, moment.number))
     refused: BudgetExceeded | None = None
@@ -284,7 +282,7 @@ def _end(folder: Path, about: About, built: builder.Built, moment: Moment, secon
         regime=study.regime,
         rounds=moment.number,
         steps=moment.steps,
-        accuracy=_last_accuracy(folder, study.regime),
+        accuracy=last_accuracy(folder, study.regime),
         epsilon=guaranteed(study, most),
         spent=most,
         delta=study.privacy.delta,
@@ -314,41 +312,6 @@ def _spent_now(built: builder.Built) -> sealed.Spent:
     prices = {history: chosen.epsilon(history, sim.budget.delta) for history in {each for own in histories.values() for each in own}}
     each = tuple(max((prices[history] for history in own), default=0.0) for own in histories.values())
     return sealed.Spent(each, None if built.evaluation is None else built.evaluation.spent())
-
-
-def _length(folder: Path) -> int:
-    """Bytes of the log."""
-    try:
-        with open_below(folder, LOG) as log:
-            return os.fstat(log.fileno()).st_size
-    except FileNotFoundError:
-        return 0
-
-
-def _rows(folder: Path, regime: str) -> Iterator[Row | records.Unknown]:
-    """The rows of the log."""
-    try:
-        with open_below(folder, LOG) as log:
-            for line, text in enumerate(log, start=1):
-                try:
-                    yield records.row(text, regime)
-                except Malformed as error:
-                    raise ResumeError(f"{folder / LOG}: line {line}: cannot be read ({error}). Restore it from a copy") from error
-    except FileNotFoundError:
-        return
-
-
-def _last_accuracy(folder: Path, regime: str) -> float | None:
-    told = [value for row in _rows(folder, regime) if (value := number(records.at(row, "accuracy"))) is not None]
-    return told[-1] if told else None
-
-
-def _refusal(folder: Path, regime: str) -> str | None:
-    """Why the budget let the run go no further, if the log ends with that."""
-    found = None
-    for row in _rows(folder, regime):
-        found = str(known(row.why)) if isinstance(row, records.Refused) else None
-    return found
 
 
 def _about(folder: Path) -> About:

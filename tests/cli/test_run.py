@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sordino import study as studies
 from sordino.cli import app
 from sordino.compare import tables
-from sordino.compare.result import as_table, collect
+from sordino.compare.result import collect, recorded
 from sordino.compare.schedule import Side, tasks
+from sordino.engine.records import plain
 
 STUDY = """
 name = "arrivals"
@@ -118,7 +120,7 @@ def test_methods_for_events_are_compared_by_their_error_over_the_stream(tmp_path
         app(["run", str(task.side.path), "--out", str(task.folder), "--quiet"], standalone_mode=False)
     comparison = collect(tmp_path, "true", planned, {})
     tables.write(comparison)
-    found = as_table(comparison)
+    found: Any = plain(recorded(comparison))
     assert [study["runs"][0]["activity"] for study in found["studies"]] == [0.5, 0.5]
     less, more = (study["runs"][0]["mebibytes"] for study in found["studies"])
     assert more > 2 * less  # the last ten examples again and again

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from sordino import study as studies
 from sordino.compare import result, tables
 from sordino.compare.over import Over, goal, line, over
 from sordino.compare.schedule import Side
+from sordino.engine.records import plain
 from sordino.errors import StudyError
 from sordino.report.load import load
 from sordino.report.sweep import EDGES, EPSILON, Goal
@@ -100,21 +102,21 @@ def test_the_picture_is_on_the_page_and_its_numbers_in_the_table(tmp_path: Path)
     ]
     asked = over(EPSILON, None, [each.side for each in members])
     found = result.compared(tmp_path, "true", (0, 1), members, asked)
-    told = result.as_table(found)["over"]
-    assert [(point["method"], point["value"]) for point in told["points"]] == [("mapa", 1.0), ("mapa", 4.0), ("asgd", float("inf"))]
+    told: Any = plain(result.recorded(found))["over"]
+    assert [(point["method"], point["value"]) for point in told["points"]] == [("mapa", 1.0), ("mapa", 4.0), ("asgd", "inf")]
     assert told["points"][1]["by_seed"] == {"0": 0.7, "1": 0.8}
     tables.write(found)
     page = (tmp_path / "comparison.html").read_text(encoding="utf-8")
     for said in ("Final accuracy against epsilon", "asgd (ε = ∞)", "Over updates", "Over epsilon"):
         assert said in page
     assert page.count("<svg") == 3
-    assert "over" not in result.as_table(result.compared(tmp_path, "true", (0, 1), members))
+    assert "over" not in plain(result.recorded(result.compared(tmp_path, "true", (0, 1), members)))
 
 
 def test_how_long_it_took_is_told_by_seed(tmp_path: Path) -> None:
     members = [member(side(tmp_path, "a", clients=2), 0.5, 0.8), member(side(tmp_path, "b", clients=20), 0.9, 0.9)]
     asked = over(EDGES, "0.75", [each.side for each in members])
-    told = result.as_table(result.compared(tmp_path, "true", (0, 1), members, asked))["over"]
+    told: Any = plain(result.recorded(result.compared(tmp_path, "true", (0, 1), members, asked)))["over"]
     assert [point["by_seed"] for point in told["points"]] == [{"0": None, "1": 40.0}, {"0": 40.0, "1": 40.0}]
     assert told["until"] == {"accuracy": 0.75}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -174,7 +174,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _as_table(found: Attacked, scenes: Sequence[Scene]) -> dict[str, Any]:
+def _as_table(found: Attacked, scenes: Sequence[Scene]) -> dict[str, object]:
     return {
         "delta": found.delta,
         "accountant": found.accountant,

@@ -64,7 +64,9 @@ def compare(
         tables.write(comparison)
     _tell(comparison)
     if as_json:
-        say.machine({**result.as_table(comparison), "page": str(folder / "comparison.html")})
+        from msgspec.structs import replace
+
+        say.machine(replace(result.recorded(comparison), page=str(folder / "comparison.html")))
     if comparison.failures:
         raise typer.Exit(1)
 

@@ -6,7 +6,7 @@ import json
 import re
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -45,7 +45,7 @@ def show(
     from sordino.privacy import Ledger
     from sordino.verify import places
 
-    found: list[dict[str, Any]] = []
+    found: list[dict[str, object]] = []
     known: set[str] = set()
     for path in places(run):
         with Ledger.open(path, readonly=True, seconds=seconds) as ledger:
@@ -77,7 +77,7 @@ def _last(ledger: Ledger, unit: str | None, most: int) -> tuple[list[Entry], int
     return list(kept), count
 
 
-def _row(entry: Entry) -> dict[str, Any]:
+def _row(entry: Entry) -> dict[str, object]:
     from sordino.privacy import encode
 
     return {
@@ -143,7 +143,7 @@ def _line(text: str) -> str:
     return "\n".join(_STRANGE.sub("?", each) for each in text.splitlines()[:50])
 
 
-def _as_table(verdict: Verdict) -> dict[str, Any]:
+def _as_table(verdict: Verdict) -> dict[str, object]:
     return {
         "ok": not verdict.problems,
         "entries": sum(kept.entries for kept in verdict.ledgers),

@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sordino.compare.schedule import Side
+from sordino.engine.records import OverOf, PointOf
 from sordino.errors import StudyError
+from sordino.report.load import Run
 from sordino.report.sweep import EDGES, EPSILON, Goal, Lines, Sweep
 from sordino.study import HorizontalStudy, Study
 
@@ -99,7 +101,7 @@ def line(study: Study) -> str:
 
 def lines(asked: Over, members: Sequence[Member]) -> Lines:
     """The runs of each method at each value."""
-    found: dict[str, dict[float, list[Any]]] = {}
+    found: dict[str, dict[float, list[Run]]] = {}
     for member in members:
         if member.runs:
             found.setdefault(line(member.side.study), {})[asked.value(member.side)] = list(member.runs.values())
@@ -111,14 +113,14 @@ def sweep(asked: Over | None, members: Sequence[Member]) -> Sweep | None:
     return None if asked is None else Sweep(asked.key, lines(asked, members), asked.goal)
 
 
-def as_table(asked: Over, members: Sequence[Member]) -> dict[str, Any]:
+def recorded(asked: Over, members: Sequence[Member]) -> OverOf:
     """Its numbers by seed, for ``comparison.json``; None where the goal was not reached."""
-    rows = [
-        {
-            "method": line(member.side.study),
-            "value": asked.value(member.side),
-            "by_seed": {str(seed): run.accuracy if asked.goal is None else asked.goal.of(run) for seed, run in member.runs.items()},
-        }
+    points = tuple(
+        PointOf(
+            method=line(member.side.study),
+            value=asked.value(member.side),
+            by_seed={str(seed): run.accuracy if asked.goal is None else asked.goal.of(run) for seed, run in member.runs.items()},
+        )
         for member in members
-    ]
-    return {"key": asked.key, "until": None if asked.goal is None else {asked.goal.key: asked.goal.value}, "points": rows}
+    )
+    return OverOf(key=asked.key, until=None if asked.goal is None else {asked.goal.key: asked.goal.value}, points=points)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
+
+from msgspec import UNSET
 
 from sordino.compare import over as sweeps
 from sordino.compare.over import Over
 from sordino.compare.schedule import Side, Task
 from sordino.compare.statistics import CONFIDENCE, Paired, Spread, paired, spread, verdict
-from sordino.engine.records import at, known, plain
+from sordino.engine.records import ComparisonOf, DifferenceOf, MeanOf, RunOf, StudyOf, known, plain
 from sordino.errors import StudyError
 from sordino.report.load import Run, load
 from sordino.report.totals import totals
@@ -214,60 +216,72 @@ def _warnings(member: Member) -> list[str]:
     return list(found.values())
 
 
-def as_table(comparison: Comparison) -> dict[str, Any]:
+def recorded(comparison: Comparison) -> ComparisonOf:
     """All figures, for ``comparison.json`` and ``--json``."""
-    return {
-        "format": 1,
-        "folder": str(comparison.folder),
-        "at": comparison.at,
-        "seeds": list(comparison.seeds),
-        "confidence": CONFIDENCE,
-        "studies": [_study(member) for member in comparison.members],
-        "differences": [
-            {
-                "study": each.label,
-                "against": each.against,
-                **{key: value for key, value in asdict(each.paired).items() if key != "interval"},
-                "interval": each.paired.interval,
-                "equal_privacy": each.equal,
-                "notes": list(each.notes),
-                "verdict": each.verdict,
-            }
-            for each in comparison.differences
-        ],
-        "not_private_as_claimed": [member.side.label for member in comparison.members if member.overclaims],
-        "failed": sum(len(member.failed) for member in comparison.members),
-        "notes": list(comparison.notes),
-        "warnings": list(comparison.warnings),
-        **({} if comparison.over is None else {"over": sweeps.as_table(comparison.over, comparison.members)}),
-    }
+    return ComparisonOf(
+        folder=str(comparison.folder),
+        at=comparison.at,
+        seeds=comparison.seeds,
+        confidence=CONFIDENCE,
+        studies=tuple(map(_study, comparison.members)),
+        differences=tuple(map(_difference, comparison.differences)),
+        not_private_as_claimed=tuple(member.side.label for member in comparison.members if member.overclaims),
+        failed=sum(len(member.failed) for member in comparison.members),
+        notes=comparison.notes,
+        warnings=comparison.warnings,
+        over=UNSET if comparison.over is None else sweeps.recorded(comparison.over, comparison.members),
+    )
 
 
-def _study(member: Member) -> dict[str, Any]:
-    study = member.side.full
-    return {
-        "label": member.side.label,
-        "name": study.name,
-        "file": str(member.side.path),
-        "method": study.method.name,
-        "form": study.form,
-        "unit": study.privacy.unit,
-        "delta": study.privacy.delta,
-        "accountant": study.privacy.accountant,
-        "epsilon_budget": study.privacy.epsilon,
-        "epsilon": member.epsilon,
-        "claimed_epsilon": member.claimed,
-        "accuracy": asdict(member.accuracy),
-        "runs": [
-            *({"seed": seed, "status": "done", **_run(run)} for seed, run in member.runs.items()),
-            *({"seed": seed, "status": "failed", "reason": why} for seed, why in member.failed.items()),
-        ],
-    }
+def _difference(each: Difference) -> DifferenceOf:
+    found = each.paired
+    return DifferenceOf(
+        study=each.label,
+        against=each.against,
+        seeds=found.seeds,
+        differences=found.differences,
+        mean=found.mean,
+        sd=found.sd,
+        interval=found.interval,
+        equal_privacy=each.equal,
+        notes=each.notes,
+        verdict=each.verdict,
+    )
 
 
-def _run(run: Run) -> dict[str, Any]:
-    result = run.result
-    kept = {key: known(at(result, key)) for key in ("rounds", "steps", "seconds", "why")}
-    if (sent := totals(run)) is not None:
-        kept |= {"mebibytes": sent.mebibytes, "activity": sent.activity}
-    return {"run": str(run.folder), "accuracy": run.accuracy, "epsilon": run.spent, "claimed_epsilon": run.claimed, **kept}
+def _study(member: Member) -> StudyOf:
+    study, measured = member.side.full, member.accuracy
+    failed = (RunOf(seed=seed, status="failed", reason=why) for seed, why in member.failed.items())
+    return StudyOf(
+        label=member.side.label,
+        name=study.name,
+        file=str(member.side.path),
+        method=study.method.name,
+        form=study.form,
+        unit=study.privacy.unit,
+        delta=study.privacy.delta,
+        accountant=study.privacy.accountant,
+        epsilon_budget=study.privacy.epsilon,
+        epsilon=member.epsilon,
+        claimed_epsilon=member.claimed,
+        accuracy=MeanOf(mean=measured.mean, sd=measured.sd, count=measured.count),
+        runs=(*(_run(seed, run) for seed, run in member.runs.items()), *failed),
+    )
+
+
+def _run(seed: int, run: Run) -> RunOf:
+    result, sent = run.result, totals(run)
+    return RunOf(
+        seed=seed,
+        status="done",
+        run=str(run.folder),
+        accuracy=run.accuracy,
+        epsilon=run.spent,
+        claimed_epsilon=run.claimed,
+        rounds=known(result.rounds),
+        steps=known(result.steps),
+        seconds=known(result.seconds),
+        why=known(result.why),
+        mebibytes=UNSET if sent is None else sent.mebibytes,
+        activity=UNSET if sent is None else sent.activity,
+    )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from sordino.compare.over import sweep
-from sordino.compare.result import Comparison, Difference, Member, as_table
+from sordino.compare.result import Comparison, Difference, Member, recorded
 from sordino.compare.statistics import CONFIDENCE, Spread
-from sordino.engine.records import dumped
+from sordino.engine.records import text
 from sordino.report import costs, vocabulary, words
 from sordino.report.studies import Content, Table, render_studies
 from sordino.runtime.files import replace_file
@@ -124,7 +124,7 @@ def runs(comparison: Comparison) -> Table:
 
 def write(comparison: Comparison) -> None:
     """Leave ``comparison.json`` and ``comparison.html`` in the folder."""
-    replace_file(comparison.folder / "comparison.json", dumped(as_table(comparison), indent=1).encode())
+    replace_file(comparison.folder / "comparison.json", text(recorded(comparison), indent=1).encode())
     replace_file(comparison.folder / "comparison.html", render_studies(content(comparison)).encode("utf-8", "replace"))
 
 

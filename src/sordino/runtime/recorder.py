@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 
-from sordino.engine.records import Row, text
-from sordino.files import append_below, folder_below
+from sordino.engine import records
+from sordino.engine.records import Row, known, number, text
+from sordino.errors import ResumeError
+from sordino.files import append_below, folder_below, open_below
+from sordino.parsing import Malformed
 from sordino.runtime import checkpoint
 from sordino.runtime.files import said_clearly
 from sordino.runtime.watch import Moment
@@ -65,3 +68,43 @@ class Recorder:
             self.file.flush()
             os.fsync(self.file.fileno())
         checkpoint.write(self.folder / CHECKPOINTS, checkpoint.Saved(moment, self.file.tell(), self.heads()))
+
+
+def length_of(folder: Path) -> int:
+    """Bytes of the log; none if there is none yet."""
+    try:
+        with open_below(folder, LOG) as log:
+            return os.fstat(log.fileno()).st_size
+    except FileNotFoundError:
+        return 0
+
+
+def rows(folder: Path, regime: str) -> Iterator[Row | records.Unknown]:
+    """The rows of the log.
+
+    Raises:
+        ResumeError: naming the line that cannot be read.
+    """
+    try:
+        with open_below(folder, LOG) as log:
+            for count, line in enumerate(log, start=1):
+                try:
+                    yield records.row(line, regime)
+                except Malformed as error:
+                    raise ResumeError(f"{folder / LOG}: line {count}: cannot be read ({error}). Restore it from a copy") from error
+    except FileNotFoundError:
+        return
+
+
+def last_accuracy(folder: Path, regime: str) -> float | None:
+    """The last accuracy that the log tells; None if it tells none."""
+    told = [value for row in rows(folder, regime) if (value := number(records.at(row, "accuracy"))) is not None]
+    return told[-1] if told else None
+
+
+def why_refused(folder: Path, regime: str) -> str | None:
+    """Why the budget let the run go no further, if the log ends with that."""
+    found = None
+    for row in rows(folder, regime):
+        found = str(known(row.why)) if isinstance(row, records.Refused) else None
+    return found

@@ -2,6 +2,7 @@
 
 from sordino.engine.records.base import Count, Maybe, Open, Real, Record, at, known, number
 from sordino.engine.records.codec import Misfit, about, closed, dumped, environment, plain, row, simple, text
+from sordino.engine.records.comparison import ComparisonOf, DifferenceOf, MeanOf, OverOf, PointOf, RunOf, StudyOf
 from sordino.engine.records.rows import (
     AsynchronousRound,
     Dropped,
@@ -46,7 +47,9 @@ __all__ = [
     "Asynchronous",
     "AsynchronousRound",
     "Client",
+    "ComparisonOf",
     "Count",
+    "DifferenceOf",
     "Dropped",
     "End",
     "Environment",
@@ -58,13 +61,16 @@ __all__ = [
     "Left",
     "Lost",
     "Maybe",
+    "MeanOf",
     "Measured",
     "Misfit",
     "Module",
     "OfClient",
     "Open",
+    "OverOf",
     "Party",
     "Place",
+    "PointOf",
     "Real",
     "Record",
     "Refused",
@@ -72,8 +78,10 @@ __all__ = [
     "Result",
     "Round",
     "Row",
+    "RunOf",
     "Stage",
     "Stale",
+    "StudyOf",
     "Synchronous",
     "SynchronousRound",
     "TestSet",
