@@ -110,6 +110,7 @@ def test_what_does_not_fit_is_named(line: str, message: str) -> None:
         ({"modules": {"m": {"file": 1}}}, r"modules\[...\].file must be text"),
         ({"format": 2}, "format must be 1, which this version reads; got 2"),
         ({"facts": {}}, "facts must not stand there"),
+        ({"result": {"\ud800": 1}}, "it must be something else .*surrogates not allowed"),
     ],
 )
 def test_parts_of_run_json_that_do_not_fit_are_named(changes: dict[str, Any], message: str) -> None:
@@ -130,10 +131,11 @@ def test_the_last_closed_round_is_read_from_any_regime() -> None:
     assert records.closed(b"[[[") is None
 
 
+WEIRD = st.characters(codec=None)
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=True) | st.text(max_size=5) | st.sampled_from(["inf", "-inf"]),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=True) | st.text(WEIRD, max_size=5) | st.sampled_from(["inf", "-inf"]),
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["kind", "client", "clip", "labels", "x"]), inner, max_size=3)
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["kind", "client", "clip", "why", "\ud800"]), inner, max_size=3)
     ),
     max_leaves=8,
 )

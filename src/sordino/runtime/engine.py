@@ -54,7 +54,7 @@ class Engine(Protocol):
         """Everything that a later :meth:`unpack` needs."""
         ...
 
-    def unpack(self, kept: Mapping[str, Any]) -> None:
+    def unpack(self, kept: Mapping[str, NDArray[Any]]) -> None:
         """Stand where :meth:`pack` was called."""
         ...
 
@@ -82,13 +82,13 @@ class Whole:
         """See :class:`Engine`."""
         return {**self.weights(), **{f"window.{name}": value for name, value in self._kernel.pack().items()}}
 
-    def unpack(self, kept: Mapping[str, Any]) -> None:
+    def unpack(self, kept: Mapping[str, NDArray[Any]]) -> None:
         """See :class:`Engine`."""
         server, parties = _split(kept)
         window = {name.removeprefix("window."): value for name, value in kept.items() if name.startswith("window.")}
         self._kernel.unpack(server, parties, window)
 
 
-def _split(weights: Mapping[str, Any]) -> tuple[NDArray[np.float32], list[NDArray[np.float32]]]:
+def _split(weights: Mapping[str, NDArray[Any]]) -> tuple[NDArray[np.float32], list[NDArray[np.float32]]]:
     parties = sum(1 for name in weights if name.startswith("party"))
     return weights["server"], [weights[f"party{m}"] for m in range(parties)]

@@ -114,7 +114,7 @@ class Moment:
 
     def pack(self) -> Packed:
         """See :class:`sordino.runtime.watch.Moment`."""
-        vectors: dict[str, Any] = {f"engine.{name}": value for name, value in self.kept.items()}
+        vectors: dict[str, NDArray[Any]] = {f"engine.{name}": value for name, value in self.kept.items()}
         for name, pairs in (("counts", self.counts), ("told", self.told)):
             if pairs is not None:
                 vectors[f"{name}.entities"], vectors[f"{name}.values"] = pairs

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from sordino.errors import RemoteProtocolError
 from sordino.learning.online.halves import Party, Server
@@ -98,11 +99,11 @@ class Messages:
         found["counts"] = np.array([self.state.closed, self.state.dropped])
         return found
 
-    def unpack(self, kept: Mapping[str, Any]) -> None:
+    def unpack(self, kept: Mapping[str, NDArray[Any]]) -> None:
         """See :class:`~sordino.runtime.engine.Engine`."""
         closed, dropped = (int(value) for value in kept["counts"])
 
-        def below(prefix: str) -> dict[str, Any]:
+        def below(prefix: str) -> dict[str, NDArray[Any]]:
             return {name.removeprefix(prefix): value for name, value in kept.items() if name.startswith(prefix)}
 
         self.server.unpack(below("server."))

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from numpy.typing import NDArray
+
 from sordino.engine.records import Row
 from sordino.message import Vector
 from sordino.privacy import Budget, Vault
@@ -15,7 +17,7 @@ from sordino.privacy import Budget, Vault
 class Packed:
     """A moment as it is kept on disk: named arrays, and the rest as JSON."""
 
-    vectors: dict[str, Any]
+    vectors: dict[str, NDArray[Any]]
     rest: bytes
 
 

@@ -190,7 +190,7 @@ def _open(found: Mapping[str, object], kind: type[O], tag: str | None = None) ->
 def _converted(found: Mapping[str, object], kind: type[S]) -> S:
     try:
         return msgspec.convert(found, kind, dec_hook=_hook)
-    except (msgspec.ValidationError, OverflowError) as error:
+    except (msgspec.ValidationError, OverflowError, UnicodeEncodeError) as error:  # keys may hold halves of surrogates
         raise Misfit(_said(str(error), found)) from error
 
 
