@@ -219,6 +219,18 @@ class Derivative(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=Tr
         return self.event
 
 
+class Labels(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Whoever holds the labels to the server: those of an event's examples, or what randomised response made of them.
+
+    Attributes:
+        event: which, from 1.
+        values: whole numbers from 0, one for each example.
+    """
+
+    event: int
+    values: tuple[int, ...]
+
+
 _FLOATS: dict[int, np.dtype[Any]] = {16: np.dtype("<f2"), 32: np.dtype("<f4")}
 
 
@@ -244,11 +256,11 @@ def numbers(message: Embedding | Derivative, count: int) -> Vector:
     return found
 
 
-Message = Train | Update | Contribution | Compute | Gradient | Query | Embedding | Derivative
+Message = Train | Update | Contribution | Compute | Gradient | Query | Embedding | Derivative | Labels
 Answer = Update | Contribution
 Task = Train | Compute | Query | Derivative
 """What the server sends to a site; each has a ``number``."""
-Reply = Update | Contribution | Gradient | Embedding
+Reply = Update | Contribution | Gradient | Embedding | Labels
 """What a site sends to the server."""
 
 

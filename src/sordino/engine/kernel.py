@@ -33,6 +33,7 @@ import msgspec
 
 from sordino.engine.effect import (
     Arrived,
+    Asked,
     Begin,
     Book,
     Booked,
@@ -43,9 +44,11 @@ from sordino.engine.effect import (
     Joined,
     Lapsed,
     Learn,
+    Learned,
     Left,
     Log,
     Refused,
+    Said,
     Send,
     Skip,
     Wake,
@@ -53,7 +56,6 @@ from sordino.engine.effect import (
 )
 from sordino.engine.watch import Packed, Row, Watcher, bound
 from sordino.errors import BudgetExceeded
-from sordino.message import Reply, Task
 from sordino.privacy import Budget, Charge, Permit, Vault
 from sordino.privacy.accounting import Spent
 
@@ -204,15 +206,15 @@ class World(Protocol[S]):
         """Whether an answer of this site to this number would be used if it came now; computed it is only then."""
         ...
 
-    def asked(self, state: S, /) -> Mapping[int, Task]:
+    def asked(self, state: S, /) -> Mapping[int, Asked]:
         """The task that each site holds in a state that was kept."""
         ...
 
-    def answer(self, site: int, task: Task, permits: Sequence[Permit], /) -> Reply | None:
-        """Let the site work, and what it sends; None if it sends nothing."""
+    def answer(self, site: int, number: int, task: Asked | None, permits: Sequence[Permit], /) -> Said | None:
+        """Let the site work, and what it sends; None if it sends nothing. It was last asked for ``task``, if for anything."""
         ...
 
-    def trip(self, site: int, task: Task, /) -> float | Away:
+    def trip(self, site: int, task: Asked, /) -> float | Away:
         """Seconds until the answer is there, or how the site vanishes."""
         ...
 
@@ -236,6 +238,10 @@ class World(Protocol[S]):
         """What is told of the model when ``number`` is closed."""
         ...
 
+    def learn(self, effect: Learn | Skip, /) -> Learned:
+        """Let the server's own model work."""
+        ...
+
     def shown(self, row: Row, /) -> Row | None:
         """What of a row may be shown; None if nothing."""
         ...
@@ -250,7 +256,7 @@ class Kernel(Generic[S, M]):
         self.time, self.count, self.epsilon = moment.time, moment.count, moment.epsilon
         self.heap = sorted(moment.flights)  # a sorted list is a heap
         self.away = dict(moment.away)
-        self.tasks: dict[int, Task] = {}
+        self.tasks: dict[int, Asked] = {}
         self.paid: dict[int, tuple[Permit, ...]] = {}
         self._closed = True
         self._unpriced: dict[str, tuple[int, Budget]] = {}  # entry of the last charge of each unit that no row has priced yet
@@ -309,7 +315,7 @@ class Kernel(Generic[S, M]):
         elif number == 0:
             self.tell(Joined(site))
         elif self.world.expects(self.state, site, number):
-            message = self.world.answer(site, self.tasks[site], self.paid.get(site, ()))
+            message = self.world.answer(site, number, self.tasks.get(site), self.paid.get(site, ()))
             if message is not None:
                 self.tell(Arrived(message))
         else:
@@ -351,7 +357,9 @@ class Kernel(Generic[S, M]):
                 case Finish():
                     self.heap.clear()
                     save = True
-                case Learn() | Skip() | Closed():
+                case Learn() | Skip():
+                    self.tell(self.world.learn(effect))
+                case Closed():
                     pass
         if save:
             self.watcher.save(self.moment())
@@ -375,7 +383,7 @@ class Kernel(Generic[S, M]):
         self.count += 1
         heapq.heappush(self.heap, (time, self.count, site, number, tag))
 
-    def dispatch(self, site: int, task: Task) -> None:
+    def dispatch(self, site: int, task: Asked) -> None:
         """Put the answer on its way, or let the site vanish with the task."""
         self.tasks[site] = task
         trip = self.world.trip(site, task)

@@ -19,12 +19,13 @@ from sordino.privacy.event import (
     encode,
 )
 from sordino.privacy.ledger import Ledger
-from sordino.privacy.permit import Permit, covers_one, covers_round, covers_times
+from sordino.privacy.permit import Allowance, Permit, covers_one, covers_round
 from sordino.privacy.vault import Vault
 
 __all__ = [
     "NAMES",
     "Accountant",
+    "Allowance",
     "Budget",
     "Charge",
     "Chosen",
@@ -46,7 +47,6 @@ __all__ = [
     "accountant",
     "covers_one",
     "covers_round",
-    "covers_times",
     "decode",
     "encode",
     "epsilon_after",

@@ -7,6 +7,7 @@ rows) takes permits and checks, before it computes anything, that they cover jus
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -82,14 +83,26 @@ def covers_one(permit: Permit | None, event: Event, number: int) -> None:
         raise LocalProtocolError(f"task {number}: the ledger booked {permit}, the work would release {event}")
 
 
-def covers_times(permits: Sequence[Permit], unit: str, event: Event, times: int) -> None:
-    """Refuse unless permits on a unit cover the event at least so often, all together.
+class Allowance:
+    """Permits on several units, for releases that the ledger counts by the one who released most: an entity's appearances.
 
-    For releases that the ledger counts by the one who released most: an entity in its ``times``-th appearance.
-
-    Raises:
-        LocalProtocolError: if they do not; nothing may be computed then.
+    Args:
+        permits: all that the run has, of every unit.
+        times: how often whoever releases most has released by the end of what is covered, now included.
     """
-    booked = sum(permit.count for permit in permits if permit.unit == unit and permit.event == event)
-    if booked < times:
-        raise LocalProtocolError(f"{unit}: the ledger booked {event} {booked} times, the work would release it {times} times")
+
+    def __init__(self, permits: Sequence[Permit], times: int = 1) -> None:
+        self.times = times
+        self._booked: Counter[tuple[str, Event]] = Counter()
+        for permit in permits:
+            self._booked[permit.unit, permit.event] += permit.count
+
+    def covers(self, unit: str, event: Event, times: int | None = None) -> None:
+        """Refuse unless permits on a unit cover the event so often (``self.times``, where nothing else is said), all together.
+
+        Raises:
+            LocalProtocolError: if they do not; nothing may be computed then.
+        """
+        booked, wanted = self._booked[unit, event], self.times if times is None else times
+        if booked < wanted:
+            raise LocalProtocolError(f"{unit}: the ledger booked {event} {booked} times, the work would release it {wanted} times")

@@ -59,7 +59,7 @@ from sordino.engine.effect import (
 )
 from sordino.entropy import Entropy
 from sordino.mechanism import Learning
-from sordino.message import Answer, Contribution, Reply, Train, Update, Vector
+from sordino.message import Answer, Contribution, Train, Update, Vector
 from sordino.method.base import Contract, SynchronousMethod, Terms
 from sordino.method.base import Left as Remaining
 from sordino.method.estimate import clipped_fraction, signal_to_noise
@@ -135,7 +135,7 @@ class Synchronous:
         if state.ended is not None:
             return state, ()
         match event:
-            case Arrived(message):
+            case Arrived(Update() | Contribution() as message):
                 return self._arrived(state, message)
             case Begin() if not state.open:
                 return self.begin(state)
@@ -257,9 +257,7 @@ class Synchronous:
         drawn = self.entropy.at("cohort", number).choice(len(solvent), size=self.cohort, replace=False)
         return sorted(solvent[int(j)] for j in drawn)
 
-    def _arrived(self, state: State, answer: Reply) -> tuple[State, Sequence[Effect]]:
-        if not isinstance(answer, Answer):
-            return state, ()
+    def _arrived(self, state: State, answer: Answer) -> tuple[State, Sequence[Effect]]:
         meant = isinstance(answer, Update if self.aggregator is None else Contribution)
         if not meant or not self.expects(state, answer.client, answer.round) or answer.steps != state.tau:
             stale = {"kind": "dropped", "round": answer.round, "client": answer.client, "why": "late, repeated or not asked for"}

@@ -26,10 +26,10 @@ from typing import Any
 import msgspec
 
 from sordino.engine import kernel
-from sordino.engine.effect import Effect, Event, Send
+from sordino.engine.effect import Asked, Effect, Event, Learn, Learned, Send, Skip
 from sordino.engine.kernel import Away, Bill, Block, Kernel
 from sordino.learning.edge import Edge
-from sordino.message import Compute, Gradient, Task, Vector
+from sordino.message import Compute, Gradient, Vector
 from sordino.privacy import Budget, Charge, NonPrivate, Permit, Vault
 from sordino.privacy.accounting import Spent
 from sordino.regime.asynchronous import Asynchronous, Since, State
@@ -174,18 +174,18 @@ class Arrivals:
         """Whether the edge's answer to this task would be applied."""
         return self.regime.expects(state, site, number) and not self.regime.lapses(state, site)
 
-    def asked(self, state: State) -> Mapping[int, Task]:
+    def asked(self, state: State) -> Mapping[int, Asked]:
         """The task that each edge works on."""
         return state.tasks
 
-    def answer(self, site: int, task: Task, permits: Sequence[Permit]) -> Gradient:
+    def answer(self, site: int, number: int, task: Asked | None, permits: Sequence[Permit]) -> Gradient:
         """Let the edge work, with the permit of the block that holds the task."""
         if not isinstance(task, Compute):
             raise TypeError(f"an edge is asked for a gradient, not {type(task).__name__}")
         permit = permits[0] if len(permits) == 1 else next((each for each in permits if each.holds(task.task)), None)
         return self.edges[site].answer(task, permit)
 
-    def trip(self, site: int, task: Task) -> float | Away:
+    def trip(self, site: int, task: Asked) -> float | Away:
         """Seconds of this edge for this task, or for how long it vanishes."""
         away = self.delays.away(site, task.number)
         return Away(away) if away else self.delays.seconds(site, task.number)
@@ -220,6 +220,10 @@ class Arrivals:
     def measured(self, state: State, number: int) -> Mapping[str, Any]:
         """What is told of the model."""
         return self.evaluate(state.average)
+
+    def learn(self, effect: Learn | Skip) -> Learned:
+        """The server has no model of its own."""
+        raise TypeError(type(effect).__name__)
 
     def shown(self, row: Row) -> Row | None:
         """All of it."""

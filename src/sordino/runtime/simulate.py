@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 
 from sordino.engine import kernel
-from sordino.engine.effect import Book, Effect, Event, Send
+from sordino.engine.effect import Asked, Book, Effect, Event, Learn, Learned, Send, Skip
 from sordino.engine.kernel import Away, Bill, Block, Kernel
 from sordino.entropy import Entropy
 from sordino.learning.client import Client
-from sordino.message import Answer, Task, Train, Vector
+from sordino.message import Answer, Train, Vector
 from sordino.privacy import Budget, Charge, NonPrivate, Permit, Vault
 from sordino.privacy.accounting import Spent
 from sordino.regime.synchronous import State, Synchronous
@@ -147,15 +147,15 @@ class Simulation:
         """Whether the client's answer for this round would still be used."""
         return self.regime.expects(state, site, number)
 
-    def asked(self, state: State) -> Mapping[int, Task]:
+    def asked(self, state: State) -> Mapping[int, Asked]:
         """Nothing: between two rounds, what is on its way is late."""
         return {}
 
-    def answer(self, site: int, task: Task, permits: Sequence[Permit]) -> Answer:
+    def answer(self, site: int, number: int, task: Asked | None, permits: Sequence[Permit]) -> Answer:
         """Let the client work."""
         return self.clients[site].answer(_train(task), permits)
 
-    def trip(self, site: int, task: Task) -> float | Away:
+    def trip(self, site: int, task: Asked) -> float | Away:
         """Seconds of this client in this round, or how long it is away."""
         asked = _train(task)
         away = self.churn.away(self.entropy, site, asked.round)
@@ -187,6 +187,10 @@ class Simulation:
     def measured(self, state: State, number: int) -> Mapping[str, Any]:
         """What is told of the model, where it is due or the run is over."""
         return self.evaluate(state.average) if self.due(number) or self.regime.over(state) else {}
+
+    def learn(self, effect: Learn | Skip) -> Learned:
+        """The server has no model of its own."""
+        raise TypeError(type(effect).__name__)
 
     def shown(self, row: Row) -> Row | None:
         """The row; where it is secret who takes part, none that names a client, and no time that shows its speed."""
@@ -228,7 +232,7 @@ class Simulation:
         return found
 
 
-def _train(task: Task) -> Train:
+def _train(task: Asked | None) -> Train:
     if not isinstance(task, Train):
         raise TypeError(f"a client of rounds is asked to train, not {type(task).__name__}")
     return task
