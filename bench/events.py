@@ -15,6 +15,7 @@ from torch import nn
 from bench.arrivals import Silent, row
 from sordino import build as builder
 from sordino import study as studies
+from sordino.privacy import Allowance
 from sordino.runtime.events import PIECE, Events
 
 STUDY = """
@@ -67,10 +68,11 @@ def learning(pieces: int = 20, **options: Any) -> float:
         world = built(folder, **options)
         engine, taken = world.engine(), []
         active = np.ones((PIECE, len(world.whom.columns)), bool)
+        paid = Allowance(world.vault.charge([bill.charge for bill in world.bill(1, 1, 1, "bench")], world.unlimited))
         for number in range(pieces):
             piece = world.stream.read(number * PIECE, PIECE)
             start = time.process_time()
-            engine.run(piece.x, piece.y, active, ~active)
+            engine.run(piece.x, piece.y, active, ~active, paid)
             taken.append(time.process_time() - start)
         world.vault.close()
     return min(taken[2:]) / PIECE

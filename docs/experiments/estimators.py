@@ -9,6 +9,7 @@ the model received, w_0, and at the model of the last step, w'. No client could 
 
 from __future__ import annotations
 
+import math
 import sys
 import tempfile
 from dataclasses import replace
@@ -22,7 +23,7 @@ from sordino import study as studies
 from sordino.learning.dpsgd import PrivateClient
 from sordino.message import Train, Update
 from sordino.method import estimate
-from sordino.privacy import Receipt
+from sordino.privacy import Budget, Charge, Vault
 
 TAU, ROUNDS = 3, 20
 
@@ -40,9 +41,22 @@ def study(model: str) -> studies.Study:
     return studies.read(Path(__file__).with_name("table.toml"), changes)
 
 
-def work(client: PrivateClient, task: Train) -> Update:
-    """What the client sends, paid for by receipts of our own: this is no run, and keeps no ledger."""
-    return client.answer(task, [Receipt("", event, count, task.round, "", 0, "") for event, count in client.price(task)])
+def work(client: PrivateClient, task: Train, vault: Vault) -> Update:
+    """What the client sends, booked on a ledger of this experiment, which promises nothing."""
+    price = client.price(task)
+    charges = [
+        Charge(
+            unit=f"client:{client.index}",
+            event=event,
+            count=count,
+            why="an experiment",
+            method="dp-sgd",
+            round=task.round,
+            key=f"{client.index}/{task.round}/{task.steps}/{part}",
+        )
+        for part, (event, count) in enumerate(price)
+    ]
+    return client.answer(task, vault.charge(charges, Budget(math.inf, 1e-5, "rdp")))
 
 
 def clipped_mean(client: PrivateClient, weights: np.ndarray) -> np.ndarray:
@@ -58,6 +72,11 @@ def main(model: str) -> None:
     """Print means over the rounds."""
     with tempfile.TemporaryDirectory() as folder:
         built = builder.build(study(model), Path(folder), "estimators")
+        measure(built)
+
+
+def measure(built: builder.Built) -> None:
+    """See :func:`main`."""
     terms, clients = built.simulation.regime.terms, [c for c in built.simulation.clients if isinstance(c, PrivateClient)]
     weights = built.first.state.weights
     rows: dict[str, list[float]] = {}
@@ -69,8 +88,8 @@ def main(model: str) -> None:
         answers, true_mu, true_rho, first = [], 0.0, 0.0, []
         for client in clients:
             task = Train(round=number, steps=TAU, weights=weights, wants_first=True)
-            answers.append(work(client, task))
-            last = work(client, replace_steps(task, TAU - 1)).weights  # w': the same addresses give the same path
+            answers.append(work(client, task, built.simulation.vault))
+            last = work(client, replace_steps(task, TAU - 1), built.simulation.vault).weights  # w': the same addresses give the same path
             start, end, moved = clipped_mean(client, weights), clipped_mean(client, last), (last - weights).astype(np.float64)
             p, distance = terms.weights[client.index], np.linalg.norm(moved)
             true_mu += p * float(((end - start) ** 2).sum()) / distance**2

@@ -51,6 +51,11 @@ class Train(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, e
     loss_bound: float | None = None
     loss_noise: float = 0.0
 
+    @property
+    def number(self) -> int:
+        """What an answer must quote."""
+        return self.round
+
     def __eq__(self, other: object) -> bool:
         return _same(self, other)
 
@@ -146,6 +151,11 @@ class Compute(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True,
     weights: Vector
     clip: float | None = None
 
+    @property
+    def number(self) -> int:
+        """What an answer must quote."""
+        return self.task
+
     def __eq__(self, other: object) -> bool:
         return _same(self, other)
 
@@ -170,6 +180,11 @@ class Query(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """
 
     event: int
+
+    @property
+    def number(self) -> int:
+        """What an answer must quote."""
+        return self.event
 
 
 class Embedding(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -198,6 +213,23 @@ class Derivative(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=Tr
     bits: int
     values: bytes
 
+    @property
+    def number(self) -> int:
+        """Of the event."""
+        return self.event
+
+
+class Labels(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Whoever holds the labels to the server: those of an event's examples, or what randomised response made of them.
+
+    Attributes:
+        event: which, from 1.
+        values: whole numbers from 0, one for each example.
+    """
+
+    event: int
+    values: tuple[int, ...]
+
 
 _FLOATS: dict[int, np.dtype[Any]] = {16: np.dtype("<f2"), 32: np.dtype("<f4")}
 
@@ -224,8 +256,12 @@ def numbers(message: Embedding | Derivative, count: int) -> Vector:
     return found
 
 
-Message = Train | Update | Contribution | Compute | Gradient | Query | Embedding | Derivative
+Message = Train | Update | Contribution | Compute | Gradient | Query | Embedding | Derivative | Labels
 Answer = Update | Contribution
+Task = Train | Compute | Query | Derivative
+"""What the server sends to a site; each has a ``number``."""
+Reply = Update | Contribution | Gradient | Embedding | Labels
+"""What a site sends to the server."""
 
 
 def _same(left: msgspec.Struct, right: object) -> bool:

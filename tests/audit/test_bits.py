@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from permitted import permit, permits
 from sordino.entropy import Entropy, Seeded, System
 from sordino.learning.bench import Examples, Workbench
 from sordino.learning.dpsgd import PrivateClient
@@ -31,7 +32,6 @@ from sordino.mechanism.haar.basis import Basis
 from sordino.mechanism.haar.gaussian import HaarGaussian
 from sordino.message import Compute, Contribution, Train
 from sordino.method.base import Contract
-from sordino.privacy import Receipt
 from sordino.regime.aggregate import PrivateSum
 
 TRIALS = 1000
@@ -90,7 +90,7 @@ def by_weights(entropy: Entropy) -> Callable[[int, bool], Known]:
 
     def trial(number: int, there: bool) -> Known:
         task = Train(round=number, steps=1, weights=np.zeros(D, np.float32))
-        paid = [Receipt("client:0", event, count, number, "k", 1, "d") for event, count in base.price(task)]
+        paid = permits(base.price(task), number)
         weights = clients[there].answer(task, paid).weights.astype(np.float64)
         return Known(-weights * N / 0.5, without, with_it, noise.vector_multiplier * CLIP)
 
@@ -108,7 +108,7 @@ def by_gradient(entropy: Entropy) -> Callable[[int, bool], Known]:
         )
         for there in (False, True)
     }  # fmt: skip
-    paid = Receipt("client:0", edges[True].price, 10 * TRIALS, 1, "k", 1, "d")
+    paid = permit(edges[True].price, 10 * TRIALS)
 
     def trial(number: int, there: bool) -> Known:
         task = Compute(task=number, version=0, weights=np.zeros(D, np.float32), clip=CLIP)
@@ -123,10 +123,11 @@ def by_aggregate(entropy: Entropy) -> Callable[[int, bool], Known]:
     deltas = [rng.standard_normal(D).astype(np.float32) / np.float32(math.sqrt(D)) for _ in range(N)]
     one = PrivateSum(mechanism=Gaussian(clip=CLIP, noise_multiplier=SIGMA), shares=(1.0,) * N, sampling_rate=1.0, entropy=entropy)
     answers = [Contribution(client=i, round=1, steps=1, delta=delta, inside=True) for i, delta in enumerate(deltas)]
+    contract = Contract(CLIP, SIGMA)
     whole: Vector = np.sum([delta.astype(np.float64) for delta in deltas], axis=0)
 
     def trial(number: int, there: bool) -> Known:
-        released = one.release(answers[0 if there else 1 :], Contract(CLIP, SIGMA), number, D)
+        released = one.release(answers[0 if there else 1 :], contract, number, D, [permit(one.event(contract), 1, number)])
         return Known(released.mean.astype(np.float64) * N, whole - deltas[0], whole, SIGMA * CLIP)
 
     return trial

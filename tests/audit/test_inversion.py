@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from permitted import permits
 from sordino import data
 from sordino.audit.attempt import Attack, Level, Target
 from sordino.audit.inversion import Matrix, first_layer, mean_slopes, rank_one, ratio, rows
@@ -27,7 +28,6 @@ from sordino.learning.perexample import ClippedSum, MeanGradient
 from sordino.mechanism import Gaussian
 from sordino.mechanism.knorm import exponential_norm
 from sordino.message import Train
-from sordino.privacy import Receipt
 
 LINEAR = ("logistic", "svm")
 CORPUS = data.load("digits")
@@ -149,7 +149,7 @@ def test_what_is_attacked_is_what_a_client_sends() -> None:
         entropy=Seeded(4),
     )
     task = Train(round=1, steps=1, weights=flat.weights.numpy().copy(), wants_first=True)
-    sent = client.answer(task, [Receipt("client:0", event, count, 1, "k", 1, "d") for event, count in client.price(task)]).first
+    sent = client.answer(task, permits(client.price(task))).first
     seen = one.release(Target(many, Y[:30], 30.0), level(0.7), Seeded(4).at("client", 0, "round", 1, "noise"))
     assert sent is not None
     assert seen.numpy() == pytest.approx(sent, abs=1e-6)

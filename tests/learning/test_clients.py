@@ -1,13 +1,13 @@
 """A client's local work: what leaves it is what was booked, and nothing raw."""
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from permitted import permits
 from sordino.entropy import Seeded
 from sordino.errors import LocalProtocolError
 from sordino.learning import models
@@ -21,7 +21,7 @@ from sordino.learning.sgd import PlainClient
 from sordino.mechanism import CountedGaussian, Gaussian
 from sordino.mechanism.contract import looks_standard_normal
 from sordino.message import Train
-from sordino.privacy import Event, NonPrivate, PoissonSampled, Receipt
+from sordino.privacy import NonPrivate, PoissonSampled
 
 Q, ETA, N = 0.2, 0.5, 60
 
@@ -46,10 +46,6 @@ def task(one: PrivateClient | PlainClient, steps: int = 1, number: int = 1) -> T
     return Train(round=number, steps=steps, weights=np.zeros(one.bench.flat.dim, np.float32) + 0.01, wants_first=True)
 
 
-def receipts(price: Sequence[tuple[Event, int]], number: int = 1) -> list[Receipt]:
-    return [Receipt("client:3", event, count, number, "k", 1, "d") for event, count in price]
-
-
 def test_nothing_is_done_unless_exactly_its_price_was_booked() -> None:
     one = client()
     asked = task(one, steps=3)
@@ -57,22 +53,22 @@ def test_nothing_is_done_unless_exactly_its_price_was_booked() -> None:
     assert price == ((PoissonSampled(sampling_rate=Q, event=one.mechanism.event()), 3),)
     wrong = [
         [],
-        receipts(price, number=2),
-        receipts(((price[0][0], 2),)),
-        receipts(((one.mechanism.event(), 3),)),
-        receipts((*price, *price)),
+        permits(price, number=2),
+        permits(((price[0][0], 2),)),
+        permits(((one.mechanism.event(), 3),)),
+        permits((*price, *price)),
     ]
     for booked in wrong:
         with pytest.raises(LocalProtocolError, match="the ledger booked"):
             one.answer(asked, booked)
-    one.answer(asked, receipts(price))
+    one.answer(asked, permits(price))
 
 
 def test_a_step_is_the_update_it_claims_to_be() -> None:
     """Against the formula, with the batch and the noise drawn again from their addresses."""
     one = client()
     asked = task(one)
-    update = one.answer(asked, receipts(one.price(asked)))
+    update = one.answer(asked, permits(one.price(asked)))
     chosen = poisson(N, Q, Seeded(5).at("client", 3, "round", 1, "batches"))
     flat, total = one.bench.flat, torch.empty(one.bench.flat.dim, dtype=torch.float64)
     flat.load(torch.from_numpy(asked.weights))
@@ -90,7 +86,7 @@ def test_an_empty_batch_releases_noise_of_the_booked_scale(mechanism: Gaussian |
     seed = next(s for s in range(99) if not len(poisson(1, Q, Seeded(s).at("client", 3, "round", 1, "batches"))))
     one = replace(one, entropy=Seeded(seed))
     asked = task(one)
-    update = one.answer(asked, receipts(one.price(asked)))
+    update = one.answer(asked, permits(one.price(asked)))
     multiplier = mechanism.vector_multiplier if isinstance(mechanism, CountedGaussian) else mechanism.noise_multiplier
     scale = ETA * multiplier * mechanism.clip / (Q * 1)
     noise = torch.from_numpy((asked.weights - update.weights) / scale)
@@ -107,15 +103,15 @@ def test_huge_examples_move_the_model_by_no_more_than_their_clip() -> None:
     asked = task(many)
     for seed in range(5):
         a, b = (replace(c, entropy=Seeded(seed)) for c in (many, fewer))
-        moved = a.answer(asked, receipts(a.price(asked))).weights - b.answer(asked, receipts(b.price(asked))).weights
+        moved = a.answer(asked, permits(a.price(asked))).weights - b.answer(asked, permits(b.price(asked))).weights
         assert np.linalg.norm(moved) <= ETA * 2 * 0.5 / (Q * N) * (1 + 1e-4)
 
 
 def test_the_same_address_gives_the_same_bytes_and_every_round_others() -> None:
     one = client(mechanism=CountedGaussian(clip=0.5, noise_multiplier=1.2))
-    first, again = (one.answer(task(one, 2), receipts(one.price(task(one, 2)))) for _ in range(2))
+    first, again = (one.answer(task(one, 2), permits(one.price(task(one, 2)))) for _ in range(2))
     assert first == again
-    other = one.answer(task(one, 2, number=2), receipts(one.price(task(one, 2)), number=2))
+    other = one.answer(task(one, 2, number=2), permits(one.price(task(one, 2)), number=2))
     assert not np.array_equal(first.weights, other.weights)
 
 
@@ -123,11 +119,11 @@ def test_statistics_are_computed_from_the_noisy_gradients_alone() -> None:
     """Replayed from what was released: weights after each step give every number."""
     one = client()
     asked = task(one, 3)
-    seen = one.answer(asked, receipts(one.price(asked)))
+    seen = one.answer(asked, permits(one.price(asked)))
     path = [asked.weights]
     for steps in (1, 2, 3):
         part = task(one, steps)
-        path.append(one.answer(part, receipts(one.price(part))).weights)
+        path.append(one.answer(part, permits(one.price(part))).weights)
     noisy = [(a - b).astype(np.float64) / ETA for a, b in itertools.pairwise(path)]
     moved = (path[2] - path[0]).astype(np.float64)
     assert seen.statistics is not None
@@ -148,7 +144,7 @@ def test_the_clipped_fraction_is_noisy_and_unbiased() -> None:
     one = client(mechanism=CountedGaussian(clip=1e-6, noise_multiplier=1.2))  # every example is clipped
     seen = []
     for number in range(200):
-        update = one.answer(task(one, 2, number), receipts(one.price(task(one, 2)), number))
+        update = one.answer(task(one, 2, number), permits(one.price(task(one, 2)), number))
         assert update.statistics is not None
         seen.append(update.statistics.clipped)
     values = np.array(seen, float)
@@ -163,8 +159,8 @@ def test_raw_constants_are_priced_as_not_private() -> None:
     price = one.price(asked)
     assert isinstance(price[1][0], NonPrivate)
     with pytest.raises(LocalProtocolError):
-        one.answer(asked, receipts(price[:1]))
-    raw = one.answer(asked, receipts(price)).raw
+        one.answer(asked, permits(price[:1]))
+    raw = one.answer(asked, permits(price)).raw
     assert raw is not None
     assert raw.beta > 0
 
@@ -182,7 +178,7 @@ def test_plain_sgd_is_sgd_and_has_no_bound() -> None:
     )
     asked = task(one)
     assert isinstance(one.price(asked)[0][0], NonPrivate)
-    update = one.answer(asked, receipts(one.price(asked)))
+    update = one.answer(asked, permits(one.price(asked)))
     chosen = poisson(N, Q, Seeded(5).at("client", 3, "round", 1, "batches"))
     flat = one.bench.flat.load(torch.from_numpy(asked.weights))
     loss = torch.nn.functional.cross_entropy(flat.module(one.examples.x[chosen]), one.examples.y[chosen])

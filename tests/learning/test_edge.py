@@ -10,6 +10,7 @@ import torch
 from scipy import stats  # type: ignore[import-untyped]
 from torch import nn
 
+from permitted import permit
 from sordino.entropy import Seeded
 from sordino.errors import LocalProtocolError
 from sordino.learning.bench import Examples, Workbench
@@ -19,7 +20,7 @@ from sordino.learning.loss import cross_entropy
 from sordino.learning.perexample import ClippedSum, MeanGradient
 from sordino.mechanism import Gaussian
 from sordino.message import Compute
-from sordino.privacy import Event, NonPrivate, PoissonSampled, Receipt
+from sordino.privacy import Event, NonPrivate, Permit, PoissonSampled
 from sordino.privacy import Gaussian as GaussianEvent
 
 N, FEATURES, CLASSES = 40, 6, 3
@@ -50,8 +51,8 @@ def private(data: Examples, *, z: float = 1.0, rate: float = 1.0, decay: float =
     )
 
 
-def receipt(event: Event, first: int = 1, count: int = 10_000) -> Receipt:
-    return Receipt("client:0", event, count, first, "key", 1, "digest")
+def paid(event: Event, first: int = 1, count: int = 10_000) -> Permit:
+    return permit(event, count, first)
 
 
 def task(number: int = 1, clip: float | None = 0.5, weights: np.ndarray | None = None) -> Compute:
@@ -60,10 +61,10 @@ def task(number: int = 1, clip: float | None = 0.5, weights: np.ndarray | None =
 
 def test_it_computes_nothing_that_is_not_booked() -> None:
     edge = private(examples())
-    good = receipt(edge.price, first=5, count=3)
+    good = paid(edge.price, first=5, count=3)
     for number in (5, 6, 7):
         assert edge.answer(task(number), good).task == number
-    for bad, number in ((None, 5), (good, 4), (good, 8), (receipt(GaussianEvent(noise_multiplier=1.0)), 5)):
+    for bad, number in ((None, 5), (good, 4), (good, 8), (paid(GaussianEvent(noise_multiplier=1.0)), 5)):
         with pytest.raises(LocalProtocolError, match="the ledger booked"):
             edge.answer(task(number), bad)
     for clip in (None, 0.0, -1.0, math.inf, math.nan):
@@ -76,12 +77,12 @@ def test_one_example_moves_a_gradient_by_at_most_what_is_booked() -> None:
     whole = examples(12)
     for clip in (0.5, 0.05, 3.0):
         edge = private(whole, clip=clip, z=1e-7)
-        full = edge.answer(task(clip=clip), receipt(edge.price)).gradient * edge.expected_batch
+        full = edge.answer(task(clip=clip), paid(edge.price)).gradient * edge.expected_batch
         worst = 0.0
         for gone in range(12):
             keep = [i for i in range(12) if i != gone]
             less = private(Examples(whole.x[keep], whole.y[keep]), clip=clip, z=1e-7)
-            part = less.answer(task(clip=clip), receipt(less.price)).gradient * less.expected_batch
+            part = less.answer(task(clip=clip), paid(less.price)).gradient * less.expected_batch
             worst = max(worst, float(np.linalg.norm(full.astype(np.float64) - part)))
         assert worst <= clip * (1 + 1e-5)
         assert worst > 0.3 * clip  # the bound is not idle
@@ -91,8 +92,8 @@ def residuals(z: float) -> np.ndarray:
     """Noise of 400 gradients of one model, in units of C / b."""
     edge = private(examples(), z=z)
     silent = private(examples(), z=1e-9)
-    clean = silent.answer(task(), receipt(silent.price)).gradient
-    found = [edge.answer(task(number), receipt(edge.price)).gradient - clean for number in range(1, 401)]
+    clean = silent.answer(task(), paid(silent.price)).gradient
+    found = [edge.answer(task(number), paid(edge.price)).gradient - clean for number in range(1, 401)]
     return np.concatenate(found) * edge.expected_batch / 0.5
 
 
@@ -107,15 +108,15 @@ def test_the_noise_is_what_is_booked_and_not_two_thirds_or_three_halves_of_it() 
 
 def test_an_empty_batch_releases_noise_over_the_expected_batch() -> None:
     edge = private(examples(), rate=1e-9, z=2.0)
-    found = np.concatenate([edge.answer(task(i), receipt(edge.price)).gradient for i in range(1, 200)]) * edge.expected_batch / 0.5
+    found = np.concatenate([edge.answer(task(i), paid(edge.price)).gradient for i in range(1, 200)]) * edge.expected_batch / 0.5
     assert stats.kstest(found / 2.0, "norm").pvalue > 1e-4
 
 
 def test_the_regulariser_is_added_after_the_noise() -> None:
     weights = np.linspace(-1, 1, D).astype(np.float32)
     plain, pulled = private(examples()), private(examples(), decay=0.1)
-    a = plain.answer(task(weights=weights), receipt(plain.price)).gradient
-    b = pulled.answer(task(weights=weights), receipt(pulled.price)).gradient
+    a = plain.answer(task(weights=weights), paid(plain.price)).gradient
+    b = pulled.answer(task(weights=weights), paid(pulled.price)).gradient
     assert b - a == pytest.approx(0.1 * weights, abs=1e-6)
 
 
@@ -133,7 +134,7 @@ def test_a_plain_edge_sends_the_mean_gradient() -> None:
     )
     with pytest.raises(LocalProtocolError, match="the ledger booked None"):
         edge.answer(task(clip=None), None)
-    found = edge.answer(task(clip=None), receipt(edge.price))
+    found = edge.answer(task(clip=None), paid(edge.price))
     model = nn.Linear(FEATURES, CLASSES)
     nn.init.zeros_(model.weight)
     nn.init.zeros_(model.bias)
@@ -160,7 +161,7 @@ def test_the_papers_form_is_booked_as_not_private_and_has_its_variance() -> None
     squares = []
     clean = None
     for number in range(1, 2001):
-        gradient = edge.answer(task(number, clip=0.5), receipt(edge.price)).gradient.astype(np.float64)
+        gradient = edge.answer(task(number, clip=0.5), paid(edge.price)).gradient.astype(np.float64)
         clean = gradient if clean is None else clean + gradient
         squares.append(gradient)
     centred = np.array(squares) - clean / 2000  # type: ignore[operator]
@@ -184,7 +185,7 @@ def test_one_example_moves_the_papers_average_by_more_than_it_claims() -> None:
             draws=Seeded(0).stream("edge"), scratch=torch.empty(D, dtype=torch.float64),
             iteration_epsilon=1e12, noised=D, reason="-",
         )  # fmt: skip
-        return edge.answer(task(clip=0.5), receipt(edge.price)).gradient
+        return edge.answer(task(clip=0.5), paid(edge.price)).gradient
 
     moved = float(np.linalg.norm(sent(x) - sent(loud)))
     claimed = 2 * 0.5 / n
@@ -203,6 +204,6 @@ def test_the_sample_that_is_drawn_is_the_sample_that_is_booked() -> None:
 def test_the_noise_follows_the_clip_of_the_task() -> None:
     edge = private(examples(), z=1.3, rate=1e-9, clip=0.5)
     for clip in (0.1, 2.0):
-        numbers = np.concatenate([edge.answer(task(k, clip), receipt(edge.price)).gradient for k in range(1, 400)])
+        numbers = np.concatenate([edge.answer(task(k, clip), paid(edge.price)).gradient for k in range(1, 400)])
         wanted = 1.3 * clip / edge.expected_batch
         assert abs(numbers.std() / wanted - 1.0) < 5.0 / (2.0 * numbers.size) ** 0.5

@@ -17,12 +17,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from permitted import permit
 from sordino.entropy import Seeded
 from sordino.errors import RemoteProtocolError
 from sordino.learning.online import models
 from sordino.learning.online.halves import Cover, Party, Plan, Server
 from sordino.mechanism.single import Single
 from sordino.message import Derivative, numbers, packed
+from sordino.privacy import Allowance
 
 CLASSES, PARTIES = 3, 3
 FEATURES = (4, 16, 2)
@@ -100,6 +102,11 @@ class Twin:
         return scores.detach().argmax(1), float(own.detach())
 
 
+def paid(party: Party) -> Allowance:
+    """For one appearance."""
+    return Allowance([permit(party.price, unit=party.unit)])
+
+
 @dataclass
 class Split:
     """The halves under test, and messages handed over by hand."""
@@ -117,7 +124,7 @@ class Split:
         sent, start = [], 0
         for party, speaks in zip(self.parties, active, strict=True):
             width = FEATURES[party.index] if len(FEATURES) == len(self.parties) else x.shape[1] // len(self.parties)
-            message = party.embed(self.number, x[:, start : start + width], speaks)
+            message = party.embed(self.number, x[:, start : start + width], speaks, paid(party))
             start += width
             assert (message.party, message.event, message.active) == (party.index, self.number, speaks)
             sent.append(numbers(message, len(message.values) * 8 // message.bits))
@@ -253,7 +260,7 @@ def test_a_derivative_counts_once_and_for_its_own_event() -> None:
 
     before = kept()
     assert not party.learn(answer(1))  # a second time
-    party.embed(2, x, True)
+    party.embed(2, x, True, paid(party))
     for wrong in (answer(1), answer(3), answer(-2), answer(2, who=1)):
         assert not party.learn(wrong)
     for broken in (
@@ -271,7 +278,7 @@ def test_a_derivative_counts_once_and_for_its_own_event() -> None:
     assert kept() != before
     before = kept()
     assert not party.learn(answer(2))
-    party.embed(3, x, False)
+    party.embed(3, x, False, paid(party))
     assert not party.learn(answer(3))  # a passive party waits for nothing
     assert kept() == before
 
@@ -318,7 +325,7 @@ def test_embeddings_go_out_shortened_and_with_the_noise_that_is_booked(again: bo
     party = Party(0, module, 2, plan, 0.1, covered(update=False), False)
     rows, sums = [], np.zeros((plan.rows, 40))
     for event in range(1, 400):
-        message = party.embed(event, torch.tensor([[3.0, -4.0]]), False)
+        message = party.embed(event, torch.tensor([[3.0, -4.0]]), False, paid(party))
         rows.append(numbers(message, plan.rows * 40).reshape(plan.rows, 40).astype(np.float64))
         sums += rows[-1]
     clean = module(torch.tensor([[3.0, -4.0]])).detach().double().numpy()
@@ -338,7 +345,8 @@ def test_noise_is_numbered_by_event_and_differs_between_embedding_and_update() -
     x = drawn(0, 1)[0][:, :4]
 
     def sent(event: int) -> bytes:
-        return Party(0, networks()[1][0], 4, plan, 0.1, covered(), False).embed(event, x, True).values
+        party = Party(0, networks()[1][0], 4, plan, 0.1, covered(), False)
+        return party.embed(event, x, True, paid(party)).values
 
     assert sent(1) == sent(1)
     assert sent(1) != sent(2)
@@ -357,7 +365,7 @@ def test_a_row_moves_an_update_by_what_is_booked_at_most_and_hardly_less(again: 
         for x in (own, other, -own):
             party = Party(1, networks()[1][1], 16, plan, 1.0, noise, False)
             before = party.flat.weights.clone()
-            party.embed(1, x, True)
+            party.embed(1, x, True, paid(party))
             assert party.learn(Derivative(1, 1, 32, packed(v, 32)))
             ends.append((before - party.flat.weights).double())
         for left, right in ((0, 1), (0, 2), (1, 2)):
@@ -383,7 +391,7 @@ def test_a_window_of_covered_gradients_has_each_noise_once() -> None:
         patch.setattr(Single, "release", spy)
         for event in range(1, 6):
             before = party.flat.weights.clone()
-            party.embed(event, drawn(event, 1)[0][:, :4], True)
+            party.embed(event, drawn(event, 1)[0][:, :4], True, paid(party))
             party.learn(Derivative(0, event, 32, packed(np.ones(2, np.float32), 32)))
             newest = seen[::-1][:3]
             expected = sum((0.5**i * g for i, g in enumerate(newest)), start=torch.zeros(())) / 1.75

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from permitted import permits
 from sordino.entropy import Seeded
 from sordino.errors import LocalProtocolError
 from sordino.learning import models
@@ -19,7 +20,7 @@ from sordino.learning.optimizer import Adam, Sgd
 from sordino.learning.perexample import ClippedSum, MeanGradient
 from sordino.mechanism import CountedGaussian
 from sordino.message import Train
-from sordino.privacy import Receipt
+from sordino.privacy import Permit
 from sordino.privacy.event import Gaussian, PoissonSampled
 
 N, Q, ETA = 25, 0.2, 0.4
@@ -49,8 +50,8 @@ def task(one: LocalClient, clip: float | None = 100.0, **changes: Any) -> Train:
     return Train(**{**told, **changes})
 
 
-def receipts(one: LocalClient, asked: Train) -> list[Receipt]:
-    return [Receipt("clients", event, count, asked.round, "key", 1, "digest") for event, count in one.price(asked)]
+def paid(one: LocalClient, asked: Train) -> list[Permit]:
+    return permits(one.price(asked), asked.round)
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.7])
@@ -81,7 +82,7 @@ def test_a_contribution_is_never_longer_than_its_bound(clip: float) -> None:
     one = client()
     asked = task(one, clip)
     raw = one.train(asked)
-    answer = one.answer(asked, receipts(one, asked))
+    answer = one.answer(asked, paid(one, asked))
     length = float(np.linalg.norm(answer.delta.astype(np.float64)))
     assert length <= clip
     assert answer.inside == (float(raw.norm()) <= clip)
@@ -95,7 +96,7 @@ def test_a_broken_example_contributes_nothing() -> None:
     one = client()
     one.examples.x[:] = torch.inf
     asked = task(one)
-    answer = one.answer(asked, receipts(one, asked))
+    answer = one.answer(asked, paid(one, asked))
     assert not answer.inside
     assert not answer.delta.any()
 
@@ -107,7 +108,7 @@ def test_price_is_one_sampled_gaussian_and_work_waits_for_it() -> None:
     with pytest.raises(LocalProtocolError):
         one.answer(asked, [])
     with pytest.raises(LocalProtocolError):
-        one.answer(asked, receipts(one, task(one, noise_multiplier=2.0)))
+        one.answer(asked, paid(one, task(one, noise_multiplier=2.0)))
     with pytest.raises(LocalProtocolError, match="bounded"):
         one.price(task(one, clip=None))
 
@@ -127,5 +128,5 @@ def test_a_noisy_model_stays_within_what_its_price_rests_on(optimizer: Any) -> N
     one = NoisyModelClient(**work, noise_multiplier=1e-9)
     asked = task(one)  # type: ignore[arg-type]
     assert one.price(asked)[0][0] == Gaussian(noise_multiplier=1e-9 / (N * asked.steps))
-    sent = one.answer(asked, receipts(one, asked)).weights - asked.weights  # type: ignore[arg-type]
+    sent = one.answer(asked, paid(one, asked)).weights - asked.weights  # type: ignore[arg-type]
     assert np.linalg.norm(sent) <= ETA * 0.01 * asked.steps * (1 + 1e-4)

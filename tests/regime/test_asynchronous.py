@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sordino.engine.effect import Arrived, Closed, Finish, Joined, Lapsed, Left, Log, Send
 from sordino.engine.records import AsynchronousRound
 from sordino.message import Compute, Gradient
 from sordino.method import EdgeTerms
 from sordino.method.asgd import Asgd
 from sordino.method.mapa import Mapa
 from sordino.regime.asynchronous import Asynchronous, State
-from sordino.regime.effect import Closed, Finish, Joined, Lapsed, Left, Log, Received, Task
 
 D = 3
 ONE = np.ones(D, np.float32)
@@ -35,9 +36,17 @@ def begun(rules: Asynchronous) -> State:
     return state
 
 
-def answer(state: State, edge: int, gradient: np.ndarray = ONE) -> Received:
+def sent(effects: Any) -> list[tuple[int, Compute]]:
+    return [(effect.site, effect.message) for effect in effects if isinstance(effect, Send) and isinstance(effect.message, Compute)]
+
+
+def step(rules: Asynchronous, state: State, event: Any) -> Any:
+    return rules.step(state, event)[1]
+
+
+def answer(state: State, edge: int, gradient: np.ndarray = ONE) -> Arrived:
     held = state.tasks[edge]
-    return Received(Gradient(client=edge, task=held.task, version=held.version, gradient=gradient))
+    return Arrived(Gradient(client=edge, task=held.task, version=held.version, gradient=gradient))
 
 
 def kinds(effects: object) -> list[str]:
@@ -47,12 +56,12 @@ def kinds(effects: object) -> list[str]:
 def test_an_update_follows_the_equation_and_only_the_sender_is_answered() -> None:
     rules = regime()
     state = begun(rules)
-    effects = rules.step(state, answer(state, 1))
+    effects = step(rules, state, answer(state, 1))
     gamma = rules.method.rate(rules.terms, rules.schedule[0], 1)
     assert state.weights == pytest.approx(-gamma * ONE)
-    tasks = [effect for effect in effects if isinstance(effect, Task)]
-    assert [(t.client, t.task.version, t.task.task) for t in tasks] == [(1, 1, 2)]
-    assert tasks[0].task.weights is state.weights  # shared, not copied
+    tasks = sent(effects)
+    assert [(edge, task.version, task.task) for edge, task in tasks] == [(1, 1, 2)]
+    assert tasks[0][1].weights is state.weights  # shared, not copied
     assert state.tasks[0].version == 0
 
 
@@ -61,9 +70,9 @@ def test_staleness_is_counted_in_updates_and_bounded() -> None:
     rules = replace(rules, terms=replace(rules.terms, staleness=2))
     state = begun(rules)
     for _ in range(3):
-        rules.step(state, answer(state, 0))
+        step(rules, state, answer(state, 0))
     before = state.weights
-    effects = rules.step(state, answer(state, 1))  # three updates behind, two are allowed
+    effects = step(rules, state, answer(state, 1))  # three updates behind, two are allowed
     assert kinds(effects) == ["stale"]
     assert state.weights is before
     assert state.since.stale == 1
@@ -75,8 +84,8 @@ def test_a_staleness_weight_shrinks_what_is_behind() -> None:
     rules = regime(exponent=0.5)
     state = begun(rules)
     for _ in range(3):
-        rules.step(state, answer(state, 0, np.zeros(D, np.float32)))
-    rules.step(state, answer(state, 1))
+        step(rules, state, answer(state, 0, np.zeros(D, np.float32)))
+    step(rules, state, answer(state, 1))
     gamma = rules.method.rate(rules.terms, rules.schedule[0], 4)
     assert state.weights == pytest.approx(-gamma * ONE / 2.0)  # tau = 3
 
@@ -86,7 +95,7 @@ def test_a_buffer_makes_one_update_of_several_gradients() -> None:
     state = begun(rules)
     for edge, size in ((0, 1.0), (1, 2.0), (2, 6.0)):
         assert state.version == 0
-        rules.step(state, answer(state, edge, np.float32(size) * ONE))
+        step(rules, state, answer(state, edge, np.float32(size) * ONE))
     assert state.version == 1
     assert state.weights == pytest.approx(-rules.method.rate(rules.terms, rules.schedule[0], 1) * 3.0 * ONE)
 
@@ -97,7 +106,7 @@ def test_an_edge_that_has_spent_its_budget_leaves_and_learning_goes_on() -> None
     said: list[str] = []
     while state.ended is None:
         for edge in list(state.tasks):
-            said += kinds(rules.step(state, answer(state, edge)))
+            said += kinds(step(rules, state, answer(state, edge)))
     assert state.given == [2, 4]
     assert said.count("left") == 2
     assert state.version == 6
@@ -117,14 +126,14 @@ def test_the_run_halts_after_t_updates_with_a_last_row() -> None:
     state = begun(rules)
     rows: list[AsynchronousRound] = []
     while state.ended is None:
-        effects = rules.step(state, answer(state, 0))
+        effects = step(rules, state, answer(state, 0))
         rows += [effect.row for effect in effects if isinstance(effect, Log) and isinstance(effect.row, AsynchronousRound)]
         assert sum(isinstance(effect, Closed) for effect in effects) == len(
             [e for e in effects if isinstance(e, Log) and isinstance(e.row, AsynchronousRound)]
         )
     assert [row.round for row in rows] == [5, 7]
     assert rows[0].histogram == ((0, 5),)
-    assert rules.step(state, Received(Gradient(client=0, task=8, version=7, gradient=ONE))) == ()
+    assert step(rules, state, Arrived(Gradient(client=0, task=8, version=7, gradient=ONE))) == ()
 
 
 def test_stages_change_the_clip_that_is_sent() -> None:
@@ -135,7 +144,7 @@ def test_stages_change_the_clip_that_is_sent() -> None:
     clips = []
     while state.ended is None:
         clips.append(state.tasks[0].clip)
-        rules.step(state, answer(state, 0))
+        step(rules, state, answer(state, 0))
     expected = [next(s.clip for s in rules.schedule if number <= s.end) for number in range(1, 61)]
     assert clips == expected
     assert len(set(clips)) > 1
@@ -154,37 +163,36 @@ def test_no_order_of_arrivals_drops_and_duplicates_breaks_an_invariant(
     rules = regime(edges=4, updates=25, budget=tuple(budget), buffer=buffer)
     rules = replace(rules, terms=replace(rules.terms, staleness=bound))
     state = rules.start(np.zeros(D, np.float32))
-    tasks: list[tuple[int, Compute]] = [(e.client, e.task) for e in rules.begin(state) if isinstance(e, Task)]
+    tasks = sent(rules.begin(state))
     answered: set[tuple[int, int]] = set()
     applied = 0
     for action, edge in actions:
-        held = state.tasks.get(edge)
+        held, event = state.tasks.get(edge), cast(Any, Joined(edge))
         match action:
             case "answer" if held is not None:
-                event: Received | Joined | Left = Received(Gradient(edge, held.task, held.version, ONE))
+                event = Arrived(Gradient(edge, held.task, held.version, ONE))
             case "again" if answered:
                 client, number = sorted(answered)[edge % len(answered)]
-                event = Received(Gradient(client, number, 0, ONE))
+                event = Arrived(Gradient(client, number, 0, ONE))
             case "old":
-                event = Received(Gradient(edge, max(state.given[edge] - 1, 0), 0, ONE))
+                event = Arrived(Gradient(edge, max(state.given[edge] - 1, 0), 0, ONE))
             case "future":
-                event = Received(Gradient(edge, state.given[edge] + 1, state.version, ONE))
+                event = Arrived(Gradient(edge, state.given[edge] + 1, state.version, ONE))
             case "wrong":
-                event = Received(Gradient(edge + 4, 1, 0, ONE))
+                event = Arrived(Gradient(edge + 4, 1, 0, ONE))
             case "lose":
                 event = Left(edge)
-            case _:
-                event = Joined(edge)
-        counts = isinstance(event, Received) and rules.expects(state, event.gradient.client, event.gradient.task)
-        fresh = counts and held is not None and isinstance(event, Received) and event.gradient.version == held.version
+        said: Any = event.message if isinstance(event, Arrived) else None
+        counts = said is not None and rules.expects(state, said.client, said.task)
+        fresh = counts and held is not None and said.version == held.version
         before = state.version * buffer + state.buffer[1]
-        effects = rules.step(state, event)
+        effects = step(rules, state, event)
         after = state.version * buffer + state.buffer[1]
         assert after - before in ((0, 1) if fresh else (0,))  # never twice, never for what was not asked for
         applied += after - before
-        if fresh and isinstance(event, Received):
-            answered.add((event.gradient.client, event.gradient.task))
-        tasks += [(e.client, e.task) for e in effects if isinstance(e, Task)]
+        if fresh:
+            answered.add((said.client, said.task))
+        tasks += sent(effects)
         assert all(given <= most for given, most in zip(state.given, budget, strict=True))  # nobody past its budget
         assert not state.gone & set(state.tasks)
         assert state.version <= 25
@@ -201,10 +209,10 @@ def test_a_lapsed_task_ends_as_its_stale_answer_would_and_no_other_does() -> Non
     ends = []
     for lapse in (False, True):
         state = begun(rules)
-        assert rules.step(state, Lapsed(1, 1)) == ()  # not stale yet
+        assert step(rules, state, Lapsed(1, 1)) == ()  # not stale yet
         for _ in range(2):
-            rules.step(state, answer(state, 0))
-        assert rules.step(state, Lapsed(1, 2)) == ()  # not its task
-        effects = rules.step(state, Lapsed(1, 1) if lapse else answer(state, 1))
-        ends.append((kinds(effects), state.since.stale, state.given, state.version, [e.task.task for e in effects if isinstance(e, Task)]))
+            step(rules, state, answer(state, 0))
+        assert step(rules, state, Lapsed(1, 2)) == ()  # not its task
+        effects = step(rules, state, Lapsed(1, 1) if lapse else answer(state, 1))
+        ends.append((kinds(effects), state.since.stale, state.given, state.version, [task.task for _, task in sent(effects)]))
     assert ends[0] == ends[1]

@@ -12,6 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from permitted import permit
+from sordino.engine.effect import Arrived, Book, Closed, Log, Send
+from sordino.engine.effect import Booked as Paid
 from sordino.engine.records import text
 from sordino.entropy import Seeded
 from sordino.mechanism import CountedGaussian, Gaussian
@@ -25,7 +28,6 @@ from sordino.method.schedule import DynamicDpFedAvg
 from sordino.privacy.event import Gaussian as Booked
 from sordino.privacy.event import PoissonSampled
 from sordino.regime.aggregate import PrivateSum
-from sordino.regime.effect import Arrived, Book, Closed, Log, Send
 from sordino.regime.synchronous import State, Synchronous
 
 N, D, Q, Z, S = 40, 3, 0.25, 1.1, 0.6
@@ -57,26 +59,41 @@ def aggregator(**changes: Any) -> PrivateSum:
     return PrivateSum(**{**told, **changes})
 
 
+def release(one: PrivateSum, answers: Any, contract: Contract, number: int, dimension: int) -> Any:
+    return one.release(answers, contract, number, dimension, [permit(one.event(contract), 1, number)])
+
+
 def rules(rounds: int = 5, **changes: Any) -> Synchronous:
     told: dict[str, Any] = {"method": DpFedAvg(tau=3), "aggregator": aggregator(), "seed": 1, **changes}
     seed = told.pop("seed")
     return Synchronous(terms=terms(rounds), budget=None, entropy=Seeded(seed), **told)
 
 
-def sends(effects: Any) -> list[Send]:
+def sends(effects: Any) -> list[Any]:
     return [effect for effect in effects if isinstance(effect, Send)]
 
 
-def answer(send: Send, delta: Any) -> Arrived:
+def answer(send: Any, delta: Any) -> Arrived:
     vector = np.asarray(delta, np.float32) * np.ones(D, np.float32)
-    return Arrived(Contribution(client=send.client, round=send.task.round, steps=send.task.steps, delta=vector, inside=True))
+    return Arrived(Contribution(client=send.site, round=send.message.round, steps=send.message.steps, delta=vector, inside=True))
+
+
+def opened(rule: Synchronous, state: State) -> tuple[State, list[Any]]:
+    """The next round, booked."""
+    state, effects = rule.begin(state)
+    seen = [*effects]
+    for effect in effects:
+        if isinstance(effect, Book):
+            state, more = rule.step(state, Paid((permit(effect.fact, 1, effect.number),)))
+            seen += more
+    return state, seen
 
 
 def play(rule: Synchronous, delta: float = 0.1) -> tuple[State, list[Any]]:
     state = rule.start(np.zeros(D, np.float32))
     seen: list[Any] = []
     while state.ended is None:
-        state, effects = rule.begin(state)
+        state, effects = opened(rule, state)
         seen += effects
         for send in sends(effects):
             state, more = rule.step(state, answer(send, delta))
@@ -88,7 +105,7 @@ def test_each_client_is_drawn_by_itself_with_the_rate_that_is_booked() -> None:
     _, seen = play(rules(400))
     drawn = np.zeros((400, N))
     for send in sends(seen):
-        drawn[send.task.round - 1, send.client] = 1
+        drawn[send.message.round - 1, send.site] = 1
     # Within five standard deviations: the overall rate, each client's, and the variance of the cohort (a fixed one has none).
     assert drawn.mean() == pytest.approx(Q, abs=5 * math.sqrt(Q * (1 - Q) / drawn.size))
     assert np.abs(drawn.mean(0) - Q).max() < 5 * math.sqrt(Q * (1 - Q) / 400)
@@ -101,7 +118,7 @@ def test_every_round_books_its_event_before_anything_is_sent() -> None:
     _, seen = play(rules())
     kinds = [type(effect) for effect in seen if isinstance(effect, Book | Send | Closed)]
     starts = [i for i, kind in enumerate(kinds) if kind is Book]
-    assert [effect.round for effect in seen if isinstance(effect, Book)] == [1, 2, 3, 4, 5]
+    assert [effect.number for effect in seen if isinstance(effect, Book)] == [1, 2, 3, 4, 5]
     assert starts[0] == 0
     assert all(kinds[i - 1] is Closed for i in starts[1:])
     assert {effect.fact for effect in seen if isinstance(effect, Book)} == {
@@ -124,7 +141,7 @@ def test_the_divisor_is_the_expected_weight_whoever_answers() -> None:
     shares = tuple(0.25 + 0.75 * i / N for i in range(N))
     one = aggregator(mechanism=noiseless, shares=shares)
     answers = [Contribution(client=i, round=1, steps=3, delta=np.full(D, 0.1 * i, np.float32), inside=True) for i in (2, 7, 11)]
-    released = one.release(answers, Contract(S, 1e-7), 1, D)
+    released = release(one, answers, Contract(S, 1e-7), 1, D)
     wanted = sum(shares[i] * 0.1 * i for i in (2, 7, 11)) / (Q * sum(shares))
     assert released.mean == pytest.approx(np.full(D, wanted), rel=1e-5)
 
@@ -138,7 +155,7 @@ def test_the_noise_of_a_release_has_the_booked_scale(mechanism: Any) -> None:
 
     def draw(rng: np.random.Generator) -> torch.Tensor:
         whole = replace(one, entropy=Seeded(int(rng.integers(2**31))))
-        return torch.from_numpy(whole.release([], contract, 1, d).mean * np.float32(Q * N))
+        return torch.from_numpy(release(whole, [], contract, 1, d).mean * np.float32(Q * N))
 
     check_noise(draw, scaled.vector_multiplier, contract.clip)
 
@@ -164,7 +181,7 @@ def test_one_client_moves_the_release_by_no_more_than_is_booked(
         vector, inside = mechanism.bounded(torch.from_numpy(rng.standard_normal(D).astype(np.float32)) * size)
         contributed.append(Contribution(client=i, round=1, steps=3, delta=vector.numpy(), inside=inside))
     contract = Contract(clip, Z)
-    with_it, without = one.release(contributed, contract, 1, D), one.release(contributed[1:], contract, 1, D)
+    with_it, without = release(one, contributed, contract, 1, D), release(one, contributed[1:], contract, 1, D)
     assert with_it.clipped is not None
     assert without.clipped is not None
     weight = Q * (share + N - 1)
@@ -198,11 +215,11 @@ def test_a_method_sees_the_release_and_nothing_else() -> None:
 
 def test_strangers_duplicates_and_models_in_place_of_updates_are_dropped() -> None:
     rule = rules()
-    state, effects = rule.begin(rule.start(np.zeros(D, np.float32)))
+    state, effects = opened(rule, rule.start(np.zeros(D, np.float32)))
     first = sends(effects)[0]
     state, _ = rule.step(state, answer(first, 0.1))
-    model = Update(client=first.client, round=1, steps=3, weights=np.ones(D, np.float32))
-    outsider = next(i for i in range(N) if i not in {send.client for send in sends(effects)})
+    model = Update(client=first.site, round=1, steps=3, weights=np.ones(D, np.float32))
+    outsider = next(i for i in range(N) if i not in {send.site for send in sends(effects)})
     for wrong in (
         answer(first, 0.1),
         Arrived(model),
@@ -240,7 +257,7 @@ def test_a_schedule_is_sent_and_booked_as_it_is() -> None:
     _, seen = play(rules(6, method=method))
     booked = [effect.fact.event.noise_multiplier for effect in seen if isinstance(effect, Book)]  # type: ignore[union-attr]
     assert booked == pytest.approx([Z, Z, Z / math.sqrt(2), Z / math.sqrt(2), Z / 2, Z / 2])
-    told = {send.task.round: (send.task.clip, send.task.noise_multiplier) for send in sends(seen)}
+    told = {send.message.round: (send.message.clip, send.message.noise_multiplier) for send in sends(seen)}
     assert told[6] == pytest.approx((S / 4, Z / 2))
     assert told[1] == (S, Z)
 
@@ -256,7 +273,7 @@ def test_weights_learn_the_energies_of_releases_without_their_noise() -> None:
         energies, raw = np.zeros(basis.groups), np.zeros(basis.groups)
         for number in range(1, 401):
             answers = [Contribution(client=i, round=number, steps=1, delta=smooth.numpy(), inside=True) for i in range(10 * signal)]
-            released = one.release(answers, Contract(S, Z), number, d)  # shape kept, so that rounds can be averaged
+            released = release(one, answers, Contract(S, Z), number, d)  # shape kept, so that rounds can be averaged
             seen = haar.observed((), torch.from_numpy(released.mean), one.unit)
             energies += np.array(seen) / 400
             raw += 0.1 * basis.energies(torch.from_numpy(released.mean).unsqueeze(0))[0].numpy() / 400

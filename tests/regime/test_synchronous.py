@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sordino.engine.effect import Arrived, Closed, Effect, Event, Finish, Joined, Log, Send, Wake, Woke
 from sordino.engine.records import SynchronousRound
 from sordino.entropy import Seeded
 from sordino.message import Update
 from sordino.method.ali import AliDpfl
 from sordino.method.base import Terms
 from sordino.method.fixed import DpSgd
-from sordino.regime.effect import Arrived, Closed, Effect, Event, Finish, Joined, Log, Send, Wake, Woke
 from sordino.regime.synchronous import State, Synchronous
 
 SIZES = (100, 200, 300, 400)
@@ -37,13 +37,13 @@ def rules(*, tau: int = 2, rounds: int = 5, steps: int | None = None, **options:
     return Synchronous(method=method, terms=terms, budget=budget, entropy=Seeded(0), **options)
 
 
-def sends(effects: Any) -> list[Send]:
+def sends(effects: Any) -> list[Any]:
     return [e for e in effects if isinstance(e, Send)]
 
 
-def reply(send: Send, value: float = 1.0) -> Arrived:
-    weights = send.task.weights + np.float32(value * (send.client + 1))
-    return Arrived(Update(client=send.client, round=send.task.round, steps=send.task.steps, weights=weights))
+def reply(send: Any, value: float = 1.0) -> Arrived:
+    weights = send.message.weights + np.float32(value * (send.site + 1))
+    return Arrived(Update(client=send.site, round=send.message.round, steps=send.message.steps, weights=weights))
 
 
 def play(rule: Synchronous, order: Any = lambda x: x) -> tuple[State, list[Effect]]:
@@ -98,11 +98,11 @@ def test_duplicates_strangers_and_stale_answers_are_harmless(data: st.DataObject
         for send in sends(effects):
             junk: list[Event] = [
                 Arrived(Update(client=9, round=state.round, steps=2, weights=np.ones(3, np.float32))),
-                Arrived(Update(client=send.client, round=state.round + 1, steps=2, weights=np.ones(3, np.float32))),
-                Arrived(Update(client=send.client, round=state.round, steps=7, weights=np.ones(3, np.float32))),
+                Arrived(Update(client=send.site, round=state.round + 1, steps=2, weights=np.ones(3, np.float32))),
+                Arrived(Update(client=send.site, round=state.round, steps=7, weights=np.ones(3, np.float32))),
                 Woke("round 999"),
                 Woke("nonsense"),
-                Joined(send.client),
+                Joined(send.site),
                 Joined(77),
                 *old,
             ]
@@ -132,7 +132,7 @@ def test_budget_is_never_overdrawn_and_the_last_round_is_cut(tau: int, steps: in
     state, seen = play(rules(method=method, steps=steps, rounds=rounds))
     given_out = [0] * len(SIZES)
     for send in sends(seen):
-        given_out[send.client] += send.task.steps
+        given_out[send.site] += send.message.steps
     assert max(given_out) <= steps
     assert tuple(given_out) == state.steps
     assert state.round <= rounds
@@ -160,7 +160,7 @@ def test_deadline_closes_with_who_came_and_gives_up_the_rest_until_heard_from() 
     assert again is state
     assert not repeated
     state, effects = rule.begin(state)
-    assert [s.client for s in sends(effects)] == [0, 1]
+    assert [s.site for s in sends(effects)] == [0, 1]
     late = rule.step(state, Arrived(Update(client=3, round=1, steps=2, weights=np.ones(3, np.float32))))
     assert late[0] is state
     state, _ = rule.step(state, Joined(3))
@@ -182,18 +182,18 @@ def test_a_round_that_nobody_answers_leaves_the_model_alone() -> None:
 def test_cohorts_are_drawn_evenly_and_by_address() -> None:
     rule = rules(cohort=2, rounds=400)
     _, seen = play(rule)
-    counts = np.bincount([s.client for s in sends(seen)], minlength=4)
+    counts = np.bincount([s.site for s in sends(seen)], minlength=4)
     # each client is in half of 400 rounds: standard deviation 10
     assert abs(counts - 200).max() < 61
     _, again = play(rule)
-    assert [s.client for s in sends(seen)] == [s.client for s in sends(again)]
+    assert [s.site for s in sends(seen)] == [s.site for s in sends(again)]
 
 
 def test_clients_with_less_budget_leave_and_learning_goes_on() -> None:
     rule = replace(rules(steps=8, rounds=10), budget=(2, 8, 8, 8))
     state, seen = play(rule)
     assert state.steps == (2, 8, 8, 8)
-    assert [s.client for s in sends(seen)].count(0) == 1
+    assert [s.site for s in sends(seen)].count(0) == 1
 
 
 def test_a_finished_run_stays_finished() -> None:

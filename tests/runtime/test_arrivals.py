@@ -148,10 +148,10 @@ class Recorded:
     def __init__(self, edge: Any, booked: Callable[[], int]) -> None:
         self.edge, self.booked, self.computed = edge, booked, 0
 
-    def answer(self, task: Any, receipt: Any) -> Any:
+    def answer(self, task: Any, permit: Any) -> Any:
         self.computed += 1
         assert self.booked() >= self.computed
-        return self.edge.answer(task, receipt)
+        return self.edge.answer(task, permit)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.edge, name)
@@ -272,8 +272,9 @@ def test_an_edge_that_is_away_keeps_all_of_its_blocks_over_a_restart(tmp_path: P
     found = []
     for packed, _ in whole.saved:
         rest = json.loads(packed.rest)
-        held = {edge for edge, *_ in rest["tasks"]}
-        if any(len(own) > 1 and edge not in held and rest["given"][edge] + 1 < own[1][0] for edge, own in enumerate(rest["blocks"])):
+        held = {edge for edge, *_ in rest["state"]["tasks"]}
+        blocks, given = {int(edge): own for edge, own in rest["blocks"].items()}, rest["state"]["given"]
+        if any(len(own) > 1 and edge not in held and given[edge] + 1 < own[1][0] for edge, own in blocks.items()):
             found.append(packed)
     assert found  # or the seed must change
     built = made(tmp_path / "run", *changes, "seed=2", payable=payable)

@@ -12,6 +12,7 @@ from torch import nn
 from sordino import build as builder
 from sordino import study as studies
 from sordino.learning.online.joint import Joint
+from sordino.privacy import Allowance
 from sordino.runtime.engine import Whole
 from sordino.runtime.events import Events
 from sordino.runtime.messages import Messages
@@ -56,6 +57,11 @@ def world(folder: Path, *changes: str) -> Events:
     return simulation
 
 
+def paid(made: Events) -> Allowance:
+    """For one appearance of every entity."""
+    return Allowance(made.vault.charge([bill.charge for bill in made.bill(1, 1, 1, "test")], made.unlimited))
+
+
 def same(one: Any, other: Any, atol: float) -> None:
     assert one.keys() == other.keys()
     for name, values in one.items():
@@ -78,7 +84,7 @@ def test_every_path_gives_the_same_weights_and_numbers(tmp_path: Path, method: s
         read = compiled.stream.read(done, count)
         active = np.random.default_rng(done).random((count, 3)) < 0.6
         done += count
-        played = [engine.run(read.x, read.y, active, np.zeros_like(active)) for engine in engines]
+        played = [engine.run(read.x, read.y, active, np.zeros_like(active), paid(compiled)) for engine in engines]
         for other in played[1:]:
             assert (other.seen.predictions == played[0].seen.predictions).mean() > 0.98  # scores that are all but equal
             np.testing.assert_allclose(other.seen.losses, played[0].seen.losses, rtol=2e-3, atol=2e-4)
@@ -96,7 +102,7 @@ def test_numbers_of_16_bits_are_rounded_in_the_same_place_on_every_path(tmp_path
     joint.unpack(joint.pack() | before)
     read = worlds[0].stream.read(0, 1)
     for engine in engines:
-        engine.run(read.x, read.y, np.ones((1, 3), bool), np.zeros((1, 3), bool))
+        engine.run(read.x, read.y, np.ones((1, 3), bool), np.zeros((1, 3), bool), paid(worlds[0]))
     for name, values in compiled.weights().items():
         moved = np.abs(values - before[name]).max()
         assert moved > 1e-3
@@ -112,12 +118,12 @@ def test_packed_and_unpacked_it_goes_on_bit_for_bit(tmp_path: Path, method: str,
     for place, count in ((0, 40), (40, 60)):
         read = made.stream.read(place * batch, count * batch)
         active, _ = made.whom.drawn(read.x, place, count, 1000)
-        engine.run(read.x, read.y, active, np.zeros_like(active))
+        engine.run(read.x, read.y, active, np.zeros_like(active), paid(made))
     other = made.engine()
     other.unpack({name: values.copy() for name, values in engine.pack().items()})
     read = made.stream.read(100 * batch, 200 * batch)
     active, _ = made.whom.drawn(read.x, 100, 200, 1000)
-    first, second = (each.run(read.x, read.y, active, np.zeros_like(active)) for each in (engine, other))
+    first, second = (each.run(read.x, read.y, active, np.zeros_like(active), paid(made)) for each in (engine, other))
     assert (first.seen.predictions == second.seen.predictions).all()
     assert (first.seen.regret == second.seen.regret).all()
     assert all((values == other.weights()[name]).all() for name, values in engine.weights().items())
@@ -130,7 +136,7 @@ def test_batches_as_one_graph_and_by_messages_are_the_same(tmp_path: Path) -> No
         read = joint.stream.read(0, 4 * 120)
         active, _ = joint.whom.drawn(read.x, 0, 120, 1000)
         engines = [joint.engine(), handed.engine()]
-        one, two = (engine.run(read.x, read.y, active, np.zeros_like(active)) for engine in engines)
+        one, two = (engine.run(read.x, read.y, active, np.zeros_like(active), paid(joint)) for engine in engines)
         assert (one.seen.predictions == two.seen.predictions).mean() > 0.98
         np.testing.assert_allclose(one.seen.losses, two.seen.losses, rtol=1e-3, atol=1e-4)
         same(engines[0].weights(), engines[1].weights(), 2e-5)
@@ -145,4 +151,4 @@ def test_an_engine_that_hands_nothing_over_refuses_missing_answers(tmp_path: Pat
     made = world(tmp_path / "a")
     read, active = made.stream.read(0, 2), np.zeros((2, 3), bool)
     with pytest.raises(ValueError, match="no rule for answers that do not come"):
-        made.engine().run(read.x, read.y, active, ~active)
+        made.engine().run(read.x, read.y, active, ~active, paid(made))

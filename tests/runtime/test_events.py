@@ -20,6 +20,7 @@ from sordino import build as builder
 from sordino import session
 from sordino import study as studies
 from sordino.build import surroundings
+from sordino.engine.effect import Arrived, Send
 from sordino.engine.records import Row, known, plain
 from sordino.errors import BudgetExceeded, DataError
 from sordino.learning.online.halves import Party
@@ -27,8 +28,8 @@ from sordino.learning.online.seen import Seen
 from sordino.mechanism.response import RandomisedResponse
 from sordino.mechanism.single import Single
 from sordino.message import Derivative, Embedding, Query, encode
-from sordino.privacy import Gaussian, NonPrivate, Pure, accountant
-from sordino.regime.vertical import Ask, Vertical
+from sordino.privacy import Allowance, Gaussian, NonPrivate, Pure, accountant
+from sordino.regime.vertical import Vertical
 from sordino.runtime import checkpoint, events
 from sordino.runtime.engine import Played
 from sordino.runtime.events import Events
@@ -209,7 +210,7 @@ class Nobody:
     def __init__(self, says: Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]] | None = None, skip: int = 0) -> None:
         self.says, self.skip, self.given = says or (lambda x, y: np.zeros(len(y), np.int64)), skip, list[tuple[Any, ...]]()
 
-    def run(self, x: Any, y: Any, active: Any, silent: Any) -> Played:
+    def run(self, x: Any, y: Any, active: Any, silent: Any, paid: Allowance) -> Played:
         self.given.append((x, y, active, silent))
         learned = np.arange(len(active)) % max(self.skip, 1) == 0
         predictions = np.where(np.repeat(learned, len(y) // len(active)), self.says(x, y), 0)
@@ -289,14 +290,14 @@ def encoded(world: Events) -> Iterator[Counter[str]]:
     step, learn = Vertical.step, Party.learn
 
     def hears(self: Vertical, state: Any, heard: Any) -> Any:
-        effects = step(self, state, heard)
-        if isinstance(heard, Embedding):  # in time or too late
-            found["up"] += len(heard.values)
-            found["framing"] += len(encode(heard)) - len(heard.values)
+        state, effects = step(self, state, heard)
+        if isinstance(heard, Arrived) and isinstance(heard.message, Embedding):  # in time or too late
+            found["up"] += len(heard.message.values)
+            found["framing"] += len(encode(heard.message)) - len(heard.message.values)
         for effect in effects:
-            if isinstance(effect, Ask):
-                found["framing"] += len(encode(Query(effect.query.event)))
-        return effects
+            if isinstance(effect, Send) and isinstance(effect.message, Query):
+                found["framing"] += len(encode(effect.message))
+        return state, effects
 
     def learns(self: Party, answer: Derivative) -> bool:
         found["down"] += len(answer.values)
@@ -385,9 +386,9 @@ class Overheard:
         step, learn = Vertical.step, Party.learn
 
         def hears(regime: Vertical, state: Any, heard: Any) -> Any:
-            effects = step(regime, state, heard)
-            self.said += [heard, *(effect for effect in effects if isinstance(effect, Ask))]
-            return effects
+            state, effects = step(regime, state, heard)
+            self.said += [heard, *(effect for effect in effects if isinstance(effect, Send))]
+            return state, effects
 
         def learns(party: Party, answer: Derivative) -> bool:
             self.said.append(answer)
@@ -515,7 +516,7 @@ def test_entries_are_what_one_entity_released_and_nobody_releases_more(tmp_path:
     used: list[int] = []
     run = spy.run
 
-    def checks(x: Any, y: Any, active: Any, silent: Any) -> Played:
+    def checks(x: Any, y: Any, active: Any, silent: Any, paid: Allowance) -> Played:
         """What is about to be released is in the ledger already."""
         for row in x:
             entity = owners[row.tobytes()]
@@ -524,7 +525,7 @@ def test_entries_are_what_one_entity_released_and_nobody_releases_more(tmp_path:
         highest = max(seen.values())
         assert responses(highest) <= sum(count for event, count in world.vault.spent("labels") if isinstance(event, Pure))
         assert world.vault.epsilon(unit, 1e-5, "pld") <= world.budget.epsilon
-        return run(x, y, active, silent)
+        return run(x, y, active, silent, paid)
 
     spy.run = checks  # type: ignore[method-assign]
     world = replace(world, engine=lambda: spy)
@@ -620,7 +621,7 @@ def test_two_runs_at_once_cannot_both_spend_the_last(tmp_path: Path, table: Path
     one.run(first, Watch())
     watch, spy = Watch(), Nobody()
     with pytest.raises(BudgetExceeded, match="over the budget of 3"):
-        replace(two, engine=lambda: spy).run(replace(second, kept={}), watch)
+        replace(two, engine=lambda: spy).run(second, watch)
     assert [row["kind"] for row in watch.rows] == ["refused"]
     assert not spy.given  # nothing was released
 

@@ -19,7 +19,7 @@ from sordino.errors import BudgetExceeded
 from sordino.message import Train, Update
 from sordino.method.base import Terms
 from sordino.method.fixed import DpSgd
-from sordino.privacy import Budget, Event, Gaussian, PoissonSampled, Receipt, Vault
+from sordino.privacy import Budget, Event, Gaussian, Permit, PoissonSampled, Vault
 from sordino.regime.synchronous import Synchronous
 from sordino.runtime import checkpoint
 from sordino.runtime.latency import Churn, Latency
@@ -40,8 +40,8 @@ class Toy:
     def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
         return ((STEP, task.steps),)
 
-    def answer(self, task: Train, receipts: Sequence[Receipt]) -> Update:
-        assert [(r.event, r.count, r.round) for r in receipts] == [(STEP, task.steps, task.round)]
+    def answer(self, task: Train, permits: Sequence[Permit]) -> Update:
+        assert [(r.event, r.count, r.round) for r in permits] == [(STEP, task.steps, task.round)]
         self.worked.append((task.round, task.steps, sum(count for _, count in self.vault.spent(f"client:{self.index}"))))
         noise = Seeded(7).at("client", self.index, "round", task.round).standard_normal(3).astype(np.float32)
         return Update(client=self.index, round=task.round, steps=task.steps, weights=task.weights + noise)

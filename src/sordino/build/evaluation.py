@@ -26,11 +26,11 @@ from sordino import data as datasets
 from sordino.data.dataset import Corpus
 from sordino.engine import records
 from sordino.entropy import Entropy
-from sordino.errors import BudgetExceeded, StudyError
+from sordino.errors import BudgetExceeded, LocalProtocolError, StudyError
 from sordino.mechanism import Gaussian
 from sordino.message import Vector
 from sordino.plan.evaluation import evaluations, multiplier
-from sordino.privacy import Budget, Charge, Vault
+from sordino.privacy import Budget, Charge, Permit, Vault, covers_round
 from sordino.study import HorizontalStudy
 from sordino.study.sections import SHARE
 
@@ -118,13 +118,24 @@ class PaidEvaluation:
             key=f"{self.lineage}/evaluation {digest}",
         )
         try:
-            (receipt,) = self.vault.charge([charge], self.budget)
+            (permit,) = self.vault.charge([charge], self.budget)
         except BudgetExceeded:
             return {}
+        accuracy = self.release(weights, digest, permit)
+        return {"accuracy": accuracy, "test_epsilon": self.vault.check(UNIT, self.budget, permit.seq)}
+
+    def release(self, weights: Vector, digest: str, permit: Permit) -> float:
+        """The noisy accuracy of a model; ``permit`` is of one evaluation, under the key of this model's digest.
+
+        Raises:
+            LocalProtocolError: without that permit; nothing has been computed then.
+        """
+        covers_round([permit], [(self.mechanism.event(), 1)], 0)
+        if permit.unit != UNIT or not permit.key.endswith(digest):
+            raise LocalProtocolError(f"the permit is for {permit.unit}, {permit.key}, and not for this evaluation")
         exact = torch.tensor([float(self.right(weights))], dtype=torch.float64)
         noisy, _ = self.mechanism.release(exact, None, self.entropy.at("evaluation", digest))
-        spent = self.vault.check(UNIT, self.budget, receipt.seq)
-        return {"accuracy": min(max(float(noisy[0]) / self.rows, 0.0), 1.0), "test_epsilon": spent}
+        return min(max(float(noisy[0]) / self.rows, 0.0), 1.0)
 
     def spent(self) -> float:
         """Epsilon of the test rows so far."""

@@ -32,12 +32,13 @@ from sordino.mechanism.response import RandomisedResponse, secret
 from sordino.mechanism.single import Single
 from sordino.message import Vector
 from sordino.plan import Plan
-from sordino.plan.vertical import charges, label_epsilon, openly, party, payable, price, promised, units
-from sordino.privacy import Budget, Vault
+from sordino.plan.vertical import ENTITIES, LABELS, charges, features, label, label_epsilon, openly, party, payable, price, promised, units
+from sordino.privacy import Budget, Repeated, Vault
 from sordino.regime.vertical import Vertical
-from sordino.runtime.engine import Engine, Whole
-from sordino.runtime.events import Events, Respond
+from sordino.runtime.engine import Dues, Engine, Whole
+from sordino.runtime.events import Events
 from sordino.runtime.messages import Messages
+from sordino.runtime.respond import Respond
 from sordino.runtime.traffic import Sizes
 from sordino.runtime.whom import Whom
 from sordino.study import VerticalStudy
@@ -67,10 +68,12 @@ def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | No
     parties = {party(m): f"{run}/{party(m)}" for m in range(len(held))}  # an entity's record books them, too
     ledgers = vault(study, folder, run, {unit: f"{fingerprint}/{whose.get(unit, unit)}" for unit in names}, known, parties)
     delta = privacy.delta or 1e-5
-    response = None
+    mechanism, key = None, (0, 0)
     if privacy.unit != "none":
         mechanism = RandomisedResponse(epsilon=label_epsilon(study), classes=len(stream.classes))
-        response = Respond(mechanism=mechanism, key=secret(answering(study, run, whole, folder).at("labels")), memoised=privacy.memoised)
+        key = secret(answering(study, run, whole, folder).at("labels"))
+    told = label(study)
+    response = Respond(mechanism=mechanism, key=key, memoised=privacy.memoised, dues=((LABELS, told), (ENTITIES, told)))
     simulation = Events(
         engine=partial(_engine, study, split, own),
         stream=arranged(stream, held),
@@ -193,17 +196,25 @@ def _engine(study: VerticalStudy, split: _Split, own: Entropy) -> Engine:
     chosen, first = path(study, split), {who: flat.weights.numpy() for who, flat in split.flats().items()}
     if chosen == "compiled" and net is not None:
         rule = Rule(method.window, method.attenuation)
-        return Whole(Static(net, method.window, rates, half=half) if method.again else Fused(net, rule, rates, half=half), first)
+        return Whole(
+            Static(net, method.window, rates, half=half) if method.again else Fused(net, rule, rates, half=half), first, _dues(study)
+        )
     if chosen == "joint":
-        return Whole(Joint(*split.halves(), told, rates, split.columns, split.classes), first)
+        return Whole(Joint(*split.halves(), told, rates, split.columns, split.classes), first, _dues(study))
     server, parties = split.halves()
-    privacy = study.privacy
+    frozen = study.privacy.updates == "frozen"
     made = [
-        halves.Party(m, module, split.features[m], told, rates.parties[m], _cover(study, m, own), privacy.updates == "frozen")
+        halves.Party(m, module, split.features[m], told, rates.parties[m], _cover(study, m, own), frozen, openly(study))
         for m, module in enumerate(parties)
     ]
     regime = Vertical(tuple(width * told.rows for width in split.embeddings), study.world.missing, method.resends)
-    return Messages(regime, halves.Server(server, told, rates.server), made, split.columns)
+    return Messages(regime, halves.Server(server, told, rates.server), made, split.columns, _dues(study))
+
+
+def _dues(study: VerticalStudy) -> Dues:
+    """What an appearance of an entity releases of its features: at each party, and at all of them."""
+    held, parties = features(study), study.data.parties
+    return (*((party(m), held) for m in range(parties)), (ENTITIES, Repeated(held, parties)))
 
 
 def _cover(study: VerticalStudy, m: int, own: Entropy) -> halves.Cover:

@@ -1,1 +1,1 @@
-"""What runs a study: so far its records."""
+"""One kernel for all regimes: what they are told and ask for (effect), and what carries it out (kernel)."""

@@ -14,7 +14,7 @@ n is public, the same whether or not an example contributes (docs/mathematics.md
 Nothing leaves :meth:`PrivateClient.answer` but the noisy gradients, in the form of the
 weights they lead to and of statistics computed from them; the raw norms and losses that
 the kernel returns stay here. And nothing is computed before the ledger has booked it:
-``answer`` asks for the receipts.
+``answer`` asks for the permits.
 
 Shapes: weights and gradients ``(d,)``, examples ``(n, ...)``.
 """
@@ -31,14 +31,13 @@ from torch import Tensor
 from sordino.entropy import Entropy
 from sordino.errors import StudyError
 from sordino.learning.bench import Examples, Workbench, poisson
-from sordino.learning.client import paid_for
 from sordino.learning.optimizer import Optimizer
 from sordino.learning.perexample import Bound, Flat, Layers, Measured
 from sordino.learning.raw import RAW_CONSTANTS, measure_raw
 from sordino.mechanism import Bounded, Learning, Measuring
 from sordino.mechanism.grid import add_gaussian
 from sordino.message import Statistics, Train, Update
-from sordino.privacy import Chosen, Composed, Event, NonPrivate, PoissonSampled, Receipt
+from sordino.privacy import Chosen, Composed, Event, NonPrivate, Permit, PoissonSampled, covers_round
 from sordino.privacy import Gaussian as GaussianEvent
 
 RAW_LOSS = "the mean loss of raw data, without noise"
@@ -90,9 +89,9 @@ class PrivateClient:
             priced.append((NonPrivate(reason=RAW_CONSTANTS), 1))
         return tuple(priced)
 
-    def answer(self, task: Train, receipts: Sequence[Receipt]) -> Update:
+    def answer(self, task: Train, permits: Sequence[Permit]) -> Update:
         """See :class:`Client`."""
-        paid_for(self.price(task), receipts, task)
+        covers_round(permits, self.price(task), task.round)
         raw = measure_raw(self.bench, self.examples, task) if task.probe is not None else None
         batches = self.entropy.at("client", self.index, "round", task.round, "batches")
         noise = self.entropy.at("client", self.index, "round", task.round, "noise")

@@ -7,7 +7,7 @@ b is the *expected* batch q n, never the drawn one: an empty batch releases nois
 lambda x is the gradient of the regulariser; x is known to everybody, so it costs nothing. Batches and
 noise are numbered by the edge's tasks: played again after a restart, a task releases the same bytes.
 
-Nothing is computed before it is paid for: an edge is handed the receipt of a block of tasks, and
+Nothing is computed before it is paid for: an edge is handed the permit of a block of tasks, and
 refuses a task outside of it.
 
 Shapes: weights and gradients (d,), examples (n, ...).
@@ -31,7 +31,7 @@ from sordino.learning.sgd import NO_NOISE
 from sordino.mechanism import Bounded, length
 from sordino.mechanism.knorm import exponential_norm
 from sordino.message import Compute, Gradient, Vector
-from sordino.privacy import Event, NonPrivate, PoissonSampled, Receipt
+from sordino.privacy import Event, NonPrivate, Permit, PoissonSampled, covers_one
 
 
 class Edge(Protocol):
@@ -52,19 +52,9 @@ class Edge(Protocol):
         """E ||noise||^2 in one gradient, at a clip of 1."""
         ...
 
-    def answer(self, task: Compute, receipt: Receipt | None) -> Gradient:
-        """Do the work. ``receipt`` proves that the ledger has booked a block of tasks, this one among them."""
+    def answer(self, task: Compute, permit: Permit | None) -> Gradient:
+        """Do the work. ``permit`` proves that the ledger has booked a block of tasks, this one among them."""
         ...
-
-
-def paid_for(price: Event, receipt: Receipt | None, task: int) -> None:
-    """Refuse to work unless the ledger has booked a block that holds this task. A block begins at the receipt's round.
-
-    Raises:
-        LocalProtocolError: if it has not; nothing has been computed then.
-    """
-    if receipt is None or receipt.event != price or not receipt.round <= task < receipt.round + receipt.count:
-        raise LocalProtocolError(f"task {task}: the ledger booked {receipt}, the work would release {price}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -128,9 +118,9 @@ class PlainEdge(Site):
         """None."""
         return 0.0
 
-    def answer(self, task: Compute, receipt: Receipt | None) -> Gradient:
+    def answer(self, task: Compute, permit: Permit | None) -> Gradient:
         """See :class:`Edge`."""
-        paid_for(self.price, receipt, task.task)
+        covers_one(permit, self.price, task.task)
         mean = torch.empty_like(self.bench.flat.weights)
         self.bench.mean.of(self.examples, self.drawn(task)[0], mean)
         return self.answered(task, mean)
@@ -156,9 +146,9 @@ class PrivateEdge(Site):
         """d (z / b)^2."""
         return self.bench.flat.dim * (self.mechanism.vector_multiplier / self.expected_batch) ** 2
 
-    def answer(self, task: Compute, receipt: Receipt | None) -> Gradient:
+    def answer(self, task: Compute, permit: Permit | None) -> Gradient:
         """See :class:`Edge`."""
-        paid_for(self.price, receipt, task.task)
+        covers_one(permit, self.price, task.task)
         if task.clip is None or not 0.0 < task.clip < math.inf:  # any other will do: the noise grows with it
             raise LocalProtocolError(f"task {task.task}: the clip must be a positive number; got {task.clip}")
         mechanism = _scaled(self.mechanism, task.clip)  # type: ignore[arg-type]  # mechanisms are frozen values
@@ -204,9 +194,9 @@ class LiteralEdge(Site):
         """2 DS^2 / eps_0^2 with DS = 2 / b."""
         return 2.0 * (2.0 / self.expected_batch / self.iteration_epsilon) ** 2
 
-    def answer(self, task: Compute, receipt: Receipt | None) -> Gradient:
+    def answer(self, task: Compute, permit: Permit | None) -> Gradient:
         """See :class:`Edge`: the batch's average clipped to R = b DS / 2, a uniform direction of exponential length."""
-        paid_for(self.price, receipt, task.task)
+        covers_one(permit, self.price, task.task)
         if task.clip is None:
             raise LocalProtocolError(f"task {task.task} has no clip")
         chosen, rng = self.drawn(task)

@@ -28,12 +28,11 @@ from torch import Tensor
 from sordino.entropy import Entropy
 from sordino.errors import LocalProtocolError
 from sordino.learning.bench import Examples, Workbench
-from sordino.learning.client import paid_for
 from sordino.learning.optimizer import Optimizer
 from sordino.mechanism import Bounded, Learning, length, shortened
 from sordino.mechanism.misjudged import Misjudged
 from sordino.message import Contribution, Train, Update
-from sordino.privacy import Event, PoissonSampled, Receipt
+from sordino.privacy import Event, Permit, PoissonSampled, covers_round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -108,9 +107,9 @@ class LocalClient(LocalWork):
         """What the round releases of every client, in the cohort or not; see :class:`Client`."""
         return ((PoissonSampled(sampling_rate=self.sampling_rate, event=self._bound(task).event()), 1),)
 
-    def answer(self, task: Train, receipts: Sequence[Receipt]) -> Contribution:
+    def answer(self, task: Train, permits: Sequence[Permit]) -> Contribution:
         """See :class:`Client`."""
-        paid_for(self.price(task), receipts, task)
+        covers_round(permits, self.price(task), task.round)
         moved = self.train(task)
         bounded, inside = self._bound(task).bounded(moved)
         return Contribution(client=self.index, round=task.round, steps=task.steps, delta=bounded.cpu().numpy().copy(), inside=inside)
@@ -139,9 +138,9 @@ class NoisyModelClient(LocalWork):
         """See :class:`Client`."""
         return ((self._mechanism(task).event(), 1),)
 
-    def answer(self, task: Train, receipts: Sequence[Receipt]) -> Update:
+    def answer(self, task: Train, permits: Sequence[Permit]) -> Update:
         """See :class:`Client`."""
-        paid_for(self.price(task), receipts, task)
+        covers_round(permits, self.price(task), task.round)
         trained = self.train(task)
         # Plain steps never reach this bound; other optimizers could, and what is booked rests on it.
         reach = self._reach(task)

@@ -9,10 +9,9 @@ import torch
 
 from sordino.entropy import Entropy
 from sordino.learning.bench import Examples, Workbench, poisson
-from sordino.learning.client import paid_for
 from sordino.learning.optimizer import Optimizer
 from sordino.message import Train, Update
-from sordino.privacy import Event, NonPrivate, Receipt
+from sordino.privacy import Event, NonPrivate, Permit, covers_round
 
 NO_NOISE = "plain gradients without noise"
 
@@ -33,9 +32,9 @@ class PlainClient:
         """See :class:`Client`."""
         return ((NonPrivate(reason=NO_NOISE), task.steps),)
 
-    def answer(self, task: Train, receipts: Sequence[Receipt]) -> Update:
+    def answer(self, task: Train, permits: Sequence[Permit]) -> Update:
         """See :class:`Client`. An empty batch takes no step."""
-        paid_for(self.price(task), receipts, task)
+        covers_round(permits, self.price(task), task.round)
         batches = self.entropy.at("client", self.index, "round", task.round, "batches")
         flat = self.bench.flat
         flat.load(torch.from_numpy(task.weights).to(flat.weights))

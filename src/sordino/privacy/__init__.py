@@ -3,7 +3,7 @@
 from sordino.privacy.accounting import NAMES, Accountant, accountant, fixed_order
 from sordino.privacy.budget import Budget
 from sordino.privacy.calibrate import epsilon_after, most_steps, noise_multiplier
-from sordino.privacy.chain import Charge, Entry, Note, Receipt, Verified
+from sordino.privacy.chain import Charge, Entry, Note, Verified
 from sordino.privacy.event import (
     Chosen,
     Composed,
@@ -19,11 +19,13 @@ from sordino.privacy.event import (
     encode,
 )
 from sordino.privacy.ledger import Ledger
+from sordino.privacy.permit import Allowance, Permit, covers_one, covers_round
 from sordino.privacy.vault import Vault
 
 __all__ = [
     "NAMES",
     "Accountant",
+    "Allowance",
     "Budget",
     "Charge",
     "Chosen",
@@ -36,13 +38,15 @@ __all__ = [
     "NonPrivate",
     "Note",
     "Nothing",
+    "Permit",
     "PoissonSampled",
     "Pure",
-    "Receipt",
     "Repeated",
     "Vault",
     "Verified",
     "accountant",
+    "covers_one",
+    "covers_round",
     "decode",
     "encode",
     "epsilon_after",

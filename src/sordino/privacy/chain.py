@@ -66,19 +66,6 @@ class Charge:
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
-    """Proof that a charge is in the ledger."""
-
-    unit: str
-    event: Event
-    count: int
-    round: int
-    key: str
-    seq: int
-    digest: str
-
-
-@dataclass(frozen=True, slots=True)
 class Entry:
     """A charge in the ledger."""
 

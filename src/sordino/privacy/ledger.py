@@ -6,7 +6,8 @@ and ended, are links of the same chain (:mod:`sordino.privacy.chain`). What this
 it has read along the chain: a link that does not fit is an error, never a smaller sum.
 
 ``charge`` checks the budget and appends in one transaction, so that two runs over the same data
-cannot both spend the last of it. It returns receipts; nothing may be released without one.
+cannot both spend the last of it. It returns permits (:mod:`sordino.privacy.permit`); nothing may be
+released without one.
 
 A charge has a key. Charging the same key again with the same content adds nothing: a resumed
 simulation replays the very same release. With other content it is refused.
@@ -39,7 +40,6 @@ from sordino.privacy.chain import (
     Entry,
     Head,
     Note,
-    Receipt,
     Row,
     Verified,
     Walk,
@@ -47,9 +47,10 @@ from sordino.privacy.chain import (
     digest,
 )
 from sordino.privacy.event import Event, decode, encode
+from sordino.privacy.permit import Permit, issue
 from sordino.privacy.storage import SECONDS, Clock, LedgerExists, said
 
-__all__ = ["ADJACENCY", "FORMAT", "START", "Charge", "Entry", "Ledger", "LedgerExists", "Note", "Receipt", "Verified"]
+__all__ = ["ADJACENCY", "FORMAT", "START", "Charge", "Entry", "Ledger", "LedgerExists", "Note", "Permit", "Verified"]
 
 BATCH = 64  # links read at once; a hostile one has megabytes
 
@@ -176,7 +177,7 @@ class Ledger:
         with said(self.path, self._clock):
             return tuple(Note(*row) for row in self._db.execute("SELECT * FROM notes WHERE kind = ? ORDER BY seq", (kind,)))
 
-    def charge(self, charges: Sequence[Charge], budget: Budget, admit: Admit | None = None) -> tuple[Receipt, ...]:
+    def charge(self, charges: Sequence[Charge], budget: Budget, admit: Admit | None = None) -> tuple[Permit, ...]:
         """Book all of the charges, durably, or none.
 
         ``admit`` is asked, inside of the transaction, instead of holding each unit's own history against the budget.
@@ -189,9 +190,9 @@ class Ledger:
         with self._writing():
             return self._book(charges, budget, admit)
 
-    def _book(self, charges: Sequence[Charge], budget: Budget, admit: Admit | None) -> tuple[Receipt, ...]:
+    def _book(self, charges: Sequence[Charge], budget: Budget, admit: Admit | None) -> tuple[Permit, ...]:
         self._refresh()
-        receipts, rows, touched = [], [], set()
+        permits, rows, touched = [], [], set()
         new: dict[str, tuple[Charge, Head]] = {}
         seq, prev = self._walk.head
         for charge in charges:
@@ -213,7 +214,18 @@ class Ledger:
                 touched.add(charge.unit)
                 booked = (seq, prev)
                 new[charge.key] = charge, booked
-            receipts.append(Receipt(charge.unit, charge.event, charge.count, charge.round, charge.key, *booked))
+            number, digested = booked
+            permits.append(
+                issue(
+                    unit=charge.unit,
+                    event=charge.event,
+                    count=charge.count,
+                    number=charge.round,
+                    key=charge.key,
+                    seq=number,
+                    digest=digested,
+                )
+            )
         if admit is not None:
             admit(sorted(touched), budget)
         else:
@@ -221,7 +233,7 @@ class Ledger:
                 budget.admit(unit, self._totals[unit].items())
         self._db.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
         self._walk.head = (seq, prev)
-        return tuple(receipts)
+        return tuple(permits)
 
     def _booked(self, charge: Charge) -> Head | None:
         found = self._db.execute(

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 from sordino.errors import LedgerError, ResumeError, StudyError
 from sordino.privacy.accounting import accountant
 from sordino.privacy.budget import Budget
-from sordino.privacy.chain import BEGIN, SEAL, Charge, Head, Receipt
+from sordino.privacy.chain import BEGIN, SEAL, Charge, Head
 from sordino.privacy.event import Event
 from sordino.privacy.ledger import Ledger
+from sordino.privacy.permit import Permit
 from sordino.privacy.storage import LedgerExists
 
 if TYPE_CHECKING:
@@ -94,12 +95,12 @@ class Vault:
             raise
         return cls(ledger, names, Prices(ledger), run, {name: unit for unit, name in names.items()})
 
-    def charge(self, charges: Sequence[Charge], budget: Budget) -> tuple[Receipt, ...]:
+    def charge(self, charges: Sequence[Charge], budget: Budget) -> tuple[Permit, ...]:
         """Book the charges, durably: all or none."""
         named = [replace(charge, unit=self._name(charge.unit)) for charge in charges]
         admit = None if self.prices is None else self.prices.admit(self._units)
-        receipts = self.ledger.charge(named, budget, admit)
-        return tuple(replace(receipt, unit=charge.unit) for receipt, charge in zip(receipts, charges, strict=True))
+        permits = self.ledger.charge(named, budget, admit)
+        return tuple(permit.named(charge.unit) for permit, charge in zip(permits, charges, strict=True))
 
     def spent(self, unit: str, until: int | None = None) -> History:
         """What was booked on a unit itself, up to and with entry ``until``; in a ledger of the data that is not all that counts."""

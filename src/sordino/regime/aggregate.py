@@ -20,7 +20,7 @@ from sordino.entropy import Entropy
 from sordino.mechanism import Bounded, Learning
 from sordino.message import Contribution
 from sordino.method.base import Contract, Released
-from sordino.privacy import Event, PoissonSampled
+from sordino.privacy import Event, Permit, PoissonSampled, covers_round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +56,23 @@ class PrivateSum:
         )
 
     def release(
-        self, answers: Sequence[Contribution], contract: Contract, number: int, dimension: int, seen: tuple[float, ...] = ()
+        self,
+        answers: Sequence[Contribution],
+        contract: Contract,
+        number: int,
+        dimension: int,
+        permits: Sequence[Permit],
+        seen: tuple[float, ...] = (),
     ) -> Released:
-        """The noisy mean of a round; ``answers`` may be empty. ``seen`` is what earlier releases taught the mechanism."""
+        """The noisy mean of a round; ``answers`` may be empty. ``seen`` is what earlier releases taught the mechanism.
+
+        Raises:
+            LocalProtocolError: unless there are ``permits``, one for each unit, and each covers one such release in this round;
+                nothing has been computed then.
+        """
+        covers_round(permits[:1], [(self.event(contract), 1)], number)
+        for permit in permits[1:]:
+            covers_round([permit], [(self.event(contract), 1)], number)
         total = np.zeros(dimension, np.float64)
         excess = 0.0
         for answer in answers:

@@ -31,9 +31,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sordino.engine import records
+from sordino.engine.effect import Arrived, Begin, Closed, Effect, Event, Finish, Joined, Lapsed, Left, Log, Send
 from sordino.message import Compute, Gradient, Vector
 from sordino.method.edge import AsynchronousMethod, EdgeTerms, Stage
-from sordino.regime.effect import Closed, Finish, Joined, Lapsed, Left, Log, Received, Task
 
 
 @dataclass(slots=True, eq=False)
@@ -81,8 +81,13 @@ class State:
     since: Since = field(default_factory=Since)
     ended: str | None = None
 
+    @property
+    def number(self) -> int:
+        """Updates done."""
+        return self.version
 
-Effects = Sequence[Task | Log | Closed | Finish]
+
+Effects = Sequence[Effect]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -117,7 +122,7 @@ class Asynchronous:
 
     def begin(self, state: State) -> Effects:
         """A first task for every edge."""
-        effects: list[Task | Log | Closed | Finish] = []
+        effects: list[Effect] = []
         for edge in range(self.terms.edges):
             effects += self._ask(state, edge)
         return effects
@@ -126,12 +131,13 @@ class Asynchronous:
         """The stage of the update that follows ``version`` updates."""
         return next((stage for stage in self.schedule if version < stage.end), self.schedule[-1])
 
-    def step(self, state: State, event: Received | Joined | Lapsed | Left) -> Effects:
-        """What follows from one event. A finished run stays finished."""
-        if state.ended is not None:
-            return ()
+    def step(self, state: State, event: Event) -> tuple[State, Effects]:
+        """What follows from one event; the state is changed in place. A finished run stays finished."""
+        return state, (self._follows(state, event) if state.ended is None else ())
+
+    def _follows(self, state: State, event: Event) -> Effects:
         match event:
-            case Received(gradient):
+            case Arrived(Gradient() as gradient):
                 return self._received(state, gradient)
             case Lapsed(edge, task) if self.expects(state, edge, task) and self.lapses(state, edge):
                 return self._stale(state, edge)
@@ -141,6 +147,8 @@ class Asynchronous:
                 return (Log(records.Lost(round=state.version, client=edge, released=False)),)
             case Joined(edge) if 0 <= edge < self.terms.edges and edge not in state.tasks and edge not in state.gone:
                 return (Log(records.Joined(round=state.version, client=edge)), *self._ask(state, edge))
+            case Begin() if not any(state.given):
+                return self.begin(state)
         return ()
 
     def expects(self, state: State, client: int, task: int) -> bool:
@@ -219,7 +227,7 @@ class Asynchronous:
         clip = state.stage.clip
         task = Compute(task=state.given[edge], version=state.version, weights=state.weights, clip=None if clip == float("inf") else clip)
         state.tasks[edge] = task
-        return (Task(edge, task),)
+        return (Send(edge, task),)
 
     def _row(self, state: State) -> tuple[Log]:
         """The row that closes a stretch of the log; the next stretch begins."""

@@ -13,7 +13,7 @@ float64 in the order of the clients' numbers: who arrives first changes nothing.
 
 Where whole clients are protected, the cohort is a Poisson sample, clients send bounded updates
 instead of models, and the aggregator (:mod:`sordino.regime.aggregate`) puts the noise on their
-sum; Delta is then its release. Every client is charged for every round, drawn or not, because
+sum, once the round is booked; Delta is then its release. Every client is charged for every round, drawn or not, because
 what is charged for is the chance of being drawn. Who was drawn, and how many, is a secret: it depends
 on who is in the federation, and nobody has paid for it. No row of the log says it, and local steps are
 counted as if everybody had taken them.
@@ -41,56 +41,36 @@ import numpy.typing as npt
 import torch
 
 from sordino.engine import records
+from sordino.engine.effect import (
+    Arrived,
+    Begin,
+    Book,
+    Booked,
+    Closed,
+    Effect,
+    Event,
+    Finish,
+    Joined,
+    Lapsed,
+    Left,
+    Log,
+    Refused,
+    Send,
+    Wake,
+    Woke,
+)
 from sordino.entropy import Entropy
 from sordino.mechanism import Learning
 from sordino.message import Answer, Contribution, Train, Update, Vector
-from sordino.method.base import Contract, Left, SynchronousMethod, Terms
+from sordino.method.base import Contract, SynchronousMethod, Terms
+from sordino.method.base import Left as Remaining
 from sordino.method.estimate import clipped_fraction, signal_to_noise
 from sordino.regime.aggregate import PrivateSum
-from sordino.regime.effect import Arrived, Book, Closed, Effect, Event, Finish, Joined, Log, Send, Wake, Woke
+from sordino.regime.synchronous_state import State
+
+__all__ = ["State", "Synchronous"]
 
 Vector64 = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class State:
-    """Where a synchronous run stands. Vectors are (d,) and never written to.
-
-    Attributes:
-        round: rounds begun; 0 before the first.
-        weights: w, the global model.
-        velocity: v of server momentum.
-        average: w_avg; the weights themselves where decay is 0.
-        steps: local steps given to every client so far.
-        present: clients that are thought to be within reach.
-        memory: the method's own.
-        open: whether a round is under way.
-        tau: local steps of the open round.
-        waiting: clients of the open round that have not answered.
-        cohort: how many were asked in the open round.
-        answers: answers of the open round.
-        models: last model that each client sent, for a paper's literal form only.
-        seen: what releases have taught about the mechanism's shape.
-        note: the method's remark on the open round.
-        ended: why the run is over, or None.
-    """
-
-    round: int
-    weights: Vector
-    velocity: Vector
-    average: Vector
-    steps: tuple[int, ...]
-    present: frozenset[int]
-    memory: msgspec.Struct
-    open: bool = False
-    tau: int = 0
-    waiting: frozenset[int] = frozenset()
-    cohort: int = 0
-    answers: tuple[Answer, ...] = ()
-    models: tuple[Vector | None, ...] = ()
-    seen: tuple[float, ...] = ()
-    note: str | None = None
-    ended: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,12 +137,25 @@ class Synchronous:
         if state.ended is not None:
             return state, ()
         match event:
-            case Arrived(answer):
-                return self._arrived(state, answer)
+            case Arrived(Update() | Contribution() as message):
+                return self._arrived(state, message)
+            case Begin() if not state.open:
+                return self.begin(state)
+            case Booked(permits) if self.secret and state.open and not state.permits:
+                return self._booked(replace(state, permits=permits))
+            case Refused(why) if self.method.adapts_noise and not state.open:
+                # The ledger is the filter: it held more than this run's own spending, which is all that the method knows.
+                return self._finish(state, f"the privacy filter lets no further round pass: {why}")
             case Woke(tag) if state.open and tag == f"round {state.round}":
                 return self._close(state)
             case Joined(client) if client not in state.present and 0 <= client < len(state.steps):
                 return replace(state, present=state.present | {client}), (Log(records.Joined(client=client)),)
+            case Left(client) if client in state.waiting:  # it may be back before the deadline
+                return state, (Log(records.Lost(round=state.round, client=client, released=False)),)
+            case Lapsed(client, number):
+                late = Log(records.Late(round=number, client=client, released=True))
+                state, heard = self.step(state, Joined(client))
+                return state, (late, *heard)
             case _:
                 return state, ()
 
@@ -187,13 +180,11 @@ class Synchronous:
             spent = max(state.steps)
             return self._finish(state, f"the privacy budget is used up after {spent} local steps, in round {state.round}")
         number = state.round + 1
-        contract = self.method.contract(state.memory, self.terms, number)
-        given = contract if self.aggregator is not None or contract != self.plain else None
         chosen = self._draw(solvent, number) if self.aggregator is None else self._sample(state, number)
         left = [self.affordable(state, i) for i in chosen]
         steps_left = min((n for n in left if n is not None), default=None)
         share = 1.0 if self.cohort is None else min(self.cohort / len(state.steps), 1.0)
-        remaining = Left(rounds=max(round((self.terms.rounds - state.round) * share), 1), steps=steps_left)
+        remaining = Remaining(rounds=max(round((self.terms.rounds - state.round) * share), 1), steps=steps_left)
         choice = self.method.choose(state.memory, self.terms, remaining)
         if choice.tau == 0:
             return self._finish(state, choice.note or "the method has ended it")
@@ -212,13 +203,29 @@ class Synchronous:
             steps=tuple(taken),
             note=choice.note,
         )
+        if self.aggregator is not None:
+            return state, (Book(number, self.aggregator.event(self.method.contract(state.memory, self.terms, number))),)
+        return self._ask(state)
+
+    def _booked(self, state: State) -> tuple[State, Sequence[Effect]]:
+        """The round's release is paid for: ask the cohort, or release noise alone where nobody was drawn."""
+        return self._ask(state) if state.waiting or self.deadline is not None else self._close(state)
+
+    def _ask(self, state: State) -> tuple[State, Sequence[Effect]]:
+        """Send the open round's cohort its tasks."""
+        chosen, number = sorted(state.waiting), state.round
+        wake = () if self.deadline is None else (Wake(self.deadline, f"round {number}"),)
+        if not chosen and not wake:
+            return self._finish(state, "no client can be reached, and no deadline is set to wait for one")
+        contract = self.method.contract(state.memory, self.terms, number)
+        given = contract if self.aggregator is not None or contract != self.plain else None
         wants = self.method.wants
         sends = [
             Send(
                 i,
                 Train(
                     round=number,
-                    steps=tau,
+                    steps=state.tau,
                     weights=state.weights,
                     wants_first=wants.first,
                     probe=state.models[i] if wants.raw else None,
@@ -232,16 +239,7 @@ class Synchronous:
             )
             for i in chosen
         ]
-        wake = () if self.deadline is None else (Wake(self.deadline, f"round {number}"),)
-        if self.aggregator is not None:
-            booked = Book(number, self.aggregator.event(contract))
-            if chosen or wake:
-                return state, (booked, *sends, *wake)
-            state, closing = self._close(state)  # nobody was drawn: the noise goes out all the same
-            return state, (booked, *closing)
-        if chosen or wake:
-            return state, (*sends, *wake)
-        return self._finish(state, "no client can be reached, and no deadline is set to wait for one")
+        return state, (*sends, *wake)
 
     def _sample(self, state: State, number: int) -> list[int]:
         """A Poisson sample of all clients, those of it that are within reach."""
@@ -286,7 +284,7 @@ class Synchronous:
             )
         else:
             contributed = [a for a in ordered if isinstance(a, Contribution)]
-            released = self.aggregator.release(contributed, contract, state.round, len(state.weights), state.seen)
+            released = self.aggregator.release(contributed, contract, state.round, len(state.weights), state.permits, state.seen)
             moved, answers = released.mean.astype(np.float64), []
             memory = self.method.learn(state.memory, self.terms, released)
             row = records.SynchronousRound(
@@ -313,6 +311,7 @@ class Synchronous:
             open=False,
             waiting=frozenset(),
             answers=(),
+            permits=(),
         )
         return state, (Log(row), Closed(state.round))
 
@@ -356,10 +355,6 @@ class Synchronous:
         fresh = self.decay == 0.0 or state.round == 1  # the random start is no model to average in
         average = weights if fresh else (self.decay * state.average + (1.0 - self.decay) * weights).astype(np.float32)
         return weights, velocity.astype(np.float32), average
-
-    def end(self, state: State, why: str) -> tuple[State, Sequence[Effect]]:
-        """End the run between two rounds, for a reason that the runtime has."""
-        return self._finish(state, why)
 
     def _finish(self, state: State, why: str) -> tuple[State, Sequence[Effect]]:
         return replace(state, ended=why), (Log(records.End(why=why)), Finish(why))

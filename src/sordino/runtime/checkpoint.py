@@ -26,7 +26,7 @@ from sordino.runtime.watch import Moment, Packed, Play
 
 Array = np.ndarray[Any, Any]
 
-FORMAT = 3
+FORMAT = 4
 NAME = "latest.safetensors"
 NAMES = {"float32": "F32", "float64": "F64", "int64": "I64", "int32": "I32", "uint8": "U8", "bool": "BOOL"}
 AT_ONCE = 64  # vectors read from one mapping of the file

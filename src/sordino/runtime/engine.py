@@ -13,10 +13,13 @@ from sordino.learning.online.fused import Fused
 from sordino.learning.online.joint import Joint
 from sordino.learning.online.seen import Seen
 from sordino.learning.online.static import Static
+from sordino.privacy import Allowance, Event
 
 Kept = dict[str, NDArray[Any]]
 Mask = NDArray[np.bool_]
 Weights = dict[str, NDArray[np.float32]]
+Dues = tuple[tuple[str, Event], ...]
+"""What an appearance of an entity releases of its features: ledger units and events."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,8 +45,12 @@ class Played:
 class Engine(Protocol):
     """A server and its parties, between two events."""
 
-    def run(self, x: NDArray[np.float32], y: NDArray[np.int64], active: Mask, silent: Mask) -> Played:
-        """Play events: features (n b, f) with the parties' side by side, labels (n b,), who is active and who does not answer (n, M)."""
+    def run(self, x: NDArray[np.float32], y: NDArray[np.int64], active: Mask, silent: Mask, paid: Allowance) -> Played:
+        """Play events: features (n b, f) with the parties' side by side, labels (n b,), who is active and who does not answer (n, M).
+
+        Raises:
+            LocalProtocolError: unless all that the events release is ``paid`` for; nothing has been computed then.
+        """
         ...
 
     def weights(self) -> Weights:
@@ -62,13 +69,15 @@ class Engine(Protocol):
 class Whole:
     """Both halves in one hand, where nothing happens to messages on their way: compiled, or as one graph."""
 
-    def __init__(self, kernel: Fused | Static | Joint, first: Weights) -> None:
-        self._kernel = kernel
+    def __init__(self, kernel: Fused | Static | Joint, first: Weights, dues: Dues) -> None:
+        self._kernel, self._dues = kernel, dues
         server, parties = _split(first)
         kernel.start(server, parties)
 
-    def run(self, x: NDArray[np.float32], y: NDArray[np.int64], active: Mask, silent: Mask) -> Played:
+    def run(self, x: NDArray[np.float32], y: NDArray[np.int64], active: Mask, silent: Mask, paid: Allowance) -> Played:
         """See :class:`Engine`."""
+        for unit, event in self._dues:
+            paid.covers(unit, event)
         if silent.any():
             raise ValueError("this engine has no rule for answers that do not come")
         return Played(self._kernel.run(x, y, active), np.ones(len(active), bool), np.zeros(len(active), np.int64))

@@ -3,10 +3,7 @@ r"""The simulator of online vertical learning: a stream of events, cut into piec
 Pieces hold a thousand events and begin at multiples of it, wherever rows of the log and checkpoints fall: what is
 drawn (who is active, who does not answer, what noise there is) is numbered by event or by piece, so that the same study
 gives the same bits whatever is logged, and a run that was killed comes to the same end. A checkpoint stands between two pieces.
-
-The error is prequential: every example is predicted before it is learned from. Under privacy the server
-knows responded labels only, and what is logged is the unbiased estimate that they allow
-(:meth:`~sordino.mechanism.response.RandomisedResponse.accuracy`).
+To the kernel, a piece is one task of an engine: site 0.
 
 Entities that a stream repeats are counted. The ledger books for *an* entity what its k-th appearance
 releases, when the first entity appears for the k-th time: that is the price of the one that appeared
@@ -18,28 +15,31 @@ before stays booked, and what follows is booked beside it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.engine import records
-from sordino.errors import BudgetExceeded, DataError
-from sordino.mechanism.response import Key, RandomisedResponse
+from sordino.engine import kernel, records
+from sordino.engine.effect import Asked, Closed, Effect, Event, Finish, Learn, Learned, Send, Skip, Stretch, Stretched
+from sordino.engine.kernel import Bill, Block, Kernel
+from sordino.errors import DataError
 from sordino.message import Vector
-from sordino.privacy import Budget, Charge, Event, Vault, accountant
+from sordino.privacy import Allowance, Budget, Charge, Permit, Vault, accountant
+from sordino.privacy import Event as Fact
+from sordino.privacy.accounting import Spent
 from sordino.runtime.engine import Engine, Mask, Played
+from sordino.runtime.pieces import Booked, Pieces, State
+from sordino.runtime.respond import Respond
 from sordino.runtime.tally import Tally
 from sordino.runtime.traffic import Sizes
-from sordino.runtime.watch import Packed, Watcher, bound
+from sordino.runtime.watch import Packed, Watcher
 from sordino.runtime.whom import Whom
 
 PIECE = 1000  # events
-
-Pairs = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 class Piece(Protocol):
@@ -74,82 +74,53 @@ class Stream(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Moment:
-    """A simulation between two pieces.
-
-    Attributes:
-        kept: what the engine needs to go on.
-        model: all weights in one vector, server first.
-        row, whole: counted since the last row of the log, and since the beginning.
-        position: events of the stream that were read, used or not.
-        counts: appearances of each entity: numbers and how often (two arrays), where a stream repeats any.
-        told: what was told of each entity's label: numbers and answers, where one answer is for good.
-        booked: appearances that the ledger has booked.
-        epsilon: of the promised unit, so far.
-        ended: why the run is over, or None.
-        origin: what releases so far depend on; see :class:`Events`.
-    """
-
-    kept: dict[str, NDArray[Any]]
-    model: Vector
-    row: Tally
-    whole: Tally
-    position: int = 0
-    counts: Pairs | None = None
-    told: Pairs | None = None
-    booked: int = 0
-    epsilon: float = 0.0
-    ended: str | None = None
-    origin: str = ""
+class Moment(kernel.Moment[State]):
+    """A simulation between two pieces. It shares the state, which goes on changing: pack it at once."""
 
     @property
-    def number(self) -> int:
-        """Events of the stream that are behind us."""
-        return self.position
+    def kept(self) -> dict[str, NDArray[Any]]:
+        """What the engine needs to go on."""
+        return self.state.kept
+
+    @property
+    def model(self) -> Vector:
+        """All weights in one vector, server first."""
+        return self.state.model
+
+    @property
+    def whole(self) -> Tally:
+        """Counted since the beginning."""
+        return self.state.whole
 
     @property
     def steps(self) -> int:
         """Events in which the party that was active most was active."""
-        return max(self.whole.active)
+        return max(self.state.whole.active)
 
-    def pack(self) -> Packed:
-        """See :class:`sordino.runtime.watch.Moment`."""
-        vectors: dict[str, NDArray[Any]] = {f"engine.{name}": value for name, value in self.kept.items()}
-        for name, pairs in (("counts", self.counts), ("told", self.told)):
-            if pairs is not None:
-                vectors[f"{name}.entities"], vectors[f"{name}.values"] = pairs
+    def packed(self) -> Packed:
+        """See :class:`sordino.engine.kernel.Moment`."""
+        state = self.state
+        vectors: dict[str, Any] = {f"engine.{name}": value for name, value in state.kept.items()}
+        for name, values in (("counts", state.counts), ("told", state.told)):
+            if values:
+                vectors[f"{name}.entities"] = np.fromiter(values, np.int64, len(values))
+                vectors[f"{name}.values"] = np.fromiter(values.values(), np.int64, len(values))
         # Sums of a model that diverges are no numbers that JSON knows.
-        vectors["sums"] = np.array([[tally.loss, tally.regret] for tally in (self.row, self.whole)])
-        row, whole = (msgspec.structs.replace(tally, loss=0.0, regret=0.0) for tally in (self.row, self.whole))
-        rest = _Rest(row, whole, self.position, self.booked, bound(self.epsilon), self.ended, self.origin)
+        vectors["sums"] = np.array([[tally.loss, tally.regret] for tally in (state.row, state.whole)])
+        row, whole = (msgspec.structs.replace(tally, loss=0.0, regret=0.0) for tally in (state.row, state.whole))
+        rest = _Rest(row, whole, state.position, list(state.booked), state.ended, state.origin)
         return Packed(vectors, msgspec.json.encode(rest))
 
 
 class _Rest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What of a moment is no array."""
+    """What of a state is no array."""
 
     row: Tally
     whole: Tally
     position: int
-    booked: int
-    epsilon: float | str
+    booked: list[Booked]
     ended: str | None
     origin: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Respond:
-    """How the server comes to know labels: by randomised response, drawn once for an entity or at each event."""
-
-    mechanism: RandomisedResponse
-    key: Key
-    memoised: bool
-
-    def __call__(self, labels: NDArray[np.int64], entities: NDArray[np.int64], first: int) -> NDArray[np.int64]:
-        """Responses (n,) to the labels of these entities, at the places from ``first`` on in the stream."""
-        visits = None if self.memoised else np.arange(first, first + len(labels))
-        found: NDArray[np.int64] = self.mechanism.respond_for(labels, entities, self.key, visits)
-        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -164,7 +135,7 @@ class Events:
         every: events between two rows of the log.
         whom: who is active, and who does not answer.
         sizes: of messages.
-        respond: how labels are told, or None for as they are.
+        respond: how labels are told.
         charges: what appearances ``first`` to ``last`` of an entity release: (unit, event, how often).
         limit: in how many events an entity takes part at most.
         vault, units, budget: the ledger; what is promised is promised to ``units``.
@@ -180,8 +151,8 @@ class Events:
     every: int
     whom: Whom
     sizes: Sizes
-    respond: Respond | None
-    charges: Callable[[int, int], Sequence[tuple[str, Event, int]]]
+    respond: Respond
+    charges: Callable[[int, int], Sequence[tuple[str, Fact, int]]]
     limit: int | None
     vault: Vault
     units: Sequence[str]
@@ -198,111 +169,162 @@ class Events:
 
     def first(self) -> Moment:
         """Before the first event."""
-        engine = self.engine()
-        parties = len(self.whom.columns)
-        return Moment(engine.pack(), _joined(engine), Tally.zero(parties), Tally.zero(parties), origin=self.origin)
+        engine, parties = self.engine(), len(self.whom.columns)
+        return Moment(State(engine.pack(), _joined(engine), Tally.zero(parties), Tally.zero(parties), origin=self.origin))
 
     def unpack(self, packed: Packed) -> Moment:
         """See :class:`sordino.runtime.watch.Play`."""
-        rest, vectors = msgspec.json.decode(packed.rest, type=_Rest), dict(packed.vectors)
-        pairs = {
-            name: (vectors.pop(f"{name}.entities"), vectors.pop(f"{name}.values"))
-            for name in ("counts", "told")
-            if f"{name}.entities" in vectors
-        }
+        own, told = kernel.unpacked(packed)
+        rest, vectors = msgspec.json.decode(own.rest, type=_Rest), dict(own.vectors)
+        counted: dict[str, Any] = {"booked": rest.booked}
+        for name in ("counts", "told"):
+            entities, values = vectors.pop(f"{name}.entities", ()), vectors.pop(f"{name}.values", ())
+            counted[name] = dict(zip(np.asarray(entities).tolist(), np.asarray(values).tolist(), strict=True))
         for tally, (loss, regret) in zip((rest.row, rest.whole), vectors.pop("sums").tolist(), strict=True):
             tally.loss, tally.regret = loss, regret
         kept = {name.removeprefix("engine."): value for name, value in vectors.items()}
         engine = self.engine()
         engine.unpack(kept)
-        counted: Any = {**pairs, "booked": rest.booked} if rest.origin == self.origin else {}
-        return Moment(
-            kept,
-            _joined(engine),
-            rest.row,
-            rest.whole,
-            rest.position,
-            epsilon=float(rest.epsilon),
-            ended=rest.ended,
-            origin=self.origin,
-            **counted,
-        )
+        if rest.origin != self.origin:
+            counted = {}
+        state = State(kept, _joined(engine), rest.row, rest.whole, rest.position, ended=rest.ended, origin=self.origin, **counted)
+        return Moment(state, **told)
 
     def run(self, moment: Moment, watcher: Watcher) -> Moment:
-        """Play from ``moment`` to the end of the run.
+        """See :meth:`sordino.engine.kernel.Kernel.run`."""
+        state = moment.state.copied()  # a moment may be played from twice
+        return Kernel(_Play(self, state), replace(moment, state=state), watcher).run()
 
-        Raises:
-            BudgetExceeded: if somebody else spent this data's budget meanwhile.
-        """
-        play = _Play(self, moment, watcher)
-        while play.ended is None:
-            play.piece()
-        return play.moment()
+    def bill(self, first: int, last: int, number: int, lineage: str) -> Iterator[Bill]:
+        """Appearances ``first`` to ``last`` of an entity, booked at event ``number``."""
+        for part, (unit, event, count) in enumerate(self.charges(first, last)):
+            charge = Charge(
+                unit=unit,
+                event=event,
+                count=count,
+                why="one entity's appearances",
+                method=self.method,
+                round=number,
+                key=f"{lineage}/appearance {first} to {last}/{part}",
+            )
+            yield Bill((0,), charge, self.budget if unit in self.units else self.unlimited, unit in self.units)
 
 
 class _Play:
-    """The moving parts of one call of ``run``."""
+    """One call of ``run``, as the kernel asks for it."""
 
-    def __init__(self, world: Events, moment: Moment, watcher: Watcher) -> None:
-        self.world, self.watcher, self.engine = world, watcher, world.engine()
-        self.engine.unpack(moment.kept)
-        self.row, self.whole = moment.row.copied(), moment.whole.copied()
-        self.position, self.booked, self.epsilon, self.ended = moment.position, moment.booked, moment.epsilon, moment.ended
-        self.counts, self.told = _dict(moment.counts), _dict(moment.told)
+    def __init__(self, world: Events, state: State) -> None:
+        self.world, self.state, self.engine = world, state, world.engine()
+        self.engine.unpack(state.kept)
+        self.rules = Pieces(world.events, world.every, PIECE, world.stream.changes, world.batch, world.respond.accuracy)
+        self.read: Piece | None = None
+        self.used: Mask = np.zeros(0, bool)
+        self.times = 1
 
-    def moment(self) -> Moment:
-        row, whole = self.row.copied(), self.whole.copied()
-        return Moment(
-            self.engine.pack(),
-            _joined(self.engine),
-            row,
-            whole,
-            self.position,
-            _pairs(self.counts),
-            _pairs(self.told),
-            self.booked,
-            self.epsilon,
-            self.ended,
-            self.world.origin,
-        )
+    @property
+    def vault(self) -> Vault:
+        """Where charges go."""
+        return self.world.vault
 
-    def piece(self) -> None:
-        """Read up to the next multiple of :data:`PIECE`, charge, play, count, log."""
-        world, start = self.world, self.position
-        count = min(PIECE - start % PIECE, world.events - start)
-        read = world.stream.read(start * world.batch, count * world.batch)
-        n = len(read.y) // world.batch
-        if n:
-            self.play(read, start, n)
-            self.position += n
-        if self.position >= world.events:
-            self.ended = f"all {world.events} events were played"
-        elif n < count:
-            self.ended = f"the stream ended after {self.position} events"
-        saved = self.position // world.every > start // world.every
-        if self.ended is not None:
-            if self.row.events or self.row.unused:
-                self.log()
-            self.watcher.row(records.End(round=self.position, why=self.ended, accuracy=_right(self.error(self.whole))))
-        if saved or self.ended is not None:
-            self.watcher.save(self.moment())
+    def step(self, state: State, event: Event) -> tuple[State, Sequence[Effect]]:
+        """The rules', with the engine as it stands where a moment may be kept."""
+        state, effects = self.rules.step(state, event)
+        if any(isinstance(effect, Closed | Finish) for effect in effects):
+            state.kept, state.model = self.engine.pack(), _joined(self.engine)
+        return state, effects
 
-    def play(self, read: Piece, start: int, n: int) -> None:
-        """Charge for a piece, play it, and count what came of it, row by row of the log."""
-        world, batch = self.world, self.world.batch
+    def expects(self, state: State, site: int, number: int) -> bool:
+        """A piece is played once it was asked for."""
+        return True
+
+    def asked(self, state: State) -> Mapping[int, Asked]:
+        """Nothing between two pieces."""
+        return {}
+
+    def trip(self, site: int, task: Asked) -> float:
+        """Events know no time."""
+        return 0.0
+
+    def bills(self, state: State, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]) -> Sequence[Bill]:
+        """Read the piece, and book what nobody has released so often before."""
+        found: list[Bill] = []
+        for effect in effects:
+            if isinstance(effect, Send) and isinstance(effect.message, Stretch):
+                found += self._admit(state, effect.message)
+        return found
+
+    def again(self, state: State, blocks: Mapping[int, Sequence[Block]]) -> Sequence[Bill]:
+        """All that was booked for what this run has counted."""
+        return [bill for lineage, number, first, last in state.booked for bill in self.world.bill(first, last, number, lineage)]
+
+    def kept(self, state: State, site: int, permits: Sequence[Permit]) -> Sequence[Permit]:
+        """All of them: appearances add up."""
+        return permits
+
+    def price(self, unit: str, spent: Spent, budget: Budget) -> float:
+        """What a history comes to."""
+        return accountant(budget.accountant).epsilon(spent, budget.delta)
+
+    def measured(self, state: State, number: int) -> Mapping[str, Any]:
+        """The error is in the row already."""
+        return {}
+
+    def learn(self, effect: Learn | Skip) -> Learned:
+        """Single events are the engine's own."""
+        raise TypeError(type(effect).__name__)
+
+    def shown(self, row: records.Row) -> records.Row | None:
+        """Without a time; and without a promise, epsilon is infinite."""
+        if isinstance(row, records.Round) and not self.world.units:
+            row = msgspec.structs.replace(row, epsilon=math.inf)
+        return msgspec.structs.replace(row, time=msgspec.UNSET)
+
+    def answer(self, site: int, number: int, task: Asked | None, permits: Sequence[Permit]) -> Stretched:
+        """Play the piece that was read, and count what came of it."""
+        if not isinstance(task, Stretch) or self.read is None:
+            raise TypeError("an engine is asked for a stretch of events")
+        n = len(self.read.y) // self.world.batch
+        paid = Allowance(permits, self.times)
+        return Stretched(number, n, tuple(self._play(self.read, number - 1, n, paid)) if n else ())
+
+    def _admit(self, state: State, task: Stretch) -> list[Bill]:
+        """Which events may be used, their appearances counted; and what must be booked for them."""
+        world, start = self.world, task.number - 1
+        self.read = world.stream.read(start * world.batch, task.count * world.batch)
+        n = len(self.read.y) // world.batch
+        entities = self.read.entity
+        self.used, self.times = np.ones(n, bool), 1
+        if entities is not None and world.units:
+            for i in range(n):
+                group = entities[i * world.batch : (i + 1) * world.batch].tolist()
+                times = {e: state.counts.get(e, 0) + group.count(e) for e in group}
+                most = max(times.values())
+                if world.limit is not None and most > world.limit:
+                    self.used[i] = False
+                    continue
+                state.counts.update(times)
+                self.times = max(self.times, most)
+        before = state.booked[-1][-1] if state.booked else 0
+        if self.times <= before or not self.used.any():
+            return []
+        state.booked.append((world.lineage, task.number, before + 1, self.times))
+        return list(world.bill(before + 1, self.times, task.number, world.lineage))
+
+    def _play(self, read: Piece, start: int, n: int, paid: Allowance) -> Iterator[tuple[int, Tally]]:
+        """Play events, and count them up to each row of the log."""
+        world, batch, used = self.world, self.world.batch, self.used
         x, y = read.x[: n * batch], read.y[: n * batch]
         entities = read.entity[: n * batch] if read.entity is not None else None
-        used = self.admit(entities, n)
         active, silent = world.whom.drawn(x, start, n, PIECE)
         examples = slice(None) if used.all() else np.repeat(used, batch)
-        if world.respond is not None:
+        if used.any():
             known = entities if entities is not None else np.arange(start * batch, (start + n) * batch)
-            y = world.respond(y, known, start * batch)
-            if entities is not None and world.respond.memoised:
-                self.remember(entities[examples], y[examples])
+            y = world.respond(y, known, start * batch, paid)
+            if entities is not None and world.respond.memoised and world.respond.mechanism is not None:
+                self._remember(entities[examples], y[examples])
         x, y, active, silent = x[examples], y[examples], active[used], silent[used]
-        first = self.whole.events + 1
-        played = self.engine.run(x, y, active, silent) if used.any() else Played.nothing()
+        first = self.state.whole.events + 1
+        played = self.engine.run(x, y, active, silent, paid) if used.any() else Played.nothing()
         wrong = (played.seen.predictions != y).reshape(-1, batch).sum(1) * played.learned
         places = start + np.flatnonzero(used)
         clock = played.seen.seconds / max(len(active), 1)
@@ -313,7 +335,8 @@ class _Play:
             here, traffic = slice(low, high), world.sizes.weigh(first + low, active[low:high], played.learned[low:high])
             events, learned = int(high - low), int(played.learned[here].sum())
             passive = float((~active[here]).mean()) if events else 0.0
-            self.count(
+            yield (
+                stop,
                 Tally(
                     active=active[here].sum(0).tolist(),
                     silent=silent[here].sum(0).tolist(),
@@ -330,126 +353,21 @@ class _Play:
                     unused=stop - begin - events,
                     seconds=(clock * events).tolist(),
                     passive=float(clock[0]) * events * passive,
-                )
+                ),
             )
-            if stop % world.every == 0:
-                self.log(stop)
 
-    def count(self, tally: Tally) -> None:
-        self.row.add(tally)
-        self.whole.add(tally)
-
-    def admit(self, entities: NDArray[np.int64] | None, n: int) -> Mask:
-        """Which events may be used, their appearances counted and booked."""
-        used, highest = np.ones(n, bool), 1
-        if entities is not None and self.world.units:
-            limit, batch = self.world.limit, self.world.batch
-            for i in range(n):
-                group = entities[i * batch : (i + 1) * batch].tolist()
-                times = {e: self.counts.get(e, 0) + group.count(e) for e in group}
-                most = max(times.values())
-                if limit is not None and most > limit:
-                    used[i] = False
-                    continue
-                self.counts.update(times)
-                highest = max(highest, most)
-        if highest > self.booked and used.any():
-            self.book(highest)
-        return used
-
-    def remember(self, entities: NDArray[np.int64], answers: NDArray[np.int64]) -> None:
+    def _remember(self, entities: NDArray[np.int64], answers: NDArray[np.int64]) -> None:
         """Hold the stream to its promise of one label for each entity: other answers would tell of the change, which nothing bounds.
 
         Raises:
             DataError: if it breaks it; nothing of this piece has been used then.
         """
         for entity, answer in zip(entities.tolist(), answers.tolist(), strict=True):
-            if self.told.setdefault(entity, answer) != answer:
+            if self.state.told.setdefault(entity, answer) != answer:
                 raise DataError(
                     f"entity {entity} has two labels in this stream, and privacy.memoised tells its label once for all:"
                     " set memoised = false, and appearances to the events that one entity may take part in"
                 )
-
-    def book(self, highest: int) -> None:
-        """Charge for what an entity releases up to its ``highest``-th appearance, durably.
-
-        Raises:
-            BudgetExceeded: after a row in the log.
-        """
-        world = self.world
-        groups: dict[Budget, list[Charge]] = {}
-        for number, (unit, event, count) in enumerate(world.charges(self.booked + 1, highest)):
-            charge = Charge(
-                unit=unit,
-                event=event,
-                count=count,
-                why="one entity's appearances",
-                method=world.method,
-                round=self.position + 1,
-                key=f"{world.lineage}/appearance {self.booked + 1} to {highest}/{number}",
-            )
-            groups.setdefault(world.budget if unit in world.units else world.unlimited, []).append(charge)
-        for budget, charges in groups.items():
-            try:
-                receipts = world.vault.charge(charges, budget)
-            except BudgetExceeded as refusal:
-                self.watcher.row(records.Refused(round=self.position, why=str(refusal)))
-                raise
-            for receipt in receipts:
-                if receipt.unit in world.units:  # as of this entry: a run that is being replayed has booked later ones already
-                    chosen, histories = accountant(budget.accountant), world.vault.histories(receipt.unit, receipt.seq)
-                    self.epsilon = max(self.epsilon, *(chosen.epsilon(spent, budget.delta) for spent in histories))
-        self.booked = highest
-
-    def error(self, tally: Tally) -> float | None:
-        """Share of wrong predictions; under privacy its unbiased estimate. None of no predictions."""
-        if not tally.examples:
-            return None
-        agreement = 1.0 - tally.errors / tally.examples
-        return 1.0 - (agreement if self.world.respond is None else self.world.respond.mechanism.accuracy(agreement))
-
-    def log(self, stop: int | None = None) -> None:
-        """A row for the log, of everything since the last one."""
-        tally, stop = self.row, self.position if stop is None else stop
-        events, error = max(tally.events, 1), self.error(tally)
-        changes = self.world.stream.changes((stop - tally.events - tally.unused) * self.world.batch, stop * self.world.batch)
-        row = records.VerticalRound(
-            round=stop,
-            accuracy=_right(error),
-            error=error,
-            accumulated=self.error(self.whole),
-            loss=tally.loss / tally.learned if tally.learned else None,
-            regret=tally.regret / events,
-            regret_sum=self.whole.regret,
-            active=tuple(times / events for times in tally.active),
-            silent=tuple(times / events for times in tally.silent),
-            up=self.whole.up,
-            down=self.whole.down,
-            framing=self.whole.framing,
-            learned=tally.learned,
-            dropped=tally.dropped,
-            unused=tally.unused,
-            changes=tuple(place / self.world.batch for place in changes),
-            active_seconds=self.whole.seconds[0] - self.whole.passive + self.whole.seconds[1],
-            passive_seconds=self.whole.passive,
-            server_seconds=self.whole.seconds[2],
-            steps=max(self.whole.active),
-            epsilon=self.epsilon if self.world.units else math.inf,
-        )
-        self.watcher.row(row)
-        self.row = Tally.zero(len(self.world.whom.columns))
-
-
-def _right(error: float | None) -> float | None:
-    return None if error is None else 1.0 - error
-
-
-def _dict(pairs: Pairs | None) -> dict[int, int]:
-    return {} if pairs is None else dict(zip(pairs[0].tolist(), pairs[1].tolist(), strict=True))
-
-
-def _pairs(values: dict[int, int]) -> Pairs | None:
-    return (np.fromiter(values, np.int64, len(values)), np.fromiter(values.values(), np.int64, len(values))) if values else None
 
 
 def _joined(engine: Engine) -> Vector:

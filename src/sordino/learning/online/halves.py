@@ -33,6 +33,7 @@ from sordino.learning.loss import cross_entropy
 from sordino.learning.online.window import Window
 from sordino.mechanism.single import Single
 from sordino.message import Derivative, Embedding, Vector, numbers, packed
+from sordino.privacy import Allowance, Composed, Event, Gaussian, NonPrivate, Repeated
 
 Kept = dict[str, np.ndarray[Any, Any]]
 
@@ -85,10 +86,20 @@ class Cover:
 
 
 class Party:
-    """A party's features, model and window."""
+    """A party's features, model and window.
 
-    def __init__(self, index: int, module: nn.Module, features: int, plan: Plan, rate: float, cover: Cover, frozen: bool) -> None:
+    ``told`` says what else gets out, where something does that nothing bounds: then there is no price.
+
+    Attributes:
+        unit: in the ledger.
+        price: what one appearance of an entity releases.
+    """
+
+    def __init__(
+        self, index: int, module: nn.Module, features: int, plan: Plan, rate: float, cover: Cover, frozen: bool, told: str | None = None
+    ) -> None:
         self.index, self.plan, self.cover, self.frozen = index, plan, cover, frozen
+        self.unit, self.price = f"party:{index}", _price(plan, cover, frozen, told)
         self.flat = Flat(module)
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         self._window = plan.window(self.flat, rate)
@@ -96,8 +107,13 @@ class Party:
         self._out: Tensor | None = None
         self._event = 0
 
-    def embed(self, event: int, features: Tensor, active: bool) -> Embedding:
-        """What the server is sent of an event's features (b, f). An active party waits for the derivative."""
+    def embed(self, event: int, features: Tensor, active: bool, paid: Allowance) -> Embedding:
+        """What the server is sent of an event's features (b, f). An active party waits for the derivative.
+
+        Raises:
+            LocalProtocolError: unless the event is ``paid`` for, the step that may follow included; nothing has been computed then.
+        """
+        paid.covers(self.unit, self.price)
         if self.plan.again:  # else nothing is kept, in memory or in a checkpoint
             self.plan.slide(self._kept, features)
         learns = active and not self.frozen
@@ -144,6 +160,22 @@ class Party:
         self.flat.load(torch.from_numpy(kept["weights"]))
         self._kept.copy_(torch.from_numpy(kept["kept"]))
         self._window.unpack(kept)
+
+
+RAW_EMBEDDINGS = "embeddings are sent without noise"
+RAW_UPDATES = "parties' models learn from raw features, and later embeddings, noise or not, tell of what they have learned"
+
+
+def _price(plan: Plan, cover: Cover, frozen: bool, told: str | None) -> Event:
+    """What one appearance of an entity releases of its features at a party; ``told`` is why nothing bounds it, if so."""
+    if told is None:
+        told = RAW_EMBEDDINGS if cover.embedding is None else RAW_UPDATES if cover.update is None and not frozen else None
+    if told is not None or cover.embedding is None:
+        return NonPrivate(reason=told or RAW_EMBEDDINGS)
+    once: list[Event] = [Gaussian(noise_multiplier=cover.embedding.noise_multiplier)]
+    if cover.update is not None:
+        once.append(Gaussian(noise_multiplier=cover.update.noise_multiplier))
+    return Repeated(Composed(tuple(once)), plan.length if plan.again else 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,0 +1,193 @@
+"""What a regime is told, and what it asks for: events in, effects out; one set of both for all regimes.
+
+A regime has ``step(state, event) -> (state, effects)``; it does no I/O and reads no clock. Time reaches it as :class:`Woke`,
+the outside world as the other events, and what it wants done it returns as effects. The kernel
+(:mod:`sordino.engine.kernel`) carries them out, in simulation or over a network. Unknown, stale and repeated events change
+nothing. A state that is changed in place is returned as well, and the one that was given must not be used any more.
+
+Sites (clients, edges, parties) are numbered from 0. Numbers of rounds, tasks and events count from 1; 0 is none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from sordino.engine.records import Row
+from sordino.message import Reply, Task, Vector
+from sordino.privacy import Event as Fact
+from sordino.privacy import Permit
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """The run begins or goes on, or a round was closed and is evaluated and saved: what is next?"""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A task for an engine that plays many events in one call: its local fast path, never sent to anybody.
+
+    Attributes:
+        number: of the first event, from 1.
+        count: events, fewer only where the stream ends.
+    """
+
+    number: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stretched:
+    """What came of a :class:`Stretch`.
+
+    Attributes:
+        number: of its first event.
+        read: events that the stream still had.
+        counted: what was counted up to which event, in order.
+    """
+
+    number: int
+    read: int
+    counted: tuple[tuple[int, Any], ...]
+
+
+Asked = Task | Stretch
+Said = Reply | Stretched
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A message reached the server. Who sent it stands in it, and was checked by whoever received it."""
+
+    message: Said
+
+
+@dataclass(frozen=True, slots=True)
+class Booked:
+    """What :class:`Book` asked for is in the ledger, durably: a permit of every unit."""
+
+    permits: tuple[Permit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The ledger booked nothing of what the answer to :class:`Begin` needed, and nothing of it was done: the state is as before."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Woke:
+    """The time asked for by a :class:`Wake` with this tag has come."""
+
+    tag: str
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A site that was given up has been heard from again."""
+
+    site: int
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A site cannot be reached any more, and what it worked on will not come while it is away."""
+
+    site: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lapsed:
+    """The answer to this task would not be used any more, and the simulator has not troubled to compute it; it is paid for."""
+
+    site: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """The server's own model has done what :class:`Learn` asked for: messages for the sites that wait for its answer."""
+
+    number: int
+    answers: tuple[tuple[int, Task], ...]
+
+
+Event = Begin | Arrived | Booked | Refused | Woke | Joined | Left | Lapsed | Learned
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """Charge every site, in the cohort or not, with what a round releases of it; before anything is sent."""
+
+    number: int
+    fact: Fact
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Give a site a task, or an answer. Whatever its price is, is booked first."""
+
+    site: int
+    message: Asked
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Send back :class:`Woke` with this tag after so many seconds."""
+
+    after: float
+    tag: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Learn:
+    """Every embedding of an event is there: let the server's own model learn from it, and answer the active parties.
+
+    Attributes:
+        number: of the event.
+        labels: of its examples (b,), as the server knows them.
+        embeddings: of every party, in order; (e_m,) numbers, or with a window (l e_m,).
+        active: parties that want a derivative, ascending.
+        absent: parties whose embedding is a stand-in.
+    """
+
+    number: int
+    labels: tuple[int, ...]
+    embeddings: tuple[Vector, ...]
+    active: tuple[int, ...]
+    absent: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """The event is over, and nobody learns from it; the server has seen its labels all the same."""
+
+    number: int
+    labels: tuple[int, ...]
+    absent: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A row for the log. The kernel adds what it alone knows (time, epsilon, accuracy)."""
+
+    row: Row = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A round is over and a new global model stands; the moment to evaluate and to save."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Nothing more will happen."""
+
+    why: str
+
+
+Effect = Book | Send | Wake | Learn | Skip | Log | Closed | Finish

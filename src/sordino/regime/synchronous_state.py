@@ -1,0 +1,58 @@
+"""Where a synchronous run stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from sordino.message import Answer, Vector
+from sordino.privacy import Permit
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """Where a synchronous run stands. Vectors are (d,) and never written to.
+
+    Attributes:
+        round: rounds begun; 0 before the first.
+        weights: w, the global model.
+        velocity: v of server momentum.
+        average: w_avg; the weights themselves where decay is 0.
+        steps: local steps given to every client so far.
+        present: clients that are thought to be within reach.
+        memory: the method's own.
+        open: whether a round is under way.
+        tau: local steps of the open round.
+        waiting: clients of the open round that have not answered.
+        cohort: how many were asked in the open round.
+        answers: answers of the open round.
+        models: last model that each client sent, for a paper's literal form only.
+        seen: what releases have taught about the mechanism's shape.
+        note: the method's remark on the open round.
+        permits: that the open round's release was booked, where it is the round that is charged.
+        ended: why the run is over, or None.
+    """
+
+    round: int
+    weights: Vector
+    velocity: Vector
+    average: Vector
+    steps: tuple[int, ...]
+    present: frozenset[int]
+    memory: msgspec.Struct
+    open: bool = False
+    tau: int = 0
+    waiting: frozenset[int] = frozenset()
+    cohort: int = 0
+    answers: tuple[Answer, ...] = ()
+    models: tuple[Vector | None, ...] = ()
+    seen: tuple[float, ...] = ()
+    note: str | None = None
+    permits: tuple[Permit, ...] = ()
+    ended: str | None = None
+
+    @property
+    def number(self) -> int:
+        """Rounds begun."""
+        return self.round
