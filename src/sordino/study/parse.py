@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Union, get_args, get_origin
 
+import tomli_w
 from pydantic import ValidationError, create_model
 
 import sordino.mechanism.haar  # noqa: F401  (registers it)
@@ -215,26 +216,7 @@ def _changed(table: dict[str, Any], change: str) -> dict[str, Any]:
 
 def write(study: Study) -> str:
     """The study as TOML, every value spelled out but those that are not set."""
-    top, tables = [], []
-    for key, value in study.model_dump(mode="json", by_alias=True, exclude_none=True).items():
-        if isinstance(value, dict):
-            tables.append(f"[{key}]\n" + "".join(f"{k} = {_toml(v)}\n" for k, v in value.items()))
-        else:
-            top.append(f"{key} = {_toml(value)}\n")
-    return "".join(top) + "\n" + "\n".join(tables)
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return '"' + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in escaped) + '"'
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_toml(v) for v in value) + "]"
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items()) + " }"
-    return repr(value)
+    return tomli_w.dumps(study.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
 def _explain(problem: Mapping[str, Any], table: Mapping[str, Any], shape: type[Study]) -> str:
