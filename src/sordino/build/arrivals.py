@@ -26,7 +26,7 @@ from sordino.plan.arrivals import dearest, epsilons, multipliers, rates, terms
 from sordino.privacy import Budget, PoissonSampled, Vault, accountant
 from sordino.regime.asynchronous import Asynchronous
 from sordino.runtime.arrivals import Arrivals
-from sordino.runtime.latency import Churn, Delays, Latency, read_trace
+from sordino.runtime.latency import Churn, Delays
 from sordino.study import AsynchronousStudy
 
 
@@ -34,7 +34,7 @@ def build(
     study: AsynchronousStudy, hall: Hall, parts: list[datasets.Dataset], folder: Path, run: str, payable: Sequence[int] | None
 ) -> Built:
     """See :func:`sordino.build.build`; ``parts`` is emptied on the way, so that the pixels are kept once."""
-    entropy, flat, sizes, privacy = Seeded(study.seed), hall.bench.flat, hall.sizes, study.privacy
+    entropy, flat, sizes, privacy, world = Seeded(study.seed), hall.bench.flat, hall.sizes, study.privacy, study.world
     priced, known = price(study, sizes, flat.dim), terms(study, flat.dim)
     noise = edge_mechanism(study, hall.bench, hall.validation) if privacy.unit != "none" and not study.method.literal else None
     if noise is not None:
@@ -65,7 +65,7 @@ def build(
         budget=budget(study, privacy.epsilon),
         budgets=budgets,
         units=units,
-        delays=_delays(study, entropy, len(sizes)),
+        delays=Delays(world.latency, Churn(dropout=world.dropout, rejoin=world.rejoin), entropy, len(sizes)),
         evaluate=hall.measured(tested),
         method=study.method.name,
         lineage=lineage(study, run),
@@ -159,16 +159,3 @@ def _payable(
         return None
     endless = int(np.iinfo(np.int64).max)
     return tuple(endless if (steps := left[edge]) is None else min(steps, endless) for edge in range(len(units)))
-
-
-def _delays(study: AsynchronousStudy, entropy: Seeded, edges: int) -> Delays:
-    found, world = study.world.latency, study.world
-    latency = Latency(
-        kind=found.kind,
-        typical=found.typical,
-        shape=found.shape,
-        step=found.step,
-        spread=found.spread,
-        trace=read_trace(found.file, edges) if found.file is not None else {},
-    )
-    return Delays(latency, Churn(dropout=world.dropout, rejoin=world.rejoin), entropy, edges)

@@ -28,7 +28,7 @@ from sordino.privacy import Budget, Event, Gaussian, PoissonSampled, Vault, acco
 from sordino.privacy.records.group import CLIENT, SAMPLE
 from sordino.regime.aggregate import PrivateSum
 from sordino.regime.synchronous import Synchronous
-from sordino.runtime.latency import Churn, Latency
+from sordino.runtime.latency import Churn
 from sordino.runtime.simulate import Moment, Simulation
 from sordino.study import SynchronousStudy
 
@@ -63,14 +63,13 @@ def build(
         momentum=study.method.momentum,
         decay=study.method.average,
     )
-    latency = study.world.latency
     simulation = Simulation(
         regime=regime,
         clients=clients,
         vault=ledgers,
         budget=most,
         units=units,
-        latency=Latency(kind=latency.kind, typical=latency.typical, shape=latency.shape, step=latency.step, spread=latency.spread),
+        latency=study.world.latency,
         churn=Churn(dropout=study.world.dropout, rejoin=study.world.rejoin),
         entropy=entropy,
         evaluate=hall.measured(tested),
