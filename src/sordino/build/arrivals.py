@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import torch
 
 from sordino import data as datasets
-from sordino.build.common import Built, Hall, budget, named, vault
+from sordino.build.common import Built, Hall, budget, vault
 from sordino.build.facts import horizontal
 from sordino.build.mechanism import as_good, edge_mechanism, in_words
 from sordino.build.surroundings import lineage, protective
@@ -70,18 +69,9 @@ def build(
         method=study.method.name,
         lineage=lineage(study, run),
     )
-    return Built(
-        study=study,
-        plan=priced,
-        simulation=simulation,
-        first=simulation.first(hall.first()),
-        facts=horizontal(study, hall, priced, simulation),
-        model=study.model.name,
-        named=partial(named, flat),
-        paid="gradient",
-        remedy="Raise noise_multiplier or lower method.batch",
-        evaluation=tested,
-    )
+    first, facts = simulation.first(hall.first()), horizontal(study, hall, priced, simulation)
+    remedy = "Raise noise_multiplier or lower method.batch"
+    return hall.built(study, priced, simulation, first, facts=facts, paid="gradient", remedy=remedy, evaluation=tested)
 
 
 def announced(priced: Plan, study: AsynchronousStudy, noise: Bounded, sizes: Sequence[int]) -> Plan:

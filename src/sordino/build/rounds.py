@@ -6,11 +6,10 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from functools import partial
 from pathlib import Path
 
 from sordino import data as datasets
-from sordino.build.common import Built, Hall, budget, named, vault
+from sordino.build.common import Built, Hall, budget, vault
 from sordino.build.facts import horizontal
 from sordino.build.mechanism import as_good, in_words, mechanism
 from sordino.build.surroundings import lineage, protective
@@ -77,18 +76,10 @@ def build(
         method=study.method.name,
         lineage=lineage(study, run),
     )
-    return Built(
-        study=study,
-        plan=priced,
-        simulation=simulation,
-        first=Moment(regime.start(hall.first())),
-        facts=horizontal(study, hall, priced, simulation),
-        model=study.model.name,
-        named=partial(named, flat),
-        paid="round" if privacy.unit == "client" else "local step",
-        remedy="Raise noise_multiplier or lower sampling_rate",
-        evaluation=tested,
-    )
+    first, facts = Moment(regime.start(hall.first())), horizontal(study, hall, priced, simulation)
+    paid = "round" if privacy.unit == "client" else "local step"
+    remedy = "Raise noise_multiplier or lower sampling_rate"
+    return hall.built(study, priced, simulation, first, facts=facts, paid=paid, remedy=remedy, evaluation=tested)
 
 
 def announced(priced: Plan, study: SynchronousStudy, noise: Bounded, largest: int) -> Plan:
