@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sordino.console import Limits, Seen, bar, display, epsilon_of, facts, follow, line, remaining, share, sparkline
+from sordino.console import Fact, Limits, Seen, display, epsilon_of, facts, follow, line, remaining, share, sparkline
 from sordino.engine import records
 from sordino.engine.records import SynchronousRound
 from sordino.report.vocabulary import EVENTS, UPDATES, Vocabulary
@@ -40,6 +40,10 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+def texts(found: list[Fact]) -> dict[str, str]:
+    return {fact.name: fact.text for fact in found}
 
 
 def test_line() -> None:
@@ -95,6 +99,7 @@ def test_terminal_gets_one_panel(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "[red]ALI[/red]" in text  # a name is no markup
     assert "65.00 %   best 71.20 %" in text
     assert "13/158" in text
+    assert "━━━" in text  # a bar
     assert "[bold]x" in text
     assert text.rstrip().endswith("\x1b[?25h")  # the cursor is back
 
@@ -121,9 +126,9 @@ def test_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_facts_of_an_infinite_budget_draw_no_bar_of_epsilon() -> None:
     limits = Limits(title="a", rounds=10, epsilon=math.inf, steps=None)
     seen = follow(Seen(), record({**ROW, "round": 5, "epsilon": "inf"}), limits)
-    shown = dict(facts(seen, limits, None))
-    assert shown["epsilon"] == "infinite (no privacy)"
-    assert shown["rounds"].startswith(bar(0.5))
+    shown = {fact.name: fact for fact in facts(seen, limits, None)}
+    assert (shown["epsilon"].text, shown["epsilon"].part) == ("infinite (no privacy)", None)
+    assert (shown["rounds"].text, shown["rounds"].part) == ("5/10", 0.5)
 
 
 def test_best_is_kept_and_late_and_lost_are_counted() -> None:
@@ -131,7 +136,7 @@ def test_best_is_kept_and_late_and_lost_are_counted() -> None:
     for row in ({**ROW, "accuracy": 0.8}, {**ROW, "accuracy": 0.7}, {"kind": "late"}, {"kind": "late"}, {"kind": "lost"}, {"kind": "new"}):
         seen = follow(seen, record(row), LIMITS)
     assert (seen.accuracy, seen.best, seen.counts) == (0.7, 0.8, {"late": 2, "lost": 1})
-    assert ("answers", "2 late, 1 lost") in facts(seen, LIMITS, None)
+    assert Fact("answers", "2 late, 1 lost") in facts(seen, LIMITS, None)
 
 
 ODD = ["inf", "-inf", -1, 0, 10**15, 10**400, math.nan, None, ""]
@@ -178,7 +183,7 @@ def test_panel_of_updates() -> None:
     seen = Seen()
     for row in ({**ARRIVED, "staleness": 2.0}, ARRIVED, {"kind": "stale"}, {"kind": "left"}, {"kind": "lost"}, {"kind": "late"}):
         seen = follow(seen, record(row, limits.words), limits)
-    shown = dict(facts(seen, limits, None))
+    shown = texts(facts(seen, limits, None))
     assert shown["updates"].endswith("13650/15000")
     assert shown["now"] == "stage 3   clip 0.25"
     assert shown["staleness"] == "4  ▄█"
@@ -226,7 +231,7 @@ def test_panel_of_events() -> None:
     seen = Seen()
     for error in (0.8, -0.05, 0.4):  # an estimate from few responded labels may lie below 0
         seen = follow(seen, record({**PLAYED, "error": error, "epsilon": 2.5}, EVENTS), limits)
-    shown = dict(facts(seen, limits, None))
+    shown = texts(facts(seen, limits, None))
     assert shown["events"].endswith("20000/40000")
     assert shown["error"] == "0.4  █▁▄"
     assert shown["now"] == "accumulated 0.211   regret 3.1e-02"
@@ -239,7 +244,7 @@ def test_odd_values_stop_no_run_of_events(value: object) -> None:
 
 
 def test_nothing_seen_yet() -> None:
-    shown = dict(facts(Seen(), LIMITS, None))
+    shown = texts(facts(Seen(), LIMITS, None))
     assert shown["accuracy"] == "not evaluated yet"
     assert shown["epsilon"].endswith("-/2.000")
     assert shown["rounds"].endswith("0/158")

@@ -78,7 +78,7 @@ def test_every_section_comes_back_from_its_own_text(tmp_path: Path, changes: tup
         ('world.latency={kind="constant"}', "world.latency is not a key of a vertical study: time does not pass between events"),
         ("participation.cohort=3", "participation is not a key of a vertical study. Known here: name, seed"),
         # slips
-        ("data.parts=slces", "data.parts.kind = 'slces' is not known; did you mean 'slices'? Known: slices, columns, regions"),
+        ("data.parts=slces", "data.parts.kind = 'slces' is not known; did you mean 'slices'? Known: slices, regions, columns"),
         ("data.stream=reply", "data.stream.kind = 'reply' is not known; did you mean 'replay'?"),
         ("data.drift=swop", "data.drift.kind = 'swop' is not known; did you mean 'swap'?"),
         (
@@ -158,7 +158,7 @@ def test_every_mistake_is_said_once_with_place_value_and_remedy(tmp_path: Path, 
         ((ENTITY, "data.stream=replay", "data.drift=gradual"), "draws an entity by its label"),
         ((LABEL, "data.stream=replay", 'data.drift={kind="swap", every=9}'), "data.drift 'swap' changes it: set memoised = false"),
         ((LABEL, FILE, 'data.drift={kind="swap", every=9}'), "data.drift 'swap' changes it: set memoised = false"),
-        ((LABEL, "privacy.ledger=kept"), "every deformed image counts as an entity of its own: set ledger = 'run'"),
+        ((LABEL, "privacy.ledger=kept"), "every example counts as an entity of its own: set ledger = 'run'"),
     ],
 )
 def test_what_is_promised_is_spelled_out_and_can_be_kept(tmp_path: Path, changes: tuple[str, ...], message: str) -> None:

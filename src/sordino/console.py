@@ -24,7 +24,7 @@ import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, NamedTuple, Self, TextIO
 
 from sordino.engine.records import End, Refused, Round, Row, SynchronousRound, Unknown, at, known, number
 from sordino.privacy.rounding import epsilon_text
@@ -161,15 +161,6 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join(BARS[max(math.ceil(len(BARS) * value / most) - 1, 0)] if most > 0 else BARS[0] for value in values)
 
 
-def bar(part: float, width: int = 30) -> str:
-    """
-    >>> bar(0.5, 8), bar(7.0, 4)
-    ('━━━━────', '━━━━')
-    """
-    full = round(width * min(max(part, 0.0), 1.0))
-    return "━" * full + "─" * (width - full)
-
-
 def line(row: Round, *, rounds: int, budget: float, left: float | None, words: Vocabulary = ROUNDS) -> str:
     """One row as one plain line; what it does not have is left out.
 
@@ -195,8 +186,16 @@ def _told(row: Round, words: Vocabulary, without: str = "") -> list[str]:
     return [f"{key} {format(value, shape) if shape else f'{value:.15g}'}" for key, value, shape in told if value is not None]
 
 
-def facts(seen: Seen, limits: Limits, left: float | None) -> list[tuple[str, str]]:
-    """The rows of the panel: (name, text)."""
+class Fact(NamedTuple):
+    """A row of the panel: its name, its text, and how much of something is used up, in [0, 1], if a bar shows that."""
+
+    name: str
+    text: str
+    part: float | None = None
+
+
+def facts(seen: Seen, limits: Limits, left: float | None) -> list[Fact]:
+    """The rows of the panel."""
     row, words = seen.row or Round(), limits.words
     spent = number(row.epsilon)
     private = math.isfinite(limits.epsilon) and not (spent is not None and math.isinf(spent))
@@ -205,29 +204,29 @@ def facts(seen: Seen, limits: Limits, left: float | None) -> list[tuple[str, str
         accuracy = f"{100 * seen.accuracy:.2f} %   best {100 * seen.best:.2f} %"
     used = (spent or 0.0) / limits.epsilon if private and limits.epsilon > 0 else 0.0
     found = [
-        *([] if words.accuracy.streamed else [("accuracy", accuracy)]),
-        ("epsilon", (bar(used) + " " if private else "") + epsilon_of(spent, limits.epsilon)),
-        (words.rounds, f"{bar((known(row.round) or 0) / max(limits.rounds, 1))} {known(row.round) or 0}/{limits.rounds}"),
+        *([] if words.accuracy.streamed else [Fact("accuracy", accuracy)]),
+        Fact("epsilon", epsilon_of(spent, limits.epsilon), used if private else None),
+        Fact(words.rounds, f"{known(row.round) or 0}/{limits.rounds}", (known(row.round) or 0) / max(limits.rounds, 1)),
         *_course(row, limits),
-        (words.trail, f"{seen.trail[-1]:.4g}  {sparkline(seen.trail)}" if seen.trail else "-"),
-        ("time left", "-" if left is None else duration(left)),
+        Fact(words.trail, f"{seen.trail[-1]:.4g}  {sparkline(seen.trail)}" if seen.trail else "-"),
+        Fact("time left", "-" if left is None else duration(left)),
     ]
     if seen.counts:
-        found.append(("answers", counted(seen, words)))
+        found.append(Fact("answers", counted(seen, words)))
     if seen.note:
-        found.append(("note", plain(seen.note)))
+        found.append(Fact("note", plain(seen.note)))
     if seen.said:
-        found.append(("", plain(seen.said)))
+        found.append(Fact("", plain(seen.said)))
     return found
 
 
-def _course(row: Round, limits: Limits) -> list[tuple[str, str]]:
+def _course(row: Round, limits: Limits) -> list[Fact]:
     """Where in its course a run is: steps where they end it, else what it tells of the row but the trail."""
     words = limits.words
     if words.steps_end:
-        return [("steps", f"{known(row.steps) or 0}" + ("" if limits.steps is None else f"/{limits.steps}"))]
+        return [Fact("steps", f"{known(row.steps) or 0}" + ("" if limits.steps is None else f"/{limits.steps}"))]
     told = _told(row, words, without=words.trail)
-    return [("now", plain("   ".join(told)))] if told else []
+    return [Fact("now", plain("   ".join(told)))] if told else []
 
 
 def counted(seen: Seen, words: Vocabulary) -> str:
@@ -244,16 +243,39 @@ def plain(text: str) -> str:
     return "".join(" " if c in "\n\t\r" else c for c in text if c in "\n\t\r" or unicodedata.category(c) not in ("Cc", "Cf", "Cs"))
 
 
-class Display:
-    """Shows rows as they come. A context manager; use :func:`display`."""
+class Screen:
+    """A live panel on a terminal, and plain lines elsewhere. A context manager."""
 
-    def __init__(self, limits: Limits, stream: TextIO, clock: Callable[[], float]) -> None:
-        self.limits, self.stream, self.clock = limits, stream, clock
-        self.seen = Seen()
-        self.started = clock()
+    transient = False  # whether the panel is gone when it is left
+
+    def __init__(self, title: str, stream: TextIO, clock: Callable[[], float]) -> None:
+        self.title, self.stream, self.clock, self.started = title, stream, clock, clock()
         self.live: Live | None = None
 
-    def __enter__(self) -> Display:
+    def facts(self) -> Sequence[Fact]:
+        """The rows of the panel now."""
+        raise NotImplementedError
+
+    def panel(self) -> RenderableType:
+        """What a terminal shows now."""
+        from rich.panel import Panel
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="dim", no_wrap=True)
+        table.add_column(overflow="fold")
+        for name, text, part in self.facts():
+            cell: RenderableType = Text(text)  # names come from files: square brackets are no markup
+            if part is not None:
+                both = Table.grid(padding=(0, 1))
+                both.add_row(ProgressBar(total=1.0, completed=min(max(part, 0.0), 1.0), width=30), cell)
+                cell = both
+            table.add_row(Text(name), cell)
+        return Panel(table, title=Text(plain(self.title)), title_align="left", border_style="dim", expand=False)
+
+    def __enter__(self) -> Self:
         self.started = self.clock()
         if self.stream.isatty():
             from rich.console import Console
@@ -261,7 +283,7 @@ class Display:
 
             console = Console(file=self.stream)
             if not console.is_dumb_terminal:
-                self.live = Live(self.panel(), console=console, refresh_per_second=4, redirect_stdout=False)
+                self.live = Live(self.panel(), console=console, refresh_per_second=4, redirect_stdout=False, transient=self.transient)
                 self.live.__enter__()
         return self
 
@@ -269,6 +291,24 @@ class Display:
         live, self.live = self.live, None
         if live is not None:
             live.__exit__(kind, error, trace)
+
+    def say(self, text: str) -> None:
+        """One line, without control characters, in what the stream can encode."""
+        encoding = self.stream.encoding or "utf-8"
+        self.stream.write(plain(text).encode(encoding, "replace").decode(encoding) + "\n")
+        self.stream.flush()
+
+
+class Display(Screen):
+    """Shows rows as they come; use :func:`display`."""
+
+    def __init__(self, limits: Limits, stream: TextIO, clock: Callable[[], float]) -> None:
+        super().__init__(limits.title, stream, clock)
+        self.limits, self.seen = limits, Seen()
+
+    def facts(self) -> Sequence[Fact]:
+        """See :class:`Screen`."""
+        return facts(self.seen, self.limits, self.left())
 
     def show(self, row: Row | Unknown) -> None:
         """Take in one row of the log."""
@@ -281,33 +321,16 @@ class Display:
                 limits = self.limits
                 self.say(line(row, rounds=limits.rounds, budget=limits.epsilon, left=self.left(), words=limits.words))
                 if note := known(row.note):
-                    self.say(f"  {plain(note)}")
+                    self.say(f"  {note}")
             case End() | Refused():
                 if self.seen.counts:
                     self.say(f"answers: {counted(self.seen, self.limits.words)}")
-                self.say(plain(self.seen.said or ""))
+                self.say(self.seen.said or "")
 
     def left(self) -> float | None:
         """Seconds left, or None."""
         now = share(self.seen.row, self.limits)
         return remaining(self.clock() - self.started, self.seen.first, now) if self.seen.said is None else None
-
-    def say(self, text: str) -> None:
-        encoding = self.stream.encoding or "utf-8"
-        self.stream.write(text.encode(encoding, "replace").decode(encoding) + "\n")
-        self.stream.flush()
-
-    def panel(self) -> RenderableType:
-        from rich.panel import Panel
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table.grid(padding=(0, 2))
-        table.add_column(style="dim", no_wrap=True)
-        table.add_column(overflow="fold")
-        for name, text in facts(self.seen, self.limits, self.left()):
-            table.add_row(Text(name), Text(text))
-        return Panel(table, title=Text(plain(self.limits.title)), title_align="left", border_style="dim", expand=False)
 
 
 def display(

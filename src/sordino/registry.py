@@ -27,11 +27,13 @@ class Registry(Generic[S]):
 
     Attributes:
         base: what they are subclasses of.
-        noun: "method" or "mechanism".
+        noun: what one of them is called: "method", "mechanism".
         key: the field whose default is the name.
         place: of the table in a study.
         page: of the documentation.
         lacks: what a class still lacks, or None.
+        brief: whether a name alone stands for a table with nothing else in it.
+        usual: the name that a table has where it says none.
     """
 
     base: type[S]
@@ -40,6 +42,8 @@ class Registry(Generic[S]):
     place: str
     page: str
     lacks: Callable[[type], str | None] = lambda kind: None
+    brief: bool = False
+    usual: str | None = None
     _known: dict[str, type[S]] = field(default_factory=dict)
     _imported: dict[str, type[S]] = field(default_factory=dict)
 
@@ -84,6 +88,19 @@ class Registry(Generic[S]):
         fields: dict[str, Any] = {self.key: (literal, path)}
         self._imported[path] = create_model(found.__name__, __base__=found, __doc__=found.__doc__, **fields)
         return self._imported[path]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys that lead to the table in a study."""
+        return tuple(self.place.split("."))
+
+    def spelled_out(self, section: object) -> object:
+        """A study's table, where a name alone stands for one, or none is said."""
+        if self.brief and isinstance(section, str):
+            return {self.key: section}
+        if self.usual is not None and isinstance(section, Mapping):
+            return {self.key: self.usual, **section}
+        return section
 
     def chosen(self, section: object) -> type[S]:
         """The class that a study's table is of.

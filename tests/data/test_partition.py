@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from sordino.data import Column, Dirichlet, Iid, Partition, Parts, Shards, label_counts
 from sordino.data.partition import _evened_out
@@ -65,7 +66,7 @@ def test_iid_parts_are_equal(labels: Labels, clients: int, seed: int) -> None:
 )
 def test_dirichlet_keeps_its_minimum(labels: Labels, clients: int, minimum: int, beta: float, seed: int) -> None:
     assume(clients * minimum <= len(labels))
-    parts = draw(Dirichlet(beta, minimum), labels, clients, seed)
+    parts = draw(Dirichlet(beta=beta, minimum=minimum), labels, clients, seed)
     check_deal(parts, len(labels), clients)
     assert min(map(len, parts)) >= minimum
 
@@ -75,11 +76,11 @@ def test_dirichlet_keeps_its_minimum(labels: Labels, clients: int, minimum: int,
 def test_shards_are_dealt_once(labels: Labels, clients: int, each: int, spare: int, seed: int) -> None:
     fragments = clients * each + spare
     assume(fragments <= len(labels))
-    parts = draw(Shards(fragments, each), labels, clients, seed)
+    parts = draw(Shards(fragments=fragments, each=each), labels, clients, seed)
     check_deal(parts, len(labels), clients, covers=spare == 0)
 
 
-@pytest.mark.parametrize("partition", [Iid(), Dirichlet(0.3), Shards()])
+@pytest.mark.parametrize("partition", [Iid(), Dirichlet(beta=0.3), Shards()])
 def test_same_generator_same_deal(partition: Partition) -> None:
     one, same, other = (draw(partition, BALANCED, 10, seed) for seed in (1, 1, 2))
     assert all(np.array_equal(a, b) for a, b in zip(one, same, strict=True))
@@ -90,7 +91,7 @@ def test_unevenness_grows_as_beta_falls() -> None:
     def over_seeds(partition: Partition) -> float:
         return float(np.mean([label_entropy(BALANCED, draw(partition, BALANCED, 10, seed)) for seed in range(12)]))
 
-    entropies = [over_seeds(Dirichlet(beta)) for beta in (0.05, 0.2, 1.0, 5.0, 100.0)]
+    entropies = [over_seeds(Dirichlet(beta=beta)) for beta in (0.05, 0.2, 1.0, 5.0, 100.0)]
     assert entropies == sorted(entropies)
     assert all(b - a > 0.05 for a, b in pairwise(entropies))
     assert entropies[-1] == pytest.approx(over_seeds(Iid()), abs=0.02)
@@ -102,7 +103,7 @@ def test_first_class_follows_its_dirichlet_law() -> None:
     """No client is full yet, so p_1 ~ Dir(beta): mean 1/N and variance (1/N)(1-1/N)/(N beta + 1), by its closed form."""
     beta, clients, draws = 0.5, 5, 4000
     sizes = np.array([20_000, 100_000])
-    shares = np.array([Dirichlet(beta)._counts(sizes, clients, np.random.default_rng(s))[0] / sizes[0] for s in range(draws)])
+    shares = np.array([Dirichlet(beta=beta)._counts(sizes, clients, np.random.default_rng(s))[0] / sizes[0] for s in range(draws)])
     variance = 0.2 * 0.8 / (clients * beta + 1)
     # Standard error of a mean is 0.0034: five of them (one false alarm in 3e5 for each client).
     assert np.abs(shares.mean(axis=0) - 0.2).max() < 5 * np.sqrt(variance / draws)
@@ -112,19 +113,19 @@ def test_first_class_follows_its_dirichlet_law() -> None:
 
 def test_a_class_is_shuffled_before_it_is_cut() -> None:
     """Files are often sorted by writer or date: neighbours must not end up together."""
-    (largest, *_) = sorted(draw(Dirichlet(0.5), np.zeros(1000, np.int64), 4, 0), key=len, reverse=True)
+    (largest, *_) = sorted(draw(Dirichlet(beta=0.5), np.zeros(1000, np.int64), 4, 0), key=len, reverse=True)
     runs = 1 + np.count_nonzero(np.diff(largest) > 1)
     assert runs > 20
 
 
 def test_absurdly_even_is_even() -> None:
-    assert np.all(label_counts(BALANCED, draw(Dirichlet(1.7e308), BALANCED, 10, 0), 10) == 60)
+    assert np.all(label_counts(BALANCED, draw(Dirichlet(beta=1.7e308), BALANCED, 10, 0), 10) == 60)
 
 
 def test_full_clients_take_no_further_part() -> None:
     """Nobody who holds n/N already gets more: the last class met decides who overshoots."""
     for seed in range(50):
-        counts = Dirichlet(0.05)._counts(np.full(10, 600), 10, np.random.default_rng(seed))
+        counts = Dirichlet(beta=0.05)._counts(np.full(10, 600), 10, np.random.default_rng(seed))
         before = np.cumsum(counts, axis=0) - counts
         assert counts[before >= 600].sum() == 0
         assert np.array_equal(counts.sum(axis=1), np.full(10, 600))
@@ -134,7 +135,7 @@ def test_full_clients_take_no_further_part() -> None:
 def test_many_clients_are_answered_in_seconds(beta: float, clients: int, minimum: int) -> None:
     labels = np.repeat(np.arange(10), 6000) if clients == 1000 else BALANCED
     start = time.process_time()
-    parts = draw(Dirichlet(beta, minimum), labels, clients, 0)
+    parts = draw(Dirichlet(beta=beta, minimum=minimum), labels, clients, 0)
     assert time.process_time() - start < 5
     check_deal(parts, len(labels), clients)
     assert min(map(len, parts)) >= minimum
@@ -152,7 +153,7 @@ def test_evening_out_takes_from_the_largest_and_is_repeatable() -> None:
 
 def test_shards_give_few_labels() -> None:
     shuffled = np.random.default_rng(9).permutation(BALANCED)
-    parts = draw(Shards(20, 2), shuffled, 10, 3)  # fragments of 300: two to a class
+    parts = draw(Shards(fragments=20, each=2), shuffled, 10, 3)  # fragments of 300: two to a class
     assert (label_counts(shuffled, parts, 10) > 0).sum(axis=1).max() <= 2
     assert {len(p) for p in parts} == {600}
     parts = draw(Shards(), BALANCED, 10, 3)
@@ -178,9 +179,13 @@ def test_label_counts() -> None:
     [
         (Iid(), 0, "data.clients must be at least 1, got 0"),
         (Iid(), 101, "101 clients, but only 100 training examples; use at most 100 clients"),
-        (Dirichlet(1.0), 11, r"11 clients with at least 10 examples each need 110, there are 100; use minimum <= 9 or at most 10 clients"),
-        (Shards(10, 2), 6, r"need 12, there are 10; use each <= 1 or fragments >= 12"),
-        (Shards(101, 1), 5, "101 fragments of only 100 examples"),
+        (
+            Dirichlet(beta=1.0),
+            11,
+            r"11 clients with at least 10 examples each need 110, there are 100; use minimum <= 9 or at most 10 clients",
+        ),
+        (Shards(fragments=10, each=2), 6, r"need 12, there are 10; use each <= 1 or fragments >= 12"),
+        (Shards(fragments=101, each=1), 5, "101 fragments of only 100 examples"),
         (Column(), 5, r"name the column in data.client_column"),
     ],
 )
@@ -191,12 +196,12 @@ def test_impossible_deals_are_refused(partition: Partition, clients: int, messag
 
 def test_bad_parameters_are_refused() -> None:
     for beta in (0.0, -1.0, float("nan"), float("inf")):
-        with pytest.raises(StudyError, match=r"data\.partition\.beta must be a positive number, got"):
-            Dirichlet(beta)
-    with pytest.raises(StudyError, match="minimum must be at least 1, got 0"):
-        Dirichlet(1.0, minimum=0)
-    with pytest.raises(StudyError, match="fragments and each must be at least 1"):
-        Shards(0, 1)
+        with pytest.raises(ValidationError, match="beta"):
+            Dirichlet(beta=beta)
+    with pytest.raises(ValidationError, match="minimum"):
+        Dirichlet(beta=1.0, minimum=0)
+    with pytest.raises(ValidationError, match="fragments"):
+        Shards(fragments=0, each=1)
     with pytest.raises(StudyError, match=r"the client column has 2 clients, the study asks for 3; set data.clients = 2"):
         draw(Column(), np.zeros(4, np.int64), 3, 0, np.array([0, 1, 0, 1]))
     with pytest.raises(StudyError, match=r"4 labels, but a client column of shape \(3,\)"):

@@ -24,7 +24,6 @@ from sordino.data.stream import (
     Strength,
     SwapDrift,
     TableStream,
-    drifting,
 )
 from sordino.errors import DataError, StudyError
 
@@ -50,14 +49,14 @@ def table(folder: Path = Path()) -> Stream:
 
 MAKERS: dict[str, Callable[[], Stream]] = {
     "replayed": replayed,
-    "replayed, classes": lambda: drifting(replayed(), ClassDrift(7), 0),
-    "replayed, gradual": lambda: drifting(replayed(), GradualDrift(70), 0),
-    "replayed, swap": lambda: drifting(replayed(), SwapDrift(every=11), 5),
-    "replayed, features": lambda: drifting(replayed(), FeatureDrift(every=100, blocks=3, start=50), 5),
+    "replayed, classes": lambda: ClassDrift(every=7).applied(replayed(), 0),
+    "replayed, gradual": lambda: GradualDrift(every=70).applied(replayed(), 0),
+    "replayed, swap": lambda: SwapDrift(every=11).applied(replayed(), 5),
+    "replayed, features": lambda: FeatureDrift(every=100).applied(replayed(), 5),
     "deformed": deformed,
-    "deformed, classes": lambda: drifting(deformed(), ClassDrift(50), 0),
-    "deformed, all": lambda: drifting(
-        drifting(drifting(deformed(), GradualDrift(50), 0), FeatureDrift(every=10, gradual=False), 1), SwapDrift(at=(5, 2000)), 2
+    "deformed, classes": lambda: ClassDrift(every=50).applied(deformed(), 0),
+    "deformed, all": lambda: SwapDrift(every=700).applied(
+        FeatureDrift(every=10, sudden=True).applied(GradualDrift(every=50).applied(deformed(), 0), 1), 2
     ),
 }
 
@@ -180,11 +179,11 @@ def test_nothing_to_show_is_refused() -> None:
 
 
 def test_class_drift_needs_a_choice_of_examples(file: Path) -> None:
-    for stream in (table(file), drifting(replayed(), SwapDrift(every=3), 0)):
+    for stream in (table(file), SwapDrift(every=3).applied(replayed(), 0)):
         for drift in (ClassDrift(), GradualDrift()):
             with pytest.raises(StudyError, match=re.escape(f"{stream.name}: the drift '{drift.kind}' draws an example of a wanted class")):
-                drifting(stream, drift, 0)
+                drift.applied(stream, 0)
     # Labels and features of a file may change.
-    changed = drifting(drifting(table(file), FeatureDrift(every=9), 0), SwapDrift(at=(5,)), 0)
+    changed = SwapDrift(every=5).applied(FeatureDrift(every=9).applied(table(file), 0), 0)
     assert changed.columns == ("dose", "age")
     assert len(changed.read(0, 100)) == 100

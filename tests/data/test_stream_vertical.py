@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from sordino.data.stream import Columns, Regions, Slices
 from sordino.errors import StudyError
@@ -17,7 +18,7 @@ NAMES = ("age", "height", "weight", "pulse", "dose")
 def test_slices_cover_all_features_once(shape: list[int], data: st.DataObject) -> None:
     features = int(np.prod(shape))
     parties = data.draw(st.integers(1, features))
-    parts = Slices(parties).parts(tuple(shape), None)
+    parts = Slices().parts(tuple(shape), None, parties)
     assert len(parts) == parties
     assert np.concatenate(parts).tolist() == list(range(features))
     sizes = [len(part) for part in parts]
@@ -28,7 +29,7 @@ def test_slices_cover_all_features_once(shape: list[int], data: st.DataObject) -
 @given(st.integers(1, 3), st.integers(1, 9), st.integers(1, 9), st.data())
 def test_regions_are_rectangles_of_all_channels(channels: int, height: int, width: int, data: st.DataObject) -> None:
     rows, columns = data.draw(st.integers(1, height)), data.draw(st.integers(1, width))
-    parts = Regions(rows, columns).parts((channels, height, width), None)
+    parts = Regions(rows=rows, columns=columns).parts((channels, height, width), None, rows * columns)
     assert len(parts) == rows * columns
     assert sorted(np.concatenate(parts).tolist()) == list(range(channels * height * width))
     owner = np.empty(channels * height * width, int)
@@ -49,34 +50,32 @@ def test_regions_are_rectangles_of_all_channels(channels: int, height: int, widt
 @given(st.permutations(range(5)), st.lists(st.booleans(), min_size=5, max_size=5), st.integers(1, 4))
 def test_columns_by_name_or_number(order: list[int], by_name: list[bool], cut: int) -> None:
     asked = [NAMES[i] if named else i for i, named in zip(order, by_name, strict=True)]
-    parts = Columns((tuple(asked[:cut]), tuple(asked[cut:]))).parts((5,), NAMES)
+    parts = Columns(groups=(tuple(asked[:cut]), tuple(asked[cut:]))).parts((5,), NAMES, 2)
     assert [part.tolist() for part in parts] == [order[:cut], order[cut:]]
 
 
 def test_columns_may_stay_unused() -> None:
-    assert [part.tolist() for part in Columns((("dose",), (0,))).parts((5,), NAMES)] == [[4], [0]]
+    assert [part.tolist() for part in Columns(groups=(("dose",), (0,))).parts((5,), NAMES, 2)] == [[4], [0]]
 
 
 def test_faults_are_named() -> None:
-    with pytest.raises(StudyError, match="parties must be at least 1, got 0"):
-        Slices(0)
     with pytest.raises(StudyError, match="6 parties cannot divide 5 features"):
-        Slices(6).parts((5,), NAMES)
+        Slices().parts((5,), NAMES, 6)
     with pytest.raises(StudyError, match=r"no feature 'hieght'; did you mean 'height'\? Features: age, height"):
-        Columns((("hieght",),)).parts((5,), NAMES)
+        Columns(groups=(("hieght",),)).parts((5,), NAMES, 1)
     with pytest.raises(StudyError, match="no feature 5; features are numbered 0 to 4"):
-        Columns(((5,),)).parts((5,), NAMES)
+        Columns(groups=((5,),)).parts((5,), NAMES, 1)
     with pytest.raises(StudyError, match="no feature -1"):
-        Columns(((-1,),)).parts((5,), NAMES)
+        Columns(groups=((-1,),)).parts((5,), NAMES, 1)
     with pytest.raises(StudyError, match="'age' is a name, but this data has no names"):
-        Columns((("age",),)).parts((5,), None)
+        Columns(groups=(("age",),)).parts((5,), None, 1)
     with pytest.raises(StudyError, match="feature 0 is held by party 0 and again by party 1"):
-        Columns((("age",), (0,))).parts((5,), NAMES)
-    with pytest.raises(StudyError, match="each party needs at least one feature"):
-        Columns((("age",), ()))
+        Columns(groups=(("age",), (0,))).parts((5,), NAMES, 2)
     with pytest.raises(StudyError, match=r"only images .* have regions"):
-        Regions(1, 2).parts((5,), NAMES)
+        Regions(rows=1, columns=2).parts((5,), NAMES, 2)
     with pytest.raises(StudyError, match="a grid of 3 x 5 does not fit an image of 4 x 4 pixels"):
-        Regions(3, 5).parts((1, 4, 4), None)
-    with pytest.raises(StudyError, match="rows and columns must be at least 1, got 0 and 2"):
-        Regions(0, 2)
+        Regions(rows=3, columns=5).parts((1, 4, 4), None, 15)
+    with pytest.raises(ValidationError, match="each party needs at least one feature"):
+        Columns(groups=(("age",), ()))
+    with pytest.raises(ValidationError, match="rows"):
+        Regions(rows=0, columns=2)

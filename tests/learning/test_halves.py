@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 import torch
@@ -409,15 +408,6 @@ def test_a_frozen_party_answers_and_never_moves() -> None:
     assert all(torch.equal(party.flat.weights, then) for party, then in zip(own.parties, before, strict=True))
     assert not torch.equal(own.server.flat.weights, server)
     assert [party.square(5) for party in own.parties] == [0.0, 0.0, 0.0]
-
-
-def test_messages_of_events_survive_the_codec() -> None:
-    from sordino.message import Embedding, Query, decode, encode
-
-    for message in (Query(2**40), Embedding(3, 7, True, 16, bytes(10)), Derivative(3, 7, 32, bytes(8))):
-        assert decode(encode(message), dimension=1) == message
-    with pytest.raises(RemoteProtocolError):
-        decode(msgspec.msgpack.encode({"type": "Embedding", "party": 1, "event": 1, "active": True, "bits": 16, "values": 3}), dimension=1)
 
 
 @given(values=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=20))

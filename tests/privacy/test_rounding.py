@@ -17,11 +17,15 @@ from sordino.console import epsilon_of
 from sordino.errors import BudgetExceeded
 from sordino.plan import Plan
 from sordino.privacy import Budget, Gaussian
-from sordino.privacy.rounding import epsilon_text, rounded_up
+from sordino.privacy.rounding import epsilon_text
 from sordino.report.inversion import price_words
 
 positive = st.floats(min_value=1e-300, max_value=1e300, allow_nan=False)
 digits = st.integers(1, 17)
+
+
+def rounded_up(value: float, kept: int = 4) -> float:
+    return float(epsilon_text(value, kept))
 
 
 @given(positive, digits)
@@ -29,11 +33,6 @@ def test_never_below_and_within_one_unit_of_the_last_digit(value: float, kept: i
     shown = rounded_up(value, kept)
     assert shown >= value
     assert shown <= value * (1 + 10.0 ** (1 - kept)) * (1 + 1e-12)
-
-
-@given(positive, digits)
-def test_the_text_is_the_number(value: float, kept: int) -> None:
-    assert float(epsilon_text(value, kept)) == rounded_up(value, kept) >= value
 
 
 @given(st.floats(min_value=1e-12, max_value=1e12), st.integers(0, 9))

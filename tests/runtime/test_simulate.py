@@ -6,7 +6,7 @@ the ledger held when they were asked. So the order of charge and release can be 
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from sordino.method.fixed import DpSgd
 from sordino.privacy import Budget, Event, Gaussian, Permit, PoissonSampled, Vault
 from sordino.regime.synchronous import Synchronous
 from sordino.runtime import checkpoint
-from sordino.runtime.latency import Churn, Latency
+from sordino.runtime.latency import LATENCIES, Churn, Constant, Lognormal
 from sordino.runtime.simulate import Moment, Simulation
 
 STEP = PoissonSampled(sampling_rate=0.1, event=Gaussian(noise_multiplier=1.0))
@@ -97,7 +97,7 @@ def world(folder: Path, **options: Any) -> Iterator[tuple[Simulation, Moment]]:
         vault=vault,
         budget=options.pop("budget", Budget(epsilon=50.0, delta=1e-5, accountant="rdp")),
         units=[f"client:{i}" for i in range(N)],
-        latency=options.pop("latency", Latency(kind="lognormal", shape=1.0)),
+        latency=options.pop("latency", Lognormal(shape=1.0)),
         churn=options.pop("churn", Churn()),
         entropy=Seeded(3),
         evaluate=evaluate,
@@ -131,7 +131,7 @@ def test_every_release_was_booked_before(tmp_path: Path) -> None:
 
 
 def test_virtual_time_is_that_of_the_slowest(tmp_path: Path) -> None:
-    latency = Latency(kind="constant", typical=3.0, step=0.5)
+    latency = Constant(typical=3.0, step=0.5)
     with world(tmp_path, latency=latency) as (simulation, start):
         assert simulation.run(start, Watch()).time == pytest.approx(8 * (3.0 + 2 * 0.5))
 
@@ -151,7 +151,7 @@ def test_late_answers_are_booked_but_not_used(tmp_path: Path) -> None:
 
 def test_lost_clients_are_booked_not_released_and_come_back(tmp_path: Path) -> None:
     watch = Watch()
-    latency = Latency(kind="constant", typical=0.5)
+    latency = Constant(typical=0.5)
     with world(tmp_path, deadline=1.0, latency=latency, churn=Churn(dropout=0.3, rejoin=0.5), rounds=14) as (simulation, start):
         simulation.run(start, watch)
         lost = [row for row in watch.rows if row["kind"] == "lost"]
@@ -223,9 +223,9 @@ def test_budget_exhaustion_ends_the_run_with_the_last_round_cut(tmp_path: Path) 
 
 @pytest.mark.parametrize("kind", ["constant", "exponential", "lognormal", "pareto"])
 def test_latencies_have_the_moments_they_name(kind: Any) -> None:
-    model = Latency(kind=kind, typical=2.0, shape=3.0 if kind == "pareto" else 0.5)
+    model = LATENCIES.known()[kind].model_validate({"typical": 2.0, "shape": 3.0 if kind == "pareto" else 0.5})
     draws = np.array([model.draw(Seeded(1), 0, k, 1) for k in range(4000)])
     median = {"constant": 2.0, "exponential": 2.0 * np.log(2), "lognormal": 2.0, "pareto": 2.0 * 2 ** (1 / 3)}[kind]
     assert np.median(draws) == pytest.approx(median, rel=0.1)
     assert draws.min() > 0
-    assert replace(model, step=1.0).draw(Seeded(1), 0, 5, 3) == pytest.approx(model.draw(Seeded(1), 0, 5, 3) + 3.0)
+    assert model.model_copy(update={"step": 1.0}).draw(Seeded(1), 0, 5, 3) == pytest.approx(model.draw(Seeded(1), 0, 5, 3) + 3.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import torch
 
 from sordino import data as datasets
-from sordino.build.common import Built, Hall, budget, named, vault
+from sordino.build.common import Built, Hall, budget, vault
 from sordino.build.facts import horizontal
 from sordino.build.mechanism import as_good, edge_mechanism, in_words
 from sordino.build.surroundings import lineage, protective
@@ -26,7 +25,7 @@ from sordino.plan.arrivals import dearest, epsilons, multipliers, rates, terms
 from sordino.privacy import Budget, PoissonSampled, Vault, accountant
 from sordino.regime.asynchronous import Asynchronous
 from sordino.runtime.arrivals import Arrivals
-from sordino.runtime.latency import Churn, Delays, Latency, read_trace
+from sordino.runtime.latency import Churn, Delays
 from sordino.study import AsynchronousStudy
 
 
@@ -34,7 +33,7 @@ def build(
     study: AsynchronousStudy, hall: Hall, parts: list[datasets.Dataset], folder: Path, run: str, payable: Sequence[int] | None
 ) -> Built:
     """See :func:`sordino.build.build`; ``parts`` is emptied on the way, so that the pixels are kept once."""
-    entropy, flat, sizes, privacy = Seeded(study.seed), hall.bench.flat, hall.sizes, study.privacy
+    entropy, flat, sizes, privacy, world = Seeded(study.seed), hall.bench.flat, hall.sizes, study.privacy, study.world
     priced, known = price(study, sizes, flat.dim), terms(study, flat.dim)
     noise = edge_mechanism(study, hall.bench, hall.validation) if privacy.unit != "none" and not study.method.literal else None
     if noise is not None:
@@ -65,23 +64,14 @@ def build(
         budget=budget(study, privacy.epsilon),
         budgets=budgets,
         units=units,
-        delays=_delays(study, entropy, len(sizes)),
+        delays=Delays(world.latency, Churn(dropout=world.dropout, rejoin=world.rejoin), entropy, len(sizes)),
         evaluate=hall.measured(tested),
         method=study.method.name,
         lineage=lineage(study, run),
     )
-    return Built(
-        study=study,
-        plan=priced,
-        simulation=simulation,
-        first=simulation.first(hall.first()),
-        facts=horizontal(study, hall, priced, simulation),
-        model=study.model.name,
-        named=partial(named, flat),
-        paid="gradient",
-        remedy="Raise noise_multiplier or lower method.batch",
-        evaluation=tested,
-    )
+    first, facts = simulation.first(hall.first()), horizontal(study, hall, priced, simulation)
+    remedy = "Raise noise_multiplier or lower method.batch"
+    return hall.built(study, priced, simulation, first, facts=facts, paid="gradient", remedy=remedy, evaluation=tested)
 
 
 def announced(priced: Plan, study: AsynchronousStudy, noise: Bounded, sizes: Sequence[int]) -> Plan:
@@ -159,16 +149,3 @@ def _payable(
         return None
     endless = int(np.iinfo(np.int64).max)
     return tuple(endless if (steps := left[edge]) is None else min(steps, endless) for edge in range(len(units)))
-
-
-def _delays(study: AsynchronousStudy, entropy: Seeded, edges: int) -> Delays:
-    found, world = study.world.latency, study.world
-    latency = Latency(
-        kind=found.kind,
-        typical=found.typical,
-        shape=found.shape,
-        step=found.step,
-        spread=found.spread,
-        trace=read_trace(found.file, edges) if found.file is not None else {},
-    )
-    return Delays(latency, Churn(dropout=world.dropout, rejoin=world.rejoin), entropy, edges)

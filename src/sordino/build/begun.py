@@ -15,8 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sordino import study as studies
-from sordino.build.surroundings import ENDED, KEY, environment
+from sordino.build.surroundings import ENDED, KEY, asked, environment
 from sordino.engine.records import simple
 from sordino.errors import LedgerError, ResumeError
 from sordino.files import refuse_odd
@@ -71,11 +70,6 @@ def refuse_another_key(folder: Path, before: Mapping[str, Any], *, ended: bool) 
         f"{folder / KEY}: the secret key is {what}. Releases that are booked already would be made again with other noise:"
         " put back the whole run folder from a copy, or begin a new run"
     )
-
-
-def asked(study: Study) -> str:
-    """The study as TOML without ``[execution]``."""
-    return studies.write(study.model_copy(update={"execution": studies.Execution()}))
 
 
 def promise(about: Mapping[str, Any]) -> Row:

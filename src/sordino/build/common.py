@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -68,6 +69,15 @@ def named(flat: Flat, vector: Vector) -> dict[str, Any]:
     """A vector as the model's named parameters."""
     tensor = torch.from_numpy(vector)
     return {slot.name: slot.logical(tensor).contiguous().numpy() for slot in flat.layout}
+
+
+class Told(TypedDict):
+    """What a regime says by itself of what was built; see :class:`Built`."""
+
+    facts: Horizontal | Vertical
+    paid: str
+    remedy: str
+    evaluation: PaidEvaluation | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -173,6 +183,11 @@ class Hall:
     def examples(self, part: datasets.Dataset) -> Examples:
         """One client's data, on the device."""
         return Examples(placed(part.x, self.place), torch.from_numpy(part.y).to(self.place))
+
+    def built(self, study: HorizontalStudy, plan: Plan, simulation: Play, first: Moment, **told: Unpack[Told]) -> Built:
+        """Everything that a run needs."""
+        model, parameters = study.model.name, partial(named, self.bench.flat)
+        return Built(study=study, plan=plan, simulation=simulation, first=first, model=model, named=parameters, **told)
 
     def first(self) -> Vector:
         """The initial model, (d,)."""

@@ -65,7 +65,7 @@ def corpus(study: HorizontalStudy, *, identify: bool = False) -> Corpus:
     )
     if testing == "none":
         found = replace(found, test=found.test.take([]))
-    if found.train.client is not None and wanted.partition.kind != "column":
+    if found.train.client is not None and not wanted.partition.by_column:
         raise StudyError(
             f"{wanted.file}: its array 'client' says whose each example is, and data.partition kind '{wanted.partition.kind}' would deal"
             ' them to others: set data.partition = { kind = "column" } with data.client_column = "client", or leave the array out'

@@ -57,7 +57,8 @@ def federation(study: HorizontalStudy) -> Federation:
     if isinstance(study, studies.AsynchronousStudy) and study.method.pooled:
         indices: datasets.Parts = (np.arange(len(train.y)),)
     else:
-        indices = _partition(wanted.partition).split(train.y, wanted.clients, entropy.at("partition"), column=train.client)
+        dealt = wanted.partition.split(train.y, wanted.clients, entropy.at("partition"), column=train.client)
+        indices = datasets.checked(dealt, len(train.y), wanted.clients)
     if wanted.client_validation:
         indices, held = datasets.per_client_validation(indices, wanted.client_validation, entropy.at("client validation"))
         validation = train.take(np.sort(np.concatenate(held)))
@@ -76,18 +77,6 @@ def records(part: datasets.Dataset, unit: str, kind: str) -> Records:
     if part.words is None:
         raise StudyError(f"{unit}: what its examples are recognised by was not read")
     return Records(unit, kind, part.words[:, :2], part.words[:, 2] if part.words.shape[1] == 3 else None)
-
-
-def _partition(section: studies.Partition) -> datasets.Partition:
-    match section:
-        case studies.IidPartition():
-            return datasets.Iid()
-        case studies.DirichletPartition(beta=beta, minimum=minimum):
-            return datasets.Dirichlet(beta=beta, minimum=minimum)
-        case studies.ShardsPartition(fragments=fragments, each=each):
-            return datasets.Shards(fragments=fragments, each=each)
-        case studies.ColumnPartition():
-            return datasets.Column()
 
 
 def tensors(part: datasets.Dataset | None, place: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

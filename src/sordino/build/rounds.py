@@ -6,11 +6,10 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from functools import partial
 from pathlib import Path
 
 from sordino import data as datasets
-from sordino.build.common import Built, Hall, budget, named, vault
+from sordino.build.common import Built, Hall, budget, vault
 from sordino.build.facts import horizontal
 from sordino.build.mechanism import as_good, in_words, mechanism
 from sordino.build.surroundings import lineage, protective
@@ -28,7 +27,7 @@ from sordino.privacy import Budget, Event, Gaussian, PoissonSampled, Vault, acco
 from sordino.privacy.records.group import CLIENT, SAMPLE
 from sordino.regime.aggregate import PrivateSum
 from sordino.regime.synchronous import Synchronous
-from sordino.runtime.latency import Churn, Latency
+from sordino.runtime.latency import Churn
 from sordino.runtime.simulate import Moment, Simulation
 from sordino.study import SynchronousStudy
 
@@ -63,14 +62,13 @@ def build(
         momentum=study.method.momentum,
         decay=study.method.average,
     )
-    latency = study.world.latency
     simulation = Simulation(
         regime=regime,
         clients=clients,
         vault=ledgers,
         budget=most,
         units=units,
-        latency=Latency(kind=latency.kind, typical=latency.typical, shape=latency.shape, step=latency.step, spread=latency.spread),
+        latency=study.world.latency,
         churn=Churn(dropout=study.world.dropout, rejoin=study.world.rejoin),
         entropy=entropy,
         evaluate=hall.measured(tested),
@@ -78,18 +76,10 @@ def build(
         method=study.method.name,
         lineage=lineage(study, run),
     )
-    return Built(
-        study=study,
-        plan=priced,
-        simulation=simulation,
-        first=Moment(regime.start(hall.first())),
-        facts=horizontal(study, hall, priced, simulation),
-        model=study.model.name,
-        named=partial(named, flat),
-        paid="round" if privacy.unit == "client" else "local step",
-        remedy="Raise noise_multiplier or lower sampling_rate",
-        evaluation=tested,
-    )
+    first, facts = Moment(regime.start(hall.first())), horizontal(study, hall, priced, simulation)
+    paid = "round" if privacy.unit == "client" else "local step"
+    remedy = "Raise noise_multiplier or lower sampling_rate"
+    return hall.built(study, priced, simulation, first, facts=facts, paid=paid, remedy=remedy, evaluation=tested)
 
 
 def announced(priced: Plan, study: SynchronousStudy, noise: Bounded, largest: int) -> Plan:

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino import data as datasets
-from sordino.data import identity
 from sordino.data import stream as streams
-from sordino.files import open_plain
 from sordino.plan.vertical import ENTITIES, LABELS
 from sordino.privacy.records import Records
 from sordino.privacy.records.group import ENTITY, LABEL
 from sordino.study import VerticalStudy
-from sordino.study import streams as sections
 
 Index = NDArray[np.int64]
-_AT_ONCE = 1 << 16  # rows read at once
-MARGIN = 0.1  # black around images that are rendered on another grid, as a share of a side: digits touch their edges
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,83 +48,29 @@ def arranged(stream: streams.Stream, parts: Sequence[Index]) -> Arranged:
 
 def source(study: VerticalStudy, *, known: bool = True) -> tuple[streams.Stream, str, tuple[Records, ...]]:
     """The study's stream, drift and all; a fingerprint of the data behind it; and who is in it, where a ledger asks."""
-    data, found = study.data, None
-    asked = known and study.privacy.ledger != "run"
-    if isinstance(data.stream, sections.FileStream):
-        found = _file(study)
-        unread = study.privacy.unit == "none" and study.privacy.ledger == "run"  # nobody will ask again whose ledger it is
-        fingerprint = "file:" + (found.name if unread else _digest(found.path))
-        return _drifting(study, found), fingerprint, _entities(*_rows(study)) if asked else ()
-    scale = None if data.scale == 1.0 else data.scale
-    # No test set is used.
-    corpus = datasets.load(data.name or "", file=data.file, label=data.label, scale=scale, test_fraction=None, identify=asked)
-    whole: streams.Stream = streams.Replayed(corpus.train, study.seed)
-    if isinstance(data.stream, sections.DeformedStream):
-        size, margin = (None, 0.0) if data.stream.size is None else ((data.stream.size,) * 2, MARGIN)
-        whole = streams.Deformed(corpus.train, study.seed, size, margin=margin)
-    records = () if corpus.train.words is None else _entities(corpus.train.words, None)
-    return _drifting(study, whole), corpus.train.fingerprint(), records
-
-
-def _entities(rows: identity.Words, people: identity.Words | None) -> tuple[Records, ...]:
-    return Records(ENTITIES, ENTITY, rows, people), Records(LABELS, LABEL, rows, people)
-
-
-def _rows(study: VerticalStudy) -> tuple[identity.Words, identity.Words | None]:
-    """What a file's rows are recognised by, (n, 2), and whose they are, (n,): of those that become events, and unscaled."""
-    stream, most = _file(study, scale=1.0), study.horizon * study.method.batch
-    found, owners = [], []
-    for start in range(0, most, _AT_ONCE):
-        piece = stream.read(start, min(_AT_ONCE, most - start))
-        if not len(piece):
-            break
-        labels = np.array(stream.classes)[piece.y]
-        found.append(identity.words(piece.x, labels))
-        if piece.entity is not None:
-            owners.append(piece.entity.astype(np.uint64))
-    rows = np.concatenate(found) if found else np.empty((0, 2), np.uint64)
-    return rows, np.concatenate(owners) if owners else None
-
-
-def _file(study: VerticalStudy, scale: float | None = None) -> streams.TableStream:
-    data, divisor = study.data, study.data.scale if scale is None else scale
-    if data.file is None:
-        return streams.published(data.name or "", scale=divisor)
-    return streams.TableStream(data.file, classes=data.classes or (), label=data.label, entity=data.entity, scale=divisor)
-
-
-def _drifting(study: VerticalStudy, stream: streams.Stream) -> streams.Stream:
-    drift: streams.Drift
-    match study.data.drift:
-        case sections.ClassesDrift(kind="classes", every=every):
-            drift = streams.ClassDrift(every=every)
-        case sections.ClassesDrift(every=every):
-            drift = streams.GradualDrift(every=every)
-        case sections.SwapDrift(every=every):
-            drift = streams.SwapDrift(every=every)
-        case sections.FeaturesDrift(every=every, strength=strength, sudden=sudden):
-            drift = streams.FeatureDrift(every=every, gain=strength, offset=strength, gradual=not sudden)
-        case _:
-            return stream
-    return streams.drifting(stream, drift, study.seed)
-
-
-def _digest(path: Path) -> str:
-    """SHA-256 of a file: what a budget belongs to."""
-    digest = hashlib.sha256()
-    with open_plain(path) as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()
+    data, own = study.data, study.privacy.ledger == "run"
+    opened = data.stream.open(
+        streams.Wanted(
+            name=data.name,
+            file=data.file,
+            label=data.label,
+            entity=data.entity,
+            classes=data.classes,
+            scale=data.scale,
+            seed=study.seed,
+            events=study.horizon * study.method.batch,
+            identify=known and not own,
+            private=study.privacy.unit != "none" or not own,  # else nobody will ask again whose ledger it is
+        )
+    )
+    records = (
+        ()
+        if opened.rows is None
+        else (Records(ENTITIES, ENTITY, opened.rows, opened.people), Records(LABELS, LABEL, opened.rows, opened.people))
+    )
+    return data.drift.applied(opened.stream, study.seed), opened.fingerprint, records
 
 
 def parts(study: VerticalStudy, stream: streams.Stream) -> tuple[Index, ...]:
     """Numbers of the features that each party holds."""
-    wanted = study.data.parts
-    match wanted:
-        case sections.ColumnsParts(groups=groups):
-            return streams.Columns(groups).parts(stream.shape, stream.columns)
-        case sections.RegionsParts(rows=rows, columns=columns):
-            return streams.Regions(rows, columns).parts(stream.shape, stream.columns)
-        case _:
-            return streams.Slices(study.data.parties).parts(stream.shape, stream.columns)
+    return study.data.parts.parts(stream.shape, stream.columns, study.data.parties)

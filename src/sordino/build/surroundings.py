@@ -77,7 +77,7 @@ def environment(study: Study) -> dict[str, object]:
 
 def lineage(study: Study, run: str) -> str:
     """Run, environment and study: part of every charge's key. A study changed by hand would replay other releases."""
-    return f"{run}/{hashlib.sha256(f'{sorted(environment(study).items())}{_asked(study)}'.encode()).hexdigest()[:8]}"
+    return f"{run}/{hashlib.sha256(f'{sorted(environment(study).items())}{asked(study)}'.encode()).hexdigest()[:8]}"
 
 
 def origin(study: Study, run: str) -> str:
@@ -88,10 +88,11 @@ def origin(study: Study, run: str) -> str:
     if study.privacy.unit == "entity" or study.privacy.ledger != "run" or getattr(study.privacy, "embedding", None) is not None:
         return lineage(study, run)
     own = sorted(modules.digests(studies.named_modules(study)).items()) or ""
-    return f"{run}/{hashlib.sha256(f'{_code()}{own}{_asked(study)}'.encode()).hexdigest()[:8]}"
+    return f"{run}/{hashlib.sha256(f'{_code()}{own}{asked(study)}'.encode()).hexdigest()[:8]}"
 
 
-def _asked(study: Study) -> str:
+def asked(study: Study) -> str:
+    """The study as TOML without ``[execution]``."""
     return studies.write(study.model_copy(update={"execution": studies.Execution()}))
 
 

@@ -5,50 +5,34 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, TextIO
+from typing import Self, TextIO
 
 from sordino.compare.folders import State, rounds_done
 from sordino.compare.schedule import Side, Task
-from sordino.console import bar, duration, plain, remaining
+from sordino.console import Fact, Screen, duration, plain, remaining
 from sordino.errors import StudyError
 from sordino.report import words
 from sordino.report.load import load
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.live import Live
-
 LOOK = 0.5  # seconds between two looks at the logs
 
 
-class Progress:
-    """Shows how far all runs are. A context manager."""
+class Progress(Screen):
+    """Shows how far all runs are."""
+
+    transient = True
 
     def __init__(self, tasks: Sequence[Task], states: Sequence[State], stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        self.tasks, self.stream, self.clock = tasks, stream, clock
+        super().__init__("comparison", stream, clock)
+        self.tasks, self.going = tasks, list[Task]()
         self.ends: dict[Task, str] = {task: "done" for task, state in zip(tasks, states, strict=True) if state == "done"}
         self.rounds = {task: rounds_done(task.folder) for task in tasks}
-        self.first, self.started, self.looked = self.share(), clock(), clock()
-        self.live: Live | None = None
+        self.first, self.looked = self.share(), clock()
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         if self.ends:
             self.say(f"{len(self.ends)} of {len(self.tasks)} runs were finished before")
-        if self.stream.isatty():
-            from rich.console import Console
-            from rich.live import Live
-
-            console = Console(file=self.stream)
-            if not console.is_dumb_terminal:
-                self.live = Live(self.panel(()), console=console, refresh_per_second=4, redirect_stdout=False, transient=True)
-                self.live.__enter__()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        live, self.live = self.live, None
-        if live is not None:
-            live.__exit__(kind, error, trace)
+        return super().__enter__()
 
     def ended(self, task: Task, why: str | None) -> None:
         """A run ended, or failed for a reason."""
@@ -60,36 +44,25 @@ class Progress:
         """Look at the logs now and then."""
         if self.live is None or self.clock() - self.looked < LOOK:
             return
-        self.looked = self.clock()
+        self.looked, self.going = self.clock(), list(going)
         self.rounds |= {task: rounds_done(task.folder) for task in going}
-        self.live.update(self.panel(going))
+        self.live.update(self.panel())
 
     def share(self) -> float:
         """How much of all rounds is behind us."""
         parts = [1.0 if task in self.ends else self.rounds[task] / task.study.horizon for task in self.tasks]
         return sum(parts) / len(parts)
 
-    def say(self, text: str) -> None:
-        encoding = self.stream.encoding or "utf-8"
-        self.stream.write(plain(text).encode(encoding, "replace").decode(encoding) + "\n")
-        self.stream.flush()
-
-    def panel(self, going: Sequence[Task]) -> RenderableType:
-        from rich.panel import Panel
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table.grid(padding=(0, 2))
-        table.add_column(no_wrap=True)
-        table.add_column(no_wrap=True)
-        table.add_column(overflow="fold", style="dim")
+    def facts(self) -> Sequence[Fact]:
+        """See :class:`Screen`."""
+        found = []
         for side in dict.fromkeys(task.side for task in self.tasks):
-            table.add_row(*map(Text, line(side, self.tasks, self.ends, self.rounds, going)))
+            name, done, seeds = line(side, self.tasks, self.ends, self.rounds, self.going)
+            found.append(Fact(name, f"{done}  {seeds}"))
         now = self.share()
         left = remaining(self.clock() - self.started, self.first, now)
-        told = "" if left is None else f"{duration(left)} left"
-        table.add_row(Text("all"), Text(f"{len(self.ends)}/{len(self.tasks)}"), Text(f"{bar(now)}  {told}"))
-        return Panel(table, title=Text("comparison"), title_align="left", border_style="dim", expand=False)
+        told = "" if left is None else f"  {duration(left)} left"
+        return [*found, Fact("all", f"{len(self.ends)}/{len(self.tasks)}{told}", now)]
 
 
 def line(

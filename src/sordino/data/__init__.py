@@ -12,11 +12,12 @@ np.int64(1437)
 from sordino.data.dataset import Corpus, Dataset, Features, Indices, Labels, scaled
 from sordino.data.holdout import hold_out, per_client_validation
 from sordino.data.locate import PUBLISHED, Published, fetch, places, where
-from sordino.data.partition import Column, Dirichlet, Iid, Partition, Parts, Shards, label_counts
+from sordino.data.partition import PARTITIONS, Column, Dirichlet, Iid, Partition, Parts, Shards, checked, label_counts
 from sordino.data.readers import NAMES, load
 
 __all__ = [
     "NAMES",
+    "PARTITIONS",
     "PUBLISHED",
     "Column",
     "Corpus",
@@ -30,6 +31,7 @@ __all__ = [
     "Parts",
     "Published",
     "Shards",
+    "checked",
     "fetch",
     "hold_out",
     "label_counts",

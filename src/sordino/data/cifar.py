@@ -14,7 +14,6 @@ from __future__ import annotations
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -32,10 +31,6 @@ _CLASSES = 10
 
 Pixels = npt.NDArray[np.uint8]
 Split = tuple[Pixels, Labels]
-
-
-class _Bytes(Protocol):
-    def read(self, size: int = ..., /) -> bytes: ...
 
 
 def read_folder(folder: Path, records: int = RECORDS) -> tuple[Split, Split]:

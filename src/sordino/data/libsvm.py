@@ -15,6 +15,9 @@ References:
 
 from __future__ import annotations
 
+import bisect
+import io
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +30,11 @@ from sordino.files import allowed, too_large
 
 
 def read_libsvm(path: Path, features: int, examples: int | None = None) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]:
-    """Dense features (examples, features) and labels as written, from text (bzip2, gzip or plain)."""
+    """Dense features (examples, features) and labels as written, from text (bzip2, gzip or plain).
+
+    Raises:
+        DataError: naming the first line that is damaged, or what is missing.
+    """
     source = Source(path)
     content = source.whole()
     if not content.endswith(b"\n"):
@@ -37,26 +44,36 @@ def read_libsvm(path: Path, features: int, examples: int | None = None) -> tuple
         raise source.damaged(f"expected {examples} lines, one for each example", f"found {found}")
     if (size := 4 * features * found) > (most := allowed(path.stat().st_size)):
         raise DataError(too_large(path, f"its {found} lines need", size, most))
-    lines = content[:-1].split(b"\n")
-    x = np.zeros((len(lines), features), dtype=np.float32)
-    y = np.empty(len(lines), dtype=np.float64)
-    for row, line in enumerate(lines):
-        pairs = line.replace(b":", b" ").split()
-        try:
-            numbers = np.array(pairs, dtype=np.float64)
-        except ValueError as error:
-            raise source.damaged(f"line {row + 1}: expected 'label index:value ...'", str(error)) from error
-        at, values = numbers[1::2], numbers[2::2]
-        if len(numbers) % 2 == 0 or line.count(b":") != len(at):
-            raise source.damaged(f"line {row + 1}: expected 'label index:value ...'", f"found {line[:40]!r}")
-        if not np.isfinite(numbers).all():
-            bad = int(np.argmin(np.isfinite(numbers)))
-            raise source.damaged(f"line {row + 1}: expected finite numbers", f"number {bad + 1} is {numbers[bad]}")
-        if len(at) and not (at[0] >= 1 and at[-1] <= features and np.all(np.diff(at) > 0) and np.all(at == np.floor(at))):
-            raise source.damaged(f"line {row + 1}: expected rising feature numbers 1..{features}", "found others")
-        y[row] = numbers[0]
-        x[row, at.astype(np.int64) - 1] = values
-    return x, y
+    try:
+        return _parsed(content, features)
+    except _MISTAKES:
+        lines = [line + b"\n" for line in content[:-1].split(b"\n")]
+    row = bisect.bisect_left(range(len(lines)), True, key=lambda last: _why(lines[: last + 1], features) is not None)
+    expected = f"line {row + 1}: expected 'label index:value ...' with finite numbers and rising feature numbers 1..{features}"
+    raise source.damaged(expected, _why(lines[: row + 1], features) or "found others")
+
+
+_MISTAKES = (ValueError, OverflowError)
+
+
+def _parsed(content: bytes, features: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]:
+    from sklearn.datasets import load_svmlight_file
+
+    x, y = load_svmlight_file(io.BytesIO(content), n_features=features, dtype=np.float32, zero_based=False)
+    if len(y) != content.count(b"\n"):
+        raise ValueError("found an empty line")
+    if not (np.isfinite(x.data).all() and np.isfinite(y).all()):
+        raise ValueError("found a number that is not finite")
+    return x.toarray(), y
+
+
+def _why(lines: Sequence[bytes], features: int) -> str | None:
+    """What is wrong with these lines, or None."""
+    try:
+        _parsed(b"".join(lines), features)
+    except _MISTAKES as error:
+        return str(error)
+    return None
 
 
 def read_usps(path: Path, examples: int | None) -> tuple[npt.NDArray[np.float32], Labels]:

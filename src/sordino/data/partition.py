@@ -1,4 +1,4 @@
-r"""Who holds what: the four ways in which examples are dealt to clients.
+r"""Who holds what: how examples are dealt to clients, each way a class that is the ``data.partition`` table of a study.
 
 **The problem.** Federated data is uneven: a client sees some classes often and others
 never, and holds few examples or many. Published results depend on this more than on
@@ -22,6 +22,8 @@ The whole deal is drawn anew until the smallest client has ``minimum`` examples,
 :data:`DRAWS` times. After that the last deal is kept and examples move from the largest
 client to those below the minimum: with small beta and many clients a good deal would
 practically never be drawn. Either way **the minimum is a guarantee**.
+
+**A way of your own** is a class with a registration, or ``kind = "package.module:Class"`` in a study (docs/own-tables.md).
 
 **Units and shapes.** ``split`` returns one sorted int64 index array a client, disjoint;
 together they cover all examples (shards: those in dealt fragments).
@@ -48,15 +50,16 @@ References:
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
 from sordino.data.dataset import Indices, Labels
 from sordino.errors import StudyError
+from sordino.registry import Registry
+from sordino.section import Section
 
 Parts = tuple[Indices, ...]
 
@@ -73,11 +76,39 @@ def _check_clients(examples: int, clients: int) -> None:
         raise StudyError(f"data.clients: {clients} clients, but only {examples} training examples; use at most {examples} clients")
 
 
-@dataclass(frozen=True, slots=True)
-class Iid:
+class Partition(Section):
+    """One way to deal examples, and the ``data.partition`` table of a study that asks for it. Its fields are the keys."""
+
+    by_column: ClassVar[bool] = False  # whether it asks the file whose each example is; others would deal them anew
+
+    kind: str
+
+    def split(self, labels: Labels, clients: int, rng: np.random.Generator, column: Labels | None = None) -> Parts:
+        """Deal examples to clients.
+
+        Args:
+            labels: class numbers, (n,).
+            clients: how many.
+            rng: the only source of randomness.
+            column: whose each example is, by the file, (n,); None where it does not say.
+
+        Returns:
+            The numbers of each client's examples, sorted, int64; no example twice.
+
+        Raises:
+            StudyError: if these examples cannot be dealt so.
+        """
+        raise NotImplementedError
+
+
+PARTITIONS = Registry(base=Partition, noun="partition", key="kind", place="data.partition", page="docs/own-tables.md")
+
+
+@PARTITIONS.register
+class Iid(Partition):
     """Equal random parts; sizes differ by at most one."""
 
-    kind: ClassVar[str] = "iid"
+    kind: Literal["iid"] = "iid"
 
     def split(self, labels: Labels, clients: int, rng: np.random.Generator, column: Labels | None = None) -> Parts:
         """Deal ``len(labels)`` examples to ``clients``."""
@@ -86,8 +117,8 @@ class Iid:
         return tuple(np.sort(part) for part in np.array_split(order, clients))
 
 
-@dataclass(frozen=True, slots=True)
-class Dirichlet:
+@PARTITIONS.register
+class Dirichlet(Partition):
     """Uneven classes and sizes.
 
     Attributes:
@@ -95,16 +126,9 @@ class Dirichlet:
         minimum: examples that every client is sure to hold.
     """
 
-    kind: ClassVar[str] = "dirichlet"
-    beta: float
-    minimum: int = 10
-
-    def __post_init__(self) -> None:
-        """Refuse parameters that define no distribution."""
-        if not (self.beta > 0 and math.isfinite(self.beta)):
-            raise StudyError(f"data.partition.beta must be a positive number, got {self.beta}; for equal clients use kind = 'iid'")
-        if self.minimum < 1:
-            raise StudyError(f"data.partition.minimum must be at least 1, got {self.minimum}: a client without examples cannot train")
+    kind: Literal["dirichlet"] = "dirichlet"
+    beta: float = Field(gt=0, allow_inf_nan=False)
+    minimum: int = Field(10, ge=1)
 
     def split(self, labels: Labels, clients: int, rng: np.random.Generator, column: Labels | None = None) -> Parts:
         """Deal ``len(labels)`` examples to ``clients``, each at least ``minimum``."""
@@ -160,18 +184,13 @@ def _evened_out(parts: list[Indices], minimum: int) -> list[Indices]:
     return parts
 
 
-@dataclass(frozen=True, slots=True)
-class Shards:
+@PARTITIONS.register
+class Shards(Partition):
     """Few labels a client: label-sorted fragments, ``each`` of them to every client."""
 
-    kind: ClassVar[str] = "shards"
-    fragments: int = 400
-    each: int = 40
-
-    def __post_init__(self) -> None:
-        """Refuse empty deals."""
-        if self.fragments < 1 or self.each < 1:
-            raise StudyError(f"data.partition: fragments and each must be at least 1, got {self.fragments} and {self.each}")
+    kind: Literal["shards"] = "shards"
+    fragments: int = Field(400, ge=1)
+    each: int = Field(40, ge=1)
 
     def split(self, labels: Labels, clients: int, rng: np.random.Generator, column: Labels | None = None) -> Parts:
         """Deal fragments; where clients * each < fragments, the rest stays unused."""
@@ -188,11 +207,13 @@ class Shards:
         return tuple(np.sort(np.concatenate([pieces[i] for i in row])) for row in dealt)
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+@PARTITIONS.register
+class Column(Partition):
     """The file's own client column; clients in the order of their numbers."""
 
-    kind: ClassVar[str] = "column"
+    by_column: ClassVar[bool] = True
+
+    kind: Literal["column"] = "column"
 
     def split(self, labels: Labels, clients: int, rng: np.random.Generator, column: Labels | None = None) -> Parts:
         """Group by ``column``; nothing is drawn from ``rng``."""
@@ -213,7 +234,18 @@ class Column:
         return tuple(np.split(order, np.cumsum(np.bincount(first_to_last))[:-1]))
 
 
-Partition = Iid | Dirichlet | Shards | Column
+def checked(parts: Parts, examples: int, clients: int) -> Parts:
+    """What a partition gave, if every client holds something, and no example is dealt twice: each client has a ledger of its own.
+
+    Raises:
+        StudyError: if not.
+    """
+    if len(parts) != clients or not all(len(part) for part in parts):
+        raise StudyError(f"data.partition gave {sum(map(bool, map(len, parts)))} clients examples; data.clients is {clients}")
+    dealt = np.concatenate(parts)
+    if dealt.min() < 0 or dealt.max() >= examples or int(np.bincount(dealt).max()) > 1:
+        raise StudyError(f"data.partition must deal the examples 0 to {examples - 1}, none of them twice")
+    return parts
 
 
 def label_counts(labels: Labels, parts: Sequence[Indices], classes: int) -> Labels:

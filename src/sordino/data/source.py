@@ -19,7 +19,7 @@ import bz2
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from sordino.errors import DataError
 from sordino.files import allowed, open_plain, too_large
@@ -49,45 +49,46 @@ class _Expander(Protocol):
         ...
 
 
-class _Gzip:
-    def __init__(self) -> None:
-        self._inner, self._tail = zlib.decompressobj(31), b""
-        self.pending = False
+class _Wrapped:
+    """What the standard library's two expanders have alike."""
+
+    _inner: Any
 
     @property
     def eof(self) -> bool:
-        return self._inner.eof
+        return bool(self._inner.eof)
 
     @property
     def unused_data(self) -> bytes:
-        return self._inner.unused_data
+        rest: bytes = self._inner.unused_data
+        return rest
+
+
+class _Gzip(_Wrapped):
+    def __init__(self) -> None:
+        self._inner = zlib.decompressobj(31)
+        self._tail = b""
+        self.pending = False
 
     def step(self, data: bytes, /) -> bytes:
-        plain = self._inner.decompress(self._tail + data, _STEP)
+        plain: bytes = self._inner.decompress(self._tail + data, _STEP)
         self._tail = self._inner.unconsumed_tail
         # A full step may have left something inside, even where all input is consumed.
         self.pending = not self._inner.eof and (bool(self._tail) or len(plain) == _STEP)
         return plain
 
 
-class _Bzip2:
+class _Bzip2(_Wrapped):
     def __init__(self) -> None:
         self._inner = bz2.BZ2Decompressor()
 
     @property
-    def eof(self) -> bool:
-        return self._inner.eof
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._inner.unused_data
-
-    @property
     def pending(self) -> bool:
-        return not self._inner.eof and not self._inner.needs_input
+        return not (self._inner.eof or self._inner.needs_input)
 
     def step(self, data: bytes, /) -> bytes:
-        return self._inner.decompress(data, _STEP)
+        plain: bytes = self._inner.decompress(data, _STEP)
+        return plain
 
 
 class Source:

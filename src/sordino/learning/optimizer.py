@@ -21,12 +21,13 @@ References:
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Protocol
+from typing import Literal, Protocol
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from sordino.registry import Registry
 from sordino.section import Section
 
 
@@ -38,7 +39,21 @@ class Steps(Protocol):
         ...
 
 
-class Sgd(Section):
+class Optimizer(Section):
+    """A rule for local steps, and the ``method.optimizer`` table of a study that asks for it."""
+
+    kind: str
+
+    def begin(self, learning_rate: float, like: Tensor) -> Steps:
+        """A round's steps, from no memory, for weights of the shape of ``like`` (d,)."""
+        raise NotImplementedError
+
+
+OPTIMIZERS = Registry(base=Optimizer, noun="optimizer", key="kind", place="method.optimizer", page="docs/own-tables.md")
+
+
+@OPTIMIZERS.register
+class Sgd(Optimizer):
     """Plain steps, with momentum m in [0, 1)."""
 
     kind: Literal["sgd"] = "sgd"
@@ -49,10 +64,11 @@ class Sgd(Section):
         return _Sgd(learning_rate, self.momentum)
 
 
-class AdaGrad(Section):
+@OPTIMIZERS.register
+class AdaGrad(Optimizer):
     """Steps divided by the root of the sum of all squares so far."""
 
-    kind: Literal["adagrad"]
+    kind: Literal["adagrad"] = "adagrad"
     floor: float = Field(1e-10, gt=0)
 
     def begin(self, learning_rate: float, like: Tensor) -> Steps:
@@ -60,13 +76,14 @@ class AdaGrad(Section):
         return _AdaGrad(learning_rate, self.floor, torch.zeros_like(like))
 
 
-class Adam(Section):
+@OPTIMIZERS.register
+class Adam(Optimizer):
     """Averages of gradients and of their squares; ``debias`` takes the noise out of the squares.
 
     ``floor`` is added to the root; with ``debias`` it is the least value of the root itself.
     """
 
-    kind: Literal["adam"]
+    kind: Literal["adam"] = "adam"
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.999, ge=0, lt=1)
     floor: float = Field(1e-8, gt=0)
@@ -75,9 +92,6 @@ class Adam(Section):
     def begin(self, learning_rate: float, like: Tensor) -> Steps:
         """A round's steps, from no memory."""
         return _Adam(learning_rate, self, torch.zeros_like(like), torch.zeros_like(like))
-
-
-Optimizer = Annotated[Sgd | AdaGrad | Adam, Field(discriminator="kind")]
 
 
 class _Sgd:

@@ -164,7 +164,23 @@ def _check(clip: float, noise_multiplier: float) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gaussian:
+class Euclidean:
+    """A mechanism for contributions whose Euclidean length is at most C."""
+
+    clip: float
+    noise_multiplier: float
+
+    def scaled(self, clip: float, noise_multiplier: float) -> Self:
+        """See :class:`Bounded`."""
+        return replace(self, clip=clip, noise_multiplier=noise_multiplier)
+
+    def bounded(self, vector: Tensor) -> tuple[Tensor, bool]:
+        """See :class:`Bounded`."""
+        return shortened(vector, length(vector), self.clip)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gaussian(Euclidean):
     """Release sum_i v_i + N(0, (sigma C)^2 I_d) where every ||v_i|| <= C.
 
     Attributes:
@@ -173,8 +189,6 @@ class Gaussian:
         measure: whether contributions are bounded as a whole, or each layer by itself within the same C.
     """
 
-    clip: float
-    noise_multiplier: float
     measure: Literal["flat", "layers"] = "flat"
 
     def __post_init__(self) -> None:
@@ -189,14 +203,6 @@ class Gaussian:
         """The fact that the ledger keeps of one release, before sampling."""
         return event.Gaussian(noise_multiplier=self.noise_multiplier)
 
-    def scaled(self, clip: float, noise_multiplier: float) -> Self:
-        """See :class:`Bounded`."""
-        return replace(self, clip=clip, noise_multiplier=noise_multiplier)
-
-    def bounded(self, vector: Tensor) -> tuple[Tensor, bool]:
-        """See :class:`Bounded`."""
-        return shortened(vector, length(vector), self.clip)
-
     def release_counted(self, total: Tensor, excess: float, rng: np.random.Generator) -> tuple[Tensor, None]:
         """See :class:`Bounded`; no count is released."""
         return self.release(total, None, rng)
@@ -210,7 +216,7 @@ class Gaussian:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CountedGaussian:
+class CountedGaussian(Euclidean):
     """A Gaussian release of a vector and of a count, together priced at sigma.
 
     Attributes:
@@ -220,8 +226,6 @@ class CountedGaussian:
         measure: as in :class:`Gaussian`.
     """
 
-    clip: float
-    noise_multiplier: float
     share: float = COUNT_SHARE
     measure: Literal["flat", "layers"] = "flat"
 
@@ -243,14 +247,6 @@ class CountedGaussian:
     def event(self) -> event.Gaussian:
         """The fact that the ledger keeps of one release of the pair, before sampling."""
         return event.Gaussian(noise_multiplier=self.noise_multiplier)
-
-    def scaled(self, clip: float, noise_multiplier: float) -> Self:
-        """See :class:`Bounded`."""
-        return replace(self, clip=clip, noise_multiplier=noise_multiplier)
-
-    def bounded(self, vector: Tensor) -> tuple[Tensor, bool]:
-        """See :class:`Bounded`."""
-        return shortened(vector, length(vector), self.clip)
 
     def release_counted(self, total: Tensor, excess: float, rng: np.random.Generator) -> tuple[Tensor, float]:
         """See :class:`Bounded`."""

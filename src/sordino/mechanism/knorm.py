@@ -44,15 +44,15 @@ References:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Literal, Self
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from sordino.errors import StudyError
-from sordino.mechanism.gaussian import length, shortened
+from sordino.mechanism.gaussian import Euclidean, length
 from sordino.mechanism.grid import FINE
 from sordino.privacy import event
 
@@ -75,7 +75,7 @@ def exponential_norm(dimension: int, mean: float, rng: np.random.Generator) -> T
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Radial:
+class _Radial(Euclidean):
     """A sum of contributions within C, and noise whose direction is uniform.
 
     Attributes:
@@ -84,8 +84,6 @@ class _Radial:
         dimension: d.
     """
 
-    clip: float
-    noise_multiplier: float
     dimension: int
     measure: Literal["flat"] = "flat"
 
@@ -100,14 +98,6 @@ class _Radial:
     def vector_multiplier(self) -> float:
         """The noise on one number, in units of C: sigma."""
         return self.noise_multiplier
-
-    def scaled(self, clip: float, noise_multiplier: float) -> Self:
-        """See :class:`Bounded`."""
-        return replace(self, clip=clip, noise_multiplier=noise_multiplier)
-
-    def bounded(self, vector: Tensor) -> tuple[Tensor, bool]:
-        """See :class:`Bounded`."""
-        return shortened(vector, length(vector), self.clip)
 
     def release_counted(self, total: Tensor, excess: float, rng: np.random.Generator) -> tuple[Tensor, None]:
         """The noisy sum (d,), float32, on the grid; no count is released. ``total`` is left as it is."""

@@ -27,7 +27,18 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Rows:
+class _Values:
+    offset: int
+    values: Tensor
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What it is made of, contributions first."""
+        return (self.values,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rows(_Values):
     """Numbers in their order: one line.
 
     Attributes:
@@ -35,18 +46,10 @@ class Rows:
         values: (n, K).
     """
 
-    offset: int
-    values: Tensor
-
     @property
     def lines(self) -> tuple[int, int]:
         """O and K."""
         return 1, self.values.shape[1]
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """What it is made of, contributions first."""
-        return (self.values,)
 
     def write(self, part: slice, place: Tensor) -> None:
         """These contributions into ``place`` (k, O, K)."""
@@ -54,7 +57,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Turned:
+class Turned(_Values):
     """Lines side by side: values[:, k, o] is number k of line o.
 
     Attributes:
@@ -62,18 +65,10 @@ class Turned:
         values: (n, K, O).
     """
 
-    offset: int
-    values: Tensor
-
     @property
     def lines(self) -> tuple[int, int]:
         """O and K."""
         return self.values.shape[2], self.values.shape[1]
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """What it is made of, contributions first."""
-        return (self.values,)
 
     def write(self, part: slice, place: Tensor) -> None:
         """These contributions into ``place`` (k, O, K)."""

@@ -40,7 +40,7 @@ from pydantic import Field
 
 from sordino.message import Update
 from sordino.method import estimate
-from sordino.method.base import About, Choice, Left, SynchronousMethod, Terms, Wants
+from sordino.method.base import About, Choice, Left, Terms, Wants
 from sordino.method.registry import register
 
 MOST = 100  # the authors' upper bound on tau
@@ -59,7 +59,7 @@ class Memory(msgspec.Struct, frozen=True):
 
 
 @register
-class AliDpfl(SynchronousMethod):
+class AliDpfl(estimate.Estimating):
     """ALI-DPFL, Algorithm 2.
 
     Attributes:
@@ -79,7 +79,6 @@ class AliDpfl(SynchronousMethod):
     memory: ClassVar[type[Memory]] = Memory
 
     name: Literal["ali-dpfl"] = "ali-dpfl"
-    form: Literal["sound", "paper"] = "sound"
     gamma: float = Field(10.0, ge=0, allow_inf_nan=False)
     batch_bound: Literal["min", "weighted"] = "weighted"
     floor: Literal["pace", "none"] = "pace"
@@ -124,15 +123,14 @@ class AliDpfl(SynchronousMethod):
         lowest = pace if self.floor == "pace" else 1
         return Choice(max(min(max(tau, lowest), 2 * pace, MOST), 1), note)
 
-    def fold(self, memory: Memory, terms: Terms, answers: Sequence[Update]) -> Memory:
-        """See :class:`~sordino.method.base.SynchronousMethod`."""
-        if not answers:
-            return memory
-        tau = max(answer.steps for answer in answers)
-        if self.form == "paper":
-            raw = [(terms.weights[a.client], a.raw.beta) for a in answers if a.raw is not None]
-            mu = sum(p * beta for p, beta in raw) / sum(p for p, _ in raw) if raw else None
-            return Memory(memory.squared_mu if mu is None else mu**2, tau)
+    def told(self, memory: Memory, terms: Terms, answers: Sequence[Update], tau: int) -> Memory:
+        """See :class:`~sordino.method.estimate.Estimating`."""
+        raw = [(terms.weights[a.client], a.raw.beta) for a in answers if a.raw is not None]
+        mu = sum(p * beta for p, beta in raw) / sum(p for p, _ in raw) if raw else None
+        return Memory(memory.squared_mu if mu is None else mu**2, tau)
+
+    def estimated(self, memory: Memory, terms: Terms, answers: Sequence[Update], tau: int) -> Memory:
+        """See :class:`~sordino.method.estimate.Estimating`."""
         return Memory(estimate.smooth(memory.squared_mu, estimate.squared_curvature(answers, terms)), tau)
 
     def observed(self, memory: Memory) -> dict[str, Any]:

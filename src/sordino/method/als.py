@@ -50,7 +50,7 @@ from pydantic import Field
 
 from sordino.message import Update
 from sordino.method import estimate
-from sordino.method.base import About, Choice, Left, SynchronousMethod, Terms, Wants
+from sordino.method.base import About, Choice, Left, Terms, Wants
 from sordino.method.registry import register
 
 MOST = 100  # tau_m of the paper: min(2 tau*, 100)
@@ -76,7 +76,7 @@ class Memory(msgspec.Struct, frozen=True):
 
 
 @register
-class AlsDpfl(SynchronousMethod):
+class AlsDpfl(estimate.Estimating):
     """ALS-DPFL, Algorithm 2.
 
     Attributes:
@@ -94,7 +94,6 @@ class AlsDpfl(SynchronousMethod):
     memory: ClassVar[type[Memory]] = Memory
 
     name: Literal["als-dpfl"] = "als-dpfl"
-    form: Literal["sound", "paper"] = "sound"
     phi: float = Field(4.0, gt=0, allow_inf_nan=False)
     lambda_: float = Field(0.5, gt=0, lt=1, alias="lambda")
 
@@ -134,13 +133,19 @@ class AlsDpfl(SynchronousMethod):
             return Choice(best)
         return Choice(pace, f"the bound's conditions hold for no tau (beta {beta:.3g}, rho {rho:.3g}, xi {xi:.3g}): the pace instead")
 
-    def fold(self, memory: Memory, terms: Terms, answers: Sequence[Update]) -> Memory:
-        """See :class:`~sordino.method.base.SynchronousMethod`."""
-        if not answers:
-            return memory
-        tau = max(answer.steps for answer in answers)
-        if self.form == "paper":
-            return _raw(memory, terms, answers, tau)
+    def told(self, memory: Memory, terms: Terms, answers: Sequence[Update], tau: int) -> Memory:
+        """See :class:`~sordino.method.estimate.Estimating`; weighted by p_i."""
+        seen = [(terms.weights[a.client], a.raw) for a in answers if a.raw is not None]
+        total = sum(p for p, _ in seen)
+        if not seen or total <= 0.0:
+            return Memory(memory.squared_beta, memory.rho, memory.squared_xi, tau)
+        mean = sum((p * raw.gradient.astype(np.float64) for p, raw in seen), np.zeros(terms.dimension)) / total
+        xi = sum(p * float(np.linalg.norm(raw.gradient - mean)) for p, raw in seen) / total
+        beta = sum(p * raw.beta for p, raw in seen) / total
+        return Memory(beta**2, sum(p * raw.rho for p, raw in seen) / total, xi**2, tau)
+
+    def estimated(self, memory: Memory, terms: Terms, answers: Sequence[Update], tau: int) -> Memory:
+        """See :class:`~sordino.method.estimate.Estimating`."""
         return Memory(
             squared_beta=estimate.smooth(memory.squared_beta, estimate.squared_curvature(answers, terms)),
             rho=estimate.smooth(memory.rho, estimate.slope(answers, terms)),
@@ -151,15 +156,3 @@ class AlsDpfl(SynchronousMethod):
     def observed(self, memory: Memory) -> dict[str, Any]:
         """beta, rho and xi."""
         return {"beta": memory.beta, "rho": memory.rho, "xi": memory.xi}
-
-
-def _raw(memory: Memory, terms: Terms, answers: Sequence[Update], tau: int) -> Memory:
-    """The paper's own estimates, weighted by p_i."""
-    seen = [(terms.weights[a.client], a.raw) for a in answers if a.raw is not None]
-    total = sum(p for p, _ in seen)
-    if not seen or total <= 0.0:
-        return Memory(memory.squared_beta, memory.rho, memory.squared_xi, tau)
-    mean = sum((p * raw.gradient.astype(np.float64) for p, raw in seen), np.zeros(terms.dimension)) / total
-    xi = sum(p * float(np.linalg.norm(raw.gradient - mean)) for p, raw in seen) / total
-    beta = sum(p * raw.beta for p, raw in seen) / total
-    return Memory(beta**2, sum(p * raw.rho for p, raw in seen) / total, xi**2, tau)

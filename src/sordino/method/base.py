@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import msgspec
-from pydantic import Field
+from pydantic import Field, SerializeAsAny
 
 from sordino.learning.optimizer import Optimizer, Sgd
 from sordino.message import Update, Vector
@@ -210,7 +210,7 @@ class SynchronousMethod(Method):
     learning_rate: float = Field(0.5, gt=0, le=1e12, allow_inf_nan=False)
     weights: Literal["size", "equal"] = "size"
     momentum: float = Field(0.0, ge=0, lt=1)
-    optimizer: Optimizer = Sgd()
+    optimizer: SerializeAsAny[Optimizer] = Sgd()
     average: float = Field(0.0, ge=0, lt=1)
 
     @property

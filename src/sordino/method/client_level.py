@@ -29,7 +29,8 @@ from typing import Any, ClassVar, Literal
 import msgspec
 from pydantic import Field
 
-from sordino.method.base import About, Choice, Contract, Left, Released, SynchronousMethod, Terms
+from sordino.method.base import About, Contract, Released, Terms
+from sordino.method.fixed import Fixed
 from sordino.method.registry import register
 
 
@@ -39,7 +40,7 @@ class Bound(msgspec.Struct, frozen=True):
     clip: float
 
 
-class ClientLevel(SynchronousMethod):
+class ClientLevel(Fixed):
     """tau local steps of ``batch`` examples, one bounded update from each client drawn.
 
     Attributes:
@@ -71,15 +72,6 @@ class ClientLevel(SynchronousMethod):
     def proximal(self) -> float:
         """mu of the proximal term."""
         return 0.0
-
-    @property
-    def fixed_tau(self) -> int:
-        """tau."""
-        return self.tau
-
-    def choose(self, memory: Any, terms: Terms, left: Left) -> Choice:
-        """Always tau."""
-        return Choice(self.tau)
 
     def start(self, terms: Terms) -> Bound:
         """S is privacy.clip."""

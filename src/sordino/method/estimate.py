@@ -28,11 +28,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any, Literal
 
 import numpy as np
 
 from sordino.message import Statistics, Update
-from sordino.method.base import Terms
+from sordino.method.base import SynchronousMethod, Terms
 
 DECAY = 0.8  # of the exponential averages over rounds; a half-life of three rounds
 
@@ -114,3 +115,28 @@ def clipped_fraction(answers: Sequence[Update], terms: Terms) -> float | None:
             parts += examples * answer.statistics.clipped
             total += examples
     return min(max(parts / total, 0.0), 1.0) if total else None
+
+
+class Estimating(SynchronousMethod):
+    """A method that steers by such constants, and learns them anew from every round that was answered.
+
+    Attributes:
+        form: "sound", or "paper" for constants of raw data, which are not private.
+    """
+
+    form: Literal["sound", "paper"] = "sound"
+
+    def fold(self, memory: Any, terms: Terms, answers: Sequence[Update]) -> Any:
+        """See :class:`~sordino.method.base.SynchronousMethod`."""
+        if not answers:
+            return memory
+        tau = max(answer.steps for answer in answers)
+        return (self.told if self.form == "paper" else self.estimated)(memory, terms, answers, tau)
+
+    def estimated(self, memory: Any, terms: Terms, answers: Sequence[Update], tau: int) -> Any:
+        """The memory after a round of ``tau`` steps, from what was released."""
+        raise NotImplementedError
+
+    def told(self, memory: Any, terms: Terms, answers: Sequence[Update], tau: int) -> Any:
+        """The same from raw constants."""
+        raise NotImplementedError

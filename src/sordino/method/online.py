@@ -22,48 +22,99 @@ Symbols: M parties, l window, alpha attenuation, eta learning rates, Gamma thres
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Callable, Mapping
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, SerializeAsAny
 
 from sordino.method.base import About, Method
 from sordino.method.registry import register
+from sordino.registry import Registry
 from sordino.section import Section
 
+Mask = NDArray[np.bool_]
+Uniform = Callable[[], NDArray[np.float64]]
+Means = Callable[[], NDArray[np.float32]]
 
-class Full(Section):
+
+class Activation(Section):
+    """Whom an event activates, and the ``method.activation`` table of a study that asks for it; its name alone will do."""
+
+    looks: ClassVar[bool] = False  # whether it looks at features, and so tells of them
+
+    kind: str
+
+    def active(self, shape: tuple[int, int], uniform: Uniform, means: Means) -> Mask:
+        """The active parties of n events, (n, M).
+
+        Args:
+            shape: (n, M).
+            uniform: gives numbers drawn from [0, 1), (n, M).
+            means: gives the mean of each party's features, (n, M).
+        """
+        raise NotImplementedError
+
+    def refused(self, parties: int) -> str | None:
+        """Why it is not for so many parties, after its place; None if it is."""
+        return None
+
+
+ACTIVATIONS = Registry(base=Activation, noun="activation", key="kind", place="method.activation", page="docs/own-tables.md", brief=True)
+
+
+@ACTIVATIONS.register
+class Full(Activation):
     """Every event activates every party."""
 
     kind: Literal["full"] = "full"
 
+    def active(self, shape: tuple[int, int], uniform: Uniform, means: Means) -> Mask:
+        """See :class:`Activation`."""
+        return np.ones(shape, bool)
 
-class Random(Section):
+
+@ACTIVATIONS.register
+class Random(Activation):
     """Each party is active with probability p, by itself."""
 
-    kind: Literal["random"]
+    kind: Literal["random"] = "random"
     p: float = Field(0.5, ge=0, le=1)
 
+    def active(self, shape: tuple[int, int], uniform: Uniform, means: Means) -> Mask:
+        """See :class:`Activation`."""
+        return uniform() < self.p
 
-class Threshold(Section):
+
+@ACTIVATIONS.register
+class Threshold(Activation):
     """A party is active where the mean of its features is above Gamma: a stimulus. Tells that much of them."""
 
-    kind: Literal["event"]
+    looks: ClassVar[bool] = True
+
+    kind: Literal["event"] = "event"
     threshold: float = Field(0.0, ge=-math.inf)  # which NaN is not
 
+    def active(self, shape: tuple[int, int], uniform: Uniform, means: Means) -> Mask:
+        """See :class:`Activation`."""
+        return means() > self.threshold
 
-class Count(Section):
+
+@ACTIVATIONS.register
+class Count(Activation):
     """k parties, drawn anew for every event."""
 
-    kind: Literal["count"]
+    kind: Literal["count"] = "count"
     k: int = Field(1, ge=0)
 
+    def active(self, shape: tuple[int, int], uniform: Uniform, means: Means) -> Mask:
+        """See :class:`Activation`."""
+        return uniform().argsort(1).argsort(1) < self.k
 
-def _by_name(value: Any) -> Any:
-    return {"kind": value} if isinstance(value, str) else value
-
-
-Activation = Annotated[Full | Random | Threshold | Count, Field(discriminator="kind"), BeforeValidator(_by_name)]
+    def refused(self, parties: int) -> str | None:
+        """See :class:`Activation`."""
+        return f".k is {self.k}, but there are {parties} parties" if self.k > parties else None
 
 
 class OnlineMethod(Method):
@@ -80,7 +131,7 @@ class OnlineMethod(Method):
     learning_rate: float = Field(0.01, gt=0, allow_inf_nan=False)
     server_learning_rate: float | None = Field(None, gt=0, allow_inf_nan=False)
     learning_rates: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] | None = None
-    activation: Activation = Full()
+    activation: SerializeAsAny[Activation] = Full()
     batch: int = Field(1, ge=1)
 
     @property

@@ -47,7 +47,7 @@ def planned(study: AsynchronousStudy) -> int:
     """Tasks of an edge that noise is calibrated for."""
     if study.budget.tasks is not None:
         return study.budget.tasks
-    even = study.world.latency.kind in ("constant", "cyclic") and study.world.latency.spread == 0 and study.world.dropout == 0
+    even = study.world.latency.even and study.world.latency.spread == 0 and study.world.dropout == 0
     return share(study) if even else math.ceil(SPARE * share(study))
 
 

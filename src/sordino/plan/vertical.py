@@ -20,7 +20,6 @@ import math
 from collections.abc import Sequence
 
 from sordino.errors import StudyError
-from sordino.method.online import Threshold
 from sordino.plan.base import ACCOUNTANTS, Plan
 from sordino.privacy import Composed, Event, Gaussian, NonPrivate, Nothing, Pure, Repeated, accountant, most_steps, noise_multiplier
 from sordino.privacy.accounting import Spent
@@ -89,8 +88,8 @@ def openly(study: VerticalStudy) -> str | None:
     privacy = study.privacy
     if privacy.embedding is None:
         return "embeddings are sent without noise"
-    if isinstance(study.method.activation, Threshold):
-        return "activation 'event' tells whether a party's mean feature is above the threshold"
+    if study.method.activation.looks:
+        return f"activation '{study.method.activation.kind}' tells whether a party's mean feature is above the threshold"
     if privacy.updates == "raw":
         return "parties' models learn from raw features, and later embeddings, noise or not, tell of what they have learned"
     return None

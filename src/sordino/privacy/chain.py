@@ -35,8 +35,8 @@ Head = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Charge:
-    """A release that is about to happen.
+class _Charged:
+    """A release.
 
     Attributes:
         unit: whose data.
@@ -56,6 +56,11 @@ class Charge:
     round: int
     key: str
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge(_Charged):
+    """A release that is about to happen."""
+
     def __post_init__(self) -> None:
         # SQLite keeps numpy's integers as bytes, which add up to next to nothing, and True and 2.0 as
         # integers, which hash otherwise: what is kept must be what was hashed.
@@ -65,20 +70,19 @@ class Charge:
             object.__setattr__(self, name, _text(name, getattr(self, name)))
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry(_Charged):
     """A charge in the ledger."""
 
     seq: int
-    unit: str
-    event: Event
-    count: int
-    why: str
-    method: str
-    round: int
-    key: str
     prev: str
     digest: str
+
+
+def entry(row: Row, event: Event) -> Entry:
+    """The charge in a row of the ledger: seq, unit, event as text, count, why, method, round, key, prev, digest."""
+    seq, unit, _, count, why, method, number, key, prev, digest = row
+    return Entry(seq=seq, unit=unit, event=event, count=count, why=why, method=method, round=number, key=key, prev=prev, digest=digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +190,7 @@ class Walk:
                 self._events[event] = decode(event)
             except LedgerError as error:
                 raise LedgerError(f"{where}: {error}") from error
-        return Entry(seq, unit, self._events[event], count, why, method, number, key, row[8], row[9])
+        return entry(row, self._events[event])
 
     def _note(self, row: Row) -> Note:
         seq, kind, name, content = row[:4]

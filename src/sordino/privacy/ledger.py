@@ -45,6 +45,7 @@ from sordino.privacy.chain import (
     Walk,
     canonical,
     digest,
+    entry,
 )
 from sordino.privacy.event import Event, decode, encode
 from sordino.privacy.permit import Permit, issue
@@ -354,7 +355,7 @@ class Ledger:
         """The charges in order, of one unit or of all, up to the one that is last now; as they stand, checked or not."""
         for charge, row in self._links(0, self.head()[0]):
             if charge and (unit is None or row[1] == unit):
-                yield Entry(row[0], row[1], decode(row[2]), *row[3:])
+                yield entry(row, decode(row[2]))
 
     def _links(self, after: int, last: int) -> Iterator[tuple[bool, Row]]:
         # In batches: a query left half-read would hold this connection at an old state of the file, from

@@ -18,17 +18,6 @@ from decimal import ROUND_CEILING, Context, Decimal
 _LARGEST = 1e15  # whole numbers are written out below it
 
 
-def rounded_up(value: float, digits: int = 4) -> float:
-    """The smallest number of so many significant digits that is not below ``value``.
-
-    Infinity and 0 stay what they are. What is no number at all is no bound: infinity.
-
-    >>> rounded_up(1.9999134, 6), rounded_up(0.5), rounded_up(0.0), rounded_up(float("nan"))
-    (1.99992, 0.5, 0.0, inf)
-    """
-    return float(_up(value, digits))
-
-
 def epsilon_text(value: float | None, digits: int = 4, *, decimals: int | None = None, infinite: str = "inf") -> str:
     """Epsilon for people, rounded up.
 
@@ -44,12 +33,6 @@ def epsilon_text(value: float | None, digits: int = 4, *, decimals: int | None =
         return infinite
     if decimals is not None:
         return f"{Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-decimals), ROUND_CEILING, Context(prec=400)):f}"
-    shown = _up(value, digits)
+    shown = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(float(value)))
     small = shown == 0 or 1e-4 <= abs(shown) < _LARGEST
     return f"{shown.normalize():f}" if small else f"{shown.normalize():e}".replace("E", "e")
-
-
-def _up(value: float, digits: int) -> Decimal:
-    if math.isnan(value):
-        return Decimal("inf")
-    return Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(float(value)))

@@ -1,5 +1,8 @@
 r"""How long clients take, and when they are away: seeded models for the virtual clock.
 
+Each model of latency is a class that is the ``world.latency`` table of a study; one of your own is a class with a
+registration, or ``kind = "package.module:Class"`` (docs/own-tables.md).
+
 A task of tau steps at client i costs  scale_i (base_i + tau step)  seconds, base_i drawn anew
 for every round from one of
 
@@ -24,65 +27,158 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
+from pydantic import Field, model_validator
 
-from sordino.entropy import Entropy, Numbered
+from sordino.entropy import Entropy
 from sordino.errors import StudyError
 from sordino.files import MIB, read_plain
+from sordino.registry import Registry
+from sordino.section import Section
 
 MOST_TRACE = 256 * MIB
 LONGEST = 1e12  # seconds: clocks and checkpoints hold finite numbers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Latency:
-    """Time a client needs for a task.
+class Latency(Section):
+    """Time a client needs for a task, and the ``world.latency`` table of a study.
 
     Attributes:
         kind: the distribution of the round trip.
+        file: measured seconds, for the kinds that read them.
         typical: m, seconds.
-        shape: s of log-normal, a of pareto; unused otherwise.
+        shape: s of log-normal, a of pareto; without effect on the others.
         step: seconds of computing for each local step.
         spread: shape of the fixed per-client factor; 0 makes all clients alike.
-        trace: measured seconds of each client, for the kind of that name.
     """
 
-    kind: Literal["constant", "exponential", "lognormal", "pareto", "cyclic", "trace"] = "constant"
-    typical: float = 1.0
-    shape: float = 0.5
-    step: float = 0.0
-    spread: float = 0.0
-    trace: Mapping[int, tuple[float, ...]] = field(default_factory=dict, hash=False)
+    on_arrival: ClassVar[bool] = False  # whether it is for methods that work on arrival alone: rounds have no order of arrival
+    even: ClassVar[bool] = False  # whether all tasks of a client take equally long
+    reads: ClassVar[bool] = False  # whether it needs a file
 
-    def draw(self, entropy: Entropy, client: int, round_number: int, steps: int) -> float:
-        """Seconds from the task's sending to the answer's arrival."""
-        return self.scale(entropy, client) * (self.trip(entropy.at("latency", client, "round", round_number)) + steps * self.step)
+    kind: str
+    file: Path | None = None
+    typical: float = Field(1.0, ge=0, allow_inf_nan=False)
+    shape: float = Field(0.5, gt=0, allow_inf_nan=False)
+    step: float = Field(0.0, ge=0, allow_inf_nan=False)
+    spread: float = Field(0.0, ge=0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _has_its_file(self) -> Latency:
+        if self.reads != (self.file is not None):
+            raise ValueError(
+                f"kind '{self.kind}' needs world.latency.file, a CSV with the columns client and seconds"
+                if self.reads
+                else f"kind '{self.kind}' reads no world.latency.file: leave it out, or say kind = 'trace'"
+            )
+        return self
+
+    def trip(self, rng: np.random.Generator) -> float:
+        """One draw of base_i, seconds."""
+        raise NotImplementedError
 
     def scale(self, entropy: Entropy, client: int) -> float:
         """scale_i."""
-        return (
-            min(float(entropy.at("speed", client).lognormal(0.0, self.spread)), LONGEST) if self.spread and self.kind != "cyclic" else 1.0
-        )
+        return min(float(entropy.at("speed", client).lognormal(0.0, self.spread)), LONGEST) if self.spread else 1.0
+
+    def draw(self, entropy: Entropy, client: int, round_number: int, steps: int) -> float:
+        """Seconds from the sending of a round's task to the answer's arrival."""
+        trip = min(self.trip(entropy.at("latency", client, "round", round_number)), LONGEST)
+        return self.scale(entropy, client) * (trip + steps * self.step)
+
+    def tasks(self, entropy: Entropy, clients: int) -> Callable[[int, int], float]:
+        """Seconds from the sending of a client's task, from 1, to the arrival of its answer: a function of (client, task).
+
+        It is called thousands of times a second.
+        """
+        scales = [self.scale(entropy, client) for client in range(clients)]
+        if self.even:
+            fixed = [min(scale * (self.typical + self.step), LONGEST) for scale in scales]
+            return lambda client, task: fixed[client]
+        streams = [entropy.stream("latency", client) for client in range(clients)]
+        return lambda client, task: min(scales[client] * (min(self.trip(streams[client].at(task)), LONGEST) + self.step), LONGEST)
+
+
+LATENCIES = Registry(base=Latency, noun="latency", key="kind", place="world.latency", page="docs/own-tables.md", usual="constant")
+
+
+@LATENCIES.register
+class Constant(Latency):
+    """m."""
+
+    even: ClassVar[bool] = True
+
+    kind: Literal["constant"] = "constant"
 
     def trip(self, rng: np.random.Generator) -> float:
-        """One draw of base_i."""
-        match self.kind:
-            case "constant" | "cyclic":
-                trip = self.typical
-            case "exponential":
-                trip = self.typical * float(rng.exponential())
-            case "lognormal":
-                trip = self.typical * float(rng.lognormal(0.0, self.shape))
-            case "pareto":
-                trip = self.typical * math.exp(min(-math.log1p(-float(rng.random())) / self.shape, math.log(LONGEST)))
-            case "trace":
-                raise NotImplementedError("a trace has no distribution")
-        return min(trip, LONGEST)
+        """See :class:`Latency`."""
+        return self.typical
+
+
+@LATENCIES.register
+class Exponential(Latency):
+    """Mean m."""
+
+    kind: Literal["exponential"] = "exponential"
+
+    def trip(self, rng: np.random.Generator) -> float:
+        """See :class:`Latency`."""
+        return self.typical * float(rng.exponential())
+
+
+@LATENCIES.register
+class Lognormal(Latency):
+    """Median m, shape s."""
+
+    kind: Literal["lognormal"] = "lognormal"
+
+    def trip(self, rng: np.random.Generator) -> float:
+        """See :class:`Latency`."""
+        return self.typical * float(rng.lognormal(0.0, self.shape))
+
+
+@LATENCIES.register
+class Pareto(Latency):
+    """Minimum m, tail index a."""
+
+    kind: Literal["pareto"] = "pareto"
+
+    def trip(self, rng: np.random.Generator) -> float:
+        """See :class:`Latency`."""
+        return self.typical * math.exp(min(-math.log1p(-float(rng.random())) / self.shape, math.log(LONGEST)))
+
+
+@LATENCIES.register
+class Cyclic(Constant):
+    """All take equally long, and so answer in turn."""
+
+    on_arrival: ClassVar[bool] = True
+
+    kind: Literal["cyclic"] = "cyclic"  # type: ignore[assignment]
+
+    def scale(self, entropy: Entropy, client: int) -> float:
+        """1: nobody is slow."""
+        return 1.0
+
+
+@LATENCIES.register
+class Trace(Latency):
+    """Measured seconds: each client plays its own again and again."""
+
+    on_arrival: ClassVar[bool] = True
+    reads: ClassVar[bool] = True
+
+    kind: Literal["trace"] = "trace"
+
+    def tasks(self, entropy: Entropy, clients: int) -> Callable[[int, int], float]:
+        """See :class:`Latency`."""
+        measured = read_trace(self.file or Path(), clients)
+        return lambda client, task: measured[client][(task - 1) % len(measured[client])]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,19 +206,8 @@ class Delays:
 
     def __init__(self, latency: Latency, churn: Churn, entropy: Entropy, clients: int) -> None:
         self._latency, self._churn = latency, churn
-        self._scale = [latency.scale(entropy, client) for client in range(clients)]
-        fixed = latency.kind in ("constant", "cyclic")
-        self._streams: list[Numbered] = [] if fixed else [entropy.stream("latency", client) for client in range(clients)]
+        self.seconds = latency.tasks(entropy, clients)
         self._absences = [entropy.stream("churn", client) for client in range(clients)] if churn.dropout else []
-
-    def seconds(self, client: int, task: int) -> float:
-        """From the sending of a client's ``task``, from 1, to the arrival of its answer."""
-        latency = self._latency
-        if latency.kind == "trace":
-            measured = latency.trace[client]
-            return measured[(task - 1) % len(measured)]
-        trip = latency.trip(self._streams[client].at(task)) if self._streams else latency.typical
-        return min(self._scale[client] * (trip + latency.step), LONGEST)
 
     def away(self, client: int, task: int) -> float:
         """Seconds for which a client vanishes with this task in hand; 0 if it stays."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.entropy import Entropy
-from sordino.method.online import Activation, Count, Full, Random, Threshold
+from sordino.method.online import Activation
 from sordino.runtime.engine import Mask
 
 
@@ -35,15 +35,9 @@ class Whom:
         def uniform(what: str) -> NDArray[np.float64]:
             return self.entropy.at(what, place).random((piece, parties))[offset : offset + n]
 
-        active: Mask = np.ones((n, parties), bool)
-        match self.activation:
-            case Random(p=p):
-                active = uniform("activation") < p
-            case Count(k=k):
-                active = uniform("activation").argsort(1).argsort(1) < k
-            case Threshold(threshold=threshold):
-                active = np.stack([x[:, columns].reshape(n, -1).mean(1) for columns in self.columns], 1) > threshold
-            case Full():
-                pass
+        def means() -> NDArray[np.float32]:
+            return np.stack([x[:, columns].reshape(n, -1).mean(1) for columns in self.columns], 1)
+
+        active = self.activation.active((n, parties), lambda: uniform("activation"), means)
         silent: Mask = ~active & (uniform("silence") < self.dropout) if self.dropout else np.zeros_like(active)
         return active, silent

@@ -20,20 +20,15 @@ from sordino.study.asynchronous import AsynchronousStudy
 from sordino.study.base import Study
 from sordino.study.horizontal import HorizontalStudy
 from sordino.study.parse import named_modules, parse, read, read_run, write
-from sordino.study.sections import ColumnPartition, DirichletPartition, Execution, IidPartition, Partition, Reported, ShardsPartition
+from sordino.study.sections import Execution, Reported
 from sordino.study.synchronous import SynchronousStudy
 from sordino.study.vertical import VerticalStudy
 
 __all__ = [
     "AsynchronousStudy",
-    "ColumnPartition",
-    "DirichletPartition",
     "Execution",
     "HorizontalStudy",
-    "IidPartition",
-    "Partition",
     "Reported",
-    "ShardsPartition",
     "Study",
     "SynchronousStudy",
     "VerticalStudy",

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializeAsAny, model_validator
 
 from sordino.method import AsynchronousMethod
 from sordino.privacy.rounding import epsilon_text
@@ -72,7 +72,7 @@ class AsynchronousStudy(HorizontalStudy):
         "participation.deadline": "nobody is waited for; participation.staleness bounds how late a gradient may be",
     }
 
-    method: AsynchronousMethod
+    method: SerializeAsAny[AsynchronousMethod]
     privacy: EdgePrivacy
     budget: Updates
     participation: Arrival = Arrival()
@@ -83,9 +83,6 @@ class AsynchronousStudy(HorizontalStudy):
             given = getattr(self.privacy, name)
             if given is not None and len(given) != self.data.clients:
                 raise ValueError(f"privacy.{name} has {len(given)} numbers; data.clients is {self.data.clients}: one for each edge")
-        latency = self.world.latency
-        if (latency.kind == "trace") != (latency.file is not None):
-            raise ValueError("world.latency.kind 'trace' and world.latency.file (a CSV with the columns client and seconds) go together")
         if self.world.dropout == 1.0:
             raise ValueError("world.dropout = 1: no gradient would ever arrive; it must be below 1")
         if self.privacy.mechanism.learns:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializeAsAny, model_validator
 
 from sordino.method import Method
 from sordino.section import Section
@@ -22,7 +22,7 @@ class Study(Section):
     name: str = Field(min_length=1, max_length=200)
     seed: int = 0
     data: Source
-    method: Method
+    method: SerializeAsAny[Method]
     privacy: Promise
     execution: Execution = Execution()
     reported: Reported | None = None

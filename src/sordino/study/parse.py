@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
-import functools
-import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Union, get_args, get_origin
+from typing import Any, get_args
 
-from pydantic import ValidationError, create_model
+import tomli_w
+from pydantic import ValidationError
 
 import sordino.mechanism.haar  # noqa: F401  (registers it)
 from sordino import modules as code
+from sordino.data.partition import PARTITIONS
+from sordino.data.stream.drift import DRIFTS
+from sordino.data.stream.opening import STREAMS
+from sordino.data.stream.vertical import DIVISIONS
 from sordino.errors import StudyError
 from sordino.files import MOST_TOML, read_below
-from sordino.learning.optimizer import AdaGrad, Adam, Sgd
-from sordino.mechanism import GaussianNoise, Noise
+from sordino.learning.optimizer import OPTIMIZERS
 from sordino.mechanism.registry import MECHANISMS
-from sordino.method import About, AsynchronousMethod, Method, OnlineMethod, SynchronousMethod
-from sordino.method.online import Count, Full, Random, Threshold
+from sordino.method import AsynchronousMethod, Method, OnlineMethod
+from sordino.method.online import ACTIVATIONS
 from sordino.method.registry import METHODS
 from sordino.parsing import DEEPEST, Malformed, toml_of
-from sordino.registry import did_you_mean
+from sordino.registry import Registry, did_you_mean
+from sordino.runtime.latency import LATENCIES
 from sordino.section import Section
-from sordino.study import streams as events
 from sordino.study.asynchronous import AsynchronousStudy
 from sordino.study.base import Study
-from sordino.study.sections import ColumnPartition, DirichletPartition, IidPartition, ShardsPartition
 from sordino.study.synchronous import SynchronousStudy
 from sordino.study.vertical import VerticalStudy
+
+TABLES: tuple[Registry[Any], ...] = (OPTIMIZERS, ACTIVATIONS, METHODS, MECHANISMS, PARTITIONS, LATENCIES, DIVISIONS, STREAMS, DRIFTS)
+"""The tables of a study whose kind is chosen by name; one that lies in another comes before it."""
+
+
+class _Refused:
+    """Stands in a study for a table whose mistakes were told already."""
+
+
+_REFUSED = _Refused()
 
 
 def parse(table: Mapping[str, Any], *, source: str) -> Study:
@@ -38,77 +49,71 @@ def parse(table: Mapping[str, Any], *, source: str) -> Study:
         StudyError: names each place, value and remedy.
     """
     lines: list[str] = []
-    method: type[Method] = _Unknown
-    noise: type[Noise] = _UnknownNoise
+    read, method = dict(table), _method(table)
+    shape = _shape(method, table)
+    for registry in TABLES:
+        if _has_place(registry, shape, method):
+            read, told = _chosen(registry, read, shape)
+            lines += told
     try:
-        method = _method(table)
-    except StudyError as error:
-        lines.append(str(error))
-        table = {**table, "method": {"name": "unknown"}}  # the other sections have their mistakes, too
-        budget = table.get("budget")
-        if isinstance(budget, Mapping):
-            method = _UnknownArrival if "updates" in budget else _UnknownEvents if "events" in budget else method
-    try:
-        noise = _noise(table)
-    except StudyError as error:
-        lines.append(str(error))
-        table = {**table, "privacy": {**table["privacy"], "mechanism": {"kind": "unknown"}}}
-    shape = _shape(method, noise)
-    try:
-        study = shape.model_validate(table)
+        study = shape.model_validate(read)
     except ValidationError as error:
-        lines += [_explain(problem, table, shape) for problem in error.errors()]
+        lines += _explained(error, (), shape, shape)
     if lines:
         raise StudyError("\n".join(f"{source}: {line}" for line in dict.fromkeys(lines)))
     return study
 
 
-def _method(table: Mapping[str, Any]) -> type[Method]:
-    """The class that a study's ``[method]`` table is of."""
-    if "method" not in table:
-        raise StudyError("method is missing: a table [method] with a name")
-    return METHODS.chosen(table["method"])
+def _method(table: Mapping[str, Any]) -> type[Method] | None:
+    """The class that a study's ``[method]`` table is of, if there is one."""
+    try:
+        return METHODS.chosen(table.get("method"))
+    except StudyError:
+        return None
 
 
-def _noise(table: Mapping[str, Any]) -> type[Noise]:
-    """The class that a study's ``[privacy.mechanism]`` table is of."""
-    privacy = table.get("privacy")
-    section = privacy.get("mechanism") if isinstance(privacy, Mapping) else None
-    return GaussianNoise if section is None else MECHANISMS.chosen(section)
+def _shape(method: type[Method] | None, table: Mapping[str, Any]) -> type[Study]:
+    """What kind of study this is: by its method, or by what its budget counts."""
+    budget = table.get("budget")
+    counts: Mapping[str, Any] = budget if method is None and isinstance(budget, Mapping) else {}
+    if "events" in counts or (method is not None and issubclass(method, OnlineMethod)):
+        return VerticalStudy
+    return AsynchronousStudy if "updates" in counts or (method is not None and issubclass(method, AsynchronousMethod)) else SynchronousStudy
 
 
-class _UnknownNoise(Noise):
-    """Stands in for a mechanism that could not be found."""
+def _has_place(registry: Registry[Any], shape: type[Study], method: type[Method] | None) -> bool:
+    """Whether a study of this kind, with this method, has such a table."""
+    sections: list[type[Section]] = [shape]
+    for key in registry.keys[:-1]:
+        if key == "method":
+            sections = [] if method is None else [method]
+        else:
+            sections = [below for each in sections if key in each.model_fields for below in _sections(each.model_fields[key].annotation)]
+    return any(registry.keys[-1] in each.model_fields for each in sections)
 
 
-class _Unknown(SynchronousMethod):
-    """Stands in for a method that could not be found, and fits everything."""
+def _chosen(registry: Registry[Any], table: dict[str, Any], shape: type[Study]) -> tuple[dict[str, Any], list[str]]:
+    """The study's table with one of its tables read, and what is wrong with that one."""
+    section = _below(table, *registry.keys)
+    if section is None:
+        if registry is not METHODS:
+            return table, []  # the usual one
+        return {**table, "method": _REFUSED}, ["method is missing: a table [method] with a name"]
+    section = registry.spelled_out(section)
+    try:
+        kind = registry.chosen(section)
+    except StudyError as error:
+        return _with(table, registry.keys, _REFUSED), [str(error)]
+    try:
+        return _with(table, registry.keys, kind.model_validate(section)), []
+    except ValidationError as error:
+        return _with(table, registry.keys, _REFUSED), _explained(error, registry.keys, kind, shape)
 
-    about: ClassVar[About] = About(regime="", paper="", does="", forms={}, units=("sample", "client", "none"))
 
-
-class _UnknownArrival(AsynchronousMethod):
-    """The same, for a study that counts updates."""
-
-    about: ClassVar[About] = _Unknown.about
-
-
-class _UnknownEvents(OnlineMethod):
-    """The same, for a study that counts events."""
-
-    about: ClassVar[About] = About(regime="", paper="", does="", forms={}, units=("entity", "label", "none"))
-
-
-@functools.cache
-def _shape(method: type[Method], noise: type[Noise]) -> type[Study]:
-    """A study whose method and mechanism are of these classes."""
-    if issubclass(method, OnlineMethod):
-        return create_model("VerticalStudy", __base__=VerticalStudy, __doc__=VerticalStudy.__doc__, method=(method, ...))
-    default: Any = GaussianNoise() if noise is GaussianNoise else ...
-    base: type[Study] = AsynchronousStudy if issubclass(method, AsynchronousMethod) else SynchronousStudy
-    promise: Any = base.model_fields["privacy"].annotation
-    privacy = create_model("Privacy", __base__=promise, __doc__=promise.__doc__, mechanism=(noise, default))
-    return create_model(base.__name__, __base__=base, __doc__=base.__doc__, method=(method, ...), privacy=(privacy, ...))
+def _with(table: Mapping[str, Any], keys: Sequence[str], value: Any) -> dict[str, Any]:
+    """The same table of tables with another value at one place."""
+    key, *below = keys
+    return {**table, key: _with(table.get(key, {}), below, value) if below else value}
 
 
 def read(path: Path, changes: Sequence[str] = (), *, modules: Path | None = None) -> Study:
@@ -181,7 +186,11 @@ def named_modules(study: Study | Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each for each in found if isinstance(each, str) and ":" in each))
 
 
-_CODE = (("method", "name"), ("privacy", "mechanism", "kind"), ("model", "name"), ("model", "party"), ("model", "server"))
+_CODE = (
+    *((*registry.keys, registry.key) for registry in TABLES),
+    *(registry.keys for registry in TABLES if registry.brief),
+    *(("model", key) for key in ("name", "party", "server")),
+)
 
 
 def _below(table: object, *keys: str) -> object:
@@ -201,109 +210,53 @@ def _changed(table: dict[str, Any], change: str) -> dict[str, Any]:
     *path, last = key.strip().split(".")
     if len(path) >= DEEPEST:
         raise StudyError(f"--set {change[:60]}...: a key of {len(path) + 1} parts; the longest has three")
-    copy = dict(table)
-    inner = copy
-    for part in path:
-        below = inner.get(part, {})
-        if not isinstance(below, dict):
-            raise StudyError(f"--set {change}: '{part}' is a value, not a section")
-        inner[part] = dict(below)
-        inner = inner[part]
-    inner[last] = value
-    return copy
+    for depth in range(1, len(path) + 1):
+        if not isinstance(_below(table, *path[:depth]), Mapping | None):
+            raise StudyError(f"--set {change}: '{path[depth - 1]}' is a value, not a section")
+    return _with(table, (*path, last), value)
 
 
 def write(study: Study) -> str:
     """The study as TOML, every value spelled out but those that are not set."""
-    top, tables = [], []
-    for key, value in study.model_dump(mode="json", by_alias=True, exclude_none=True).items():
-        if isinstance(value, dict):
-            tables.append(f"[{key}]\n" + "".join(f"{k} = {_toml(v)}\n" for k, v in value.items()))
-        else:
-            top.append(f"{key} = {_toml(value)}\n")
-    return "".join(top) + "\n" + "\n".join(tables)
+    return tomli_w.dumps(study.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return '"' + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in escaped) + '"'
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_toml(v) for v in value) + "]"
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items()) + " }"
-    return repr(value)
+def _explained(error: ValidationError, place: Sequence[str], section: type[Section], shape: type[Study]) -> list[str]:
+    """What is wrong with a section at this place of a study; not what was told already."""
+    return [_explain(problem, place, section, shape) for problem in error.errors() if problem.get("input") is not _REFUSED]
 
 
-def _explain(problem: Mapping[str, Any], table: Mapping[str, Any], shape: type[Study]) -> str:
-    place = _place(problem["loc"])
-    name = ".".join(str(part) for part in place) or "study"
+def _explain(problem: Mapping[str, Any], place: Sequence[str], section: type[Section], shape: type[Study]) -> str:
+    location = problem["loc"]
+    name = ".".join(str(part) for part in (*place, *location)) or "study"
     kind, value = problem["type"], problem.get("input")
     if kind == "extra_forbidden":
-        keys = _keys(problem["loc"][:-1], shape)
-        hint = f": {shape.elsewhere[name]}" if name in shape.elsewhere else did_you_mean(str(place[-1]), keys)
+        keys = _keys(location[:-1], section)
+        hint = f": {shape.elsewhere[name]}" if name in shape.elsewhere else did_you_mean(str(location[-1]), keys)
         return f"{name} is not a key of {shape.article} {shape.kind} study{hint or '. Known here: ' + ', '.join(keys)}"
     if kind == "missing":
         return f"{name} is missing"
-    if kind in ("union_tag_invalid", "literal_error"):
-        allowed = str(problem.get("ctx", {}).get("expected_tags") or problem.get("ctx", {}).get("expected"))
-        words = [word.strip(" '\"") for word in allowed.replace(" or ", ",").split(",")]
-        given = value
-        if kind == "union_tag_invalid":
-            name, given = f"{name}.{str(problem['ctx']['discriminator']).strip(chr(39))}", problem["ctx"]["tag"]
-        return f"{name} = {given!r} is not known{did_you_mean(str(given), words) or '.'} Known: {', '.join(words)}"
-    if kind == "union_tag_not_found":
-        return f"{name}.{str(problem['ctx']['discriminator']).strip(chr(39))} is missing: it says which kind this is"
+    if kind == "literal_error":
+        words = [word.strip(" '\"") for word in str(problem["ctx"]["expected"]).replace(" or ", ",").split(",")]
+        return f"{name} = {value!r} is not known{did_you_mean(str(value), words) or '.'} Known: {', '.join(words)}"
     message = problem["msg"].removeprefix("Value error, ")
     shown = "" if kind == "value_error" or isinstance(value, dict) else f"; got {value!r}"
     return f"{name}: {message[0].lower()}{message[1:]}{shown}"
 
 
-_TAGS = {"iid", "dirichlet", "shards", "column", "sgd", "adam", "adagrad"} | {
-    *("slices", "columns", "regions", "replay", "deformed", "file", "none", "classes", "gradual", "swap", "features"),
-    *("full", "random", "event", "count"),
-}
-
-
-def _place(location: Sequence[object]) -> list[object]:
-    """The keys that lead to a place, without the kinds that were chosen on the way."""
-    chosen = {"partition", "optimizer", "parts", "stream", "drift", "activation"}
-    return [part for i, part in enumerate(location) if not (_is_tag(part) and i and location[i - 1] in chosen)]
-
-
-def _is_tag(part: object) -> bool:
-    return part in _TAGS  # pydantic puts the chosen kind of a union into the place
-
-
-def _keys(location: Sequence[object], shape: type[Study]) -> list[str]:
-    """The keys that a section at this place may have."""
-    section: type[Section] = shape
+def _keys(location: Sequence[object], section: type[Section]) -> list[str]:
+    """The keys that the section at this place, inside of another, may have."""
     for part in location:
         field = section.model_fields.get(str(part))
-        options = _sections(field.annotation) if field is not None else [s for s in _all_kinds() if part in _tags_of(s)]
-        if not options:
+        below = [] if field is None else _sections(field.annotation)
+        if not below:
             return []
-        section = options[0]
+        section = below[0]
     return [field.alias or name for name, field in section.model_fields.items()]
 
 
 def _sections(annotation: Any) -> list[type[Section]]:
+    """The sections in the type of a field."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return [annotation]
-    if get_origin(annotation) in (Union, types.UnionType, Annotated):
-        return [section for part in get_args(annotation) for section in _sections(part)]
-    return []
-
-
-def _all_kinds() -> list[type[Section]]:
-    held: list[type[Section]] = [events.SlicesParts, events.ColumnsParts, events.RegionsParts]
-    streams: list[type[Section]] = [events.ReplayStream, events.DeformedStream, events.FileStream]
-    drifts: list[type[Section]] = [events.NoDrift, events.ClassesDrift, events.SwapDrift, events.FeaturesDrift]
-    whom: list[type[Section]] = [Full, Random, Threshold, Count]
-    return [IidPartition, DirichletPartition, ShardsPartition, ColumnPartition, Sgd, Adam, AdaGrad, *held, *streams, *drifts, *whom]
-
-
-def _tags_of(section: type[Section]) -> tuple[Any, ...]:
-    return tuple(tag for key in ("kind", "name") if key in section.model_fields for tag in get_args(section.model_fields[key].annotation))
+    return [section for part in get_args(annotation) for section in _sections(part)]

@@ -6,11 +6,13 @@ import math
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
 
+from sordino.data.partition import Iid, Partition
 from sordino.errors import StudyError
 from sordino.mechanism import GaussianNoise, Noise
 from sordino.privacy import accountant
+from sordino.runtime.latency import Constant, Latency
 from sordino.section import Section
 
 
@@ -26,37 +28,6 @@ def _accountant(name: str) -> str:
 
 
 Epsilon = Annotated[float, BeforeValidator(_infinite), Field(gt=0)]
-
-
-class IidPartition(Section):
-    """Every example to a client at random, sizes equal to within one."""
-
-    kind: Literal["iid"]
-
-
-class DirichletPartition(Section):
-    """Label proportions from Dirichlet(beta); small beta, uneven clients."""
-
-    kind: Literal["dirichlet"]
-    beta: float = Field(gt=0)
-    minimum: int = Field(10, ge=1)
-
-
-class ShardsPartition(Section):
-    """Sorted by label and cut into fragments, so many to each client."""
-
-    kind: Literal["shards"]
-    fragments: int = Field(400, ge=1)
-    each: int = Field(40, ge=1)
-
-
-class ColumnPartition(Section):
-    """A file's own client column."""
-
-    kind: Literal["column"]
-
-
-Partition = Annotated[IidPartition | DirichletPartition | ShardsPartition | ColumnPartition, Field(discriminator="kind")]
 
 
 class Source(Section):
@@ -96,7 +67,7 @@ class Data(Source):
     client_column: str | None = None
     person: str | None = Field(None, description="the column that says who a row is about: all rows of a person have one budget")
     clients: int = Field(10, ge=1)
-    partition: Partition = IidPartition(kind="iid")
+    partition: SerializeAsAny[Partition] = Iid()
     validation: int = Field(0, ge=0, description="training examples set aside, before partitioning, to choose by; treated as public")
 
     client_validation: float = Field(
@@ -107,9 +78,11 @@ class Data(Source):
     def _one_division(self) -> Data:
         if self.validation and self.client_validation:
             raise ValueError("give validation (before partitioning) or client_validation (of each client), not both")
-        if self.partition.kind == "column" and not self.client_column:
-            raise ValueError("partition kind 'column' needs client_column, the name of the column that says whose an example is")
-        if self.client_column and self.partition.kind != "column":
+        if self.partition.by_column and not self.client_column:
+            raise ValueError(
+                f"partition kind '{self.partition.kind}' needs client_column, the name of the column that says whose an example is"
+            )
+        if self.client_column and not self.partition.by_column:
             raise ValueError(
                 f"client_column = '{self.client_column}' says whose each example is, and partition kind '{self.partition.kind}' would deal"
                 ' them to others: set partition = { kind = "column" }, or leave client_column out'
@@ -183,7 +156,7 @@ class NoisyPromise(Promise):
     unit: Literal["sample", "client", "none"]
     clip: float = Field(1.0, gt=0, allow_inf_nan=False)
     noise_multiplier: float | None = Field(None, le=1e6, allow_inf_nan=False)
-    mechanism: Noise = GaussianNoise()
+    mechanism: SerializeAsAny[Noise] = GaussianNoise()
     evaluation_epsilon: Epsilon | None = Field(None, description="of data.test = 'private share': what its rows pay for all evaluations")
 
     @model_validator(mode="after")
@@ -201,21 +174,10 @@ class NoisyPromise(Promise):
         return self
 
 
-class Latency(Section):
-    """Seconds that clients take; see :mod:`sordino.runtime.latency`."""
-
-    kind: Literal["constant", "exponential", "lognormal", "pareto", "cyclic", "trace"] = "constant"
-    file: Path | None = None
-    typical: float = Field(1.0, ge=0, allow_inf_nan=False)
-    shape: float = Field(0.5, gt=0, allow_inf_nan=False)
-    step: float = Field(0.0, ge=0, allow_inf_nan=False)
-    spread: float = Field(0.0, ge=0, allow_inf_nan=False)
-
-
 class World(Section):
     """The simulated world: latency, drop-out and return."""
 
-    latency: Latency = Latency()
+    latency: SerializeAsAny[Latency] = Constant()
     dropout: float = Field(0.0, ge=0, le=1)
     rejoin: float = Field(0.5, gt=0, le=1)
 

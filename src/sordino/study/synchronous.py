@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializeAsAny, model_validator
 
 from sordino.learning.optimizer import Sgd
 from sordino.method import SynchronousMethod
@@ -61,7 +61,7 @@ class SynchronousStudy(HorizontalStudy):
         "participation.buffer": "all answers of a round are averaged",
     }
 
-    method: SynchronousMethod
+    method: SerializeAsAny[SynchronousMethod]
     privacy: Privacy
     budget: Budget
     participation: Participation = Participation()
@@ -95,7 +95,7 @@ class SynchronousStudy(HorizontalStudy):
                 "privacy.mechanism.weights 'learned' reads noisy gradients off the models, which only plain SGD steps show:"
                 " leave method.optimizer out"
             )
-        if self.world.latency.kind in ("cyclic", "trace"):
+        if self.world.latency.on_arrival:
             raise ValueError(
                 f"world.latency.kind '{self.world.latency.kind}' is for methods that work on arrival; a round has no order of arrival"
             )

@@ -6,14 +6,14 @@ import math
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializeAsAny, model_validator
 
-from sordino.method.online import Count, OnlineMethod, Threshold
+from sordino.method.online import OnlineMethod
 from sordino.privacy.rounding import epsilon_text
 from sordino.section import Section
 from sordino.study.base import Study
 from sordino.study.sections import Epsilon, Execution, Promise
-from sordino.study.streams import ClassesDrift, DeformedStream, ReplayStream, SwapDrift, VerticalData
+from sordino.study.streams import VerticalData
 
 
 class SplitModel(Section):
@@ -133,7 +133,7 @@ class VerticalStudy(Study):
 
     data: VerticalData
     model: SplitModel = SplitModel()
-    method: OnlineMethod
+    method: SerializeAsAny[OnlineMethod]
     privacy: VerticalPrivacy
     budget: Events
     world: Missing = Missing()
@@ -147,14 +147,15 @@ class VerticalStudy(Study):
         if method.learning_rates is not None and len(method.learning_rates) != parties:
             given = len(method.learning_rates)
             raise ValueError(f"method.learning_rates has {given} numbers; data.parties is {parties}: one for each party")
-        if isinstance(method.activation, Count) and method.activation.k > parties:
-            raise ValueError(f"method.activation.k is {method.activation.k}, but there are {parties} parties")
+        if (refusal := method.activation.refused(parties)) is not None:
+            raise ValueError(f"method.activation{refusal}")
         if method.batch > 1 and self.privacy.embedding is not None:
             raise ValueError("method.batch must be 1 where embeddings carry noise: each entity has its own bound and price")
         self._promises_what_holds()
-        if self.privacy.unit == "entity" and isinstance(method.activation, Threshold):
+        if self.privacy.unit == "entity" and method.activation.looks:
             raise ValueError(
-                "method.activation 'event' tells whether a party's mean feature is above the threshold, which no noise hides:"
+                f"method.activation '{method.activation.kind}' tells whether a party's mean feature is above the threshold,"
+                " which no noise hides:"
                 " with unit 'entity' use 'random', 'count' or 'full'"
             )
         return self
@@ -163,20 +164,20 @@ class VerticalStudy(Study):
         data, privacy = self.data, self.privacy
         if privacy.unit == "none":
             return
-        if isinstance(data.stream, ReplayStream) and isinstance(data.drift, ClassesDrift):
+        if data.stream.repeats and data.drift.by_class:
             raise ValueError(
                 f"data.drift '{data.drift.kind}' draws an entity by its label, so when it comes would tell its label:"
                 f" with unit '{privacy.unit}' use stream 'deformed', or drift 'features'"
             )
-        if privacy.memoised and data.repeats and isinstance(data.drift, SwapDrift):
+        if privacy.memoised and data.repeats and data.drift.relabels:
             raise ValueError(
-                "privacy.memoised tells an entity's label once and for all, and data.drift 'swap' changes it:"
+                f"privacy.memoised tells an entity's label once and for all, and data.drift '{data.drift.kind}' changes it:"
                 " set memoised = false, and appearances to the events that one entity may take part in"
             )
-        if privacy.ledger != "run" and isinstance(data.stream, DeformedStream):
+        if privacy.ledger != "run" and data.stream.invents:
             raise ValueError(
                 "privacy.ledger of the data would promise something to those behind the images,"
-                " and with stream 'deformed' every deformed image counts as an entity of its own: set ledger = 'run'"
+                f" and with stream '{data.stream.kind}' every example counts as an entity of its own: set ledger = 'run'"
             )
 
     @staticmethod

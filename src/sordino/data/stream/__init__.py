@@ -1,44 +1,53 @@
 """Streams of labelled examples for online learning: stored data replayed, images deformed without end, files row by row.
 
 >>> from sordino.data import load
->>> stream = drifting(Deformed(load("digits").train, seed=0, size=(28, 28), margin=0.1), ClassDrift(every=50), seed=0)
+>>> stream = ClassDrift(every=50).applied(Deformed(load("digits").train, seed=0, size=(28, 28), margin=0.1), seed=0)
 >>> piece = stream.read(0, 100)
->>> piece.x.shape, stream.shape, [len(part) for part in Slices(4).parts(stream.shape, stream.columns)]
+>>> piece.x.shape, stream.shape, [len(part) for part in Slices().parts(stream.shape, stream.columns, 4)]
 ((100, 784), (1, 28, 28), [196, 196, 196, 196])
 """
 
-from sordino.data.stream.changed import Shifted, Swapped, drifting
+from sordino.data.stream.changed import Shifted, Swapped
 from sordino.data.stream.deform import NONE, Deformed, Strength
-from sordino.data.stream.drift import ClassDrift, Drift, FeatureDrift, GradualDrift, Sampling, Stationary, SwapDrift
+from sordino.data.stream.drift import DRIFTS, ClassDrift, Drift, FeatureDrift, GradualDrift, NoDrift, Sampling, SwapDrift
+from sordino.data.stream.opening import STREAMS, Deform, Opened, Replay, Rows, Streaming, Wanted
 from sordino.data.stream.piece import BLOCK, SELDOM, Piece, Stream
 from sordino.data.stream.published import published
 from sordino.data.stream.replay import Replayed
 from sordino.data.stream.table import TableStream
-from sordino.data.stream.vertical import Columns, Regions, Slices, Vertical
+from sordino.data.stream.vertical import DIVISIONS, Columns, Division, Regions, Slices
 
 __all__ = [
     "BLOCK",
+    "DIVISIONS",
+    "DRIFTS",
     "NONE",
     "SELDOM",
+    "STREAMS",
     "ClassDrift",
     "Columns",
+    "Deform",
     "Deformed",
+    "Division",
     "Drift",
     "FeatureDrift",
     "GradualDrift",
+    "NoDrift",
+    "Opened",
     "Piece",
     "Regions",
+    "Replay",
     "Replayed",
+    "Rows",
     "Sampling",
     "Shifted",
     "Slices",
-    "Stationary",
     "Stream",
+    "Streaming",
     "Strength",
     "SwapDrift",
     "Swapped",
     "TableStream",
-    "Vertical",
-    "drifting",
+    "Wanted",
     "published",
 ]

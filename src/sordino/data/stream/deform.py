@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from sordino.data.dataset import Dataset
 from sordino.data.stream import warp
 from sordino.data.stream.draws import Draws, refuse_empty
-from sordino.data.stream.drift import Sampling, Stationary
+from sordino.data.stream.drift import Sampling
 from sordino.data.stream.piece import BLOCK, Piece, blocks, check_length, room
 from sordino.entropy import Seeded
 from sordino.errors import DataError, StudyError
@@ -130,7 +130,7 @@ class Deformed:
             raise StudyError(f"{dataset.name}: margin must be at least 0 and below 0.5 (a half would leave no picture), got {margin}")
         self.margin = margin
         self.dataset, self.seed, self.size, self.strength = dataset, seed, size, Strength() if strength is None else strength
-        self.length, self.drift, self.black, self.white = length, Stationary() if drift is None else drift, black, white
+        self.length, self.drift, self.black, self.white = length, drift, black, white
         self.name, self.shape, self.classes = dataset.name, (channels, height, width), dataset.classes
         self._draws = Draws(dataset, seed, self.drift)
         self._side = (picture[0] + picture[1]) / 2
@@ -157,7 +157,7 @@ class Deformed:
 
     def changes(self, start: int, stop: int) -> tuple[int, ...]:
         """See :class:`~sordino.data.stream.piece.Stream`."""
-        return () if isinstance(self.drift, Stationary) else self.drift.changes(start, stop)
+        return () if self.drift is None else self.drift.changes(start, stop)
 
     def drifting(self, drift: Sampling) -> Deformed:
         """The same images, their classes drawn by ``drift``."""

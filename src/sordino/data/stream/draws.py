@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.data.dataset import Dataset
-from sordino.data.stream.drift import Sampling, Stationary
+from sordino.data.stream.drift import Sampling
 from sordino.data.stream.piece import BLOCK
 from sordino.entropy import Seeded
 from sordino.errors import DataError
@@ -19,7 +19,7 @@ class Draws:
 
     __slots__ = ("_at", "_drift", "_grouped", "_present", "_rows", "_seed")
 
-    def __init__(self, dataset: Dataset, seed: int, drift: Sampling) -> None:
+    def __init__(self, dataset: Dataset, seed: int, drift: Sampling | None) -> None:
         counts = np.bincount(dataset.y, minlength=len(dataset.classes))
         self._present = counts > 0
         self._grouped = np.argsort(dataset.y, kind="stable"), np.cumsum(counts) - counts, counts
@@ -35,7 +35,7 @@ class Draws:
     def _draw(self, number: int) -> NDArray[np.int64]:
         rng = Seeded(self._seed).at("stream", "rows", number)
         rows, firsts, counts = self._grouped
-        if isinstance(self._drift, Stationary):
+        if self._drift is None:
             return rng.integers(len(rows), size=BLOCK)
         start = number * BLOCK
         wanted = self._drift.probabilities(self._seed, len(self._present), start, start + BLOCK) * self._present

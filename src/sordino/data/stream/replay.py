@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from sordino.data.dataset import Dataset, scaled
 from sordino.data.stream.draws import Draws, refuse_empty
-from sordino.data.stream.drift import Sampling, Stationary
+from sordino.data.stream.drift import Sampling
 from sordino.data.stream.piece import Piece, blocks, check_length, room
 from sordino.entropy import Seeded
 
@@ -43,7 +43,7 @@ class Replayed:
     def __init__(self, dataset: Dataset, seed: int, *, length: int | None = None, drift: Sampling | None = None) -> None:
         refuse_empty(dataset)
         check_length(length, dataset.name)
-        self.dataset, self.seed, self.length, self.drift = dataset, seed, length, Stationary() if drift is None else drift
+        self.dataset, self.seed, self.length, self.drift = dataset, seed, length, drift
         self.name, self.shape, self.classes = dataset.name, dataset.shape, dataset.classes
         self._draws = Draws(dataset, seed, self.drift)
         self._epoch, self._order = -1, np.empty(0, np.int64)
@@ -51,7 +51,7 @@ class Replayed:
     def read(self, start: int, count: int) -> Piece:
         """See :class:`~sordino.data.stream.piece.Stream`."""
         count = room(start, count, self.length)
-        rows = self._permuted(start, count) if isinstance(self.drift, Stationary) else self._drawn(start, count)
+        rows = self._permuted(start, count) if self.drift is None else self._drawn(start, count)
         data = self.dataset
         # Fancy indexing has copied; scaled copies pixels once more and leaves floats alone.
         x = scaled(data.x[rows]).reshape(count, math.prod(self.shape))
@@ -59,7 +59,7 @@ class Replayed:
 
     def changes(self, start: int, stop: int) -> tuple[int, ...]:
         """See :class:`~sordino.data.stream.piece.Stream`."""
-        return () if isinstance(self.drift, Stationary) else self.drift.changes(start, stop)
+        return () if self.drift is None else self.drift.changes(start, stop)
 
     def drifting(self, drift: Sampling) -> Replayed:
         """The same rows, their classes drawn by ``drift``."""

@@ -1,66 +1,97 @@
 """Which features each party holds: slices of the flat vector, named columns of a table, regions of an image.
 
-``parts(shape, columns)`` gives one array of feature numbers a party, into the flat vector of an example. Parties share
-no feature. Slices and regions leave none out; columns may.
+Each way is a class, and the ``data.parts`` table of a study that asks for it; one of your own is a class with a registration,
+or ``kind = "package.module:Class"`` (docs/own-tables.md). ``parts(shape, columns, parties)`` gives one array of feature numbers
+a party, into the flat vector of an example. Parties share no feature. Slices and regions leave none out; columns may.
 
->>> [list(map(int, part)) for part in Slices(3).parts((7,), None)]
+>>> [list(map(int, part)) for part in Slices().parts((7,), None, 3)]
 [[0, 1, 2], [3, 4], [5, 6]]
->>> [list(map(int, part)) for part in Regions(2, 1).parts((1, 3, 2), None)]
+>>> [list(map(int, part)) for part in Regions(rows=2, columns=1).parts((1, 3, 2), None, 2)]
 [[0, 1, 2, 3], [4, 5]]
->>> [list(map(int, part)) for part in Columns((("age", "dose"), (3,))).parts((4,), ("age", "height", "dose", "pulse"))]
+>>> columns = Columns(groups=(("age", "dose"), (3,)))
+>>> [list(map(int, part)) for part in columns.parts((4,), ("age", "height", "dose", "pulse"), 2)]
 [[0, 2], [3]]
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BeforeValidator, Field, model_validator
 
 from sordino.errors import StudyError
-from sordino.registry import did_you_mean
+from sordino.registry import Registry, did_you_mean
+from sordino.section import Section
 
 Parts = tuple[NDArray[np.int64], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Slices:
+def _feature(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise ValueError(f"a column is a name or a number from 0; got {value!r}")
+    return value
+
+
+Feature = Annotated[str | int, BeforeValidator(_feature)]
+
+
+class Division(Section):
+    """Which features each party holds, and the ``data.parts`` table of a study that asks for it; its name alone will do."""
+
+    kind: str
+
+    def parts(self, shape: tuple[int, ...], columns: tuple[str, ...] | None, parties: int) -> Parts:
+        """The numbers of each party's features, of examples of this shape.
+
+        Args:
+            shape: of an example before it was made flat.
+            columns: names of its features, if they have any.
+            parties: how many.
+
+        Raises:
+            StudyError: if these examples cannot be divided so.
+        """
+        raise NotImplementedError
+
+    def refused(self, parties: int) -> str | None:
+        """Why it is not for so many parties; None if it is."""
+        return None
+
+
+DIVISIONS = Registry(base=Division, noun="division", key="kind", place="data.parts", page="docs/own-tables.md", brief=True)
+
+
+@DIVISIONS.register
+class Slices(Division):
     """Consecutive features, as many for each party as can be; the first ones have one more."""
 
-    kind: ClassVar[str] = "slices"
-    parties: int
+    kind: Literal["slices"] = "slices"
 
-    def __post_init__(self) -> None:
-        """At least one party."""
-        if self.parties < 1:
-            raise StudyError(f"parties must be at least 1, got {self.parties}")
-
-    def parts(self, shape: tuple[int, ...], columns: tuple[str, ...] | None) -> Parts:
-        """Features of each party, of an example of this shape."""
+    def parts(self, shape: tuple[int, ...], columns: tuple[str, ...] | None, parties: int) -> Parts:
+        """See :class:`Division`."""
         features = math.prod(shape)
-        if self.parties > features:
-            raise StudyError(f"parties: {self.parties} parties cannot divide {features} features; each holds at least one")
-        return tuple(np.array_split(np.arange(features, dtype=np.int64), self.parties))
+        if parties > features:
+            raise StudyError(f"parties: {parties} parties cannot divide {features} features; each holds at least one")
+        return tuple(np.array_split(np.arange(features, dtype=np.int64), parties))
 
 
-@dataclass(frozen=True, slots=True)
-class Regions:
+@DIVISIONS.register
+class Regions(Division):
     """An image cut into a grid of rectangles, each as large as can be; a party holds all channels of its own. By rows."""
 
-    kind: ClassVar[str] = "regions"
-    rows: int
-    columns: int
+    kind: Literal["regions"] = "regions"
+    rows: int = Field(ge=1)
+    columns: int = Field(ge=1)
 
-    def __post_init__(self) -> None:
-        """At least one rectangle."""
-        if self.rows < 1 or self.columns < 1:
-            raise StudyError(f"regions: rows and columns must be at least 1, got {self.rows} and {self.columns}")
+    def refused(self, parties: int) -> str | None:
+        """See :class:`Division`."""
+        return f"parts has {self.rows} x {self.columns} regions; parties is {parties}" if self.rows * self.columns != parties else None
 
-    def parts(self, shape: tuple[int, ...], columns: tuple[str, ...] | None) -> Parts:
-        """Features of each party, in rising order."""
+    def parts(self, shape: tuple[int, ...], columns: tuple[str, ...] | None, parties: int) -> Parts:
+        """See :class:`Division`; in rising order."""
         if len(shape) != 3:
             raise StudyError(f"regions: only images (channels, height, width) have regions, examples have shape {shape}; use slices")
         if self.rows > shape[1] or self.columns > shape[2]:
@@ -70,20 +101,27 @@ class Regions:
         return tuple(part.reshape(-1) for band in bands for part in np.array_split(band, self.columns, axis=2))
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
+@DIVISIONS.register
+class Columns(Division):
     """Features by name or number (from 0), a group for each party; features in no group stay unused."""
 
-    kind: ClassVar[str] = "columns"
-    groups: tuple[tuple[str | int, ...], ...]
+    kind: Literal["columns"] = "columns"
+    groups: tuple[tuple[Feature, ...], ...]
 
-    def __post_init__(self) -> None:
-        """At least one party, and something for each."""
+    @model_validator(mode="after")
+    def _something_for_each(self) -> Columns:
         if not self.groups or not all(self.groups):
-            raise StudyError(f"columns: each party needs at least one feature, got the groups {self.groups}")
+            raise ValueError(f"each party needs at least one feature, got the groups {self.groups}")
+        return self
 
-    def parts(self, shape: tuple[int, ...], columns: tuple[str, ...] | None) -> Parts:
-        """Features of each party, in the order of its group."""
+    def refused(self, parties: int) -> str | None:
+        """See :class:`Division`."""
+        if len(self.groups) == parties:
+            return None
+        return f"parts has {len(self.groups)} groups of columns; parties is {parties}: one group for each"
+
+    def parts(self, shape: tuple[int, ...], columns: tuple[str, ...] | None, parties: int) -> Parts:
+        """See :class:`Division`; in the order of a party's group."""
         holder: dict[int, int] = {}
         found: list[NDArray[np.int64]] = []
         for party, group in enumerate(self.groups):
@@ -100,7 +138,7 @@ class Columns:
 
 
 def _number(feature: str | int, features: int, columns: tuple[str, ...] | None) -> int:
-    if isinstance(feature, int) and not isinstance(feature, bool):
+    if isinstance(feature, int):
         if not 0 <= feature < features:
             raise StudyError(f"columns: there is no feature {feature}; features are numbered 0 to {features - 1}")
         return feature
@@ -113,6 +151,3 @@ def _number(feature: str | int, features: int, columns: tuple[str, ...] | None) 
             + (f" and {len(columns) - 40} more" if len(columns) > 40 else "")
         )
     return columns.index(feature)
-
-
-Vertical = Slices | Columns | Regions

@@ -1,0 +1,134 @@
+"""Every table of a study that chooses by name is a class: a user's own is one file with one registration, as docs/own-tables.md says."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sordino import data, session
+from sordino import study as studies
+from sordino.engine.records import plain
+from sordino.errors import StudyError
+from sordino.runtime.latency import LATENCIES
+from sordino.study.parse import TABLES
+from sordino.template import TEMPLATES
+
+DOCUMENT = Path(__file__).parents[1] / "docs" / "own-tables.md"
+OTHERS = """
+import numpy as np
+from sordino.data.stream import Division, Drift, Opened, Streaming
+from sordino.data.stream.replay import Replayed
+from sordino.data import Partition, load
+from sordino.learning.optimizer import Optimizer, Sgd
+from sordino.method.online import Activation
+
+
+class Turned(Division):
+    def parts(self, shape, columns, parties):
+        return tuple(np.arange(int(np.prod(shape)))[i::parties] for i in range(parties))
+
+
+class First(Streaming):
+    rows: int = 30
+
+    def open(self, wanted):
+        train = load("digits").train.take(range(self.rows))
+        return Opened(Replayed(train, wanted.seed), train.fingerprint())
+
+
+class Never(Drift):
+    def applied(self, stream, seed):
+        return stream
+
+
+class Even(Activation):
+    def active(self, shape, uniform, means):
+        return np.broadcast_to(np.arange(shape[1]) % 2 == 0, shape)
+
+
+class Slow(Optimizer):
+    by: float = 2.0
+
+    def begin(self, learning_rate, like):
+        return Sgd().begin(learning_rate / self.by, like)
+
+
+class Twice(Partition):
+    def split(self, labels, clients, rng, column=None):
+        return tuple(np.arange(len(labels)) for _ in range(clients))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    (block,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    (tmp_path / "halves.py").write_text(block)
+    (tmp_path / "others.py").write_text(OTHERS)
+    yield tmp_path
+    for name in ("halves", "others"):
+        sys.modules.pop(name, None)
+    for registry in TABLES:
+        for name in ("halves", "sometimes"):
+            registry.forget(name)
+
+
+def study(folder: Path, regime: str, *changes: str) -> studies.Study:
+    (folder / "study.toml").write_text(TEMPLATES[regime])
+    return studies.read(folder / "study.toml", changes)
+
+
+def test_the_documented_partition_and_latency_run_and_are_named_in_the_record(folder: Path) -> None:
+    asked = ("data.clients=3", 'data.partition={kind="halves:Halves", share=0.3}', "budget.rounds=2", "budget.steps=4")
+    read = study(folder, "synchronous", *asked, 'world.latency={kind="halves:Sometimes", typical=2.0}')
+    assert studies.named_modules(read) == ("halves:Halves", "halves:Sometimes")
+    assert studies.parse(tomllib.loads(studies.write(read)), source="again") == read
+    outcome = session.begin(read, folder / "run", lambda _: None, lambda _: None)
+    assert outcome.epsilon <= 4.0
+    assert "halves" in data.PARTITIONS.known()
+    assert "sometimes" in LATENCIES.known()
+    with pytest.raises(StudyError, match=r"data\.partition\.share: input should be less than 1; got 2"):
+        study(folder, "synchronous", 'data.partition={kind="halves:Halves", share=2}')
+    with pytest.raises(StudyError, match=r"data\.partition\.shre is not a key of a synchronous study; did you mean 'share'"):
+        study(folder, "synchronous", 'data.partition={kind="halves:Halves", shre=2}')
+
+
+def test_streams_parts_drifts_and_activations_of_ones_own_run(folder: Path) -> None:
+    read = study(
+        folder, "vertical", "data.parts=others:Turned", 'data.stream={kind="others:First", rows=20}', "data.drift=others:Never",
+        "method.activation=others:Even", "budget.events=40", "world.dropout=0",
+    )  # fmt: skip
+    assert {name.partition(":")[2] for name in studies.named_modules(read)} == {"Turned", "First", "Never", "Even"}
+    rows: list[dict[str, object]] = []
+    session.begin(read, folder / "run", lambda row: rows.append(plain(row)), lambda _: None)
+    assert rows[-1]["kind"] == "end"
+
+
+def test_an_optimizer_of_ones_own_takes_its_steps(folder: Path) -> None:
+    plain = ("data.clients=3", "budget.rounds=2", "budget.steps=4", 'method={name="dp-sgd", learning_rate=0.25}')
+    slow = (*plain, "method.learning_rate=0.5", 'method.optimizer={kind="others:Slow"}')
+    assert studies.named_modules(study(folder, "synchronous", *slow)) == ("others:Slow",)
+    session.begin(study(folder, "synchronous", *slow), folder / "run", lambda _: None, lambda _: None)
+
+
+def test_no_example_may_be_dealt_to_two_clients(folder: Path) -> None:
+    with pytest.raises(StudyError, match=r"none of them twice"):
+        session.begin(study(folder, "synchronous", 'data.partition={kind="others:Twice"}'), folder / "run", lambda _: None, lambda _: None)
+    with pytest.raises(StudyError, match=r"gave 1 clients examples; data\.clients is 2"):
+        data.checked((np.arange(3), np.arange(0)), 3, 2)
+
+
+@pytest.mark.parametrize("registry", TABLES, ids=lambda registry: registry.place)
+def test_every_table_names_what_is_known_where_a_name_is_wrong(registry: object, folder: Path) -> None:
+    place, key = registry.place, registry.key  # type: ignore[attr-defined]
+    regime = "vertical" if place in ("data.parts", "data.stream", "data.drift", "method.activation") else "synchronous"
+    for name, message in (("nowhere:X", "No module named 'nowhere'"), ("others:OTHERS", "has no attribute"), ("wrng", "is not known")):
+        with pytest.raises(StudyError, match=message) as told:
+            study(folder, regime, f'{place}={{{key}="{name}"}}')
+        assert len(str(told.value).splitlines()) == 1
+        assert f"{place}.{key} = '{name}'" in str(told.value)
