@@ -18,7 +18,6 @@ from sordino.learning.perexample import Flat as FlatBound
 from sordino.learning.perexample.clipping import MARGIN
 from sordino.learning.perexample.sums import layers_of
 from sordino.mechanism.haar import Basis, HaarGaussian, paper
-from sordino.mechanism.pieces import Pieces
 
 N = 9
 
@@ -141,7 +140,7 @@ def test_a_norm_of_ones_own_bounds_the_sum(kind: str) -> None:
 
 @pytest.mark.parametrize("per_layer", [False, True])
 @pytest.mark.parametrize("name", ["cnn", "logistic", "mlp", "cifar-cnn"])
-def test_gradients_in_pieces_are_clipped_as_rows_are(name: str, per_layer: bool) -> None:
+def test_gradients_formed_layer_by_layer_are_clipped_as_those_of_single_examples(name: str, per_layer: bool) -> None:
     shape = (3, 32, 32) if name == "cifar-cnn" else (1, 28, 28)
     flat = Flat(models.build(name, shape, 10, Seeded(0).at("model")))
     generator = torch.Generator().manual_seed(5)
@@ -150,21 +149,15 @@ def test_gradients_in_pieces_are_clipped_as_rows_are(name: str, per_layer: bool)
     basis = Basis.of(slot.size for slot in flat.layout) if per_layer else Basis.flat(flat.dim)
     weights = tuple(np.random.default_rng(1).uniform(0.5, 2.0, basis.groups).tolist())
     mechanism = HaarGaussian.weighted(clip=1.0, noise_multiplier=1.0, basis=basis, weights=weights)
-    taken: list[int] = []
-
-    def counted(pieces: Pieces) -> Tensor | None:
-        norms = mechanism.piecewise_norms(pieces)
-        taken.append(0 if norms is None else len(norms))
-        return norms
-
-    clipped, one, other = ClippedSum(flat, cross_entropy), room(flat), room(flat)
-    pieces = clipped(x, y, Measured(1.0, mechanism.norms, mechanism.margin, counted), one)
-    rows = clipped(x, y, Measured(1.0, mechanism.norms, mechanism.margin), other)
-    assert sum(taken) == N  # all of them, and nothing again because of the broken one
-    assert pieces.clipped > 0
-    assert math.isinf(float(pieces.norms[4]))
-    assert torch.allclose(pieces.norms, rows.norms, rtol=1e-5)
-    assert torch.allclose(one, other, rtol=1e-5, atol=1e-6)
+    clipped, out = ClippedSum(flat, cross_entropy), room(flat)
+    seen = clipped(x, y, Measured.by(mechanism, 1.0), out)
+    rows = alone(flat, x, y)
+    norms = mechanism.norms(rows).double()
+    wanted = rows[norms < math.inf].double().T @ (mechanism.margin / norms[norms < math.inf]).clamp_max(1.0)
+    assert seen.clipped > 0
+    assert math.isinf(float(seen.norms[4]))
+    assert torch.allclose(seen.norms.double(), norms, rtol=1e-4)
+    assert torch.allclose(out, wanted, rtol=1e-4, atol=1e-4 * float(wanted.abs().max()))
 
 
 def test_a_layer_that_the_loss_does_not_see_adds_nothing() -> None:
@@ -172,11 +165,10 @@ def test_a_layer_that_the_loss_does_not_see_adds_nothing() -> None:
     basis, out = Basis.flat(flat.dim), room(flat)
     mechanism = HaarGaussian.weighted(clip=0.5, noise_multiplier=1.0, basis=basis, weights=paper(basis))
     rows = alone(flat, x, y)
-    for bound in (Measured.by(mechanism, 0.5), Measured(0.5, mechanism.norms, mechanism.margin)):
-        clipped = ClippedSum(flat, cross_entropy)
-        clipped._space.take("rows", (N, flat.dim)).fill_(torch.nan)  # what a buffer held before is nobody's gradient
-        seen = clipped(x, y, bound, out)
-        assert torch.allclose(seen.norms, mechanism.norms(rows), rtol=1e-4)
+    clipped = ClippedSum(flat, cross_entropy)
+    clipped._space.take("rows", (N, flat.dim)).fill_(torch.nan)  # what a buffer held before is nobody's gradient
+    seen = clipped(x, y, Measured.by(mechanism, 0.5), out)
+    assert torch.allclose(seen.norms, mechanism.norms(rows), rtol=1e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -61,6 +61,10 @@ class Slot:
         """The same stretch as it lies there, (size,)."""
         return vector[self.offset : self.offset + self.size]
 
+    def columns(self, rows: Tensor) -> Tensor:
+        """The same stretch of every row (n, d), (n, size), as a view."""
+        return rows[:, self.offset : self.offset + self.size]
+
     def logical(self, vector: Tensor) -> Tensor:
         """The same stretch in the parameter's own shape, as a view."""
         return self.of(vector).permute(0, 3, 1, 2) if len(self.shape) == 4 else self.of(vector)

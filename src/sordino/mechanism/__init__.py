@@ -1,6 +1,6 @@
 """Mechanisms: the only ways in which something about raw data may leave a client. Importing this package registers them."""
 
-from sordino.mechanism.gaussian import SHRINK, Bounded, CountedGaussian, Gaussian, Learning, Measuring, Piecewise, length, shortened
+from sordino.mechanism.gaussian import SHRINK, Bounded, CountedGaussian, Gaussian, Learning, Measuring, length, shortened
 from sordino.mechanism.knorm import ExponentialNorm, KNorm
 from sordino.mechanism.plain import GaussianNoise
 from sordino.mechanism.pure import KNormNoise
@@ -21,7 +21,6 @@ __all__ = [
     "Learning",
     "Measuring",
     "Noise",
-    "Piecewise",
     "RandomisedResponse",
     "Single",
     "imported",

@@ -38,7 +38,6 @@ from torch import Tensor
 
 from sordino.errors import StudyError
 from sordino.mechanism.grid import add_gaussian
-from sordino.mechanism.pieces import Pieces
 from sordino.privacy import event
 
 LONGEST = 1e19
@@ -106,15 +105,6 @@ class Measuring(Protocol):
 
     def norms(self, rows: Tensor) -> Tensor:
         """Norms (n,) of contributions (n, d); infinite where a row is not finite."""
-        ...
-
-
-@runtime_checkable
-class Piecewise(Measuring, Protocol):
-    """One that can take its norm from contributions that are not written out."""
-
-    def piecewise_norms(self, pieces: Pieces) -> Tensor | None:
-        """Norms (n,) of contributions in pieces; infinite where one is not finite. None if these are better written out."""
         ...
 
 

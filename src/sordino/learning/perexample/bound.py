@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from sordino.learning.perexample.clipping import MARGIN
-from sordino.mechanism import Measuring, Piecewise
-from sordino.mechanism.pieces import Pieces
+from sordino.mechanism import Measuring
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +57,16 @@ class Measured:
         clip: C.
         norms: (n, d) -> (n,), infinite where a row is not finite.
         margin: s, the room for rounding in this norm.
-        piecewise: the same norms of gradients in pieces; None from it, or instead of it, where rows must be written.
     """
 
     clip: float
     norms: Callable[[Tensor], Tensor]
     margin: float
-    piecewise: Callable[[Pieces], Tensor | None] | None = None
 
     @classmethod
     def by(cls, mechanism: Measuring, clip: float) -> Measured:
-        """The norm of a mechanism, in the fastest form it offers."""
-        piecewise = mechanism.piecewise_norms if isinstance(mechanism, Piecewise) else None
-        return cls(clip, mechanism.norms, mechanism.margin, piecewise)
+        """The norm of a mechanism."""
+        return cls(clip, mechanism.norms, mechanism.margin)
 
 
 Bound = Flat | Layers | Measured

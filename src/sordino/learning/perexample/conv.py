@@ -35,7 +35,6 @@ from sordino.learning.perexample.clipping import add_rows, kept, squares
 from sordino.learning.perexample.gram import cheaper, squared_norms, write_products
 from sordino.learning.perexample.kernel import add_or_set
 from sordino.learning.perexample.workspace import Workspace
-from sordino.mechanism.pieces import Piece, Rows
 
 Pair = tuple[int, int]
 SHORT = 32  # runs shorter than this many numbers are gathered in two steps
@@ -143,11 +142,6 @@ class ConvKernel:
         gram = cheaper(positions, shape.patch, outputs)
         return positions * (shape.patch + outputs) if gram else outputs * shape.patch
 
-    def forms(self, image: tuple[int, int, int]) -> bool:
-        """Whether gradients of single examples are formed for images (height, width, channels)."""
-        shape = self.geometry(image)
-        return not cheaper(shape.positions[0] * shape.positions[1], shape.patch, self.layer.out_channels)
-
     def collect(self, a: Tensor, g: Tensor) -> Tensor:
         """See :class:`Kernel`; ``a`` are images."""
         shape, g = self.geometry((a.shape[1], a.shape[2], a.shape[3])), g.flatten(1, 2)
@@ -188,12 +182,15 @@ class ConvKernel:
             if slot is not None:
                 add_rows(slot.flat(out), grads.view(len(factor), -1), factor, fresh)
 
-    def pieces(self) -> list[Piece] | None:
-        """See :class:`Kernel`; where products of patches are cheaper, gradients are not formed."""
-        if not self._formed:
-            return None
-        both = (self._weight, self._grads), (self._bias, self._bias_grads)
-        return [Rows(offset=slot.offset, values=grads.flatten(1)) for slot, grads in both if slot is not None]
+    def form(self, part: slice, rows: Tensor) -> None:
+        """See :class:`Kernel`."""
+        if self._formed:
+            weight, bias = self._grads[part], self._bias_grads[part]
+        else:
+            weight, bias = torch.bmm(self._outputs[part].transpose(1, 2), self._patches[part]), self._outputs[part].sum(1)
+        for slot, grads in ((self._weight, weight), (self._bias, bias)):
+            if slot is not None:
+                slot.columns(rows).copy_(grads.flatten(1))
 
     def plain(self, a: Tensor, g: Tensor, out: Tensor, fresh: bool) -> None:
         """See :class:`Kernel`; ``a`` are images. The library's own weight gradient, no patches."""

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from sordino.learning.flat import Flat, Slot
 from sordino.learning.perexample.clipping import kept, squares
-from sordino.mechanism.pieces import Piece
 
 
 def supported(layer: nn.Embedding) -> bool:
@@ -60,9 +59,12 @@ class EmbeddingKernel:
         """See :class:`Kernel`."""
         self._scatter(self._tokens, self._rows.double() * factor.double().view(-1, 1, 1), out, fresh)
 
-    def pieces(self) -> list[Piece] | None:
-        """See :class:`Kernel`; whole tables are not formed."""
-        return None
+    def form(self, part: slice, rows: Tensor) -> None:
+        """See :class:`Kernel`; whole tables."""
+        if self._slot is None:
+            return
+        tokens, own = self._tokens[part].unsqueeze(2), self._rows[part]
+        self._slot.columns(rows).zero_().view(len(own), *self._slot.shape).scatter_add_(1, tokens.expand_as(own), own)
 
     def plain(self, a: Tensor, g: Tensor, out: Tensor, fresh: bool) -> None:
         """See :class:`Kernel`."""

@@ -6,7 +6,7 @@ example first, then the factors c_i = min(1, C/|G_i|), then sum_i c_i G_i^l. So 
 has five moves:
 
     collect(a, g)   remembers what it needs and returns |G_i^l|^2, shape (n,)
-    pieces()        hands out G_i^l as it is, for norms other than this one
+    form(part, rows)  writes G_i^l out, for norms other than this one
     leave(keep)     forgets the examples that cannot contribute
     write(c, out)   adds sum_i c_i G_i^l into its stretch of the total
     plain(a, g)     adds sum_i G_i^l without any norms, for training without privacy
@@ -19,8 +19,6 @@ from __future__ import annotations
 from typing import Protocol
 
 from torch import Tensor
-
-from sordino.mechanism.pieces import Piece
 
 
 class Kernel(Protocol):
@@ -37,7 +35,8 @@ class Kernel(Protocol):
     def write(self, factor: Tensor, out: Tensor, fresh: bool) -> None:
         """sum_i factor_i G_i of the collected batch into ``out`` (d,) in float64: overwritten if ``fresh``, else added to.
 
-        The sum is made in the factors' type, over as many examples as :func:`~sordino.learning.perexample.clipping.together` says.
+        The factors are of the layer's own type, in which as many examples are added up as
+        :func:`~sordino.learning.perexample.clipping.together` says.
         """
         ...
 
@@ -45,8 +44,8 @@ class Kernel(Protocol):
         """sum_i G_i into ``out`` (d,), with no norms and nothing kept."""
         ...
 
-    def pieces(self) -> list[Piece] | None:
-        """All G_i of the collected batch, as they lie in memory until :meth:`write`; None if this kernel does not form them."""
+    def form(self, part: slice, rows: Tensor) -> None:
+        """G_i of this part of the collected batch into this layer's columns of ``rows`` (k, d)."""
         ...
 
 

@@ -27,7 +27,6 @@ from sordino.learning.flat import Flat, Slot
 from sordino.learning.perexample.clipping import add_rows, kept, put, squares, together
 from sordino.learning.perexample.gram import squared_norms, write_products
 from sordino.learning.perexample.workspace import Workspace
-from sordino.mechanism.pieces import Outer, Piece, Rows
 
 
 class LinearKernel:
@@ -88,27 +87,26 @@ class LinearKernel:
 
     def _write_outer(self, factor: Tensor, weight: Tensor | None, bias: Tensor | None, fresh: bool) -> None:
         """One product for each part: what is added up are the outer products whose norms were taken."""
-        a, g = self._a.to(factor.dtype), self._g.to(factor.dtype)
-        own = factor.dtype == self._space.like.dtype
-        scaled = torch.mul(g, factor.unsqueeze(1), out=self._space.take("scaled", tuple(g.shape)) if own else None)
+        a, g = self._a, self._g
+        scaled = torch.mul(g, factor.unsqueeze(1), out=self._space.take("scaled", tuple(g.shape)))
         for part in together(len(factor)):
             first = fresh and part.start == 0
             if weight is not None:
-                into = self._space.take("part", tuple(weight.shape)) if own else None
-                put(weight, torch.mm(scaled[part].t(), a[part], out=into), first)
+                put(weight, torch.mm(scaled[part].t(), a[part], out=self._space.take("part", tuple(weight.shape))), first)
             if bias is not None:
                 put(bias, scaled[part].sum(0), first)
 
-    def pieces(self) -> list[Piece] | None:
-        """See :class:`Kernel`; those of sequences are not formed."""
-        if self._g.ndim != 2:
-            return None
-        found: list[Piece] = []
+    def form(self, part: slice, rows: Tensor) -> None:
+        """See :class:`Kernel`."""
+        a, g = self._a[part], self._g[part]
         if self._weight is not None:
-            found.append(Outer(offset=self._weight.offset, left=self._g, right=self._a))
+            place = self._weight.columns(rows).view(len(g), g.shape[-1], a.shape[-1])
+            if g.ndim == 2:
+                torch.mul(g.unsqueeze(2), a.unsqueeze(1), out=place)
+            else:
+                place.copy_(torch.bmm(g.transpose(1, 2), a))
         if self._bias is not None:
-            found.append(Rows(offset=self._bias.offset, values=self._g))
-        return found
+            self._bias.columns(rows).copy_(g if g.ndim == 2 else g.sum(1))
 
     def plain(self, a: Tensor, g: Tensor, out: Tensor, fresh: bool) -> None:
         """See :class:`Kernel`."""

@@ -20,7 +20,6 @@ from torch.nn import functional as F
 from sordino.learning.flat import Flat, Slot
 from sordino.learning.perexample.clipping import add_rows, kept, squares
 from sordino.learning.perexample.kernel import add_or_set
-from sordino.mechanism.pieces import Piece, Rows
 
 
 class NormKernel:
@@ -66,10 +65,11 @@ class NormKernel:
         """See :class:`Kernel`."""
         self._weight_grads, self._bias_grads = kept(keep, self._weight_grads), kept(keep, self._bias_grads)
 
-    def pieces(self) -> list[Piece] | None:
+    def form(self, part: slice, rows: Tensor) -> None:
         """See :class:`Kernel`."""
-        both = (self._weight, self._weight_grads), (self._bias, self._bias_grads)
-        return [Rows(offset=slot.offset, values=grads) for slot, grads in both if slot is not None]
+        for slot, grads in ((self._weight, self._weight_grads), (self._bias, self._bias_grads)):
+            if slot is not None:
+                slot.columns(rows).copy_(grads[part])
 
     def plain(self, a: Tensor, g: Tensor, out: Tensor, fresh: bool) -> None:
         """See :class:`Kernel`."""

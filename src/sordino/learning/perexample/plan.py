@@ -57,14 +57,12 @@ class Plan:
         owners: for each stage, itself if it owns parameters.
         first: index of the first stage with parameters.
         piece: examples per micro-batch.
-        forms: whether every layer forms the gradients of single examples.
     """
 
     stages: tuple[Stage, ...]
     owners: tuple[Owner | None, ...]
     first: int
     piece: int
-    forms: bool
 
     def forward(self, x: Tensor) -> Tensor:
         """Scores of a batch."""
@@ -209,17 +207,7 @@ def compiled(flat: Flat, shape: tuple[int, ...], tokens: bool = False) -> Plan |
         return None
     first = next(index for index, owner in enumerate(owners) if owner is not None)
     piece = max(1, int(PIECE_BYTES / (numbers * flat.weights.element_size())))
-    return Plan(tuple(stages), tuple(owners), first, piece, all(owner is None or _forms(owner) for owner in owners))
-
-
-def _forms(owner: Owner) -> bool:
-    """Whether a layer's kernel forms single gradients; it depends on shapes alone."""
-    if isinstance(owner, LinearStage):
-        return owner.seen.ndim == 2
-    if isinstance(owner, ConvStage):
-        _, height, width, channels = owner.seen.shape
-        return owner.kernel.forms((height, width, channels))
-    return not isinstance(owner, EmbeddingStage)
+    return Plan(tuple(stages), tuple(owners), first, piece)
 
 
 def _materialised(stage: Stage) -> int:

@@ -22,12 +22,11 @@ from sordino.learning.perexample.plan import Plan
 from sordino.learning.perexample.separable import exact_products
 from sordino.learning.perexample.store import Store
 from sordino.learning.perexample.workspace import Workspace
-from sordino.mechanism.pieces import Piece, Pieces
 
 ROW_BYTES = 3_000_000  # gradients of as many examples as this are written out at once, while they are in the cache
 
 
-def _pieces(path: Plan | None, paths: Paths, n: int) -> list[slice]:
+def _batches(path: Plan | None, paths: Paths, n: int) -> list[slice]:
     """Micro-batches of n examples."""
     size = paths.slow.piece if path is None else path.piece
     return [slice(start, start + size) for start in range(0, n, size)]
@@ -78,16 +77,11 @@ class ClippedSum:
             path = self._paths.find(x)
             if path is not None:
                 _, kernels = self._collected(path, x, y)
-                pieces = self._formed(kernels, len(x))
-                if pieces is not None:
-                    return pieces.rows(slice(None), self._paths.flat.weights.new_empty(len(x), self._paths.flat.dim))
+                return _formed(kernels, slice(None), self._paths.flat.weights.new_empty(len(x), self._paths.flat.dim))
             return self._paths.slow.gradients(x, y)[1].clone()
 
     def _sum(self, path: Plan | None, x: Tensor, y: Tensor, bound: Bound, out: Tensor) -> tuple[Tensor, Tensor]:
-        if path is not None and isinstance(bound, Measured) and not path.forms:
-            path = None  # some layer does not form single gradients
-        pieces = _pieces(path, self._paths, len(x))
-        parts = [self._piece(path, x[piece], y[piece], bound, out, piece.start == 0) for piece in pieces]
+        parts = [self._piece(path, x[some], y[some], bound, out, some.start == 0) for some in _batches(path, self._paths, len(x))]
         if len(parts) == 1:
             return parts[0]
         return torch.cat([norms for norms, _ in parts]), torch.cat([losses for _, losses in parts])
@@ -99,9 +93,14 @@ class ClippedSum:
         their places, with zeros for gradients.
         """
         if path is None:
-            return self._by_rows(x, y, bound, out, fresh)
+            losses, rows = self._paths.slow.gradients(x, y)
+            if isinstance(bound, Layers):
+                return _by_layers(self._paths.flat, rows, bound, out, fresh), losses
+            return _add(rows, bound, out, fresh), losses
         losses, kernels = self._collected(path, x, y)
-        norms = self._measured(kernels, bound, losses) if isinstance(bound, Measured) else _together(kernels, bound)
+        if isinstance(bound, Measured):
+            return self._measured(kernels, bound, len(x), out, fresh), losses
+        norms = _together(kernels, bound)
         usable = finite(norms)
         if not bool(usable.all()):
             for kernel, square in kernels:
@@ -111,7 +110,7 @@ class ClippedSum:
             for kernel, square in kernels:
                 kernel.write(factors(square.sqrt(), bound.each(len(kernels)), bound.margin, losses.dtype), out, fresh)
         else:
-            factor = factors(norms, bound.clip, bound.margin, torch.float64 if isinstance(bound, Measured) else losses.dtype)
+            factor = factors(norms, bound.clip, bound.margin, losses.dtype)
             for kernel, _ in kernels:
                 kernel.write(factor, out, fresh)
         return norms, losses
@@ -121,51 +120,46 @@ class ClippedSum:
         losses, pairs = path.pairs(self._paths.loss, x, y, 1.0)
         return losses, [(kernel, kernel.collect(a, g)) for kernel, a, g in pairs]
 
-    def _measured(self, kernels: list[tuple[Kernel, Tensor]], bound: Measured, like: Tensor) -> Tensor:
-        """Norms (n,): of gradients in pieces, or written out a few at a time, so that they stay in the cache."""
-        pieces = self._formed(kernels, len(like))
-        if pieces is None:
-            raise RuntimeError("a plan that forms gradients does not")
-        found = bound.piecewise(pieces) if bound.piecewise is not None else None
-        if found is not None:
-            return _usable(found)
-        norms = torch.empty_like(like, dtype=torch.float64)
-        few = max(1, int(ROW_BYTES / (self._paths.flat.dim * like.element_size())))
-        for start in range(0, len(like), few):
-            part = slice(start, min(start + few, len(like)))
-            rows = self._space.take("rows", (part.stop - start, self._paths.flat.dim))
-            norms[part] = bound.norms(pieces.rows(part, rows)).to(torch.float64)
-        return _usable(norms)
+    def _measured(self, kernels: list[tuple[Kernel, Tensor]], bound: Measured, n: int, out: Tensor, fresh: bool) -> Tensor:
+        """Norms (n,); gradients are written out, measured and added up a few at a time, while they are in the cache."""
+        weights, dim = self._paths.flat.weights, self._paths.flat.dim
+        few = max(1, int(ROW_BYTES / (dim * weights.element_size())))
+        norms = weights.new_empty(n, dtype=torch.float64)
+        for start in range(0, n, few):
+            part = slice(start, min(start + few, n))
+            rows = _formed(kernels, part, self._space.take("rows", (part.stop - start, dim)))
+            norms[part] = _add(rows, bound, out, fresh and start == 0)
+        return norms
 
-    def _formed(self, kernels: list[tuple[Kernel, Tensor]], n: int) -> Pieces | None:
-        """The batch's gradients as the kernels keep them; None if some layer does not form them."""
-        found: list[Piece] = []
-        for kernel, _ in kernels:
-            own = kernel.pieces()
-            if own is None:
-                return None
-            found += own
-        return Pieces.of(n, self._paths.flat.dim, found)
 
-    def _by_rows(self, x: Tensor, y: Tensor, bound: Bound, out: Tensor, fresh: bool) -> tuple[Tensor, Tensor]:
-        """:meth:`_piece` of gradients that are written out, (n, d)."""
-        losses, rows = self._paths.slow.gradients(x, y)
-        if isinstance(bound, Layers):
-            layers = layers_of(self._paths.flat)
-            squared = [torch.stack([squares(slot_columns(rows, slot)) for slot in layer]).sum(0) for layer in layers]
-            norms = _largest(squared, bound)
-            usable = finite(norms)
-            rows = kept(usable, rows)
-            for layer, square in zip(layers, squared, strict=True):
-                factor = factors(kept(usable, square).sqrt(), bound.each(len(layers)), bound.margin, rows.dtype)
-                for slot in layer:
-                    add_rows(slot.flat(out), slot_columns(rows, slot), factor, fresh)
-            return norms, losses
-        norms = root(squares(rows)) if isinstance(bound, Flat) else _usable(bound.norms(rows))
-        factor = factors(norms, bound.clip, bound.margin, torch.float64 if isinstance(bound, Measured) else rows.dtype)
-        usable = finite(norms)
-        add_rows(out, rows if bool(usable.all()) else kept(usable, rows), factor, fresh)
-        return norms, losses
+def _formed(kernels: list[tuple[Kernel, Tensor]], part: slice, rows: Tensor) -> Tensor:
+    """``rows`` (k, d), filled with the gradients of this part of what the kernels have collected."""
+    for kernel, _ in kernels:
+        kernel.form(part, rows)
+    return rows
+
+
+def _add(rows: Tensor, bound: Flat | Measured, out: Tensor, fresh: bool) -> Tensor:
+    """Norms (n,) of gradients ``rows`` (n, d); their clipped sum is written to ``out`` if ``fresh``, else added."""
+    norms = root(squares(rows)) if isinstance(bound, Flat) else _usable(bound.norms(rows))
+    usable = finite(norms)
+    factor = factors(norms, bound.clip, bound.margin, rows.dtype if isinstance(bound, Flat) else torch.float64)
+    add_rows(out, rows if bool(usable.all()) else kept(usable, rows), factor, fresh)
+    return norms
+
+
+def _by_layers(flat: Parameters, rows: Tensor, bound: Layers, out: Tensor, fresh: bool) -> Tensor:
+    """:func:`_add` with each layer clipped by itself."""
+    layers = layers_of(flat)
+    squared = [torch.stack([squares(slot.columns(rows)) for slot in layer]).sum(0) for layer in layers]
+    norms = _largest(squared, bound)
+    usable = finite(norms)
+    rows = kept(usable, rows)
+    for layer, square in zip(layers, squared, strict=True):
+        factor = factors(kept(usable, square).sqrt(), bound.each(len(layers)), bound.margin, rows.dtype)
+        for slot in layer:
+            add_rows(slot.flat(out), slot.columns(rows), factor, fresh)
+    return norms
 
 
 def _provable(count: int, out: Tensor) -> None:
@@ -204,11 +198,6 @@ def layers_of(flat: Parameters) -> list[list[Slot]]:
     return list(found.values())
 
 
-def slot_columns(rows: Tensor, slot: Slot) -> Tensor:
-    """One parameter's columns of rows (n, d)."""
-    return rows[:, slot.offset : slot.offset + slot.size]
-
-
 class MeanGradient:
     """Writes the gradient of the mean loss of a batch into a flat vector: no clipping, no privacy."""
 
@@ -238,7 +227,7 @@ class MeanGradient:
         if path is None:
             return self._by_autograd(x, y, out)
         total, share = out.new_zeros(()), 1.0 / len(x)
-        for piece in _pieces(path, self._paths, len(x)):
+        for piece in _batches(path, self._paths, len(x)):
             losses, pairs = path.pairs(self._paths.loss, x[piece], y[piece], share)
             for kernel, a, g in pairs:
                 kernel.plain(a, g, out, piece.start == 0)

@@ -24,7 +24,6 @@ from sordino.learning.perexample.clipping import VANISHING, add_rows, kept, put,
 from sordino.learning.perexample.gram import cheaper
 from sordino.learning.perexample.kernel import add_or_set
 from sordino.learning.perexample.workspace import Workspace
-from sordino.mechanism.pieces import Piece, Rows, Turned
 
 
 def served(like: Tensor) -> bool:
@@ -124,19 +123,18 @@ class TiledConv:
     def write(self, factor: Tensor, out: Tensor, fresh: bool) -> None:
         """See :class:`Kernel`."""
         rows, place = self._grads.view(len(factor), -1), self._weight.flat(out).view(self.shape.outputs, self.shape.patch)
-        own = factor.dtype == self._sum.dtype
         for part in together(len(factor)):
-            found = torch.mv(rows[part].to(factor.dtype).t(), factor[part], out=self._sum.view(-1) if own else None)
-            put(place, found.view(self._sum.shape).t(), fresh and part.start == 0)
+            torch.mv(rows[part].t(), factor[part], out=self._sum.view(-1))
+            put(place, self._sum.t(), fresh and part.start == 0)
         if self._bias is not None:
             add_rows(self._bias.flat(out), self._bias_grads, factor, fresh)
 
-    def pieces(self) -> list[Piece] | None:
+    def form(self, part: slice, rows: Tensor) -> None:
         """See :class:`Kernel`."""
-        found: list[Piece] = [Turned(offset=self._weight.offset, values=self._grads)]
+        grads = self._grads[part].transpose(1, 2)
+        self._weight.columns(rows).view(grads.shape).copy_(grads)
         if self._bias is not None:
-            found.append(Rows(offset=self._bias.offset, values=self._bias_grads))
-        return found
+            self._bias.columns(rows).copy_(self._bias_grads[part])
 
     def plain(self, a: Tensor, g: Tensor, out: Tensor, fresh: bool) -> None:
         """See :class:`Kernel`."""

@@ -2,7 +2,6 @@
 
     transform   a vector to orthonormal coefficients and back; the paper's averages
     basis       a vector in blocks, its groups of coefficients
-    piecewise   energies of contributions that are not written out (split: which numbers; pyramids: the loops)
     weights     how much of the bound each group may take: public, or learned from noisy releases
     gaussian    the mechanism
 

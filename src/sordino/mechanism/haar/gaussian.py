@@ -62,7 +62,6 @@ from sordino.errors import StudyError
 from sordino.mechanism.grid import add_gaussian
 from sordino.mechanism.haar.basis import Basis, Groups
 from sordino.mechanism.haar.weights import Observed, learned
-from sordino.mechanism.pieces import Pieces
 from sordino.privacy import event
 
 _ROUNDING = 2.0**-18  # 32 units in the last place of float32, as in sordino.learning.perexample.clipping
@@ -244,10 +243,6 @@ class HaarGaussian:
     def norms(self, rows: Tensor) -> Tensor:
         """||diag(w) u(row)|| (n,) of contributions (n, d); infinite for those that are not finite."""
         return self.basis.weighted_norms(rows, self.clip_weights)
-
-    def piecewise_norms(self, pieces: Pieces) -> Tensor | None:
-        """See :class:`~sordino.mechanism.gaussian.Piecewise`."""
-        return self.basis.piecewise_norms(pieces, self.clip_weights)
 
     def factors(self, rows: Tensor) -> Tensor:
         """min(1, s C / norm) (n,) of contributions (n, d); 0 for those that are not finite.

@@ -16,8 +16,7 @@ in the d numbers that come back, so it has no place: level l has ceil(d / 2^l) c
 and all together are at most d + L. At powers of two this is the order of Mallat's pyramid.
 
 Sums are not scaled until a coefficient is final, which costs one rounding a level and one
-more. A float32 vector in a processor's memory goes through :mod:`.compiled`; every other
-goes through torch, on any device, and gives the same bits.
+more. They are taken on a processor (:mod:`.compiled`), wherever the vector lies.
 
 Shapes: v (..., d); coefficients (..., count(d)).
 
@@ -42,10 +41,11 @@ References:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.errors import StudyError
@@ -109,66 +109,29 @@ def averages(v: Tensor) -> Tensor:
 
 def forward_blocks(v: Tensor, sizes: tuple[int, ...], scale: Sequence[float]) -> Tensor:
     """Blocks of v (..., sum of sizes), each transformed by itself; ``scale`` has a factor for each base and level."""
-    if _compiles(v):
-        out = torch.empty(sum(count(size) for size in sizes), dtype=v.dtype)
-        compiled.forward(v.detach().numpy(), layout(sizes), np.array(scale, np.float32), out.numpy())
-        return out
-    parts: list[Tensor] = []
-    at = 0
-    for block, size in zip(torch.split(v, list(sizes), dim=-1), sizes, strict=True):
-        parts += _split(block, scale[at : at + levels(size) + 1])
-        at += levels(size) + 1
-    return torch.cat(parts, dim=-1)
+    return _run(compiled.forward, v, sizes, scale, sum(count(size) for size in sizes))
 
 
 def inverse_blocks(u: Tensor, sizes: tuple[int, ...], scale: Sequence[float]) -> Tensor:
     """The vector (..., sum of sizes) back from its coefficients times ``scale``, means and half differences."""
-    if _compiles(u):
-        out = torch.empty(sum(sizes), dtype=u.dtype)
-        compiled.inverse(u.detach().numpy(), layout(sizes), np.array(scale, np.float32), out.numpy())
-        return out
-    blocks: list[Tensor] = []
-    at = 0
-    for coefficients, size in zip(torch.split(u, [count(size) for size in sizes], dim=-1), sizes, strict=True):
-        blocks.append(_join(coefficients, size, scale[at : at + levels(size) + 1]))
-        at += levels(size) + 1
-    return torch.cat(blocks, dim=-1)
+    return _run(compiled.inverse, u, sizes, scale, sum(sizes))
 
 
-@lru_cache(maxsize=64)
-def layout(sizes: tuple[int, ...]) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    """Offsets and sizes (blocks, 2) as :mod:`.compiled` takes them."""
-    ends = np.cumsum(sizes, dtype=np.int64)
-    return np.stack([ends - np.array(sizes, np.int64), np.array(sizes, np.int64)], axis=1)
+def energies(rows: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """Sums of squared orthonormal coefficients (n, groups) in float64, for each base and level of the blocks of rows (n, sum of sizes)."""
+    numbers, parts = _numbers(rows), np.array([length for size in sizes for length in lengths(size)], np.int64)
+    scale = np.array([factor for size in sizes for factor in orthonormal(size)], numbers.dtype)
+    out = np.empty((len(numbers), len(parts)))
+    compiled.energies(numbers, np.array(sizes, np.int64), scale, parts, out)
+    return torch.from_numpy(out)
 
 
-def _compiles(v: Tensor) -> bool:
-    return v.dim() == 1 and v.dtype == torch.float32 and v.device.type == "cpu" and v.is_contiguous()
+def _numbers(v: Tensor) -> NDArray[Any]:
+    return v.detach().cpu().reshape(-1, v.shape[-1]).contiguous().numpy()
 
 
-def _split(v: Tensor, scale: Sequence[float]) -> list[Tensor]:
-    """Base (..., 1) and details, coarsest first, of one block v (..., size)."""
-    details: list[Tensor] = []
-    while v.shape[-1] > 1:
-        if v.shape[-1] % 2:
-            v = torch.nn.functional.pad(v, (0, 1))
-        left, right = v[..., 0::2], v[..., 1::2]
-        details.append((left - right) * _number(scale[-1 - len(details)], v))
-        v = left + right
-    return [v * _number(scale[0], v), *reversed(details)]
-
-
-def _join(u: Tensor, size: int, scale: Sequence[float]) -> Tensor:
-    """One block (..., size) of its coefficients (..., count(size))."""
-    base, *details = torch.split(u, list(lengths(size)), dim=-1)
-    v = base * _number(scale[0], u)
-    for number, detail in enumerate(details, start=1):
-        difference = detail * _number(scale[number], u)
-        length = ((size - 1) >> (len(details) - number)) + 1
-        v = torch.stack((v + difference, v - difference), dim=-1).flatten(-2)[..., :length]
-    return v
-
-
-def _number(value: float, like: Tensor) -> float:
-    # rounded to the tensor's own precision first, as the compiled path must
-    return float(np.float32(value)) if like.dtype == torch.float32 else value
+def _run(which: compiled.Run, v: Tensor, sizes: tuple[int, ...], scale: Sequence[float], length: int) -> Tensor:
+    rows = _numbers(v)
+    out = np.empty((len(rows), length), rows.dtype)
+    which(rows, np.array(sizes, np.int64), np.array(scale, rows.dtype), out)
+    return torch.from_numpy(out).view(*v.shape[:-1], length).to(v.device)
