@@ -314,24 +314,24 @@ class _Play:
         """Play events, and count them up to each row of the log."""
         world, batch, used = self.world, self.world.batch, self.used
         x, y = read.x[: n * batch], read.y[: n * batch]
-        entities = read.entity[: n * batch] if read.entity is not None else None
         active, silent = world.whom.drawn(x, start, n, PIECE)
         examples = slice(None) if used.all() else np.repeat(used, batch)
-        if used.any():
-            known = entities if entities is not None else np.arange(start * batch, (start + n) * batch)
-            y = world.respond(y, known, start * batch, paid)
-            if entities is not None and world.respond.memoised and world.respond.mechanism is not None:
-                self._remember(entities[examples], y[examples])
+        places = np.arange(start * batch, (start + n) * batch)[examples]
         x, y, active, silent = x[examples], y[examples], active[used], silent[used]
+        if used.any():
+            entities = read.entity[: n * batch][examples] if read.entity is not None else None
+            y = world.respond(y, places if entities is None else entities, places, paid)
+            if entities is not None and world.respond.memoised and world.respond.mechanism is not None:
+                self._remember(entities, y)
         first = self.state.whole.events + 1
         played = self.engine.run(x, y, active, silent, paid) if used.any() else Played.nothing()
         wrong = (played.seen.predictions != y).reshape(-1, batch).sum(1) * played.learned
-        places = start + np.flatnonzero(used)
+        at = start + np.flatnonzero(used)
         clock = played.seen.seconds / max(len(active), 1)
         stop = start
         while stop < start + n:
             begin, stop = stop, min((stop // world.every + 1) * world.every, start + n)
-            low, high = np.searchsorted(places, (begin, stop))
+            low, high = np.searchsorted(at, (begin, stop))
             here, traffic = slice(low, high), world.sizes.weigh(first + low, active[low:high], played.learned[low:high])
             events, learned = int(high - low), int(played.learned[here].sum())
             passive = float((~active[here]).mean()) if events else 0.0

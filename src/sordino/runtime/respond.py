@@ -11,6 +11,8 @@ from sordino.mechanism.response import Key, RandomisedResponse
 from sordino.privacy import Allowance
 from sordino.runtime.engine import Dues
 
+Whole = NDArray[np.int64]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Respond:
@@ -28,8 +30,10 @@ class Respond:
     memoised: bool
     dues: Dues
 
-    def __call__(self, labels: NDArray[np.int64], entities: NDArray[np.int64], first: int, paid: Allowance) -> NDArray[np.int64]:
-        """Responses (n,) to the labels of these entities, at the places from ``first`` on in the stream.
+    def __call__(
+        self, labels: NDArray[np.int64], entities: NDArray[np.int64], places: NDArray[np.int64], paid: Allowance
+    ) -> NDArray[np.int64]:
+        """Responses (n,) to the labels of these entities, at their places (n,) in the stream.
 
         Raises:
             LocalProtocolError: unless they are ``paid`` for; nothing has been told then.
@@ -38,8 +42,7 @@ class Respond:
             paid.covers(unit, event, 1 if self.memoised else None)
         if self.mechanism is None:
             return labels
-        visits = None if self.memoised else np.arange(first, first + len(labels))
-        found: NDArray[np.int64] = self.mechanism.respond_for(labels, entities, self.key, visits)
+        found: Whole = self.mechanism.respond_for(labels, entities, self.key, None if self.memoised else places)
         return found
 
     def accuracy(self, agreement: float) -> float:
