@@ -42,7 +42,7 @@ from sordino.build.evaluation import UNIT
 from sordino.build.promise import adjacency, assumptions, guarantee, guaranteed, looked, remarks
 from sordino.build.surroundings import destroyed, forget
 from sordino.engine import records
-from sordino.engine.records import About, Place, Result, Row, known, number
+from sordino.engine.records import About, Place, Result, Row, Spent, known, number
 from sordino.errors import BudgetExceeded, ResumeError, StudyError
 from sordino.files import read_below
 from sordino.learning.allocator import tune
@@ -128,7 +128,7 @@ def _founded(study: Study, out: Path | None) -> tuple[Path, About]:
         replace_file(draft / "run.json", records.text(about, indent=1).encode())
         replace_file(draft / "environment.json", records.text(builder.surrounded(full), indent=1).encode())
         promised = [*built.simulation.units, *(() if built.evaluation is None else (UNIT,))]
-        built.simulation.vault.begin(run, begun.facts(draft, full, records.plain(about)), list(dict.fromkeys(promised)))
+        built.simulation.vault.begin(run, records.plain(begun.facts(draft, full, records.plain(about))), list(dict.fromkeys(promised)))
         built.simulation.vault.close()
         draft.rename(folder)
     except BaseException:
@@ -194,7 +194,7 @@ def _play(
     begun.refuse_another_key(folder, before, ended=True)  # whether it has ended is known below
     built = builder.build(study, folder, run, known(about.payable))
     sim = built.simulation
-    before = sim.vault.begun(run)
+    before = begun.read(folder, sim.vault.begun(run))
     begun.refuse_changes(folder, study, promised, before)
     begun.refuse_another(folder, records.plain(describe(built, run)), before)
     saved = checkpoint.read(folder / CHECKPOINTS, sim)
@@ -258,21 +258,22 @@ def _finish(folder: Path, about: About, built: builder.Built, moment: Moment, se
     """
     sim, run = built.simulation, str(about.run)
     model = save(built.named(moment.model), metadata={"model": built.model})
-    before = sim.vault.sealed(run)
-    spent = _spent_now(built) if before is None else sealed.spent(folder, before)
+    noted = sim.vault.sealed(run)
+    before = None if noted is None else sealed.read(folder, noted)
+    spent = _spent_now(built) if before is None else before.spent
     outcome, done = _end(folder, about, built, moment, seconds, spent)
     seal = sealed.facts(folder, records.plain(done), model, spent)
     if before is not None:
         sealed.refuse_another_end(folder, before, seal)
     replace_file(folder / sealed.MODEL, model)
-    sim.vault.seal(run, seal)
+    sim.vault.seal(run, records.plain(seal))
     seq, digest = sim.vault.head()
     place = Place(seq=seq, digest=digest, scope="run" if built.study.privacy.ledger == "run" else "data")
     replace_file(folder / "run.json", records.text(replace(done, ledger=place), indent=1).encode())
     return outcome
 
 
-def _end(folder: Path, about: About, built: builder.Built, moment: Moment, seconds: float, spent: sealed.Spent) -> tuple[Outcome, About]:
+def _end(folder: Path, about: About, built: builder.Built, moment: Moment, seconds: float, spent: Spent) -> tuple[Outcome, About]:
     """How a run ended, and what its ``run.json`` says then, but for its place in the ledger."""
     study, plain, before = built.study, built.study.privacy.unit == "none", known(about.result)
     most = math.inf if plain else max((*spent.each, spent.test or 0.0))
@@ -304,14 +305,14 @@ def _end(folder: Path, about: About, built: builder.Built, moment: Moment, secon
     return outcome, replace(about, status="done", guarantee=guarantee(study, outcome.epsilon), result=result)
 
 
-def _spent_now(built: builder.Built) -> sealed.Spent:
+def _spent_now(built: builder.Built) -> Spent:
     """What each unit of the ledger has spent, the highest among its records; equal histories are priced once."""
     sim = built.simulation
     histories = {unit: sim.vault.histories(unit) for unit in dict.fromkeys(sim.units)}
     chosen = accountant(sim.budget.accountant)
     prices = {history: chosen.epsilon(history, sim.budget.delta) for history in {each for own in histories.values() for each in own}}
     each = tuple(max((prices[history] for history in own), default=0.0) for own in histories.values())
-    return sealed.Spent(each, None if built.evaluation is None else built.evaluation.spent())
+    return Spent(each=each, test=None if built.evaluation is None else built.evaluation.spent())
 
 
 def _about(folder: Path) -> About:

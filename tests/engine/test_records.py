@@ -125,6 +125,23 @@ def test_environment() -> None:
         records.environment(b'{"threads": "x"}', "environment.json")
 
 
+@pytest.mark.parametrize(
+    ("found", "kind", "message"),
+    [
+        ({}, records.Begin, "it must be"),
+        ({"study": 1, "environment": {}, "promise": {}}, records.Begin, "study must be text; got 1"),
+        ({"study": "", "environment": [], "promise": {}}, records.Begin, "environment must be an object"),
+        ({"files": {}, "run": {}, "spent": {"each": ["x"], "test": None}}, records.Seal, r"spent.each\[0\] must be a number"),
+        ({"files": {"a": 1}, "run": {}, "spent": {"each": [], "test": None}}, records.Seal, "must be text"),
+    ],
+)
+def test_notes_that_lack_a_part_are_named(found: dict[str, Any], kind: type[msgspec.Struct], message: str) -> None:
+    with pytest.raises(records.Misfit, match=message):
+        records.fitted(found, kind)
+    seal = {"files": {"a": "ab"}, "run": {"epsilon": "inf"}, "spent": {"each": [1, "inf"], "test": None}}
+    assert records.plain(records.fitted(seal, records.Seal)) == seal
+
+
 def test_the_last_closed_round_is_read_from_any_regime() -> None:
     assert records.closed(b'{"kind": "round", "round": 7, "histogram": 3}') == 7
     assert records.closed(b'{"kind": "round", "round": "x"}') is None
@@ -159,4 +176,4 @@ def test_whatever_stands_in_a_row_is_read_or_named(row: dict[str, Any], kind: st
 def test_whatever_stands_in_run_json_is_read_or_named(about: dict[str, Any]) -> None:
     with suppress(StudyError):
         read = records.about(json.dumps(about).encode(), "run.json")
-        assert records.plain(records.about(records.text(read).encode(), "run.json")) == records.plain(read)
+        assert records.plain(records.about(json.dumps(records.plain(read)).encode(), "run.json")) == records.plain(read)

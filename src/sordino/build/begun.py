@@ -13,10 +13,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+
+from msgspec import UNSET
 
 from sordino.build.surroundings import ENDED, KEY, asked, environment
-from sordino.engine.records import simple
+from sordino.engine.records import Begin, Misfit, fitted, simple
 from sordino.errors import LedgerError, ResumeError
 from sordino.files import refuse_odd
 from sordino.parsing import Malformed, toml_of
@@ -34,13 +35,27 @@ SHOWN = 300  # characters of a value that a note holds as it is; of a longer one
 # number of threads rounds otherwise, so their difference would be free of noise: none.
 FREE: frozenset[str] = frozenset()
 
-Row = dict[str, Any]
+Row = dict[str, object]
 
 
-def facts(folder: Path, study: Study, about: Mapping[str, Any]) -> Row:
+def facts(folder: Path, study: Study, about: Mapping[str, object]) -> Begin:
     """What a run begins with: the calibrated study, the environment, what ``run.json`` promises, and a digest of its secret key."""
-    found = {"study": asked(study), "environment": plain(environment(study)), "promise": promise(about)}
-    return found if (key := _key(folder)) is None else {**found, "key": _digest(key)}
+    key = _key(folder)
+    return Begin(study=asked(study), environment=environment(study), promise=promise(about), key=UNSET if key is None else _digest(key))
+
+
+def read(folder: Path, facts: Mapping[str, object]) -> Begin:
+    """What a ledger's note says that a run began with.
+
+    Raises:
+        LedgerError: if it lacks a part.
+    """
+    try:
+        return fitted(facts, Begin)
+    except Misfit as error:
+        raise LedgerError(
+            f"{folder}: the ledger's note of how this run began lacks a part ({error}). Restore the ledger from a copy"
+        ) from error
 
 
 def _key(folder: Path) -> bytes | None:
@@ -52,7 +67,7 @@ def _digest(key: bytes) -> str:
     return hashlib.sha256(b"sordino key:" + key).hexdigest()
 
 
-def refuse_another_key(folder: Path, before: Mapping[str, Any], *, ended: bool) -> None:
+def refuse_another_key(folder: Path, before: Begin, *, ended: bool) -> None:
     """Hold the secret key that noise comes from against the one that the run began with; one that has ``ended`` needs it no more.
 
     With another key, releases that were booked once would be released a second time, under noise of their own.
@@ -60,10 +75,10 @@ def refuse_another_key(folder: Path, before: Mapping[str, Any], *, ended: bool) 
     Raises:
         ResumeError: if it is another, or missing.
     """
-    if "key" not in before:
+    if before.key is UNSET:
         return
     found = _key(folder)
-    if (found == ENDED and ended) or (found is not None and _digest(found) == before["key"]):
+    if (found == ENDED and ended) or (found is not None and _digest(found) == before.key):
         return
     what = "missing" if found is None else "destroyed, as when a run has ended" if found == ENDED else "not the one that the run began with"
     raise ResumeError(
@@ -72,12 +87,12 @@ def refuse_another_key(folder: Path, before: Mapping[str, Any], *, ended: bool) 
     )
 
 
-def promise(about: Mapping[str, Any]) -> Row:
+def promise(about: Mapping[str, object]) -> Row:
     """What ``run.json`` says before the run ends, as a note holds it."""
     return held({key: value for key, value in about.items() if key not in LATER and key != CODE})
 
 
-def held(values: Mapping[str, Any]) -> Row:
+def held(values: Mapping[str, object]) -> Row:
     """Values as a note holds them: small ones as they are, of large ones the digest.
 
     >>> held({"epsilon": 0.5, "result": {"why": "T"}})
@@ -90,12 +105,12 @@ def held(values: Mapping[str, Any]) -> Row:
     return found
 
 
-def plain(values: Mapping[str, Any]) -> Row:
+def plain(values: Mapping[str, object]) -> Row:
     """Values as JSON holds them: lists for tuples, infinity as a word."""
     return {str(key): simple(value) for key, value in values.items()}
 
 
-def flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+def flat(table: Mapping[str, object], before: str = "") -> Iterator[tuple[str, object]]:
     """The values of a table of tables, with dotted keys."""
     for key, value in table.items():
         if isinstance(value, Mapping) and value:
@@ -104,11 +119,12 @@ def flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]
             yield f"{before}{key}", value
 
 
-def noted(folder: Path, study: Study, run: str) -> Row:
+def noted(folder: Path, study: Study, run: str) -> Begin:
     """What a ledger of this run says that it began with.
 
     Raises:
         ResumeError: if no ledger knows the run.
+        LedgerError: if its note lacks a part.
     """
     own = study.privacy.ledger == "run"
     kept = folder if own else Path(study.privacy.ledger).expanduser()
@@ -125,7 +141,7 @@ def noted(folder: Path, study: Study, run: str) -> Row:
         with Ledger.open(path, readonly=True) as ledger:
             note = ledger.noted(BEGIN, run)
             if note is not None:
-                return note.facts
+                return read(folder, note.facts)
     where = folder / LEDGER if own else kept
     raise ResumeError(
         f"{where}: no ledger here knows of run {run}, which run.json names: it was made anew, replaced by another, or belongs to"
@@ -133,39 +149,37 @@ def noted(folder: Path, study: Study, run: str) -> Row:
     )
 
 
-def refuse_changes(folder: Path, study: Study, about: Mapping[str, Any], before: Mapping[str, Any]) -> None:
+def refuse_changes(folder: Path, study: Study, about: Mapping[str, object], before: Begin) -> None:
     """Hold study, promise and environment against what a run began with.
 
     Raises:
         ResumeError: naming each key that differs.
     """
-    if not (isinstance(before.get("study"), str) and all(isinstance(before.get(key), dict) for key in ("environment", "promise"))):
-        raise LedgerError(f"{folder}: the ledger's note of how this run began lacks a part. Restore the ledger from a copy")
     try:
-        then = dict(flat(toml_of(before["study"])))
+        then = dict(flat(toml_of(before.study)))
     except Malformed as error:
         raise LedgerError(f"{folder}: the ledger's note of how this run began holds no study that can be read") from error
     now = dict(flat(toml_of(asked(study))))
     lines = [f"{folder / 'study.toml'}: {each}" for each in differences(then, now)]
-    lines += [f"{folder / 'run.json'}: {each}" for each in differences(before["promise"], promise(about))]
-    here = {key: value for key, value in plain(environment(study)).items() if key not in FREE}
-    there = {key: value for key, value in before["environment"].items() if key not in FREE}
+    lines += [f"{folder / 'run.json'}: {each}" for each in differences(before.promise, promise(about))]
+    here = {key: value for key, value in environment(study).items() if key not in FREE}
+    there = {key: value for key, value in before.environment.items() if key not in FREE}
     lines += [f"environment: {each}" for each in differences(there, here)]
     if lines:
         raise ResumeError("\n".join((*lines, f"{folder}: a run goes on only as it was begun. {REMEDY}")))
 
 
-def refuse_another(folder: Path, about: Mapping[str, Any], before: Mapping[str, Any]) -> None:
+def refuse_another(folder: Path, about: Mapping[str, object], before: Begin) -> None:
     """Hold what a run was built to again against what it began with: what its public data decides is held, too.
 
     Raises:
         ResumeError: naming each fact that differs.
     """
-    if lines := differences(before["promise"], promise(about)):
+    if lines := differences(before.promise, promise(about)):
         raise ResumeError("\n".join((*lines, f"{folder}: its data, or a file that it reads, is not what the run began with. {REMEDY}")))
 
 
-def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def differences(then: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
     """Every key whose value differs, in words.
 
     >>> differences({"privacy.noise_multiplier": 2.0, "seed": 0}, {"privacy.noise_multiplier": 1.9, "seed": 0})
@@ -174,12 +188,12 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return [f"{key} was {shown(then, key)}, is {shown(now, key)}" for key in differing(then, now)]
 
 
-def differing(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def differing(then: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
     """Every key whose value differs; one that is not set has no value."""
     return [key for key in dict.fromkeys((*then, *now)) if _text(then.get(key)) != _text(now.get(key))]
 
 
-def shown(table: Mapping[str, Any], key: str) -> str:
+def shown(table: Mapping[str, object], key: str) -> str:
     """A value in a message."""
     if table.get(key) is None:
         return "not set"

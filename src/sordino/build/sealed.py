@@ -9,11 +9,10 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from sordino.build.begun import differences, held, plain
+from sordino.build.begun import differences, held
+from sordino.engine.records import Misfit, Seal, Spent, fitted
 from sordino.errors import ResumeError, StudyError
 from sordino.files import open_below
 
@@ -21,65 +20,48 @@ MODEL = "model.safetensors"
 FILES = ("study.toml", "environment.json", "rounds.jsonl", MODEL)
 _PIECE = 1 << 20
 
-Row = dict[str, Any]
 
-
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """What was spent when a run ended; epsilon.
-
-    Attributes:
-        each: by each unit of the run, the highest among its records.
-        test: by the rows of a test set that is paid for.
-    """
-
-    each: tuple[float, ...]
-    test: float | None
-
-
-def facts(folder: Path, done: Mapping[str, Any], model: bytes, spent: Spent) -> Row:
+def facts(folder: Path, done: Mapping[str, object], model: bytes, spent: Spent) -> Seal:
     """The seal of a run that ended with ``done`` in its ``run.json`` and this model, which need not be written yet."""
     files = {name: file_digest(folder / name) for name in FILES if name != MODEL and (folder / name).exists()}
     files[MODEL] = hashlib.sha256(model).hexdigest()
-    return {"files": files, "run": run(done), "spent": plain({"each": spent.each, "test": spent.test})}
+    return Seal(files=files, run=run(done), spent=spent)
 
 
-def run(done: Mapping[str, Any]) -> Row:
+def run(done: Mapping[str, object]) -> dict[str, object]:
     """What a seal holds of ``run.json``: all but its place in the ledger, which follows, and how long it took."""
     found = held({key: value for key, value in done.items() if key != "ledger"})
     found.pop("result.seconds", None)
     return found
 
 
-def spent(folder: Path, before: Mapping[str, Any]) -> Spent:
-    """What the units had spent when the run was sealed.
+def read(folder: Path, facts: Mapping[str, object]) -> Seal:
+    """What the seal in a ledger says of how a run ended, and of what its units had spent then.
 
     Raises:
-        ResumeError: if the seal does not say it.
+        ResumeError: if it lacks a part.
     """
     try:
-        found = before["spent"]
-        test = found["test"]
-        return Spent(tuple(float(each) for each in found["each"]), None if test is None else float(test))
-    except (KeyError, TypeError, ValueError):
+        return fitted(facts, Seal)
+    except Misfit as error:
         raise ResumeError(
-            f"{folder}: the seal in its ledger does not say what was spent when it ended. Restore the ledger from a copy"
-        ) from None
+            f"{folder}: the seal in its ledger does not say how it ended, or what was spent then ({error}). Restore the ledger from a copy"
+        ) from error
 
 
-def refuse_another_end(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def refuse_another_end(folder: Path, before: Seal, now: Seal) -> None:
     """Hold how a run ends against how it ended before, and name what differs.
 
     Raises:
         ResumeError: if anything does.
     """
-    lines = [f"{folder / 'run.json'}: {each}" for each in differences(before.get("run", {}), now["run"])]
-    lines += [f"{folder / name}: not the file that the run ended with" for name in changed(before, now["files"])]
+    lines = [f"{folder / 'run.json'}: {each}" for each in differences(before.run, now.run)]
+    lines += [f"{folder / name}: not the file that the run ended with" for name in changed({"files": before.files}, now.files)]
     if lines:
         raise ResumeError("\n".join(lines) + "\nThe run had ended and was sealed in its ledger. Restore the folder from a copy")
 
 
-def changed(before: Mapping[str, Any], files: Mapping[str, str]) -> list[str]:
+def changed(before: Mapping[str, object], files: Mapping[str, str]) -> list[str]:
     """Names of the files whose digests differ from the sealed ones."""
     sealed = before.get("files")
     known = sealed if isinstance(sealed, dict) else {}

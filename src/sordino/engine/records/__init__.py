@@ -1,8 +1,9 @@
 """Everything that a run leaves in its files and says while it goes on, as frozen typed values; one codec reads and writes them."""
 
 from sordino.engine.records.base import Count, Maybe, Open, Real, Record, at, known, number
-from sordino.engine.records.codec import Misfit, about, closed, dumped, environment, plain, row, simple, text
+from sordino.engine.records.codec import Misfit, about, closed, dumped, environment, fitted, plain, row, simple, text
 from sordino.engine.records.comparison import ComparisonOf, DifferenceOf, MeanOf, OverOf, PointOf, RunOf, StudyOf
+from sordino.engine.records.notes import Begin, Seal, Spent
 from sordino.engine.records.rows import (
     AsynchronousRound,
     Dropped,
@@ -46,6 +47,7 @@ __all__ = [
     "About",
     "Asynchronous",
     "AsynchronousRound",
+    "Begin",
     "Client",
     "ComparisonOf",
     "Count",
@@ -79,6 +81,8 @@ __all__ = [
     "Round",
     "Row",
     "RunOf",
+    "Seal",
+    "Spent",
     "Stage",
     "Stale",
     "StudyOf",
@@ -93,6 +97,7 @@ __all__ = [
     "closed",
     "dumped",
     "environment",
+    "fitted",
     "known",
     "number",
     "plain",

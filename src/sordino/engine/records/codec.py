@@ -133,7 +133,7 @@ def closed(line: bytes | str) -> int | None:
         found = json_of(line)
         if not isinstance(found, dict) or found.get("kind") != "round":
             return None
-        number = _converted({"kind": "round", "round": found.get("round", 0)}, Round).round
+        number = fitted({"kind": "round", "round": found.get("round", 0)}, Round).round
     except Malformed:
         return None
     return number if isinstance(number, int) else 0
@@ -153,7 +153,7 @@ def about(content: bytes, place: object, error: type[SordinoError] = StudyError)
             raise Misfit(f"format must be {FORMAT}, which this version reads; got {_shown(version)}")
         if "facts" in rest:
             raise Misfit("facts must not stand there by that name")
-        return msgspec.structs.replace(_open(rest, About), facts=_converted(facts, kind))
+        return msgspec.structs.replace(_open(rest, About), facts=fitted(facts, kind))
     except Misfit as misfit:
         raise error(f"{place}: {misfit}. Restore it from a copy") from misfit
 
@@ -184,10 +184,15 @@ def _open(found: Mapping[str, object], kind: type[O], tag: str | None = None) ->
     own, others = _split({key: value for key, value in found.items() if key != tag}, kind)
     if "extra" in own:
         others["extra"] = own.pop("extra")
-    return msgspec.structs.replace(_converted(own, kind), extra=others)
+    return msgspec.structs.replace(fitted(own, kind), extra=others)
 
 
-def _converted(found: Mapping[str, object], kind: type[S]) -> S:
+def fitted(found: Mapping[str, object], kind: type[S]) -> S:
+    """JSON that was read, as a record of this kind.
+
+    Raises:
+        Misfit: naming the key and what stands there.
+    """
     try:
         return msgspec.convert(found, kind, dec_hook=_hook)
     except (msgspec.ValidationError, OverflowError, UnicodeEncodeError) as error:  # keys may hold halves of surrogates
