@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from bench import accounting, arrivals, clients, events, rounds, step, wavelets
-from sordino.learning.allocator import tune
+from sordino.training.allocator import tune
 
 
 def main() -> None:

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from sordino import build as builder
-from sordino import study as studies
-from sordino.runtime.watch import Moment
+from sordino.engine import assemble as builder
+from sordino.engine import study as studies
+from sordino.engine.watch import Moment
 
 STUDY = """
 name = "bench"

@@ -14,9 +14,9 @@ import torch
 from torch.nn import functional as F
 
 from bench.rounds import Silent
-from sordino import build as builder
-from sordino import study as studies
 from sordino.data import scaled
+from sordino.engine import assemble as builder
+from sordino.engine import study as studies
 
 PEER = Path(__file__).parent / "pfl"
 STUDY = """

@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 from bench.arrivals import Silent, row
-from sordino import build as builder
-from sordino import study as studies
+from sordino.engine import assemble as builder
+from sordino.engine import study as studies
 from sordino.privacy import Allowance
-from sordino.runtime.events import PIECE, Events
+from sordino.regimes.vertical.simulation import PIECE, Events
 
 STUDY = """
 name = "bench"

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from sordino import build as builder
-from sordino import study as studies
 from sordino.data import scaled
-from sordino.runtime.simulate import Moment
+from sordino.engine import assemble as builder
+from sordino.engine import study as studies
+from sordino.regimes.synchronous.simulation import Moment
 
 STUDY = """
 name = "bench"

@@ -12,11 +12,11 @@ from torch.nn import functional as F
 
 from bench.timing import in_turns
 from sordino.entropy import Seeded
-from sordino.learning import models
-from sordino.learning.flat import Flat
-from sordino.learning.loss import cross_entropy
-from sordino.learning.perexample import ClippedSum
 from sordino.mechanism import CountedGaussian
+from sordino.training import models
+from sordino.training.flat import Flat
+from sordino.training.loss import cross_entropy
+from sordino.training.perexample import ClippedSum
 
 BATCH, CLIP, SIGMA, ETA = 90, 1.0, 1.1, 0.1
 CASES = {

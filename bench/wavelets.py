@@ -10,11 +10,11 @@ import torch
 from bench.step import BATCH, CLIP, SIGMA, build
 from bench.timing import in_turns
 from sordino.entropy import Seeded
-from sordino.learning.flat import Flat
-from sordino.learning.loss import cross_entropy
-from sordino.learning.perexample import ClippedSum, Measured
 from sordino.mechanism import Gaussian
 from sordino.mechanism.haar import Basis, HaarGaussian, paper
+from sordino.training.flat import Flat
+from sordino.training.loss import cross_entropy
+from sordino.training.perexample import ClippedSum, Measured
 
 
 def measure() -> list[dict[str, Any]]:

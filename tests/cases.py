@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sordino import study as studies
-from sordino.study import Study
+from sordino.engine import study as studies
+from sordino.engine.study.base import Study
 from sordino.template import TEMPLATES
 
 DELTA = 1e-5

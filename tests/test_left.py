@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from sordino import build, session
-from sordino import study as studies
 from sordino.cli import app
-from sordino.study import Study
+from sordino.engine import assemble as build
+from sordino.engine import session
+from sordino.engine import study as studies
+from sordino.engine.study.base import Study
 
 STUDY = """
 name = "Again"

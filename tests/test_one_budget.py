@@ -13,13 +13,13 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
-from sordino import session
-from sordino import study as studies
-from sordino.build.surroundings import ENDED, KEY
 from sordino.cli import app
+from sordino.engine import session
+from sordino.engine import study as studies
+from sordino.engine.files import replace_file
+from sordino.engine.surroundings import ENDED, KEY
 from sordino.errors import BudgetExceeded, SordinoError, StudyError
 from sordino.privacy import Gaussian, PoissonSampled, accountant
-from sordino.runtime.files import replace_file
 from sordino.template import ASYNCHRONOUS, SYNCHRONOUS
 from sordino.verify import priced, verify
 

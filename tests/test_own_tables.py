@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sordino import data, session
-from sordino import study as studies
+from sordino import data
+from sordino.engine import session
+from sordino.engine import study as studies
+from sordino.engine.latency import LATENCIES
 from sordino.engine.records import plain
+from sordino.engine.study.parse import TABLES
 from sordino.errors import StudyError
-from sordino.runtime.latency import LATENCIES
-from sordino.study.parse import TABLES
 from sordino.template import TEMPLATES
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "own-tables.md"
@@ -25,8 +26,8 @@ import numpy as np
 from sordino.data.stream import Division, Drift, Opened, Streaming
 from sordino.data.stream.replay import Replayed
 from sordino.data import Partition, load
-from sordino.learning.optimizer import Optimizer, Sgd
-from sordino.method.online import Activation
+from sordino.training.optimizer import Optimizer, Sgd
+from sordino.regimes.vertical.method import Activation
 
 
 class Turned(Division):

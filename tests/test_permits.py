@@ -19,30 +19,32 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from sordino.engine.built import UNIT
 
 import sordino
 from cases import METHODS, MORE, Case, study_of
 from permitted import permit
-from sordino import build as builder
-from sordino.build.evaluation import UNIT, PaidEvaluation
+from sordino.engine import assemble as builder
 from sordino.engine.kernel import Kernel
 from sordino.errors import LocalProtocolError
-from sordino.learning import dpsgd, edge, local, sgd
-from sordino.learning.dpsgd import PrivateClient
-from sordino.learning.edge import LiteralEdge, PlainEdge, PrivateEdge
-from sordino.learning.local import LocalClient, NoisyModelClient
-from sordino.learning.online.halves import Party
-from sordino.learning.sgd import PlainClient
+from sordino.federation.evaluation import PaidEvaluation
 from sordino.message import Train
-from sordino.plan.vertical import ENTITIES, LABELS, features, label, party, units
 from sordino.privacy import Allowance, Event, Gaussian, Grouped, NonPrivate, Permit, Repeated, Vault, covers_one, covers_round
-from sordino.regime import aggregate
-from sordino.regime.aggregate import PrivateSum
-from sordino.runtime.arrivals import Arrivals
-from sordino.runtime.engine import Whole
-from sordino.runtime.events import Events
-from sordino.runtime.respond import Respond
-from sordino.runtime.simulate import Simulation
+from sordino.regimes.asynchronous import edge
+from sordino.regimes.asynchronous.edge import LiteralEdge, PlainEdge, PrivateEdge
+from sordino.regimes.asynchronous.simulation import Arrivals
+from sordino.regimes.synchronous import aggregate
+from sordino.regimes.synchronous.aggregate import PrivateSum
+from sordino.regimes.synchronous.simulation import Simulation
+from sordino.regimes.vertical.engine import Whole
+from sordino.regimes.vertical.engines.halves import Party
+from sordino.regimes.vertical.plan import ENTITIES, LABELS, features, label, party, units
+from sordino.regimes.vertical.respond import Respond
+from sordino.regimes.vertical.simulation import Events
+from sordino.training import dpsgd, local, sgd
+from sordino.training.dpsgd import PrivateClient
+from sordino.training.local import LocalClient, NoisyModelClient
+from sordino.training.sgd import PlainClient
 
 AGAIN = [  # 30 rows, each of which comes twice or more
     'data={file="FILE", parties=2}',

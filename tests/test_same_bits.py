@@ -24,8 +24,7 @@ import torch
 from safetensors.numpy import load_file
 
 from cases import METHODS, MORE, study_of
-from sordino import session
-from sordino.build import surroundings
+from sordino.engine import session, surroundings
 from sordino.privacy import Ledger
 
 STORED = Path(__file__).parent / "golden" / "runs.json"

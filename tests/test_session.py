@@ -17,12 +17,11 @@ from typing import Any
 import pytest
 
 from command import sordino
-from sordino import build as builder
-from sordino import session
-from sordino import study as studies
-from sordino.build import promise
-from sordino.build.surroundings import ENDED, KEY
+from sordino.engine import assemble as builder
+from sordino.engine import promise, session
+from sordino.engine import study as studies
 from sordino.engine.records import Row
+from sordino.engine.surroundings import ENDED, KEY
 from sordino.errors import BudgetExceeded, ResumeError, StudyError
 from sordino.privacy import Ledger
 from sordino.privacy.rounding import epsilon_text

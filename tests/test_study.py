@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sordino import study as studies
+from sordino.engine import study as studies
 from sordino.errors import StudyError
 from sordino.template import ASYNCHRONOUS, TEMPLATES
 

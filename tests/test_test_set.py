@@ -10,17 +10,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sordino.engine.built import UNIT
 
-from sordino import build, session
-from sordino import study as studies
-from sordino.build.evaluation import UNIT
-from sordino.build.promise import assumptions, guarantee
 from sordino.data.locate import find
+from sordino.engine import assemble as build
+from sordino.engine import session
+from sordino.engine import study as studies
+from sordino.engine.promise import assumptions, guarantee
 from sordino.errors import StudyError
-from sordino.plan.evaluation import evaluations
+from sordino.federation.evaluations import evaluations
+from sordino.federation.study import HorizontalStudy
 from sordino.privacy import Gaussian, Ledger, accountant
 from sordino.report import write
-from sordino.study import HorizontalStudy
 from sordino.verify import verify
 
 STUDY = """

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from command import sordino
-from sordino import session
-from sordino import study as studies
+from sordino.engine import session
+from sordino.engine import study as studies
 from sordino.errors import LedgerError, ResumeError, SordinoError, StudyError
 from sordino.privacy import Ledger
 from sordino.template import ASYNCHRONOUS, SYNCHRONOUS, VERTICAL
@@ -322,7 +322,7 @@ def test_an_edited_promise_is_refused(made: Made, tmp_path: Path, message: str, 
 
 @pytest.mark.parametrize(("key", "value"), [("torch", "1.0.0"), ("code", "0123456789abcdef"), ("threads", 64)])
 def test_another_environment_is_refused(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, value: object) -> None:
-    from sordino.build import begun, surroundings
+    from sordino.engine import begun, surroundings
 
     folder = copy(made.stopped, tmp_path)
     monkeypatch.setattr(begun, "environment", lambda study: {**surroundings.environment(study), key: value})
@@ -370,7 +370,7 @@ def test_a_stream_that_changed_is_refused(tmp_path: Path) -> None:
 
 
 def test_public_examples_that_choose_a_bound_are_held_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sordino.build import facts
+    from sordino.federation import facts
 
     stopped(study(tmp_path, "synchronous", "data.validation=50"), tmp_path / "run")
     monkeypatch.setattr(facts, "_digest", lambda examples: "other")
@@ -379,7 +379,7 @@ def test_public_examples_that_choose_a_bound_are_held_too(tmp_path: Path, monkey
 
 def test_a_secret_key_is_the_one_that_the_run_began_with(tmp_path: Path) -> None:
     """With another key, what is booked once would be released twice."""
-    from sordino.build.surroundings import ENDED, KEY
+    from sordino.engine.surroundings import ENDED, KEY
 
     stopped(study(tmp_path, "synchronous", 'privacy.entropy="system"'), tmp_path / "run")
     key = tmp_path / "run" / KEY

@@ -12,14 +12,14 @@ import pytest
 import torch
 from torch import nn
 
-from sordino import build as builder
-from sordino import study as studies
-from sordino.build import promise
+from sordino.engine import assemble as builder
+from sordino.engine import promise
+from sordino.engine import study as studies
+from sordino.engine.recorder import Recorder
 from sordino.errors import StudyError
-from sordino.plan.vertical import label_epsilon, payable
 from sordino.privacy import Gaussian, Pure, accountant
-from sordino.runtime.recorder import Recorder
-from sordino.study.vertical import VerticalPrivacy, VerticalStudy
+from sordino.regimes.vertical.plan import label_epsilon, payable
+from sordino.regimes.vertical.study import VerticalPrivacy, VerticalStudy
 from sordino.template import VERTICAL
 
 LABEL = 'privacy={unit="label", epsilon=3.0, delta=1e-5}'
@@ -362,7 +362,7 @@ def test_a_checkpoint_is_due_when_a_multiple_has_been_passed(
 ) -> None:
     """Counted from the start of the run and not of the session; and always at the end."""
     found: list[int] = []
-    monkeypatch.setattr("sordino.runtime.recorder.checkpoint.write", lambda folder, kept: found.append(kept.moment.number))
+    monkeypatch.setattr("sordino.engine.recorder.checkpoint.write", lambda folder, kept: found.append(kept.moment.number))
     with Recorder(tmp_path, length=0, every=60, begun=begun, show=lambda row: None) as recorder:
         for number in numbers:
             point: Any = Point(number, "done" if number == numbers[-1] else None)

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from command import Done, sordino
+from sordino.engine.methods import METHODS
 from sordino.mechanism.registry import MECHANISMS
-from sordino.method.registry import METHODS
 
 PAGE = Path(__file__).parents[1] / "CONTRIBUTING.md"
 BLOCK = re.compile(r"^```(?P<kind>\w+)\n(?P<text>.*?)^```", re.DOTALL | re.MULTILINE)

@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sordino import build as builder
-from sordino import study as studies
-from sordino.learning.dpsgd import PrivateClient
+from sordino.engine import assemble as builder
+from sordino.engine import study as studies
 from sordino.message import Train, Update
-from sordino.method import estimate
 from sordino.privacy import Budget, Charge, Vault
+from sordino.regimes.synchronous.methods import estimate
+from sordino.training.dpsgd import PrivateClient
 
 TAU, ROUNDS = 3, 20
 

@@ -20,19 +20,19 @@ from torch import nn
 
 from permitted import permit, permits
 from sordino.entropy import Entropy, Seeded, System
-from sordino.learning.bench import Examples, Workbench
-from sordino.learning.dpsgd import PrivateClient
-from sordino.learning.edge import PrivateEdge
-from sordino.learning.flat import Flat
-from sordino.learning.loss import cross_entropy
-from sordino.learning.optimizer import Sgd
-from sordino.learning.perexample import ClippedSum, MeanGradient
 from sordino.mechanism import CountedGaussian, Gaussian, Single
 from sordino.mechanism.haar.basis import Basis
 from sordino.mechanism.haar.gaussian import HaarGaussian
 from sordino.message import Compute, Contribution, Train
-from sordino.method.base import Contract
-from sordino.regime.aggregate import PrivateSum
+from sordino.regimes.asynchronous.edge import PrivateEdge
+from sordino.regimes.synchronous.aggregate import PrivateSum
+from sordino.regimes.synchronous.method import Contract
+from sordino.training.bench import Examples, Workbench
+from sordino.training.dpsgd import PrivateClient
+from sordino.training.flat import Flat
+from sordino.training.loss import cross_entropy
+from sordino.training.optimizer import Sgd
+from sordino.training.perexample import ClippedSum, MeanGradient
 
 TRIALS = 1000
 SIGMA, CLIP = 30.0, 1.0  # one release at epsilon 0.13 for delta 1e-5: by its size, next to nothing is told

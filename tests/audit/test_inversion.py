@@ -18,16 +18,16 @@ from sordino.audit.inversion import Matrix, first_layer, mean_slopes, rank_one, 
 from sordino.audit.quality import correlation, psnr
 from sordino.entropy import Seeded
 from sordino.errors import StudyError
-from sordino.learning import models
-from sordino.learning.bench import Examples, Workbench
-from sordino.learning.dpsgd import PrivateClient
-from sordino.learning.flat import Flat
-from sordino.learning.loss import loss_for
-from sordino.learning.optimizer import Sgd
-from sordino.learning.perexample import ClippedSum, MeanGradient
 from sordino.mechanism import Gaussian
 from sordino.mechanism.knorm import exponential_norm
 from sordino.message import Train
+from sordino.training import models
+from sordino.training.bench import Examples, Workbench
+from sordino.training.dpsgd import PrivateClient
+from sordino.training.flat import Flat
+from sordino.training.loss import loss_for
+from sordino.training.optimizer import Sgd
+from sordino.training.perexample import ClippedSum, MeanGradient
 
 LINEAR = ("logistic", "svm")
 CORPUS = data.load("digits")

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from sordino import session
-from sordino import study as studies
-from sordino.build import surroundings
-from sordino.build.surroundings import answering, protective
+from sordino.engine import session, surroundings
+from sordino.engine import study as studies
+from sordino.engine.surroundings import answering, protective
 from sordino.errors import ResumeError, StudyError
 
 ROUNDS = """

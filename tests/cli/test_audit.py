@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from sordino import build, session
-from sordino import study as studies
 from sordino.cli import app
+from sordino.engine import assemble as build
+from sordino.engine import session
+from sordino.engine import study as studies
 from sordino.errors import StudyError
 
 STUDY = """\

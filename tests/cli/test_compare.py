@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from sordino import study as studies
 from sordino.cli import app
 from sordino.compare.folders import rounds_done
 from sordino.compare.progress import Progress, line
 from sordino.compare.schedule import Side, tasks
+from sordino.engine import study as studies
 from sordino.errors import StudyError
 from sordino.template import SYNCHRONOUS
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from sordino import study as studies
 from sordino.compare import result, tables
 from sordino.compare.over import Over, goal, line, over
 from sordino.compare.schedule import Side
+from sordino.engine import study as studies
 from sordino.engine.records import plain
 from sordino.errors import StudyError
 from sordino.report.load import load

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from sordino import study as studies
 from sordino.compare import folders, result, schedule, tables
 from sordino.compare.schedule import Side, labels, refuse_shared, seeds_of, tasks, usual_folder
 from sordino.compare.tables import content
+from sordino.engine import study as studies
 from sordino.engine.records import plain
 from sordino.errors import StudyError
 from sordino.report.load import load

@@ -13,18 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sordino.data import Dataset, load, scaled
-from sordino.data.stream import (
-    ClassDrift,
-    Deformed,
-    FeatureDrift,
-    GradualDrift,
-    Piece,
-    Replayed,
-    Stream,
-    Strength,
-    SwapDrift,
-    TableStream,
-)
+from sordino.data.stream import ClassDrift, Deformed, FeatureDrift, GradualDrift, Piece, Replayed, Stream, Strength, SwapDrift, TableStream
 from sordino.errors import DataError, StudyError
 
 TOTAL = 3_300

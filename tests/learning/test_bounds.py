@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from sordino.entropy import Seeded
-from sordino.learning import models
-from sordino.learning.flat import Flat
-from sordino.learning.loss import cross_entropy
-from sordino.learning.perexample import Bound, ClippedSum, Layers, Measured
-from sordino.learning.perexample import Flat as FlatBound
-from sordino.learning.perexample.clipping import MARGIN
-from sordino.learning.perexample.sums import layers_of
 from sordino.mechanism.haar import Basis, HaarGaussian, paper
+from sordino.training import models
+from sordino.training.flat import Flat
+from sordino.training.loss import cross_entropy
+from sordino.training.perexample import Bound, ClippedSum, Layers, Measured
+from sordino.training.perexample import Flat as FlatBound
+from sordino.training.perexample.clipping import MARGIN
+from sordino.training.perexample.sums import layers_of
 
 N = 9
 

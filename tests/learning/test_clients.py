@@ -10,18 +10,18 @@ import torch
 from permitted import permits
 from sordino.entropy import Seeded
 from sordino.errors import LocalProtocolError
-from sordino.learning import models
-from sordino.learning.bench import Examples, Workbench, poisson
-from sordino.learning.dpsgd import PrivateClient
-from sordino.learning.flat import Flat
-from sordino.learning.loss import cross_entropy
-from sordino.learning.optimizer import Sgd
-from sordino.learning.perexample import ClippedSum, MeanGradient
-from sordino.learning.sgd import PlainClient
 from sordino.mechanism import CountedGaussian, Gaussian
 from sordino.mechanism.contract import looks_standard_normal
 from sordino.message import Train
 from sordino.privacy import NonPrivate, PoissonSampled
+from sordino.training import models
+from sordino.training.bench import Examples, Workbench, poisson
+from sordino.training.dpsgd import PrivateClient
+from sordino.training.flat import Flat
+from sordino.training.loss import cross_entropy
+from sordino.training.optimizer import Sgd
+from sordino.training.perexample import ClippedSum, MeanGradient
+from sordino.training.sgd import PlainClient
 
 Q, ETA, N = 0.2, 0.5, 60
 

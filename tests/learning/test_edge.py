@@ -13,15 +13,15 @@ from torch import nn
 from permitted import permit
 from sordino.entropy import Seeded
 from sordino.errors import LocalProtocolError
-from sordino.learning.bench import Examples, Workbench
-from sordino.learning.edge import LiteralEdge, PlainEdge, PrivateEdge
-from sordino.learning.flat import Flat
-from sordino.learning.loss import cross_entropy
-from sordino.learning.perexample import ClippedSum, MeanGradient
 from sordino.mechanism import Gaussian
 from sordino.message import Compute
 from sordino.privacy import Event, NonPrivate, Permit, PoissonSampled
 from sordino.privacy import Gaussian as GaussianEvent
+from sordino.regimes.asynchronous.edge import LiteralEdge, PlainEdge, PrivateEdge
+from sordino.training.bench import Examples, Workbench
+from sordino.training.flat import Flat
+from sordino.training.loss import cross_entropy
+from sordino.training.perexample import ClippedSum, MeanGradient
 
 N, FEATURES, CLASSES = 40, 6, 3
 D = FEATURES * CLASSES + CLASSES

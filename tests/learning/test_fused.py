@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import nn
 
-from sordino.learning.online.fused import Array, Fused, Rule
-from sordino.learning.online.net import Chain, Net
-from sordino.learning.online.seen import Rates, Seen
+from sordino.regimes.vertical.engines.fused import Array, Fused, Rule
+from sordino.regimes.vertical.engines.net import Chain, Net
+from sordino.regimes.vertical.engines.seen import Rates, Seen
 
 Double = NDArray[np.float64]
 Bools = NDArray[np.bool_]

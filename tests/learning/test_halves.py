@@ -19,11 +19,11 @@ from torch.nn import functional as F
 from permitted import permit
 from sordino.entropy import Seeded
 from sordino.errors import RemoteProtocolError
-from sordino.learning.online import models
-from sordino.learning.online.halves import Cover, Party, Plan, Server
 from sordino.mechanism.single import Single
 from sordino.message import Derivative, numbers, packed
 from sordino.privacy import Allowance
+from sordino.regimes.vertical.engines import models
+from sordino.regimes.vertical.engines.halves import Cover, Party, Plan, Server
 
 CLASSES, PARTIES = 3, 3
 FEATURES = (4, 16, 2)

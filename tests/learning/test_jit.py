@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from sordino.learning.jit import conv, pool, tile
+from sordino.training.jit import conv, pool, tile
 
 GUARD = 64
 

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sordino.errors import StudyError
-from sordino.learning.bench import Examples
-from sordino.learning.flat import Flat
-from sordino.learning.jit import linear, tile
-from sordino.learning.loss import Differentiable, Loss, cross_entropy, multiclass_hinge
-from sordino.learning.perexample import ClippedSum, Layers, MeanGradient, Measured
-from sordino.learning.perexample import Flat as FlatBound
-from sordino.learning.perexample.clipping import MARGIN
-from sordino.learning.perexample.single import Single
+from sordino.training.bench import Examples
+from sordino.training.flat import Flat
+from sordino.training.jit import linear, tile
+from sordino.training.loss import Differentiable, Loss, cross_entropy, multiclass_hinge
+from sordino.training.perexample import ClippedSum, Layers, MeanGradient, Measured
+from sordino.training.perexample import Flat as FlatBound
+from sordino.training.perexample.clipping import MARGIN
+from sordino.training.perexample.single import Single
 
 N = 230
 Double = NDArray[np.float64]

@@ -11,17 +11,17 @@ import torch
 from permitted import permits
 from sordino.entropy import Seeded
 from sordino.errors import LocalProtocolError
-from sordino.learning import models
-from sordino.learning.bench import Examples, Workbench
-from sordino.learning.flat import Flat
-from sordino.learning.local import LocalClient, NoisyModelClient
-from sordino.learning.loss import cross_entropy
-from sordino.learning.optimizer import Adam, Sgd
-from sordino.learning.perexample import ClippedSum, MeanGradient
 from sordino.mechanism import CountedGaussian
 from sordino.message import Train
 from sordino.privacy import Permit
 from sordino.privacy.event import Gaussian, PoissonSampled
+from sordino.training import models
+from sordino.training.bench import Examples, Workbench
+from sordino.training.flat import Flat
+from sordino.training.local import LocalClient, NoisyModelClient
+from sordino.training.loss import cross_entropy
+from sordino.training.optimizer import Adam, Sgd
+from sordino.training.perexample import ClippedSum, MeanGradient
 
 N, Q, ETA = 25, 0.2, 0.4
 

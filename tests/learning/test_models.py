@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from sordino.data import scaled
 from sordino.errors import StudyError
-from sordino.learning import models
-from sordino.learning.check import check_private
-from sordino.learning.evaluate import Evaluator
-from sordino.learning.flat import Flat
-from sordino.learning.loss import cross_entropy, multiclass_hinge
+from sordino.training import models
+from sordino.training.check import check_private
+from sordino.training.evaluate import Evaluator
+from sordino.training.flat import Flat
+from sordino.training.loss import cross_entropy, multiclass_hinge
 
 
 def rng(seed: int = 0) -> np.random.Generator:

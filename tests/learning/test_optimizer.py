@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sordino.learning.optimizer import AdaGrad, Adam, Sgd
+from sordino.training.optimizer import AdaGrad, Adam, Sgd
 
 
 def gradients(count: int = 6, d: int = 40) -> list[Tensor]:

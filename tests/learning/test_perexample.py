@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sordino.learning import models
-from sordino.learning.flat import Flat
-from sordino.learning.loss import Differentiable, cross_entropy, loss_for
-from sordino.learning.perexample import ClippedSum, MeanGradient
-from sordino.learning.perexample.clipping import MARGIN
-from sordino.learning.perexample.plan import compiled
+from sordino.training import models
+from sordino.training.flat import Flat
+from sordino.training.loss import Differentiable, cross_entropy, loss_for
+from sordino.training.perexample import ClippedSum, MeanGradient
+from sordino.training.perexample.clipping import MARGIN
+from sordino.training.perexample.plan import compiled
 
 N, CLASSES = 7, 4
 

@@ -19,15 +19,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sordino.errors import StudyError
-from sordino.learning.flat import Flat
-from sordino.learning.loss import Loss, cross_entropy
-from sordino.learning.perexample import Bound, ClippedSum, Layers, Measured
-from sordino.learning.perexample import Flat as FlatBound
-from sordino.learning.perexample.clipping import MARGIN, TOGETHER, squares
-from sordino.learning.perexample.gram import squared_norms
-from sordino.learning.perexample.paths import FAST, path_of
-from sordino.learning.perexample.separable import known
 from sordino.mechanism.haar import Basis, HaarGaussian
+from sordino.training.flat import Flat
+from sordino.training.loss import Loss, cross_entropy
+from sordino.training.perexample import Bound, ClippedSum, Layers, Measured
+from sordino.training.perexample import Flat as FlatBound
+from sordino.training.perexample.clipping import MARGIN, TOGETHER, squares
+from sordino.training.perexample.gram import squared_norms
+from sordino.training.perexample.paths import FAST, path_of
+from sordino.training.perexample.separable import known
 
 NOBODY = CLASSES
 ALLOWED = 1.0 + 2.0**-20

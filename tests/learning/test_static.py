@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import nn
 
-from sordino.learning.jit.again import numbers
-from sordino.learning.online.net import Chain, Net
-from sordino.learning.online.seen import Rates, Seen
-from sordino.learning.online.static import BLOCK, Static
+from sordino.regimes.vertical.compiled.again import numbers
+from sordino.regimes.vertical.engines.net import Chain, Net
+from sordino.regimes.vertical.engines.seen import Rates, Seen
+from sordino.regimes.vertical.engines.static import BLOCK, Static
 
 Array = NDArray[np.float32]
 Double = NDArray[np.float64]

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sordino.learning.jit import tile
-from sordino.learning.jit.lazy import strips
+from sordino.regimes.vertical.compiled.lazy import strips
+from sordino.training.jit import tile
 
 Floats = NDArray[np.float32]
 Numbers = NDArray[np.int64]

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from sordino.entropy import Seeded
-from sordino.learning.flat import Flat
-from sordino.learning.online.window import Window, total
+from sordino.regimes.vertical.engines.window import Window, total
+from sordino.training.flat import Flat
 
 RATE = 0.3
 

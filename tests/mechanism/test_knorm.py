@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import command
-from sordino import build, session
-from sordino import study as studies
+from sordino.engine import assemble as build
+from sordino.engine import session
+from sordino.engine import study as studies
 from sordino.entropy import Seeded
 from sordino.errors import StudyError
 from sordino.mechanism import Asked, ExponentialNorm, KNorm, KNormNoise

@@ -9,8 +9,8 @@ from typing import Literal
 
 import pytest
 
-from sordino import session
-from sordino import study as studies
+from sordino.engine import session
+from sordino.engine import study as studies
 from sordino.errors import StudyError
 from sordino.mechanism import Noise, known, register
 from sordino.mechanism.registry import MECHANISMS

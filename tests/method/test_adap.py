@@ -11,20 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sordino.entropy import Seeded
-from sordino.learning import models
-from sordino.learning.bench import Examples, Workbench
-from sordino.learning.dpsgd import PrivateClient
-from sordino.learning.flat import Flat
-from sordino.learning.loss import cross_entropy
-from sordino.learning.optimizer import Sgd
-from sordino.learning.perexample import ClippedSum, MeanGradient
 from sordino.mechanism import Gaussian
 from sordino.mechanism.contract import check_noise
 from sordino.message import Statistics, Train, Update
-from sordino.method.adap import AdapDpfl, Seen
-from sordino.method.base import Left, Terms
 from sordino.privacy import Chosen, Composed, NonPrivate, PoissonSampled, accountant
 from sordino.privacy import Gaussian as Booked
+from sordino.regimes.synchronous.method import Left, Terms
+from sordino.regimes.synchronous.methods.adap import AdapDpfl, Seen
+from sordino.training import models
+from sordino.training.bench import Examples, Workbench
+from sordino.training.dpsgd import PrivateClient
+from sordino.training.flat import Flat
+from sordino.training.loss import cross_entropy
+from sordino.training.optimizer import Sgd
+from sordino.training.perexample import ClippedSum, MeanGradient
 
 Q, N = 0.2, 50
 

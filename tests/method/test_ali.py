@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sordino.message import Statistics, Update
-from sordino.method.ali import AliDpfl, Memory
-from sordino.method.base import Left, Terms
+from sordino.regimes.synchronous.method import Left, Terms
+from sordino.regimes.synchronous.methods.ali import AliDpfl, Memory
 
 EVEN = Terms(
     dimension=26010,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sordino.method.als import AlsDpfl, Memory
-from sordino.method.base import Left, Terms
+from sordino.regimes.synchronous.method import Left, Terms
+from sordino.regimes.synchronous.methods.als import AlsDpfl, Memory
 
 EVEN = Terms(
     dimension=26010,

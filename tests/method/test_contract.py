@@ -7,9 +7,12 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 import pytest
+from sordino.engine.method import About
 
-from sordino.method import About, Choice, OnlineMethod, SynchronousMethod, known
-from sordino.method.contract import ContractBroken, check_method
+from sordino.engine.methods import known
+from sordino.regimes.contract import ContractBroken, check_method
+from sordino.regimes.synchronous.method import Choice, SynchronousMethod
+from sordino.regimes.vertical.method import OnlineMethod
 
 FORMS = [(name, form) for name, kind in known().items() for form in (("sound", "paper") if "form" in kind.model_fields else ("sound",))]
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from sordino.message import Statistics, Update
-from sordino.method.base import Terms
-from sordino.method.estimate import clipped_fraction, signal_to_noise, slope, squared_curvature, squared_divergence
+from sordino.regimes.synchronous.method import Terms
+from sordino.regimes.synchronous.methods.estimate import clipped_fraction, signal_to_noise, slope, squared_curvature, squared_divergence
 
 D, N, TAU, ETA, MU = 4000, 10, 2, 0.5, 0.4
 SIGNS = np.where(np.arange(D) % 2, 1.0, -1.0)

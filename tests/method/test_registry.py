@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 import pytest
+from sordino.engine.method import About
 
-from sordino import session
-from sordino import study as studies
+from sordino.engine import session
+from sordino.engine import study as studies
+from sordino.engine.methods import imported, known, register
 from sordino.engine.records import AsynchronousRound, Row, SynchronousRound
 from sordino.errors import StudyError
-from sordino.method import About, SynchronousMethod, imported, known, register
-from sordino.method.contract import check_method
+from sordino.regimes.contract import check_method
+from sordino.regimes.synchronous.method import SynchronousMethod
 from sordino.template import ASYNCHRONOUS, SYNCHRONOUS
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "own-method.md"

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import integrate, stats  # type: ignore[import-untyped]
 
-from sordino.build.promise import ADJACENCY, WORDS
+from sordino.engine.promise import ADJACENCY, WORDS
 from sordino.privacy import Gaussian, PoissonSampled, accountant
 from sordino.privacy import ledger as ledgers
 

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from cases import DELTA, METHODS, PAPER, study_of
-from sordino import session
-from sordino.method import known
+from sordino.engine import session
+from sordino.engine.methods import known
 from sordino.privacy import Ledger, accountant
 from sordino.privacy.event import Chosen, Composed, Event, Gaussian, NonPrivate, Nothing, PoissonSampled, Pure, Repeated
 

@@ -14,8 +14,8 @@ import sordino
 from sordino.audit.attempt import Level
 from sordino.cli import say
 from sordino.console import epsilon_of
+from sordino.engine.plan import Plan
 from sordino.errors import BudgetExceeded
-from sordino.plan import Plan
 from sordino.privacy import Budget, Gaussian
 from sordino.privacy.rounding import epsilon_text
 from sordino.report.inversion import price_words

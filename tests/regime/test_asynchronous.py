@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from sordino.engine.effect import Arrived, Closed, Finish, Joined, Lapsed, Left, Log, Send
 from sordino.engine.records import AsynchronousRound
 from sordino.message import Compute, Gradient
-from sordino.method import EdgeTerms
-from sordino.method.asgd import Asgd
-from sordino.method.mapa import Mapa
-from sordino.regime.asynchronous import Asynchronous, State
+from sordino.regimes.asynchronous.method import EdgeTerms
+from sordino.regimes.asynchronous.methods.asgd import Asgd
+from sordino.regimes.asynchronous.methods.mapa import Mapa
+from sordino.regimes.asynchronous.protocol import Asynchronous, State
 
 D = 3
 ONE = np.ones(D, np.float32)

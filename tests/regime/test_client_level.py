@@ -21,14 +21,14 @@ from sordino.mechanism import CountedGaussian, Gaussian
 from sordino.mechanism.contract import check_noise
 from sordino.mechanism.haar import Basis, HaarGaussian
 from sordino.message import Contribution, Update
-from sordino.method.base import Contract, Released, Terms
-from sordino.method.client_level import Bound, DpFedAvg
-from sordino.method.fixed import DpSgd
-from sordino.method.schedule import DynamicDpFedAvg
 from sordino.privacy.event import Gaussian as Booked
 from sordino.privacy.event import PoissonSampled
-from sordino.regime.aggregate import PrivateSum
-from sordino.regime.synchronous import State, Synchronous
+from sordino.regimes.synchronous.aggregate import PrivateSum
+from sordino.regimes.synchronous.method import Contract, Released, Terms
+from sordino.regimes.synchronous.methods.client_level import Bound, DpFedAvg
+from sordino.regimes.synchronous.methods.fixed import DpSgd
+from sordino.regimes.synchronous.methods.schedule import DynamicDpFedAvg
+from sordino.regimes.synchronous.protocol import State, Synchronous
 
 N, D, Q, Z, S = 40, 3, 0.25, 1.1, 0.6
 

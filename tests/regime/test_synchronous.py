@@ -12,10 +12,10 @@ from sordino.engine.effect import Arrived, Closed, Effect, Event, Finish, Joined
 from sordino.engine.records import SynchronousRound
 from sordino.entropy import Seeded
 from sordino.message import Update
-from sordino.method.ali import AliDpfl
-from sordino.method.base import Terms
-from sordino.method.fixed import DpSgd
-from sordino.regime.synchronous import State, Synchronous
+from sordino.regimes.synchronous.method import Terms
+from sordino.regimes.synchronous.methods.ali import AliDpfl
+from sordino.regimes.synchronous.methods.fixed import DpSgd
+from sordino.regimes.synchronous.protocol import State, Synchronous
 
 SIZES = (100, 200, 300, 400)
 

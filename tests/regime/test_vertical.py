@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sordino.engine.effect import Arrived, Lapsed, Learn, Send, Skip, Wake, Woke
 from sordino.message import Embedding, Labels, Query, packed
-from sordino.regime.vertical import Rule, State, Vertical
+from sordino.regimes.vertical.protocol import Rule, State, Vertical
 
 SIZES = (2, 1, 3)
 PARTIES = len(SIZES)

@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sordino import build as builder
-from sordino import study as studies
+from sordino.engine import assemble as builder
+from sordino.engine import checkpoint
+from sordino.engine import study as studies
+from sordino.engine.plan import step_event
 from sordino.engine.records import Row, text
 from sordino.errors import StudyError
-from sordino.learning.perexample.paths import Paths
-from sordino.plan import arrivals
-from sordino.plan.base import step_event
 from sordino.privacy import accountant
-from sordino.runtime import checkpoint
-from sordino.runtime.arrivals import Arrivals, Moment
+from sordino.regimes.asynchronous import plan as arrivals
+from sordino.regimes.asynchronous.simulation import Arrivals, Moment
+from sordino.training.perexample.paths import Paths
 
 STUDY = """
 name = "arrivals"
@@ -190,8 +190,8 @@ def test_models_that_several_edges_hold_are_kept_once(tmp_path: Path) -> None:
 
 
 def test_a_trace_is_played_and_its_mistakes_are_named(tmp_path: Path) -> None:
+    from sordino.engine.latency import read_trace
     from sordino.errors import StudyError
-    from sordino.runtime.latency import read_trace
 
     path = tmp_path / "delays.csv"
     path.write_text("client,seconds\n" + "".join(f"{i % 4},{0.5 + i % 4}\n" for i in range(12)))

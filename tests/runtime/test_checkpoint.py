@@ -13,10 +13,10 @@ from hypothesis.extra import numpy as arrays
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
+from sordino.engine import checkpoint
+from sordino.engine.checkpoint import AT_ONCE, NAME, Saved
+from sordino.engine.watch import Packed
 from sordino.message import Vector
-from sordino.runtime import checkpoint
-from sordino.runtime.checkpoint import AT_ONCE, NAME, Saved
-from sordino.runtime.watch import Packed
 
 VECTORS = st.dictionaries(st.text(max_size=8), arrays.arrays(np.float32, st.integers(1, 9)), max_size=5)
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from torch import nn
 
-from sordino import build as builder
-from sordino import study as studies
-from sordino.learning.online.joint import Joint
+from sordino.engine import assemble as builder
+from sordino.engine import study as studies
 from sordino.privacy import Allowance
-from sordino.runtime.engine import Whole
-from sordino.runtime.events import Events
-from sordino.runtime.messages import Messages
+from sordino.regimes.vertical.engine import Whole
+from sordino.regimes.vertical.engines.joint import Joint
+from sordino.regimes.vertical.messages import Messages
+from sordino.regimes.vertical.simulation import Events
 
 STUDY = """
 name = "engines"

@@ -16,24 +16,23 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from sordino import build as builder
-from sordino import session
-from sordino import study as studies
-from sordino.build import surroundings
+from sordino.engine import assemble as builder
+from sordino.engine import checkpoint, session, surroundings
+from sordino.engine import study as studies
 from sordino.engine.effect import Arrived, Send
 from sordino.engine.records import Row, known, plain
 from sordino.errors import BudgetExceeded, DataError
-from sordino.learning.online.halves import Party
-from sordino.learning.online.seen import Seen
 from sordino.mechanism.response import RandomisedResponse
 from sordino.mechanism.single import Single
 from sordino.message import Derivative, Embedding, Query, encode
 from sordino.privacy import Allowance, Gaussian, NonPrivate, Pure, accountant
-from sordino.regime.vertical import Vertical
-from sordino.runtime import checkpoint, events
-from sordino.runtime.engine import Played
-from sordino.runtime.events import Events
-from sordino.runtime.traffic import Sizes
+from sordino.regimes.vertical import simulation as events
+from sordino.regimes.vertical.engine import Played
+from sordino.regimes.vertical.engines.halves import Party
+from sordino.regimes.vertical.engines.seen import Seen
+from sordino.regimes.vertical.protocol import Vertical
+from sordino.regimes.vertical.simulation import Events
+from sordino.regimes.vertical.traffic import Sizes
 
 STUDY = """
 name = "events"

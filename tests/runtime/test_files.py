@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from sordino.engine import files
 from sordino.engine.records import dumped
 from sordino.errors import SordinoError, StudyError
-from sordino.runtime import files
 
 
 def test_a_full_disk_keeps_the_old_file_and_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,12 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from sordino import session
-from sordino import study as studies
 from sordino.cli import app
+from sordino.engine import files, session
+from sordino.engine import study as studies
 from sordino.errors import SordinoError
 from sordino.report import write
-from sordino.runtime import files
 from sordino.template import SYNCHRONOUS
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links and pipes of POSIX")
@@ -162,7 +161,7 @@ def test_a_study_of_dotted_keys_takes_no_memory(tmp_path: Path) -> None:
     path = tmp_path / "study.toml"
     path.write_text("a." * 100_000 + "a = 1\n")
     limited = (
-        "import resource; from pathlib import Path; import sordino.study as s\n"
+        "import resource; from pathlib import Path; import sordino.engine.study as s\n"
         f"resource.setrlimit(resource.RLIMIT_AS, (8 << 30,) * 2); s.read(Path({str(path)!r}))"
     )
     done = subprocess.run([sys.executable, "-c", limited], capture_output=True, text=True, timeout=120, check=False)

@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sordino.engine import checkpoint
+from sordino.engine.latency import LATENCIES, Churn, Constant, Lognormal
 from sordino.engine.records import Row, plain
 from sordino.entropy import Seeded
 from sordino.errors import BudgetExceeded
 from sordino.message import Train, Update
-from sordino.method.base import Terms
-from sordino.method.fixed import DpSgd
 from sordino.privacy import Budget, Event, Gaussian, Permit, PoissonSampled, Vault
-from sordino.regime.synchronous import Synchronous
-from sordino.runtime import checkpoint
-from sordino.runtime.latency import LATENCIES, Churn, Constant, Lognormal
-from sordino.runtime.simulate import Moment, Simulation
+from sordino.regimes.synchronous.method import Terms
+from sordino.regimes.synchronous.methods.fixed import DpSgd
+from sordino.regimes.synchronous.protocol import Synchronous
+from sordino.regimes.synchronous.simulation import Moment, Simulation
 
 STEP = PoissonSampled(sampling_rate=0.1, event=Gaussian(noise_multiplier=1.0))
 N = 5

@@ -58,8 +58,8 @@ import torch
 from torch import Tensor, nn
 
 from sordino.errors import StudyError
-from sordino.learning.flat import Flat, Slot
-from sordino.learning.loss import Loss
+from sordino.training.flat import Flat, Slot
+from sordino.training.loss import Loss
 
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sordino.audit.attempt import Level, Scene
-    from sordino.build.inversion import Asked, Attacked
-    from sordino.study import HorizontalStudy, Study
+    from sordino.engine.study.base import Study
+    from sordino.federation.inversion import Asked, Attacked
+    from sordino.federation.study import HorizontalStudy
 
 ATTACKS = {"inversion": "recover training images from a client's gradient, at several noise levels"}
 RAW = "the picture holds raw training images: in a simulation it may be looked at; real ones must not leave whose data they are"
@@ -44,9 +45,9 @@ def audit(
     """Attack what a study's clients release, and show what comes out."""
     _known(attack)
     asked, picture = _levels(noise), _picture(out)
-    from sordino.build import inversion
+    from sordino.engine.files import replace_file, said_clearly
+    from sordino.federation import inversion
     from sordino.report.inversion import inversion_figure
-    from sordino.runtime.files import replace_file, said_clearly
 
     if not 1 <= images <= inversion.MOST_IMAGES:
         raise StudyError(f"--images must be from 1 to {inversion.MOST_IMAGES}; got {images}")
@@ -80,7 +81,7 @@ def _known(attack: str | None) -> None:
 
 def _levels(text: str) -> list[Asked]:
     """The noise levels in ``--noise``."""
-    from sordino.build.inversion import Asked
+    from sordino.federation.inversion import Asked
 
     found = []
     for word in (part.strip() for part in text.split(",")):
@@ -116,8 +117,8 @@ def _picture(out: Path | None) -> Path:
 
 def _attacked(path: Path, asked: Sequence[Asked], models: Sequence[str], changes: Sequence[str]) -> list[Attacked]:
     """The study, once for each model."""
-    from sordino import study as studies
-    from sordino.build.inversion import MODEL, attacked, with_model
+    from sordino.engine import study as studies
+    from sordino.federation.inversion import MODEL, attacked, with_model
 
     if not path.is_dir():
         study = _gradients(studies.read(path, changes))
@@ -131,14 +132,14 @@ def _attacked(path: Path, asked: Sequence[Asked], models: Sequence[str], changes
     if missing := [name for name in ("run.json", "study.toml") if not there(path, name)]:
         raise StudyError(f"{path}: this is no run folder: it has no {missing[0]}. Give a study file, or a folder that `sordino run` made")
     from sordino.engine import records
-    from sordino.session import study_of
+    from sordino.engine.session import study_of
 
     study = _gradients(study_of(path, records.about(read_below(path, "run.json"), path / "run.json"), changes=changes))
     return [attacked(study, asked, path / MODEL)]
 
 
 def _gradients(study: Study) -> HorizontalStudy:
-    from sordino import study as studies
+    from sordino.engine import study as studies
 
     if not isinstance(study, studies.HorizontalStudy):
         raise StudyError(

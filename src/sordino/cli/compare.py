@@ -79,9 +79,9 @@ def _at(at: str) -> Literal["true", "claimed"]:
 
 def _sides(paths: Sequence[Path], changes: Sequence[str], variants: Sequence[Variant]) -> list[Side]:
     """Every study in every variant, read and calibrated; all wrong ones are told at once."""
-    from sordino import study as studies
-    from sordino.build import calibrated
     from sordino.compare.schedule import Side, labels, refuse_shared, slug
+    from sordino.engine import study as studies
+    from sordino.engine.assemble import calibrated
 
     read, wrong = [], []
     for path, variant in [(path, variant) for path in paths for variant in variants]:

@@ -57,8 +57,8 @@ def partition(
     as_json: AsJson = False,
 ) -> None:
     """Show how a study divides its data: label counts of each client; sizes alone of a file of one's own, unless it promises nothing."""
-    from sordino import build
-    from sordino import study as studies
+    from sordino.engine import assemble as build
+    from sordino.engine import study as studies
 
     read = studies.read(study, change or ())
     if not isinstance(read, studies.HorizontalStudy):
@@ -70,8 +70,8 @@ def partition(
         _sizes(names, divided.sizes, out, as_json)
         return
     if out is not None:
+        from sordino.engine.files import replace_file
         from sordino.report import partition_figure
-        from sordino.runtime.files import replace_file
 
         replace_file(out, partition_figure(counts, divided.test.classes).encode())
         say.people(f"Picture: {out}")

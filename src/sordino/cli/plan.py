@@ -15,9 +15,12 @@ from sordino.errors import StudyError
 MOST_CLIENTS = 8
 
 if TYPE_CHECKING:
-    from sordino.method import Stage
-    from sordino.plan import Plan
-    from sordino.study import AsynchronousStudy, Study, SynchronousStudy, VerticalStudy
+    from sordino.engine.plan import Plan
+    from sordino.engine.study.base import Study
+    from sordino.regimes.asynchronous.method import Stage
+    from sordino.regimes.asynchronous.study import AsynchronousStudy
+    from sordino.regimes.synchronous.study import SynchronousStudy
+    from sordino.regimes.vertical.study import VerticalStudy
 
 
 def plan(
@@ -45,8 +48,8 @@ def plan(
     }
     if extra := [name for name, value in given.items() if value is not None]:
         raise StudyError(f"{', '.join(extra)}: these are for a plan without a study. With one, use --set privacy.epsilon=… and so on")
-    from sordino import build
-    from sordino import study as studies
+    from sordino.engine import assemble as build
+    from sordino.engine import study as studies
 
     read = studies.read(study, change or ())
     if advise:
@@ -138,7 +141,9 @@ def _advise(study: SynchronousStudy, sizes: tuple[int, ...], as_json: bool) -> N
 
 
 def _show(study: Study, priced: Plan, sizes: tuple[int, ...]) -> None:
-    from sordino.study import AsynchronousStudy, SynchronousStudy, VerticalStudy
+    from sordino.regimes.asynchronous.study import AsynchronousStudy
+    from sordino.regimes.synchronous.study import SynchronousStudy
+    from sordino.regimes.vertical.study import VerticalStudy
 
     weighed = study.privacy.unit != "client" or getattr(study.method, "weights", "size") == "size"
     held = f", {len(sizes)} clients" + (f" of {min(sizes)} to {max(sizes)} examples" if weighed else "") if sizes else ""
@@ -159,9 +164,9 @@ def _show(study: Study, priced: Plan, sizes: tuple[int, ...]) -> None:
 
 def _show_test(study: Study) -> None:
     """What models are measured on, where that is a user's own file."""
-    from sordino.build.promise import remarks
-    from sordino.plan.evaluation import evaluations, multiplier
-    from sordino.study import HorizontalStudy
+    from sordino.engine.promise import remarks
+    from sordino.federation.evaluations import evaluations, multiplier
+    from sordino.federation.study import HorizontalStudy
 
     for remark in remarks(study):
         say.people(f"test: {remark}")
@@ -258,7 +263,7 @@ def _show_rounds(study: SynchronousStudy, priced: Plan) -> None:
 
 def methods(as_json: AsJson = False) -> None:
     """List every method with its regime, paper and forms, and whether each form is sound."""
-    from sordino.method import known
+    from sordino.engine.methods import known
 
     listed = {name: kind.about for name, kind in known().items()}
     if as_json:

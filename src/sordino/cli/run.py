@@ -16,7 +16,7 @@ from sordino.errors import StudyError
 if TYPE_CHECKING:
     from sordino.console import Display
     from sordino.engine.records import Row
-    from sordino.session import Going
+    from sordino.engine.session import Going
 
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the study; may be repeated.")]
 Modules = Annotated[
@@ -39,9 +39,9 @@ def run(
         raise StudyError("give either a study file or --resume RUN")
     if resume is not None and (out is not None or change):
         raise StudyError("--resume goes on with a run as it was begun: --out and --set do not go with it")
-    from sordino import session
-    from sordino import study as studies
     from sordino.console import display
+    from sordino.engine import session
+    from sordino.engine import study as studies
     from sordino.report import vocabulary, write
 
     progress = _Progress(display, quiet)

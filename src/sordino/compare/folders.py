@@ -11,16 +11,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from sordino import study as studies
 from sordino.compare.schedule import Task
+from sordino.engine import study as studies
+from sordino.engine.files import said_clearly
+from sordino.engine.recorder import LOG
 from sordino.engine.records import closed, known
+from sordino.engine.study.base import Study
 from sordino.errors import StudyError
 from sordino.files import open_below
 from sordino.modules import nothing_new
 from sordino.report.load import load
-from sordino.runtime.files import said_clearly
-from sordino.runtime.recorder import LOG
-from sordino.study import Study
 
 State = Literal["missing", "begun", "done"]
 TAIL = 1 << 16

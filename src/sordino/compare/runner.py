@@ -18,9 +18,9 @@ from typing import IO, Any
 import sordino
 from sordino.compare.folders import State
 from sordino.compare.schedule import Task
+from sordino.engine.files import replace_file
+from sordino.engine.study.parse import write
 from sordino.errors import StudyError
-from sordino.runtime.files import replace_file
-from sordino.study import write
 
 # As `python -m sordino`, but the current folder is never where modules are looked for; ours is, after all others: it may be there
 # because of the current folder.

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sordino.engine.study.base import Study
 from sordino.errors import StudyError
-from sordino.study import Study
 
 LONGEST = 60
 

@@ -48,7 +48,7 @@ COUNT_SENSITIVITY = 0.5
 """An example adds 1/2 or -1/2 to the excess, or nothing."""
 SHRINK = 1.0 - 2.0**-18
 """Room for the rounding of a quotient and a product in float32, where the norm was added up in float64; sums of many vectors
-need more, see :mod:`sordino.learning.perexample.clipping`."""
+need more, see :mod:`sordino.training.perexample.clipping`."""
 
 
 Measure = Literal["flat", "layers", "own"]

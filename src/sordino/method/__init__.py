@@ -1,10 +1,13 @@
 """One file for each published algorithm; importing this package registers them."""
 
-from sordino.method import adap, ali, als, asgd, audp, client_level, fixed, mapa, online, schedule
-from sordino.method.base import About, Choice, Contract, Left, Method, Released, SynchronousMethod, Terms, Wants
-from sordino.method.edge import AsynchronousMethod, EdgeTerms, Stage
-from sordino.method.online import OnlineMethod
-from sordino.method.registry import imported, known, register
+from sordino.engine.method import About, Method
+from sordino.engine.methods import imported, known, register
+from sordino.regimes.asynchronous.method import AsynchronousMethod, EdgeTerms, Stage
+from sordino.regimes.asynchronous.methods import asgd, audp, mapa
+from sordino.regimes.synchronous.method import Choice, Contract, Left, Released, SynchronousMethod, Terms, Wants
+from sordino.regimes.synchronous.methods import adap, ali, als, client_level, fixed, schedule
+from sordino.regimes.vertical import method as online
+from sordino.regimes.vertical.method import OnlineMethod
 
 __all__ = [
     "About",

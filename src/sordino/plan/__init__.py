@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from sordino.plan import arrivals, rounds, vertical
-from sordino.plan.base import ACCOUNTANTS, Plan, for_dimension, limits, step_event
-from sordino.study import AsynchronousStudy, HorizontalStudy, Study, SynchronousStudy, VerticalStudy
+from sordino.engine.plan import ACCOUNTANTS, Plan, for_dimension, limits, step_event
+from sordino.engine.study.base import Study
+from sordino.federation.study import HorizontalStudy
+from sordino.regimes.asynchronous import plan as arrivals
+from sordino.regimes.asynchronous.study import AsynchronousStudy
+from sordino.regimes.synchronous import plan as rounds
+from sordino.regimes.synchronous.study import SynchronousStudy
+from sordino.regimes.vertical import plan as vertical
+from sordino.regimes.vertical.study import VerticalStudy
 
 __all__ = ["ACCOUNTANTS", "Plan", "arrivals", "calibrate", "for_dimension", "limits", "price", "rounds", "step_event", "vertical"]
 

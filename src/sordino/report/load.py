@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sordino.engine import records
+from sordino.engine.recorder import LOG
 from sordino.engine.records import (
     About,
     Client,
@@ -36,7 +37,6 @@ from sordino.files import MOST_LOG, read_below, there
 from sordino.parsing import Malformed
 from sordino.report import vocabulary
 from sordino.report.vocabulary import Vocabulary
-from sordino.runtime.recorder import LOG
 
 NEEDED = ("run.json", "study.toml")
 

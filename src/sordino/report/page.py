@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sordino.engine.files import replace_file
 from sordino.engine.records import at, known, number, plain
 from sordino.errors import StudyError
 from sordino.files import there
@@ -19,7 +20,6 @@ from sordino.report import costs, course, figures, words
 from sordino.report.album import Picture, markup, pictures
 from sordino.report.load import Run, load
 from sordino.report.vocabulary import Vocabulary, shared
-from sordino.runtime.files import replace_file
 
 PAGE = "report.html"
 MOST_CLIENTS = 500

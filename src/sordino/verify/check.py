@@ -8,16 +8,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from sordino.build import begun, sealed
-from sordino.build.evaluation import UNIT as TEST
+from sordino.engine import begun, checkpoint, sealed
+from sordino.engine.built import UNIT as TEST
+from sordino.engine.recorder import CHECKPOINTS
 from sordino.errors import LedgerError, SordinoError, StudyError
 from sordino.parsing import json_of, toml_of
 from sordino.privacy import Event, Ledger, accountant
 from sordino.privacy.chain import BEGIN, RECORDS, SEAL, Note
 from sordino.privacy.rounding import epsilon_text
 from sordino.privacy.storage import Clock, said
-from sordino.runtime import checkpoint
-from sordino.runtime.recorder import CHECKPOINTS
 from sordino.verify.found import Kept, Terms, Unit, Verdict
 from sordino.verify.places import ABOUT, STUDY, places, table, terms_of
 from sordino.verify.stated import at_least, at_place, bound_of, called, close, differing, in_words, number_of, numbers_in

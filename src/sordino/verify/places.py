@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sordino.build import begun
+from sordino.engine import begun
 from sordino.errors import LedgerError, StudyError
 from sordino.files import read_below
 from sordino.parsing import json_of, toml_of

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sordino.build import begun
+from sordino.engine import begun
 from sordino.privacy.chain import Note
 from sordino.privacy.rounding import epsilon_text
 

@@ -59,7 +59,7 @@ class TestSet(Record, frozen=True, kw_only=True):
 
 
 class Stage(Record, frozen=True, kw_only=True):
-    """A planned stretch of updates; see :class:`sordino.method.edge.Stage`."""
+    """A planned stretch of updates; see :class:`sordino.regimes.asynchronous.method.Stage`."""
 
     number: Maybe[Count] = UNSET
     start: Maybe[Count] = UNSET

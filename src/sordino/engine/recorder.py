@@ -1,0 +1,109 @@
+"""What a run leaves on disk while it goes on: the log, one row a line, and checkpoints."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+
+from sordino.engine import checkpoint, records
+from sordino.engine.files import said_clearly
+from sordino.engine.records import Row, known, number, text
+from sordino.engine.watch import Moment
+from sordino.errors import ResumeError
+from sordino.files import append_below, folder_below, open_below
+from sordino.parsing import Malformed
+
+LOG = "rounds.jsonl"
+CHECKPOINTS = "checkpoints"
+
+
+class Recorder:
+    """Appends rows to ``rounds.jsonl`` and saves a checkpoint every so many rounds, counted from 0 whatever was ``begun`` with.
+    ``heads`` says where the ledgers stand.
+
+    The log is flushed to the disk before a checkpoint that counts its bytes.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        length: int,
+        every: int,
+        begun: int,
+        show: Callable[[Row], None],
+        heads: Callable[[], Mapping[str, tuple[int, str]]] = dict,
+    ) -> None:
+        self.folder, self.every, self.show, self.heads = folder, every, show, heads
+        self.saved = begun
+        with said_clearly(folder / LOG):
+            self.file = append_below(folder, LOG)
+            self.file.truncate(length)
+            self.file.seek(length)
+            folder_below(folder, CHECKPOINTS)
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        with said_clearly(self.folder / LOG):
+            self.file.close()
+
+    def row(self, row: Row) -> None:
+        """Append one row and show it."""
+        with said_clearly(self.folder / LOG):
+            self.file.write(text(row).encode() + b"\n")
+            self.file.flush()
+        self.show(row)
+
+    def save(self, moment: Moment) -> None:
+        """Save a checkpoint where one is due, and always at the end."""
+        if moment.ended is None and moment.number // self.every == self.saved // self.every:
+            return
+        self.saved = moment.number
+        with said_clearly(self.folder / LOG):
+            self.file.flush()
+            os.fsync(self.file.fileno())
+        checkpoint.write(self.folder / CHECKPOINTS, checkpoint.Saved(moment, self.file.tell(), self.heads()))
+
+
+def length_of(folder: Path) -> int:
+    """Bytes of the log; none if there is none yet."""
+    try:
+        with open_below(folder, LOG) as log:
+            return os.fstat(log.fileno()).st_size
+    except FileNotFoundError:
+        return 0
+
+
+def rows(folder: Path, regime: str) -> Iterator[Row | records.Unknown]:
+    """The rows of the log.
+
+    Raises:
+        ResumeError: naming the line that cannot be read.
+    """
+    try:
+        with open_below(folder, LOG) as log:
+            for count, line in enumerate(log, start=1):
+                try:
+                    yield records.row(line, regime)
+                except Malformed as error:
+                    raise ResumeError(f"{folder / LOG}: line {count}: cannot be read ({error}). Restore it from a copy") from error
+    except FileNotFoundError:
+        return
+
+
+def last_accuracy(folder: Path, regime: str) -> float | None:
+    """The last accuracy that the log tells; None if it tells none."""
+    told = [value for row in rows(folder, regime) if (value := number(records.at(row, "accuracy"))) is not None]
+    return told[-1] if told else None
+
+
+def why_refused(folder: Path, regime: str) -> str | None:
+    """Why the budget let the run go no further, if the log ends with that."""
+    found = None
+    for row in rows(folder, regime):
+        found = str(known(row.why)) if isinstance(row, records.Refused) else None
+    return found

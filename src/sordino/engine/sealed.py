@@ -1,0 +1,87 @@
+"""What a run seals in its ledger when it ends: digests of its files, and what ``run.json`` says of it.
+
+A seal releases nothing and costs nothing. It makes everything that a folder says part of the chain, so that a number, a
+sentence, a row of the log or a weight that is changed afterwards no longer fits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from sordino.engine.begun import differences, held
+from sordino.engine.records import Misfit, Seal, Spent, fitted
+from sordino.errors import ResumeError, StudyError
+from sordino.files import open_below
+
+MODEL = "model.safetensors"
+FILES = ("study.toml", "environment.json", "rounds.jsonl", MODEL)
+_PIECE = 1 << 20
+
+
+def facts(folder: Path, done: Mapping[str, object], model: bytes, spent: Spent) -> Seal:
+    """The seal of a run that ended with ``done`` in its ``run.json`` and this model, which need not be written yet."""
+    files = {name: file_digest(folder / name) for name in FILES if name != MODEL and (folder / name).exists()}
+    files[MODEL] = hashlib.sha256(model).hexdigest()
+    return Seal(files=files, run=run(done), spent=spent)
+
+
+def run(done: Mapping[str, object]) -> dict[str, object]:
+    """What a seal holds of ``run.json``: all but its place in the ledger, which follows, and how long it took."""
+    found = held({key: value for key, value in done.items() if key != "ledger"})
+    found.pop("result.seconds", None)
+    return found
+
+
+def read(folder: Path, facts: Mapping[str, object]) -> Seal:
+    """What the seal in a ledger says of how a run ended, and of what its units had spent then.
+
+    Raises:
+        ResumeError: if it lacks a part.
+    """
+    try:
+        return fitted(facts, Seal)
+    except Misfit as error:
+        raise ResumeError(
+            f"{folder}: the seal in its ledger does not say how it ended, or what was spent then ({error}). Restore the ledger from a copy"
+        ) from error
+
+
+def refuse_another_end(folder: Path, before: Seal, now: Seal) -> None:
+    """Hold how a run ends against how it ended before, and name what differs.
+
+    Raises:
+        ResumeError: if anything does.
+    """
+    lines = [f"{folder / 'run.json'}: {each}" for each in differences(before.run, now.run)]
+    lines += [f"{folder / name}: not the file that the run ended with" for name in changed({"files": before.files}, now.files)]
+    if lines:
+        raise ResumeError("\n".join(lines) + "\nThe run had ended and was sealed in its ledger. Restore the folder from a copy")
+
+
+def changed(before: Mapping[str, object], files: Mapping[str, str]) -> list[str]:
+    """Names of the files whose digests differ from the sealed ones."""
+    sealed = before.get("files")
+    known = sealed if isinstance(sealed, dict) else {}
+    return [name for name in dict.fromkeys((*known, *files)) if known.get(name) != files.get(name)]
+
+
+def file_digest(path: Path, late: Callable[[], None] = lambda: None, most: int | None = None) -> str:
+    """SHA-256 (hex) of a plain file; ``late`` is asked now and then and may stop it.
+
+    Raises:
+        StudyError: if it is no plain file, has more than ``most`` bytes, or cannot be read.
+    """
+    found = hashlib.sha256()
+    try:
+        with open_below(path.parent, path.name) as file:
+            if most is not None and (size := os.fstat(file.fileno()).st_size) > most:
+                raise StudyError(f"{path}: {size} bytes; a file of this kind has at most {most}. Restore it from a copy")
+            while piece := file.read(_PIECE):
+                found.update(piece)
+                late()
+    except OSError as error:
+        raise StudyError(f"{path}: cannot be read ({error.strerror}). Restore it from a copy") from error
+    return found.hexdigest()

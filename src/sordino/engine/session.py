@@ -1,0 +1,373 @@
+"""A run from its study file to its finished folder, and back again after a kill.
+
+A run folder holds everything and can be moved::
+
+    study.toml          complete and calibrated
+    run.json            what was promised, to whom, under which assumptions; the result
+    environment.json    what the bits of the result depend on
+    ledger.sqlite       what was released (unless the ledger belongs to the data)
+    rounds.jsonl        one row a round
+    checkpoints/        where to go on from
+    model.safetensors   the model that is handed out
+    report.html
+
+The folder is made under another name and renamed when the study, the data and the model have
+proved to fit together: bad input leaves nothing behind.
+
+What a run begins with is noted in its ledger before the first release, and how it ended is sealed there
+(:mod:`sordino.engine.begun`, :mod:`sordino.engine.sealed`). A run goes on only as it was begun.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from msgspec import UNSET
+from msgspec.structs import replace
+from safetensors.numpy import save
+
+from sordino import modules as code
+from sordino.engine import assemble as builder
+from sordino.engine import begun, checkpoint, records, sealed
+from sordino.engine import study as studies
+from sordino.engine.built import PUBLIC, UNIT
+from sordino.engine.files import replace_file, said_clearly
+from sordino.engine.play import Play
+from sordino.engine.promise import adjacency, assumptions, guarantee, guaranteed, looked, remarks
+from sordino.engine.recorder import CHECKPOINTS, LOG, Recorder, last_accuracy, length_of, why_refused
+from sordino.engine.records import About, Place, Result, Row, Spent, known, number
+from sordino.engine.study.base import Study
+from sordino.engine.surroundings import destroyed, forget
+from sordino.engine.watch import Moment
+from sordino.errors import BudgetExceeded, ResumeError, StudyError
+from sordino.files import read_below
+from sordino.privacy import Budget, Charge, NonPrivate, accountant
+from sordino.training.allocator import tune
+
+NEEDED = ("run", "payable", "warnings", "result")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        run: its folder.
+        method: name.
+        regime: of the method.
+        rounds: rounds closed, or updates done.
+        steps: local steps, or gradients, of the client that did most.
+        accuracy: of the final model on the test set, in [0, 1].
+        epsilon: what is guaranteed: the highest over the clients, from the ledger, or the budget where that was chosen by looking.
+        spent: the highest over the clients, from the ledger.
+        delta, accountant, unit: what epsilon means.
+        seconds: wall time of this session.
+        why: what ended the run.
+    """
+
+    run: str
+    method: str
+    regime: str
+    rounds: int
+    steps: int
+    accuracy: float | None
+    epsilon: float
+    spent: float
+    delta: float | None
+    accountant: str
+    unit: str
+    seconds: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Going:
+    """A run that begins or goes on: its ``run.json``, and how many rounds were done before."""
+
+    about: About
+    rounds_done: int
+
+
+def begin(study: Study, out: Path | None, show: Callable[[Row], None], announce: Callable[[Going], None]) -> Outcome:
+    """Run a study in a new folder.
+
+    Raises:
+        StudyError: if it cannot be run; nothing has been written then.
+    """
+    started = time.monotonic()
+    folder, about = _founded(study, out)  # what it built, data and all, is let go of before the run builds its own
+    return _play(folder, about, show, announce, started)
+
+
+def _founded(study: Study, out: Path | None) -> tuple[Path, About]:
+    """A new folder, and what stands in its ``run.json``."""
+    with said_clearly(Path("runs") if out is None else out):
+        folder = _free(out, study.name)
+        draft = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
+        draft.mkdir(parents=True)
+    try:
+        run = secrets.token_hex(8)
+        built = builder.build(study, draft, run)
+        full = built.study
+        try:
+            _refuse_hopeless(built)
+        except BudgetExceeded:
+            built.simulation.vault.finish()
+            raise
+        about = describe(built, run)
+        replace_file(draft / "study.toml", studies.write(full).encode())
+        replace_file(draft / "run.json", records.text(about, indent=1).encode())
+        replace_file(draft / "environment.json", records.text(builder.surrounded(full), indent=1).encode())
+        promised = [*built.simulation.units, *(() if built.evaluation is None else (UNIT,))]
+        built.simulation.vault.begin(run, records.plain(begun.facts(draft, full, records.plain(about))), list(dict.fromkeys(promised)))
+        built.simulation.vault.close()
+        draft.rename(folder)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    return folder, about
+
+
+def resume(folder: Path, show: Callable[[Row], None], announce: Callable[[Going], None], *, modules: Path | None = None) -> Outcome:
+    """Go on with a run that was stopped, or say again how a finished one ended.
+
+    Args:
+        modules: where modules lie that the study names, if they were moved since.
+    """
+    started = time.monotonic()
+    return _play(folder, _about(folder), show, announce, started, modules)
+
+
+def describe(built: builder.Built, run: str) -> About:
+    """What stands in ``run.json``: what every run has, and the facts of its regime."""
+    study, plan, privacy = built.study, built.plan, built.study.privacy
+    payable = built.simulation.payable
+    return About(
+        format=records.FORMAT,
+        run=run,
+        name=study.name,
+        method=study.method.name,
+        form=study.form,
+        status="running",
+        unit=privacy.unit,
+        adjacency=adjacency(study),
+        epsilon_budget=math.inf if privacy.epsilon is None else privacy.epsilon,
+        chosen=looked(study),  # whether releases decide what is spent: then only the budget is a bound
+        claimed_epsilon=plan.claimed,
+        delta=privacy.delta,
+        accountant=privacy.accountant,
+        noise_multiplier=plan.noise_multiplier,
+        learning_rate=getattr(study.method, "learning_rate", None),
+        batch=getattr(study.method, "batch", None),
+        R_s=study.horizon,
+        payable=None if payable is None else tuple(payable),
+        modules=_code(study),
+        facts=built.facts,
+        guarantee=guarantee(study, None),
+        assumptions=tuple(assumptions(study)),
+        warnings=(*plan.warnings, *remarks(study)),
+        result=None,
+    )
+
+
+def _play(
+    folder: Path,
+    about: About,
+    show: Callable[[Row], None],
+    announce: Callable[[Going], None],
+    started: float,
+    modules: Path | None = None,
+) -> Outcome:
+    study, run, promised = study_of(folder, about, modules), str(about.run), records.plain(about)
+    # First what is quickly said, and names what differs; then, along the chain, that this is what every ledger says.
+    before = begun.noted(folder, study, run)
+    begun.refuse_changes(folder, study, promised, before)
+    begun.refuse_another_key(folder, before, ended=True)  # whether it has ended is known below
+    built = builder.build(study, folder, run, known(about.payable))
+    sim = built.simulation
+    before = begun.read(folder, sim.vault.begun(run))
+    begun.refuse_changes(folder, study, promised, before)
+    begun.refuse_another(folder, records.plain(describe(built, run)), before)
+    saved = checkpoint.read(folder / CHECKPOINTS, sim)
+    sim.vault.refuse_older({} if saved is None else saved.heads)
+    moment: Moment = built.first if saved is None else saved.moment
+    if moment.ended is None and destroyed(folder) and (why := why_refused(folder, study.regime)) is not None:
+        raise BudgetExceeded(why)
+    begun.refuse_another_key(folder, before, ended=moment.ended is not None)
+    length = 0 if saved is None else saved.log_length
+    if length_of(folder) < length:
+        raise ResumeError(f"{folder / LOG}: shorter than at the last checkpoint. Restore it from a copy; nothing was changed")
+    announce(Going(about, moment.number))
+    refused: BudgetExceeded | None = None
+    tune()  # not before the data is loaded: what loading needed for a moment goes back to the system
+    if moment.ended is None:
+        _book_public(run, sim)
+        with Recorder(
+            folder,
+            length=length,
+            every=study.checkpoint_stride,
+            begun=moment.number,
+            show=show,
+            heads=sim.vault.heads,
+        ) as recorder:
+            try:
+                moment = sim.run(moment, recorder)
+            except BudgetExceeded as refusal:
+                refused = refusal
+    if refused is not None:
+        sim.vault.finish()
+        sim.vault.close()
+        forget(folder)  # a ledger never gets back what was spent: this run goes no further
+        raise refused
+    outcome = _finish(folder, about, built, moment, time.monotonic() - started)
+    sim.vault.finish()
+    sim.vault.close()
+    forget(folder)
+    return outcome
+
+
+def _book_public(run: str, sim: Play) -> None:
+    """Book rows that were set aside and declared public as what they are, before a model is measured on them."""
+    if PUBLIC in sim.vault.names:
+        charge = Charge(
+            unit=PUBLIC,
+            event=NonPrivate(reason="they were declared public, and models were measured on them exactly"),
+            count=1,
+            why="rows that the study declares public",
+            method="measure",
+            round=0,
+            key=f"{run}/public",
+        )
+        sim.vault.charge([charge], Budget(math.inf, sim.budget.delta, sim.budget.accountant))
+
+
+def _finish(folder: Path, about: About, built: builder.Built, moment: Moment, seconds: float) -> Outcome:
+    """Write the model and the result, and seal both in the ledger.
+
+    A ledger of the data goes on when a run has ended, and what its records had spent by then cannot be added up from it later: a run
+    that was sealed says again what its seal holds.
+    """
+    sim, run = built.simulation, str(about.run)
+    model = save(built.named(moment.model), metadata={"model": built.model})
+    noted = sim.vault.sealed(run)
+    before = None if noted is None else sealed.read(folder, noted)
+    spent = _spent_now(built) if before is None else before.spent
+    outcome, done = _end(folder, about, built, moment, seconds, spent)
+    seal = sealed.facts(folder, records.plain(done), model, spent)
+    if before is not None:
+        sealed.refuse_another_end(folder, before, seal)
+    replace_file(folder / sealed.MODEL, model)
+    sim.vault.seal(run, records.plain(seal))
+    seq, digest = sim.vault.head()
+    place = Place(seq=seq, digest=digest, scope="run" if built.study.privacy.ledger == "run" else "data")
+    replace_file(folder / "run.json", records.text(replace(done, ledger=place), indent=1).encode())
+    return outcome
+
+
+def _end(folder: Path, about: About, built: builder.Built, moment: Moment, seconds: float, spent: Spent) -> tuple[Outcome, About]:
+    """How a run ended, and what its ``run.json`` says then, but for its place in the ledger."""
+    study, plain, before = built.study, built.study.privacy.unit == "none", known(about.result)
+    most = math.inf if plain else max((*spent.each, spent.test or 0.0))
+    outcome = Outcome(
+        run=str(folder),
+        method=study.method.name,
+        regime=study.regime,
+        rounds=moment.number,
+        steps=moment.steps,
+        accuracy=last_accuracy(folder, study.regime),
+        epsilon=guaranteed(study, most),
+        spent=most,
+        delta=study.privacy.delta,
+        accountant=study.privacy.accountant,
+        unit=study.privacy.unit,
+        seconds=seconds if before is None else number(before.seconds) or 0.0,
+        why=moment.ended or "",
+    )
+    result = Result(
+        rounds=outcome.rounds,
+        steps=outcome.steps,
+        accuracy=outcome.accuracy,
+        epsilon=outcome.epsilon,
+        seconds=outcome.seconds,
+        why=outcome.why,
+        spent=None if plain else spent.each,
+        test_epsilon=spent.test,
+    )
+    return outcome, replace(about, status="done", guarantee=guarantee(study, outcome.epsilon), result=result)
+
+
+def _spent_now(built: builder.Built) -> Spent:
+    """What each unit of the ledger has spent, the highest among its records; equal histories are priced once."""
+    sim = built.simulation
+    histories = {unit: sim.vault.histories(unit) for unit in dict.fromkeys(sim.units)}
+    chosen = accountant(sim.budget.accountant)
+    prices = {history: chosen.epsilon(history, sim.budget.delta) for history in {each for own in histories.values() for each in own}}
+    each = tuple(max((prices[history] for history in own), default=0.0) for own in histories.values())
+    return Spent(each=each, test=None if built.evaluation is None else built.evaluation.spent())
+
+
+def _about(folder: Path) -> About:
+    try:
+        content = read_below(folder, "run.json")
+    except (FileNotFoundError, NotADirectoryError):
+        raise StudyError(f"{folder}: this is no run folder: it has no run.json") from None
+    except OSError as error:
+        raise StudyError(f"{folder / 'run.json'}: cannot be read ({error.strerror})") from error
+    about = records.about(content, folder / "run.json", ResumeError)
+    if missing := [key for key in NEEDED if records.at(about, key) is UNSET]:
+        raise ResumeError(f"{folder / 'run.json'}: it has no {' and no '.join(missing)}. Restore it from a copy")
+    return about
+
+
+def study_of(folder: Path, about: About, modules: Path | None = None, changes: Sequence[str] = ()) -> Study:
+    """The study of a run folder; a module that it names must be the one that it was begun with.
+
+    Raises:
+        ResumeError: if that has changed.
+    """
+    recorded = known(about.modules) or {}
+    digests = {name: str(known(each.sha256)) for name, each in recorded.items()}
+    files = [Path(known(each.file) or "") for each in recorded.values() if known(each.beside)]
+    beside = files[0].parent.parent if files and files[0].name == "__init__.py" else files[0].parent if files else None
+    return studies.read_run(folder, changes, modules=modules or beside, recorded=digests)
+
+
+def _code(study: Study) -> dict[str, records.Module] | None:
+    """The modules that the study names, for who goes on with it."""
+    lying = code.lying(studies.named_modules(study))
+    found = {name: records.Module(file=str(each.file or ""), sha256=each.digest, beside=beside) for name, (each, beside) in lying.items()}
+    return found or None
+
+
+def _free(out: Path | None, name: str) -> Path:
+    """A folder that does not exist yet."""
+    if out is not None:
+        if out.exists():
+            raise StudyError(
+                f"{out}: this output folder exists already. Choose another with --out, or go on with `sordino run --resume {out}`"
+            )
+        return out
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60] or "run"
+    number = 1
+    while (folder := Path("runs") / f"{slug}-{number:03d}").exists():
+        number += 1
+    return folder
+
+
+def _refuse_hopeless(built: builder.Built) -> None:
+    payable = built.simulation.payable
+    if payable is not None and max(payable) < 1:
+        privacy = built.study.privacy
+        why, remedy = built.simulation.vault.blame(), built.remedy
+        raise BudgetExceeded(
+            f"privacy.epsilon = {privacy.epsilon} does not pay for a single {built.paid}"
+            f" at noise_multiplier = {built.plan.noise_multiplier} (or the data's ledger has spent it)."
+            f" {remedy if why is None else why[:1].upper() + why[1:]}"
+        )

@@ -1,0 +1,78 @@
+"""What every study is, whatever its regime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from pydantic import Field, SerializeAsAny, model_validator
+
+from sordino.engine.method import Method
+from sordino.engine.study.sections import Execution, Promise, Reported, Source
+from sordino.section import Section
+
+
+class Study(Section):
+    """A complete study. Each regime has a kind of its own, with the keys that it understands."""
+
+    elsewhere: ClassVar[Mapping[str, str]] = {}  # keys of other regimes, and what to say here instead
+    article: ClassVar[str] = "a"
+    kind: ClassVar[str] = ""
+
+    name: str = Field(min_length=1, max_length=200)
+    seed: int = 0
+    data: Source
+    method: SerializeAsAny[Method]
+    privacy: Promise
+    execution: Execution = Execution()
+    reported: Reported | None = None
+
+    @model_validator(mode="after")
+    def _protects_what_it_can(self) -> Study:
+        unit, name = self.privacy.unit, self.method.name
+        if unit in self.method.about.units:
+            return self
+        if unit == "none":
+            raise ValueError(f"method '{name}' adds noise, so privacy.unit must be 'sample'; for no privacy use method {self.without()}")
+        if not self.method.private:
+            raise ValueError(
+                f"method '{name}' adds no noise and promises nothing: set privacy.unit = 'none', or use method {self.within()}"
+            )
+        kept = "single examples" if "sample" in self.method.about.units else "whole clients"
+        wanted = " or ".join(f"'{known}'" for known in self.method.about.units)
+        raise ValueError(f"method '{name}' protects {kept}: privacy.unit must be {wanted}; got '{unit}'")
+
+    @staticmethod
+    def without() -> str:
+        """A method of the regime that adds no noise, as named in complaints."""
+        return "'fedavg'"
+
+    @staticmethod
+    def within() -> str:
+        """A method of the regime that keeps a promise, as named in complaints."""
+        return "'dp-sgd'"
+
+    @property
+    def regime(self) -> str:
+        """Its name."""
+        return self.method.about.regime
+
+    @property
+    def horizon(self) -> int:
+        """How many rounds, updates or events there will be, at most."""
+        raise NotImplementedError
+
+    @property
+    def stride(self) -> int:
+        """Rounds, updates or events between two evaluations."""
+        return self.execution.evaluate_every or 1
+
+    @property
+    def checkpoint_stride(self) -> int:
+        """Rounds, updates or events between two checkpoints."""
+        return self.execution.checkpoint_every
+
+    @property
+    def form(self) -> str:
+        """ "sound", or "paper" for a paper's literal form."""
+        return getattr(self.method, "form", "sound")

@@ -1,0 +1,263 @@
+"""TOML in, a study out; all mistakes at once, each with its place, its value and a remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import tomli_w
+from pydantic import ValidationError
+
+import sordino.mechanism.haar  # noqa: F401  (registers it)
+from sordino import modules as code
+from sordino.data.partition import PARTITIONS
+from sordino.data.stream.drift import DRIFTS
+from sordino.data.stream.opening import STREAMS
+from sordino.data.stream.vertical import DIVISIONS
+from sordino.engine.latency import LATENCIES
+from sordino.engine.method import Method
+from sordino.engine.methods import METHODS
+from sordino.engine.study.base import Study
+from sordino.errors import StudyError
+from sordino.files import MOST_TOML, read_below
+from sordino.mechanism.registry import MECHANISMS
+from sordino.parsing import DEEPEST, Malformed, toml_of
+from sordino.regimes.asynchronous.method import AsynchronousMethod
+from sordino.regimes.asynchronous.study import AsynchronousStudy
+from sordino.regimes.synchronous.study import SynchronousStudy
+from sordino.regimes.vertical.method import ACTIVATIONS, OnlineMethod
+from sordino.regimes.vertical.study import VerticalStudy
+from sordino.registry import Registry, did_you_mean
+from sordino.section import Section
+from sordino.training.optimizer import OPTIMIZERS
+
+TABLES: tuple[Registry[Any], ...] = (OPTIMIZERS, ACTIVATIONS, METHODS, MECHANISMS, PARTITIONS, LATENCIES, DIVISIONS, STREAMS, DRIFTS)
+"""The tables of a study whose kind is chosen by name; one that lies in another comes before it."""
+
+
+class _Refused:
+    """Stands in a study for a table whose mistakes were told already."""
+
+
+_REFUSED = _Refused()
+
+
+def parse(table: Mapping[str, Any], *, source: str) -> Study:
+    """The study in a table, all mistakes at once.
+
+    Raises:
+        StudyError: names each place, value and remedy.
+    """
+    lines: list[str] = []
+    read, method = dict(table), _method(table)
+    shape = _shape(method, table)
+    for registry in TABLES:
+        if _has_place(registry, shape, method):
+            read, told = _chosen(registry, read, shape)
+            lines += told
+    try:
+        study = shape.model_validate(read)
+    except ValidationError as error:
+        lines += _explained(error, (), shape, shape)
+    if lines:
+        raise StudyError("\n".join(f"{source}: {line}" for line in dict.fromkeys(lines)))
+    return study
+
+
+def _method(table: Mapping[str, Any]) -> type[Method] | None:
+    """The class that a study's ``[method]`` table is of, if there is one."""
+    try:
+        return METHODS.chosen(table.get("method"))
+    except StudyError:
+        return None
+
+
+def _shape(method: type[Method] | None, table: Mapping[str, Any]) -> type[Study]:
+    """What kind of study this is: by its method, or by what its budget counts."""
+    budget = table.get("budget")
+    counts: Mapping[str, Any] = budget if method is None and isinstance(budget, Mapping) else {}
+    if "events" in counts or (method is not None and issubclass(method, OnlineMethod)):
+        return VerticalStudy
+    return AsynchronousStudy if "updates" in counts or (method is not None and issubclass(method, AsynchronousMethod)) else SynchronousStudy
+
+
+def _has_place(registry: Registry[Any], shape: type[Study], method: type[Method] | None) -> bool:
+    """Whether a study of this kind, with this method, has such a table."""
+    sections: list[type[Section]] = [shape]
+    for key in registry.keys[:-1]:
+        if key == "method":
+            sections = [] if method is None else [method]
+        else:
+            sections = [below for each in sections if key in each.model_fields for below in _sections(each.model_fields[key].annotation)]
+    return any(registry.keys[-1] in each.model_fields for each in sections)
+
+
+def _chosen(registry: Registry[Any], table: dict[str, Any], shape: type[Study]) -> tuple[dict[str, Any], list[str]]:
+    """The study's table with one of its tables read, and what is wrong with that one."""
+    section = _below(table, *registry.keys)
+    if section is None:
+        if registry is not METHODS:
+            return table, []  # the usual one
+        return {**table, "method": _REFUSED}, ["method is missing: a table [method] with a name"]
+    section = registry.spelled_out(section)
+    try:
+        kind = registry.chosen(section)
+    except StudyError as error:
+        return _with(table, registry.keys, _REFUSED), [str(error)]
+    try:
+        return _with(table, registry.keys, kind.model_validate(section)), []
+    except ValidationError as error:
+        return _with(table, registry.keys, _REFUSED), _explained(error, registry.keys, kind, shape)
+
+
+def _with(table: Mapping[str, Any], keys: Sequence[str], value: Any) -> dict[str, Any]:
+    """The same table of tables with another value at one place."""
+    key, *below = keys
+    return {**table, key: _with(table.get(key, {}), below, value) if below else value}
+
+
+def read(path: Path, changes: Sequence[str] = (), *, modules: Path | None = None) -> Study:
+    """The study in a file, with ``key=value`` changes applied. Which modules it names is told before they are imported.
+
+    Args:
+        modules: where they lie; beside the file if left out.
+
+    Raises:
+        StudyError: if the file is missing, is no TOML, or is no study.
+    """
+    code.look_beside(path.parent if modules is None else modules)
+    try:
+        with path.open("rb") as file:  # not a plain file only: a study may come through a pipe
+            content = file.read(MOST_TOML + 1)
+    except FileNotFoundError:
+        raise StudyError(f"{path}: there is no such study file. `sordino new synchronous > study.toml` writes one to begin with") from None
+    except IsADirectoryError:
+        raise StudyError(f"{path}: this is a folder; give the study file in it") from None
+    except OSError as error:
+        raise StudyError(f"{path}: cannot be read ({error.strerror})") from None
+    return _read(content, changes, path, {})
+
+
+def read_run(folder: Path, changes: Sequence[str] = (), *, modules: Path | None = None, recorded: Mapping[str, str] | None = None) -> Study:
+    """The study of a run folder. Modules that it names are never looked for in the folder itself.
+
+    Args:
+        modules: where modules lie that it names, if they are not installed.
+        recorded: the digests of their code when the run was begun.
+
+    Raises:
+        StudyError: as :func:`read`.
+        ResumeError: if a module has changed.
+    """
+    code.look_beside(modules)
+    path = folder / "study.toml"
+    try:
+        content = read_below(folder, path.name, most=MOST_TOML)
+    except OSError as error:
+        raise StudyError(f"{path}: cannot be read ({error.strerror}). Restore it from a copy") from None
+    return _read(content, changes, path, recorded or {})
+
+
+def _read(content: bytes, changes: Sequence[str], path: Path, recorded: Mapping[str, str]) -> Study:
+    if len(content) > MOST_TOML:
+        raise StudyError(f"{path}: a study file has at most {MOST_TOML:,} bytes, and this one has more. Is it a study file?")
+    try:
+        table = toml_of(content.decode("utf-8"))
+    except (UnicodeDecodeError, Malformed) as error:
+        raise StudyError(f"{path}: not a TOML file: {error}") from None
+    for change in changes:
+        table = _changed(table, change)
+    for named in named_modules(table):
+        _told(named, recorded, path)
+    return parse(table, source=str(path))
+
+
+def _told(named: str, recorded: Mapping[str, str], path: Path) -> None:
+    try:
+        code.tell(named, recorded)
+    except StudyError as error:
+        raise StudyError(f"{path}: {named!r}: {error}") from None
+
+
+def named_modules(study: Study | Mapping[str, Any]) -> tuple[str, ...]:
+    """Every ``package.module:attribute`` that a study, or the table of one, names: its code is part of what the study does."""
+    table = study.model_dump(mode="json", by_alias=True, exclude_none=True) if isinstance(study, Study) else study
+    found = [_below(table, *place) for place in _CODE]
+    return tuple(dict.fromkeys(each for each in found if isinstance(each, str) and ":" in each))
+
+
+_CODE = (
+    *((*registry.keys, registry.key) for registry in TABLES),
+    *(registry.keys for registry in TABLES if registry.brief),
+    *(("model", key) for key in ("name", "party", "server")),
+)
+
+
+def _below(table: object, *keys: str) -> object:
+    for key in keys:
+        table = table.get(key) if isinstance(table, Mapping) else None
+    return table
+
+
+def _changed(table: dict[str, Any], change: str) -> dict[str, Any]:
+    key, equals, text = change.partition("=")
+    if not equals or not key.strip():
+        raise StudyError(f"--set {change}: write it as section.key=value, for example --set privacy.epsilon=4")
+    try:
+        value = toml_of(f"value = {text}")["value"]
+    except Malformed:
+        value = text.strip()  # a bare word is a string: --set model.name=mlp
+    *path, last = key.strip().split(".")
+    if len(path) >= DEEPEST:
+        raise StudyError(f"--set {change[:60]}...: a key of {len(path) + 1} parts; the longest has three")
+    for depth in range(1, len(path) + 1):
+        if not isinstance(_below(table, *path[:depth]), Mapping | None):
+            raise StudyError(f"--set {change}: '{path[depth - 1]}' is a value, not a section")
+    return _with(table, (*path, last), value)
+
+
+def write(study: Study) -> str:
+    """The study as TOML, every value spelled out but those that are not set."""
+    return tomli_w.dumps(study.model_dump(mode="json", by_alias=True, exclude_none=True))
+
+
+def _explained(error: ValidationError, place: Sequence[str], section: type[Section], shape: type[Study]) -> list[str]:
+    """What is wrong with a section at this place of a study; not what was told already."""
+    return [_explain(problem, place, section, shape) for problem in error.errors() if problem.get("input") is not _REFUSED]
+
+
+def _explain(problem: Mapping[str, Any], place: Sequence[str], section: type[Section], shape: type[Study]) -> str:
+    location = problem["loc"]
+    name = ".".join(str(part) for part in (*place, *location)) or "study"
+    kind, value = problem["type"], problem.get("input")
+    if kind == "extra_forbidden":
+        keys = _keys(location[:-1], section)
+        hint = f": {shape.elsewhere[name]}" if name in shape.elsewhere else did_you_mean(str(location[-1]), keys)
+        return f"{name} is not a key of {shape.article} {shape.kind} study{hint or '. Known here: ' + ', '.join(keys)}"
+    if kind == "missing":
+        return f"{name} is missing"
+    if kind == "literal_error":
+        words = [word.strip(" '\"") for word in str(problem["ctx"]["expected"]).replace(" or ", ",").split(",")]
+        return f"{name} = {value!r} is not known{did_you_mean(str(value), words) or '.'} Known: {', '.join(words)}"
+    message = problem["msg"].removeprefix("Value error, ")
+    shown = "" if kind == "value_error" or isinstance(value, dict) else f"; got {value!r}"
+    return f"{name}: {message[0].lower()}{message[1:]}{shown}"
+
+
+def _keys(location: Sequence[object], section: type[Section]) -> list[str]:
+    """The keys that the section at this place, inside of another, may have."""
+    for part in location:
+        field = section.model_fields.get(str(part))
+        below = [] if field is None else _sections(field.annotation)
+        if not below:
+            return []
+        section = below[0]
+    return [field.alias or name for name, field in section.model_fields.items()]
+
+
+def _sections(annotation: Any) -> list[type[Section]]:
+    """The sections in the type of a field."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return [annotation]
+    return [section for part in get_args(annotation) for section in _sections(part)]

@@ -1,0 +1,196 @@
+"""What the bits of a result depend on besides the study: device, versions, this very code."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import secrets
+import sys
+from collections.abc import Callable, Iterable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from msgspec import UNSET
+
+import sordino
+from sordino import modules
+from sordino.engine import records
+from sordino.engine import study as studies
+from sordino.engine.study.base import Study
+from sordino.entropy import Entropy, Seeded, System
+from sordino.errors import ResumeError, StudyError
+from sordino.federation.study import HorizontalStudy
+from sordino.files import KIB, check_below, read_below, there
+from sordino.training import models
+from sordino.training.check import check_private
+
+KEY, ENDED = "entropy.key", b"This run has ended and its key was destroyed.\n"
+
+
+def device(study: Study) -> torch.device:
+    """The device to compute on; "auto" takes a GPU where there is one."""
+    name = study.execution.device
+    try:
+        place = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+        torch.zeros(1, device=place).item()  # a device may have a name and not be there
+        return place
+    except (RuntimeError, AssertionError, NotImplementedError) as error:  # torch asserts that it was compiled for CUDA
+        raise StudyError(f"execution.device = {name!r}: {str(error).splitlines()[0]}") from error
+
+
+@functools.cache
+def _code() -> str:
+    """Digest of this package's sources: an order of summation that changed is another environment, whatever the version says."""
+    found = hashlib.sha256()
+    root = Path(sordino.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        found.update(f"{path.relative_to(root).as_posix()}\n".encode() + path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def surrounded(study: Study) -> records.Environment:
+    """What the bits of a result depend on besides the study."""
+    return records.Environment(
+        modules=modules.digests(studies.named_modules(study)) or UNSET,  # code of others that the study names
+        sordino=sordino.__version__,
+        code=_code(),
+        python=sys.version.split()[0],
+        torch=str(torch.__version__),
+        numpy=np.__version__,
+        numba=version("numba"),
+        machine=platform.machine(),
+        system=platform.system(),
+        device=str(device(study)),
+        threads=study.execution.threads,
+        cpu_capability=torch.backends.cpu.get_cpu_capability(),
+    )
+
+
+def environment(study: Study) -> dict[str, object]:
+    """The same as it stands in ``environment.json``."""
+    return records.plain(surrounded(study))
+
+
+def lineage(study: Study, run: str) -> str:
+    """Run, environment and study: part of every charge's key. A study changed by hand would replay other releases."""
+    return f"{run}/{hashlib.sha256(f'{sorted(environment(study).items())}{asked(study)}'.encode()).hexdigest()[:8]}"
+
+
+def origin(study: Study, run: str) -> str:
+    """What answers about labels depend on, where nothing else has a finite price and a ledger is the run's own: a key, and whole numbers.
+
+    Elsewhere the environment counts, too: :func:`lineage`. Noise on embeddings, whatever is promised, lies on numbers that it rounds.
+    """
+    if study.privacy.unit == "entity" or study.privacy.ledger != "run" or getattr(study.privacy, "embedding", None) is not None:
+        return lineage(study, run)
+    own = sorted(modules.digests(studies.named_modules(study)).items()) or ""
+    return f"{run}/{hashlib.sha256(f'{_code()}{own}{asked(study)}'.encode()).hexdigest()[:8]}"
+
+
+def asked(study: Study) -> str:
+    """The study as TOML without ``[execution]``."""
+    return studies.write(study.model_copy(update={"execution": studies.Execution()}))
+
+
+def protective(study: Study, run: str, data: Iterable[str], folder: Path) -> Entropy:
+    """Where batches and noise come from.
+
+    With ``privacy.entropy = "seed"`` that is the study's seed and a digest of all that shapes what is released: the study, the
+    data (fingerprints), this program and its environment; and the run, where one ledger adds up several. So the same study
+    over the same data repeats bit for bit, and any other draws afresh. Noise that two releases share cancels in their
+    difference, and no sum of their prices would bound what that tells.
+
+    With "system" it is a secret key of the operating system's, kept in ``folder`` until the run ends.
+    """
+    if study.privacy.entropy == "system":
+        return System(_secret_key(folder))
+    shaping = [_shape(study), *data, str(sorted(environment(study).items()))]
+    return Seeded(study.seed, _joined([*shaping, *_of_run(study, run)]))
+
+
+def answering(study: Study, run: str, data: Iterable[str], folder: Path) -> Entropy:
+    """Where the answers about labels come from: as :func:`protective`, but whatever the environment, which :func:`origin` leaves out."""
+    if study.privacy.entropy == "system":
+        return System(_secret_key(folder))
+    return Seeded(study.seed, _joined(["labels", _shape(study), _code(), *data, *_of_run(study, run)]))
+
+
+def _shape(study: Study) -> str:
+    """The study without what cannot change the meaning of its results: how it is executed, and where files lie."""
+    told = study.model_copy(update={"execution": studies.Execution()}).model_dump(mode="python", by_alias=True)
+    data = _placeless(told.pop("data"), lambda _: "a file")  # its fingerprint is taken of what was read
+    return str((data, _placeless(told, lambda path: hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "missing")))
+
+
+def _placeless(value: Any, told: Callable[[Path], str]) -> Any:
+    """What a file holds in place of its path, as ``told``; and keys are sorted."""
+    if isinstance(value, dict):
+        return sorted((str(key), _placeless(part, told)) for key, part in value.items())
+    if isinstance(value, list | tuple):
+        return [_placeless(part, told) for part in value]
+    return told(value) if isinstance(value, Path) else value
+
+
+def _of_run(study: Study, run: str) -> list[str]:
+    return [] if study.privacy.ledger == "run" else [run]
+
+
+def _joined(parts: Iterable[str]) -> str:
+    """A digest of texts; the length of each is part of it."""
+    found = hashlib.sha256()
+    for text in (part.encode() for part in parts):
+        found.update(f"{len(text)}:".encode() + text)
+    return found.hexdigest()
+
+
+def _secret_key(folder: Path) -> bytes:
+    """The run's secret key: made when the run begins, read when it goes on."""
+    path = folder / KEY
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    except FileExistsError:
+        return _kept_key(path)
+    with os.fdopen(handle, "wb") as file:
+        key = secrets.token_bytes(32)
+        file.write(key)
+        file.flush()
+        os.fsync(file.fileno())
+    return key
+
+
+def _kept_key(path: Path) -> bytes:
+    key = read_below(path.parent, path.name, most=KIB)
+    if key == ENDED:
+        return secrets.token_bytes(32)  # of a run that has ended: nothing is released any more
+    if len(key) != 32:
+        raise ResumeError(f"{path}: this is not the secret key that the run began with. Restore it from a copy, or begin a new run")
+    return key
+
+
+def forget(folder: Path) -> None:
+    """Destroy a run's secret key, once nothing is left to be repeated: from then on nobody can take the noise off again."""
+    path = folder / KEY
+    if there(folder, KEY):
+        check_below(folder, KEY)
+        with path.open("r+b") as file:
+            file.write(ENDED)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def destroyed(folder: Path) -> bool:
+    """Whether a run had a secret key, and it was destroyed."""
+    return there(folder, KEY) and read_below(folder, KEY, most=KIB) == ENDED
+
+
+def model(study: HorizontalStudy, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
+    """The study's model, initialised from its seed, checked to be trainable privately."""
+    module = models.build(study.model.name, shape, classes, Seeded(study.seed).at("model"))
+    if study.method.private:
+        check_private(module, shape)
+    return module

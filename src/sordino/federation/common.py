@@ -1,0 +1,271 @@
+"""What both regimes are built from: the bench, the ledger, the budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+import numpy as np
+import torch
+
+from sordino import data as datasets
+from sordino.engine.built import UNIT
+from sordino.engine.plan import Plan
+from sordino.engine.play import Play
+from sordino.engine.records import Horizontal, Vertical
+from sordino.engine.study.base import Study
+from sordino.engine.surroundings import device, model
+from sordino.engine.watch import Moment
+from sordino.entropy import Entropy
+from sordino.errors import StudyError
+from sordino.federation.division import Counts, Federation, evaluate, identified, placed, records, tensors
+from sordino.federation.evaluation import PaidEvaluation, priced
+from sordino.federation.study import HorizontalStudy
+from sordino.message import Vector
+from sordino.privacy import Budget, Vault
+from sordino.privacy.records import Records
+from sordino.privacy.records.group import SAMPLE
+from sordino.training.bench import Examples, Workbench
+from sordino.training.evaluate import Evaluator
+from sordino.training.flat import Flat
+from sordino.training.loss import loss_for
+from sordino.training.perexample import ClippedSum, MeanGradient
+
+Tensors = tuple[torch.Tensor, torch.Tensor]
+
+PUBLIC = "public"
+"""Whose data rows are that were set aside and declared public, in a ledger of the data: later runs must know."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Built:
+    """Everything that a run needs, and the moment it begins at. Raw data is in the clients only.
+
+    Attributes:
+        study: calibrated.
+        plan: its price.
+        simulation: who plays it.
+        first: the moment before anything happened.
+        facts: what run.json says of this regime.
+        model: the model's name, and ``named`` its parameters by name, from one vector (d,).
+        paid: what privacy is paid for, in the singular, and ``remedy`` what to do if not even one can be.
+        evaluation: on rows that are private, if that is asked for.
+    """
+
+    study: Study
+    plan: Plan
+    simulation: Play
+    first: Moment
+    facts: Horizontal | Vertical
+    model: str
+    named: Callable[[Vector], dict[str, Any]]
+    paid: str
+    remedy: str
+    evaluation: PaidEvaluation | None = None
+
+
+def named(flat: Flat, vector: Vector) -> dict[str, Any]:
+    """A vector as the model's named parameters."""
+    tensor = torch.from_numpy(vector)
+    return {slot.name: slot.logical(tensor).contiguous().numpy() for slot in flat.layout}
+
+
+class Told(TypedDict):
+    """What a regime says by itself of what was built; see :class:`Built`."""
+
+    facts: Horizontal | Vertical
+    paid: str
+    remedy: str
+    evaluation: PaidEvaluation | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hall:
+    """What the clients of one process share, and what their models are measured on.
+
+    Attributes:
+        bench: model and kernels.
+        place: the device.
+        test: (n, ...) and (n,), pixels still bytes.
+        validation: (n, ...) and (n,), as model input; empty where there is none.
+        sizes, counts, classes: of the clients' data.
+        fingerprints: of each client's data.
+        records: who is in each client's data, where a ledger asks; nobody otherwise.
+        shaping: of all data that bears on what is released: the clients', and the test and validation sets.
+        evaluator: accuracy and loss of the bench's model.
+        names: of the clients, where they have any.
+        secret: rows that models are measured on at a price, and their fingerprint; then ``test`` is empty.
+    """
+
+    bench: Workbench
+    place: torch.device
+    test: Tensors
+    validation: Tensors
+    sizes: tuple[int, ...]
+    counts: Counts
+    classes: tuple[str, ...]
+    fingerprints: tuple[str, ...]
+    records: tuple[Records, ...]
+    shaping: tuple[str, ...]
+    evaluator: Evaluator
+    names: tuple[str, ...] = ()
+    secret: tuple[Tensors, str] | None = None
+
+    @classmethod
+    def of(cls, study: HorizontalStudy, divided: Federation) -> Hall:
+        """Everything but the clients' own data."""
+        torch.set_num_threads(study.execution.threads)
+        place, classes = device(study), divided.test.classes
+        flat, loss = Flat(model(study, divided.test.shape, len(classes)).to(place)), loss_for(study.model.name)
+        test = placed(divided.test.x, place), torch.from_numpy(divided.test.y).to(place)
+        paid, prints = study.data.testing == "private share", tuple(part.fingerprint() for part in divided.parts)
+        return cls(
+            bench=Workbench(flat, ClippedSum(flat, loss), MeanGradient(flat, loss)),
+            place=place,
+            test=(test[0][:0], test[1][:0]) if paid else test,
+            validation=tensors(divided.validation, place),
+            sizes=divided.sizes,
+            counts=divided.counts,
+            classes=classes,
+            fingerprints=prints,
+            records=_records(study, divided, paid=paid),
+            shaping=(*prints, divided.test.fingerprint(), *([divided.validation.fingerprint()] if divided.validation is not None else [])),
+            evaluator=Evaluator(flat, loss),
+            names=divided.names,
+            secret=(test, divided.test.fingerprint()) if paid else None,
+        )
+
+    @property
+    def rows(self) -> int:
+        """How many examples models are measured on."""
+        return len((self.test if self.secret is None else self.secret[0])[1])
+
+    def units(self, fingerprints: Mapping[str, str]) -> dict[str, str]:
+        """The ledger's units with their data's fingerprints: the clients', and that of test rows that are paid for."""
+        return {**fingerprints, **({} if self.secret is None else {UNIT: self.secret[1]})}
+
+    def labels(self, units: Sequence[str]) -> dict[str, str]:
+        """What the clients' units are called, for people; none where clients have no names, or share a unit."""
+        return dict(zip(units, self.names, strict=True)) if self.names and len(set(units)) == len(self.names) else {}
+
+    def evaluation(self, study: HorizontalStudy, ledgers: Vault, entropy: Entropy, lineage: str) -> PaidEvaluation | None:
+        """How models are measured on private rows; None where there are none."""
+        if self.secret is None:
+            return None
+        (x, y), _ = self.secret
+        mechanism, most, planned = priced(study)
+
+        def right(weights: Vector) -> int:
+            self.bench.flat.load(torch.from_numpy(weights).to(self.bench.flat.weights))
+            return round(self.evaluator(x, y).accuracy * len(y))
+
+        return PaidEvaluation(
+            right=right,
+            rows=len(y),
+            mechanism=mechanism,
+            planned=planned,
+            vault=ledgers,
+            budget=most,
+            entropy=entropy,
+            method=study.method.name,
+            lineage=lineage,
+        )
+
+    def measured(self, paid: PaidEvaluation | None) -> Callable[[Vector], Mapping[str, float]]:
+        """What is told of a model: on public rows as it is, on private ones at their price."""
+        return self.evaluate if paid is None else lambda weights: {**self.evaluate(weights), **paid(weights)}
+
+    def evaluate(self, weights: Vector) -> Mapping[str, float]:
+        """Accuracy and loss of a model."""
+        return evaluate(self.bench.flat, self.evaluator, self.test, self.validation, weights)
+
+    def examples(self, part: datasets.Dataset) -> Examples:
+        """One client's data, on the device."""
+        return Examples(placed(part.x, self.place), torch.from_numpy(part.y).to(self.place))
+
+    def built(self, study: HorizontalStudy, plan: Plan, simulation: Play, first: Moment, **told: Unpack[Told]) -> Built:
+        """Everything that a run needs."""
+        model, parameters = study.model.name, partial(named, self.bench.flat)
+        return Built(study=study, plan=plan, simulation=simulation, first=first, model=model, named=parameters, **told)
+
+    def first(self) -> Vector:
+        """The initial model, (d,)."""
+        weights: Vector = self.bench.flat.weights.cpu().numpy().copy()
+        return weights
+
+
+def _records(study: HorizontalStudy, divided: Federation, *, paid: bool) -> tuple[Records, ...]:
+    """Who is in each client's data, and in a test set that is paid for."""
+    if not identified(study):
+        return ()
+    found = [records(part, f"client:{i}", SAMPLE) for i, part in enumerate(divided.parts)]
+    if paid:
+        found.append(records(divided.test, UNIT, SAMPLE))
+    if study.privacy.ledger == "run" or study.data.file is None:
+        return tuple(found)
+    aside = [divided.validation, divided.test if study.data.testing in ("public share", "file") else None]
+    shown = [records(part, PUBLIC, SAMPLE) for part in aside if part is not None and len(part)]
+    if not shown:
+        return tuple(found)
+    public = shown[0] if len(shown) == 1 else _together(shown)
+    _refuse_alike(study, public, found)
+    return (*found, public)
+
+
+def _together(parts: Sequence[Records]) -> Records:
+    people = [part.people for part in parts if part.people is not None]
+    return replace(parts[0], rows=np.concatenate([part.rows for part in parts]), people=np.concatenate(people) if people else None)
+
+
+def _refuse_alike(study: HorizontalStudy, public: Records, others: Sequence[Records]) -> None:
+    """A ledger of the data tells records apart by what stands in them; one of two that look the same cannot be public.
+
+    Raises:
+        StudyError: if a row that is declared public looks like one that is not, or is about the same person.
+    """
+    alike = 0
+    for other in others:
+        same = np.isin(other.rows[:, 0], public.rows[:, 0]) | np.isin(other.rows[:, 1], public.rows[:, 1])
+        if other.people is not None and public.people is not None:
+            same |= np.isin(other.people, public.people)
+        alike += int(same.sum())
+    if alike:
+        raise StudyError(
+            f"{study.data.file}: {alike} rows that train, or test at a price, look the same as rows that are declared public, or are about"
+            " the same people"
+            f" (data.test = '{study.data.testing}', data.validation, data.client_validation), and the ledger in"
+            f" {study.privacy.ledger} cannot tell them apart: all of them would be public for ever."
+            " Set data.test = 'private share' or 'none', and no validation; or remove the rows that occur twice"
+        )
+
+
+def vault(
+    study: Study,
+    folder: Path,
+    run: str,
+    fingerprints: Mapping[str, str],
+    known: Sequence[Records] = (),
+    others: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> Vault:
+    """The run's own ledger in ``folder``, or one that knows records: that of the data, or the run's own.
+
+    ``fingerprints``, and ``labels`` for people, by unit; ``others`` names units that are not priced by records. A folder with a
+    ``run.json`` is that of a run which has begun: its ledger must be there, and is not made again.
+    """
+    begun = (folder / "run.json").exists()
+    if study.privacy.ledger == "run" and not known:
+        return Vault.for_run(folder / "ledger.sqlite", fingerprints, labels=labels, begun=begun)
+    kept = folder if study.privacy.ledger == "run" else Path(study.privacy.ledger).expanduser()
+    return Vault.for_data(kept, run, known, others, begun=begun)
+
+
+def budget(study: Study, epsilon: float | None) -> Budget:
+    """What is held against the ledger: infinite where nothing is promised, or nothing can be."""
+    privacy = study.privacy
+    promised = privacy.unit != "none" and study.form == "sound" and epsilon is not None
+    return Budget(epsilon=(epsilon or math.inf) if promised else math.inf, delta=privacy.delta or 1e-5, accountant=privacy.accountant)

@@ -1,0 +1,107 @@
+"""A study's data, divided among its clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from sordino import data as datasets
+from sordino.engine import study as studies
+from sordino.entropy import Seeded
+from sordino.errors import StudyError
+from sordino.federation import evaluation
+from sordino.federation.study import HorizontalStudy
+from sordino.message import Vector
+from sordino.privacy.records import Records
+from sordino.training.bench import model_input
+from sordino.training.evaluate import Evaluator
+from sordino.training.flat import Flat
+
+Counts = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Federation:
+    """A study's data, divided among its clients.
+
+    Attributes:
+        parts: the training set of each client.
+        test: what models are measured on, for reporting only; empty where nothing is.
+        validation: examples set aside to choose by, before partitioning or from each client, or None.
+        counts: label counts, of shape (clients, classes): raw data.
+        names: of the clients, where the file has any.
+    """
+
+    parts: tuple[datasets.Dataset, ...]
+    test: datasets.Dataset
+    validation: datasets.Dataset | None
+    counts: Counts
+    names: tuple[str, ...] = ()
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """n_i of every client."""
+        return tuple(len(part) for part in self.parts)
+
+
+def federation(study: HorizontalStudy) -> Federation:
+    """Load the data and divide it."""
+    wanted, entropy, corpus = study.data, Seeded(study.seed), evaluation.corpus(study, identify=identified(study))
+    train, validation = corpus.train, None
+    if wanted.validation:
+        train, validation = datasets.hold_out(train, wanted.validation, entropy.at("validation"))
+    if isinstance(study, studies.AsynchronousStudy) and study.method.pooled:
+        indices: datasets.Parts = (np.arange(len(train.y)),)
+    else:
+        dealt = wanted.partition.split(train.y, wanted.clients, entropy.at("partition"), column=train.client)
+        indices = datasets.checked(dealt, len(train.y), wanted.clients)
+    if wanted.client_validation:
+        indices, held = datasets.per_client_validation(indices, wanted.client_validation, entropy.at("client validation"))
+        validation = train.take(np.sort(np.concatenate(held)))
+    counts = datasets.label_counts(train.y, indices, len(train.classes))
+    names = tuple(train.owners[k] for k in np.unique(train.client)) if train.client is not None and len(indices) > 1 else ()
+    return Federation(tuple(train.take(part) for part in indices), corpus.test, validation, counts, names)
+
+
+def identified(study: HorizontalStudy) -> bool:
+    """Whether records are to be recognised: by a ledger that outlives the run, or for the persons behind them."""
+    return study.privacy.ledger != "run" or study.data.person is not None
+
+
+def records(part: datasets.Dataset, unit: str, kind: str) -> Records:
+    """Who is in a client's data."""
+    if part.words is None:
+        raise StudyError(f"{unit}: what its examples are recognised by was not read")
+    return Records(unit, kind, part.words[:, :2], part.words[:, 2] if part.words.shape[1] == 3 else None)
+
+
+def tensors(part: datasets.Dataset | None, place: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    if part is None:
+        return torch.empty(0), torch.empty(0, dtype=torch.int64)
+    return model_input(placed(part.x, place)), torch.from_numpy(part.y).to(place)
+
+
+def placed(x: np.ndarray[Any, Any], place: torch.device) -> torch.Tensor:
+    found = torch.from_numpy(x).to(place)
+    return found.contiguous(memory_format=torch.channels_last) if found.ndim == 4 else found
+
+
+def evaluate(
+    flat: Flat,
+    evaluator: Evaluator,
+    test: tuple[torch.Tensor, torch.Tensor],
+    validation: tuple[torch.Tensor, torch.Tensor],
+    weights: Vector,
+) -> Mapping[str, float]:
+    flat.load(torch.from_numpy(weights).to(flat.weights))
+    row = {}
+    if len(test[1]):
+        seen = evaluator(*test)
+        row = {"accuracy": seen.accuracy, "loss": seen.loss}
+    if len(validation[1]):
+        row["validation"] = evaluator(*validation).accuracy
+    return row

@@ -1,0 +1,53 @@
+"""What run.json says of a study in which every client has examples of its own, beside what it says of every study."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict
+
+from sordino.engine import records
+from sordino.engine.plan import Plan
+from sordino.federation.common import Hall, Tensors
+from sordino.federation.evaluation import told
+from sordino.federation.study import HorizontalStudy
+from sordino.regimes.asynchronous.simulation import Arrivals
+from sordino.regimes.synchronous.simulation import Simulation
+
+
+def _digest(examples: Tensors) -> str | None:
+    """SHA-256 (hex) of examples, (n, ...) and (n,); None of none."""
+    if not len(examples[1]):
+        return None
+    return hashlib.sha256(b"".join(each.cpu().contiguous().numpy().tobytes() for each in examples)).hexdigest()
+
+
+def horizontal(study: HorizontalStudy, hall: Hall, plan: Plan, simulation: Simulation | Arrivals) -> records.Horizontal:
+    """Clients and what they hold, the model's size, bounds and rates."""
+    privacy = study.privacy
+    # Label counts are raw data, and so are sizes where whole clients are protected and weigh the same.
+    labels = study.data.file is None or privacy.unit == "none"
+    sizes = labels or privacy.unit == "sample" or getattr(study.method, "weights", "size") == "size"
+    kind = records.Asynchronous if isinstance(simulation, Arrivals) else records.Synchronous
+    return kind(
+        classes=tuple(hall.classes),
+        test=told(study, hall.rows),
+        clients=tuple(
+            records.Holder(
+                client=i,
+                name=hall.names[i] if hall.names else None,
+                unit=unit,
+                examples=int(counts.sum()) if sizes else None,
+                labels=tuple(counts.tolist()) if labels else (),
+            )
+            for i, (unit, counts) in enumerate(zip(simulation.units, hall.counts, strict=True))
+        ),
+        epsilons=getattr(privacy, "epsilons", None),  # of each edge, where they differ
+        dimension=hall.bench.flat.dim,
+        clip=simulation.clip if privacy.unit != "none" else None,
+        noise_multipliers=getattr(privacy, "noise_multipliers", None),  # likewise
+        sampling_rate=getattr(privacy, "sampling_rate", None),
+        staleness=getattr(study, "stalest", None),
+        validation=_digest(hall.validation),  # public: bounds and weights of noise may be chosen by it
+        R_c=plan.steps if privacy.unit != "client" else None,  # there, rounds are what is charged
+        stages=tuple(records.Stage(**asdict(stage)) for stage in plan.stages),
+    )

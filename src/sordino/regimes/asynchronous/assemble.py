@@ -1,0 +1,153 @@
+"""The objects of a study in which gradients are applied as they arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from sordino import data as datasets
+from sordino.engine.built import Built, budget, vault
+from sordino.engine.latency import Churn, Delays
+from sordino.engine.plan import Plan
+from sordino.engine.surroundings import lineage, protective
+from sordino.entropy import Entropy, Seeded
+from sordino.federation.common import Hall
+from sordino.federation.facts import horizontal
+from sordino.federation.mechanism import as_good, edge_mechanism, in_words
+from sordino.mechanism import Bounded
+from sordino.plan import price
+from sordino.privacy import Budget, PoissonSampled, Vault, accountant
+from sordino.regimes.asynchronous.edge import Edge, LiteralEdge, PlainEdge, PrivateEdge
+from sordino.regimes.asynchronous.method import Noisy
+from sordino.regimes.asynchronous.plan import dearest, epsilons, multipliers, rates, terms
+from sordino.regimes.asynchronous.protocol import Asynchronous
+from sordino.regimes.asynchronous.simulation import Arrivals
+from sordino.regimes.asynchronous.study import AsynchronousStudy
+from sordino.training.bench import Workbench
+from sordino.training.perexample.sums import layers_of
+
+
+def build(
+    study: AsynchronousStudy, hall: Hall, parts: list[datasets.Dataset], folder: Path, run: str, payable: Sequence[int] | None
+) -> Built:
+    """See :func:`sordino.engine.assemble.build`; ``parts`` is emptied on the way, so that the pixels are kept once."""
+    entropy, flat, sizes, privacy, world = Seeded(study.seed), hall.bench.flat, hall.sizes, study.privacy, study.world
+    priced, known = price(study, sizes, flat.dim), terms(study, flat.dim)
+    noise = edge_mechanism(study, hall.bench, hall.validation) if privacy.unit != "none" and not study.method.literal else None
+    if noise is not None:
+        priced = announced(priced, study, noise, sizes)
+    own = protective(study, run, hall.shaping, folder)
+    edges = _edges(study, parts, hall, noise, own)
+    units = [f"client:{i}" for i in range(len(sizes))]
+    fingerprints = hall.units(dict(zip(units, hall.fingerprints, strict=True)))
+    ledgers = vault(study, folder, run, fingerprints, hall.records, labels=hall.labels(units))
+    tested = hall.evaluation(study, ledgers, own, lineage(study, run))
+    budgets = [budget(study, epsilon) for epsilon in epsilons(study)]
+    pays = _payable(study, edges, ledgers, units, budgets) if payable is None else tuple(payable)
+    regime = Asynchronous(
+        method=study.method,
+        terms=known,
+        schedule=priced.stages,
+        budget=pays,
+        exponent=study.participation.staleness_weight,
+        buffer=study.participation.buffer,
+        decay=study.method.average,
+        every=study.stride,
+        noise=tuple(edge.noise for edge in edges),
+    )
+    simulation = Arrivals(
+        regime=regime,
+        edges=edges,
+        vault=ledgers,
+        budget=budget(study, privacy.epsilon),
+        budgets=budgets,
+        units=units,
+        delays=Delays(world.latency, Churn(dropout=world.dropout, rejoin=world.rejoin), entropy, len(sizes)),
+        evaluate=hall.measured(tested),
+        method=study.method.name,
+        lineage=lineage(study, run),
+    )
+    first, facts = simulation.first(hall.first()), horizontal(study, hall, priced, simulation)
+    remedy = "Raise noise_multiplier or lower method.batch"
+    return hall.built(study, priced, simulation, first, facts=facts, paid="gradient", remedy=remedy, evaluation=tested)
+
+
+def announced(priced: Plan, study: AsynchronousStudy, noise: Bounded, sizes: Sequence[int]) -> Plan:
+    """The plan with what a mechanism's literal form claims beside what it gives."""
+    privacy, (rate, z, _) = study.privacy, dearest(study, sizes)
+    true = noise.scaled(noise.clip, z).event()
+    if as_good(true, privacy.mechanism.event(z)) or priced.used is None or privacy.delta is None:
+        return priced
+    spent = [(PoissonSampled(sampling_rate=rate, event=true), priced.used)]
+    return priced.exposed("privacy.mechanism.form", accountant(privacy.accountant).epsilon(spent, privacy.delta), in_words(true))
+
+
+def _edges(study: AsynchronousStudy, parts: list[datasets.Dataset], hall: Hall, noise: Bounded | None, entropy: Entropy) -> list[Edge]:
+    """The edges; ``parts`` is emptied on the way."""
+    method = study.method
+    each, sigmas = rates(method.batch, hall.sizes), multipliers(study)
+    edges: list[Edge] = []
+    scratch = torch.empty_like(hall.bench.flat.weights, dtype=torch.float64)
+    parts.reverse()
+    while parts:
+        index = len(edges)
+        told: dict[str, Any] = {
+            "index": index,
+            "examples": hall.examples(parts.pop()),
+            "sampling_rate": each[index],
+            "regularisation": method.regularisation,
+            "bench": hall.bench,
+            "draws": entropy.stream("edge", index),
+            "scratch": scratch,
+        }
+        if noise is not None:
+            edges.append(PrivateEdge(**told, mechanism=noise.scaled(noise.clip, sigmas[index])))
+        elif study.privacy.unit == "none":
+            edges.append(PlainEdge(**told))
+        elif isinstance(method, Noisy):
+            edges.append(
+                LiteralEdge(
+                    **told,
+                    iteration_epsilon=method.iteration_epsilon,
+                    noised=_first_layer(hall.bench) if method.noised == "first-layer" else hall.bench.flat.dim,
+                    reason=method.unpriced or "",
+                )
+            )
+    return edges
+
+
+def _first_layer(bench: Workbench) -> int:
+    """Numbers of the first layer that has any; its weights and its bias go together."""
+    return sum(slot.size for slot in layers_of(bench.flat)[0])
+
+
+def _payable(
+    study: AsynchronousStudy, edges: Sequence[Edge], vault: Vault, units: Sequence[str], budgets: Sequence[Budget]
+) -> tuple[int, ...] | None:
+    """Updates that each edge can still pay for, given what its ledger already holds; None where nothing is promised."""
+    if study.privacy.unit == "none" or study.form == "paper":
+        return None
+    found: dict[Any, int | None] = {}
+
+    def most(edge: int, own: Budget) -> int | None:
+        what = vault.histories(units[edge]), edges[edge].price, own, None if study.data.person is None else edge
+        if what not in found:
+            found[what] = vault.remaining(units[edge], edges[edge].price, own)
+        return found[what]
+
+    sharing: dict[Any, list[int]] = {}  # edges with the very same data have one ledger and share what it has left
+    for edge, unit in enumerate(units):
+        sharing.setdefault(vault.names[unit], []).append(edge)
+    left: dict[int, int | None] = {}
+    for group in sharing.values():
+        own = min((budgets[edge] for edge in group), key=lambda budget: budget.epsilon)
+        each = [most(edge, own) for edge in group]
+        left |= dict.fromkeys(group, min(steps for steps in each if steps is not None) // len(group) if None not in each else None)
+    if all(steps is None for steps in left.values()):
+        return None
+    endless = int(np.iinfo(np.int64).max)
+    return tuple(endless if (steps := left[edge]) is None else min(steps, endless) for edge in range(len(units)))

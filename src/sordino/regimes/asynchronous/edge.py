@@ -1,0 +1,208 @@
+r"""An edge's work: one gradient at the model it was sent, with its own noise (Li et al. 2022, Algorithm 1, edge side).
+
+    B       every example independently with probability q = b / n (Poisson)
+    g~      = ( sum_{i in B} clip_G(grad F(x, i)) + N(0, (z G)^2 I_d) ) / b + lambda x
+
+b is the *expected* batch q n, never the drawn one: an empty batch releases noise like any other.
+lambda x is the gradient of the regulariser; x is known to everybody, so it costs nothing. Batches and
+noise are numbered by the edge's tasks: played again after a restart, a task releases the same bytes.
+
+Nothing is computed before it is paid for: an edge is handed the permit of a block of tasks, and
+refuses a task outside of it.
+
+Shapes: weights and gradients (d,), examples (n, ...).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from sordino.entropy import Numbered
+from sordino.errors import LocalProtocolError
+from sordino.mechanism import Bounded, length
+from sordino.mechanism.knorm import exponential_norm
+from sordino.message import Compute, Gradient, Vector
+from sordino.privacy import Event, NonPrivate, Permit, PoissonSampled, covers_one
+from sordino.training.bench import Examples, Workbench, poisson
+from sordino.training.dpsgd import bound_of
+from sordino.training.sgd import NO_NOISE
+
+
+class Edge(Protocol):
+    """Somebody with data who can be asked for a gradient."""
+
+    @property
+    def index(self) -> int:
+        """Which edge, from 0."""
+        ...
+
+    @property
+    def price(self) -> Event:
+        """What one gradient releases: the same for every task."""
+        ...
+
+    @property
+    def noise(self) -> float:
+        """E ||noise||^2 in one gradient, at a clip of 1."""
+        ...
+
+    def answer(self, task: Compute, permit: Permit | None) -> Gradient:
+        """Do the work. ``permit`` proves that the ledger has booked a block of tasks, this one among them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Site:
+    """What every edge has.
+
+    Attributes:
+        index: which edge, from 0.
+        examples: its data.
+        sampling_rate: q.
+        regularisation: lambda.
+        bench: the shared model and kernels.
+        draws: numbered by the edge's tasks: the batch of each, then its noise.
+        count: n.
+        expected_batch: b = q n, in examples; the divisor of every gradient.
+        scratch: (d,) in float64, shared by the edges of one process: raw sums stand here for a moment.
+    """
+
+    index: int
+    examples: Examples
+    sampling_rate: float
+    regularisation: float
+    bench: Workbench
+    draws: Numbered
+    scratch: torch.Tensor
+    count: int = field(init=False)
+    expected_batch: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "count", len(self.examples))
+        object.__setattr__(self, "expected_batch", self.sampling_rate * self.count)
+
+    def drawn(self, task: Compute) -> tuple[torch.Tensor, np.random.Generator]:
+        """The batch of this task, and where its noise comes from; the model has the task's weights."""
+        weights, rng = self.bench.flat.weights, self.draws.at(task.task)
+        weights.copy_(torch.from_numpy(task.weights))
+        chosen = poisson(self.count, self.sampling_rate, rng)
+        return (chosen if weights.device.type == "cpu" else chosen.to(weights.device)), rng
+
+    def answered(self, task: Compute, gradient: torch.Tensor, share: float = 1.0) -> Gradient:
+        """The message: ``share`` times a vector of its own, with the regulariser's part. NumPy, whose calls cost a third of torch's."""
+        found: Vector = gradient.numpy() if gradient.device.type == "cpu" else gradient.cpu().numpy()
+        if share != 1.0:
+            found *= share
+        if self.regularisation:
+            found += self.regularisation * task.weights
+        return Gradient(client=self.index, task=task.task, version=task.version, gradient=found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PlainEdge(Site):
+    """Without privacy: the mean gradient of the batch."""
+
+    @property
+    def price(self) -> Event:
+        """See :class:`Edge`: no bound, so that a later promise over the same records knows of it."""
+        return NonPrivate(reason=NO_NOISE)
+
+    @property
+    def noise(self) -> float:
+        """None."""
+        return 0.0
+
+    def answer(self, task: Compute, permit: Permit | None) -> Gradient:
+        """See :class:`Edge`."""
+        covers_one(permit, self.price, task.task)
+        mean = torch.empty_like(self.bench.flat.weights)
+        self.bench.mean.of(self.examples, self.drawn(task)[0], mean)
+        return self.answered(task, mean)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PrivateEdge(Site):
+    """The sound form.
+
+    Attributes:
+        mechanism: clip and noise of the first stage; later ones scale its clip.
+    """
+
+    mechanism: Bounded
+
+    @property
+    def price(self) -> Event:
+        """See :class:`Edge`: one homogeneous subsampled release, whatever the stage."""
+        return _price(self.mechanism, self.sampling_rate)  # type: ignore[arg-type]  # mechanisms are frozen values
+
+    @property
+    def noise(self) -> float:
+        """d (z / b)^2."""
+        return self.bench.flat.dim * (self.mechanism.vector_multiplier / self.expected_batch) ** 2
+
+    def answer(self, task: Compute, permit: Permit | None) -> Gradient:
+        """See :class:`Edge`."""
+        covers_one(permit, self.price, task.task)
+        if task.clip is None or not 0.0 < task.clip < math.inf:  # any other will do: the noise grows with it
+            raise LocalProtocolError(f"task {task.task}: the clip must be a positive number; got {task.clip}")
+        mechanism = _scaled(self.mechanism, task.clip)  # type: ignore[arg-type]  # mechanisms are frozen values
+        chosen, rng = self.drawn(task)
+        self.bench.clipped.of(self.examples, chosen, bound_of(mechanism), self.scratch)
+        noisy, _ = mechanism.release_counted(self.scratch, 0.0, rng)
+        return self.answered(task, noisy, 1.0 / self.expected_batch)
+
+
+@lru_cache(maxsize=4096)
+def _price(mechanism: Any, sampling_rate: float) -> Event:
+    return PoissonSampled(sampling_rate=sampling_rate, event=mechanism.event())
+
+
+@lru_cache(maxsize=4096)
+def _scaled(mechanism: Any, clip: float) -> Bounded:
+    """The mechanism with the bound of a stage, made once for all tasks of the stage."""
+    made: Bounded = mechanism.scaled(clip, mechanism.noise_multiplier)
+    return made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LiteralEdge(Site):
+    """The paper's own form: NOT private.
+
+    Attributes:
+        iteration_epsilon: eps_0, what it claims for each gradient.
+        noised: numbers of the flat vector that get noise, from the start: d, or those of the first layer.
+        reason: why there is no price, for the ledger.
+    """
+
+    iteration_epsilon: float
+    noised: int
+    reason: str
+
+    @property
+    def price(self) -> Event:
+        """See :class:`Edge`."""
+        return NonPrivate(reason=self.reason)
+
+    @property
+    def noise(self) -> float:
+        """2 DS^2 / eps_0^2 with DS = 2 / b."""
+        return 2.0 * (2.0 / self.expected_batch / self.iteration_epsilon) ** 2
+
+    def answer(self, task: Compute, permit: Permit | None) -> Gradient:
+        """See :class:`Edge`: the batch's average clipped to R = b DS / 2, a uniform direction of exponential length."""
+        covers_one(permit, self.price, task.task)
+        if task.clip is None:
+            raise LocalProtocolError(f"task {task.task} has no clip")
+        chosen, rng = self.drawn(task)
+        mean = torch.empty_like(self.bench.flat.weights)
+        self.bench.mean.of(self.examples, chosen, mean)
+        mean.mul_(min(1.0, task.clip / max(length(mean), 1e-30)))
+        noise = exponential_norm(self.noised, 2.0 * task.clip / self.expected_batch / self.iteration_epsilon, rng)
+        mean[: self.noised].add_(noise.to(mean))
+        return self.answered(task, mean)

@@ -1,0 +1,184 @@
+r"""What an asynchronous method is: a public schedule of clipping bounds and learning rates over updates.
+
+Edges send a noisy gradient whenever they are ready; the server applies each at once,
+
+    x_{t+1} = x_t - gamma_t g~,        t = 1, 2, ..., T
+
+and answers only its sender (Li et al. 2022, section 3.2). How stale gradients may be is bounded
+by tau_max, which learning rates must heed. A method says for every t which bound G_s clips the
+examples' gradients and which gamma_t the server uses. Both follow from public constants alone,
+so they are known before the run, cost no privacy, and can be planned with.
+
+Symbols: K edges, b expected batch, d dimension, T updates, tau_max bound of staleness, z noise
+multiplier, G clip, L smoothness, s deviation of single gradients, f(x_1) - f* the gap to close.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from sordino.engine.method import About, Method
+
+__all__ = ["About", "AsynchronousMethod", "Constants", "EdgeTerms", "Stage"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeTerms:
+    """Public facts, known before the first update.
+
+    Attributes:
+        dimension: d.
+        edges: K.
+        batch: b, the expected batch and the divisor of every gradient.
+        clip: G, of one example's gradient in the first stage; infinite without privacy.
+        noise: z, the largest noise multiplier of any edge; 0 without privacy.
+        staleness: tau_max, in updates.
+        updates: T.
+    """
+
+    dimension: int
+    edges: int
+    batch: float
+    clip: float
+    noise: float
+    staleness: int
+    updates: int
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """L, s, R and f(x_1) - f*: public guesses at the problem, never estimates from raw data."""
+
+    smoothness: float
+    deviation: float
+    radius: float
+    gap: float
+
+
+SOUND = Constants(smoothness=1.0, deviation=1.0, radius=1.0, gap=math.log(10.0))
+PAPER = Constants(smoothness=10.0, deviation=30.0, radius=50.0, gap=50.0)  # of the authors' code and section 7.3.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A stretch of updates with one clipping bound.
+
+    Attributes:
+        number: s, from 1.
+        start: updates before it.
+        length: T_s updates; the last stage of a schedule may be cut short by T.
+        clip: G_s; infinite without privacy.
+        rate: gamma where it is constant in the stage, or None where it falls with t.
+        variance: Delta_b, of one noisy gradient (squared units of a gradient).
+        slowing: P, by which the noise lengthens the stage; 1 where noise does not matter.
+    """
+
+    number: int
+    start: int
+    length: int
+    clip: float
+    rate: float | None
+    variance: float
+    slowing: float = 1.0
+
+    @property
+    def end(self) -> int:
+        """Updates until it is over."""
+        return self.start + self.length
+
+
+class AsynchronousMethod(Method):
+    """A method that applies gradients as they arrive.
+
+    Attributes:
+        batch: b, the expected batch of an edge, in examples.
+        regularisation: lambda of (lambda/2) ||x||^2, added to every gradient after its noise.
+        smoothness, deviation, radius, gap: L, s, R and f(x_1) - f*; left out, those of the form.
+        average: decay of the averaged global models, in [0, 1); post-processing, costs no privacy.
+    """
+
+    about: ClassVar[About]
+
+    batch: float = Field(12.0, gt=0, allow_inf_nan=False)
+    regularisation: float = Field(1e-4, ge=0, allow_inf_nan=False)
+    average: float = Field(0.0, ge=0, lt=1)
+    smoothness: float | None = Field(None, gt=0, allow_inf_nan=False)
+    deviation: float | None = Field(None, ge=0, allow_inf_nan=False)
+    radius: float | None = Field(None, gt=0, allow_inf_nan=False)
+    gap: float | None = Field(None, gt=0, allow_inf_nan=False)
+
+    @property
+    def pooled(self) -> bool:
+        """Whether all data lies in one place, as for the centralised baseline."""
+        return False
+
+    @property
+    def literal(self) -> bool:
+        """Whether the paper's own form was asked for."""
+        return getattr(self, "form", "sound") == "paper"
+
+    @property
+    def constants(self) -> Constants:
+        """The public guesses, each as given or by the form's default."""
+        known = PAPER if self.literal else SOUND
+        return Constants(
+            smoothness=known.smoothness if self.smoothness is None else self.smoothness,
+            deviation=known.deviation if self.deviation is None else self.deviation,
+            radius=known.radius if self.radius is None else self.radius,
+            gap=known.gap if self.gap is None else self.gap,
+        )
+
+    def stages(self, terms: EdgeTerms) -> tuple[Stage, ...]:
+        """The schedule, from the first update to at least the T-th."""
+        raise NotImplementedError
+
+    def rate(self, terms: EdgeTerms, stage: Stage, number: int) -> float:
+        """gamma_t of update t = ``number``, from 1, which falls into ``stage``."""
+        if stage.rate is None:
+            raise NotImplementedError
+        return stage.rate
+
+
+class Noisy(AsynchronousMethod):
+    r"""An asynchronous method with noise, in its sound form or in its paper's own.
+
+    The sound form clips every example's gradient to G, divides the noisy sum by the expected
+    batch, and so has
+
+        Delta_b = s^2 / b + d z^2 (G / b)^2 .
+
+    The paper clips the *average* of a batch to b DS / 2, which a single example may move by as
+    much, and adds noise whose length is exponential with scale DS / eps_0 in any dimension:
+    Delta_b = s^2 / b + 2 DS^2 / eps_0^2. That has no finite price.
+
+    Attributes:
+        form: "sound", or "paper" for the letter, which is not private.
+        iteration_epsilon: eps_0, what the paper's form claims for each update.
+        noised: parts that get noise in the paper's form: all, or the first layer alone as in its experiments.
+    """
+
+    form: Literal["sound", "paper"] = "sound"
+    iteration_epsilon: float = Field(0.1, gt=0, allow_inf_nan=False)
+    noised: Literal["all", "first-layer"] = "all"
+
+    @property
+    def unpriced(self) -> str | None:
+        """See :class:`~sordino.regimes.synchronous.method.Method`."""
+        if not self.literal:
+            return None
+        layers = " and the other layers go out raw" if self.noised == "first-layer" else ""
+        return (
+            "form = 'paper' clips the average of a batch, which one example may move by the whole bound, and adds noise of"
+            f" exponential length, whose density has a pole in more than one dimension{layers}"
+        )
+
+    def variance(self, terms: EdgeTerms, clip: float) -> float:
+        """Delta_b at the clipping bound G, or R = b DS / 2 in the paper's form."""
+        s = self.constants.deviation
+        if self.literal:
+            return s**2 / terms.batch + 2.0 * (2.0 * clip / terms.batch / self.iteration_epsilon) ** 2
+        return s**2 / terms.batch + terms.dimension * (terms.noise * clip / terms.batch) ** 2

@@ -1,0 +1,105 @@
+r"""MAPA: clipping bound, noise and learning rate fall in stages (Li et al. 2022, Algorithm 1).
+
+Stage s with bound G_s, where DS_s = 2 G_s / b:
+
+    P     = max( 8 Delta_b / ((tau_max + 1) b^2 DS_s^2 theta^2), 1 )           (Eq. 16, Table II)
+    gamma = 1 / (2 P L (tau_max + 1))
+    T_s   = 4 P^2 L (tau_max + 1)^2 (f(x_1) - f*) / Delta_b                    (Eq. 15)
+    DS_{s+1} = theta DS_s .
+
+After T_s updates the mean squared gradient is bounded by what the next bound lets through, so
+clipping need not bite. In the sound form the noise multiplier z is the same in every stage, so
+that an edge's ledger is one homogeneous subsampled Gaussian; noise falls as G_s does. The first
+bound is ``privacy.clip``; the paper's form takes it from Theorem 3, Eq. (12).
+
+>>> terms = EdgeTerms(dimension=7850, edges=5, batch=12, clip=1.0, noise=1.0, staleness=5, updates=15_000)
+>>> [(round(stage.slowing), stage.length) for stage in Mapa().stages(terms)]
+[(73, 32183)]
+>>> [stage.length for stage in Mapa().stages(replace(terms, batch=120))[:3]]
+[600, 2293, 7820]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from sordino.engine.methods import register
+from sordino.regimes.asynchronous.method import About, EdgeTerms, Noisy, Stage
+
+LONGEST = 2**53
+
+
+@register
+class Mapa(Noisy):
+    """MAPA.
+
+    Attributes:
+        theta: by how much the bound falls from stage to stage, in (0, 1).
+        failure: delta of Eq. (12), for the paper's form only.
+    """
+
+    about: ClassVar[About] = About(
+        regime="asynchronous",
+        paper="Li, Yang, Ren and Zhao 2022",
+        does="noisy gradients applied as they arrive; clip and rate fall in stages",
+        forms={"sound": True, "paper": False},
+    )
+    name: Literal["mapa"] = "mapa"
+    theta: float = Field(0.5, gt=0, lt=1)
+    failure: float = Field(1e-3, gt=0, lt=1)
+
+    def stages(self, terms: EdgeTerms) -> tuple[Stage, ...]:
+        """As many as T updates begin."""
+        found: list[Stage] = []
+        clip, start = self._first(terms), 0
+        while start < terms.updates:
+            found.append(self._stage(terms, len(found) + 1, start, clip))
+            start, clip = found[-1].end, self.theta * clip
+        return tuple(found)
+
+    def _first(self, terms: EdgeTerms) -> float:
+        if not self.literal:
+            return terms.clip
+        return self.constants.deviation / math.sqrt(1.0 - math.sqrt(1.0 - self.failure))  # b DS_0 / 2, Eq. (12) with equality
+
+    def _stage(self, terms: EdgeTerms, number: int, start: int, clip: float) -> Stage:
+        c, stale, variance = self.constants, terms.staleness + 1.0, self.variance(terms, clip)
+        slowing = max(8.0 * variance / (stale * (2.0 * clip) ** 2 * self.theta**2), 1.0)  # b DS = 2 G
+        length = 4.0 * slowing**2 * c.smoothness * stale**2 * c.gap / variance
+        rate = 1.0 / (2.0 * slowing * c.smoothness * stale)
+        return Stage(
+            number=number,
+            start=start,
+            length=max(math.ceil(min(length, LONGEST)), 1),
+            clip=clip,
+            rate=rate,
+            variance=variance,
+            slowing=slowing,
+        )
+
+
+def feasible(method: Mapa, terms: EdgeTerms) -> tuple[float | None, float | None]:
+    """The next larger batch at this z, and the next smaller z at this batch, that end the first stage within T; None where there is none.
+
+    The length of the first stage falls with b and grows with z where noise slows it (P > 1), and the other way
+    round, slowly, where it does not. Both are sought from the present values, by factors of 2^(1/8); that more
+    noise may end the stage, too, is no advice.
+    """
+
+    def fits(changed: EdgeTerms) -> bool:
+        return method.stages(replace(changed, updates=1))[0].length <= terms.updates
+
+    def sought(value: float, factor: float, changed: Callable[[float], EdgeTerms]) -> float | None:
+        for _ in range(160):
+            value *= factor
+            if fits(changed(value)):
+                return value
+        return None
+
+    batch = sought(terms.batch, 2.0**0.125, lambda value: replace(terms, batch=value))
+    return batch, sought(terms.noise, 2.0**-0.125, lambda value: replace(terms, noise=value))

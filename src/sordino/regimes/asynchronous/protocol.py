@@ -1,0 +1,261 @@
+r"""Arrivals: whoever sends a gradient has it applied, and gets the new model back.
+
+One arrival from edge k, with t updates done before it:
+
+    tau     = t - (version that the gradient was taken at)
+    g       = gradient, times (1 + tau)^-a with staleness weighting
+    x      <- x - gamma_{t+1} g                       (with a buffer of M: minus gamma times the mean of M)
+    x_avg  <- decay x_avg + (1 - decay) x
+    edge k  gets x and the clipping bound of its stage
+
+First in, first out; nobody waits for anybody. Which updates an edge can still pay for is decided
+before it gets a task: one that has spent its budget *leaves*, and learning goes on without it.
+
+Rules. An answer counts if it quotes the task that its sender holds; anything else (a second copy, an
+answer to a task from before the edge was lost or the server restarted) is *dropped* and changes
+nothing. An answer staler than the bound is *stale*: its noise was released and is booked, it is not
+applied, and its sender gets the present model. Both show in the log.
+
+The run ends (*halt*) after T updates, or when every edge has left.
+
+:class:`State` is changed in place: a thousand edges would otherwise be copied at every update.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from sordino.engine import records
+from sordino.engine.effect import Arrived, Begin, Closed, Effect, Event, Finish, Joined, Lapsed, Left, Log, Send
+from sordino.message import Compute, Gradient, Vector
+from sordino.regimes.asynchronous.method import AsynchronousMethod, EdgeTerms, Stage
+
+
+@dataclass(slots=True, eq=False)
+class Since:
+    """What has been seen since the last row of the log; all of it released.
+
+    Attributes:
+        staleness: how many applied gradients had which tau.
+        stale: gradients that were too stale to apply.
+        dropped: answers that nobody had asked for.
+        squares: sum of ||g~||^2 of the applied gradients, less what noise alone would give.
+    """
+
+    staleness: Counter[int] = field(default_factory=Counter)
+    stale: int = 0
+    dropped: int = 0
+    squares: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class State:
+    """Where an asynchronous run stands.
+
+    Attributes:
+        version: t, updates done.
+        weights: x (d,), never written to: edges share it until they send.
+        average: x_avg; the weights themselves where decay is 0.
+        stage: of the next update.
+        tasks: the task that each edge works on.
+        given: tasks that each edge has been given so far.
+        gone: edges that have left for good, their budget spent.
+        buffer: sum of gradients that wait for an update, and how many; with a buffer of 1 always empty.
+        since: for the next row of the log.
+        ended: why the run is over, or None.
+    """
+
+    weights: Vector
+    average: Vector
+    given: list[int]
+    stage: Stage
+    version: int = 0
+    tasks: dict[int, Compute] = field(default_factory=dict)
+    gone: set[int] = field(default_factory=set)
+    buffer: tuple[Vector | None, int] = (None, 0)
+    since: Since = field(default_factory=Since)
+    ended: str | None = None
+
+    @property
+    def number(self) -> int:
+        """Updates done."""
+        return self.version
+
+
+Effects = Sequence[Effect]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Asynchronous:
+    """The rules of an asynchronous run.
+
+    Attributes:
+        method: the schedule.
+        terms: public facts; ``terms.updates`` is T, ``terms.staleness`` tau_max.
+        schedule: the method's stages.
+        budget: updates that each edge can pay for in this run (None: no limit).
+        exponent: a of the staleness weight; 0 weighs all alike.
+        buffer: M.
+        decay: of the average of models, in [0, 1).
+        every: updates between two rows of the log.
+        noise: expected ||noise||^2 of each edge's gradient at a clip of 1, (K,); what is taken off norms.
+    """
+
+    method: AsynchronousMethod
+    terms: EdgeTerms
+    schedule: tuple[Stage, ...]
+    budget: tuple[int, ...] | None
+    exponent: float = 0.0
+    buffer: int = 1
+    decay: float = 0.0
+    every: int = 100
+    noise: tuple[float, ...] = ()
+
+    def start(self, weights: Vector) -> State:
+        """Nobody has been asked yet; :meth:`begin` asks everybody."""
+        return State(weights=weights, average=weights, given=[0] * self.terms.edges, stage=self.stage(0))
+
+    def begin(self, state: State) -> Effects:
+        """A first task for every edge."""
+        effects: list[Effect] = []
+        for edge in range(self.terms.edges):
+            effects += self._ask(state, edge)
+        return effects
+
+    def stage(self, version: int) -> Stage:
+        """The stage of the update that follows ``version`` updates."""
+        return next((stage for stage in self.schedule if version < stage.end), self.schedule[-1])
+
+    def step(self, state: State, event: Event) -> tuple[State, Effects]:
+        """What follows from one event; the state is changed in place. A finished run stays finished."""
+        return state, (self._follows(state, event) if state.ended is None else ())
+
+    def _follows(self, state: State, event: Event) -> Effects:
+        match event:
+            case Arrived(Gradient() as gradient):
+                return self._received(state, gradient)
+            case Lapsed(edge, task) if self.expects(state, edge, task) and self.lapses(state, edge):
+                return self._stale(state, edge)
+            case Left(edge):
+                if state.tasks.pop(edge, None) is None:
+                    return ()
+                return (Log(records.Lost(round=state.version, client=edge, released=False)),)
+            case Joined(edge) if 0 <= edge < self.terms.edges and edge not in state.tasks and edge not in state.gone:
+                return (Log(records.Joined(round=state.version, client=edge)), *self._ask(state, edge))
+            case Begin() if not any(state.given):
+                return self.begin(state)
+        return ()
+
+    def expects(self, state: State, client: int, task: int) -> bool:
+        """Whether an answer of this edge to this task would count."""
+        held = state.tasks.get(client)
+        return state.ended is None and held is not None and held.task == task
+
+    def lapses(self, state: State, client: int) -> bool:
+        """Whether the answer of this edge to the task that it holds would be too stale, if it came now."""
+        return state.version - state.tasks[client].version > self.terms.staleness
+
+    def affordable(self, state: State, edge: int) -> bool:
+        """Whether the edge can pay for one more task."""
+        return self.budget is None or state.given[edge] < self.budget[edge]
+
+    def _received(self, state: State, answer: Gradient) -> Effects:
+        held = state.tasks.get(answer.client)
+        if held is None or held.task != answer.task or held.version != answer.version or answer.gradient.shape != state.weights.shape:
+            state.since.dropped += 1
+            why = "repeated, out of date or not asked for"
+            return (Log(records.Dropped(round=state.version, client=answer.client, task=answer.task, why=why)),)
+        if self.lapses(state, answer.client):
+            return self._stale(state, answer.client)
+        del state.tasks[answer.client]
+        tau = state.version - held.version
+        closed = self._apply(state, answer, held, tau)
+        if state.version >= self.terms.updates:
+            done = self._finish(state, f"the update budget is used up: {state.version} of {self.terms.updates} updates")
+            return (*self._row(state), Closed(state.version), *done)
+        asked = self._ask(state, answer.client)  # first, so that the row counts its sender among those present
+        if closed and state.version % self.every == 0 and state.ended is None:
+            return (*self._row(state), Closed(state.version), *asked)
+        return asked
+
+    def _stale(self, state: State, edge: int) -> Effects:
+        tau = state.version - state.tasks.pop(edge).version
+        state.since.stale += 1
+        row = records.Stale(round=state.version, client=edge, staleness=tau, released=True)
+        return (Log(row), *self._ask(state, edge))
+
+    def _apply(self, state: State, answer: Gradient, held: Compute, tau: int) -> bool:
+        """Fold a gradient in; whether it made an update."""
+        gradient, since = answer.gradient, state.since
+        since.staleness[tau] += 1
+        expected = 0.0 if held.clip is None else self.noise[answer.client] * held.clip**2
+        since.squares += float(np.dot(gradient, gradient)) - expected
+        if self.exponent:
+            gradient = gradient * np.float32((1.0 + tau) ** -self.exponent)
+        if self.buffer > 1:
+            waiting, count = state.buffer
+            waiting, count = (gradient if waiting is None else waiting + gradient), count + 1
+            if count < self.buffer:
+                state.buffer = waiting, count
+                return False
+            gradient, state.buffer = waiting * np.float32(1.0 / count), (None, 0)
+        rate = self.method.rate(self.terms, state.stage, state.version + 1)
+        moved = gradient * np.float32(-rate)
+        moved += state.weights
+        state.weights = moved
+        state.version += 1
+        if state.version >= state.stage.end:
+            state.stage = self.stage(state.version)
+        fresh = self.decay == 0.0 or state.version == 1
+        state.average = state.weights if fresh else _mixed(state.average, state.weights, self.decay)
+        return True
+
+    def _ask(self, state: State, edge: int) -> Effects:
+        """The next task for an edge, or its leave."""
+        if not self.affordable(state, edge):
+            state.gone.add(edge)
+            row = Log(records.Left(round=state.version, client=edge, updates=state.given[edge], why="its budget is spent"))
+            if len(state.gone) == self.terms.edges:
+                return (row, *self._row(state), Closed(state.version), *self._finish(state, "every edge has spent its privacy budget"))
+            return (row,)
+        state.given[edge] += 1
+        clip = state.stage.clip
+        task = Compute(task=state.given[edge], version=state.version, weights=state.weights, clip=None if clip == float("inf") else clip)
+        state.tasks[edge] = task
+        return (Send(edge, task),)
+
+    def _row(self, state: State) -> tuple[Log]:
+        """The row that closes a stretch of the log; the next stretch begins."""
+        since, stage = state.since, self.stage(max(state.version - 1, 0))
+        applied = since.staleness.total()
+        seen = records.AsynchronousRound(
+            round=state.version,
+            steps=max(state.given),
+            stage=stage.number,
+            clip=stage.clip if stage.clip != float("inf") else None,
+            rate=self.method.rate(self.terms, stage, max(state.version, 1)),
+            norm=max(since.squares / applied, 0.0) ** 0.5 if applied else None,
+            staleness=sum(tau * n for tau, n in since.staleness.items()) / applied if applied else None,
+            stalest=max(since.staleness, default=None),
+            histogram=tuple(sorted(since.staleness.items())),
+            stale=since.stale,
+            dropped=since.dropped,
+            present=len(state.tasks),
+            gone=len(state.gone),
+        )
+        state.since = Since()
+        return (Log(seen),)
+
+    def _finish(self, state: State, why: str) -> Effects:
+        state.ended = why
+        return (Log(records.End(why=why)), Finish(why))
+
+
+def _mixed(old: Vector, new: Vector, decay: float) -> Vector:
+    mixed: npt.NDArray[np.float32] = np.float32(decay) * old + np.float32(1.0 - decay) * new
+    return mixed

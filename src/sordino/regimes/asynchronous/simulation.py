@@ -1,0 +1,249 @@
+r"""Edges that come and go, on one machine: what of the kernel's work is particular to them, and budgets reserved in blocks.
+
+A task is given, and its answer is due when its edge's delay has passed; the gradient is computed
+then, at the model that was sent, unless it has become too stale to be applied. Edges that hold the
+same model share it. Everything that is drawn (batch, noise, delay, absence) is numbered by edge and
+task, so the same study gives the same run whatever the host does, and a run that was killed gives
+the same end.
+
+Charging every gradient by itself would cost more than the gradient. An edge *reserves* a block of
+tasks in one durable entry before the first of them, an eighth of its share; whoever is about
+to run out reserves in the same transaction. What is left of the last block when the run ends is booked
+and not used: over-counted, never under-counted.
+
+A run that goes on in another environment reserves again what it had reserved: ``lineage`` is part of
+every key.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from sordino.engine import kernel, records
+from sordino.engine.effect import Asked, Effect, Event, Learn, Learned, Send, Skip
+from sordino.engine.kernel import Away, Bill, Block, Kernel
+from sordino.engine.latency import Delays
+from sordino.engine.watch import Packed, Watcher
+from sordino.message import Compute, Gradient, Vector
+from sordino.privacy import Budget, Charge, NonPrivate, Permit, Vault
+from sordino.privacy.accounting import Spent
+from sordino.regimes.asynchronous.edge import Edge
+from sordino.regimes.asynchronous.protocol import Asynchronous, Since, State
+
+SHARES = 8  # blocks that an edge's expected share of the updates is reserved in
+LEAST = 4  # tasks in a block: an entry of its own for each would cost as much as the gradient
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moment(kernel.Moment[State]):
+    """A simulation between two arrivals. It shares the state, which goes on changing: pack it at once."""
+
+    @property
+    def steps(self) -> int:
+        """Tasks of the edge that was given most."""
+        return max(self.state.given)
+
+    @property
+    def model(self) -> Vector:
+        """x_avg."""
+        return self.state.average
+
+    def packed(self) -> Packed:
+        """See :class:`sordino.engine.kernel.Moment`. A model that several edges hold is kept once."""
+        state = self.state
+        vectors: dict[str, Vector] = {"weights": state.weights, "average": state.average}
+        vectors |= {f"version.{task.version}": task.weights for task in state.tasks.values()}
+        if state.buffer[0] is not None:
+            vectors["buffer"] = state.buffer[0]
+        rest = _Rest(
+            version=state.version,
+            given=state.given,
+            tasks=[(edge, task.task, task.version, task.clip) for edge, task in state.tasks.items()],
+            gone=sorted(state.gone),
+            buffered=state.buffer[1],
+            staleness=sorted(state.since.staleness.items()),
+            stale=state.since.stale,
+            dropped=state.since.dropped,
+            squares=state.since.squares,
+            ended=state.ended,
+        )
+        return Packed(vectors, msgspec.json.encode(rest))
+
+
+class _Rest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What of a state is no vector."""
+
+    version: int
+    given: list[int]
+    tasks: list[tuple[int, int, int, float | None]]
+    gone: list[int]
+    buffered: int
+    staleness: list[tuple[int, int]]
+    stale: int
+    dropped: int
+    squares: float
+    ended: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Arrivals:
+    """An asynchronous federation on one machine.
+
+    Attributes:
+        regime: the rules.
+        edges: in the order of their numbers.
+        vault: where charges go; ``units`` names each edge in it.
+        budget: what any edge may spend in all; ``budgets`` what each may.
+        units: ledger unit of each edge.
+        delays: of the virtual world.
+        evaluate: of a model, the numbers for a row.
+        method: the method's name, for the ledger.
+        lineage: run and environment, part of every charge's key.
+    """
+
+    regime: Asynchronous
+    edges: Sequence[Edge]
+    vault: Vault
+    budget: Budget
+    budgets: Sequence[Budget]
+    units: Sequence[str]
+    delays: Delays
+    evaluate: Callable[[Vector], Mapping[str, float]]
+    method: str
+    lineage: str
+
+    @property
+    def payable(self) -> list[int] | None:
+        """Updates that each edge can pay for, or no limit."""
+        return None if self.regime.budget is None else list(self.regime.budget)
+
+    @property
+    def clip(self) -> float:
+        """G of the first stage."""
+        return self.regime.schedule[0].clip
+
+    @property
+    def block(self) -> int:
+        """Tasks that are reserved at once."""
+        share = math.ceil(self.regime.terms.updates * self.regime.buffer / self.regime.terms.edges)
+        return max(math.ceil(share / SHARES), min(LEAST, share))
+
+    def first(self, weights: Vector) -> Moment:
+        """Before the first task."""
+        return Moment(self.regime.start(weights))
+
+    def unpack(self, packed: Packed) -> Moment:
+        """See :class:`sordino.engine.play.Play`."""
+        own, told = kernel.unpacked(packed)
+        rest, vectors = msgspec.json.decode(own.rest, type=_Rest), own.vectors
+        tasks = {
+            edge: Compute(task=task, version=version, weights=vectors[f"version.{version}"], clip=clip)
+            for edge, task, version, clip in rest.tasks
+        }
+        state = State(
+            weights=vectors["weights"],
+            average=vectors["average"],
+            given=rest.given,
+            stage=self.regime.stage(rest.version),
+            version=rest.version,
+            tasks=tasks,
+            gone=set(rest.gone),
+            buffer=(vectors.get("buffer"), rest.buffered),
+            since=Since(Counter(dict(rest.staleness)), rest.stale, rest.dropped, rest.squares),
+            ended=rest.ended,
+        )
+        return Moment(state, **told)
+
+    def run(self, moment: Moment, watcher: Watcher) -> Moment:
+        """See :meth:`sordino.engine.kernel.Kernel.run`."""
+        return Kernel(self, moment, watcher).run()
+
+    # What the kernel asks: see :class:`sordino.engine.kernel.World`.
+
+    def step(self, state: State, event: Event) -> tuple[State, Sequence[Effect]]:
+        """The regime's."""
+        return self.regime.step(state, event)
+
+    def expects(self, state: State, site: int, number: int) -> bool:
+        """Whether the edge's answer to this task would be applied."""
+        return self.regime.expects(state, site, number) and not self.regime.lapses(state, site)
+
+    def asked(self, state: State) -> Mapping[int, Asked]:
+        """The task that each edge works on."""
+        return state.tasks
+
+    def answer(self, site: int, number: int, task: Asked | None, permits: Sequence[Permit]) -> Gradient:
+        """Let the edge work, with the permit of the block that holds the task."""
+        if not isinstance(task, Compute):
+            raise TypeError(f"an edge is asked for a gradient, not {type(task).__name__}")
+        permit = permits[0] if len(permits) == 1 else next((each for each in permits if each.holds(task.task)), None)
+        return self.edges[site].answer(task, permit)
+
+    def trip(self, site: int, task: Asked) -> float | Away:
+        """Seconds of this edge for this task, or for how long it vanishes."""
+        away = self.delays.away(site, task.number)
+        return Away(away) if away else self.delays.seconds(site, task.number)
+
+    def bills(self, state: State, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]) -> Sequence[Bill]:
+        """A block for every edge whose task lies outside its own, and for those who are about to run out."""
+        short = {each.site for each in effects if type(each) is Send and each.message.number > _last(paid.get(each.site, ()))}
+        if not short:
+            return ()
+        near, payable = self.block // 4, self.regime.budget
+        booked = {edge: _last(paid.get(edge, ())) for edge in (*short, *state.tasks)}
+        soon = (edge for edge in state.tasks if booked[edge] - state.given[edge] <= near)
+        short |= {edge for edge in soon if payable is None or booked[edge] < payable[edge]}
+        return [
+            self._reserve(edge, booked[edge] + 1, self.block if payable is None else min(self.block, payable[edge] - booked[edge]))
+            for edge in sorted(short)
+        ]
+
+    def again(self, state: State, blocks: Mapping[int, Sequence[Block]]) -> Sequence[Bill]:
+        """The blocks that edges had reserved and not worked off."""
+        return [self._reserve(edge, *block) for edge, own in sorted(blocks.items()) for block in own]
+
+    def kept(self, state: State, site: int, permits: Sequence[Permit]) -> Sequence[Permit]:
+        """Those of the block that holds the edge's task, and of later ones."""
+        held = state.tasks.get(site)
+        return permits if held is None else [each for each in permits if held.task < each.round + each.count]
+
+    def price(self, unit: str, spent: Spent, budget: Budget) -> float:
+        """What a history comes to."""
+        return budget.check(unit, spent)
+
+    def measured(self, state: State, number: int) -> Mapping[str, Any]:
+        """What is told of the model."""
+        return self.evaluate(state.average)
+
+    def learn(self, effect: Learn | Skip) -> Learned:
+        """The server has no model of its own."""
+        raise TypeError(type(effect).__name__)
+
+    def shown(self, row: records.Row) -> records.Row | None:
+        """All of it."""
+        return row
+
+    def _reserve(self, edge: int, first: int, length: int) -> Bill:
+        """Tasks ``first`` to ``first + length - 1`` of an edge."""
+        price = self.edges[edge].price
+        charge = Charge(
+            unit=self.units[edge],
+            event=price,
+            count=length,
+            why=price.reason if isinstance(price, NonPrivate) else "gradients, reserved",
+            method=self.method,
+            round=first,
+            key=f"{self.lineage}/edge {edge}/task {first}",
+        )
+        return Bill((edge,), charge, self.budgets[edge])
+
+
+def _last(permits: Sequence[Permit]) -> int:
+    """The last task that is booked."""
+    return permits[-1].round + permits[-1].count - 1 if permits else 0

@@ -1,0 +1,132 @@
+"""Studies in which gradients are applied as they arrive."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
+
+from pydantic import Field, SerializeAsAny, model_validator
+
+from sordino.engine.study.sections import Epsilon, NoisyPromise
+from sordino.federation.study import HorizontalStudy
+from sordino.privacy.rounding import epsilon_text
+from sordino.regimes.asynchronous.method import AsynchronousMethod
+from sordino.section import Section
+
+
+class EdgePrivacy(NoisyPromise):
+    """A promise to each edge: its own budget, its own noise.
+
+    ``epsilons`` are the edges' own, where they differ (the paper's epsilon_k); ``epsilon`` bounds them all.
+    ``noise_multipliers`` are theirs likewise. The sampling rate of an edge follows from ``method.batch``.
+    """
+
+    epsilons: tuple[Epsilon, ...] | None = None
+    noise_multipliers: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] | None = None
+
+    @model_validator(mode="after")
+    def _within(self) -> EdgePrivacy:
+        if self.epsilons is not None and self.epsilon is not None and max(self.epsilons, default=0.0) > self.epsilon:
+            raise ValueError(
+                f"epsilons must not pass epsilon = {epsilon_text(self.epsilon)}; the largest is {epsilon_text(max(self.epsilons))}"
+            )
+        return self
+
+
+class Updates(Section):
+    """How long a run may go on: ``updates`` is T; ``tasks`` the gradients of an edge that noise is calibrated for."""
+
+    updates: int = Field(ge=1)
+    tasks: int | None = Field(None, ge=1)
+
+
+class Arrival(Section):
+    """What happens to what arrives.
+
+    ``staleness`` is tau_max, the most updates that a gradient may be behind (the number of edges unless
+    given); staler ones are not applied. A gradient that is tau behind counts (1 + tau)^-``staleness_weight``.
+    With a ``buffer`` of M, an update is the mean of M gradients (FedBuff, Nguyen et al. 2022).
+    """
+
+    staleness: int | None = Field(None, ge=0)
+    staleness_weight: float = Field(0.0, ge=0, allow_inf_nan=False)
+    buffer: int = Field(1, ge=1)
+
+
+class AsynchronousStudy(HorizontalStudy):
+    """A study of a method that works on arrival."""
+
+    article: ClassVar[str] = "an"
+    kind: ClassVar[str] = "asynchronous"
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        "data.parties": "parties hold different features of the same entities in methods ogd, slr and dlr; say data.clients",
+        "data.stream": "methods ogd, slr and dlr read streams",
+        "budget.events": "say budget.updates",
+        "privacy.sampling_rate": "each edge's follows from method.batch and its examples",
+        "privacy.clipped_fraction": "every gradient would pay for it; leave it out",
+        "method.learning_rate": "learning rates follow from the schedule; method.smoothness scales them",
+        "budget.rounds": "say budget.updates",
+        "budget.steps": "say budget.tasks, the gradients of an edge",
+        "participation.cohort": "whoever is ready sends; leave it out",
+        "participation.deadline": "nobody is waited for; participation.staleness bounds how late a gradient may be",
+    }
+
+    method: SerializeAsAny[AsynchronousMethod]
+    privacy: EdgePrivacy
+    budget: Updates
+    participation: Arrival = Arrival()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> AsynchronousStudy:
+        for name in ("epsilons", "noise_multipliers"):
+            given = getattr(self.privacy, name)
+            if given is not None and len(given) != self.data.clients:
+                raise ValueError(f"privacy.{name} has {len(given)} numbers; data.clients is {self.data.clients}: one for each edge")
+        if self.world.dropout == 1.0:
+            raise ValueError("world.dropout = 1: no gradient would ever arrive; it must be below 1")
+        if self.privacy.mechanism.learns:
+            raise ValueError(
+                "privacy.mechanism.weights 'learned' follows the releases of whole rounds, and there are none on arrival:"
+                " choose 'uniform', 'paper' or 'optimal'"
+            )
+        if self.method.pooled and self.world.dropout:
+            raise ValueError(f"method '{self.method.name}' has all data in one place: nobody can drop out; leave world.dropout out")
+        return self
+
+    @staticmethod
+    def without() -> str:
+        """See :class:`Study`."""
+        return "'asgd'"
+
+    @staticmethod
+    def within() -> str:
+        """See :class:`Study`."""
+        return "'audp' or 'mapa'"
+
+    @property
+    def edges(self) -> int:
+        """K: one, where all data lies in one place."""
+        return 1 if self.method.pooled else self.data.clients
+
+    @property
+    def stalest(self) -> int:
+        """tau_max."""
+        if self.method.pooled:
+            return 0
+        return self.data.clients if self.participation.staleness is None else self.participation.staleness
+
+    @property
+    def horizon(self) -> int:
+        """T."""
+        return self.budget.updates
+
+    @property
+    def stride(self) -> int:
+        """A hundredth of the run, unless something else was asked for."""
+        return self.execution.evaluate_every or max(math.ceil(self.budget.updates / 100), 1)
+
+    @property
+    def checkpoint_stride(self) -> int:
+        """So many rows of the log, in updates."""
+        return self.execution.checkpoint_every * self.stride

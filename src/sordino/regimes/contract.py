@@ -1,0 +1,164 @@
+"""What every method must keep, as a function that anybody's method can be held against.
+
+A method is pure and sees releases only. So the same memory and answers must lead to the same choice,
+nothing that is handed to it may change, its memory must survive a checkpoint, and what it asks of a
+round must be something that can be done and priced. A method that works on arrival has a public schedule:
+it must cover the run without gaps, and be the same whenever it is asked for. One that learns from events has a window.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from sordino.engine.method import Method
+from sordino.message import Raw, Statistics, Update
+from sordino.regimes.asynchronous.method import AsynchronousMethod, EdgeTerms
+from sordino.regimes.synchronous.method import Left, Released, SynchronousMethod, Terms
+from sordino.regimes.vertical.method import OnlineMethod
+
+DIMENSION, ROUNDS, CLIENTS = 8, 12, 3
+
+
+class ContractBroken(AssertionError):
+    """A method that does not do what a regime rests on."""
+
+
+def check_method(method: Method) -> None:
+    """Play some rounds with made-up releases, or walk through the schedule.
+
+    Raises:
+        ContractBroken: naming what does not hold.
+    """
+    if isinstance(method, AsynchronousMethod):
+        _walk(method)
+        return
+    if isinstance(method, OnlineMethod):
+        _look(method)
+        return
+    if not isinstance(method, SynchronousMethod):
+        raise ContractBroken(f"{method.name}: is a method of no known regime")
+    first, second = _play(method), _play(method)
+    if first != second:
+        raise ContractBroken(f"{method.name}: the same releases led to two different runs")
+
+
+def _look(method: OnlineMethod) -> None:
+    if method.window < 1 or not 0.0 < method.attenuation <= 1.0:
+        raise ContractBroken(f"{method.name}: a window of {method.window} events at attenuation {method.attenuation}")
+    if method.resends not in (1, method.window):
+        raise ContractBroken(f"{method.name}: sends {method.resends} examples an event, and its window holds {method.window}")
+    if method.resends > 1 and method.attenuation != 1.0:
+        raise ContractBroken(f"{method.name}: examples that are evaluated again count alike; its attenuation is {method.attenuation}")
+
+
+def _walk(method: AsynchronousMethod) -> None:
+    terms = EdgeTerms(
+        dimension=DIMENSION,
+        edges=CLIENTS,
+        batch=12.0,
+        clip=1.0 if method.private else math.inf,
+        noise=1.2 if method.private else 0.0,
+        staleness=CLIENTS,
+        updates=1000,
+    )
+    stages = method.stages(terms)
+    if stages != method.stages(terms):
+        raise ContractBroken(f"{method.name}: asked twice, its schedule differs")
+    end = 0
+    for stage in stages:
+        if stage.start != end or stage.length < 1:
+            raise ContractBroken(
+                f"{method.name}: stage {stage.number} begins after {stage.start} updates and lasts {stage.length}, after {end}"
+            )
+        if method.private and not 0 < stage.clip < math.inf:
+            raise ContractBroken(f"{method.name}: stage {stage.number} has clip {stage.clip}")
+        for number in (stage.start + 1, min(stage.end, terms.updates)):
+            rate = method.rate(terms, stage, number)
+            if not 0 < rate < math.inf or rate != method.rate(terms, stage, number):
+                raise ContractBroken(f"{method.name}: update {number} has learning rate {rate}")
+        end = stage.end
+    if end < terms.updates:
+        raise ContractBroken(f"{method.name}: its schedule ends after {end} of {terms.updates} updates")
+
+
+def _terms(method: SynchronousMethod) -> Terms:
+    promised = method.private
+    return Terms(
+        dimension=DIMENSION,
+        sizes=(100, 50, 10),
+        weights=(0.6, 0.3, 0.1),
+        sampling_rate=0.1,
+        learning_rate=method.learning_rate,
+        clip=1.0 if promised else math.inf,
+        noise=1.2 if promised else 0.0,
+        rounds=ROUNDS,
+        steps=4 * ROUNDS if promised and method.about.units != ("client",) else None,
+        sigma=1.2 if promised else 0.0,
+        epsilon=3.0 if promised else math.inf,
+        delta=1e-5,
+        accountant="rdp@8" if method.adapts_noise else "rdp",
+    )
+
+
+def _play(method: SynchronousMethod) -> list[Any]:
+    terms, told = _terms(method), []
+    memory = method.start(terms)
+    rng = np.random.default_rng(7)
+    for number in range(1, ROUNDS + 1):
+        left = Left(ROUNDS - number + 1, None if terms.steps is None else terms.steps - 2 * number + 2)
+        choice, contract = method.choose(memory, terms, left), method.contract(memory, terms, number)
+        if choice != method.choose(memory, terms, left) or contract != method.contract(memory, terms, number):
+            raise ContractBroken(f"{method.name}: asked twice, it answers differently")
+        if not isinstance(choice.tau, int) or choice.tau < 0:
+            raise ContractBroken(f"{method.name}: tau must be a whole number from 0; got {choice.tau!r}")
+        if choice.tau == 0:
+            break
+        if method.private and not (0 < contract.clip < math.inf and 0 < contract.noise_multiplier < math.inf):
+            raise ContractBroken(f"{method.name}: round {number} has clip {contract.clip} and noise {contract.noise_multiplier}")
+        told += [choice, contract]
+        memory = _after(method, memory, terms, number, choice.tau, rng)
+        if not isinstance(memory, method.memory):
+            raise ContractBroken(f"{method.name}: its memory is a {type(memory).__name__}, not the {method.memory.__name__} it declares")
+        if msgspec.json.decode(msgspec.json.encode(memory), type=method.memory) != memory:
+            raise ContractBroken(f"{method.name}: its memory does not survive a checkpoint")
+        msgspec.json.encode(method.observed(memory))
+    return told
+
+
+def _after(method: SynchronousMethod, memory: Any, terms: Terms, number: int, tau: int, rng: np.random.Generator) -> Any:
+    if method.about.units == ("client",):
+        released = Released(mean=rng.standard_normal(DIMENSION).astype(np.float32), clipped=float(rng.random()))
+        return method.learn(memory, terms, released)
+    answers = [_answer(client, number, tau, rng, method) for client in range(CLIENTS)]
+    kept = copy.deepcopy(answers)
+    after, again = method.fold(memory, terms, answers), method.fold(memory, terms, copy.deepcopy(answers))
+    if after != again:
+        raise ContractBroken(f"{method.name}: the same answers were folded in two ways")
+    if not all(a == b for a, b in zip(answers, kept, strict=True)):
+        raise ContractBroken(f"{method.name}: it changed the answers that it was handed")
+    if method.fold(memory, terms, []) is None:
+        raise ContractBroken(f"{method.name}: a round without answers leaves no memory")
+    return after
+
+
+def _answer(client: int, number: int, tau: int, rng: np.random.Generator, method: SynchronousMethod) -> Update:
+    energy, first, change, moved = (float(x) for x in rng.uniform(0.5, 4.0, 4))
+    statistics = Statistics(
+        energy=energy,
+        first=first,
+        change=change,
+        moved=moved,
+        slope_first=-0.1,
+        slope_last=0.05,
+        clipped=0.4,
+        loss=float(rng.random()) if method.wants.loss else None,
+    )
+    vector = rng.standard_normal(DIMENSION).astype(np.float32)
+    raw = Raw(beta=1.0, rho=0.5, gradient=vector) if method.wants.raw and number > 1 else None
+    first_gradient = vector if method.wants.first else None
+    return Update(client=client, round=number, steps=tau, weights=vector, statistics=statistics, first=first_gradient, raw=raw)

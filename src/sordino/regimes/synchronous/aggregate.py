@@ -1,0 +1,95 @@
+r"""The aggregator of a client-level round: the one place where bounded updates meet, and leave with noise on them.
+
+    mean~ = ( sum_{i answered} w_i Delta_i + noise ) / (q_c sum_i w_i)
+
+over all clients i in the divisor, answered or not: it is public and fixed. Who was drawn and did
+not answer adds nothing, as if it had not been drawn. On a network this is secure aggregation, or an
+aggregator that is trusted with single updates; either way nothing but ``Released`` goes on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from sordino.entropy import Entropy
+from sordino.mechanism import Bounded, Learning
+from sordino.message import Contribution
+from sordino.privacy import Event, Permit, PoissonSampled, covers_round
+from sordino.regimes.synchronous.method import Contract, Released
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivateSum:
+    """See the module's docstring.
+
+    Attributes:
+        mechanism: bounds contributions and adds the noise.
+        shares: w_i in (0, 1] of every client.
+        sampling_rate: q_c.
+        entropy: where the noise is drawn from, by round.
+    """
+
+    mechanism: Bounded
+    shares: tuple[float, ...]
+    sampling_rate: float
+    entropy: Entropy
+
+    @property
+    def unit(self) -> float:
+        """Deviation in the mean of noise that has deviation 1 in the sum."""
+        return 1.0 / (self.sampling_rate * sum(self.shares))
+
+    @property
+    def expected(self) -> float:
+        """The expected number of clients in a cohort."""
+        return self.sampling_rate * len(self.shares)
+
+    def event(self, contract: Contract) -> Event:
+        """What one round releases of each client."""
+        return PoissonSampled(
+            sampling_rate=self.sampling_rate, event=self.mechanism.scaled(contract.clip, contract.noise_multiplier).event()
+        )
+
+    def release(
+        self,
+        answers: Sequence[Contribution],
+        contract: Contract,
+        number: int,
+        dimension: int,
+        permits: Sequence[Permit],
+        seen: tuple[float, ...] = (),
+    ) -> Released:
+        """The noisy mean of a round; ``answers`` may be empty. ``seen`` is what earlier releases taught the mechanism.
+
+        Raises:
+            LocalProtocolError: unless there are ``permits``, one for each unit, and each covers one such release in this round;
+                nothing has been computed then.
+        """
+        covers_round(permits[:1], [(self.event(contract), 1)], number)
+        for permit in permits[1:]:
+            covers_round([permit], [(self.event(contract), 1)], number)
+        total = np.zeros(dimension, np.float64)
+        excess = 0.0
+        for answer in answers:
+            total += self.shares[answer.client] * answer.delta
+            excess += 0.5 - answer.inside
+        mechanism = self._mechanism(contract, seen)
+        noisy, counted = mechanism.release_counted(torch.from_numpy(total), excess, self.entropy.at("aggregate", "round", number, "noise"))
+        mean = noisy.numpy() / (self.sampling_rate * sum(self.shares))
+        return Released(mean=mean.astype(np.float32), clipped=None if counted is None else 0.5 + counted / self.expected)
+
+    def _mechanism(self, contract: Contract, seen: tuple[float, ...]) -> Bounded:
+        shaped = self.mechanism.shaped(seen) if isinstance(self.mechanism, Learning) else self.mechanism
+        return shaped.scaled(contract.clip, contract.noise_multiplier)
+
+    def signal_to_noise(self, released: Released, contract: Contract, seen: tuple[float, ...] = ()) -> float:
+        """||signal|| / ||noise|| of a release, with the sign of the unbiased estimate of ||signal||^2; post-processing."""
+        deviation = self._mechanism(contract, seen).vector_multiplier * contract.clip * self.unit
+        noise = released.mean.size * deviation**2
+        exact = float(np.square(released.mean, dtype=np.float64).sum())
+        return math.copysign(math.sqrt(abs(exact - noise) / noise), exact - noise)

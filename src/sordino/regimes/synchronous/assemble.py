@@ -1,0 +1,229 @@
+"""The objects of a study in rounds."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+
+from sordino import data as datasets
+from sordino.engine.built import Built, budget, vault
+from sordino.engine.latency import Churn
+from sordino.engine.plan import Plan
+from sordino.engine.surroundings import lineage, protective
+from sordino.entropy import Entropy, Seeded
+from sordino.federation.common import Hall
+from sordino.federation.facts import horizontal
+from sordino.federation.mechanism import as_good, in_words, mechanism
+from sordino.mechanism import Bounded, Learning
+from sordino.plan import price
+from sordino.privacy import Budget, Event, Gaussian, PoissonSampled, Vault, accountant
+from sordino.privacy.records.group import CLIENT, SAMPLE
+from sordino.regimes.synchronous.aggregate import PrivateSum
+from sordino.regimes.synchronous.method import Terms
+from sordino.regimes.synchronous.methods.client_level import ClientLevel
+from sordino.regimes.synchronous.plan import charged_per_round, schedule, scheduled_steps, shares, spending, step
+from sordino.regimes.synchronous.protocol import Synchronous
+from sordino.regimes.synchronous.simulation import Moment, Simulation
+from sordino.regimes.synchronous.study import SynchronousStudy
+from sordino.training.client import Client
+from sordino.training.dpsgd import PrivateClient
+from sordino.training.local import LocalClient, LocalWork, NoisyModelClient
+from sordino.training.sgd import PlainClient
+
+
+def build(
+    study: SynchronousStudy, hall: Hall, parts: list[datasets.Dataset], folder: Path, run: str, payable: Sequence[int] | None
+) -> Built:
+    """See :func:`sordino.engine.assemble.build`; ``parts`` is emptied on the way, so that the pixels are kept once."""
+    entropy, flat, sizes, privacy = Seeded(study.seed), hall.bench.flat, hall.sizes, study.privacy
+    priced, whole = price(study, sizes, flat.dim), aggregated(study)
+    units, fingerprints = _units(whole, hall.fingerprints, not hall.records)
+    noise = mechanism(study, sizes, hall.bench, hall.validation) if privacy.unit != "none" else None
+    if noise is not None:
+        priced = announced(priced, study, noise, max(sizes))
+    own = protective(study, run, hall.shaping, folder)
+    clients = _clients(study, parts, hall, noise, own)
+    kind = CLIENT if isinstance(study.method, ClientLevel) and privacy.unit == "client" else SAMPLE
+    known = [replace(one, kind=kind) if one.unit in fingerprints else one for one in hall.records]
+    ledgers = vault(study, folder, run, hall.units(fingerprints), known, labels=hall.labels(units))
+    most, tested = budget(study, privacy.epsilon), hall.evaluation(study, ledgers, own, lineage(study, run))
+    pays = _payable(study, priced, ledgers, units, most) if payable is None else tuple(payable)
+    regime = Synchronous(
+        method=study.method,
+        terms=_terms(study, sizes, flat.dim, pays, noise),
+        budget=None if whole else pays,
+        payable=_payable_rounds(study, pays, whole),
+        aggregator=_aggregator(study, sizes, noise, own) if noise is not None and whole else None,
+        learner=noise if isinstance(noise, Learning) else None,
+        entropy=own,
+        cohort=study.participation.cohort,
+        deadline=study.participation.deadline,
+        momentum=study.method.momentum,
+        decay=study.method.average,
+    )
+    simulation = Simulation(
+        regime=regime,
+        clients=clients,
+        vault=ledgers,
+        budget=most,
+        units=units,
+        latency=study.world.latency,
+        churn=Churn(dropout=study.world.dropout, rejoin=study.world.rejoin),
+        entropy=entropy,
+        evaluate=hall.measured(tested),
+        due=lambda number: number % study.stride == 0,
+        method=study.method.name,
+        lineage=lineage(study, run),
+    )
+    first, facts = Moment(regime.start(hall.first())), horizontal(study, hall, priced, simulation)
+    paid = "round" if privacy.unit == "client" else "local step"
+    remedy = "Raise noise_multiplier or lower sampling_rate"
+    return hall.built(study, priced, simulation, first, facts=facts, paid=paid, remedy=remedy, evaluation=tested)
+
+
+def announced(priced: Plan, study: SynchronousStudy, noise: Bounded, largest: int) -> Plan:
+    """The plan with what a literal form claims beside what it gives."""
+    privacy, true, where = study.privacy, noise.event(), "privacy.mechanism.form"
+    if isinstance(study.method, ClientLevel) and not study.method.aggregated:
+        true, where = Gaussian(noise_multiplier=priced.noise_multiplier / (largest * study.method.tau)), "method.form"
+    if as_good(true, privacy.mechanism.event(priced.noise_multiplier)) or priced.used is None or privacy.delta is None:
+        return priced
+    spent: list[tuple[Event, int]] = [(PoissonSampled(sampling_rate=privacy.sampling_rate, event=true), priced.used)]
+    if len(schedule(study)) > 1 and isinstance(true, Gaussian):
+        given = study.model_copy(update={"privacy": privacy.model_copy(update={"noise_multiplier": true.noise_multiplier})})
+        spent = spending(given, priced.used)
+    return priced.exposed(where, accountant(privacy.accountant).epsilon(spent, privacy.delta), in_words(true))
+
+
+def aggregated(study: SynchronousStudy) -> bool:
+    """Whether whole clients are protected by noise on their sum."""
+    return isinstance(study.method, ClientLevel) and study.method.aggregated
+
+
+def _units(together: bool, fingerprints: Sequence[str], own: bool) -> tuple[list[str], dict[str, str]]:
+    """Each client's unit in the ledger, and whose data each unit is.
+
+    Where whole clients are protected, every round charges all of them alike: in a ledger of the run they share one unit.
+    In one that knows records each has its own, so that who joins or leaves resets nobody's budget.
+    """
+    if together and own:
+        joined = hashlib.sha256("".join(fingerprints).encode()).hexdigest()
+        return ["clients"] * len(fingerprints), {"clients": joined}
+    units = [f"client:{i}" for i in range(len(fingerprints))]
+    return units, dict(zip(units, fingerprints, strict=True))
+
+
+def _aggregator(study: SynchronousStudy, sizes: tuple[int, ...], noise: Bounded, entropy: Entropy) -> PrivateSum:
+    return PrivateSum(
+        mechanism=noise,
+        shares=tuple(shares(study, sizes)),
+        sampling_rate=study.privacy.sampling_rate,
+        entropy=entropy,
+    )
+
+
+def _clients(study: SynchronousStudy, parts: list[datasets.Dataset], hall: Hall, noise: Bounded | None, entropy: Entropy) -> list[Client]:
+    """The clients; ``parts`` is emptied on the way."""
+    privacy, rate, eta = study.privacy, study.privacy.sampling_rate, study.method.learning_rate
+    clients: list[Client] = []
+    parts.reverse()
+    while parts:
+        part, i = parts.pop(), len(clients)
+        examples, bench = hall.examples(part), hall.bench
+        steps = study.method.optimizer
+        if noise is None:
+            clients.append(
+                PlainClient(
+                    index=i, examples=examples, sampling_rate=rate, learning_rate=eta, optimizer=steps, bench=bench, entropy=entropy
+                )
+            )
+        elif isinstance(study.method, ClientLevel):
+            work = LocalWork(
+                index=i,
+                examples=examples,
+                learning_rate=eta,
+                gradient_clip=privacy.clip if study.form == "paper" else None,
+                batch=study.method.batch,
+                proximal=study.method.proximal,
+                optimizer=steps,
+                bench=bench,
+                entropy=entropy,
+            )
+            told = {field.name: getattr(work, field.name) for field in fields(work)}
+            if study.method.aggregated:
+                clients.append(LocalClient(**told, mechanism=noise, sampling_rate=rate))
+            else:
+                clients.append(NoisyModelClient(**told, noise_multiplier=noise.noise_multiplier))
+        else:
+            clients.append(
+                PrivateClient(
+                    index=i,
+                    examples=examples,
+                    mechanism=noise,
+                    sampling_rate=rate,
+                    learning_rate=eta,
+                    optimizer=steps,
+                    bench=bench,
+                    entropy=entropy,
+                )
+            )
+    return clients
+
+
+def _payable(study: SynchronousStudy, priced: Plan, vault: Vault, units: list[str], budget: Budget) -> tuple[int, ...] | None:
+    """Steps that each client can still pay for, given what its ledger already holds.
+
+    A paper's literal form keeps to the R_c it would have if its raw constants cost nothing.
+    """
+    if priced.steps is None or study.privacy.noise_multiplier is None:
+        return None
+    whole = aggregated(study)
+    if isinstance(study.method, ClientLevel) and not whole:
+        return None  # noisy models, whose price nobody could pay
+    if study.form == "paper" or vault.prices is None:
+        return (priced.steps,) * len(set(units))
+    found = []
+    for unit in dict.fromkeys(units):
+        if len(schedule(study)) > 1 and study.data.person is None:
+            found.append(min(scheduled_steps(study, budget.accountant, before) for before in vault.histories(unit)))
+            continue
+        # Rows of one person weigh more than a schedule knows: then its dearest event stands for all.
+        many = [event for event, _ in spending(study, priced.steps)] if len(schedule(study)) > 1 else []
+        left = [vault.remaining(unit, event, budget) for event in many or [step(study, study.privacy.noise_multiplier)]]
+        found.append(min(priced.steps if steps is None else steps for steps in left))
+    return tuple(found)
+
+
+def _payable_rounds(study: SynchronousStudy, pays: tuple[int, ...] | None, whole: bool) -> int | None:
+    """Rounds that everybody can pay for, where rounds differ in price or are what is charged; None where steps are counted."""
+    if pays is None:
+        return None
+    if whole:
+        return min(pays)
+    return min(pays) // (charged_per_round(study) or 1) if len(schedule(study)) > 1 else None
+
+
+def _terms(
+    study: SynchronousStudy, sizes: tuple[int, ...], dimension: int, payable: tuple[int, ...] | None, noise: Bounded | None
+) -> Terms:
+    total = sum(sizes)
+    sigma = study.privacy.noise_multiplier or 0.0 if study.privacy.unit != "none" else 0.0
+    equal = study.method.weights == "equal"
+    return Terms(
+        dimension=dimension,
+        sizes=sizes,
+        weights=tuple(1.0 / len(sizes) if equal else n / total for n in sizes),
+        sampling_rate=study.privacy.sampling_rate,
+        learning_rate=study.method.learning_rate,
+        clip=math.inf if noise is None else noise.clip,
+        noise=0.0 if noise is None else noise.vector_multiplier,
+        rounds=study.budget.rounds,
+        steps=None if payable is None or aggregated(study) else min(payable),
+        sigma=sigma,
+        epsilon=study.privacy.epsilon if study.privacy.epsilon is not None and study.form == "sound" else math.inf,
+        delta=study.privacy.delta or 0.0,
+        accountant=study.privacy.accountant,
+    )

@@ -1,0 +1,258 @@
+r"""What a synchronous method is: a pure rule for tau and for what it learns from answers.
+
+The protocol around it (who takes part, deadlines, aggregation) is the regime's; the
+arithmetic on raw data is the client's. A method sees only what was released.
+
+    choose :  before a round, how many local steps tau
+    fold   :  after a round, what to remember of the answers
+
+Symbols: p_i weight of client i, B_i = q n_i its expected batch, eta the learning rate,
+C the clip, sigma the noise multiplier, d the dimension, R_s rounds, R_c steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import msgspec
+from pydantic import Field, SerializeAsAny
+
+from sordino.message import Update, Vector
+from sordino.privacy import fixed_order
+from sordino.section import Section
+from sordino.training.optimizer import Optimizer, Sgd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """Public facts, known before the first round.
+
+    Attributes:
+        dimension: d, number of parameters.
+        sizes: n_i of every client; treated as public.
+        weights: p_i of every client, adding up to 1.
+        sampling_rate: q.
+        learning_rate: eta.
+        clip: C; infinite without privacy.
+        noise: standard deviation of the noise on a sum of gradients in units of C; 0 without privacy.
+        epsilon, delta, accountant: what was promised, and by whom it is held; for methods that choose their noise.
+        sigma: the noise multiplier that is booked; a little less than ``noise`` where a count is released beside.
+        rounds: R_s.
+        steps: R_c, the most local steps that the privacy budget pays for; None without privacy.
+    """
+
+    dimension: int
+    sizes: tuple[int, ...]
+    weights: tuple[float, ...]
+    sampling_rate: float
+    learning_rate: float
+    clip: float
+    noise: float
+    rounds: int
+    steps: int | None
+    sigma: float = 0.0
+    epsilon: float = math.inf
+    delta: float = 0.0
+    accountant: str = "pld"
+
+    @property
+    def order(self) -> float | None:
+        """alpha of an accountant of one order."""
+        return fixed_order(self.accountant)
+
+    def batch(self, client: int) -> float:
+        """B_i = q n_i, in examples."""
+        return self.sampling_rate * self.sizes[client]
+
+    def deviation(self, client: int) -> float:
+        """s_i = sigma C / B_i: standard deviation of one coordinate of a noisy mean gradient."""
+        return self.noise * self.clip / self.batch(client) if self.noise else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What remains before a round.
+
+    Attributes:
+        rounds: rounds left, this one included, in which one client may expect to take part.
+        steps: local steps left to the poorest client of the round; None without a limit.
+    """
+
+    rounds: int
+    steps: int | None
+
+    @property
+    def pace(self) -> float:
+        """R_c left / R_s left: the tau that spends the budget evenly; infinite without a limit."""
+        return math.inf if self.steps is None else self.steps / max(self.rounds, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A number of local steps, and why where there is something to say; 0 ends the run."""
+
+    tau: int
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wants:
+    """What a method asks clients to send besides their weights.
+
+    Attributes:
+        first: the first noisy gradient of the round (d numbers more upwards).
+        raw: raw constants, in a paper's literal form; makes the run not private.
+        loss: (M, sigma_h) of a noisy mean loss; with sigma_h 0 it is raw, and the run not private.
+    """
+
+    first: bool = False
+    raw: bool = False
+    loss: tuple[float, float] | None = None
+
+    @property
+    def unpriced(self) -> bool:
+        """Whether something is asked for that has no price."""
+        return self.raw or (self.loss is not None and self.loss[1] == 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """What one round's contributions are bounded by, and how noisy their sum will be: C (or S) and sigma."""
+
+    clip: float
+    noise_multiplier: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Released:
+    """What an aggregator lets out of a round in which whole clients are protected.
+
+    Attributes:
+        mean: noisy mean of the bounded updates (d,), over the expected weight.
+        clipped: noisy fraction of clients whose update was shortened, of the expected cohort; None if not released.
+    """
+
+    mean: Vector
+    clipped: float | None
+
+
+class Nothing(msgspec.Struct, frozen=True):
+    """The memory of a method that remembers nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """What the list of methods says.
+
+    Attributes:
+        regime: "synchronous", "asynchronous" or "vertical".
+        paper: whose it is, and when.
+        does: what it does, in a few words.
+        forms: each form's name, and whether what it releases has a finite price.
+        units: the values of ``privacy.unit`` that it can keep.
+    """
+
+    regime: str
+    paper: str
+    does: str
+    forms: Mapping[str, bool]
+    units: tuple[str, ...] = ("sample",)
+
+
+class Method(Section):
+    """One published algorithm, and the ``[method]`` table of a study that runs it.
+
+    A subclass adds its hyper-parameters as fields, and says what it does in ``about``.
+    :func:`~sordino.engine.methods.register` makes it known by its name.
+    """
+
+    about: ClassVar[About]
+
+    name: str
+
+    @property
+    def title(self) -> str:
+        """What tables call it."""
+        return self.name
+
+    @property
+    def private(self) -> bool:
+        """Whether clients add noise."""
+        return self.about.units != ("none",)
+
+    @property
+    def adapts_noise(self) -> bool:
+        """Whether sigma is chosen by looking at earlier releases, which only an accountant of a fixed order can bound."""
+        return False
+
+    @property
+    def unpriced(self) -> str | None:
+        """Why what clients send has no finite price; None where it has one."""
+        return None
+
+
+class SynchronousMethod(Method):
+    """A method that works in rounds. Its memory is passed in and out.
+
+    Attributes:
+        learning_rate: eta, of the local steps.
+        weights: p_i, by the clients' sizes or equal.
+        momentum: of the server, in [0, 1); post-processing, costs no privacy.
+        optimizer: of the local steps.
+        average: decay of the averaged global models, in [0, 1); post-processing, costs no privacy.
+    """
+
+    memory: ClassVar[type[msgspec.Struct]] = Nothing
+
+    learning_rate: float = Field(0.5, gt=0, le=1e12, allow_inf_nan=False)
+    weights: Literal["size", "equal"] = "size"
+    momentum: float = Field(0.0, ge=0, lt=1)
+    optimizer: SerializeAsAny[Optimizer] = Sgd()
+    average: float = Field(0.0, ge=0, lt=1)
+
+    @property
+    def unpriced(self) -> str | None:
+        """See :class:`Method`."""
+        return "form = 'paper' sends raw constants" if self.wants.unpriced else None
+
+    @property
+    def fixed_tau(self) -> int | None:
+        """tau where it is the same in every round, so that a plan can count steps; None where the method chooses."""
+        return None
+
+    @property
+    def wants(self) -> Wants:
+        """What clients are asked for besides their weights."""
+        return Wants()
+
+    def scale(self, share: float) -> tuple[float, float]:
+        """Factors on C and on sigma after this share of the rounds, in [0, 1): a public schedule, known before the run."""
+        return 1.0, 1.0
+
+    def contract(self, memory: Any, terms: Terms, number: int) -> Contract:
+        """C and sigma of round ``number``, from 1: the schedule's, or what earlier releases taught."""
+        clip, noise = self.scale((number - 1) / terms.rounds)
+        return Contract(terms.clip * clip, terms.sigma * noise)
+
+    def start(self, terms: Terms) -> Any:
+        """Memory before the first round."""
+        return self.memory()
+
+    def choose(self, memory: Any, terms: Terms, left: Left) -> Choice:
+        """tau for the next round; the regime cuts it to what the budget still pays for."""
+        raise NotImplementedError
+
+    def fold(self, memory: Any, terms: Terms, answers: Sequence[Update]) -> Any:
+        """Memory after a round. ``answers`` come in the order of the clients' numbers."""
+        return memory
+
+    def learn(self, memory: Any, terms: Terms, released: Released) -> Any:
+        """Memory after a round of which only a noisy sum is known."""
+        return memory
+
+    def observed(self, memory: Any) -> dict[str, Any]:
+        """Named quantities worth a place in the log: estimates, never raw data."""
+        return {}

@@ -1,0 +1,54 @@
+"""FedAvg and DP-SGD with a fixed number of local steps: the baselines of every paper here.
+
+* ``fedavg`` (McMahan et al. 2017): plain local SGD, no privacy, epsilon infinite.
+* ``dp-sgd`` (FedAvg with DP-SGD of Abadi et al. 2016 at every client): what the ALI-DPFL and
+  ALS-DPFL papers call "FedAvg + DP" with tau in {1, 2, 3, 5, 10}.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from sordino.engine.method import About
+from sordino.engine.methods import register
+from sordino.regimes.synchronous.method import Choice, Left, SynchronousMethod, Terms
+
+
+class Fixed(SynchronousMethod):
+    """The same tau in every round."""
+
+    tau: int = Field(1, ge=1)
+
+    @property
+    def fixed_tau(self) -> int:
+        """tau."""
+        return self.tau
+
+    def choose(self, memory: Any, terms: Terms, left: Left) -> Choice:
+        """Always tau."""
+        return Choice(self.tau)
+
+
+@register
+class FedAvg(Fixed):
+    """FedAvg without privacy."""
+
+    about: ClassVar[About] = About(
+        regime="synchronous", paper="McMahan et al. 2017", does="FedAvg, no privacy", forms={"plain": False}, units=("none",)
+    )
+    name: Literal["fedavg"] = "fedavg"
+
+
+@register
+class DpSgd(Fixed):
+    """FedAvg with DP-SGD at every client."""
+
+    about: ClassVar[About] = About(
+        regime="synchronous",
+        paper="Abadi et al. 2016, McMahan et al. 2017",
+        does="FedAvg with DP-SGD at every client and a fixed tau",
+        forms={"sound": True},
+    )
+    name: Literal["dp-sgd"] = "dp-sgd"

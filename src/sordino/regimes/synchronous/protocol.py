@@ -1,0 +1,360 @@
+r"""Rounds: the server asks a cohort, waits, aggregates, and asks the next.
+
+One round, with K the cohort and A those of it whose answers came in time:
+
+    tau     from the method, cut to what the poorest client of K can still pay for
+    w_i     from each i in A, after tau local steps from w
+    Delta   = sum_{i in A} p_i (w_i - w) / sum_{i in A} p_i
+    v       <- momentum v + Delta,       w <- w + v
+    w_avg   <- decay w_avg + (1 - decay) w          (what is evaluated and handed out)
+
+Momentum and averaging touch only what clients released, so they cost no privacy. Sums run in
+float64 in the order of the clients' numbers: who arrives first changes nothing.
+
+Where whole clients are protected, the cohort is a Poisson sample, clients send bounded updates
+instead of models, and the aggregator (:mod:`sordino.regimes.synchronous.aggregate`) puts the noise on their
+sum, once the round is booked; Delta is then its release. Every client is charged for every round, drawn or not, because
+what is charged for is the chance of being drawn. Who was drawn, and how many, is a secret: it depends
+on who is in the federation, and nobody has paid for it. No row of the log says it, and local steps are
+counted as if everybody had taken them.
+
+A round closes when everybody has answered or, with a deadline, when it passes. What comes
+later is *late*: its noise was released and is booked, but it is not used. A client that never
+answers is *lost*: its steps were booked before it started, and the ledger over-counts. Either
+is not asked again until it is heard from.
+
+The run ends when the rounds are used up, or when no client of a cohort can pay for a step.
+
+Rules: an answer counts if it quotes the open round, comes from a client that was asked and
+has not answered, and took the steps it was given. Anything else is dropped with a row in the
+log, and the state stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from sordino.engine import records
+from sordino.engine.effect import (
+    Arrived,
+    Begin,
+    Book,
+    Booked,
+    Closed,
+    Effect,
+    Event,
+    Finish,
+    Joined,
+    Lapsed,
+    Left,
+    Log,
+    Refused,
+    Send,
+    Wake,
+    Woke,
+)
+from sordino.entropy import Entropy
+from sordino.mechanism import Learning
+from sordino.message import Answer, Contribution, Train, Update, Vector
+from sordino.regimes.synchronous.aggregate import PrivateSum
+from sordino.regimes.synchronous.method import Contract, SynchronousMethod, Terms
+from sordino.regimes.synchronous.method import Left as Remaining
+from sordino.regimes.synchronous.methods.estimate import clipped_fraction, signal_to_noise
+from sordino.regimes.synchronous.state import State
+
+__all__ = ["State", "Synchronous"]
+
+Vector64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synchronous:
+    """The rules of a synchronous run.
+
+    Attributes:
+        method: chooses tau and folds answers.
+        terms: public facts; ``terms.rounds`` is R_s, ``terms.steps`` is R_c.
+        budget: steps that each client can pay for in this run (None: no limit).
+        payable: rounds that every client can pay for, where a round is what is charged (None: no limit).
+        aggregator: of bounded updates, where whole clients are protected.
+        learner: the mechanism, if its shape follows what was released before.
+        entropy: where cohorts are drawn from.
+        cohort: clients asked in a round; None asks everybody present.
+        deadline: seconds after which a round closes; None waits for everybody.
+        momentum: of the server, in [0, 1).
+        decay: of the average of global models, in [0, 1).
+    """
+
+    method: SynchronousMethod
+    terms: Terms
+    budget: tuple[int, ...] | None
+    entropy: Entropy
+    cohort: int | None = None
+    deadline: float | None = None
+    momentum: float = 0.0
+    decay: float = 0.0
+    payable: int | None = None
+    aggregator: PrivateSum | None = None
+    learner: Learning | None = None
+
+    @property
+    def secret(self) -> bool:
+        """Whether it is a secret who takes part: amplification by sampling clients rests on it."""
+        return self.aggregator is not None
+
+    @property
+    def timed(self) -> bool:
+        """Whether a round lasts until its deadline whoever answers: else one client's speed would decide which late ones are back."""
+        return self.secret and self.deadline is not None
+
+    @property
+    def plain(self) -> Contract:
+        """C and sigma that clients have anyway."""
+        return Contract(self.terms.clip, self.terms.sigma)
+
+    def start(self, weights: Vector) -> State:
+        """Everybody present, nothing asked yet; :meth:`begin` opens the first round."""
+        count = len(self.terms.sizes)
+        return State(
+            round=0,
+            weights=weights,
+            velocity=np.zeros_like(weights),
+            average=weights,
+            steps=(0,) * count,
+            present=frozenset(range(count)),
+            memory=self.method.start(self.terms),
+            models=(None,) * count if self.method.wants.raw else (),
+        )
+
+    def step(self, state: State, event: Event) -> tuple[State, Sequence[Effect]]:
+        """What follows from one event. A finished run stays finished."""
+        if state.ended is not None:
+            return state, ()
+        match event:
+            case Arrived(Update() | Contribution() as message):
+                return self._arrived(state, message)
+            case Begin() if not state.open:
+                return self.begin(state)
+            case Booked(permits) if self.secret and state.open and not state.permits:
+                return self._booked(replace(state, permits=permits))
+            case Refused(why) if self.method.adapts_noise and not state.open:
+                # The ledger is the filter: it held more than this run's own spending, which is all that the method knows.
+                return self._finish(state, f"the privacy filter lets no further round pass: {why}")
+            case Woke(tag) if state.open and tag == f"round {state.round}":
+                return self._close(state)
+            case Joined(client) if client not in state.present and 0 <= client < len(state.steps):
+                return replace(state, present=state.present | {client}), (Log(records.Joined(client=client)),)
+            case Left(client) if client in state.waiting:  # it may be back before the deadline
+                return state, (Log(records.Lost(round=state.round, client=client, released=False)),)
+            case Lapsed(client, number):
+                late = Log(records.Late(round=number, client=client, released=True))
+                state, heard = self.step(state, Joined(client))
+                return state, (late, *heard)
+            case _:
+                return state, ()
+
+    def expects(self, state: State, client: int, round_number: int) -> bool:
+        """Whether an answer of this client for this round would still be used."""
+        return state.ended is None and round_number == state.round and client in state.waiting
+
+    def over(self, state: State) -> bool:
+        """Whether no further round can be opened after the one that was closed."""
+        return self.begin(state)[0].ended is not None
+
+    def affordable(self, state: State, client: int) -> int | None:
+        """Steps that a client can still pay for; None without a limit."""
+        return None if self.budget is None else self.budget[client] - state.steps[client]
+
+    def begin(self, state: State) -> tuple[State, Sequence[Effect]]:
+        """Open the next round, or end the run."""
+        if state.round >= self.terms.rounds:
+            return self._finish(state, f"the round budget is used up: {state.round} of {self.terms.rounds} rounds")
+        solvent = self._solvent(state)
+        if (state.present and not solvent) or (self.payable is not None and state.round >= self.payable):
+            spent = max(state.steps)
+            return self._finish(state, f"the privacy budget is used up after {spent} local steps, in round {state.round}")
+        number = state.round + 1
+        chosen = self._draw(solvent, number) if self.aggregator is None else self._sample(state, number)
+        left = [self.affordable(state, i) for i in chosen]
+        steps_left = min((n for n in left if n is not None), default=None)
+        share = 1.0 if self.cohort is None else min(self.cohort / len(state.steps), 1.0)
+        remaining = Remaining(rounds=max(round((self.terms.rounds - state.round) * share), 1), steps=steps_left)
+        choice = self.method.choose(state.memory, self.terms, remaining)
+        if choice.tau == 0:
+            return self._finish(state, choice.note or "the method has ended it")
+        tau = choice.tau if steps_left is None else min(choice.tau, steps_left)
+        taken = list(state.steps)
+        for i in range(len(taken)) if self.secret else chosen:
+            taken[i] += tau
+        state = replace(
+            state,
+            round=number,
+            open=True,
+            tau=tau,
+            waiting=frozenset(chosen),
+            cohort=len(chosen),
+            answers=(),
+            steps=tuple(taken),
+            note=choice.note,
+        )
+        if self.aggregator is not None:
+            return state, (Book(number, self.aggregator.event(self.method.contract(state.memory, self.terms, number))),)
+        return self._ask(state)
+
+    def _booked(self, state: State) -> tuple[State, Sequence[Effect]]:
+        """The round's release is paid for: ask the cohort, or release noise alone where nobody was drawn."""
+        return self._ask(state) if state.waiting or self.deadline is not None else self._close(state)
+
+    def _ask(self, state: State) -> tuple[State, Sequence[Effect]]:
+        """Send the open round's cohort its tasks."""
+        chosen, number = sorted(state.waiting), state.round
+        wake = () if self.deadline is None else (Wake(self.deadline, f"round {number}"),)
+        if not chosen and not wake:
+            return self._finish(state, "no client can be reached, and no deadline is set to wait for one")
+        contract = self.method.contract(state.memory, self.terms, number)
+        given = contract if self.aggregator is not None or contract != self.plain else None
+        wants = self.method.wants
+        sends = [
+            Send(
+                i,
+                Train(
+                    round=number,
+                    steps=state.tau,
+                    weights=state.weights,
+                    wants_first=wants.first,
+                    probe=state.models[i] if wants.raw else None,
+                    clip=None if given is None else given.clip,
+                    noise_multiplier=None if given is None else given.noise_multiplier,
+                    order=self.terms.order if self.method.adapts_noise else None,
+                    shape=state.seen,
+                    loss_bound=None if wants.loss is None else wants.loss[0],
+                    loss_noise=0.0 if wants.loss is None else wants.loss[1],
+                ),
+            )
+            for i in chosen
+        ]
+        return state, (*sends, *wake)
+
+    def _sample(self, state: State, number: int) -> list[int]:
+        """A Poisson sample of all clients, those of it that are within reach."""
+        if self.aggregator is None:
+            raise RuntimeError("only an aggregator's rounds are sampled")
+        drawn = self.entropy.at("cohort", number).random(len(state.steps)) < self.aggregator.sampling_rate
+        return [int(i) for i in np.flatnonzero(drawn) if int(i) in state.present]
+
+    def _solvent(self, state: State) -> list[int]:
+        """Clients within reach that can pay for a step, in ascending order."""
+        return [i for i in sorted(state.present) if (left := self.affordable(state, i)) is None or left > 0]
+
+    def _draw(self, solvent: list[int], number: int) -> list[int]:
+        """The cohort of a round, in ascending order: uniform, without replacement."""
+        if self.cohort is None or len(solvent) <= self.cohort:
+            return solvent
+        drawn = self.entropy.at("cohort", number).choice(len(solvent), size=self.cohort, replace=False)
+        return sorted(solvent[int(j)] for j in drawn)
+
+    def _arrived(self, state: State, answer: Answer) -> tuple[State, Sequence[Effect]]:
+        meant = isinstance(answer, Update if self.aggregator is None else Contribution)
+        if not meant or not self.expects(state, answer.client, answer.round) or answer.steps != state.tau:
+            why = "late, repeated or not asked for"
+            return state, (Log(records.Dropped(round=answer.round, client=answer.client, why=why)),)
+        state = replace(state, waiting=state.waiting - {answer.client}, answers=(*state.answers, answer))
+        return self._close(state) if not state.waiting and not self.timed else (state, ())
+
+    def _close(self, state: State) -> tuple[State, Sequence[Effect]]:
+        """Aggregate what came. The runtime evaluates and saves, then calls :meth:`begin`."""
+        ordered = sorted(state.answers, key=lambda a: a.client)
+        contract = self.method.contract(state.memory, self.terms, state.round)
+        if self.aggregator is None:
+            answers = [a for a in ordered if isinstance(a, Update)]
+            moved = self._mean(state, answers)
+            memory = self.method.fold(state.memory, self.terms, answers)
+            row = records.SynchronousRound(
+                cohort=state.cohort,
+                answered=len(answers),
+                missing=state.cohort - len(answers),
+                clipped=clipped_fraction(answers, self.terms),
+                snr=signal_to_noise(answers, self._terms_under(contract)),
+            )
+        else:
+            contributed = [a for a in ordered if isinstance(a, Contribution)]
+            released = self.aggregator.release(contributed, contract, state.round, len(state.weights), state.permits, state.seen)
+            moved, answers = released.mean.astype(np.float64), []
+            memory = self.method.learn(state.memory, self.terms, released)
+            row = records.SynchronousRound(
+                clipped=None if released.clipped is None else min(max(released.clipped, 0.0), 1.0),
+                snr=self.aggregator.signal_to_noise(released, contract, state.seen),
+            )
+        weights, velocity, average = self._moved(state, moved)
+        learned = self._learned(state, moved, contract, [a.client for a in answers])
+        row = msgspec.structs.replace(
+            row, round=state.round, steps=max(state.steps), tau=state.tau, note=state.note, extra=self.method.observed(memory)
+        )
+        models = list(state.models)
+        for answer in answers if models else ():
+            models[answer.client] = answer.weights
+        state = replace(
+            state,
+            weights=weights,
+            velocity=velocity,
+            average=average,
+            memory=memory,
+            seen=learned,
+            models=tuple(models),
+            present=state.present - state.waiting,
+            open=False,
+            waiting=frozenset(),
+            answers=(),
+            permits=(),
+        )
+        return state, (Log(row), Closed(state.round))
+
+    def _terms_under(self, contract: Contract) -> Terms:
+        """The terms with C and sigma of one round."""
+        if not self.terms.sigma:
+            return self.terms
+        return replace(self.terms, clip=contract.clip, noise=self.terms.noise * contract.noise_multiplier / self.terms.sigma)
+
+    def _mean(self, state: State, answers: Sequence[Update]) -> Vector64 | None:
+        """The weighted mean of how far the clients moved; None where nobody answered."""
+        if not answers:
+            return None
+        total = sum(self.terms.weights[a.client] for a in answers)
+        mean = np.zeros(state.weights.shape, np.float64)
+        for answer in answers:
+            mean += (self.terms.weights[answer.client] / total) * answer.weights
+        return mean - state.weights
+
+    def _learned(self, state: State, moved: Vector64 | None, contract: Contract, answered: Sequence[int]) -> tuple[float, ...]:
+        """What a mechanism with a shape of its own knows after this round, from the round's release."""
+        if self.learner is None or moved is None:
+            return state.seen
+        unit = self.aggregator.unit if self.aggregator is not None else self._unit(state.tau, answered)
+        return self.learner.scaled(contract.clip, contract.noise_multiplier).observed(
+            state.seen, torch.from_numpy(moved.astype(np.float32)), unit
+        )
+
+    def _unit(self, tau: int, answered: Sequence[int]) -> float:
+        """Deviation in the mean of what tau plain steps moved, of noise that has deviation 1 in a step's sum."""
+        total = sum(self.terms.weights[i] for i in answered)
+        spread = sum((self.terms.weights[i] / total / self.terms.batch(i)) ** 2 for i in answered)
+        return float(self.terms.learning_rate * (tau * spread) ** 0.5)
+
+    def _moved(self, state: State, change: Vector64 | None) -> tuple[Vector, Vector, Vector]:
+        """w, v and w_avg after a round."""
+        if change is None:
+            return state.weights, state.velocity, state.average
+        velocity = self.momentum * state.velocity + change
+        weights = (state.weights + velocity).astype(np.float32)
+        fresh = self.decay == 0.0 or state.round == 1  # the random start is no model to average in
+        average = weights if fresh else (self.decay * state.average + (1.0 - self.decay) * weights).astype(np.float32)
+        return weights, velocity.astype(np.float32), average
+
+    def _finish(self, state: State, why: str) -> tuple[State, Sequence[Effect]]:
+        return replace(state, ended=why), (Log(records.End(why=why)), Finish(why))

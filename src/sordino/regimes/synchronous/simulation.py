@@ -1,0 +1,238 @@
+r"""A synchronous federation on one machine: what of the kernel's work is particular to rounds.
+
+A task is charged to its client by itself; where whole clients are protected, each round is charged to all of them at once. Who
+vanishes with a task comes back after so many rounds. Where it is secret who takes part, no row names a client, and none says a
+time that shows its speed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from sordino.engine import kernel, records
+from sordino.engine.effect import Asked, Book, Effect, Event, Learn, Learned, Send, Skip
+from sordino.engine.kernel import Away, Bill, Block, Kernel
+from sordino.engine.latency import Churn, Latency
+from sordino.engine.watch import Packed, Watcher
+from sordino.entropy import Entropy
+from sordino.message import Answer, Train, Vector
+from sordino.privacy import Budget, Charge, NonPrivate, Permit, Vault
+from sordino.privacy.accounting import Spent
+from sordino.regimes.synchronous.protocol import State, Synchronous
+from sordino.training.client import Client
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moment(kernel.Moment[State]):
+    """A simulation between two rounds."""
+
+    @property
+    def steps(self) -> int:
+        """Local steps of the client that took most."""
+        return max(self.state.steps)
+
+    @property
+    def model(self) -> Vector:
+        """w_avg."""
+        return self.state.average
+
+    def packed(self) -> Packed:
+        """See :class:`sordino.engine.kernel.Moment`."""
+        state = self.state
+        vectors: dict[str, Vector] = {"weights": state.weights, "velocity": state.velocity, "average": state.average}
+        vectors |= {f"model.{i}": model for i, model in enumerate(state.models) if model is not None}
+        rest = _Rest(
+            round=state.round,
+            steps=list(state.steps),
+            present=sorted(state.present),
+            memory=msgspec.Raw(msgspec.json.encode(state.memory)),
+            models=len(state.models) or None,
+            note=state.note,
+            ended=state.ended,
+            seen=state.seen,
+        )
+        return Packed(vectors, msgspec.json.encode(rest))
+
+
+class _Rest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What of a state is no vector."""
+
+    round: int
+    steps: list[int]
+    present: list[int]
+    memory: msgspec.Raw
+    models: int | None
+    note: str | None
+    ended: str | None
+    seen: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Simulation:
+    """A synchronous federation on one machine.
+
+    Attributes:
+        regime: the rules.
+        clients: in the order of their numbers.
+        vault: where charges go; ``units`` names each client in it.
+        budget: what a client may spend in all.
+        units: ledger unit of each client.
+        latency, churn: the virtual world.
+        entropy: root of its randomness.
+        evaluate: of a model, the numbers for a row; slow, so only where ``due`` says so.
+        method: the method's name, for the ledger.
+        lineage: run and environment, part of every charge's key.
+    """
+
+    regime: Synchronous
+    clients: Sequence[Client]
+    vault: Vault
+    budget: Budget
+    units: Sequence[str]
+    latency: Latency
+    churn: Churn
+    entropy: Entropy
+    evaluate: Callable[[Vector], Mapping[str, float]]
+    due: Callable[[int], bool]
+    method: str
+    lineage: str
+
+    @property
+    def payable(self) -> list[int] | None:
+        """Steps that each client can pay for, or rounds that all of them can, or no limit."""
+        if self.regime.budget is not None:
+            return list(self.regime.budget)
+        return None if self.regime.payable is None else [self.regime.payable]
+
+    @property
+    def clip(self) -> float:
+        """C, or S."""
+        return self.regime.terms.clip
+
+    def unpack(self, packed: Packed) -> Moment:
+        """See :class:`sordino.engine.play.Play`."""
+        own, told = kernel.unpacked(packed)
+        rest, vectors = msgspec.json.decode(own.rest, type=_Rest), own.vectors
+        remembered: Any = msgspec.json.decode(rest.memory, type=self.regime.method.memory)
+        state = State(
+            round=rest.round,
+            weights=vectors["weights"],
+            velocity=vectors["velocity"],
+            average=vectors["average"],
+            steps=tuple(rest.steps),
+            present=frozenset(rest.present),
+            memory=remembered,
+            models=tuple(vectors.get(f"model.{i}") for i in range(rest.models or 0)),
+            note=rest.note,
+            ended=rest.ended,
+            seen=rest.seen,
+        )
+        return Moment(state, **told)
+
+    def run(self, moment: Moment, watcher: Watcher) -> Moment:
+        """See :meth:`sordino.engine.kernel.Kernel.run`."""
+        return Kernel(self, moment, watcher).run()
+
+    # What the kernel asks: see :class:`sordino.engine.kernel.World`.
+
+    def step(self, state: State, event: Event) -> tuple[State, Sequence[Effect]]:
+        """The regime's."""
+        return self.regime.step(state, event)
+
+    def expects(self, state: State, site: int, number: int) -> bool:
+        """Whether the client's answer for this round would still be used."""
+        return self.regime.expects(state, site, number)
+
+    def asked(self, state: State) -> Mapping[int, Asked]:
+        """Nothing: between two rounds, what is on its way is late."""
+        return {}
+
+    def answer(self, site: int, number: int, task: Asked | None, permits: Sequence[Permit]) -> Answer:
+        """Let the client work."""
+        return self.clients[site].answer(_train(task), permits)
+
+    def trip(self, site: int, task: Asked) -> float | Away:
+        """Seconds of this client in this round, or how long it is away."""
+        asked = _train(task)
+        away = self.churn.away(self.entropy, site, asked.round)
+        return Away(until=asked.round + away) if away else self.latency.draw(self.entropy, site, asked.round, asked.steps)
+
+    def bills(self, state: State, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]) -> Sequence[Bill]:
+        """The round, charged to all; or every client the price of its own task."""
+        found: list[Bill] = []
+        for effect in effects:
+            match effect:
+                case Book():
+                    found += self._round(effect)
+                case Send(site, Train() as task) if not self.regime.secret:
+                    found += self._task(site, task)
+        return found
+
+    def again(self, state: State, blocks: Mapping[int, Sequence[Block]]) -> Sequence[Bill]:
+        """Nothing: permits are for one round."""
+        return ()
+
+    def kept(self, state: State, site: int, permits: Sequence[Permit]) -> Sequence[Permit]:
+        """None: permits are for one round."""
+        return ()
+
+    def price(self, unit: str, spent: Spent, budget: Budget) -> float:
+        """What a history comes to."""
+        return budget.check(unit, spent)
+
+    def measured(self, state: State, number: int) -> Mapping[str, Any]:
+        """What is told of the model, where it is due or the run is over."""
+        return self.evaluate(state.average) if self.due(number) or self.regime.over(state) else {}
+
+    def learn(self, effect: Learn | Skip) -> Learned:
+        """The server has no model of its own."""
+        raise TypeError(type(effect).__name__)
+
+    def shown(self, row: records.Row) -> records.Row | None:
+        """The row; where it is secret who takes part, none that names a client, and no time that shows its speed."""
+        if not self.regime.secret:
+            return row
+        return None if isinstance(row, records.OfClient) else msgspec.structs.replace(row, time=msgspec.UNSET)
+
+    def _round(self, effect: Book) -> list[Bill]:
+        """All clients at once: one unit that stands for all, or each its own."""
+        number, units, key = effect.number, list(dict.fromkeys(self.units)), f"{self.lineage}/round {effect.number}"
+        found = []
+        for unit in units:
+            charge = Charge(
+                unit=unit,
+                event=effect.fact,
+                count=1,
+                why="a round",
+                method=self.method,
+                round=number,
+                key=key if len(units) == 1 else f"{key}/{unit}",
+            )
+            found.append(Bill(tuple(i for i, own in enumerate(self.units) if own == unit), charge, self.budget))
+        return found
+
+    def _task(self, site: int, task: Train) -> list[Bill]:
+        """The price of a client's own task, part by part."""
+        found = []
+        for part, (event, count) in enumerate(self.clients[site].price(task)):
+            charge = Charge(
+                unit=self.units[site],
+                event=event,
+                count=count,
+                why=event.reason if isinstance(event, NonPrivate) else "local steps",
+                method=self.method,
+                round=task.round,
+                key=f"{self.lineage}/round {task.round}/client {site}/{part}",
+            )
+            found.append(Bill((site,), charge, self.budget))
+        return found
+
+
+def _train(task: Asked | None) -> Train:
+    if not isinstance(task, Train):
+        raise TypeError(f"a client of rounds is asked to train, not {type(task).__name__}")
+    return task

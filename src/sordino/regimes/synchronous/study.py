@@ -1,0 +1,109 @@
+"""Studies in rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from pydantic import Field, SerializeAsAny, model_validator
+
+from sordino.engine.study.sections import NoisyPromise
+from sordino.federation.study import HorizontalStudy
+from sordino.regimes.synchronous.method import SynchronousMethod
+from sordino.section import Section
+from sordino.training.optimizer import Sgd
+
+
+class Privacy(NoisyPromise):
+    """A promise kept by Poisson sampling.
+
+    ``clipped_fraction`` releases how many examples were clipped, inside the same noise multiplier.
+    Where whole clients are protected, ``clip`` is the bound S of an update and ``sampling_rate``
+    the probability q_c with which a client is drawn.
+    """
+
+    sampling_rate: float = Field(ge=1e-12, le=1)
+    clipped_fraction: bool = True
+
+
+class Budget(Section):
+    """How long a run may go on.
+
+    ``rounds`` is R_s. ``steps`` is the R_c that noise is calibrated for where an adaptive
+    method leaves noise_multiplier out; twice the rounds unless given.
+    """
+
+    rounds: int = Field(ge=1, le=10**7)
+    steps: int | None = Field(None, ge=1)
+
+
+class Participation(Section):
+    """Who takes part in a round, and how long the server waits (virtual seconds)."""
+
+    cohort: int | None = Field(None, ge=1)
+    deadline: float | None = Field(None, gt=0)
+
+
+class SynchronousStudy(HorizontalStudy):
+    """A study of a method that works in rounds."""
+
+    article: ClassVar[str] = "a"
+    kind: ClassVar[str] = "synchronous"
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        "data.parties": "parties hold different features of the same entities in methods ogd, slr and dlr; say data.clients",
+        "data.stream": "methods ogd, slr and dlr read streams",
+        "budget.events": "say budget.rounds",
+        "budget.updates": "say budget.rounds",
+        "budget.tasks": "say budget.steps",
+        "method.batch": "the expected batch is privacy.sampling_rate times a client's examples",
+        "privacy.epsilons": "all clients share privacy.epsilon",
+        "participation.staleness": "rounds close at participation.deadline",
+        "participation.buffer": "all answers of a round are averaged",
+    }
+
+    method: SerializeAsAny[SynchronousMethod]
+    privacy: Privacy
+    budget: Budget
+    participation: Participation = Participation()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> SynchronousStudy:
+        unit, name = self.privacy.unit, self.method.name
+        if self.participation.cohort is not None and self.participation.cohort > self.data.clients:
+            raise ValueError(f"participation.cohort is {self.participation.cohort}, but there are {self.data.clients} clients")
+        if unit == "client":
+            if self.participation.cohort is not None:
+                raise ValueError(
+                    "participation.cohort fixes the cohort's size, but what is booked is that each client is drawn by itself:"
+                    " leave it out, and give the probability as privacy.sampling_rate"
+                )
+            if not getattr(self.method, "aggregated", True) and self.privacy.sampling_rate != 1.0:
+                raise ValueError(
+                    f"method '{name}' in its paper's form has every client send in every round: privacy.sampling_rate must be 1.0"
+                )
+            if getattr(self.method, "clipping", None) == "adaptive" and not self.privacy.mechanism.counts:
+                raise ValueError(
+                    "method.clipping 'adaptive' follows a noisy count, and"
+                    f" privacy.mechanism '{self.privacy.mechanism.kind}' releases none: use 'fixed' or 'proxy', or the mechanism 'gaussian'"
+                )
+            if getattr(self.method, "clipping", None) == "proxy" and not self.data.validation:
+                raise ValueError("method.clipping 'proxy' needs public examples to train on: set data.validation")
+            if self.data.clients < 2:
+                raise ValueError("data.clients is 1: with one client there is nobody to hide among; unit 'client' needs at least two")
+        if self.privacy.mechanism.learns and unit == "sample" and self.method.optimizer != Sgd():
+            raise ValueError(
+                "privacy.mechanism.weights 'learned' reads noisy gradients off the models, which only plain SGD steps show:"
+                " leave method.optimizer out"
+            )
+        if self.world.latency.on_arrival:
+            raise ValueError(
+                f"world.latency.kind '{self.world.latency.kind}' is for methods that work on arrival; a round has no order of arrival"
+            )
+        if self.world.dropout > 0 and self.participation.deadline is None:
+            raise ValueError("world.dropout needs participation.deadline: without one the server would wait forever for who is gone")
+        return self
+
+    @property
+    def horizon(self) -> int:
+        """R_s."""
+        return self.budget.rounds

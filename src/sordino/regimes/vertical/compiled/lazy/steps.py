@@ -1,0 +1,250 @@
+"""The steps of compiled events (:mod:`sordino.regimes.vertical.compiled.lazy.events`): before a block, forward, server, active party, after a block.
+
+All of them take the same state: the buffer ``m``, tables of layers and participants, ``fields``, and for each participant its pending
+events (``when``: their numbers, ``place``: their rows in the rings, ``due``: their shares), and for each layer the inputs ``chosen``.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sordino.regimes.vertical.compiled.half import rounded
+from sordino.regimes.vertical.compiled.lazy import chain
+from sordino.regimes.vertical.compiled.lazy.chain import A_AT, A_PITCH, IN, LIVE, OUT, S_AT, U_AT, U_PITCH
+from sordino.regimes.vertical.compiled.lazy.strips import DOUBLES, FLOATS, NUMBERS, Run, clear, compiled, dot_rows
+from sordino.regimes.vertical.compiled.lazy.window import windows
+from sordino.training.jit.linear import exponential
+
+# Columns of the table of participants, the server last: first layer and the one behind the last; where its features begin in x and its
+# embedding in the server's input; where a block's products and its inner products are; how many events are pending, how many of them
+# are older than the event at hand; where its part of the server's list of inputs begins and ends, and that of slopes sent down.
+FIRST, END, COLUMN, SLOT, Z_AT, GRAM_AT, FILLED, SEEN, FROM, TO, DOWN = range(11)
+COLUMNS = 11
+# Columns of the one row of places for working numbers and of sizes.
+V_AT, F_AT, R_AT, VALUES_AT, FOUND_AT, BLOCK, RING, CAPACITY, FEATURES, WINDOW, HALF, REGRET, CLOCK = range(13)
+FIELDS = 13
+
+TABLE, REALS = "int64[:, ::1]", "float64[:, ::1]"
+STATE = (FLOATS, TABLE, TABLE, NUMBERS, TABLE, TABLE, REALS, TABLE)  # m, layers, people, fields, when, place, due, chosen
+
+
+def _entropy(m: Any, z_at: int, classes: int, width: int, label: int, u_at: int) -> float:
+    """Cross entropy of the scores at ``z_at``, and its slopes into ``width`` numbers at ``u_at``."""
+    top = m[z_at]
+    for c in range(1, classes):
+        top = max(top, m[z_at + c])
+    for c in range(classes):
+        m[u_at + c] = m[z_at + c] - top
+    own = m[u_at + label]
+    for c in range(classes, width):
+        m[u_at + c] = np.float32(-np.inf)  # e to this is zero
+    for c in range(width):
+        m[u_at + c] = exponential(m[u_at + c])
+    mine, others = m[u_at + label], np.float32(0)
+    m[u_at + label] = 0
+    for c in range(classes):
+        others += m[u_at + c]
+    share = np.float32(1) / (others + mine)
+    for c in range(classes):
+        m[u_at + c] *= share
+    m[u_at + label] = -others * share  # p - 1 without its cancellation
+    return float(math.log(np.float64(others + mine)) - own)
+
+
+def _predicted(m: Any, z_at: int, classes: int) -> int:
+    """The first of the highest scores; NaN is higher than all."""
+    best = 0
+    for c in range(1, classes):
+        top, value = m[z_at + best], m[z_at + c]
+        if top == top and not value <= top:
+            best = c
+    return best
+
+
+class Steps(NamedTuple):
+    """The steps of an event, and those before and after a block."""
+
+    before: Run
+    ahead: Run
+    serve: Run
+    learn: Run
+    after: Run
+
+
+@cache
+def steps(size: int) -> Steps:
+    kit, dot, empty = chain.kernels(size), dot_rows(size).call, clear()
+
+    def before(
+        m: Any, layers: Any, people: Any, fields: Any, when: Any, place: Any, due: Any, chosen: Any,
+        x: Any, active: Any, start: int, n: int, every: Any, rows: Any,
+    ) -> None:  # fmt: skip
+        server, features = len(people) - 1, fields[FEATURES]
+        for b in range(n):
+            rows[b] = (fields[CLOCK] + b) % fields[RING]
+        for p in range(server + 1):
+            person = people[p]
+            person[SEEN] = person[FILLED]
+            for b in range(n):
+                if p == server or active[start + b, p]:
+                    at = person[FILLED]
+                    when[p, at], place[p, at], due[p, at] = fields[CLOCK] + b, rows[b], 0
+                    person[FILLED] += 1
+            if p == server:
+                continue
+            layer, here = layers[person[FIRST]], start * features + person[COLUMN]
+            for b in range(n):
+                at = layer[A_AT] + rows[b] * layer[A_PITCH]
+                a, example = m[at : at + layer[IN]], x[here + b * features : here + b * features + layer[IN]]
+                for k in range(layer[IN]):
+                    a[k] = example[k]
+            kit.products(m, layer, x, here, features, person[Z_AT], n, every)
+            kit.gram(m, layer, rows, n, place[p], person[FILLED], person[GRAM_AT], fields[CAPACITY])
+
+    def onward(m: Any, layers: Any, q: int, row: int, z_at: int, chosen: Any, values_at: int) -> None:
+        a_at = layers[q + 1, A_AT] + row * layers[q + 1, A_PITCH]
+        n = kit.receive(m, layers[q], z_at, False, a_at, chosen[q + 1], values_at, 0, 0)
+        kit.close(m, layers[q + 1], n, chosen[q + 1], values_at)
+
+    further = compiled("void", FLOATS, TABLE, "int64", "int64", "int64", TABLE, "int64")(onward)
+
+    def ahead(
+        m: Any, layers: Any, people: Any, fields: Any, when: Any, place: Any, due: Any, chosen: Any, b: int, row: int
+    ) -> None:  # fmt: skip
+        """Embeddings of all parties, into the server's input."""
+        server, into, values_at = len(people) - 1, 0, fields[VALUES_AT]
+        top = people[server, FIRST]
+        top_at = layers[top, A_AT] + row * layers[top, A_PITCH]
+        for p in range(server):
+            person = people[p]
+            first, end, count = person[FIRST], person[END], person[SEEN]
+            pitch = layers[first, U_PITCH]
+            z_at, known_at = person[Z_AT] + b * pitch, person[GRAM_AT] + b * fields[CAPACITY]
+            kit.correct(m, layers[first, U_AT], pitch, place[p], count, due[p], known_at, fields[F_AT], z_at)
+            for q in range(first + 1, end):
+                further(m, layers, q - 1, row, z_at, chosen, values_at)
+                z_at = fields[V_AT]
+                kit.forward(m, layers[q], row, z_at, chosen[q], values_at, place[p], count, due[p], fields[F_AT])
+            person[FROM], slot = into, person[SLOT]
+            into = kit.receive(m, layers[end - 1], z_at, fields[HALF] != 0, top_at + slot, chosen[top], fields[FOUND_AT], slot, into)
+            person[TO] = into
+        kit.close(m, layers[top], into, chosen[top], fields[FOUND_AT])
+
+    def below(
+        m: Any, layers: Any, q: int, fields: Any, row: int, place: Any, count: int, due: Any, chosen: Any, r_at: int
+    ) -> None:  # fmt: skip
+        """The slopes of the layer before ``q``, in the same chain, into its ring."""
+        found, live, layer = fields[VALUES_AT], layers[q, LIVE], layers[q - 1]
+        kit.backward(m, layers[q], row, r_at, fields[V_AT], fields[F_AT], chosen, live, place, count, due, found)
+        u_at = layer[U_AT] + row * layer[U_PITCH]
+        empty(m, u_at, layer[U_PITCH])
+        for i in range(live):
+            m[u_at + chosen[i]] = m[found + i]
+
+    deeper = compiled("void", FLOATS, TABLE, "int64", NUMBERS, "int64", NUMBERS, "int64", DOUBLES, NUMBERS, "int64")(below)
+
+    def inner(m: Any, layer: Any, row: int, place: Any, count: int, r_at: int) -> None:
+        """r of all events up to this one."""
+        wide = layer[U_PITCH]
+        dot(m.ctypes, layer[U_AT], wide, place.ctypes, count + 1, layer[U_AT] + row * wide, wide // size, r_at)
+
+    slopes = compiled("void", FLOATS, NUMBERS, "int64", NUMBERS, "int64", "int64")(inner)
+    grow, meet, _ = windows()
+    entropy = compiled("float64", FLOATS, *["int64"] * 5)(_entropy)
+    predicted = compiled("int64", FLOATS, "int64", "int64")(_predicted)
+
+    def serve(
+        m: Any, layers: Any, people: Any, fields: Any, when: Any, place: Any, due: Any, chosen: Any,
+        row: int, label: int, active: Any, product: Any, part: Any, out: Any,
+    ) -> int:  # fmt: skip
+        """The server: loss into ``out``, its slopes, those sent down into the list at FOUND_AT; returns the class predicted."""
+        server, depth = len(people) - 1, len(layers)
+        top, count, z_at, r_at = people[server, FIRST], people[server, SEEN], fields[V_AT], fields[R_AT]
+        mine, shares = place[server], due[server]
+        for q in range(top, depth):
+            values_at = fields[FOUND_AT] if q == top else fields[VALUES_AT]
+            if q > top:
+                further(m, layers, q - 1, row, z_at, chosen, values_at)
+            kit.forward(m, layers[q], row, z_at, chosen[q], values_at, mine, count, shares, fields[F_AT])
+        last = layers[depth - 1]
+        best = predicted(m, z_at, last[OUT])
+        out[0] = entropy(m, z_at, last[OUT], last[U_PITCH], label, last[U_AT] + row * last[U_PITCH])
+        needed = 0
+        for p in range(server):
+            people[p, DOWN] = needed
+            if active[p]:
+                for i in range(people[p, FROM], people[p, TO]):
+                    part[needed] = chosen[top, i]
+                    needed += 1
+        for i in range(count + 1):
+            product[i] = 0
+        for q in range(depth - 1, top - 1, -1):
+            if fields[REGRET] or q > top or needed:
+                slopes(m, layers[q], row, mine, count, r_at)
+            if fields[REGRET]:
+                meet(product, m, layers[q, S_AT], r_at, when[server], count + 1, when[server, 0])
+            if q > top:
+                deeper(m, layers, q, fields, row, mine, count, shares, chosen[q], r_at)
+            elif needed:
+                kit.backward(m, layers[q], row, r_at, fields[V_AT], fields[F_AT], part, needed, mine, count, shares, fields[FOUND_AT])
+        return int(best)
+
+    def learn(
+        m: Any, layers: Any, people: Any, fields: Any, when: Any, place: Any, due: Any, chosen: Any,
+        b: int, row: int, active: Any, rates: Any, back: Any, product: Any, part: Any,
+    ) -> None:  # fmt: skip
+        """The slopes of all active parties, and their updates."""
+        server, r_at, event = len(people) - 1, fields[R_AT], fields[CLOCK] + b
+        oldest = when[server, 0]
+        for p in range(server):
+            if not active[p]:
+                continue
+            person, mine, shares, whens = people[p], place[p], due[p], when[p]
+            first, end, count, down = person[FIRST], person[END], person[SEEN], person[DOWN]
+            layer, n = layers[end - 1], person[TO] - person[FROM]
+            u_at, sent = layer[U_AT] + row * layer[U_PITCH], fields[FOUND_AT] + down
+            empty(m, u_at, layer[U_PITCH])
+            slope, value, where = m[u_at : u_at + layer[OUT]], m[sent : sent + n], part[down : down + n]
+            for i in range(n):
+                slope[where[i] - person[SLOT]] = rounded(value[i]) if fields[HALF] else value[i]
+            for q in range(end - 1, first - 1, -1):
+                if fields[REGRET] or q > first:
+                    slopes(m, layers[q], row, mine, count, r_at)
+                if fields[REGRET]:
+                    known_at = layers[q, S_AT] if q > first else person[GRAM_AT] + b * fields[CAPACITY]
+                    meet(product, m, known_at, r_at, whens, count + 1, oldest)
+                if q > first:
+                    deeper(m, layers, q, fields, row, mine, count, shares, chosen[q], r_at)
+            person[SEEN] = count + 1
+            grow(fields[WINDOW], rates[p], back, event, whens, shares, count + 1)
+
+    def after(
+        m: Any, layers: Any, people: Any, fields: Any, when: Any, place: Any, due: Any, chosen: Any, p: int, whole: bool
+    ) -> int:  # fmt: skip
+        """Fold what is final, or all; forget events that no update takes up any more, and return how many."""
+        person, done = people[p], 0
+        kept = person[FILLED]
+        while done < kept and when[p, done] <= fields[CLOCK] - fields[WINDOW]:
+            done += 1
+        folded = kept if whole else done
+        if folded:
+            for q in range(person[FIRST], person[END]):
+                kit.fold(m, layers[q], place[p], folded, due[p], fields[V_AT])
+        for i in range(folded):
+            due[p, i] = 0
+        person[FILLED] = kept - done
+        for i in range(kept - done):
+            when[p, i], place[p, i], due[p, i] = when[p, i + done], place[p, i + done], due[p, i + done]
+        return done
+
+    return Steps(
+        compiled("void", *STATE, FLOATS, "boolean[:, ::1]", "int64", "int64", NUMBERS, NUMBERS)(before),
+        compiled("void", *STATE, "int64", "int64")(ahead),
+        compiled("int64", *STATE, "int64", "int64", "boolean[::1]", DOUBLES, NUMBERS, DOUBLES)(serve),
+        compiled("void", *STATE, "int64", "int64", "boolean[::1]", DOUBLES, DOUBLES, DOUBLES, NUMBERS)(learn),
+        compiled("int64", *STATE, "int64", "boolean")(after),
+    )

@@ -1,0 +1,103 @@
+"""Who plays a stretch of events: message by message, as one graph, or compiled. All give the same weights to float32 rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.privacy import Allowance, Event
+from sordino.regimes.vertical.engines.fused import Fused
+from sordino.regimes.vertical.engines.joint import Joint
+from sordino.regimes.vertical.engines.seen import Seen
+from sordino.regimes.vertical.engines.static import Static
+
+Kept = dict[str, NDArray[Any]]
+Mask = NDArray[np.bool_]
+Weights = dict[str, NDArray[np.float32]]
+Dues = tuple[tuple[str, Event], ...]
+"""What an appearance of an entity releases of its features: ledger units and events."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Played:
+    """A stretch of n events.
+
+    Attributes:
+        seen: what was predicted, and how it went.
+        learned: which events were learned from (n,).
+        dropped: words that were no part of anything (n,).
+    """
+
+    seen: Seen
+    learned: Mask
+    dropped: NDArray[np.int64]
+
+    @staticmethod
+    def nothing() -> Played:
+        """No events."""
+        return Played(Seen(np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(3)), np.zeros(0, bool), np.zeros(0, np.int64))
+
+
+class Engine(Protocol):
+    """A server and its parties, between two events."""
+
+    def run(self, x: NDArray[np.float32], y: NDArray[np.int64], active: Mask, silent: Mask, paid: Allowance) -> Played:
+        """Play events: features (n b, f) with the parties' side by side, labels (n b,), who is active and who does not answer (n, M).
+
+        Raises:
+            LocalProtocolError: unless all that the events release is ``paid`` for; nothing has been computed then.
+        """
+        ...
+
+    def weights(self) -> Weights:
+        """Flat weights of "server", "party0", "party1" and so on."""
+        ...
+
+    def pack(self) -> Kept:
+        """Everything that a later :meth:`unpack` needs."""
+        ...
+
+    def unpack(self, kept: Mapping[str, NDArray[Any]]) -> None:
+        """Stand where :meth:`pack` was called."""
+        ...
+
+
+class Whole:
+    """Both halves in one hand, where nothing happens to messages on their way: compiled, or as one graph."""
+
+    def __init__(self, kernel: Fused | Static | Joint, first: Weights, dues: Dues) -> None:
+        self._kernel, self._dues = kernel, dues
+        server, parties = _split(first)
+        kernel.start(server, parties)
+
+    def run(self, x: NDArray[np.float32], y: NDArray[np.int64], active: Mask, silent: Mask, paid: Allowance) -> Played:
+        """See :class:`Engine`."""
+        for unit, event in self._dues:
+            paid.covers(unit, event)
+        if silent.any():
+            raise ValueError("this engine has no rule for answers that do not come")
+        return Played(self._kernel.run(x, y, active), np.ones(len(active), bool), np.zeros(len(active), np.int64))
+
+    def weights(self) -> Weights:
+        """See :class:`Engine`."""
+        server, parties = self._kernel.weights()
+        return {"server": server, **{f"party{m}": weights for m, weights in enumerate(parties)}}
+
+    def pack(self) -> Kept:
+        """See :class:`Engine`."""
+        return {**self.weights(), **{f"window.{name}": value for name, value in self._kernel.pack().items()}}
+
+    def unpack(self, kept: Mapping[str, NDArray[Any]]) -> None:
+        """See :class:`Engine`."""
+        server, parties = _split(kept)
+        window = {name.removeprefix("window."): value for name, value in kept.items() if name.startswith("window.")}
+        self._kernel.unpack(server, parties, window)
+
+
+def _split(weights: Mapping[str, NDArray[Any]]) -> tuple[NDArray[np.float32], list[NDArray[np.float32]]]:
+    parties = sum(1 for name in weights if name.startswith("party"))
+    return weights["server"], [weights[f"party{m}"] for m in range(parties)]

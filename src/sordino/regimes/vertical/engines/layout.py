@@ -1,0 +1,82 @@
+"""Where the numbers of a fused network lie: one aligned float32 buffer, and the tables that compiled events read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.regimes.vertical.compiled.lazy import chain, steps
+from sordino.regimes.vertical.compiled.lazy.strips import SLACK
+from sordino.regimes.vertical.engines.net import Net
+
+Array = NDArray[np.float32]
+Table = NDArray[np.int64]
+
+LINE = 64  # bytes of a cache line: a vector that crosses one is loaded twice
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """The plan of the buffer.
+
+    Attributes:
+        layers: a row for each layer, the columns of :mod:`sordino.regimes.vertical.compiled.lazy.chain`; the server's come last.
+        people: a row for each participant, the columns of :mod:`sordino.regimes.vertical.compiled.lazy.events`; the server's comes last.
+        fields: places and sizes, those of :mod:`sordino.regimes.vertical.compiled.lazy.events`.
+        size: floats in the buffer.
+        widest: the longest list of inputs, with slack.
+    """
+
+    layers: Table
+    people: Table
+    fields: Table
+    size: int
+    widest: int
+
+    @staticmethod
+    def of(net: Net, window: int, block: int, unit: int) -> Layout:
+        """For a window of so many events, ``block`` at a time, with rows on multiples of ``unit`` floats."""
+        chains = (*net.parties, net.server)
+        ring = window - 1 + block
+        capacity, widest = _up(ring + SLACK, unit), max(max(one.widths) for one in chains) + SLACK
+        layers = np.zeros((sum(len(one.layers) for one in chains), chain.COLUMNS), np.int64)
+        people = np.zeros((len(chains), steps.COLUMNS), np.int64)
+        fields = np.zeros(steps.FIELDS, np.int64)
+        end = q = column = slot = 0
+
+        def take(count: int) -> int:
+            nonlocal end
+            start, end = end, end + _up(count, unit)
+            return start
+
+        for p, one in enumerate(chains):
+            first, last = q, p == len(chains) - 1
+            for number, (inputs, outputs) in enumerate(one.layers):
+                pitch, wide, relu = _up(inputs + 1, unit), _up(outputs, unit), one.last or number < len(one.layers) - 1
+                layers[q, [chain.IN, chain.OUT, chain.RELU, chain.A_PITCH, chain.U_PITCH]] = inputs, outputs, relu, pitch, wide
+                layers[q, [chain.W_AT, chain.A_AT]] = take(pitch * wide), take(ring * pitch)
+                layers[q, [chain.U_AT, chain.S_AT]] = take(ring * wide), take(capacity)
+                q += 1
+            people[p, [steps.FIRST, steps.END, steps.COLUMN, steps.SLOT]] = first, q, column, slot
+            if not last:
+                people[p, steps.Z_AT] = take(block * int(layers[first, chain.U_PITCH]))
+                people[p, steps.GRAM_AT] = take((block + 3) * capacity)
+                column, slot = column + one.widths[0], slot + one.widths[-1]
+        fields[steps.V_AT] = take(ring * int(layers[:, chain.A_PITCH].max()) + int(layers[:, chain.U_PITCH].max()))
+        fields[[steps.F_AT, steps.R_AT]] = take(capacity), take(capacity)
+        fields[[steps.VALUES_AT, steps.FOUND_AT]] = take(widest), take(widest)
+        fields[[steps.BLOCK, steps.RING, steps.CAPACITY, steps.FEATURES, steps.WINDOW]] = block, ring, capacity, column, window
+        return Layout(layers, people, fields, end, widest)
+
+
+def _up(count: int, unit: int) -> int:
+    return -(-count // unit) * unit
+
+
+def buffer(size: int) -> Array:
+    """Zeros that start on a cache line."""
+    room = np.zeros(size + LINE // 4, np.float32)
+    skip = (-room.ctypes.data % LINE) // 4
+    return room[skip : skip + size]

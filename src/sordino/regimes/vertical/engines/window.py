@@ -1,0 +1,114 @@
+r"""An exponentially weighted window of past gradients, for modules of any kind.
+
+    S_t = sum_{i<l} alpha^i g_{t-i} = alpha S_{t-1} + g_t - alpha^l g_{t-l},        W = sum_{i<l} alpha^i
+
+(Aydore, Zhu and Foster 2019, Definition 2.) The recursion costs one pass over the parameters
+(:mod:`~sordino.regimes.vertical.compiled.slide`), whatever l is. Each event leaves a rounding error in S; every 32 l events S is
+added up anew from the gradients themselves, which costs a thirtieth of a pass an event, so no error is older than
+that. Compiled chains keep factors instead (:mod:`~sordino.regimes.vertical.engines.fused`).
+
+Shapes: gradients and weights (d,); the window (l, d).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sordino.regimes.vertical.compiled.slide import learned, passed
+from sordino.training.flat import Flat, Slot
+
+Numbers = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+
+FRESH = 32  # windows after which the sum is added up anew
+
+
+def total(length: int, alpha: float) -> float:
+    """W."""
+    return float(sum(alpha**i for i in range(length)))
+
+
+class Window:
+    """The window over one participant's module on a processor, and the steps that follow from it.
+
+    Gradients are kept as autograd gave them, one array for each parameter in the order of the flat vector: nobody writes to them.
+
+    Attributes:
+        seen: number of the last event that the window knows.
+        square: ||S / W||^2 after it.
+    """
+
+    def __init__(self, flat: Flat, length: int, alpha: float, rate: float) -> None:
+        self._length, self._alpha, whole = length, alpha, total(length, alpha)
+        self._step, self._norm = rate / whole, whole**-2
+        self._keep, self._drop = (alpha, alpha**length) if length > 1 else (0.0, 0.0)
+        self._slots = flat.layout
+        self._sum: Numbers = np.zeros(flat.dim, np.float32)
+        self._sums, self._weights = self._parts(self._sum), self._parts(flat.weights.numpy())
+        self._zeros = self._parts(np.zeros(flat.dim, np.float32))
+        self._ring: list[list[Numbers]] = [self._zeros] * length
+        self.seen, self.square = 0, 0.0
+
+    def learn(self, event: int, gradients: Sequence[Tensor | None], cover: Callable[[Tensor], Tensor] | None = None) -> None:
+        """Enqueue an event's gradient, parameter by parameter (None: zero), by way of ``cover`` (d,), and take a step.
+
+        Events between the last one and this had no gradient.
+        """
+        self.pass_by(event - 1)
+        fresh = [_stored(slot, g, zero) for slot, g, zero in zip(self._slots, gradients, self._zeros, strict=True)]
+        if cover is not None:
+            fresh = self._parts(cover(torch.from_numpy(np.concatenate(fresh))).numpy())
+        place, square = event % self._length, 0.0
+        keep, drop, step = self._keep, self._drop, self._step
+        for part, gone, new, weights in zip(self._sums, self._ring[place], fresh, self._weights, strict=True):
+            square += learned(part, gone, new, weights, keep, drop, step)
+        self._ring[place] = fresh
+        self._now(event, square)
+
+    def pass_by(self, event: int) -> None:
+        """Enqueue zeros up to an event that brought no gradient."""
+        if event - self.seen >= self._length:  # nothing of what is there will be left
+            self._ring = [self._zeros] * self._length
+            self._sum[:] = 0
+            self.seen, self.square = event, 0.0
+        while self.seen < event:
+            place, square = (self.seen + 1) % self._length, 0.0
+            for part, gone in zip(self._sums, self._ring[place], strict=True):
+                square += passed(part, gone, self._keep, self._drop)
+            self._ring[place] = self._zeros
+            self._now(self.seen + 1, square)
+
+    def _now(self, event: int, square: float) -> None:
+        self.seen, self.square = event, square * self._norm
+        if self._length > 1 and event % (FRESH * self._length) == 0:
+            self._sum[:] = 0
+            for age in range(self._length):
+                for part, gradient in zip(self._sums, self._ring[(event - age) % self._length], strict=True):
+                    part += np.float32(self._alpha**age) * gradient
+
+    def _parts(self, vector: Numbers) -> list[Numbers]:
+        """Each parameter's stretch of a vector (d,)."""
+        return [vector[slot.offset : slot.offset + slot.size] for slot in self._slots]
+
+    def pack(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Gradients and sum, as they are, and the event that they are as of."""
+        ring = np.stack([np.concatenate(row) for row in self._ring])
+        return {"ring": ring, "sum": self._sum.copy(), "seen": np.array([self.seen])}
+
+    def unpack(self, kept: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        """What :meth:`pack` gave."""
+        self._ring, self._sum[:] = [self._parts(row.copy()) for row in kept["ring"]], kept["sum"]
+        self.seen = int(kept["seen"][0])
+
+
+def _stored(slot: Slot, gradient: Tensor | None, zero: Numbers) -> Numbers:
+    """A gradient as the flat vector keeps its parameter."""
+    if gradient is None:
+        return zero
+    ordered = gradient.permute(0, 2, 3, 1) if len(slot.shape) == 4 else gradient
+    found: Numbers = ordered.contiguous().view(-1).numpy()
+    return found

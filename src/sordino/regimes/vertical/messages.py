@@ -1,0 +1,218 @@
+"""Events message by message: every embedding, label, query and derivative is an object that somebody hands to somebody.
+
+This is the path for noise and for missing answers, and the one that a network takes: the kernel plays the regime's protocol.
+Event i of a stretch begins at second i. Active parties speak then, and whoever holds the labels; who is queried answers at
+once. A passive party that is to be silent sends its answer too late: it is dropped by rule. So are numbers that are not finite,
+of a model that diverges or beyond 16 bits: their party is given up for this event.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sordino.engine import kernel, records
+from sordino.engine.effect import Asked, Effect, Event, Learn, Learned, Said, Skip
+from sordino.engine.kernel import Bill, Block, Kernel
+from sordino.errors import RemoteProtocolError
+from sordino.message import Derivative, Embedding, Labels, Query
+from sordino.privacy import Allowance, Budget, Permit, Vault
+from sordino.privacy.accounting import Spent
+from sordino.regimes.vertical.engine import Dues, Kept, Mask, Played
+from sordino.regimes.vertical.engines.halves import Party, Server
+from sordino.regimes.vertical.engines.seen import Seen
+from sordino.regimes.vertical.protocol import State, Vertical
+
+LATE, OVER = 0.5, 0.9
+"""Seconds that an answer takes which comes too late, and after which an event is over."""
+
+Inputs = np.ndarray[Any, np.dtype[np.float32]]
+
+
+class Messages:
+    """A server and its parties in one process. ``dues`` are what an appearance of an entity releases, by unit."""
+
+    def __init__(
+        self,
+        regime: Vertical,
+        server: Server,
+        parties: Sequence[Party],
+        columns: Sequence[slice],
+        dues: Dues,
+        *,
+        regret: bool = True,
+    ) -> None:
+        self.regime, self.server, self.parties, self.columns, self.regret = regime, server, tuple(parties), tuple(columns), regret
+        self.dues = dues
+        self.state: State = regime.start()
+
+    def run(self, x: Inputs, y: np.ndarray[Any, np.dtype[np.int64]], active: Mask, silent: Mask, paid: Allowance) -> Played:
+        """See :class:`~sordino.regimes.vertical.engine.Engine`."""
+        for unit, event in self.dues:
+            paid.covers(unit, event)
+        n, batch = len(active), self.server.plan.batch
+        inputs, labels = torch.from_numpy(x).view(n, batch, x.shape[1]), torch.from_numpy(y).view(n, batch)
+        played = Played(Seen(np.zeros(n * batch, np.int64), np.zeros(n), np.zeros(n), np.zeros(3)), np.ones(n, bool), np.zeros(n, np.int64))
+        exchange = _Exchange(self, inputs, labels, active, silent, paid, played)
+        heart = Kernel(exchange, _Moment(self.state), _Nobody())
+        first, clerk = self.state.closed + 1, len(self.parties) + 1
+        for i in range(n):
+            for m in (*np.flatnonzero(active[i]).tolist(), len(self.parties)):
+                heart.push(float(i), m, first + i)
+            heart.push(i + OVER, clerk, first + i)
+        self.state = heart.run().state
+        return played
+
+    def weights(self) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
+        """See :class:`~sordino.regimes.vertical.engine.Engine`."""
+        found = {"server": self.server.flat.weights.cpu().numpy().copy()}
+        return found | {f"party{m}": party.flat.weights.cpu().numpy().copy() for m, party in enumerate(self.parties)}
+
+    def pack(self) -> Kept:
+        """See :class:`~sordino.regimes.vertical.engine.Engine`."""
+        found: Kept = {f"server.{name}": value for name, value in self.server.pack().items()}
+        for m, party in enumerate(self.parties):
+            found |= {f"party{m}.{name}": value for name, value in party.pack().items()}
+            found[f"last.{m}"] = self.state.last[m]
+        found["counts"] = np.array([self.state.closed, self.state.dropped])
+        return found
+
+    def unpack(self, kept: Mapping[str, NDArray[Any]]) -> None:
+        """See :class:`~sordino.regimes.vertical.engine.Engine`."""
+        closed, dropped = (int(value) for value in kept["counts"])
+
+        def below(prefix: str) -> dict[str, NDArray[Any]]:
+            return {name.removeprefix(prefix): value for name, value in kept.items() if name.startswith(prefix)}
+
+        self.server.unpack(below("server."))
+        for m, party in enumerate(self.parties):
+            party.unpack(below(f"party{m}."))
+        self.state = State([kept[f"last.{m}"].copy() for m in range(len(self.parties))], closed=closed, dropped=dropped)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Moment(kernel.Moment[State]):
+    """Within a stretch nothing is kept."""
+
+
+class _Nobody:
+    """Nobody watches single events."""
+
+    def row(self, row: records.Row) -> None: ...
+
+    def save(self, moment: Any) -> None: ...
+
+
+class _Exchange:
+    """One stretch of events, as the kernel asks for it: sites are the parties, who holds the labels, and who counts."""
+
+    def __init__(
+        self, all_: Messages, inputs: torch.Tensor, labels: torch.Tensor, active: Mask, silent: Mask, paid: Allowance, played: Played
+    ) -> None:
+        self.all, self.inputs, self.labels, self.active, self.silent = all_, inputs, labels, active, silent
+        self.paid, self.played = paid, played
+        self.first, self.dropped, self.refused = all_.state.closed + 1, all_.state.dropped, 0
+
+    @property
+    def vault(self) -> Vault:
+        """Stretches are charged as a whole, before they are played."""
+        raise NotImplementedError
+
+    def step(self, state: State, event: Event) -> tuple[State, Sequence[Effect]]:
+        """The regime's."""
+        return self.all.regime.step(state, event)
+
+    def expects(self, state: State, site: int, number: int) -> bool:
+        """Everybody speaks, even too late: a party's window goes on, and what it says is dropped by rule."""
+        return True
+
+    def asked(self, state: State) -> Mapping[int, Asked]:
+        """Nothing between two stretches."""
+        return {}
+
+    def answer(self, site: int, number: int, task: Asked | None, permits: Sequence[Permit]) -> Said | None:
+        """What a party says when it is active or queried, or what the labels are; a derivative is taken in without a word."""
+        i, parties = number - self.first, len(self.all.parties)
+        if site > parties:
+            self._over(i, number)
+            return None
+        if site == parties:
+            return Labels(number, tuple(self.labels[i].tolist()))
+        if task is None or task.number != number:
+            return self._embed(site, number, True)
+        if isinstance(task, Derivative):
+            self._take_in(site, task)
+            return None
+        return None if self.active[i, site] else self._embed(site, number, False)  # an active one has said what it had to say
+
+    def trip(self, site: int, task: Asked) -> float:
+        """None at all, but for who is to be too late."""
+        i = task.number - self.first
+        return LATE if isinstance(task, Query) and (self.silent[i, site] or self.active[i, site]) else 0.0
+
+    def learn(self, effect: Learn | Skip) -> Learned:
+        """Let the server learn, or only see the labels."""
+        i, server = effect.number - self.first, self.all.server
+        if isinstance(effect, Skip):
+            self.played.learned[i] = False
+            server.see(torch.tensor(effect.labels))
+            return Learned(effect.number, ())
+        start = time.perf_counter()
+        made = server.learn(effect.number, effect.embeddings, torch.tensor(effect.labels), effect.active)
+        self.played.seen.seconds[2] += time.perf_counter() - start
+        self.played.seen.losses[i] = made.loss
+        self.played.seen.predictions[i * server.plan.batch : (i + 1) * server.plan.batch] = made.predictions
+        return Learned(effect.number, tuple((each.party, each) for each in made.derivatives))
+
+    def _embed(self, m: int, number: int, active: bool) -> Embedding:
+        start = time.perf_counter()
+        features = self.inputs[number - self.first][:, self.all.columns[m]]
+        found = self.all.parties[m].embed(number, features, active, self.paid)
+        self.played.seen.seconds[0] += time.perf_counter() - start
+        return found
+
+    def _take_in(self, m: int, derivative: Derivative) -> None:
+        start = time.perf_counter()
+        try:
+            self.all.parties[m].learn(derivative)
+        except RemoteProtocolError:
+            self.refused += 1
+        self.played.seen.seconds[1] += time.perf_counter() - start
+
+    def _over(self, i: int, number: int) -> None:
+        """Count what came of an event, before the next begins."""
+        messages, dropped = self.all, self.all.state.dropped + self.refused
+        if messages.regret:
+            self.played.seen.regret[i] = messages.server.square(number) + sum(party.square(number) for party in messages.parties)
+        self.played.dropped[i] = dropped - self.dropped
+        self.dropped = dropped
+
+    def bills(self, state: State, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]) -> Sequence[Bill]:
+        """None: the stretch is paid for."""
+        return ()
+
+    def again(self, state: State, blocks: Mapping[int, Sequence[Block]]) -> Sequence[Bill]:
+        """None."""
+        return ()
+
+    def kept(self, state: State, site: int, permits: Sequence[Permit]) -> Sequence[Permit]:
+        """None."""
+        return ()
+
+    def price(self, unit: str, spent: Spent, budget: Budget) -> float:
+        """Not asked for."""
+        raise NotImplementedError
+
+    def measured(self, state: State, number: int) -> Mapping[str, Any]:
+        """Nothing is closed within a stretch."""
+        return {}
+
+    def shown(self, row: records.Row) -> records.Row | None:
+        """Nothing is logged within a stretch."""
+        return None

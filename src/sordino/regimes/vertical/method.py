@@ -1,0 +1,229 @@
+r"""What an online vertical method is: whom an event activates, and how a gradient of now joins those of before.
+
+Parties hold different features of the same entity, the server its label (Wang, Wang, Gu and Ling 2025,
+section 3). At event t the active parties A_t send embeddings, the others answer a query, and
+
+    w_0 <- w_0 - eta_0 grad_0 ,        w_m <- w_m - eta_m grad_m     for m in A_t
+
+where the method says what grad is, from the gradients g^t of the events' losses f^t:
+
+    ogd    g^t                                                                  (Algorithms 2 and 4)
+    dlr    (1/W) sum_{i<l} alpha^i g^{t-i},     W = sum_{i<l} alpha^i           (Algorithm 1, Eqs. 4 and 5)
+    slr    (1/l) sum_{i<l} grad f^{t-i}(w^t)                                    (Algorithm 5)
+
+with g_m^t = 0 where party m was passive. ``dlr`` keeps gradients taken at the weights of their own time;
+``slr`` asks for the last l examples again at the weights of now, and sends l times as much.
+(Algorithm 1, line 18, writes v_m as the derivative of the window; only its newest term depends on the
+newest embedding, and Eq. 5 weighs the others in the party's own buffer. Eq. 5 is what runs.)
+
+Symbols: M parties, l window, alpha attenuation, eta learning rates, Gamma threshold, p probability.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, SerializeAsAny
+
+from sordino.engine.method import About, Method
+from sordino.engine.methods import register
+from sordino.registry import Registry
+from sordino.section import Section
+
+Mask = NDArray[np.bool_]
+Uniform = Callable[[], NDArray[np.float64]]
+Means = Callable[[], NDArray[np.float32]]
+
+
+class Activation(Section):
+    """Whom an event activates, and the ``method.activation`` table of a study that asks for it; its name alone will do."""
+
+    looks: ClassVar[bool] = False  # whether it looks at features, and so tells of them
+
+    kind: str
+
+    def active(self, shape: tuple[int, int], uniform: Uniform, means: Means) -> Mask:
+        """The active parties of n events, (n, M).
+
+        Args:
+            shape: (n, M).
+            uniform: gives numbers drawn from [0, 1), (n, M).
+            means: gives the mean of each party's features, (n, M).
+        """
+        raise NotImplementedError
+
+    def refused(self, parties: int) -> str | None:
+        """Why it is not for so many parties, after its place; None if it is."""
+        return None
+
+
+ACTIVATIONS = Registry(base=Activation, noun="activation", key="kind", place="method.activation", page="docs/own-tables.md", brief=True)
+
+
+@ACTIVATIONS.register
+class Full(Activation):
+    """Every event activates every party."""
+
+    kind: Literal["full"] = "full"
+
+    def active(self, shape: tuple[int, int], uniform: Uniform, means: Means) -> Mask:
+        """See :class:`Activation`."""
+        return np.ones(shape, bool)
+
+
+@ACTIVATIONS.register
+class Random(Activation):
+    """Each party is active with probability p, by itself."""
+
+    kind: Literal["random"] = "random"
+    p: float = Field(0.5, ge=0, le=1)
+
+    def active(self, shape: tuple[int, int], uniform: Uniform, means: Means) -> Mask:
+        """See :class:`Activation`."""
+        return uniform() < self.p
+
+
+@ACTIVATIONS.register
+class Threshold(Activation):
+    """A party is active where the mean of its features is above Gamma: a stimulus. Tells that much of them."""
+
+    looks: ClassVar[bool] = True
+
+    kind: Literal["event"] = "event"
+    threshold: float = Field(0.0, ge=-math.inf)  # which NaN is not
+
+    def active(self, shape: tuple[int, int], uniform: Uniform, means: Means) -> Mask:
+        """See :class:`Activation`."""
+        return means() > self.threshold
+
+
+@ACTIVATIONS.register
+class Count(Activation):
+    """k parties, drawn anew for every event."""
+
+    kind: Literal["count"] = "count"
+    k: int = Field(1, ge=0)
+
+    def active(self, shape: tuple[int, int], uniform: Uniform, means: Means) -> Mask:
+        """See :class:`Activation`."""
+        return uniform().argsort(1).argsort(1) < self.k
+
+    def refused(self, parties: int) -> str | None:
+        """See :class:`Activation`."""
+        return f".k is {self.k}, but there are {parties} parties" if self.k > parties else None
+
+
+class OnlineMethod(Method):
+    """A method that learns from one event after another.
+
+    Attributes:
+        learning_rate: eta_m of every party, and of the server where ``server_learning_rate`` is left out.
+        server_learning_rate: eta_0.
+        learning_rates: eta_m of each party, where they differ.
+        activation: whom an event activates; ``"full"`` for short.
+        batch: examples in an event.
+    """
+
+    learning_rate: float = Field(0.01, gt=0, allow_inf_nan=False)
+    server_learning_rate: float | None = Field(None, gt=0, allow_inf_nan=False)
+    learning_rates: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] | None = None
+    activation: SerializeAsAny[Activation] = Full()
+    batch: int = Field(1, ge=1)
+
+    @property
+    def private(self) -> bool:
+        """It can be, and need not."""
+        return True
+
+    @property
+    def window(self) -> int:
+        """l: events that one update looks back on."""
+        return 1
+
+    @property
+    def attenuation(self) -> float:
+        """alpha."""
+        return 1.0
+
+    @property
+    def again(self) -> bool:
+        """Whether the window holds examples, which are evaluated again, instead of gradients."""
+        return False
+
+    @property
+    def resends(self) -> int:
+        """How many examples a party sends the embeddings of in one event, for each in the event."""
+        return self.window if self.again else 1
+
+    @property
+    def title(self) -> str:
+        """As tables of the paper name it, for example DLR-Random."""
+        return f"{self.name.upper()}-{self.activation.kind.capitalize()}"
+
+
+def _about(paper: str, does: str) -> About:
+    forms: Mapping[str, bool] = {"sound": True}
+    return About(regime="vertical", paper=paper, does=does, forms=forms, units=("entity", "label", "none"))
+
+
+@register
+class Ogd(OnlineMethod):
+    """Online gradient descent."""
+
+    about: ClassVar[About] = _about("Wang and Xu 2023; Zinkevich 2003", "the gradient of the event")
+
+    name: Literal["ogd"] = "ogd"
+
+
+@register
+class Dlr(OnlineMethod):
+    """Dynamic local regret: an exponentially weighted window of past gradients.
+
+    Attributes:
+        length: l.
+        alpha: how much a gradient counts one event later.
+    """
+
+    about: ClassVar[About] = _about("Wang, Wang, Gu and Ling 2025; Aydore et al. 2019", "a window of past gradients")
+
+    name: Literal["dlr"] = "dlr"
+    length: int = Field(10, ge=1)
+    alpha: float = Field(0.95, gt=0, le=1)
+
+    @property
+    def window(self) -> int:
+        """l."""
+        return self.length
+
+    @property
+    def attenuation(self) -> float:
+        """alpha."""
+        return self.alpha
+
+
+@register
+class Slr(OnlineMethod):
+    """Static local regret: the last examples, evaluated again at the weights of now.
+
+    Attributes:
+        length: l.
+    """
+
+    about: ClassVar[About] = _about("Hazan et al. 2017; Wang, Wang, Gu and Ling 2025", "the last examples again, at the weights of now")
+
+    name: Literal["slr"] = "slr"
+    length: int = Field(10, ge=1)
+
+    @property
+    def window(self) -> int:
+        """l."""
+        return self.length
+
+    @property
+    def again(self) -> bool:
+        """Yes."""
+        return True

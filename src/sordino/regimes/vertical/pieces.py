@@ -1,0 +1,151 @@
+"""The rules of a stream: pieces one after another, counted, with rows where they are due."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from sordino.engine import records
+from sordino.engine.effect import Arrived, Begin, Closed, Effect, Event, Finish, Log, Send, Stretch, Stretched
+from sordino.message import Vector
+from sordino.regimes.vertical.tally import Tally
+
+Booked = tuple[str, int, int, int]
+"""Lineage of the charges' keys, the event at which they were booked, and the first and last appearance."""
+
+
+@dataclass(slots=True, eq=False)
+class State:
+    """Where a stream stands, between two pieces; changed in place.
+
+    Attributes:
+        kept: what the engine needs to go on.
+        model: all weights in one vector, server first.
+        row, whole: counted since the last row of the log, and since the beginning.
+        position: events of the stream that were read, used or not.
+        counts: appearances of each entity, where a stream repeats any.
+        told: what was told of each entity's label, where one answer is for good.
+        booked: appearances that the ledger has booked, in order.
+        ended: why the run is over, or None.
+        origin: what releases so far depend on; see :class:`sordino.regimes.vertical.simulation.Events`.
+    """
+
+    kept: dict[str, NDArray[Any]]
+    model: Vector
+    row: Tally
+    whole: Tally
+    position: int = 0
+    counts: dict[int, int] = field(default_factory=dict)
+    told: dict[int, int] = field(default_factory=dict)
+    booked: list[Booked] = field(default_factory=list)
+    ended: str | None = None
+    origin: str = ""
+
+    @property
+    def number(self) -> int:
+        """Events of the stream that are behind us."""
+        return self.position
+
+    def copied(self) -> State:
+        """A state that can be played on without changing this one."""
+        row, whole = self.row.copied(), self.whole.copied()
+        return replace(self, row=row, whole=whole, counts=dict(self.counts), told=dict(self.told), booked=list(self.booked))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pieces:
+    """The rules.
+
+    Attributes:
+        events: T.
+        every: events between two rows of the log.
+        piece: events in a piece, counted from the first event.
+        changes: examples of the stream, from one number to another, at which the world changed at once.
+        batch: b, examples in an event.
+        accuracy: an unbiased estimate of the share of right predictions, from the share that agrees with the labels as told.
+    """
+
+    events: int
+    every: int
+    piece: int
+    changes: Callable[[int, int], Sequence[int]]
+    batch: int
+    accuracy: Callable[[float], float]
+
+    def step(self, state: State, event: Event) -> tuple[State, Sequence[Effect]]:
+        """What follows from one event. A stream that has ended stays as it is."""
+        if state.ended is not None:
+            return state, ()
+        match event:
+            case Begin():
+                return state, (self._next(state),)
+            case Arrived(Stretched() as played) if played.number == state.position + 1:
+                return state, self._played(state, played)
+        return state, ()
+
+    def _next(self, state: State) -> Send:
+        """Up to the next multiple of a piece's length."""
+        return Send(0, Stretch(state.position + 1, min(self.piece - state.position % self.piece, self.events - state.position)))
+
+    def _played(self, state: State, played: Stretched) -> Sequence[Effect]:
+        """Count a piece, and log what is due."""
+        found: list[Effect] = []
+        asked = self._next(state).message
+        for stop, tally in played.counted:
+            state.row.add(tally)
+            state.whole.add(tally)
+            if stop % self.every == 0:
+                found += self._log(state, stop)
+        state.position += played.read
+        if state.position >= self.events:
+            state.ended = f"all {self.events} events were played"
+        elif isinstance(asked, Stretch) and played.read < asked.count:
+            state.ended = f"the stream ended after {state.position} events"
+        if state.ended is None:
+            return found or (self._next(state),)  # after a row, once it is written and saved
+        if state.row.events or state.row.unused:
+            found += self._log(state, state.position)
+        accuracy = _right(self.error(state.whole))
+        end = Log(records.End(round=state.position, why=state.ended, accuracy=accuracy))
+        return (*found, end, Finish(state.ended))
+
+    def error(self, tally: Tally) -> float | None:
+        """Share of wrong predictions; under privacy its unbiased estimate. None of no predictions."""
+        return None if not tally.examples else 1.0 - self.accuracy(1.0 - tally.errors / tally.examples)
+
+    def _log(self, state: State, stop: int) -> tuple[Effect, Effect]:
+        """A row for the log, of everything since the last one."""
+        tally, whole = state.row, state.whole
+        events, error = max(tally.events, 1), self.error(tally)
+        changes = self.changes((stop - tally.events - tally.unused) * self.batch, stop * self.batch)
+        row = records.VerticalRound(
+            round=stop,
+            accuracy=_right(error),
+            error=error,
+            accumulated=self.error(whole),
+            loss=tally.loss / tally.learned if tally.learned else None,
+            regret=tally.regret / events,
+            regret_sum=whole.regret,
+            active=tuple(times / events for times in tally.active),
+            silent=tuple(times / events for times in tally.silent),
+            up=whole.up,
+            down=whole.down,
+            framing=whole.framing,
+            learned=tally.learned,
+            dropped=tally.dropped,
+            unused=tally.unused,
+            changes=tuple(place / self.batch for place in changes),
+            active_seconds=whole.seconds[0] - whole.passive + whole.seconds[1],
+            passive_seconds=whole.passive,
+            server_seconds=whole.seconds[2],
+            steps=max(whole.active),
+        )
+        state.row = Tally.zero(len(tally.active))
+        return Log(row), Closed(stop)
+
+
+def _right(error: float | None) -> float | None:
+    return None if error is None else 1.0 - error

@@ -1,0 +1,375 @@
+r"""The simulator of online vertical learning: a stream of events, cut into pieces, each charged before it is played.
+
+Pieces hold a thousand events and begin at multiples of it, wherever rows of the log and checkpoints fall: what is
+drawn (who is active, who does not answer, what noise there is) is numbered by event or by piece, so that the same study
+gives the same bits whatever is logged, and a run that was killed comes to the same end. A checkpoint stands between two pieces.
+To the kernel, a piece is one task of an engine: site 0.
+
+Entities that a stream repeats are counted. The ledger books for *an* entity what its k-th appearance
+releases, when the first entity appears for the k-th time: that is the price of the one that appeared
+most often, and a bound for all. What appears more often than its budget pays for is not used. A run that goes on where its
+releases may come out differently (``origin``: another environment) is counted from nothing again: what was released
+before stays booked, and what follows is booked beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.engine import kernel, records
+from sordino.engine.effect import Asked, Closed, Effect, Event, Finish, Learn, Learned, Send, Skip, Stretch, Stretched
+from sordino.engine.kernel import Bill, Block, Kernel
+from sordino.engine.watch import Packed, Watcher
+from sordino.errors import DataError
+from sordino.message import Vector
+from sordino.privacy import Allowance, Budget, Charge, Permit, Vault, accountant
+from sordino.privacy import Event as Fact
+from sordino.privacy.accounting import Spent
+from sordino.regimes.vertical.engine import Engine, Mask, Played
+from sordino.regimes.vertical.pieces import Booked, Pieces, State
+from sordino.regimes.vertical.respond import Respond
+from sordino.regimes.vertical.tally import Tally
+from sordino.regimes.vertical.traffic import Sizes
+from sordino.regimes.vertical.whom import Whom
+
+PIECE = 1000  # events
+
+
+class Piece(Protocol):
+    """Consecutive examples of a stream."""
+
+    @property
+    def x(self) -> NDArray[np.float32]:
+        """(n, f), the parties' features side by side."""
+        ...
+
+    @property
+    def y(self) -> NDArray[np.int64]:
+        """(n,)."""
+        ...
+
+    @property
+    def entity(self) -> NDArray[np.int64] | None:
+        """Whose each is (n,), where the stream knows."""
+        ...
+
+
+class Stream(Protocol):
+    """Examples one after another."""
+
+    def read(self, start: int, count: int) -> Piece:
+        """The examples from number ``start`` on; fewer than ``count`` only at the end."""
+        ...
+
+    def changes(self, start: int, stop: int) -> Sequence[int]:
+        """Examples at which the world changed at once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moment(kernel.Moment[State]):
+    """A simulation between two pieces. It shares the state, which goes on changing: pack it at once."""
+
+    @property
+    def kept(self) -> dict[str, NDArray[Any]]:
+        """What the engine needs to go on."""
+        return self.state.kept
+
+    @property
+    def model(self) -> Vector:
+        """All weights in one vector, server first."""
+        return self.state.model
+
+    @property
+    def whole(self) -> Tally:
+        """Counted since the beginning."""
+        return self.state.whole
+
+    @property
+    def steps(self) -> int:
+        """Events in which the party that was active most was active."""
+        return max(self.state.whole.active)
+
+    def packed(self) -> Packed:
+        """See :class:`sordino.engine.kernel.Moment`."""
+        state = self.state
+        vectors: dict[str, Any] = {f"engine.{name}": value for name, value in state.kept.items()}
+        for name, values in (("counts", state.counts), ("told", state.told)):
+            if values:
+                vectors[f"{name}.entities"] = np.fromiter(values, np.int64, len(values))
+                vectors[f"{name}.values"] = np.fromiter(values.values(), np.int64, len(values))
+        # Sums of a model that diverges are no numbers that JSON knows.
+        vectors["sums"] = np.array([[tally.loss, tally.regret] for tally in (state.row, state.whole)])
+        row, whole = (msgspec.structs.replace(tally, loss=0.0, regret=0.0) for tally in (state.row, state.whole))
+        rest = _Rest(row, whole, state.position, list(state.booked), state.ended, state.origin)
+        return Packed(vectors, msgspec.json.encode(rest))
+
+
+class _Rest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What of a state is no array."""
+
+    row: Tally
+    whole: Tally
+    position: int
+    booked: list[Booked]
+    ended: str | None
+    origin: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Events:
+    """A vertical federation on one machine.
+
+    Attributes:
+        engine: server and parties; made anew for each call of :meth:`run`.
+        stream: where examples come from.
+        events: T.
+        batch: b, examples in an event.
+        every: events between two rows of the log.
+        whom: who is active, and who does not answer.
+        sizes: of messages.
+        respond: how labels are told.
+        charges: what appearances ``first`` to ``last`` of an entity release: (unit, event, how often).
+        limit: in how many events an entity takes part at most.
+        vault, units, budget: the ledger; what is promised is promised to ``units``.
+        unlimited: budget of units to which nothing is promised.
+        method, lineage: for the ledger.
+        origin: what the protected releases depend on; the same one releases the same again.
+    """
+
+    engine: Callable[[], Engine]
+    stream: Stream
+    events: int
+    batch: int
+    every: int
+    whom: Whom
+    sizes: Sizes
+    respond: Respond
+    charges: Callable[[int, int], Sequence[tuple[str, Fact, int]]]
+    limit: int | None
+    vault: Vault
+    units: Sequence[str]
+    budget: Budget
+    unlimited: Budget
+    method: str
+    lineage: str
+    origin: str
+
+    @property
+    def payable(self) -> list[int] | None:
+        """Appearances that an entity can pay for, or no limit."""
+        return None if self.limit is None else [self.limit]
+
+    def first(self) -> Moment:
+        """Before the first event."""
+        engine, parties = self.engine(), len(self.whom.columns)
+        return Moment(State(engine.pack(), _joined(engine), Tally.zero(parties), Tally.zero(parties), origin=self.origin))
+
+    def unpack(self, packed: Packed) -> Moment:
+        """See :class:`sordino.engine.play.Play`."""
+        own, told = kernel.unpacked(packed)
+        rest, vectors = msgspec.json.decode(own.rest, type=_Rest), dict(own.vectors)
+        counted: dict[str, Any] = {"booked": rest.booked}
+        for name in ("counts", "told"):
+            entities, values = vectors.pop(f"{name}.entities", ()), vectors.pop(f"{name}.values", ())
+            counted[name] = dict(zip(np.asarray(entities).tolist(), np.asarray(values).tolist(), strict=True))
+        for tally, (loss, regret) in zip((rest.row, rest.whole), vectors.pop("sums").tolist(), strict=True):
+            tally.loss, tally.regret = loss, regret
+        kept = {name.removeprefix("engine."): value for name, value in vectors.items()}
+        engine = self.engine()
+        engine.unpack(kept)
+        if rest.origin != self.origin:
+            counted = {}
+        state = State(kept, _joined(engine), rest.row, rest.whole, rest.position, ended=rest.ended, origin=self.origin, **counted)
+        return Moment(state, **told)
+
+    def run(self, moment: Moment, watcher: Watcher) -> Moment:
+        """See :meth:`sordino.engine.kernel.Kernel.run`."""
+        state = moment.state.copied()  # a moment may be played from twice
+        return Kernel(_Play(self, state), replace(moment, state=state), watcher).run()
+
+    def bill(self, first: int, last: int, number: int, lineage: str) -> Iterator[Bill]:
+        """Appearances ``first`` to ``last`` of an entity, booked at event ``number``."""
+        for part, (unit, event, count) in enumerate(self.charges(first, last)):
+            charge = Charge(
+                unit=unit,
+                event=event,
+                count=count,
+                why="one entity's appearances",
+                method=self.method,
+                round=number,
+                key=f"{lineage}/appearance {first} to {last}/{part}",
+            )
+            yield Bill((0,), charge, self.budget if unit in self.units else self.unlimited, unit in self.units)
+
+
+class _Play:
+    """One call of ``run``, as the kernel asks for it."""
+
+    def __init__(self, world: Events, state: State) -> None:
+        self.world, self.state, self.engine = world, state, world.engine()
+        self.engine.unpack(state.kept)
+        self.rules = Pieces(world.events, world.every, PIECE, world.stream.changes, world.batch, world.respond.accuracy)
+        self.read: Piece | None = None
+        self.used: Mask = np.zeros(0, bool)
+        self.times = 1
+
+    @property
+    def vault(self) -> Vault:
+        """Where charges go."""
+        return self.world.vault
+
+    def step(self, state: State, event: Event) -> tuple[State, Sequence[Effect]]:
+        """The rules', with the engine as it stands where a moment may be kept."""
+        state, effects = self.rules.step(state, event)
+        if any(isinstance(effect, Closed | Finish) for effect in effects):
+            state.kept, state.model = self.engine.pack(), _joined(self.engine)
+        return state, effects
+
+    def expects(self, state: State, site: int, number: int) -> bool:
+        """A piece is played once it was asked for."""
+        return True
+
+    def asked(self, state: State) -> Mapping[int, Asked]:
+        """Nothing between two pieces."""
+        return {}
+
+    def trip(self, site: int, task: Asked) -> float:
+        """Events know no time."""
+        return 0.0
+
+    def bills(self, state: State, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]) -> Sequence[Bill]:
+        """Read the piece, and book what nobody has released so often before."""
+        found: list[Bill] = []
+        for effect in effects:
+            if isinstance(effect, Send) and isinstance(effect.message, Stretch):
+                found += self._admit(state, effect.message)
+        return found
+
+    def again(self, state: State, blocks: Mapping[int, Sequence[Block]]) -> Sequence[Bill]:
+        """All that was booked for what this run has counted."""
+        return [bill for lineage, number, first, last in state.booked for bill in self.world.bill(first, last, number, lineage)]
+
+    def kept(self, state: State, site: int, permits: Sequence[Permit]) -> Sequence[Permit]:
+        """All of them: appearances add up."""
+        return permits
+
+    def price(self, unit: str, spent: Spent, budget: Budget) -> float:
+        """What a history comes to."""
+        return accountant(budget.accountant).epsilon(spent, budget.delta)
+
+    def measured(self, state: State, number: int) -> Mapping[str, Any]:
+        """The error is in the row already."""
+        return {}
+
+    def learn(self, effect: Learn | Skip) -> Learned:
+        """Single events are the engine's own."""
+        raise TypeError(type(effect).__name__)
+
+    def shown(self, row: records.Row) -> records.Row | None:
+        """Without a time; and without a promise, epsilon is infinite."""
+        if isinstance(row, records.Round) and not self.world.units:
+            row = msgspec.structs.replace(row, epsilon=math.inf)
+        return msgspec.structs.replace(row, time=msgspec.UNSET)
+
+    def answer(self, site: int, number: int, task: Asked | None, permits: Sequence[Permit]) -> Stretched:
+        """Play the piece that was read, and count what came of it."""
+        if not isinstance(task, Stretch) or self.read is None:
+            raise TypeError("an engine is asked for a stretch of events")
+        n = len(self.read.y) // self.world.batch
+        paid = Allowance(permits, self.times)
+        return Stretched(number, n, tuple(self._play(self.read, number - 1, n, paid)) if n else ())
+
+    def _admit(self, state: State, task: Stretch) -> list[Bill]:
+        """Which events may be used, their appearances counted; and what must be booked for them."""
+        world, start = self.world, task.number - 1
+        self.read = world.stream.read(start * world.batch, task.count * world.batch)
+        n = len(self.read.y) // world.batch
+        entities = self.read.entity
+        self.used, self.times = np.ones(n, bool), 1
+        if entities is not None and world.units:
+            for i in range(n):
+                group = entities[i * world.batch : (i + 1) * world.batch].tolist()
+                times = {e: state.counts.get(e, 0) + group.count(e) for e in group}
+                most = max(times.values())
+                if world.limit is not None and most > world.limit:
+                    self.used[i] = False
+                    continue
+                state.counts.update(times)
+                self.times = max(self.times, most)
+        before = state.booked[-1][-1] if state.booked else 0
+        if self.times <= before or not self.used.any():
+            return []
+        state.booked.append((world.lineage, task.number, before + 1, self.times))
+        return list(world.bill(before + 1, self.times, task.number, world.lineage))
+
+    def _play(self, read: Piece, start: int, n: int, paid: Allowance) -> Iterator[tuple[int, Tally]]:
+        """Play events, and count them up to each row of the log."""
+        world, batch, used = self.world, self.world.batch, self.used
+        x, y = read.x[: n * batch], read.y[: n * batch]
+        active, silent = world.whom.drawn(x, start, n, PIECE)
+        examples = slice(None) if used.all() else np.repeat(used, batch)
+        places = np.arange(start * batch, (start + n) * batch)[examples]
+        x, y, active, silent = x[examples], y[examples], active[used], silent[used]
+        if used.any():
+            entities = read.entity[: n * batch][examples] if read.entity is not None else None
+            y = world.respond(y, places if entities is None else entities, places, paid)
+            if entities is not None and world.respond.memoised and world.respond.mechanism is not None:
+                self._remember(entities, y)
+        first = self.state.whole.events + 1
+        played = self.engine.run(x, y, active, silent, paid) if used.any() else Played.nothing()
+        wrong = (played.seen.predictions != y).reshape(-1, batch).sum(1) * played.learned
+        at = start + np.flatnonzero(used)
+        clock = played.seen.seconds / max(len(active), 1)
+        stop = start
+        while stop < start + n:
+            begin, stop = stop, min((stop // world.every + 1) * world.every, start + n)
+            low, high = np.searchsorted(at, (begin, stop))
+            here, traffic = slice(low, high), world.sizes.weigh(first + low, active[low:high], played.learned[low:high])
+            events, learned = int(high - low), int(played.learned[here].sum())
+            passive = float((~active[here]).mean()) if events else 0.0
+            yield (
+                stop,
+                Tally(
+                    active=active[here].sum(0).tolist(),
+                    silent=silent[here].sum(0).tolist(),
+                    events=events,
+                    learned=learned,
+                    errors=int(wrong[here].sum()),
+                    examples=learned * batch,
+                    loss=float(played.seen.losses[here].sum()),
+                    regret=float(played.seen.regret[here].sum()),
+                    up=traffic.up,
+                    down=traffic.down,
+                    framing=traffic.framing,
+                    dropped=int(played.dropped[here].sum()),
+                    unused=stop - begin - events,
+                    seconds=(clock * events).tolist(),
+                    passive=float(clock[0]) * events * passive,
+                ),
+            )
+
+    def _remember(self, entities: NDArray[np.int64], answers: NDArray[np.int64]) -> None:
+        """Hold the stream to its promise of one label for each entity: other answers would tell of the change, which nothing bounds.
+
+        Raises:
+            DataError: if it breaks it; nothing of this piece has been used then.
+        """
+        for entity, answer in zip(entities.tolist(), answers.tolist(), strict=True):
+            if self.state.told.setdefault(entity, answer) != answer:
+                raise DataError(
+                    f"entity {entity} has two labels in this stream, and privacy.memoised tells its label once for all:"
+                    " set memoised = false, and appearances to the events that one entity may take part in"
+                )
+
+
+def _joined(engine: Engine) -> Vector:
+    found: Vector = np.concatenate(list(engine.weights().values()))
+    return found

@@ -1,0 +1,56 @@
+"""The ``[data]`` table of a study of events: the stream, how it drifts, and which features each party holds."""
+
+from __future__ import annotations
+
+from pydantic import Field, SerializeAsAny, model_validator
+
+from sordino.data.stream.drift import Drift, NoDrift
+from sordino.data.stream.opening import Replay, Streaming
+from sordino.data.stream.vertical import Division, Slices
+from sordino.engine.study.sections import Source
+
+
+class VerticalData(Source):
+    """A stream of examples, and which features each party holds.
+
+    ``entity`` is the column that says whose a row is; without one every row is an entity of its own (a data
+    set that is replayed knows its rows). ``classes`` are the labels of a file that is read as a stream, known
+    to all. ``scale`` divides every feature, a public constant.
+    """
+
+    parties: int = Field(4, ge=1)
+    parts: SerializeAsAny[Division] = Slices()
+    stream: SerializeAsAny[Streaming] = Replay()
+    drift: SerializeAsAny[Drift] = NoDrift()
+    entity: str | None = None
+    classes: tuple[str, ...] | None = None
+    scale: float = Field(1.0, gt=0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> VerticalData:
+        if (refusal := self.parts.refused(self.parties)) is not None:
+            raise ValueError(refusal)
+        stream = self.stream.kind
+        if self.stream.in_order:
+            if self.file is None and self.name not in ("susy", "higgs"):
+                raise ValueError(f"stream '{stream}' reads a CSV or Parquet file in its own order: give file, or name 'susy' or 'higgs'")
+            if self.file is not None and self.classes is None:
+                raise ValueError(
+                    f"stream '{stream}' needs classes, the labels that there are: they are public, and are not looked up in the data"
+                )
+            if self.file is None and (self.entity is not None or self.classes is not None):
+                raise ValueError(f"entity and classes are for files of your own; the columns of '{self.name}' are known")
+            if self.drift.by_class:
+                raise ValueError(f"drift '{self.drift.kind}' draws examples by class, and a file is read in its order: use stream 'replay'")
+        elif self.name in ("susy", "higgs"):
+            raise ValueError(f"data set '{self.name}' is read as a stream: set stream = 'file'")
+        elif self.entity is not None or self.classes is not None:
+            raise ValueError("entity and classes are for files that are read as a stream: set stream = 'file'")
+        elif self.scale != 1.0 and self.file is None:
+            raise ValueError(f"scale is for files: the features of '{self.name}' are scaled already")
+        return self
+
+    @property
+    def repeats(self) -> bool:
+        """Whether an entity may come more than once."""
+        return self.stream.repeats or self.entity is not None

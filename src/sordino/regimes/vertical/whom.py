@@ -1,0 +1,43 @@
+"""Whom an event activates, and who of the others does not answer; drawn for whole pieces of the stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.entropy import Entropy
+from sordino.regimes.vertical.engine import Mask
+from sordino.regimes.vertical.method import Activation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whom:
+    """Who is active and who is silent.
+
+    Attributes:
+        activation: the method's rule.
+        columns: each party's place in the features.
+        dropout: probability that a passive party does not answer.
+        entropy: what is drawn from, at the numbers of pieces.
+    """
+
+    activation: Activation
+    columns: tuple[slice, ...]
+    dropout: float
+    entropy: Entropy
+
+    def drawn(self, x: NDArray[np.float32], start: int, n: int, piece: int) -> tuple[Mask, Mask]:
+        """Active and silent parties (n, M) of the events ``start`` to ``start + n``, all of one piece of so many."""
+        parties, (place, offset) = len(self.columns), divmod(start, piece)
+
+        def uniform(what: str) -> NDArray[np.float64]:
+            return self.entropy.at(what, place).random((piece, parties))[offset : offset + n]
+
+        def means() -> NDArray[np.float32]:
+            return np.stack([x[:, columns].reshape(n, -1).mean(1) for columns in self.columns], 1)
+
+        active = self.activation.active((n, parties), lambda: uniform("activation"), means)
+        silent: Mask = ~active & (uniform("silence") < self.dropout) if self.dropout else np.zeros_like(active)
+        return active, silent

@@ -1,0 +1,171 @@
+r"""A client's local work: what happens between receiving a model and sending one back.
+
+A private client takes tau steps of DP-SGD (Abadi et al. 2016, algorithm 1) on its own
+data. Step j, from weights w:
+
+    batch B_j:   every example independently with probability q (Poisson)
+    g~_j  =  ( sum_{s in B_j} clip_C(grad F(w, s))  +  N(0, (sigma_v C)^2 I_d) ) / (q n)
+    w     <-  w - eta g~_j               (or another optimizer's step: sordino.training.optimizer)
+
+The divisor is the *expected* batch size q n, not the realised one: the realised size
+would set the scale of the noise and so show itself, which the accounting does not cover:
+n is public, the same whether or not an example contributes (docs/mathematics.md). An empty batch releases noise like any other.
+
+Nothing leaves :meth:`PrivateClient.answer` but the noisy gradients, in the form of the
+weights they lead to and of statistics computed from them; the raw norms and losses that
+the kernel returns stay here. And nothing is computed before the ledger has booked it:
+``answer`` asks for the permits.
+
+Shapes: weights and gradients ``(d,)``, examples ``(n, ...)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sordino.entropy import Entropy
+from sordino.errors import StudyError
+from sordino.mechanism import Bounded, Learning, Measuring
+from sordino.mechanism.grid import add_gaussian
+from sordino.message import Statistics, Train, Update
+from sordino.privacy import Chosen, Composed, Event, NonPrivate, Permit, PoissonSampled, covers_round
+from sordino.privacy import Gaussian as GaussianEvent
+from sordino.training.bench import Examples, Workbench, poisson
+from sordino.training.optimizer import Optimizer
+from sordino.training.perexample import Bound, Flat, Layers, Measured
+from sordino.training.raw import RAW_CONSTANTS, measure_raw
+
+RAW_LOSS = "the mean loss of raw data, without noise"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PrivateClient:
+    """DP-SGD on one client's data.
+
+    Attributes:
+        index: which client, from 0.
+        examples: its data.
+        mechanism: clip and noise of each step.
+        sampling_rate: q of the Poisson batches.
+        learning_rate: eta.
+        optimizer: of the local steps.
+        bench: the shared model and kernels.
+        entropy: where batches and noise are drawn from, by address.
+    """
+
+    index: int
+    examples: Examples
+    mechanism: Bounded
+    sampling_rate: float
+    learning_rate: float
+    optimizer: Optimizer
+    bench: Workbench
+    entropy: Entropy
+
+    @property
+    def expected_batch(self) -> float:
+        """B_i = q n_i, in examples; the divisor of every step."""
+        return self.sampling_rate * len(self.examples)
+
+    def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
+        """See :class:`Client`."""
+        gradient = self._mechanism(task).event()
+        priced: list[tuple[Event, int]] = []
+        steps = task.steps
+        if task.loss_bound is not None and task.loss_noise:
+            both = Composed(events=(gradient, GaussianEvent(noise_multiplier=task.loss_noise)))  # of the same sample
+            priced.append((self._booked(both, task), 1))
+            steps -= 1
+        if steps:
+            priced.append((self._booked(gradient, task), steps))
+        if task.loss_bound is not None and not task.loss_noise:
+            priced.append((NonPrivate(reason=RAW_LOSS), 1))
+        if task.probe is not None:
+            priced.append((NonPrivate(reason=RAW_CONSTANTS), 1))
+        return tuple(priced)
+
+    def answer(self, task: Train, permits: Sequence[Permit]) -> Update:
+        """See :class:`Client`."""
+        covers_round(permits, self.price(task), task.round)
+        raw = measure_raw(self.bench, self.examples, task) if task.probe is not None else None
+        batches = self.entropy.at("client", self.index, "round", task.round, "batches")
+        noise = self.entropy.at("client", self.index, "round", task.round, "noise")
+        flat, mechanism = self.bench.flat, self._mechanism(task)
+        bound = bound_of(mechanism)
+        start = torch.from_numpy(task.weights).to(flat.weights)
+        flat.load(start)
+        total = torch.empty_like(flat.weights, dtype=torch.float64)
+        steps = self.optimizer.begin(self.learning_rate, flat.weights)
+        variance = (mechanism.vector_multiplier * mechanism.clip / self.expected_batch) ** 2
+        energy, excess, counted = 0.0, 0.0, False
+        first, last, before = start, start, start
+        seen: float | None = None
+        for step in range(1, task.steps + 1):
+            chosen = poisson(len(self.examples), self.sampling_rate, batches).to(flat.weights.device)
+            clipped = self.bench.clipped.of(self.examples, chosen, bound, total)
+            noisy, more = mechanism.release_counted(total, clipped.clipped - len(chosen) / 2, noise)
+            if step == 1 and task.loss_bound is not None:
+                seen = self._loss(clipped.loss, task.loss_bound, task.loss_noise, noise)
+            counted, excess = more is not None, excess + (more or 0.0)
+            noisy.div_(self.expected_batch)
+            energy += float(noisy @ noisy)
+            if step == 1:
+                first = noisy
+            if step == task.steps:
+                last, before = noisy, flat.weights.clone() if step > 1 else start
+            steps.take(flat.weights, noisy, variance)
+        moved = before - start
+        statistics = Statistics(
+            energy=energy / task.steps,
+            first=float(first @ first),
+            change=float((last - first).square().sum()),
+            moved=float(moved @ moved),
+            slope_first=float(first @ moved),
+            slope_last=float(last @ moved),
+            clipped=0.5 + excess / (task.steps * self.expected_batch) if counted else None,
+            loss=seen,
+        )
+        return Update(
+            client=self.index,
+            round=task.round,
+            steps=task.steps,
+            weights=flat.weights.cpu().numpy().copy(),
+            statistics=statistics,
+            first=first.cpu().numpy() if task.wants_first else None,
+            raw=raw,
+        )
+
+    def _booked(self, event: Event, task: Train) -> Event:
+        """The event on a Poisson sample, marked where its noise was chosen along the way."""
+        sampled = PoissonSampled(sampling_rate=self.sampling_rate, event=event)
+        return sampled if task.order is None else Chosen(order=task.order, event=sampled)
+
+    def _loss(self, losses: Tensor, bound: float, deviation: float, rng: np.random.Generator) -> float:
+        """sum of losses within [0, M] + N(0, (sigma_h M)^2), over the expected batch; a loss that is not finite counts M."""
+        total = losses.nan_to_num(nan=bound, posinf=bound).clamp(0.0, bound).sum(dtype=torch.float64).reshape(1)
+        # without noise it is booked as not private
+        seen = add_gaussian(total, rng, clip=bound, noise_multiplier=deviation) if deviation else total
+        return float(seen) / self.expected_batch
+
+    def _mechanism(self, task: Train) -> Bounded:
+        """Clip and noise of this round: the task's, where a public schedule sets them."""
+        own = self.mechanism.shaped(task.shape) if isinstance(self.mechanism, Learning) else self.mechanism
+        return own if task.clip is None or task.noise_multiplier is None else own.scaled(task.clip, task.noise_multiplier)
+
+
+def bound_of(mechanism: Bounded) -> Bound:
+    """What a single example's gradient is bounded in."""
+    match mechanism.measure:
+        case "flat":
+            return Flat(mechanism.clip)
+        case "layers":
+            return Layers(mechanism.clip)
+        case "own":
+            if not isinstance(mechanism, Measuring):
+                raise StudyError(f"{type(mechanism).__name__}: a mechanism with a norm of its own needs norms and margin")
+            return Measured.by(mechanism, mechanism.clip)

@@ -1,0 +1,52 @@
+"""Accuracy and mean loss on a data set, by a forward pass that keeps nothing.
+
+A sequence of known layers goes through the forward half of its plan, any other module through its own ``forward``.
+Batches of 200 keep the activations of the papers' networks within the cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sordino.training.bench import model_input
+from sordino.training.flat import Flat
+from sordino.training.loss import Loss
+from sordino.training.perexample.plan import Plan, compiled
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Accuracy in [0, 1] and mean loss."""
+
+    accuracy: float
+    loss: float
+
+
+class Evaluator:
+    """Evaluates one module with whatever weights it has at the time."""
+
+    def __init__(self, flat: Flat, loss: Loss, *, batch: int = 200) -> None:
+        self._flat, self._loss, self._batch = flat, loss, batch
+        self._plans: dict[tuple[int, ...], Plan | None] = {}
+
+    def __call__(self, x: Tensor, y: Tensor) -> Evaluation:
+        """Accuracy and mean loss on examples x (n, ...), bytes or model input, labels y (n,); n at least 1."""
+        right, total = 0, 0.0
+        with torch.no_grad():
+            plan = self._plan(model_input(x[:1]))
+            forward = self._flat.module if plan is None else plan.forward
+            for start in range(0, len(x), self._batch):
+                labels = y[start : start + self._batch]
+                scores = forward(model_input(x[start : start + self._batch]))
+                right += int((scores.argmax(1) == labels).sum())
+                total += float(self._loss(scores, labels).sum())
+        return Evaluation(right / len(x), total / len(x))
+
+    def _plan(self, x: Tensor) -> Plan | None:
+        shape = tuple(x.shape[1:])
+        if shape not in self._plans:
+            self._plans[shape] = compiled(self._flat, shape) if x.is_floating_point() else None
+        return self._plans[shape]

@@ -1,0 +1,79 @@
+"""Max pooling, with a rectifier at no cost.
+
+max(., 0) after a maximum is a maximum that starts at zero, and its gradient goes to no one
+where nothing was above zero. Shapes: images (n, H, W, C) and outputs (n, H', W', C),
+float32, contiguous; places (n, H', W', C), uint8.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from sordino.training.jit import tile
+from sordino.training.jit.conv import Array, Pair, Run
+
+Places = NDArray[np.uint8]
+
+
+@cache
+def _forward(window: Pair, size: int) -> Run:
+    largest = tile.largest(*window, size)
+
+    def run(x: Array, shape: Any, stride: Pair, floor: float, out: Array, places: Places, high: int, wide: int) -> None:
+        n, image_high, image_wide, channels = shape
+        at = 0
+        for example in range(n):
+            for row in range(high):
+                start = (example * image_high + row * stride[0]) * image_wide * channels
+                for column in range(wide):
+                    here = start + column * stride[1] * channels
+                    for channel in range(0, channels, size):
+                        largest(x, here + channel, image_wide * channels, channels, floor, out, at, places)
+                        at += size
+
+    return njit(nogil=True)(run)
+
+
+@cache
+def _backward(window: Pair, size: int) -> Run:
+    returned = tile.returned(*window, size)
+
+    def run(g: Array, places: Places, shape: Any, stride: Pair, out: Array, high: int, wide: int) -> None:
+        n, image_high, image_wide, channels = shape
+        out[:] = 0
+        at = 0
+        for example in range(n):
+            for row in range(high):
+                start = (example * image_high + row * stride[0]) * image_wide * channels
+                for column in range(wide):
+                    here = start + column * stride[1] * channels
+                    for channel in range(0, channels, size):
+                        returned(g, places, at, image_wide * channels, channels, out, here + channel)
+                        at += size
+
+    return njit(nogil=True)(run)
+
+
+class MaxPool:
+    """Pooling over windows (rows, columns) at a stride, without padding; ``rectified``: max(., 0) of it."""
+
+    def __init__(self, channels: int, window: Pair, stride: Pair, rectified: bool) -> None:
+        size = tile.lanes(channels)
+        if size is None:
+            raise ValueError(f"{channels} channels are no multiple of 8")
+        self.stride = stride
+        self._floor = np.float32(0.0 if rectified else -np.inf)
+        self._forward, self._backward = _forward(window, size), _backward(window, size)
+
+    def forward(self, x: Array, out: Array, places: Places) -> None:
+        """Largest of each window into ``out``, and where it was into ``places``."""
+        self._forward(x.ravel(), x.shape, self.stride, self._floor, out.ravel(), places.ravel(), *out.shape[1:3])
+
+    def backward(self, g: Array, places: Places, out: Array) -> None:
+        """Gradients by the input into ``out`` (n, H, W, C)."""
+        self._backward(g.ravel(), places.ravel(), out.shape, self.stride, out.ravel(), *g.shape[1:3])

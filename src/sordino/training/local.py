@@ -1,0 +1,160 @@
+r"""A client's local work where whole clients are protected (McMahan, Ramage, Talwar, Zhang 2018).
+
+From weights w the client takes tau plain steps on batches of its own data, drawn without
+replacement until all of it was seen, and contributes
+
+    Delta_i min(1, S / |Delta_i|),        Delta_i = w_i - w
+
+to a sum that the aggregator releases with noise. Nothing inside the client needs protection of
+its own: all of its data stands or falls with that one bounded vector. With a proximal term the
+gradient of step j gets mu (w_j - w) (Li et al. 2020, FedProx; Shen, Liu, Zhang 2022), which moves
+Delta_i and costs nothing.
+
+Shapes: weights and Delta ``(d,)``.
+
+References:
+    McMahan, Ramage, Talwar, Zhang 2018, Learning Differentially Private Recurrent Language Models, algorithm 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sordino.entropy import Entropy
+from sordino.errors import LocalProtocolError
+from sordino.mechanism import Bounded, Learning, length, shortened
+from sordino.mechanism.misjudged import Misjudged
+from sordino.message import Contribution, Train, Update
+from sordino.privacy import Event, Permit, PoissonSampled, covers_round
+from sordino.training.bench import Examples, Workbench
+from sordino.training.optimizer import Optimizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LocalWork:
+    """Plain local training from the global model.
+
+    Attributes:
+        index: which client, from 0.
+        examples: its data.
+        learning_rate: eta.
+        gradient_clip: C of single examples' gradients, where a paper's literal form rests on it; None leaves them as they are.
+        batch: examples in a local step; all of them where the client has fewer.
+        proximal: mu, of the proximal term.
+        optimizer: of the local steps.
+        bench: the shared model and kernels.
+        entropy: where batches are drawn from, by address.
+    """
+
+    index: int
+    examples: Examples
+    learning_rate: float
+    gradient_clip: float | None = None
+    batch: int
+    proximal: float
+    optimizer: Optimizer
+    bench: Workbench
+    entropy: Entropy
+
+    def train(self, task: Train) -> Tensor:
+        """Delta (d,), raw and not clipped."""
+        flat = self.bench.flat
+        start = torch.from_numpy(task.weights).to(flat.weights)
+        flat.load(start)
+        gradient, total = torch.empty_like(flat.weights), torch.empty_like(flat.weights, dtype=torch.float64)
+        steps = self.optimizer.begin(self.learning_rate, flat.weights)
+        for chosen in self._batches(task):
+            if self.gradient_clip is None:
+                self.bench.mean.of(self.examples, chosen, gradient)
+            else:
+                self.bench.clipped.of(self.examples, chosen, self.gradient_clip, total)
+                gradient.copy_(total.div_(len(chosen)))
+            if self.proximal:
+                gradient.add_(flat.weights - start, alpha=self.proximal)
+            steps.take(flat.weights, gradient, 0.0)
+        return flat.weights - start
+
+    def _batches(self, task: Train) -> list[Tensor]:
+        """Indices of the tau batches: shuffled, cut, and shuffled again when used up."""
+        size, count = min(self.batch, len(self.examples)), len(self.examples)
+        if not count:
+            return []
+        draw = self.entropy.at("client", self.index, "round", task.round, "batches")
+        turns = -(-task.steps * size // count)
+        order = np.concatenate([draw.permutation(count) for _ in range(turns)])[: task.steps * size]
+        place = self.bench.flat.weights.device
+        return [torch.from_numpy(part).to(place) for part in np.split(order, range(size, len(order), size))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LocalClient(LocalWork):
+    """Plain local training, one bounded vector for the aggregator.
+
+    Attributes:
+        mechanism: what the aggregator will release the sum by; says what a bounded vector is.
+        sampling_rate: q_c with which clients are drawn, for the price of taking part.
+    """
+
+    mechanism: Bounded
+    sampling_rate: float
+
+    def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
+        """What the round releases of every client, in the cohort or not; see :class:`Client`."""
+        return ((PoissonSampled(sampling_rate=self.sampling_rate, event=self._bound(task).event()), 1),)
+
+    def answer(self, task: Train, permits: Sequence[Permit]) -> Contribution:
+        """See :class:`Client`."""
+        covers_round(permits, self.price(task), task.round)
+        moved = self.train(task)
+        bounded, inside = self._bound(task).bounded(moved)
+        return Contribution(client=self.index, round=task.round, steps=task.steps, delta=bounded.cpu().numpy().copy(), inside=inside)
+
+    def _bound(self, task: Train) -> Bounded:
+        if task.clip is None or task.noise_multiplier is None:
+            raise LocalProtocolError(f"round {task.round}: the task does not say what an update is bounded by")
+        own = self.mechanism.shaped(task.shape) if isinstance(self.mechanism, Learning) else self.mechanism
+        return own.scaled(task.clip, task.noise_multiplier)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class NoisyModelClient(LocalWork):
+    """Plain local training, and the trained model sent with noise on it: PE-DPFL in its paper's form. NOT private.
+
+    With gradients of length at most C (``gradient_clip``), tau steps end within eta C tau of the model received, so
+    two data sets lead to models at most 2 eta C tau apart; the noise is scaled to 2 eta C / n_i.
+
+    Attributes:
+        noise_multiplier: z, as claimed.
+    """
+
+    noise_multiplier: float
+
+    def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
+        """See :class:`Client`."""
+        return ((self._mechanism(task).event(), 1),)
+
+    def answer(self, task: Train, permits: Sequence[Permit]) -> Update:
+        """See :class:`Client`."""
+        covers_round(permits, self.price(task), task.round)
+        trained = self.train(task)
+        # Plain steps never reach this bound; other optimizers could, and what is booked rests on it.
+        reach = self._reach(task)
+        inside, _ = shortened(trained, length(trained), reach)
+        moved = self._mechanism(task).release(inside, self.entropy.at("client", self.index, "round", task.round, "noise"))
+        return Update(client=self.index, round=task.round, steps=task.steps, weights=task.weights + moved.cpu().numpy())
+
+    def _reach(self, task: Train) -> float:
+        """eta C tau, how far tau plain steps can get."""
+        if self.gradient_clip is None:
+            raise LocalProtocolError("without clipped gradients a trained model has no sensitivity at all")
+        return self.learning_rate * self.gradient_clip * task.steps
+
+    def _mechanism(self, task: Train) -> Misjudged:
+        examples = max(len(self.examples), 1)
+        claimed = 2.0 * self._reach(task) / (task.steps * examples)
+        return Misjudged(claimed=claimed, noise_multiplier=self.noise_multiplier, excess=float(examples * task.steps))

@@ -1,0 +1,233 @@
+r"""One forward and one backward pass, written out, for modules that are plain sequences.
+
+Autograd would form the weights' gradients once for the whole batch, where they are of no
+use, and per-example ones a second time. A sequence of known layers needs no autograd: the
+plan runs every stage forward, walks back to the activations, and hands each
+parameter-owning layer's (input, output gradient) to its kernel. Nothing is computed
+twice, and the weights' gradients are formed once, already clipped.
+
+Only layers that are known to keep examples apart (:mod:`.separable`) are taken. One without
+parameters that has no stage of its own is run by autograd, alone. Anything else makes
+:func:`compiled` return None, and examples are differentiated by themselves
+(:mod:`sordino.training.perexample.general`); so do weights used twice, hooks, and subclasses
+of known layers, whose ``forward`` may be anything.
+
+Micro-batches: where the buffers of a batch exceed the cache by far, the batch is
+worked off in pieces of about 32 MB; the sum is the same.
+
+Shapes: x (n, ...) with images as (n, channels, height, width) in any memory format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sordino.training.flat import Flat
+from sordino.training.loss import Loss
+from sordino.training.perexample import conv, embedding, pool, tiled
+from sordino.training.perexample.kernel import Kernel
+from sordino.training.perexample.separable import alone, known
+from sordino.training.perexample.stages import (
+    ConvStage,
+    EmbeddingStage,
+    Flatten,
+    LinearStage,
+    NormStage,
+    Opaque,
+    Owner,
+    Pool,
+    Relu,
+    Stage,
+    Tanh,
+)
+
+PIECE_BYTES = 32e6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """The stages of a module for inputs of one shape.
+
+    Attributes:
+        stages: in order; those before ``first`` own no parameters and need no backward step.
+        owners: for each stage, itself if it owns parameters.
+        first: index of the first stage with parameters.
+        piece: examples per micro-batch.
+    """
+
+    stages: tuple[Stage, ...]
+    owners: tuple[Owner | None, ...]
+    first: int
+    piece: int
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores of a batch."""
+        if x.ndim == 4:
+            x = x.permute(0, 2, 3, 1)
+        for stage in self.stages:
+            x = stage.forward(x)
+        return x.permute(0, 3, 1, 2) if x.ndim == 4 else x
+
+    def pairs(self, loss: Loss, x: Tensor, y: Tensor, scale: float) -> tuple[Tensor, Iterator[tuple[Kernel, Tensor, Tensor]]]:
+        """Losses (n,) and, last layer first, each kernel with its input and output gradient times ``scale``.
+
+        The backward pass runs as the pairs are drawn, so that a kernel finds its gradient still in the cache.
+        """
+        losses, g = loss.slope(self.forward(x), y)
+        g = (g.permute(0, 2, 3, 1) if g.ndim == 4 else g).contiguous()  # some backward moves write into it
+        if scale != 1.0:
+            g.mul_(scale)
+        return losses, self._backward(g)
+
+    def _backward(self, g: Tensor) -> Iterator[tuple[Kernel, Tensor, Tensor]]:
+        for index in range(len(self.stages) - 1, self.first - 1, -1):
+            owner = self.owners[index]
+            if owner is not None:
+                yield owner.kernel, owner.seen, g
+            if index > self.first:
+                g = self.stages[index].backward(g)
+
+
+def plain_layers(module: nn.Module) -> list[nn.Module] | None:
+    """The layers of nested plain sequences in order; None if one of them is not known to keep examples apart."""
+    found: list[nn.Module] = []
+
+    def walk(part: nn.Module) -> bool:
+        if type(part) is nn.Sequential and known(part):
+            return all(walk(child) for child in part.children())
+        found.append(part)
+        return known(part)
+
+    return found if walk(module) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a layer stands.
+
+    Attributes:
+        shape: of its input, without n; channels last if an image.
+        free: its input may be overwritten.
+        inner: some layer before it has parameters, so the gradient by its input will be asked for.
+        rectified: a rectifier follows.
+        tokens: its input are integers.
+    """
+
+    shape: tuple[int, ...]
+    free: bool
+    inner: bool
+    rectified: bool
+    tokens: bool
+
+
+def _stage(layer: nn.Module, flat: Flat, place: _Place) -> Stage | None:
+    """The stage for a layer; None if there is none."""
+    kind = type(layer)
+    if place.tokens != (kind is nn.Embedding):
+        return None
+    if kind is nn.ReLU:
+        return Relu(flat.weights, place.free)
+    if kind is nn.Tanh:
+        return Tanh(flat.weights)
+    if isinstance(layer, nn.Flatten) and kind is nn.Flatten and (layer.start_dim, layer.end_dim) in ((1, -1), (1, len(place.shape))):
+        return Flatten()
+    if isinstance(layer, nn.Linear) and kind is nn.Linear:
+        return LinearStage(layer, flat) if len(place.shape) in (1, 2) else None
+    if isinstance(layer, nn.LayerNorm) and kind is nn.LayerNorm:
+        return NormStage(layer, flat) if len(place.shape) != 3 and len(layer.normalized_shape) <= len(place.shape) else None
+    if len(place.shape) == 3:
+        found = _image_stage(layer, flat, place, place.shape)
+        if found is not None:
+            return found
+    if isinstance(layer, nn.Embedding) and kind is nn.Embedding:
+        return EmbeddingStage(layer, flat) if embedding.supported(layer) and len(place.shape) == 1 else None
+    return Opaque(layer) if alone(layer, 1 + len(place.shape)) else None
+
+
+def _image_stage(layer: nn.Module, flat: Flat, place: _Place, image: tuple[int, int, int]) -> Stage | None:
+    """The stage for a layer of images (height, width, channels)."""
+    kind, tiles = type(layer), tiled.served(flat.weights)
+    if isinstance(layer, nn.MaxPool2d) and kind is nn.MaxPool2d:
+        if tiles and tiled.pools(layer, image[2]):
+            return tiled.TiledPool(layer, flat.weights, image, place.rectified)
+        return Pool(layer, flat.weights) if pool.supported(layer) else None
+    if isinstance(layer, nn.Conv2d) and kind is nn.Conv2d:
+        if tiles and flat.slot(layer.weight) is not None and tiled.convolves(layer, image, place.inner):
+            return tiled.TiledConv(layer, flat, image, place.inner)
+        return ConvStage(layer, flat) if conv.supported(layer) else None
+    return NormStage(layer, flat) if isinstance(layer, nn.GroupNorm) and kind is nn.GroupNorm else None
+
+
+def compiled(flat: Flat, shape: tuple[int, ...], tokens: bool = False) -> Plan | None:
+    """The plan of a module for inputs of ``shape`` (without n), numbers or ``tokens``; None if it needs the general path."""
+    layers = plain_layers(flat.module)
+    if layers is None:
+        return None
+    layers = rectified_late(layers)
+    probe = flat.weights.new_zeros((1, *shape), dtype=torch.int64 if tokens else None)
+    if probe.ndim == 4:
+        probe = probe.permute(0, 2, 3, 1)
+    stages: list[Stage] = []
+    owners: list[Owner | None] = []
+    parameters: list[nn.Parameter] = []
+    numbers = 0
+    with torch.no_grad():
+        for layer, following in zip(layers, [*layers[1:], None], strict=True):
+            before = stages[-1] if stages else None
+            if isinstance(before, tiled.TiledPool) and type(layer) is nn.ReLU:
+                continue  # the pool has done it
+            place = _Place(
+                shape=tuple(probe.shape[1:]),
+                free=isinstance(before, LinearStage | ConvStage | Pool | tiled.TiledConv),
+                inner=bool(parameters),
+                rectified=type(following) is nn.ReLU,
+                tokens=not probe.is_floating_point(),
+            )
+            stage = _stage(layer, flat, place)
+            if stage is None:
+                return None
+            stages.append(stage)
+            own = list(layer.parameters())
+            owners.append(
+                stage if own and isinstance(stage, LinearStage | ConvStage | NormStage | EmbeddingStage | tiled.TiledConv) else None
+            )
+            parameters.extend(own)
+            try:
+                probe = stage.forward(probe)
+            except (RuntimeError, ValueError, IndexError):
+                return None  # a layer that cannot run on one example, or does not fit: not for us to say
+            if len(probe) != 1:
+                return None
+            numbers += probe.numel() + _materialised(stage)
+    if len({id(p) for p in parameters}) < len(parameters) or any(flat.slot(p) is None for p in parameters):
+        return None
+    first = next(index for index, owner in enumerate(owners) if owner is not None)
+    piece = max(1, int(PIECE_BYTES / (numbers * flat.weights.element_size())))
+    return Plan(tuple(stages), tuple(owners), first, piece)
+
+
+def _materialised(stage: Stage) -> int:
+    """Numbers per example that a stage's kernel keeps besides its output."""
+    if isinstance(stage, tiled.TiledConv):
+        return stage.kept
+    if not isinstance(stage, ConvStage):
+        return 0
+    _, height, width, channels = stage.seen.shape
+    return stage.kernel.kept((height, width, channels))
+
+
+def rectified_late(layers: list[nn.Module]) -> list[nn.Module]:
+    """The same function with every rectifier after the max pool that follows it: it has less to do there.
+
+    max and max(., 0) commute, and so do their gradients: where the largest of a window is
+    positive both orders give the gradient to the same element, elsewhere to none.
+    """
+    moved = list(layers)
+    for index in range(len(moved) - 1):
+        if type(moved[index]) is nn.ReLU and type(moved[index + 1]) is nn.MaxPool2d:
+            moved[index], moved[index + 1] = moved[index + 1], moved[index]
+    return moved

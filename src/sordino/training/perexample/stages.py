@@ -1,0 +1,222 @@
+r"""The steps a plan is made of, each with a forward and a backward move written out.
+
+Images are (n, height, width, channels) between stages, so that a convolution's patches,
+a pool's slices and a rectifier's vectors are all contiguous in the channels; everything
+else is as in torch. A stage keeps what its backward move needs, in buffers that live from
+step to step: forward, then backward, and never two batches at once.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from sordino.training.flat import Flat
+from sordino.training.perexample import pool
+from sordino.training.perexample.conv import ConvKernel, gradients
+from sordino.training.perexample.embedding import EmbeddingKernel
+from sordino.training.perexample.kernel import Kernel
+from sordino.training.perexample.linear import LinearKernel
+from sordino.training.perexample.norm import NormKernel
+from sordino.training.perexample.workspace import Workspace
+
+
+class Stage(Protocol):
+    """One step of a plan."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The output."""
+        ...
+
+    def backward(self, g: Tensor) -> Tensor:
+        """The gradient by the input, from the gradient by the output."""
+        ...
+
+
+class Owner(Stage, Protocol):
+    """A stage with trainable parameters: ``kernel.collect(seen, g)`` finds their gradients."""
+
+    @property
+    def kernel(self) -> Kernel:
+        """The arithmetic of its parameters."""
+        ...
+
+    @property
+    def seen(self) -> Tensor:
+        """The input of the last forward move."""
+        ...
+
+
+class Relu:
+    """max(x, 0), in the input's own memory where the stage before does not need its output again."""
+
+    def __init__(self, like: Tensor, in_place: bool) -> None:
+        self._in_place = in_place
+        self._space = Workspace(like)
+        self._y = like
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._y = x.clamp_min_(0) if self._in_place else torch.clamp_min(x, 0, out=self._space.take("y", tuple(x.shape)))
+        return self._y
+
+    def backward(self, g: Tensor) -> Tensor:
+        result: Tensor = torch.ops.aten.threshold_backward.grad_input(g, self._y, 0, grad_input=g)
+        return result
+
+
+class Tanh:
+    """tanh x, with derivative 1 - y^2."""
+
+    def __init__(self, like: Tensor) -> None:
+        self._space = Workspace(like)
+        self._y = like
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._y = torch.tanh(x, out=self._space.take("y", tuple(x.shape)))
+        return self._y
+
+    def backward(self, g: Tensor) -> Tensor:
+        result: Tensor = torch.ops.aten.tanh_backward(g, self._y)
+        return result
+
+
+class Flatten:
+    """(n, H, W, channels) or (n, ...) to (n, features) in torch's order (channels, H, W)."""
+
+    def __init__(self) -> None:
+        self._shape: tuple[int, ...] = ()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._shape = tuple(x.shape)
+        return x.permute(0, 3, 1, 2).flatten(1) if x.ndim == 4 else x.flatten(1)
+
+    def backward(self, g: Tensor) -> Tensor:
+        if len(self._shape) != 4:
+            return g.view(self._shape)
+        n, height, width, channels = self._shape
+        return g.view(n, channels, height, width).permute(0, 2, 3, 1).contiguous()
+
+
+class Opaque:
+    """A layer without parameters that keeps examples apart (:mod:`.separable`), by autograd on that layer alone."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        self._layer = layer
+        self._x: Tensor | None = None
+        self._y: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            self._x = _logical(x).detach().requires_grad_()
+            # A copy if the layer works in place: other stages still need what it would overwrite.
+            self._y = self._layer(self._x.clone() if getattr(self._layer, "inplace", False) else self._x)
+        return _physical(self._y.detach())
+
+    def backward(self, g: Tensor) -> Tensor:
+        if self._x is None or self._y is None:
+            raise RuntimeError("backward before forward")
+        (result,) = torch.autograd.grad(self._y, self._x, _logical(g))
+        self._x = self._y = None
+        return _physical(result)
+
+
+def _logical(x: Tensor) -> Tensor:
+    return x.permute(0, 3, 1, 2) if x.ndim == 4 else x
+
+
+def _physical(x: Tensor) -> Tensor:
+    return (x.permute(0, 2, 3, 1) if x.ndim == 4 else x).contiguous()  # in memory of its own: an expanded gradient has none
+
+
+class Pool:
+    """Max pooling; see :mod:`sordino.training.perexample.pool`."""
+
+    def __init__(self, layer: nn.MaxPool2d, like: Tensor) -> None:
+        self._pool = pool.MaxPool(layer, like)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._pool.forward(x)
+
+    def backward(self, g: Tensor) -> Tensor:
+        return self._pool.backward(g)
+
+
+class LinearStage:
+    """x W^T + b on the last axis of (n, in) or (n, positions, in)."""
+
+    def __init__(self, layer: nn.Linear, flat: Flat) -> None:
+        self._layer = layer
+        self.kernel = LinearKernel(layer, flat)
+        self._space = Workspace(flat.weights)
+        self.seen = flat.weights
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen = x
+        y = self._space.take("y", (*x.shape[:-1], self._layer.out_features))
+        rows, into = x.reshape(-1, x.shape[-1]), y.view(-1, y.shape[-1])
+        if self._layer.bias is None:
+            torch.mm(rows, self._layer.weight.t(), out=into)
+        else:
+            torch.addmm(self._layer.bias, rows, self._layer.weight.t(), out=into)
+        return y
+
+    def backward(self, g: Tensor) -> Tensor:
+        into = self._space.take("g", tuple(self.seen.shape))
+        torch.mm(g.reshape(-1, g.shape[-1]), self._layer.weight, out=into.view(-1, into.shape[-1]))
+        return into
+
+
+class ConvStage:
+    """A convolution of images (n, H, W, channels), by the library."""
+
+    def __init__(self, layer: nn.Conv2d, flat: Flat) -> None:
+        self._layer = layer
+        self.kernel = ConvKernel(layer, flat)
+        self.seen = flat.weights
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen = x
+        layer = self._layer
+        y = torch.conv2d(_logical(x), layer.weight, layer.bias, layer.stride, self.kernel.padding, layer.dilation)
+        return _physical(y)
+
+    def backward(self, g: Tensor) -> Tensor:
+        result, _, _ = gradients(self.kernel, _logical(self.seen), _logical(g), (True, False, False))
+        if result is None:
+            raise RuntimeError("asked for an input gradient, got none")
+        return _physical(result)
+
+
+class EmbeddingStage:
+    """Rows (n, positions, width) of a table for tokens (n, positions): the first stage, since nothing flows back through tokens."""
+
+    def __init__(self, layer: nn.Embedding, flat: Flat) -> None:
+        self._layer = layer
+        self.kernel = EmbeddingKernel(layer, flat)
+        self.seen = flat.weights
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen = x
+        return torch.embedding(self._layer.weight, x)
+
+    def backward(self, g: Tensor) -> Tensor:
+        raise RuntimeError("tokens have no gradient")
+
+
+class NormStage:
+    """Group or layer normalisation: the normalisation by autograd, its affine part by its kernel."""
+
+    def __init__(self, layer: nn.GroupNorm | nn.LayerNorm, flat: Flat) -> None:
+        self._layer = layer
+        self.kernel = NormKernel(layer, flat)
+        self._inner = Opaque(layer)
+        self.seen = flat.weights
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen = x
+        return self._inner.forward(x)
+
+    def backward(self, g: Tensor) -> Tensor:
+        return self._inner.backward(g)
