@@ -17,6 +17,7 @@ from bench.rounds import Silent
 from sordino.data import scaled
 from sordino.engine import assemble as builder
 from sordino.engine import study as studies
+from sordino.federation.division import federation, model
 
 PEER = Path(__file__).parent / "pfl"
 STUDY = """
@@ -56,10 +57,10 @@ def simulate(folder: Path, rounds: int, clients: int = 1000) -> tuple[float, Any
 
 def by_hand(built: Any, rounds: int) -> float:
     """CPU seconds of the same work in plain PyTorch: local steps, clipped deltas, noise on their sum, evaluation."""
-    fed = builder.federation(built.study)
+    fed = federation(built.study)
     parts = [(torch.from_numpy(scaled(p.x)), torch.from_numpy(p.y)) for p in fed.parts]
     test_x, test_y = torch.from_numpy(scaled(fed.test.x)), torch.from_numpy(fed.test.y)
-    module = builder.model(built.study, fed.test.shape, 10)
+    module = model(built.study, fed.test.shape, 10)
     parameters = list(module.parameters())
     start = time.process_time()
     for _ in range(rounds):

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from sordino.data import scaled
 from sordino.engine import assemble as builder
 from sordino.engine import study as studies
+from sordino.federation.division import federation, model
 from sordino.regimes.synchronous.simulation import Moment
 
 STUDY = """
@@ -72,10 +73,10 @@ def by_hand(built: Any, rounds: int, tau: int, private: bool) -> float:
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
 
-    fed = builder.federation(built.study)
+    fed = federation(built.study)
     parts = [(torch.from_numpy(scaled(p.x)), torch.from_numpy(p.y)) for p in fed.parts]
     test_x, test_y = torch.from_numpy(scaled(fed.test.x)), torch.from_numpy(fed.test.y)
-    module: torch.nn.Module = builder.model(built.study, fed.test.shape, 10)
+    module: torch.nn.Module = model(built.study, fed.test.shape, 10)
     if private:
         module = GradSampleModule(module)
     state = {key: value.clone() for key, value in module.state_dict().items()}

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from sordino.engine import study as studies
+from sordino.engine.regimes import named
 from sordino.engine.study.base import Study
-from sordino.template import TEMPLATES
 
 DELTA = 1e-5
 
@@ -117,7 +117,7 @@ MORE: Mapping[str, Case] = {  # other paths through the same methods; /cnn have 
 def study_of(case: Case, folder: Path, changes: Sequence[str] = ()) -> Study:
     """The study of a case, written to ``folder`` first."""
     regime, method, own = case
-    text = re.sub(r"\[method\]\n(.+\n)+", "[method]\n", TEMPLATES[regime])
+    text = re.sub(r"\[method\]\n(.+\n)+", "[method]\n", named(regime).template)
     if any(change in case[2] for change in ("model.name=cnn-small", 'data.test="private share"')):
         rng = np.random.default_rng(0)
         np.savez(folder / "images.npz", x=rng.random((200, 16, 16)).astype(np.float32), y=rng.integers(0, 3, 200))

@@ -18,7 +18,7 @@ import sordino
 from sordino import modules
 from sordino.cli import app
 from sordino.errors import ResumeError, StudyError
-from sordino.template import SYNCHRONOUS
+from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
 
 SRC = Path(sordino.__file__).parents[1]
 NET = """

@@ -20,7 +20,8 @@ from sordino.engine.files import replace_file
 from sordino.engine.surroundings import ENDED, KEY
 from sordino.errors import BudgetExceeded, SordinoError, StudyError
 from sordino.privacy import Gaussian, PoissonSampled, accountant
-from sordino.template import ASYNCHRONOUS, SYNCHRONOUS
+from sordino.regimes.asynchronous.template import TEMPLATE as ASYNCHRONOUS
+from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
 from sordino.verify import priced, verify
 
 ROWS = 120

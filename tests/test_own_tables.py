@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sordino.template import TEMPLATES
 
 from sordino import data
 from sordino.engine import session
@@ -18,7 +19,6 @@ from sordino.engine.latency import LATENCIES
 from sordino.engine.records import plain
 from sordino.engine.study.parse import TABLES
 from sordino.errors import StudyError
-from sordino.template import TEMPLATES
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "own-tables.md"
 OTHERS = """

@@ -19,12 +19,12 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from sordino.engine.built import UNIT
 
 import sordino
 from cases import METHODS, MORE, Case, study_of
 from permitted import permit
 from sordino.engine import assemble as builder
+from sordino.engine.built import UNIT
 from sordino.engine.kernel import Kernel
 from sordino.errors import LocalProtocolError
 from sordino.federation.evaluation import PaidEvaluation

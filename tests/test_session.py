@@ -18,14 +18,16 @@ import pytest
 
 from command import sordino
 from sordino.engine import assemble as builder
-from sordino.engine import promise, session
+from sordino.engine import session
 from sordino.engine import study as studies
+from sordino.engine.built import Built
 from sordino.engine.records import Row
 from sordino.engine.surroundings import ENDED, KEY
 from sordino.errors import BudgetExceeded, ResumeError, StudyError
+from sordino.federation.promise import VALIDATION
 from sordino.privacy import Ledger
 from sordino.privacy.rounding import epsilon_text
-from sordino.template import SYNCHRONOUS
+from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
 from sordino.verify import verify
 
 FAST = ["data.clients=4", "budget.rounds=6", "budget.steps=12", "execution.checkpoint_every=2"]
@@ -51,7 +53,7 @@ def test_what_was_built_to_begin_is_let_go_of_before_the_run(tmp_path: Path, mon
     before: list[int] = []
     build = builder.build
 
-    def watched(*told: Any) -> builder.Built:
+    def watched(*told: Any) -> Built:
         before.append(sum(each() is not None for each in alive))
         built = build(*told)
         alive.extend(weakref.ref(client.examples.x) for client in built.simulation.clients)  # type: ignore[attr-defined]
@@ -103,8 +105,8 @@ def test_validation_only_when_asked_for_and_then_said(tmp_path: Path, asked: str
     about, before = (json.loads((place / "run.json").read_text()) for place in (folder, plain))
     assert "validation" not in rows(plain)[-1]
     assert 0.0 < rows(folder)[-1]["validation"] <= 1.0
-    assert promise.VALIDATION in about["assumptions"]
-    assert promise.VALIDATION not in before["assumptions"]
+    assert VALIDATION in about["assumptions"]
+    assert VALIDATION not in before["assumptions"]
     held = sum(c["examples"] for c in before["clients"]) - sum(c["examples"] for c in about["clients"])
     assert 90 <= held <= 160
 
@@ -301,7 +303,7 @@ def test_noise_that_falls_with_the_loss_stays_within_its_filter(tmp_path: Path) 
 CHILD = """
 import os, signal, sys
 from pathlib import Path
-from sordino import session, study
+from sordino.engine import session, study
 seen = 0
 def show(row):
     global seen

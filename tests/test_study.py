@@ -9,9 +9,11 @@ import pytest
 
 from sordino.engine import study as studies
 from sordino.errors import StudyError
-from sordino.template import ASYNCHRONOUS, TEMPLATES
+from sordino.regimes.asynchronous.study import AsynchronousStudy
+from sordino.regimes.asynchronous.template import TEMPLATE as ASYNCHRONOUS
+from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
 
-GOOD = tomllib.loads(TEMPLATES["synchronous"])
+GOOD = tomllib.loads(SYNCHRONOUS)
 
 
 def changed(**sections: Any) -> dict[str, Any]:
@@ -93,7 +95,7 @@ def test_all_mistakes_are_reported_at_once() -> None:
 
 def test_set_changes_any_key(tmp_path: Path) -> None:
     path = tmp_path / "study.toml"
-    path.write_text(TEMPLATES["synchronous"])
+    path.write_text(SYNCHRONOUS)
     study: Any = studies.read(path, ["privacy.epsilon=8", "model.name=logistic", "data.partition={ kind = 'iid' }", "execution.threads=2"])
     assert study.privacy.epsilon == 8
     assert study.model.name == "logistic"
@@ -150,5 +152,5 @@ def test_studies_of_both_regimes_come_back_from_their_own_text(tmp_path: Path) -
     path = tmp_path / "study.toml"
     path.write_text(ASYNCHRONOUS)
     read = studies.read(path, ["privacy.epsilons=[1.0, 2.0, 3.0, 4.0, 4.0]"])
-    assert isinstance(read, studies.AsynchronousStudy)
+    assert isinstance(read, AsynchronousStudy)
     assert studies.parse(tomllib.loads(studies.write(read)), source="again") == read

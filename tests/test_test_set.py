@@ -10,14 +10,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sordino.engine.built import UNIT
 
 from sordino.data.locate import find
 from sordino.engine import assemble as build
 from sordino.engine import session
 from sordino.engine import study as studies
+from sordino.engine.built import UNIT
 from sordino.engine.promise import assumptions, guarantee
 from sordino.errors import StudyError
+from sordino.federation.division import federation
+from sordino.federation.evaluation import PaidEvaluation
 from sordino.federation.evaluations import evaluations
 from sordino.federation.study import HorizontalStudy
 from sordino.privacy import Gaussian, Ledger, accountant
@@ -81,7 +83,7 @@ def played(study: HorizontalStudy, out: Path) -> session.Outcome:
 
 def test_nothing_of_ones_own_file_is_public_unless_it_is_said(table: Path) -> None:
     study = read(table, *data())
-    divided = build.federation(study)
+    divided = federation(study)
     assert len(divided.test) == 0
     assert sum(divided.sizes) == ROWS, "and no row is set aside for nothing"
     outcome = played(study, table / "run")
@@ -97,7 +99,7 @@ def test_nothing_of_ones_own_file_is_public_unless_it_is_said(table: Path) -> No
 
 def test_a_public_share_is_said_in_plan_promise_and_report(table: Path) -> None:
     study = read(table, *data('test="public share"', "test_share=0.25"))
-    assert len(build.federation(study).test) == ROWS // 4
+    assert len(federation(study).test) == ROWS // 4
     assert any("25 %" in said and "DECLARED PUBLIC" in said for said in assumptions(study))
     outcome = played(study, table / "run")
     assert outcome.accuracy is not None
@@ -133,7 +135,7 @@ def test_what_leaves_a_private_evaluation_is_the_count_with_the_booked_noise(tab
     study = read(table, *data('test="private share"'), "privacy.evaluation_epsilon=0.5", "execution.evaluate_every=1")
     built = build.build(study, table, "0" * 16)
     paid = built.evaluation
-    assert paid is not None
+    assert isinstance(paid, PaidEvaluation)
     z, off = paid.mechanism.noise_multiplier, []
     rng = np.random.default_rng(0)
     free = replace(paid, budget=replace(paid.budget, epsilon=math.inf))  # more evaluations than were planned
@@ -149,7 +151,7 @@ def test_what_leaves_a_private_evaluation_is_the_count_with_the_booked_noise(tab
 
 def test_the_same_model_is_paid_for_once_and_says_the_same(table: Path) -> None:
     built = build.build(read(table, *data('test="private share"')), table, "0" * 16)
-    assert built.evaluation is not None
+    assert isinstance(built.evaluation, PaidEvaluation)
     weights = np.zeros_like(built.first.model)
     one, two = built.evaluation(weights), built.evaluation(weights)
     assert one == two
@@ -160,7 +162,7 @@ def test_the_same_model_is_paid_for_once_and_says_the_same(table: Path) -> None:
 def test_without_budget_nothing_is_measured(table: Path) -> None:
     built = build.build(read(table, *data('test="private share"'), "privacy.evaluation_epsilon=0.2"), table, "0" * 16)
     paid = built.evaluation
-    assert paid is not None
+    assert isinstance(paid, PaidEvaluation)
     told = [paid(np.full_like(built.first.model, i)) for i in range(evaluations(read(table)) + 5)]
     assert "accuracy" in told[0]
     assert told[-1] == {}
@@ -169,7 +171,7 @@ def test_without_budget_nothing_is_measured(table: Path) -> None:
 
 
 def test_test_rows_do_not_train(table: Path) -> None:
-    divided = build.federation(read(table, *data('test="private share"')))
+    divided = federation(read(table, *data('test="private share"')))
     trained = {row.tobytes() for part in divided.parts for row in part.x}
     assert trained.isdisjoint({row.tobytes() for row in divided.test.x})
     assert len(trained) + len(divided.test) == ROWS
@@ -208,9 +210,9 @@ def test_an_archive_that_names_owners_is_not_dealt_to_others(table: Path) -> Non
     np.savez(table / "own.npz", x=x, y=y, client=np.array(["a", "b", "c"] * 20))
     own = str(table / "own.npz")
     with pytest.raises(StudyError, match=r"says whose each example is, and data\.partition kind 'iid'"):
-        build.federation(read(table, f'data={{file="{own}", clients=3}}'))
+        federation(read(table, f'data={{file="{own}", clients=3}}'))
     kept = read(table, f'data={{file="{own}", clients=3, client_column="client", partition={{kind="column"}}}}')
-    assert build.federation(kept).names == ("a", "b", "c")
+    assert federation(kept).names == ("a", "b", "c")
 
 
 def test_an_archives_own_test_set_is_used_only_if_it_is_asked_for(table: Path) -> None:
@@ -219,10 +221,10 @@ def test_an_archives_own_test_set_is_used_only_if_it_is_asked_for(table: Path) -
     own = str(table / "own.npz")
     sizes = {}
     for test in ("none", "file"):
-        sizes[test] = len(build.federation(read(table, f'data={{file="{own}", clients=3, test="{test}"}}')).test)
+        sizes[test] = len(federation(read(table, f'data={{file="{own}", clients=3, test="{test}"}}')).test)
     assert sizes == {"none": 0, "file": 7}
     with pytest.raises(StudyError, match="has a test set of its own"):
-        build.federation(read(table, f'data={{file="{own}", clients=3, test="public share"}}'))
+        federation(read(table, f'data={{file="{own}", clients=3, test="public share"}}'))
 
 
 def test_clients_are_called_by_their_names_and_names_are_harmless(table: Path) -> None:
@@ -248,7 +250,7 @@ def test_the_study_that_is_kept_says_what_was_measured_on(table: Path) -> None:
 def test_a_published_set_keeps_its_public_test_set(table: Path) -> None:
     study = read(table, 'data={name="digits", clients=3}')
     assert study.data.testing == "published"
-    assert len(build.federation(study).test) > 0
+    assert len(federation(study).test) > 0
     assert "The test set is public" in " ".join(assumptions(study))
     assert "training example" in guarantee(study, None)
 

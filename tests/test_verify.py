@@ -17,7 +17,9 @@ from sordino.engine import session
 from sordino.engine import study as studies
 from sordino.errors import LedgerError, ResumeError, SordinoError, StudyError
 from sordino.privacy import Ledger
-from sordino.template import ASYNCHRONOUS, SYNCHRONOUS, VERTICAL
+from sordino.regimes.asynchronous.template import TEMPLATE as ASYNCHRONOUS
+from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
+from sordino.regimes.vertical.template import TEMPLATE as VERTICAL
 from sordino.verify import verify
 
 CHEAP = {

@@ -20,7 +20,7 @@ from sordino.errors import StudyError
 from sordino.privacy import Gaussian, Pure, accountant
 from sordino.regimes.vertical.plan import label_epsilon, payable
 from sordino.regimes.vertical.study import VerticalPrivacy, VerticalStudy
-from sordino.template import VERTICAL
+from sordino.regimes.vertical.template import TEMPLATE as VERTICAL
 
 LABEL = 'privacy={unit="label", epsilon=3.0, delta=1e-5}'
 ENTITY = 'privacy={unit="entity", epsilon=40.0, delta=1e-5, embedding={clip=1.0}, updates="noisy", appearances=2}'

@@ -34,6 +34,7 @@ class Registry(Generic[S]):
         lacks: what a class still lacks, or None.
         brief: whether a name alone stands for a table with nothing else in it.
         usual: the name that a table has where it says none.
+        load: imports the modules of this program that register classes; asked before the first look.
     """
 
     base: type[S]
@@ -44,6 +45,7 @@ class Registry(Generic[S]):
     lacks: Callable[[type], str | None] = lambda kind: None
     brief: bool = False
     usual: str | None = None
+    load: Callable[[], object] = lambda: None
     _known: dict[str, type[S]] = field(default_factory=dict)
     _imported: dict[str, type[S]] = field(default_factory=dict)
 
@@ -65,6 +67,7 @@ class Registry(Generic[S]):
 
     def known(self) -> Mapping[str, type[S]]:
         """Every registered class, in the order of registration."""
+        self.load()
         return MappingProxyType(self._known)
 
     def imported(self, path: str) -> type[S]:
@@ -110,7 +113,7 @@ class Registry(Generic[S]):
         """
         if not isinstance(section, Mapping):
             raise StudyError(f"{self.place} = {section!r} must be a table: write [{self.place}] with a {self.key} below it")
-        name, known = section.get(self.key), self._known
+        name, known = section.get(self.key), self.known()
         if name is None:
             raise StudyError(f"{self.place}.{self.key} is missing: it says which kind this is")
         if not isinstance(name, str):

@@ -22,7 +22,7 @@ from sordino.compare.progress import Progress, line
 from sordino.compare.schedule import Side, tasks
 from sordino.engine import study as studies
 from sordino.errors import StudyError
-from sordino.template import SYNCHRONOUS
+from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
 
 FAST = ["data.clients=4", "budget.rounds=2", "model.name=logistic", "privacy.noise_multiplier=2.0"]
 SETS = [part for change in FAST for part in ("--set", change)]

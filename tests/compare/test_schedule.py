@@ -15,9 +15,9 @@ from sordino.compare.tables import content
 from sordino.engine import study as studies
 from sordino.engine.records import plain
 from sordino.errors import StudyError
+from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
 from sordino.report.load import load
 from sordino.report.studies import render_studies
-from sordino.template import SYNCHRONOUS
 
 
 def side(tmp_path: Path, name: str, *changes: str) -> Side:

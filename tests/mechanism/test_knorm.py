@@ -22,7 +22,7 @@ from sordino.mechanism.contract import ContractBroken, check_pure_noise
 from sordino.privacy import Ledger, NonPrivate, PoissonSampled, Pure, accountant
 from sordino.privacy.contract import gaussian_delta
 from sordino.privacy.rounding import epsilon_text
-from sordino.template import SYNCHRONOUS
+from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 3, 40, 2000])

@@ -14,7 +14,7 @@ from sordino.engine import study as studies
 from sordino.errors import StudyError
 from sordino.mechanism import Noise, known, register
 from sordino.mechanism.registry import MECHANISMS
-from sordino.template import SYNCHRONOUS
+from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "own-mechanism.md"
 

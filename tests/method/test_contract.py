@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 import pytest
-from sordino.engine.method import About
 
+from sordino.engine.method import About
 from sordino.engine.methods import known
 from sordino.regimes.contract import ContractBroken, check_method
 from sordino.regimes.synchronous.method import Choice, SynchronousMethod

@@ -6,16 +6,17 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 import pytest
-from sordino.engine.method import About
 
 from sordino.engine import session
 from sordino.engine import study as studies
+from sordino.engine.method import About
 from sordino.engine.methods import imported, known, register
 from sordino.engine.records import AsynchronousRound, Row, SynchronousRound
 from sordino.errors import StudyError
+from sordino.regimes.asynchronous.template import TEMPLATE as ASYNCHRONOUS
 from sordino.regimes.contract import check_method
 from sordino.regimes.synchronous.method import SynchronousMethod
-from sordino.template import ASYNCHRONOUS, SYNCHRONOUS
+from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "own-method.md"
 
@@ -73,9 +74,9 @@ def test_the_documented_method_of_arrivals_runs(tmp_path: Path, monkeypatch: pyt
     ("name", "message"),
     [
         ("nowhere:Method", "No module named 'nowhere'.*package.module:Class"),
-        ("sordino.method:Nothing", "has no attribute 'Nothing'"),
-        ("sordino.method:Terms", "is no Method"),
-        ("sordino.method:SynchronousMethod", "is no Method with an about"),
+        ("sordino.regimes.synchronous.method:Nowhere", "has no attribute 'Nowhere'"),
+        ("sordino.regimes.synchronous.method:Terms", "is no Method"),
+        ("sordino.regimes.synchronous.method:SynchronousMethod", "is no Method with an about"),
         (":X", "Empty module name"),
         (".a:X", "relative import"),
         ("ali-dpf", r"is not known; did you mean 'ali-dpfl'\? Known: .*dp-sgd"),

@@ -17,6 +17,7 @@ import pytest
 from sordino.engine import assemble as builder
 from sordino.engine import checkpoint
 from sordino.engine import study as studies
+from sordino.engine.built import Built
 from sordino.engine.plan import step_event
 from sordino.engine.records import Row, text
 from sordino.errors import StudyError
@@ -79,7 +80,7 @@ class Watch:
             raise KeyboardInterrupt
 
 
-def made(folder: Path, *changes: str, run: str = "run", payable: list[int] | None = None) -> builder.Built:
+def made(folder: Path, *changes: str, run: str = "run", payable: list[int] | None = None) -> Built:
     folder.mkdir(exist_ok=True)
     (folder / "study.toml").write_text(STUDY)
     built = builder.build(studies.read(folder / "study.toml", changes), folder, run, payable)

@@ -32,6 +32,7 @@ from sordino.regimes.vertical.engines.halves import Party
 from sordino.regimes.vertical.engines.seen import Seen
 from sordino.regimes.vertical.protocol import Vertical
 from sordino.regimes.vertical.simulation import Events
+from sordino.regimes.vertical.study import VerticalPrivacy
 from sordino.regimes.vertical.traffic import Sizes
 
 STUDY = """
@@ -532,7 +533,7 @@ def test_entries_are_what_one_entity_released_and_nobody_releases_more(tmp_path:
     assert piece.entity is not None
     owners = {row.tobytes(): int(entity) for row, entity in zip(piece.x, piece.entity, strict=True)}
     unit, privacy = world.units[0], read(tmp_path, *changes).privacy
-    assert isinstance(privacy, studies.vertical.VerticalPrivacy)
+    assert isinstance(privacy, VerticalPrivacy)
 
     def responses(times: int) -> int:
         return 1 if privacy.memoised else times
@@ -553,7 +554,7 @@ def test_entries_are_what_one_entity_released_and_nobody_releases_more(tmp_path:
     if privacy.unit == "entity":
         study = builder.calibrated(read(tmp_path, *changes))
         kept = study.privacy
-        assert isinstance(kept, studies.vertical.VerticalPrivacy)
+        assert isinstance(kept, VerticalPrivacy)
         assert kept.embedding is not None
         assert kept.embedding.noise_multiplier is not None
         resends = getattr(study.method, "resends", 1)

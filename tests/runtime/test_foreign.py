@@ -17,8 +17,8 @@ from sordino.cli import app
 from sordino.engine import files, session
 from sordino.engine import study as studies
 from sordino.errors import SordinoError
+from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
 from sordino.report import write
-from sordino.template import SYNCHRONOUS
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links and pipes of POSIX")
 

@@ -139,9 +139,9 @@ def _attacked(path: Path, asked: Sequence[Asked], models: Sequence[str], changes
 
 
 def _gradients(study: Study) -> HorizontalStudy:
-    from sordino.engine import study as studies
+    from sordino.federation.study import HorizontalStudy
 
-    if not isinstance(study, studies.HorizontalStudy):
+    if not isinstance(study, HorizontalStudy):
         raise StudyError(
             f"method.name = {study.method.name!r}: --attack inversion reads gradients, and parties of this method send embeddings."
             " Use a study whose clients take noisy gradient steps, such as dp-sgd"

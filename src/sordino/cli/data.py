@@ -57,13 +57,14 @@ def partition(
     as_json: AsJson = False,
 ) -> None:
     """Show how a study divides its data: label counts of each client; sizes alone of a file of one's own, unless it promises nothing."""
-    from sordino.engine import assemble as build
     from sordino.engine import study as studies
+    from sordino.federation.division import federation
+    from sordino.federation.study import HorizontalStudy
 
     read = studies.read(study, change or ())
-    if not isinstance(read, studies.HorizontalStudy):
+    if not isinstance(read, HorizontalStudy):
         raise StudyError(f"{study}: its parties hold different features of the same entities, and no examples of their own; see data.parts")
-    divided = build.federation(read)
+    divided = federation(read)
     counts = divided.counts.tolist()
     names = divided.names or tuple(f"client {i}" for i in range(len(counts)))
     if read.data.file is not None and read.privacy.unit != "none":

@@ -17,10 +17,6 @@ MOST_CLIENTS = 8
 if TYPE_CHECKING:
     from sordino.engine.plan import Plan
     from sordino.engine.study.base import Study
-    from sordino.regimes.asynchronous.method import Stage
-    from sordino.regimes.asynchronous.study import AsynchronousStudy
-    from sordino.regimes.synchronous.study import SynchronousStudy
-    from sordino.regimes.vertical.study import VerticalStudy
 
 
 def plan(
@@ -53,9 +49,7 @@ def plan(
 
     read = studies.read(study, change or ())
     if advise:
-        if not isinstance(read, studies.SynchronousStudy):
-            raise StudyError("--advise weighs sampling rates and tau of methods that work in rounds; this one does not")
-        _advise(build.sized(read), build.federation(read).sizes, as_json)
+        _advise(read, as_json)
         return
     priced, sizes = build.plan(read)
     if as_json:
@@ -73,8 +67,8 @@ def _without_study(
     accountant: str,
     as_json: bool,
 ) -> None:
-    from sordino import plan as plans
     from sordino import privacy
+    from sordino.engine import plan as plans
 
     if epsilon is None or delta is None or rate is None or (sigma is None and steps is None):
         raise StudyError("give a study file, or --epsilon, --delta, --sampling-rate and one of --noise-multiplier and --steps")
@@ -116,10 +110,16 @@ def _check(epsilon: float, delta: float, rate: float, sigma: float | None, steps
         raise StudyError(f"--steps must be at least 1; got {steps}")
 
 
-def _advise(study: SynchronousStudy, sizes: tuple[int, ...], as_json: bool) -> None:
-    from sordino import plan as plans
+def _advise(study: Study, as_json: bool) -> None:
+    from sordino.federation.division import federation
+    from sordino.federation.regime import of
+    from sordino.regimes.synchronous.plan import advise
+    from sordino.regimes.synchronous.study import SynchronousStudy
 
-    cells = plans.rounds.advise(study, sizes)
+    if not isinstance(study, SynchronousStudy):
+        raise StudyError("--advise weighs sampling rates and tau of methods that work in rounds; this one does not")
+    sized = of(study).sized(study)
+    cells = advise(sized, federation(sized).sizes)
     if as_json:
         say.machine(cells)
         return
@@ -141,9 +141,7 @@ def _advise(study: SynchronousStudy, sizes: tuple[int, ...], as_json: bool) -> N
 
 
 def _show(study: Study, priced: Plan, sizes: tuple[int, ...]) -> None:
-    from sordino.regimes.asynchronous.study import AsynchronousStudy
-    from sordino.regimes.synchronous.study import SynchronousStudy
-    from sordino.regimes.vertical.study import VerticalStudy
+    from sordino.engine import regimes
 
     weighed = study.privacy.unit != "client" or getattr(study.method, "weights", "size") == "size"
     held = f", {len(sizes)} clients" + (f" of {min(sizes)} to {max(sizes)} examples" if weighed else "") if sizes else ""
@@ -152,12 +150,11 @@ def _show(study: Study, priced: Plan, sizes: tuple[int, ...]) -> None:
         say.people(f"warning: {warning}")
     _show_test(study)
     _show_left(priced)
-    if isinstance(study, AsynchronousStudy):
-        _show_arrivals(study, priced)
-    elif isinstance(study, SynchronousStudy):
-        _show_rounds(study, priced)
-    elif isinstance(study, VerticalStudy):
-        _show_events(study, priced)
+    for each in regimes.of(study).told(study, priced):
+        if isinstance(each, str):
+            say.people(each)
+        else:
+            say.table(each.title, each.head, each.rows)
     if priced.gradients:
         say.people(f"gradients of single examples: {priced.gradients}")
 
@@ -186,79 +183,6 @@ def _show_left(priced: Plan) -> None:
     rows = [[each.called, say.bound(each.spent), say.number(each.steps, 10)] for each in ordered[:MOST_CLIENTS]]
     more = "" if len(ordered) <= MOST_CLIENTS else f"; {len(ordered) - MOST_CLIENTS} more have no less"
     say.table(f"What the data's ledgers have left{more}", ["client", "epsilon spent", "still pays for"], rows)
-
-
-def _show_arrivals(study: AsynchronousStudy, priced: Plan) -> None:
-    say.table(
-        "Stages", ["stage", "updates", "length", "clip G", "learning rate", "P", "Delta_b"], [_stage(s, study) for s in priced.stages]
-    )
-    if not priced.most:
-        say.people(f"no privacy: epsilon is infinite; {study.budget.updates} updates")
-        return
-    made = "calibrated" if priced.calibrated else "given"
-    say.people(f"noise multiplier {priced.noise_multiplier:g} ({made}), expected batch {study.method.batch:g}, clip {study.privacy.clip:g}")
-    rows = [[name + (" *" if name == study.privacy.accountant else ""), say.number(n, 10)] for name, n in priced.most.items()]
-    title = (
-        f"Most gradients of the edge that spends fastest, within epsilon {say.bound(study.privacy.epsilon)}, delta {study.privacy.delta:g}"
-    )
-    say.table(title, ["accountant", "gradients"], rows)
-    say.people(f"signal to noise of one gradient: at most {priced.signal_to_noise:.3f}")
-    say.people(f"fair share of an edge: {priced.used} gradients, epsilon {say.bound(priced.epsilon)}; a faster one sends more")
-
-
-def _show_events(study: VerticalStudy, priced: Plan) -> None:
-    data, method = study.data, study.method
-    say.people(f"{study.budget.events} events, {data.parties} parties, activation {method.activation.kind}, window {method.window}")
-    if study.privacy.unit == "none":
-        say.people("no privacy: epsilon is infinite")
-        return
-    rows = [[unit, what, say.bound(epsilon)] for unit, what, epsilon in priced.releases]
-    times = f"{priced.used} appearance{'s' if priced.used != 1 else ''}"
-    title = f"What {times} of an entity release{'s' if priced.used == 1 else ''}, at delta {study.privacy.delta:g}"
-    say.table(title, ["unit of the ledger", "released", f"epsilon ({study.privacy.accountant})"], rows)
-    promise = f"promised, with unit '{study.privacy.unit}': epsilon {say.bound(study.privacy.epsilon)}"
-    limit = "" if priced.steps is None else f"; it pays for {priced.steps} appearances of an entity"
-    say.people(promise + limit)
-
-
-def _stage(stage: Stage, study: AsynchronousStudy) -> list[str]:
-    first = stage.start + 1
-    last = min(stage.end, study.budget.updates)
-    rate = f"{stage.rate:.4g}" if stage.rate is not None else "falls"
-    clip = "-" if math.isinf(stage.clip) else f"{stage.clip:.4g}"
-    return [str(stage.number), f"{first} to {last}", str(stage.length), clip, rate, f"{stage.slowing:.3g}", f"{stage.variance:.4g}"]
-
-
-def _show_rounds(study: SynchronousStudy, priced: Plan) -> None:
-    if math.isinf(priced.epsilon) and not priced.most:
-        say.people(f"no privacy: epsilon is infinite; {priced.rounds} rounds")
-        return
-    made = "calibrated" if priced.calibrated else "given"
-    say.people(
-        f"noise multiplier {priced.noise_multiplier:g} ({made}), sampling rate {study.privacy.sampling_rate:g}, clip {study.privacy.clip:g}"
-    )
-    charged = "rounds" if study.privacy.unit == "client" else "local steps"
-    rows = [[name + (" *" if name == study.privacy.accountant else ""), say.number(n, 10)] for name, n in priced.most.items()]
-    say.table(
-        f"R_c: most {charged} within epsilon {say.bound(study.privacy.epsilon)}, delta {study.privacy.delta:g}",
-        ["accountant", charged],
-        rows,
-    )
-    shown = sorted({0, len(priced.curve) // 4, len(priced.curve) // 2, 3 * len(priced.curve) // 4, len(priced.curve) - 1})
-    what = "epsilon" if priced.claimed is None else "claimed epsilon"
-    say.table(f"{what} after round, at the planned pace", ["round", what], [[str(k + 1), say.bound(priced.curve[k])] for k in shown])
-    if priced.batches is not None and priced.signal_to_noise is not None and priced.relative_noise is not None:
-        low, middle, high = priced.batches
-        if study.privacy.unit == "client":
-            say.people(f"expected cohort: {middle:.1f} clients; signal to noise of a round: at most {priced.signal_to_noise:.3f}")
-        else:
-            say.people(f"expected batch: {low:.1f} (smallest client), {middle:.1f} (median), {high:.1f} (largest)")
-            say.people(f"signal to noise of one step at the median client: at most {priced.signal_to_noise:.3f}")
-            say.people(f"noise of an averaged step relative to the data, sigma/(q n): {1e6 * priced.relative_noise:.1f}e-6")
-    end = "the privacy budget" if priced.ends == "privacy" else "the round budget"
-    say.people(
-        f"{end} ends the run: {priced.used} {charged} in {len(priced.curve)} of {priced.rounds} rounds, epsilon {say.bound(priced.epsilon)}"
-    )
 
 
 def methods(as_json: AsJson = False) -> None:

@@ -126,16 +126,15 @@ def new(
     """Write a study file to begin with."""
     import sys
 
-    from sordino.template import TEMPLATES
+    from sordino.engine.regimes import named
 
-    if regime not in TEMPLATES:
-        raise StudyError(f"regime {regime!r} is not known. Known: {', '.join(TEMPLATES)}")
+    template = named(regime).template
     if out is None:
-        sys.stdout.write(TEMPLATES[regime])
+        sys.stdout.write(template)
         return
     try:
         with out.open("x", encoding="utf-8") as file:
-            file.write(TEMPLATES[regime])
+            file.write(template)
     except FileExistsError:
         raise StudyError(f"{out}: exists already; choose another name") from None
     except OSError as error:

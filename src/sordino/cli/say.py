@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Sequence
+
+from sordino.engine.narration import number
+
+__all__ = ["bound", "machine", "number", "people", "table"]
 
 
 def machine(value: object) -> None:
@@ -36,17 +39,6 @@ def table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Non
     console = Console(stderr=True, width=None if sys.stderr.isatty() else 120, highlight=False, markup=False, emoji=False)
     console.print(Text(title, style="bold"))
     console.print(drawn)
-
-
-def number(value: float | None, digits: int = 4) -> str:
-    """A number for people.
-
-    >>> number(None), number(float("inf")), number(0.53125, 3)
-    ('-', 'inf', '0.531')
-    """
-    if value is None:
-        return "-"
-    return "inf" if math.isinf(value) else f"{value:.{digits}g}"
 
 
 def bound(value: float | None, digits: int = 4) -> str:

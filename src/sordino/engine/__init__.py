@@ -1,1 +1,1 @@
-"""One kernel for all regimes: what they are told and ask for (effect), and what carries it out (kernel)."""
+"""What every regime is run by: study files, plans, ledgers, checkpoints, sessions."""

@@ -5,18 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any
 
 from sordino.engine.left import Left
-from sordino.federation.study import HorizontalStudy
 from sordino.mechanism import GaussianNoise, Noise
 from sordino.privacy import Event, PoissonSampled, most_steps
 from sordino.privacy.rounding import epsilon_text
-from sordino.regimes.asynchronous.method import Stage
 
 ACCOUNTANTS = ("pld", "rdp", "rdp-classic")
-
-S = TypeVar("S", bound=HorizontalStudy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +33,7 @@ class Plan:
         relative_noise: sigma / (q n), n all examples: noise of an averaged step in units of C / sqrt(d), times the clients.
         calibrated: whether sigma was calibrated here.
         warnings: what to look at before running.
-        stages: of clipping bound and learning rate, where gradients are applied as they arrive.
+        stages: of clipping bound and learning rate, where gradients are applied as they arrive; dataclasses.
         claimed: what a paper's literal form says that epsilon is; None for sound forms.
         gradients: how gradients of single examples are computed, why so and what it costs; empty where none are clipped.
         releases: of parties with different features: unit of the ledger, what is released of an entity, and epsilon.
@@ -57,7 +53,7 @@ class Plan:
     relative_noise: float | None
     calibrated: bool
     warnings: tuple[str, ...]
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[Any, ...] = ()
     claimed: float | None = None
     gradients: str = ""
     releases: tuple[tuple[str, str, float], ...] = ()
@@ -76,14 +72,6 @@ class Plan:
 def step_event(sampling_rate: float, sigma: float, noise: Noise | None = None) -> Event:
     """One DP-SGD step with this mechanism (Gaussian unless given) as the ledger books it."""
     return PoissonSampled(sampling_rate=sampling_rate, event=(noise or GaussianNoise()).event(sigma))
-
-
-def for_dimension(study: S, dimension: int) -> S:
-    """The same study with a mechanism for d numbers, for those mechanisms whose price depends on d."""
-    noise = study.privacy.mechanism
-    if study.privacy.unit == "none" or not noise.sized:
-        return study
-    return study.model_copy(update={"privacy": study.privacy.model_copy(update={"mechanism": noise.for_dimension(dimension)})})
 
 
 def limits(event: Event, epsilon: float, delta: float, accountants: Sequence[str] = ACCOUNTANTS) -> dict[str, int | None]:

@@ -37,14 +37,14 @@ from sordino import modules as code
 from sordino.engine import assemble as builder
 from sordino.engine import begun, checkpoint, records, sealed
 from sordino.engine import study as studies
-from sordino.engine.built import PUBLIC, UNIT
+from sordino.engine.built import PUBLIC, UNIT, Built
 from sordino.engine.files import replace_file, said_clearly
 from sordino.engine.play import Play
 from sordino.engine.promise import adjacency, assumptions, guarantee, guaranteed, looked, remarks
 from sordino.engine.recorder import CHECKPOINTS, LOG, Recorder, last_accuracy, length_of, why_refused
 from sordino.engine.records import About, Place, Result, Row, Spent, known, number
 from sordino.engine.study.base import Study
-from sordino.engine.surroundings import destroyed, forget
+from sordino.engine.surroundings import destroyed, forget, surrounded
 from sordino.engine.watch import Moment
 from sordino.errors import BudgetExceeded, ResumeError, StudyError
 from sordino.files import read_below
@@ -124,7 +124,7 @@ def _founded(study: Study, out: Path | None) -> tuple[Path, About]:
         about = describe(built, run)
         replace_file(draft / "study.toml", studies.write(full).encode())
         replace_file(draft / "run.json", records.text(about, indent=1).encode())
-        replace_file(draft / "environment.json", records.text(builder.surrounded(full), indent=1).encode())
+        replace_file(draft / "environment.json", records.text(surrounded(full), indent=1).encode())
         promised = [*built.simulation.units, *(() if built.evaluation is None else (UNIT,))]
         built.simulation.vault.begin(run, records.plain(begun.facts(draft, full, records.plain(about))), list(dict.fromkeys(promised)))
         built.simulation.vault.close()
@@ -145,7 +145,7 @@ def resume(folder: Path, show: Callable[[Row], None], announce: Callable[[Going]
     return _play(folder, _about(folder), show, announce, started, modules)
 
 
-def describe(built: builder.Built, run: str) -> About:
+def describe(built: Built, run: str) -> About:
     """What stands in ``run.json``: what every run has, and the facts of its regime."""
     study, plan, privacy = built.study, built.plan, built.study.privacy
     payable = built.simulation.payable
@@ -248,7 +248,7 @@ def _book_public(run: str, sim: Play) -> None:
         sim.vault.charge([charge], Budget(math.inf, sim.budget.delta, sim.budget.accountant))
 
 
-def _finish(folder: Path, about: About, built: builder.Built, moment: Moment, seconds: float) -> Outcome:
+def _finish(folder: Path, about: About, built: Built, moment: Moment, seconds: float) -> Outcome:
     """Write the model and the result, and seal both in the ledger.
 
     A ledger of the data goes on when a run has ended, and what its records had spent by then cannot be added up from it later: a run
@@ -271,7 +271,7 @@ def _finish(folder: Path, about: About, built: builder.Built, moment: Moment, se
     return outcome
 
 
-def _end(folder: Path, about: About, built: builder.Built, moment: Moment, seconds: float, spent: Spent) -> tuple[Outcome, About]:
+def _end(folder: Path, about: About, built: Built, moment: Moment, seconds: float, spent: Spent) -> tuple[Outcome, About]:
     """How a run ended, and what its ``run.json`` says then, but for its place in the ledger."""
     study, plain, before = built.study, built.study.privacy.unit == "none", known(about.result)
     most = math.inf if plain else max((*spent.each, spent.test or 0.0))
@@ -303,7 +303,7 @@ def _end(folder: Path, about: About, built: builder.Built, moment: Moment, secon
     return outcome, replace(about, status="done", guarantee=guarantee(study, outcome.epsilon), result=result)
 
 
-def _spent_now(built: builder.Built) -> Spent:
+def _spent_now(built: Built) -> Spent:
     """What each unit of the ledger has spent, the highest among its records; equal histories are priced once."""
     sim = built.simulation
     histories = {unit: sim.vault.histories(unit) for unit in dict.fromkeys(sim.units)}
@@ -361,7 +361,7 @@ def _free(out: Path | None, name: str) -> Path:
     return folder
 
 
-def _refuse_hopeless(built: builder.Built) -> None:
+def _refuse_hopeless(built: Built) -> None:
     payable = built.simulation.payable
     if payable is not None and max(payable) < 1:
         privacy = built.study.privacy

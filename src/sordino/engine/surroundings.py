@@ -24,10 +24,7 @@ from sordino.engine import study as studies
 from sordino.engine.study.base import Study
 from sordino.entropy import Entropy, Seeded, System
 from sordino.errors import ResumeError, StudyError
-from sordino.federation.study import HorizontalStudy
 from sordino.files import KIB, check_below, read_below, there
-from sordino.training import models
-from sordino.training.check import check_private
 
 KEY, ENDED = "entropy.key", b"This run has ended and its key was destroyed.\n"
 
@@ -186,11 +183,3 @@ def forget(folder: Path) -> None:
 def destroyed(folder: Path) -> bool:
     """Whether a run had a secret key, and it was destroyed."""
     return there(folder, KEY) and read_below(folder, KEY, most=KIB) == ENDED
-
-
-def model(study: HorizontalStudy, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
-    """The study's model, initialised from its seed, checked to be trainable privately."""
-    module = models.build(study.model.name, shape, classes, Seeded(study.seed).at("model"))
-    if study.method.private:
-        check_private(module, shape)
-    return module

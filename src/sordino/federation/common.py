@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 import numpy as np
 import torch
 
 from sordino import data as datasets
-from sordino.engine.built import UNIT
+from sordino.engine.built import PUBLIC, UNIT, Built, named
 from sordino.engine.plan import Plan
 from sordino.engine.play import Play
 from sordino.engine.records import Horizontal, Vertical
-from sordino.engine.study.base import Study
-from sordino.engine.surroundings import device, model
+from sordino.engine.surroundings import device
 from sordino.engine.watch import Moment
 from sordino.entropy import Entropy
 from sordino.errors import StudyError
-from sordino.federation.division import Counts, Federation, evaluate, identified, placed, records, tensors
+from sordino.federation.division import Counts, Federation, evaluate, identified, model, placed, records, tensors
 from sordino.federation.evaluation import PaidEvaluation, priced
 from sordino.federation.study import HorizontalStudy
 from sordino.message import Vector
-from sordino.privacy import Budget, Vault
+from sordino.privacy import Vault
 from sordino.privacy.records import Records
 from sordino.privacy.records.group import SAMPLE
 from sordino.training.bench import Examples, Workbench
@@ -36,42 +33,6 @@ from sordino.training.loss import loss_for
 from sordino.training.perexample import ClippedSum, MeanGradient
 
 Tensors = tuple[torch.Tensor, torch.Tensor]
-
-PUBLIC = "public"
-"""Whose data rows are that were set aside and declared public, in a ledger of the data: later runs must know."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Built:
-    """Everything that a run needs, and the moment it begins at. Raw data is in the clients only.
-
-    Attributes:
-        study: calibrated.
-        plan: its price.
-        simulation: who plays it.
-        first: the moment before anything happened.
-        facts: what run.json says of this regime.
-        model: the model's name, and ``named`` its parameters by name, from one vector (d,).
-        paid: what privacy is paid for, in the singular, and ``remedy`` what to do if not even one can be.
-        evaluation: on rows that are private, if that is asked for.
-    """
-
-    study: Study
-    plan: Plan
-    simulation: Play
-    first: Moment
-    facts: Horizontal | Vertical
-    model: str
-    named: Callable[[Vector], dict[str, Any]]
-    paid: str
-    remedy: str
-    evaluation: PaidEvaluation | None = None
-
-
-def named(flat: Flat, vector: Vector) -> dict[str, Any]:
-    """A vector as the model's named parameters."""
-    tensor = torch.from_numpy(vector)
-    return {slot.name: slot.logical(tensor).contiguous().numpy() for slot in flat.layout}
 
 
 class Told(TypedDict):
@@ -241,31 +202,3 @@ def _refuse_alike(study: HorizontalStudy, public: Records, others: Sequence[Reco
             f" {study.privacy.ledger} cannot tell them apart: all of them would be public for ever."
             " Set data.test = 'private share' or 'none', and no validation; or remove the rows that occur twice"
         )
-
-
-def vault(
-    study: Study,
-    folder: Path,
-    run: str,
-    fingerprints: Mapping[str, str],
-    known: Sequence[Records] = (),
-    others: Mapping[str, str] | None = None,
-    labels: Mapping[str, str] | None = None,
-) -> Vault:
-    """The run's own ledger in ``folder``, or one that knows records: that of the data, or the run's own.
-
-    ``fingerprints``, and ``labels`` for people, by unit; ``others`` names units that are not priced by records. A folder with a
-    ``run.json`` is that of a run which has begun: its ledger must be there, and is not made again.
-    """
-    begun = (folder / "run.json").exists()
-    if study.privacy.ledger == "run" and not known:
-        return Vault.for_run(folder / "ledger.sqlite", fingerprints, labels=labels, begun=begun)
-    kept = folder if study.privacy.ledger == "run" else Path(study.privacy.ledger).expanduser()
-    return Vault.for_data(kept, run, known, others, begun=begun)
-
-
-def budget(study: Study, epsilon: float | None) -> Budget:
-    """What is held against the ledger: infinite where nothing is promised, or nothing can be."""
-    privacy = study.privacy
-    promised = privacy.unit != "none" and study.form == "sound" and epsilon is not None
-    return Budget(epsilon=(epsilon or math.inf) if promised else math.inf, delta=privacy.delta or 1e-5, accountant=privacy.accountant)

@@ -10,14 +10,15 @@ import numpy as np
 import torch
 
 from sordino import data as datasets
-from sordino.engine import study as studies
 from sordino.entropy import Seeded
 from sordino.errors import StudyError
 from sordino.federation import evaluation
 from sordino.federation.study import HorizontalStudy
 from sordino.message import Vector
 from sordino.privacy.records import Records
+from sordino.training import models
 from sordino.training.bench import model_input
+from sordino.training.check import check_private
 from sordino.training.evaluate import Evaluator
 from sordino.training.flat import Flat
 
@@ -54,7 +55,7 @@ def federation(study: HorizontalStudy) -> Federation:
     train, validation = corpus.train, None
     if wanted.validation:
         train, validation = datasets.hold_out(train, wanted.validation, entropy.at("validation"))
-    if isinstance(study, studies.AsynchronousStudy) and study.method.pooled:
+    if study.pooled:
         indices: datasets.Parts = (np.arange(len(train.y)),)
     else:
         dealt = wanted.partition.split(train.y, wanted.clients, entropy.at("partition"), column=train.client)
@@ -70,6 +71,14 @@ def federation(study: HorizontalStudy) -> Federation:
 def identified(study: HorizontalStudy) -> bool:
     """Whether records are to be recognised: by a ledger that outlives the run, or for the persons behind them."""
     return study.privacy.ledger != "run" or study.data.person is not None
+
+
+def model(study: HorizontalStudy, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
+    """The study's model, initialised from its seed, checked to be trainable privately."""
+    module = models.build(study.model.name, shape, classes, Seeded(study.seed).at("model"))
+    if study.method.private:
+        check_private(module, shape)
+    return module
 
 
 def records(part: datasets.Dataset, unit: str, kind: str) -> Records:

@@ -25,6 +25,7 @@ import torch
 from sordino import data as datasets
 from sordino.data.dataset import Corpus
 from sordino.engine import records
+from sordino.engine.built import UNIT
 from sordino.engine.study.sections import SHARE
 from sordino.entropy import Entropy
 from sordino.errors import BudgetExceeded, LocalProtocolError, StudyError
@@ -33,9 +34,6 @@ from sordino.federation.study import HorizontalStudy
 from sordino.mechanism import Gaussian
 from sordino.message import Vector
 from sordino.privacy import Budget, Charge, Permit, Vault, covers_round
-
-UNIT = "test"
-"""Whose data the rows of a private test share are, in the ledger."""
 
 
 def corpus(study: HorizontalStudy, *, identify: bool = False) -> Corpus:

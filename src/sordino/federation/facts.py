@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Protocol
 
 from sordino.engine import records
 from sordino.engine.plan import Plan
 from sordino.federation.common import Hall, Tensors
 from sordino.federation.evaluation import told
 from sordino.federation.study import HorizontalStudy
-from sordino.regimes.asynchronous.simulation import Arrivals
-from sordino.regimes.synchronous.simulation import Simulation
+
+
+class Simulation(Protocol):
+    """What is said of a simulation."""
+
+    @property
+    def units(self) -> Sequence[str]:
+        """Ledger unit of each client."""
+        ...
+
+    @property
+    def clip(self) -> float:
+        """C, or S."""
+        ...
 
 
 def _digest(examples: Tensors) -> str | None:
@@ -21,13 +35,14 @@ def _digest(examples: Tensors) -> str | None:
     return hashlib.sha256(b"".join(each.cpu().contiguous().numpy().tobytes() for each in examples)).hexdigest()
 
 
-def horizontal(study: HorizontalStudy, hall: Hall, plan: Plan, simulation: Simulation | Arrivals) -> records.Horizontal:
+def horizontal(
+    kind: type[records.Synchronous] | type[records.Asynchronous], study: HorizontalStudy, hall: Hall, plan: Plan, simulation: Simulation
+) -> records.Horizontal:
     """Clients and what they hold, the model's size, bounds and rates."""
     privacy = study.privacy
     # Label counts are raw data, and so are sizes where whole clients are protected and weigh the same.
     labels = study.data.file is None or privacy.unit == "none"
     sizes = labels or privacy.unit == "sample" or getattr(study.method, "weights", "size") == "size"
-    kind = records.Asynchronous if isinstance(simulation, Arrivals) else records.Synchronous
     return kind(
         classes=tuple(hall.classes),
         test=told(study, hall.rows),

@@ -17,21 +17,14 @@ from sordino import data as datasets
 from sordino.audit.attempt import Attack, Level, Scene, Target
 from sordino.audit.inversion import Matrix, first_layer, mean_slopes
 from sordino.audit.quality import correlation
-from sordino.engine import assemble as builder
 from sordino.entropy import Seeded
 from sordino.errors import StudyError
-from sordino.federation.mechanism import edge_mechanism, mechanism
+from sordino.federation import regime as horizontal
+from sordino.federation.division import Federation, federation, model
 from sordino.federation.study import HorizontalStudy
 from sordino.files import check_below
 from sordino.mechanism import Bounded, Gaussian, Learning
-from sordino.plan import calibrate, price
-from sordino.privacy import Gaussian as GaussianEvent
 from sordino.privacy import PoissonSampled, accountant
-from sordino.regimes.asynchronous import plan as arrivals
-from sordino.regimes.asynchronous.study import AsynchronousStudy
-from sordino.regimes.synchronous.methods.client_level import ClientLevel
-from sordino.regimes.synchronous.plan import schedule, spending
-from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.training.bench import Workbench, poisson
 from sordino.training.flat import Flat
 from sordino.training.loss import loss_for
@@ -66,7 +59,7 @@ class Attacked:
     flat: Flat
     noise: Bounded
     levels: tuple[Level, ...]
-    divided: builder.Federation
+    divided: Federation
     accountant: str
     delta: float
 
@@ -77,13 +70,14 @@ def attacked(study: HorizontalStudy, asked: Sequence[Asked], weights: Path | Non
     Raises:
         StudyError: if the attack has nothing to work on.
     """
-    if isinstance(study.method, ClientLevel):
+    if study.privacy.unit == "client":
         raise StudyError(
             f"method.name = {study.method.name!r}: --attack inversion reads gradients, and this method's clients send whole updates."
             " Use a study whose clients take noisy gradient steps, such as dp-sgd"
         )
-    divided = builder.federation(study)
-    full = calibrate(builder.sized(study, divided), divided.sizes)
+    divided = federation(study)
+    regime = horizontal.of(study)
+    full = regime.calibrate(regime.sized(study, divided), divided.sizes)
     shape = divided.test.shape
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise StudyError(f"data: its examples have shape {shape}; --attack inversion needs images (channels, height, width)")
@@ -92,28 +86,18 @@ def attacked(study: HorizontalStudy, asked: Sequence[Asked], weights: Path | Non
             f"data.test = '{full.data.testing}': --attack inversion starts from the mean images of a public test set;"
             " set data.test = 'file' or 'public share'"
         )
-    flat = Flat(builder.model(full, shape, len(divided.test.classes)))
+    flat = Flat(model(full, shape, len(divided.test.classes)))
     first_layer(flat, shape, full.model.name)
     if weights is not None:
         load_weights(flat, weights)
     noise = _mechanism(full, divided, flat)
-    used = price(full, divided.sizes, flat.dim).used
-    levels = _levels(full, noise, full.horizon if used is None else used, max(_rates(full, divided.sizes)), asked)
+    used = regime.price(full, divided.sizes, flat.dim).used
+    levels = _levels(full, noise, full.horizon if used is None else used, max(regime.rates(full, divided.sizes)), asked)
     return Attacked(full, flat, noise, tuple(levels), divided, full.privacy.accountant, _delta(full))
 
 
 def _delta(study: HorizontalStudy) -> float:
     return study.privacy.delta or 1e-5
-
-
-def _rates(study: HorizontalStudy, sizes: Sequence[int]) -> tuple[float, ...]:
-    """q of every client."""
-    match study:
-        case AsynchronousStudy():
-            return arrivals.rates(study.method.batch, sizes)
-        case SynchronousStudy():
-            return (study.privacy.sampling_rate,) * len(sizes)
-    raise TypeError(type(study).__name__)
 
 
 def _levels(study: HorizontalStudy, noise: Bounded, steps: int, rate: float, asked: Sequence[Asked]) -> list[Level]:
@@ -138,13 +122,7 @@ def _costs(study: HorizontalStudy, noise: Bounded, steps: int, rate: float, sigm
     once = chosen.epsilon([(event, 1)], delta)
     if study.method.unpriced is not None:
         return once, math.inf
-    if not isinstance(study, SynchronousStudy) or len(schedule(study)) == 1:
-        return once, chosen.epsilon([(event, steps)], delta)
-    if math.isinf(once):
-        return once, math.inf
-    level = true.noise_multiplier if isinstance(true, GaussianEvent) else sigma
-    other = study.model_copy(update={"privacy": privacy.model_copy(update={"noise_multiplier": level})})
-    return once, chosen.epsilon(spending(other, steps), delta)
+    return once, math.inf if math.isinf(once) else chosen.epsilon(horizontal.of(study).spending(study, true, sigma, rate, steps), delta)
 
 
 def load_weights(flat: Flat, path: Path) -> None:
@@ -185,7 +163,7 @@ def _scene(found: Attacked, images: int, alone: bool) -> Scene:
     def drawn(what: str, number: int) -> np.random.Generator:
         return entropy.at("audit", "inversion", what, number)
 
-    rates, chosen = _rates(study, divided.sizes), choose([part.y for part in divided.parts], classes, images)
+    rates, chosen = horizontal.of(study).rates(study, divided.sizes), choose([part.y for part in divided.parts], classes, images)
     targets = [_target(divided.parts[who], place, rates[who], alone, drawn("batch", i)) for i, (who, place) in enumerate(chosen)]
     public, labels = torch.from_numpy(datasets.scaled(divided.test.x)), torch.from_numpy(divided.test.y)
     attack = Attack(
@@ -239,7 +217,7 @@ def _mean_image(x: torch.Tensor, y: torch.Tensor, label: int) -> Matrix:
     return found
 
 
-def _mechanism(study: HorizontalStudy, divided: builder.Federation, flat: Flat) -> Bounded:
+def _mechanism(study: HorizontalStudy, divided: Federation, flat: Flat) -> Bounded:
     """The study's mechanism as it begins; a Gaussian with the study's clip where it promises nothing."""
     if study.privacy.unit == "none":
         return Gaussian(clip=study.privacy.clip, noise_multiplier=1.0)
@@ -248,11 +226,7 @@ def _mechanism(study: HorizontalStudy, divided: builder.Federation, flat: Flat) 
     if divided.validation is not None:
         public = (torch.from_numpy(datasets.scaled(divided.validation.x)), torch.from_numpy(divided.validation.y))
     bench = Workbench(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))
-    if isinstance(study, AsynchronousStudy):
-        return edge_mechanism(study, bench, public)
-    if not isinstance(study, SynchronousStudy):
-        raise TypeError(type(study).__name__)
-    made = mechanism(study, divided.sizes, bench, public)
+    made = horizontal.of(study).mechanism(study, divided.sizes, bench, public)
     return made.shaped(()) if isinstance(made, Learning) else made
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TypeVar
 
 from pydantic import model_validator
 
@@ -62,7 +63,33 @@ class HorizontalStudy(Study):
             )
 
     @property
+    def pooled(self) -> bool:
+        """Whether all data lies in one place."""
+        return False
+
+    @property
+    def of_persons(self) -> bool:
+        """See :class:`Study`."""
+        return self.data.person is not None and self.privacy.unit == "sample"
+
+    @property
+    def pays_to_test(self) -> bool:
+        """See :class:`Study`."""
+        return self.data.testing == "private share"
+
+    @property
     def form(self) -> str:
         """ "sound", or "paper" for a paper's literal form, of the method or of the mechanism."""
         forms = {getattr(part, "form", "sound") for part in (self.method, self.privacy.mechanism)}
         return "paper" if "paper" in forms else "sound"
+
+
+H = TypeVar("H", bound=HorizontalStudy)
+
+
+def for_dimension(study: H, dimension: int) -> H:
+    """The same study with a mechanism for d numbers, for those mechanisms whose price depends on d."""
+    noise = study.privacy.mechanism
+    if study.privacy.unit == "none" or not noise.sized:
+        return study
+    return study.model_copy(update={"privacy": study.privacy.model_copy(update={"mechanism": noise.for_dimension(dimension)})})

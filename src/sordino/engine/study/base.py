@@ -58,6 +58,16 @@ class Study(Section):
         return self.method.about.regime
 
     @property
+    def of_persons(self) -> bool:
+        """Whether what is promised holds for persons, who may have several examples, and not for single examples only."""
+        return False
+
+    @property
+    def pays_to_test(self) -> bool:
+        """Whether models are measured on private rows, at a price."""
+        return False
+
+    @property
     def horizon(self) -> int:
         """How many rounds, updates or events there will be, at most."""
         raise NotImplementedError

@@ -15,6 +15,7 @@ from sordino.data.partition import PARTITIONS
 from sordino.data.stream.drift import DRIFTS
 from sordino.data.stream.opening import STREAMS
 from sordino.data.stream.vertical import DIVISIONS
+from sordino.engine import regimes
 from sordino.engine.latency import LATENCIES
 from sordino.engine.method import Method
 from sordino.engine.methods import METHODS
@@ -23,17 +24,12 @@ from sordino.errors import StudyError
 from sordino.files import MOST_TOML, read_below
 from sordino.mechanism.registry import MECHANISMS
 from sordino.parsing import DEEPEST, Malformed, toml_of
-from sordino.regimes.asynchronous.method import AsynchronousMethod
-from sordino.regimes.asynchronous.study import AsynchronousStudy
-from sordino.regimes.synchronous.study import SynchronousStudy
-from sordino.regimes.vertical.method import ACTIVATIONS, OnlineMethod
-from sordino.regimes.vertical.study import VerticalStudy
 from sordino.registry import Registry, did_you_mean
 from sordino.section import Section
 from sordino.training.optimizer import OPTIMIZERS
 
-TABLES: tuple[Registry[Any], ...] = (OPTIMIZERS, ACTIVATIONS, METHODS, MECHANISMS, PARTITIONS, LATENCIES, DIVISIONS, STREAMS, DRIFTS)
-"""The tables of a study whose kind is chosen by name; one that lies in another comes before it."""
+TABLES: tuple[Registry[Any], ...] = (OPTIMIZERS, METHODS, MECHANISMS, PARTITIONS, LATENCIES, DIVISIONS, STREAMS, DRIFTS)
+"""The tables of a study whose kind is chosen by name; one that lies in another comes before it. Regimes add their own."""
 
 
 class _Refused:
@@ -52,7 +48,7 @@ def parse(table: Mapping[str, Any], *, source: str) -> Study:
     lines: list[str] = []
     read, method = dict(table), _method(table)
     shape = _shape(method, table)
-    for registry in TABLES:
+    for registry in _tables():
         if _has_place(registry, shape, method):
             read, told = _chosen(registry, read, shape)
             lines += told
@@ -73,13 +69,17 @@ def _method(table: Mapping[str, Any]) -> type[Method] | None:
         return None
 
 
+def _tables() -> tuple[Registry[Any], ...]:
+    """All of them: those inside of a method first."""
+    return (*(registry for each in regimes.known().values() for registry in each.tables), *TABLES)
+
+
 def _shape(method: type[Method] | None, table: Mapping[str, Any]) -> type[Study]:
-    """What kind of study this is: by its method, or by what its budget counts."""
-    budget = table.get("budget")
-    counts: Mapping[str, Any] = budget if method is None and isinstance(budget, Mapping) else {}
-    if "events" in counts or (method is not None and issubclass(method, OnlineMethod)):
-        return VerticalStudy
-    return AsynchronousStudy if "updates" in counts or (method is not None and issubclass(method, AsynchronousMethod)) else SynchronousStudy
+    """What kind of study this is: by its method, or by what its budget counts, or of the first regime."""
+    if method is not None:
+        return regimes.named(method.about.regime).study
+    budget, known = table.get("budget"), list(regimes.known().values())
+    return next((each for each in known if isinstance(budget, Mapping) and each.budget in budget), known[0]).study
 
 
 def _has_place(registry: Registry[Any], shape: type[Study], method: type[Method] | None) -> bool:
@@ -183,15 +183,15 @@ def _told(named: str, recorded: Mapping[str, str], path: Path) -> None:
 def named_modules(study: Study | Mapping[str, Any]) -> tuple[str, ...]:
     """Every ``package.module:attribute`` that a study, or the table of one, names: its code is part of what the study does."""
     table = study.model_dump(mode="json", by_alias=True, exclude_none=True) if isinstance(study, Study) else study
-    found = [_below(table, *place) for place in _CODE]
+    found = [_below(table, *place) for place in _code()]
     return tuple(dict.fromkeys(each for each in found if isinstance(each, str) and ":" in each))
 
 
-_CODE = (
-    *((*registry.keys, registry.key) for registry in TABLES),
-    *(registry.keys for registry in TABLES if registry.brief),
-    *(("model", key) for key in ("name", "party", "server")),
-)
+def _code() -> tuple[tuple[str, ...], ...]:
+    """Where a study may name code of its own."""
+    tables = _tables()
+    named = ((*registry.keys, registry.key) for registry in tables)
+    return (*named, *(registry.keys for registry in tables if registry.brief), *(("model", key) for key in ("name", "party", "server")))
 
 
 def _below(table: object, *keys: str) -> object:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from sordino import data as datasets
+from sordino.engine import records
 from sordino.engine.built import Built, budget, vault
 from sordino.engine.latency import Churn, Delays
 from sordino.engine.plan import Plan
@@ -17,13 +20,13 @@ from sordino.engine.surroundings import lineage, protective
 from sordino.entropy import Entropy, Seeded
 from sordino.federation.common import Hall
 from sordino.federation.facts import horizontal
-from sordino.federation.mechanism import as_good, edge_mechanism, in_words
-from sordino.mechanism import Bounded
-from sordino.plan import price
+from sordino.federation.mechanism import as_good, energies, in_words
+from sordino.federation.study import for_dimension
+from sordino.mechanism import Asked, Bounded
 from sordino.privacy import Budget, PoissonSampled, Vault, accountant
 from sordino.regimes.asynchronous.edge import Edge, LiteralEdge, PlainEdge, PrivateEdge
 from sordino.regimes.asynchronous.method import Noisy
-from sordino.regimes.asynchronous.plan import dearest, epsilons, multipliers, rates, terms
+from sordino.regimes.asynchronous.plan import dearest, epsilons, multipliers, price, rates, terms
 from sordino.regimes.asynchronous.protocol import Asynchronous
 from sordino.regimes.asynchronous.simulation import Arrivals
 from sordino.regimes.asynchronous.study import AsynchronousStudy
@@ -36,7 +39,7 @@ def build(
 ) -> Built:
     """See :func:`sordino.engine.assemble.build`; ``parts`` is emptied on the way, so that the pixels are kept once."""
     entropy, flat, sizes, privacy, world = Seeded(study.seed), hall.bench.flat, hall.sizes, study.privacy, study.world
-    priced, known = price(study, sizes, flat.dim), terms(study, flat.dim)
+    priced, known = price(for_dimension(study, flat.dim), sizes, flat.dim), terms(study, flat.dim)
     noise = edge_mechanism(study, hall.bench, hall.validation) if privacy.unit != "none" and not study.method.literal else None
     if noise is not None:
         priced = announced(priced, study, noise, sizes)
@@ -71,7 +74,7 @@ def build(
         method=study.method.name,
         lineage=lineage(study, run),
     )
-    first, facts = simulation.first(hall.first()), horizontal(study, hall, priced, simulation)
+    first, facts = simulation.first(hall.first()), horizontal(records.Asynchronous, study, hall, priced, simulation)
     remedy = "Raise noise_multiplier or lower method.batch"
     return hall.built(study, priced, simulation, first, facts=facts, paid="gradient", remedy=remedy, evaluation=tested)
 
@@ -151,3 +154,19 @@ def _payable(
         return None
     endless = int(np.iinfo(np.int64).max)
     return tuple(endless if (steps := left[edge]) is None else min(steps, endless) for edge in range(len(units)))
+
+
+def edge_mechanism(study: AsynchronousStudy, bench: Workbench, public: tuple[Tensor, Tensor]) -> Bounded:
+    """The mechanism of the edges in the first stage, at the largest multiplier of any.
+
+    No count is released beside: every gradient would pay for it.
+    """
+    return study.privacy.mechanism.make(
+        Asked(
+            unit=study.privacy.unit,
+            clip=study.privacy.clip,
+            noise_multiplier=study.privacy.noise_multiplier or 0.0,
+            parameters=tuple(slot.size for slot in bench.flat.layout),
+            energies=partial(energies, bench, public) if study.data.validation else None,
+        )
+    )

@@ -105,6 +105,11 @@ class AsynchronousStudy(HorizontalStudy):
         return "'audp' or 'mapa'"
 
     @property
+    def pooled(self) -> bool:
+        """See :class:`HorizontalStudy`."""
+        return self.method.pooled
+
+    @property
     def edges(self) -> int:
         """K: one, where all data lies in one place."""
         return 1 if self.method.pooled else self.data.clients

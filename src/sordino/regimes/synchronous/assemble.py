@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from sordino import data as datasets
+from sordino.engine import records
 from sordino.engine.built import Built, budget, vault
 from sordino.engine.latency import Churn
 from sordino.engine.plan import Plan
@@ -16,15 +17,26 @@ from sordino.engine.surroundings import lineage, protective
 from sordino.entropy import Entropy, Seeded
 from sordino.federation.common import Hall
 from sordino.federation.facts import horizontal
-from sordino.federation.mechanism import as_good, in_words, mechanism
+from sordino.federation.mechanism import as_good, in_words
+from sordino.federation.study import for_dimension
 from sordino.mechanism import Bounded, Learning
-from sordino.plan import price
-from sordino.privacy import Budget, Event, Gaussian, PoissonSampled, Vault, accountant
+from sordino.privacy import Budget, Gaussian, Vault, accountant
 from sordino.privacy.records.group import CLIENT, SAMPLE
 from sordino.regimes.synchronous.aggregate import PrivateSum
+from sordino.regimes.synchronous.mechanism import mechanism
 from sordino.regimes.synchronous.method import Terms
 from sordino.regimes.synchronous.methods.client_level import ClientLevel
-from sordino.regimes.synchronous.plan import charged_per_round, schedule, scheduled_steps, shares, spending, step
+from sordino.regimes.synchronous.plan import (
+    aggregated,
+    charged_per_round,
+    price,
+    schedule,
+    scheduled_steps,
+    shares,
+    spending,
+    spent_by,
+    step,
+)
 from sordino.regimes.synchronous.protocol import Synchronous
 from sordino.regimes.synchronous.simulation import Moment, Simulation
 from sordino.regimes.synchronous.study import SynchronousStudy
@@ -39,7 +51,7 @@ def build(
 ) -> Built:
     """See :func:`sordino.engine.assemble.build`; ``parts`` is emptied on the way, so that the pixels are kept once."""
     entropy, flat, sizes, privacy = Seeded(study.seed), hall.bench.flat, hall.sizes, study.privacy
-    priced, whole = price(study, sizes, flat.dim), aggregated(study)
+    priced, whole = price(for_dimension(study, flat.dim), sizes, flat.dim), aggregated(study)
     units, fingerprints = _units(whole, hall.fingerprints, not hall.records)
     noise = mechanism(study, sizes, hall.bench, hall.validation) if privacy.unit != "none" else None
     if noise is not None:
@@ -78,7 +90,7 @@ def build(
         method=study.method.name,
         lineage=lineage(study, run),
     )
-    first, facts = Moment(regime.start(hall.first())), horizontal(study, hall, priced, simulation)
+    first, facts = Moment(regime.start(hall.first())), horizontal(records.Synchronous, study, hall, priced, simulation)
     paid = "round" if privacy.unit == "client" else "local step"
     remedy = "Raise noise_multiplier or lower sampling_rate"
     return hall.built(study, priced, simulation, first, facts=facts, paid=paid, remedy=remedy, evaluation=tested)
@@ -91,16 +103,8 @@ def announced(priced: Plan, study: SynchronousStudy, noise: Bounded, largest: in
         true, where = Gaussian(noise_multiplier=priced.noise_multiplier / (largest * study.method.tau)), "method.form"
     if as_good(true, privacy.mechanism.event(priced.noise_multiplier)) or priced.used is None or privacy.delta is None:
         return priced
-    spent: list[tuple[Event, int]] = [(PoissonSampled(sampling_rate=privacy.sampling_rate, event=true), priced.used)]
-    if len(schedule(study)) > 1 and isinstance(true, Gaussian):
-        given = study.model_copy(update={"privacy": privacy.model_copy(update={"noise_multiplier": true.noise_multiplier})})
-        spent = spending(given, priced.used)
+    spent = spent_by(study, true, priced.noise_multiplier, privacy.sampling_rate, priced.used)
     return priced.exposed(where, accountant(privacy.accountant).epsilon(spent, privacy.delta), in_words(true))
-
-
-def aggregated(study: SynchronousStudy) -> bool:
-    """Whether whole clients are protected by noise on their sum."""
-    return isinstance(study.method, ClientLevel) and study.method.aggregated
 
 
 def _units(together: bool, fingerprints: Sequence[str], own: bool) -> tuple[list[str], dict[str, str]]:

@@ -13,16 +13,16 @@ C the clip, sigma the noise multiplier, d the dimension, R_s rounds, R_c steps.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import msgspec
 from pydantic import Field, SerializeAsAny
 
+from sordino.engine.method import Method
 from sordino.message import Update, Vector
 from sordino.privacy import fixed_order
-from sordino.section import Section
 from sordino.training.optimizer import Optimizer, Sgd
 
 
@@ -141,57 +141,6 @@ class Released:
 
 class Nothing(msgspec.Struct, frozen=True):
     """The memory of a method that remembers nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class About:
-    """What the list of methods says.
-
-    Attributes:
-        regime: "synchronous", "asynchronous" or "vertical".
-        paper: whose it is, and when.
-        does: what it does, in a few words.
-        forms: each form's name, and whether what it releases has a finite price.
-        units: the values of ``privacy.unit`` that it can keep.
-    """
-
-    regime: str
-    paper: str
-    does: str
-    forms: Mapping[str, bool]
-    units: tuple[str, ...] = ("sample",)
-
-
-class Method(Section):
-    """One published algorithm, and the ``[method]`` table of a study that runs it.
-
-    A subclass adds its hyper-parameters as fields, and says what it does in ``about``.
-    :func:`~sordino.engine.methods.register` makes it known by its name.
-    """
-
-    about: ClassVar[About]
-
-    name: str
-
-    @property
-    def title(self) -> str:
-        """What tables call it."""
-        return self.name
-
-    @property
-    def private(self) -> bool:
-        """Whether clients add noise."""
-        return self.about.units != ("none",)
-
-    @property
-    def adapts_noise(self) -> bool:
-        """Whether sigma is chosen by looking at earlier releases, which only an accountant of a fixed order can bound."""
-        return False
-
-    @property
-    def unpriced(self) -> str | None:
-        """Why what clients send has no finite price; None where it has one."""
-        return None
 
 
 class SynchronousMethod(Method):

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 
 from sordino.engine.plan import ACCOUNTANTS, Plan, limits
 from sordino.errors import StudyError
-from sordino.privacy import Composed, Event, Gaussian, PoissonSampled, accountant, epsilon_after, noise_multiplier
+from sordino.privacy import Composed, Event, Gaussian, PoissonSampled, Pure, accountant, epsilon_after, noise_multiplier
+from sordino.regimes.synchronous.methods.client_level import ClientLevel
 from sordino.regimes.synchronous.study import SynchronousStudy
 
 
@@ -147,6 +148,19 @@ def spending(study: SynchronousStudy, charges: int) -> list[tuple[Event, int]]:
         charges -= count
         found.append((step(study, (privacy.noise_multiplier or 0.0) * factor), count))
     return [(event, count) for event, count in found if count]
+
+
+def spent_by(study: SynchronousStudy, true: Event, sigma: float, rate: float, charges: int) -> list[tuple[Event, int]]:
+    """So many charges of a client, along the schedule if there is one, where one release at ``sigma`` is ``true``."""
+    if len(schedule(study)) == 1 or not isinstance(true, Gaussian | Pure):
+        return [(PoissonSampled(sampling_rate=rate, event=true), charges)]
+    level = true.noise_multiplier if isinstance(true, Gaussian) else sigma
+    return spending(study.model_copy(update={"privacy": study.privacy.model_copy(update={"noise_multiplier": level})}), charges)
+
+
+def aggregated(study: SynchronousStudy) -> bool:
+    """Whether whole clients are protected by noise on their sum."""
+    return isinstance(study.method, ClientLevel) and study.method.aggregated
 
 
 def scheduled_steps(study: SynchronousStudy, name: str, spent: Sequence[tuple[Event, int]] = ()) -> int:

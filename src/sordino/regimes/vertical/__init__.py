@@ -1,1 +1,1 @@
-"""."""
+"""Events: parties with different features of the same entities learn together, one event after another."""

@@ -36,6 +36,7 @@ from sordino.regimes.vertical.messages import Messages
 from sordino.regimes.vertical.plan import (
     ENTITIES,
     LABELS,
+    calibrate,
     charges,
     features,
     label,
@@ -59,9 +60,7 @@ from sordino.training.flat import Flat
 
 def plan(study: VerticalStudy) -> Plan:
     """The price of a study, and whether its data and models fit together."""
-    from sordino.plan import calibrate
-
-    full = calibrate(study, ())
+    full = calibrate(study)
     stream, *_ = source(full, known=False)
     _Split.of(full, stream, parts(full, stream))
     return replace(price(full), calibrated=full != study)

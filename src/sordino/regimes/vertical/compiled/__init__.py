@@ -1,1 +1,1 @@
-"""."""
+"""Compiled loops over events."""

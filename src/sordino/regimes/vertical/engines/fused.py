@@ -9,7 +9,7 @@ with zeros in place of the gradients of events at which a party was passive. Emb
 
 A gradient of one example is an outer product in every layer. So an event costs two products of vector and matrix with the server's
 weights, and is spared the two passes over all weights that adding l gradients, or a running sum of them, would take:
-:mod:`sordino.regimes.vertical.compiled.lazy.events` has the algebra. The weights are those of the plain rule but for float32's rounding; after each
+``compiled.lazy.events`` has the algebra. The weights are those of the plain rule but for float32's rounding; after each
 call they are dense, and with what :meth:`Fused.pack` returns they are the whole state, bit for bit.
 Where calls end is where all is folded: the same events in other pieces give the same weights but for rounding.
 

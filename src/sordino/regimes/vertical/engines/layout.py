@@ -22,9 +22,9 @@ class Layout:
     """The plan of the buffer.
 
     Attributes:
-        layers: a row for each layer, the columns of :mod:`sordino.regimes.vertical.compiled.lazy.chain`; the server's come last.
-        people: a row for each participant, the columns of :mod:`sordino.regimes.vertical.compiled.lazy.events`; the server's comes last.
-        fields: places and sizes, those of :mod:`sordino.regimes.vertical.compiled.lazy.events`.
+        layers: a row for each layer, the columns of ``compiled.lazy.chain``; the server's come last.
+        people: a row for each participant, the columns of ``compiled.lazy.events``; the server's comes last.
+        fields: places and sizes, those of ``compiled.lazy.events``.
         size: floats in the buffer.
         widest: the longest list of inputs, with slack.
     """

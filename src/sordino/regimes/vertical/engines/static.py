@@ -10,7 +10,7 @@ What travels is the embedding h of each example of the window, and for active pa
 both are rounded to 16-bit floats, at every event anew: to the nearest, of two to the even one, large ones to infinity. ReLU' is that of the
 numbers before rounding.
 
-Events are worked off in blocks (:mod:`sordino.regimes.vertical.compiled.again.event` says why); each call begins a block. So the weights and
+Events are worked off in blocks (``compiled.again.event`` says why); each call begins a block. So the weights and
 the last l - 1 examples are all that a later call depends on, and cutting the same events into other calls changes results by rounding only.
 """
 

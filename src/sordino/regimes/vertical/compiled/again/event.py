@@ -1,6 +1,6 @@
 r"""Events with a window: its examples at the weights of each event, through a network cut between parties and a server.
 
-Most of a layer's arithmetic is the three products of :mod:`sordino.regimes.vertical.compiled.again.tiles`. The parties' first layers, their
+Most of a layer's arithmetic is the three products of ``compiled.again.tiles``. The parties' first layers, their
 heads, do without: an example x_i stays the same while it is in the window, so its sums z_i = W x_i + b need no product with W.
 When the weights are changed by the slopes u_j of the window,
 
@@ -15,7 +15,7 @@ Slopes are those of each example's own loss; the mean's 1/l is in the rates c = 
 
 Shapes: rows are numbered in order of arrival, those of the window before the block first: labels (rows,); active (events, M);
 rates (M + 1,), the server's last; predictions, losses, regret (events,); seconds (3,); all else
-as :mod:`~sordino.regimes.vertical.compiled.again.layout` says.
+as ``compiled.again.layout`` says.
 """
 
 from __future__ import annotations

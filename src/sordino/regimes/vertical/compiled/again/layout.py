@@ -1,4 +1,4 @@
-"""Where everything of a cut network lies in the flat buffers that :mod:`sordino.regimes.vertical.compiled.again.event` walks.
+"""Where everything of a cut network lies in the flat buffers that ``compiled.again.event`` walks.
 
 The first layer of each party stands apart (its *head*: see there). All other layers lie in ``weights``, one after another,
 padded with zeros: rows of a weight to whole vectors of L numbers, its columns to pairs of them, and a bias to the pitch of what

@@ -2,7 +2,7 @@ r"""Events of one example each, many in one call: forward, backward and a window
 
 The update of event t takes (eta / W) alpha^i times the gradient of event t - i, for all i below the length l of the window. A gradient
 of one example is an outer product, so nothing of the size of the weights is touched: event j's share d_j grows by
-(eta / W) alpha^(t - j) with each update of a participant, and :mod:`sordino.regimes.vertical.compiled.lazy.chain` works with what is due. A party that
+(eta / W) alpha^(t - j) with each update of a participant, and ``compiled.lazy.chain`` works with what is due. A party that
 is passive keeps no gradient of that event and its shares do not grow.
 
 Events come in blocks of B. What no event of the block can change is done for all of them at once: the products of the parties' inputs

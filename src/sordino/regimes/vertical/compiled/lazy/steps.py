@@ -1,4 +1,4 @@
-"""The steps of compiled events (:mod:`sordino.regimes.vertical.compiled.lazy.events`): before a block, forward, server, active party, after a block.
+"""The steps of compiled events (``compiled.lazy.events``): before a block, forward, server, active party, after a block.
 
 All of them take the same state: the buffer ``m``, tables of layers and participants, ``fields``, and for each participant its pending
 events (``when``: their numbers, ``place``: their rows in the rings, ``due``: their shares), and for each layer the inputs ``chosen``.

@@ -1,6 +1,6 @@
 """Sums and dot products of listed rows of any length: strips as wide as the machine's registers, one after another.
 
-See :mod:`sordino.regimes.vertical.compiled.lazy.listed`. Functions are compiled for one signature each: numba would otherwise
+See ``compiled.lazy.listed``. Functions are compiled for one signature each: numba would otherwise
 compile a second time for every argument that happens to be written as a number.
 """
 

@@ -1,7 +1,7 @@
 r"""Windows of events: how shares of pending gradients grow, and the square of the averaged gradient.
 
 The square of the averaged gradient S_t = (1/W) sum_i alpha^i g_{t-i}: inner products are <g_i, g_j> = sum over layers of
-(u_i . u_j)(a_i . a_j), both of which the corrections need as well (:mod:`sordino.regimes.vertical.compiled.lazy.chain`). With n_j = <g_j, g_j> and
+(u_i . u_j)(a_i . a_j), both of which the corrections need as well (``compiled.lazy.chain``). With n_j = <g_j, g_j> and
 
     e_j(t) = sum_{j < i <= t} alpha^(t-i) <g_i, g_j> = alpha e_j(t - 1) + <g_t, g_j>,
     W^2 |S_t|^2 = sum_j alpha^(t-j) (alpha^(t-j) n_j + 2 e_j(t)),

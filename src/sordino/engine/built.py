@@ -1,0 +1,96 @@
+"""What a study becomes before it runs: its price, its simulation, the ledger and the budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from sordino.engine.plan import Plan
+from sordino.engine.play import Play
+from sordino.engine.records import Horizontal, Vertical
+from sordino.engine.study.base import Study
+from sordino.engine.watch import Moment
+from sordino.message import Vector
+from sordino.privacy import Budget, Vault
+from sordino.privacy.records import Records
+from sordino.training.flat import Flat
+
+UNIT = "test"
+"""Whose data the rows of a private test share are, in the ledger."""
+
+PUBLIC = "public"
+"""Whose data rows are that were set aside and declared public, in a ledger of the data: later runs must know."""
+
+
+class Paid(Protocol):
+    """What is measured on private rows, at a price."""
+
+    def spent(self) -> float:
+        """Epsilon of these rows so far."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Built:
+    """Everything that a run needs, and the moment it begins at. Raw data is in the clients only.
+
+    Attributes:
+        study: calibrated.
+        plan: its price.
+        simulation: who plays it.
+        first: the moment before anything happened.
+        facts: what run.json says of this regime.
+        model: the model's name, and ``named`` its parameters by name, from one vector (d,).
+        paid: what privacy is paid for, in the singular, and ``remedy`` what to do if not even one can be.
+        evaluation: on rows that are private, if that is asked for.
+    """
+
+    study: Study
+    plan: Plan
+    simulation: Play
+    first: Moment
+    facts: Horizontal | Vertical
+    model: str
+    named: Callable[[Vector], dict[str, Any]]
+    paid: str
+    remedy: str
+    evaluation: Paid | None = None
+
+
+def named(flat: Flat, vector: Vector) -> dict[str, Any]:
+    """A vector as the model's named parameters."""
+    tensor = torch.from_numpy(vector)
+    return {slot.name: slot.logical(tensor).contiguous().numpy() for slot in flat.layout}
+
+
+def vault(
+    study: Study,
+    folder: Path,
+    run: str,
+    fingerprints: Mapping[str, str],
+    known: Sequence[Records] = (),
+    others: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> Vault:
+    """The run's own ledger in ``folder``, or one that knows records: that of the data, or the run's own.
+
+    ``fingerprints``, and ``labels`` for people, by unit; ``others`` names units that are not priced by records. A folder with a
+    ``run.json`` is that of a run which has begun: its ledger must be there, and is not made again.
+    """
+    begun = (folder / "run.json").exists()
+    if study.privacy.ledger == "run" and not known:
+        return Vault.for_run(folder / "ledger.sqlite", fingerprints, labels=labels, begun=begun)
+    kept = folder if study.privacy.ledger == "run" else Path(study.privacy.ledger).expanduser()
+    return Vault.for_data(kept, run, known, others, begun=begun)
+
+
+def budget(study: Study, epsilon: float | None) -> Budget:
+    """What is held against the ledger: infinite where nothing is promised, or nothing can be."""
+    privacy = study.privacy
+    promised = privacy.unit != "none" and study.form == "sound" and epsilon is not None
+    return Budget(epsilon=(epsilon or math.inf) if promised else math.inf, delta=privacy.delta or 1e-5, accountant=privacy.accountant)

@@ -1,0 +1,69 @@
+"""What a regime is: one way to learn together, in a folder of its own.
+
+The engine knows regimes by this interface only. A new one is a subclass and one call of :func:`sordino.engine.regimes.register`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+from sordino.engine.built import Built
+from sordino.engine.narration import Told
+from sordino.engine.plan import Plan
+from sordino.engine.study.base import Study
+from sordino.registry import Registry
+
+S = TypeVar("S", bound=Study)
+
+
+class Regime(ABC, Generic[S]):
+    """One way to learn together.
+
+    Attributes:
+        name: as the ``about`` of its methods says it.
+        study: the class of its studies, whatever their method.
+        budget: the key below ``[budget]`` that only its studies have.
+        template: a study file to begin with.
+        others: who an adversary may have on its side, in the plural.
+        tables: registries of tables that only its studies have, inside of their methods.
+        plain: what a study that protects nobody promises.
+    """
+
+    name: ClassVar[str]
+    study: ClassVar[type[Study]]
+    budget: ClassVar[str]
+    template: ClassVar[str]
+    tables: ClassVar[tuple[Registry[Any], ...]] = ()
+    others: ClassVar[str] = "clients"
+    plain: ClassVar[str] = "No privacy guarantee: the clients' updates were computed without noise, and epsilon is infinite."
+
+    @abstractmethod
+    def calibrated(self, study: S) -> S:
+        """The same study with its noise filled in. Data is loaded only where the price depends on it."""
+
+    @abstractmethod
+    def plan(self, study: S) -> tuple[Plan, tuple[int, ...]]:
+        """The price of a study, with its data loaded but nothing trained; and how many examples each client has, where it has its own."""
+
+    @abstractmethod
+    def build(self, study: S, folder: Path, run: str, payable: Sequence[int] | None) -> Built:
+        """The simulation of a study, calibrated. The ledger is opened (or made) in ``folder``.
+
+        Args:
+            payable: what each client could pay for when the run began, if it began before: its own charges must not be counted twice.
+        """
+
+    @abstractmethod
+    def told(self, study: S, plan: Plan) -> Sequence[Told]:
+        """A plan, for people."""
+
+    @abstractmethod
+    def assumptions(self, study: S) -> list[str]:
+        """What the guarantee, or the run, rests on."""
+
+    def remarks(self, study: S) -> list[str]:
+        """What is said before a run."""
+        return []

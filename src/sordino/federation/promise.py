@@ -1,0 +1,46 @@
+"""What the promise of a study rests on in which every client has examples of its own."""
+
+from __future__ import annotations
+
+from sordino.engine.promise import FLOATS, LOOKING, SIMULATED
+from sordino.engine.study.sections import SHARE
+from sordino.federation.study import HorizontalStudy
+
+SIZES = "The sizes of the clients' data sets are public: they weigh the average and set the expected batch."
+BATCHES = "Which examples a batch holds stays secret inside a client; amplification by sampling rests on it."
+DIVIDED = "How the examples are divided among the clients is taken as given, and which classes there are is public."
+IDEAL = "K-norm noise is priced for an ideal sampler: what its floating-point sampler may give away is not known."
+TESTS = {
+    "published": "The test set is public and used for reporting only.",
+    "file": "The rows of the test file were declared public: models are measured on them exactly, and often.",
+    "public share": (
+        "{share} of the file's rows were set aside and DECLARED PUBLIC (data.test = 'public share'): models are measured on them exactly,"
+        " and nothing is promised to the people in these rows."
+    ),
+    "private share": (
+        "{share} of the file's rows were set aside to measure models on. They are private: an evaluation releases how many of them a model"
+        " gets right, with Gaussian noise and at a price, booked under the unit 'test', and the promise holds for each of them."
+    ),
+    "none": "No row of the file is declared public, and no model is measured: there is no accuracy.",
+}
+VALIDATION = "The validation examples set aside from the training data are treated as public."
+DIVISION = "How this public data set was divided among the clients (sizes and label counts) is shown, and treated as public."
+
+
+def resting_on(study: HorizontalStudy, first: tuple[str, ...] = (SIZES, BATCHES)) -> list[str]:
+    """What the guarantee, or the run, rests on; ``first`` is what it rests on in one regime, or for one unit."""
+    found = [*first, SIMULATED, FLOATS, LOOKING, DIVIDED]
+    if study.data.validation or study.data.client_validation:
+        found.append(VALIDATION)
+    found.append(testing(study))
+    if study.privacy.mechanism.simulated and study.privacy.unit != "none":
+        found.append(IDEAL)
+    if study.data.file is None and study.privacy.unit != "none":
+        found.append(DIVISION)
+    return found
+
+
+def testing(study: HorizontalStudy) -> str:
+    """What models are measured on, and who pays for it."""
+    share = study.data.test_share or SHARE
+    return TESTS[study.data.testing].format(share=f"{100 * share:.3g} %")

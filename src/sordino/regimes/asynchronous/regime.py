@@ -1,0 +1,103 @@
+"""Studies in which gradients are applied as they arrive: MAPA, AUDP, and what they are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from sordino.data import Dataset
+from sordino.engine.built import Built
+from sordino.engine.narration import Told
+from sordino.engine.plan import Plan, step_event
+from sordino.federation.common import Hall
+from sordino.federation.division import federation
+from sordino.federation.promise import BATCHES, resting_on
+from sordino.federation.regime import HorizontalRegime, Spending
+from sordino.mechanism import Bounded
+from sordino.privacy import Budget, Event, PoissonSampled
+from sordino.regimes.asynchronous import assemble, narrate, plan
+from sordino.regimes.asynchronous.study import AsynchronousStudy
+from sordino.regimes.asynchronous.template import TEMPLATE
+from sordino.training.bench import Workbench
+
+OF_EDGES = (
+    "The sizes of the edges' data sets are public: with the expected batch b they set the sampling rates b / n_k.",
+    "When an edge answers, and how often, is public, and taken to depend on nothing in its data.",
+    BATCHES,
+)
+
+
+class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
+    """Edges send gradients when they are ready, and the server applies each as it arrives."""
+
+    name = "asynchronous"
+    study = AsynchronousStudy
+    budget = "updates"
+    template = TEMPLATE
+    charged = "gradients"
+
+    def calibrate(self, study: AsynchronousStudy, sizes: Sequence[int]) -> AsynchronousStudy:
+        """See :class:`HorizontalRegime`."""
+        return plan.calibrate(study, sizes)
+
+    def calibrated(self, study: AsynchronousStudy) -> AsynchronousStudy:
+        """See :class:`~sordino.engine.regime.Regime`: edges' sampling rates follow from what they have."""
+        return plan.calibrate(self.sized(study), federation(study).sizes)
+
+    def price(self, study: AsynchronousStudy, sizes: Sequence[int], dimension: int) -> Plan:
+        """See :class:`HorizontalRegime`."""
+        return plan.price(study, sizes, dimension)
+
+    def mechanism(
+        self, study: AsynchronousStudy, sizes: Sequence[int], bench: Workbench, public: tuple[torch.Tensor, torch.Tensor]
+    ) -> Bounded:
+        """See :class:`HorizontalRegime`."""
+        return assemble.edge_mechanism(study, bench, public)
+
+    def announced(self, priced: Plan, study: AsynchronousStudy, noise: Bounded, sizes: Sequence[int]) -> Plan:
+        """See :class:`HorizontalRegime`."""
+        return assemble.announced(priced, study, noise, sizes)
+
+    def assemble(
+        self, study: AsynchronousStudy, hall: Hall, parts: list[Dataset], folder: Path, run: str, payable: Sequence[int] | None
+    ) -> Built:
+        """See :class:`HorizontalRegime`."""
+        return assemble.build(study, hall, parts, folder, run, payable)
+
+    def rates(self, study: AsynchronousStudy, sizes: Sequence[int]) -> tuple[float, ...]:
+        """See :class:`HorizontalRegime`."""
+        return plan.rates(study.method.batch, sizes)
+
+    def wanted(self, study: AsynchronousStudy) -> int:
+        """See :class:`HorizontalRegime`."""
+        return plan.planned(study)
+
+    def event(self, study: AsynchronousStudy, sizes: Sequence[int], client: int, sigma: float) -> Event:
+        """See :class:`HorizontalRegime`."""
+        return step_event(self.rates(study, sizes)[client], sigma, study.privacy.mechanism)
+
+    def steps(self, study: AsynchronousStudy, sizes: Sequence[int], client: int, own: Budget, before: Spending) -> int | None:
+        """See :class:`HorizontalRegime`."""
+        return own.remaining_steps(self.event(study, sizes, client, plan.multipliers(study)[client]), before)
+
+    def epsilons(self, study: AsynchronousStudy) -> tuple[float, ...]:
+        """See :class:`HorizontalRegime`."""
+        return plan.epsilons(study)
+
+    def spending(self, study: AsynchronousStudy, true: Event, sigma: float, rate: float, charges: int) -> Sequence[tuple[Event, int]]:
+        """See :class:`HorizontalRegime`."""
+        return [(PoissonSampled(sampling_rate=rate, event=true), charges)]
+
+    def bounded(self, study: AsynchronousStudy) -> bool:
+        """See :class:`HorizontalRegime`."""
+        return not study.method.literal
+
+    def told(self, study: AsynchronousStudy, plan: Plan) -> Sequence[Told]:
+        """See :class:`~sordino.engine.regime.Regime`."""
+        return narrate.told(study, plan)
+
+    def assumptions(self, study: AsynchronousStudy) -> list[str]:
+        """See :class:`~sordino.engine.regime.Regime`."""
+        return resting_on(study, OF_EDGES)

@@ -1,0 +1,102 @@
+"""Studies in rounds: ALS-DPFL, ALI-DPFL, DP-SGD with Gaussian, wavelet and K-norm noise, DP-FedAvg, and what they are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from sordino.data import Dataset
+from sordino.engine.built import Built
+from sordino.engine.narration import Told
+from sordino.engine.plan import Plan
+from sordino.federation.common import Hall
+from sordino.federation.promise import BATCHES, SIZES, resting_on
+from sordino.federation.regime import HorizontalRegime, Spending
+from sordino.mechanism import Bounded
+from sordino.privacy import Budget, Event
+from sordino.regimes.synchronous import assemble, narrate, plan
+from sordino.regimes.synchronous.mechanism import mechanism
+from sordino.regimes.synchronous.study import SynchronousStudy
+from sordino.regimes.synchronous.template import TEMPLATE
+from sordino.training.bench import Workbench
+
+OF_CLIENTS = (
+    "The aggregator is trusted with single bounded updates, or sees only their sum (secure aggregation); all else sees the noisy sum.",
+    "Which clients a cohort holds, and how many, stays secret; amplification by sampling rests on it. Checkpoints know: keep them.",
+    "The number of clients and their weights are public and fixed: they make the divisor of every sum.",
+)
+
+
+class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
+    """Clients train on the same model in rounds; the server averages what they send."""
+
+    name = "synchronous"
+    study = SynchronousStudy
+    budget = "rounds"
+    template = TEMPLATE
+    charged = "local steps"
+
+    def calibrate(self, study: SynchronousStudy, sizes: Sequence[int]) -> SynchronousStudy:
+        """See :class:`HorizontalRegime`."""
+        return plan.calibrate(study)
+
+    def price(self, study: SynchronousStudy, sizes: Sequence[int], dimension: int) -> Plan:
+        """See :class:`HorizontalRegime`."""
+        return plan.price(study, sizes, dimension)
+
+    def mechanism(
+        self, study: SynchronousStudy, sizes: Sequence[int], bench: Workbench, public: tuple[torch.Tensor, torch.Tensor]
+    ) -> Bounded:
+        """See :class:`HorizontalRegime`."""
+        return mechanism(study, sizes, bench, public)
+
+    def announced(self, priced: Plan, study: SynchronousStudy, noise: Bounded, sizes: Sequence[int]) -> Plan:
+        """See :class:`HorizontalRegime`."""
+        return assemble.announced(priced, study, noise, max(sizes))
+
+    def assemble(
+        self, study: SynchronousStudy, hall: Hall, parts: list[Dataset], folder: Path, run: str, payable: Sequence[int] | None
+    ) -> Built:
+        """See :class:`HorizontalRegime`."""
+        return assemble.build(study, hall, parts, folder, run, payable)
+
+    def rates(self, study: SynchronousStudy, sizes: Sequence[int]) -> tuple[float, ...]:
+        """See :class:`HorizontalRegime`."""
+        return (study.privacy.sampling_rate,) * len(sizes)
+
+    def wanted(self, study: SynchronousStudy) -> int:
+        """See :class:`HorizontalRegime`."""
+        steps = plan.planned_steps(study)
+        return steps if isinstance(steps, int) else sum(count for _, count in steps)
+
+    def event(self, study: SynchronousStudy, sizes: Sequence[int], client: int, sigma: float) -> Event:
+        """See :class:`HorizontalRegime`."""
+        return plan.step(study, sigma)
+
+    def steps(self, study: SynchronousStudy, sizes: Sequence[int], client: int, own: Budget, before: Spending) -> int | None:
+        """See :class:`HorizontalRegime`."""
+        if self.scheduled(study):
+            return plan.scheduled_steps(study, own.accountant, before)
+        return super().steps(study, sizes, client, own, before)
+
+    def spending(self, study: SynchronousStudy, true: Event, sigma: float, rate: float, charges: int) -> Sequence[tuple[Event, int]]:
+        """See :class:`HorizontalRegime`."""
+        return plan.spent_by(study, true, sigma, rate, charges)
+
+    def scheduled(self, study: SynchronousStudy) -> bool:
+        """See :class:`HorizontalRegime`."""
+        return len(plan.schedule(study)) > 1
+
+    def whole(self, study: SynchronousStudy) -> bool:
+        """See :class:`HorizontalRegime`."""
+        return plan.aggregated(study)
+
+    def told(self, study: SynchronousStudy, plan: Plan) -> Sequence[Told]:
+        """See :class:`~sordino.engine.regime.Regime`."""
+        return narrate.told(study, plan)
+
+    def assumptions(self, study: SynchronousStudy) -> list[str]:
+        """See :class:`~sordino.engine.regime.Regime`."""
+        return resting_on(study, OF_CLIENTS if study.privacy.unit == "client" else (SIZES, BATCHES))

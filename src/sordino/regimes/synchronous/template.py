@@ -1,0 +1,38 @@
+"""A study file to begin with."""
+
+TEMPLATE = """\
+name = "ALI-DPFL on digits"
+seed = 0                        # of the simulation; in a simulation the noise comes from it, too
+
+[data]
+name = "digits"                 # digits (always there), fashion-mnist, mnist, cifar10, usps, or: file = "mine.csv"
+# test = "none"                 # of a file: none | file | public share | private share (measured with noise, at a price)
+clients = 10
+partition = { kind = "dirichlet", beta = 0.5 }   # iid | dirichlet | shards | column
+validation = 0                  # training examples set aside to choose by; treated as public
+client_validation = 0.0         # or a share of each client's; treated as public, too
+
+[model]
+name = "mlp"                    # logistic, svm, mlp, cnn, cnn-small, cnn-large, cifar-cnn, or "package.module:factory"
+
+[method]
+name = "ali-dpfl"               # `sordino methods` lists them
+learning_rate = 0.5
+average = 0.0                   # decay of an average of the global models; costs no privacy
+momentum = 0.0                  # of the server; costs no privacy
+
+[privacy]
+unit = "sample"                 # what is protected: sample, client (dp-fedavg and its kin), or none
+epsilon = 4.0
+delta = 1e-3                    # below one over the smallest client's examples
+clip = 1.0
+sampling_rate = 0.2             # `sordino plan STUDY --advise` weighs it
+# noise_multiplier = 2.0        # left out: calibrated from epsilon and the planned steps
+accountant = "pld"              # pld, rdp, rdp-classic, or one order fixed in advance: rdp@8
+mechanism = { kind = "gaussian" }   # or haar: noise on wavelet coefficients; k-norm: pure privacy
+ledger = "run"                  # or a folder whose ledger knows records, and adds up what all runs over them spent
+
+[budget]
+rounds = 20                     # R_s
+steps = 40                      # R_c, which noise is calibrated for
+"""

@@ -1,0 +1,48 @@
+"""Studies of events, in which parties hold different features: event-driven learning with dynamic local regret, OGD and SLR."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from sordino.engine.built import Built
+from sordino.engine.narration import Told
+from sordino.engine.plan import Plan
+from sordino.engine.regime import Regime
+from sordino.regimes.vertical import assemble, narrate, plan
+from sordino.regimes.vertical.method import ACTIVATIONS
+from sordino.regimes.vertical.promise import resting_on
+from sordino.regimes.vertical.study import VerticalStudy
+from sordino.regimes.vertical.template import TEMPLATE
+
+
+class VerticalRegime(Regime[VerticalStudy]):
+    """Parties with different features of the same entities learn from events, one after another."""
+
+    name = "vertical"
+    study = VerticalStudy
+    budget = "events"
+    template = TEMPLATE
+    tables = (ACTIVATIONS,)
+    others = "entities"
+    plain = "No privacy guarantee: embeddings, labels and updates are used without noise, and epsilon is infinite."
+
+    def calibrated(self, study: VerticalStudy) -> VerticalStudy:
+        """See :class:`~sordino.engine.regime.Regime`."""
+        return plan.calibrate(study)
+
+    def plan(self, study: VerticalStudy) -> tuple[Plan, tuple[int, ...]]:
+        """See :class:`~sordino.engine.regime.Regime`."""
+        return assemble.plan(study), ()
+
+    def build(self, study: VerticalStudy, folder: Path, run: str, payable: Sequence[int] | None) -> Built:
+        """See :class:`~sordino.engine.regime.Regime`."""
+        return assemble.build(plan.calibrate(study), folder, run, payable)
+
+    def told(self, study: VerticalStudy, plan: Plan) -> Sequence[Told]:
+        """See :class:`~sordino.engine.regime.Regime`."""
+        return narrate.told(study, plan)
+
+    def assumptions(self, study: VerticalStudy) -> list[str]:
+        """See :class:`~sordino.engine.regime.Regime`."""
+        return resting_on(study)
