@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sordino.template import TEMPLATES
 
 from sordino import data
 from sordino.engine import session
 from sordino.engine import study as studies
 from sordino.engine.latency import LATENCIES
 from sordino.engine.records import plain
+from sordino.engine.regimes import named
 from sordino.engine.study.parse import TABLES
 from sordino.errors import StudyError
 
@@ -80,7 +80,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def study(folder: Path, regime: str, *changes: str) -> studies.Study:
-    (folder / "study.toml").write_text(TEMPLATES[regime])
+    (folder / "study.toml").write_text(named(regime).template)
     return studies.read(folder / "study.toml", changes)
 
 
