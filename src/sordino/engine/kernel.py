@@ -10,8 +10,8 @@ It tells the regime what happens and carries out what the regime asks for:
 * ``Closed``          — measure the model, write the row, save a checkpoint, and ask for the next round;
 * ``Finish``          — forget what is still on its way, and save.
 
-What is particular to a regime it asks of a :class:`World`: which charges belong to which tasks, how long an answer takes, who
-answers, what a row may show.
+What is particular to a regime it asks of a :class:`~sordino.engine.world.World`: which charges belong to which tasks, how long an
+answer takes, who answers, what a row may show.
 
 A site's work is done when its answer is due, and not at all if the regime would drop the answer anyway (``Lapsed``): the
 charge stands, the arithmetic is saved.
@@ -25,9 +25,9 @@ environment into each key.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -45,207 +45,21 @@ from sordino.engine.effect import (
     Joined,
     Lapsed,
     Learn,
-    Learned,
     Left,
     Log,
     Refused,
-    Said,
     Send,
     Skip,
     Wake,
     Woke,
 )
-from sordino.engine.watch import Packed, Watcher, bound
+from sordino.engine.moment import Flight, Moment, S
+from sordino.engine.watch import Watcher
+from sordino.engine.world import Away, Bill, World
 from sordino.errors import BudgetExceeded
-from sordino.privacy import Budget, Charge, Permit, Vault
-from sordino.privacy.accounting import Spent
-
-Flight = tuple[float, int, int, int, str]
-"""When, in which order among equals, whose answer, to which number (0: a site that comes back); or an alarm's tag, if there is one."""
-
-Block = tuple[int, int]
-"""Number of the first release of a permit, and how many."""
-
-
-class Standing(Protocol):
-    """Where a regime stands."""
-
-    @property
-    def number(self) -> int:
-        """Rounds begun, or updates done."""
-        ...
-
-    @property
-    def ended(self) -> str | None:
-        """Why the run is over, or None."""
-        ...
-
-
-S = TypeVar("S", bound=Standing)
-
-
-@dataclass(frozen=True, slots=True)
-class Away:
-    """A site that takes a task and vanishes.
-
-    Attributes:
-        seconds: until it is back.
-        until: the number whose :class:`Begin` finds it back, where rounds are counted and not seconds.
-    """
-
-    seconds: float = 0.0
-    until: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Bill:
-    """A charge, and who may work when it is booked.
-
-    Attributes:
-        sites: who gets the permit.
-        charge: what is booked.
-        budget: what it is held against.
-        counts: whether what it comes to is part of the epsilon that rows show.
-    """
-
-    sites: tuple[int, ...]
-    charge: Charge
-    budget: Budget
-    counts: bool = True
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Moment(Generic[S]):
-    """A run between two events. A state that is changed in place goes on changing: pack it at once.
-
-    Attributes:
-        state: of the regime.
-        time: virtual seconds.
-        flights: answers, returns and alarms to come.
-        away: absent sites, and the number whose beginning finds them back.
-        blocks: of each site, the permits that it has not worked off.
-        count: flights so far.
-        epsilon: highest so far, over all units.
-    """
-
-    state: S
-    time: float = 0.0
-    flights: tuple[Flight, ...] = ()
-    away: Mapping[int, int] = field(default_factory=dict)
-    blocks: Mapping[int, tuple[Block, ...]] = field(default_factory=dict)
-    count: int = 0
-    epsilon: float = 0.0
-
-    @property
-    def number(self) -> int:
-        """Rounds begun, or updates done."""
-        return self.state.number
-
-    @property
-    def ended(self) -> str | None:
-        """Why the run is over, or None."""
-        return self.state.ended
-
-    def packed(self) -> Packed:
-        """The regime's state."""
-        raise NotImplementedError
-
-    def pack(self) -> Packed:
-        """See :class:`sordino.engine.watch.Moment`."""
-        own = self.packed()
-        rest = _Rest(
-            time=self.time,
-            flights=list(self.flights),
-            away=dict(self.away),
-            blocks=dict(self.blocks),
-            count=self.count,
-            epsilon=bound(self.epsilon),
-            state=msgspec.Raw(own.rest),
-        )
-        return Packed(own.vectors, msgspec.json.encode(rest))
-
-
-class _Rest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What of a moment is no vector."""
-
-    time: float
-    flights: list[Flight]
-    away: dict[int, int]
-    blocks: dict[int, tuple[Block, ...]]
-    count: int
-    epsilon: float | str
-    state: msgspec.Raw
-
-
-def unpacked(packed: Packed) -> tuple[Packed, dict[str, Any]]:
-    """The regime's state as it was packed, and the kernel's own part of the moment, by name.
-
-    Raises:
-        ValueError: if it cannot be one.
-    """
-    rest = msgspec.json.decode(packed.rest, type=_Rest)
-    own = {"time": rest.time, "flights": tuple(rest.flights), "away": rest.away, "blocks": rest.blocks, "count": rest.count}
-    return Packed(packed.vectors, bytes(rest.state)), {**own, "epsilon": float(rest.epsilon)}
-
+from sordino.privacy import Budget, Permit
 
 M = TypeVar("M", bound=Moment[Any])
-
-
-class World(Protocol[S]):
-    """What the kernel asks of a federation: everything that is particular to its regime."""
-
-    @property
-    def vault(self) -> Vault:
-        """Where charges go."""
-        ...
-
-    def step(self, state: S, event: Event, /) -> tuple[S, Sequence[Effect]]:
-        """The regime's."""
-        ...
-
-    def expects(self, state: S, site: int, number: int, /) -> bool:
-        """Whether an answer of this site to this number would be used if it came now; computed it is only then."""
-        ...
-
-    def asked(self, state: S, /) -> Mapping[int, Asked]:
-        """The task that each site holds in a state that was kept."""
-        ...
-
-    def answer(self, site: int, number: int, task: Asked | None, permits: Sequence[Permit], /) -> Said | None:
-        """Let the site work, and what it sends; None if it sends nothing. It was last asked for ``task``, if for anything."""
-        ...
-
-    def trip(self, site: int, task: Asked, /) -> float | Away:
-        """Seconds until the answer is there, or how the site vanishes."""
-        ...
-
-    def bills(self, state: S, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]], /) -> Sequence[Bill]:
-        """What must be booked before these effects may be carried out; sites hold the permits ``paid``."""
-        ...
-
-    def again(self, state: S, blocks: Mapping[int, Sequence[Block]], /) -> Sequence[Bill]:
-        """What was booked for these blocks: a run goes on, and its permits are looked up."""
-        ...
-
-    def kept(self, state: S, site: int, permits: Sequence[Permit], /) -> Sequence[Permit]:
-        """Those that the site has not worked off."""
-        ...
-
-    def price(self, unit: str, spent: Spent, budget: Budget, /) -> float:
-        """What a history comes to."""
-        ...
-
-    def measured(self, state: S, number: int, /) -> Mapping[str, Any]:
-        """What is told of the model when ``number`` is closed."""
-        ...
-
-    def learn(self, effect: Learn | Skip, /) -> Learned:
-        """Let the server's own model work."""
-        ...
-
-    def shown(self, row: records.Row, /) -> records.Row | None:
-        """What of a row may be shown; None if nothing."""
-        ...
 
 
 class Kernel(Generic[S, M]):
@@ -255,7 +69,7 @@ class Kernel(Generic[S, M]):
         self.world, self.watcher, self._first = world, watcher, moment
         self.state: S = moment.state
         self.time, self.count, self.epsilon = moment.time, moment.count, moment.epsilon
-        self.heap = sorted(moment.flights)  # a sorted list is a heap
+        self.heap: list[Flight] = sorted(moment.flights)  # a sorted list is a heap
         self.away = dict(moment.away)
         self.tasks: dict[int, Asked] = {}
         self.paid: dict[int, tuple[Permit, ...]] = {}

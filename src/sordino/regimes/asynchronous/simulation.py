@@ -25,14 +25,15 @@ from typing import Any
 
 import msgspec
 
-from sordino.engine import kernel, records
-from sordino.engine.effect import Asked, Effect, Event, Learn, Learned, Send, Skip
-from sordino.engine.kernel import Away, Bill, Block, Kernel
+from sordino.engine import moment as moments
+from sordino.engine.effect import Asked, Effect, Event, Send
+from sordino.engine.kernel import Kernel
 from sordino.engine.latency import Delays
+from sordino.engine.moment import Block
 from sordino.engine.watch import Packed, Watcher
+from sordino.engine.world import Away, Bill, World
 from sordino.message import Compute, Gradient, Vector
 from sordino.privacy import Budget, Charge, NonPrivate, Permit, Vault
-from sordino.privacy.accounting import Spent
 from sordino.regimes.asynchronous.edge import Edge
 from sordino.regimes.asynchronous.protocol import Asynchronous, Since, State
 
@@ -41,7 +42,7 @@ LEAST = 4  # tasks in a block: an entry of its own for each would cost as much a
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Moment(kernel.Moment[State]):
+class Moment(moments.Moment[State]):
     """A simulation between two arrivals. It shares the state, which goes on changing: pack it at once."""
 
     @property
@@ -55,7 +56,7 @@ class Moment(kernel.Moment[State]):
         return self.state.average
 
     def packed(self) -> Packed:
-        """See :class:`sordino.engine.kernel.Moment`. A model that several edges hold is kept once."""
+        """See :class:`sordino.engine.moment.Moment`. A model that several edges hold is kept once."""
         state = self.state
         vectors: dict[str, Vector] = {"weights": state.weights, "average": state.average}
         vectors |= {f"version.{task.version}": task.weights for task in state.tasks.values()}
@@ -92,7 +93,7 @@ class _Rest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Arrivals:
+class Arrivals(World[State]):
     """An asynchronous federation on one machine.
 
     Attributes:
@@ -140,7 +141,7 @@ class Arrivals:
 
     def unpack(self, packed: Packed) -> Moment:
         """See :class:`sordino.engine.play.Play`."""
-        own, told = kernel.unpacked(packed)
+        own, told = moments.unpacked(packed)
         rest, vectors = msgspec.json.decode(own.rest, type=_Rest), own.vectors
         tasks = {
             edge: Compute(task=task, version=version, weights=vectors[f"version.{version}"], clip=clip)
@@ -164,7 +165,7 @@ class Arrivals:
         """See :meth:`sordino.engine.kernel.Kernel.run`."""
         return Kernel(self, moment, watcher).run()
 
-    # What the kernel asks: see :class:`sordino.engine.kernel.World`.
+    # What the kernel asks: see :class:`sordino.engine.world.World`.
 
     def step(self, state: State, event: Event) -> tuple[State, Sequence[Effect]]:
         """The regime's."""
@@ -213,21 +214,9 @@ class Arrivals:
         held = state.tasks.get(site)
         return permits if held is None else [each for each in permits if held.task < each.round + each.count]
 
-    def price(self, unit: str, spent: Spent, budget: Budget) -> float:
-        """What a history comes to."""
-        return budget.check(unit, spent)
-
     def measured(self, state: State, number: int) -> Mapping[str, Any]:
         """What is told of the model."""
         return self.evaluate(state.average)
-
-    def learn(self, effect: Learn | Skip) -> Learned:
-        """The server has no model of its own."""
-        raise TypeError(type(effect).__name__)
-
-    def shown(self, row: records.Row) -> records.Row | None:
-        """All of it."""
-        return row
 
     def _reserve(self, edge: int, first: int, length: int) -> Bill:
         """Tasks ``first`` to ``first + length - 1`` of an edge."""

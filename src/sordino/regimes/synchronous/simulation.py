@@ -13,21 +13,22 @@ from typing import Any
 
 import msgspec
 
-from sordino.engine import kernel, records
-from sordino.engine.effect import Asked, Book, Effect, Event, Learn, Learned, Send, Skip
-from sordino.engine.kernel import Away, Bill, Block, Kernel
+from sordino.engine import moment as moments
+from sordino.engine import records
+from sordino.engine.effect import Asked, Book, Effect, Event, Send
+from sordino.engine.kernel import Kernel
 from sordino.engine.latency import Churn, Latency
 from sordino.engine.watch import Packed, Watcher
+from sordino.engine.world import Away, Bill, World
 from sordino.entropy import Entropy
 from sordino.message import Answer, Train, Vector
 from sordino.privacy import Budget, Charge, NonPrivate, Permit, Vault
-from sordino.privacy.accounting import Spent
 from sordino.regimes.synchronous.protocol import State, Synchronous
 from sordino.training.client import Client
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Moment(kernel.Moment[State]):
+class Moment(moments.Moment[State]):
     """A simulation between two rounds."""
 
     @property
@@ -41,7 +42,7 @@ class Moment(kernel.Moment[State]):
         return self.state.average
 
     def packed(self) -> Packed:
-        """See :class:`sordino.engine.kernel.Moment`."""
+        """See :class:`sordino.engine.moment.Moment`."""
         state = self.state
         vectors: dict[str, Vector] = {"weights": state.weights, "velocity": state.velocity, "average": state.average}
         vectors |= {f"model.{i}": model for i, model in enumerate(state.models) if model is not None}
@@ -72,7 +73,7 @@ class _Rest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Simulation:
+class Simulation(World[State]):
     """A synchronous federation on one machine.
 
     Attributes:
@@ -115,7 +116,7 @@ class Simulation:
 
     def unpack(self, packed: Packed) -> Moment:
         """See :class:`sordino.engine.play.Play`."""
-        own, told = kernel.unpacked(packed)
+        own, told = moments.unpacked(packed)
         rest, vectors = msgspec.json.decode(own.rest, type=_Rest), own.vectors
         remembered: Any = msgspec.json.decode(rest.memory, type=self.regime.method.memory)
         state = State(
@@ -137,7 +138,7 @@ class Simulation:
         """See :meth:`sordino.engine.kernel.Kernel.run`."""
         return Kernel(self, moment, watcher).run()
 
-    # What the kernel asks: see :class:`sordino.engine.kernel.World`.
+    # What the kernel asks: see :class:`sordino.engine.world.World`.
 
     def step(self, state: State, event: Event) -> tuple[State, Sequence[Effect]]:
         """The regime's."""
@@ -146,10 +147,6 @@ class Simulation:
     def expects(self, state: State, site: int, number: int) -> bool:
         """Whether the client's answer for this round would still be used."""
         return self.regime.expects(state, site, number)
-
-    def asked(self, state: State) -> Mapping[int, Asked]:
-        """Nothing: between two rounds, what is on its way is late."""
-        return {}
 
     def answer(self, site: int, number: int, task: Asked | None, permits: Sequence[Permit]) -> Answer:
         """Let the client work."""
@@ -172,25 +169,9 @@ class Simulation:
                     found += self._task(site, task)
         return found
 
-    def again(self, state: State, blocks: Mapping[int, Sequence[Block]]) -> Sequence[Bill]:
-        """Nothing: permits are for one round."""
-        return ()
-
-    def kept(self, state: State, site: int, permits: Sequence[Permit]) -> Sequence[Permit]:
-        """None: permits are for one round."""
-        return ()
-
-    def price(self, unit: str, spent: Spent, budget: Budget) -> float:
-        """What a history comes to."""
-        return budget.check(unit, spent)
-
     def measured(self, state: State, number: int) -> Mapping[str, Any]:
         """What is told of the model, where it is due or the run is over."""
         return self.evaluate(state.average) if self.due(number) or self.regime.over(state) else {}
-
-    def learn(self, effect: Learn | Skip) -> Learned:
-        """The server has no model of its own."""
-        raise TypeError(type(effect).__name__)
 
     def shown(self, row: records.Row) -> records.Row | None:
         """The row; where it is secret who takes part, none that names a client, and no time that shows its speed."""

@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sordino.engine import kernel, records
+from sordino.engine import records
 from sordino.engine.effect import Asked, Effect, Event, Learn, Learned, Said, Skip
-from sordino.engine.kernel import Bill, Block, Kernel
+from sordino.engine.kernel import Kernel
+from sordino.engine.moment import Moment
+from sordino.engine.world import Bill, World
 from sordino.errors import RemoteProtocolError
 from sordino.message import Derivative, Embedding, Labels, Query
-from sordino.privacy import Allowance, Budget, Permit, Vault
-from sordino.privacy.accounting import Spent
+from sordino.privacy import Allowance, Permit
 from sordino.regimes.vertical.engine import Dues, Kept, Mask, Played
 from sordino.regimes.vertical.engines.halves import Party, Server
 from sordino.regimes.vertical.engines.seen import Seen
@@ -60,7 +60,7 @@ class Messages:
         inputs, labels = torch.from_numpy(x).view(n, batch, x.shape[1]), torch.from_numpy(y).view(n, batch)
         played = Played(Seen(np.zeros(n * batch, np.int64), np.zeros(n), np.zeros(n), np.zeros(3)), np.ones(n, bool), np.zeros(n, np.int64))
         exchange = _Exchange(self, inputs, labels, active, silent, paid, played)
-        heart = Kernel(exchange, _Moment(self.state), _Nobody())
+        heart = Kernel(exchange, Moment(self.state), _Nobody())
         first, clerk = self.state.closed + 1, len(self.parties) + 1
         for i in range(n):
             for m in (*np.flatnonzero(active[i]).tolist(), len(self.parties)):
@@ -96,11 +96,6 @@ class Messages:
         self.state = State([kept[f"last.{m}"].copy() for m in range(len(self.parties))], closed=closed, dropped=dropped)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Moment(kernel.Moment[State]):
-    """Within a stretch nothing is kept."""
-
-
 class _Nobody:
     """Nobody watches single events."""
 
@@ -109,36 +104,27 @@ class _Nobody:
     def save(self, moment: Any) -> None: ...
 
 
-class _Exchange:
-    """One stretch of events, as the kernel asks for it: sites are the parties, who holds the labels, and who counts."""
+class _Exchange(World[State]):
+    """One stretch of events, as the kernel asks for it: sites are the parties, who holds the labels, and who counts.
+
+    Everybody speaks, even too late: a party's window goes on, and what it says is dropped by rule. Stretches are charged as a whole,
+    before they are played.
+    """
 
     def __init__(
-        self, all_: Messages, inputs: torch.Tensor, labels: torch.Tensor, active: Mask, silent: Mask, paid: Allowance, played: Played
+        self, ends: Messages, inputs: torch.Tensor, labels: torch.Tensor, active: Mask, silent: Mask, paid: Allowance, played: Played
     ) -> None:
-        self.all, self.inputs, self.labels, self.active, self.silent = all_, inputs, labels, active, silent
+        self.ends, self.inputs, self.labels, self.active, self.silent = ends, inputs, labels, active, silent
         self.paid, self.played = paid, played
-        self.first, self.dropped, self.refused = all_.state.closed + 1, all_.state.dropped, 0
-
-    @property
-    def vault(self) -> Vault:
-        """Stretches are charged as a whole, before they are played."""
-        raise NotImplementedError
+        self.first, self.dropped, self.refused = ends.state.closed + 1, ends.state.dropped, 0
 
     def step(self, state: State, event: Event) -> tuple[State, Sequence[Effect]]:
         """The regime's."""
-        return self.all.regime.step(state, event)
-
-    def expects(self, state: State, site: int, number: int) -> bool:
-        """Everybody speaks, even too late: a party's window goes on, and what it says is dropped by rule."""
-        return True
-
-    def asked(self, state: State) -> Mapping[int, Asked]:
-        """Nothing between two stretches."""
-        return {}
+        return self.ends.regime.step(state, event)
 
     def answer(self, site: int, number: int, task: Asked | None, permits: Sequence[Permit]) -> Said | None:
         """What a party says when it is active or queried, or what the labels are; a derivative is taken in without a word."""
-        i, parties = number - self.first, len(self.all.parties)
+        i, parties = number - self.first, len(self.ends.parties)
         if site > parties:
             self._over(i, number)
             return None
@@ -158,7 +144,7 @@ class _Exchange:
 
     def learn(self, effect: Learn | Skip) -> Learned:
         """Let the server learn, or only see the labels."""
-        i, server = effect.number - self.first, self.all.server
+        i, server = effect.number - self.first, self.ends.server
         if isinstance(effect, Skip):
             self.played.learned[i] = False
             server.see(torch.tensor(effect.labels))
@@ -172,22 +158,22 @@ class _Exchange:
 
     def _embed(self, m: int, number: int, active: bool) -> Embedding:
         start = time.perf_counter()
-        features = self.inputs[number - self.first][:, self.all.columns[m]]
-        found = self.all.parties[m].embed(number, features, active, self.paid)
+        features = self.inputs[number - self.first][:, self.ends.columns[m]]
+        found = self.ends.parties[m].embed(number, features, active, self.paid)
         self.played.seen.seconds[0] += time.perf_counter() - start
         return found
 
     def _take_in(self, m: int, derivative: Derivative) -> None:
         start = time.perf_counter()
         try:
-            self.all.parties[m].learn(derivative)
+            self.ends.parties[m].learn(derivative)
         except RemoteProtocolError:
             self.refused += 1
         self.played.seen.seconds[1] += time.perf_counter() - start
 
     def _over(self, i: int, number: int) -> None:
         """Count what came of an event, before the next begins."""
-        messages, dropped = self.all, self.all.state.dropped + self.refused
+        messages, dropped = self.ends, self.ends.state.dropped + self.refused
         if messages.regret:
             self.played.seen.regret[i] = messages.server.square(number) + sum(party.square(number) for party in messages.parties)
         self.played.dropped[i] = dropped - self.dropped
@@ -196,23 +182,3 @@ class _Exchange:
     def bills(self, state: State, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]) -> Sequence[Bill]:
         """None: the stretch is paid for."""
         return ()
-
-    def again(self, state: State, blocks: Mapping[int, Sequence[Block]]) -> Sequence[Bill]:
-        """None."""
-        return ()
-
-    def kept(self, state: State, site: int, permits: Sequence[Permit]) -> Sequence[Permit]:
-        """None."""
-        return ()
-
-    def price(self, unit: str, spent: Spent, budget: Budget) -> float:
-        """Not asked for."""
-        raise NotImplementedError
-
-    def measured(self, state: State, number: int) -> Mapping[str, Any]:
-        """Nothing is closed within a stretch."""
-        return {}
-
-    def shown(self, row: records.Row) -> records.Row | None:
-        """Nothing is logged within a stretch."""
-        return None

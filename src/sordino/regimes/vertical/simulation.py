@@ -23,10 +23,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.engine import kernel, records
-from sordino.engine.effect import Asked, Closed, Effect, Event, Finish, Learn, Learned, Send, Skip, Stretch, Stretched
-from sordino.engine.kernel import Bill, Block, Kernel
+from sordino.engine import moment as moments
+from sordino.engine import records
+from sordino.engine.effect import Asked, Closed, Effect, Event, Finish, Send, Stretch, Stretched
+from sordino.engine.kernel import Kernel
+from sordino.engine.moment import Block
 from sordino.engine.watch import Packed, Watcher
+from sordino.engine.world import Bill, World
 from sordino.errors import DataError
 from sordino.message import Vector
 from sordino.privacy import Allowance, Budget, Charge, Permit, Vault, accountant
@@ -74,7 +77,7 @@ class Stream(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Moment(kernel.Moment[State]):
+class Moment(moments.Moment[State]):
     """A simulation between two pieces. It shares the state, which goes on changing: pack it at once."""
 
     @property
@@ -98,7 +101,7 @@ class Moment(kernel.Moment[State]):
         return max(self.state.whole.active)
 
     def packed(self) -> Packed:
-        """See :class:`sordino.engine.kernel.Moment`."""
+        """See :class:`sordino.engine.moment.Moment`."""
         state = self.state
         vectors: dict[str, Any] = {f"engine.{name}": value for name, value in state.kept.items()}
         for name, values in (("counts", state.counts), ("told", state.told)):
@@ -174,7 +177,7 @@ class Events:
 
     def unpack(self, packed: Packed) -> Moment:
         """See :class:`sordino.engine.play.Play`."""
-        own, told = kernel.unpacked(packed)
+        own, told = moments.unpacked(packed)
         rest, vectors = msgspec.json.decode(own.rest, type=_Rest), dict(own.vectors)
         counted: dict[str, Any] = {"booked": rest.booked}
         for name in ("counts", "told"):
@@ -210,21 +213,16 @@ class Events:
             yield Bill((0,), charge, self.budget if unit in self.units else self.unlimited, unit in self.units)
 
 
-class _Play:
+class _Play(World[State]):
     """One call of ``run``, as the kernel asks for it."""
 
     def __init__(self, world: Events, state: State) -> None:
-        self.world, self.state, self.engine = world, state, world.engine()
+        self.world, self.state, self.engine, self.vault = world, state, world.engine(), world.vault
         self.engine.unpack(state.kept)
         self.rules = Pieces(world.events, world.every, PIECE, world.stream.changes, world.batch, world.respond.accuracy)
         self.read: Piece | None = None
         self.used: Mask = np.zeros(0, bool)
         self.times = 1
-
-    @property
-    def vault(self) -> Vault:
-        """Where charges go."""
-        return self.world.vault
 
     def step(self, state: State, event: Event) -> tuple[State, Sequence[Effect]]:
         """The rules', with the engine as it stands where a moment may be kept."""
@@ -232,18 +230,6 @@ class _Play:
         if any(isinstance(effect, Closed | Finish) for effect in effects):
             state.kept, state.model = self.engine.pack(), _joined(self.engine)
         return state, effects
-
-    def expects(self, state: State, site: int, number: int) -> bool:
-        """A piece is played once it was asked for."""
-        return True
-
-    def asked(self, state: State) -> Mapping[int, Asked]:
-        """Nothing between two pieces."""
-        return {}
-
-    def trip(self, site: int, task: Asked) -> float:
-        """Events know no time."""
-        return 0.0
 
     def bills(self, state: State, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]) -> Sequence[Bill]:
         """Read the piece, and book what nobody has released so often before."""
@@ -264,14 +250,6 @@ class _Play:
     def price(self, unit: str, spent: Spent, budget: Budget) -> float:
         """What a history comes to."""
         return accountant(budget.accountant).epsilon(spent, budget.delta)
-
-    def measured(self, state: State, number: int) -> Mapping[str, Any]:
-        """The error is in the row already."""
-        return {}
-
-    def learn(self, effect: Learn | Skip) -> Learned:
-        """Single events are the engine's own."""
-        raise TypeError(type(effect).__name__)
 
     def shown(self, row: records.Row) -> records.Row | None:
         """Without a time; and without a promise, epsilon is infinite."""

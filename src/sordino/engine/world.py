@@ -1,0 +1,102 @@
+"""What the kernel asks of a federation: everything that is particular to its regime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic
+
+from sordino.engine import records
+from sordino.engine.effect import Asked, Effect, Event, Learn, Learned, Said, Skip
+from sordino.engine.moment import Block, S
+from sordino.privacy import Budget, Charge, Permit, Vault
+from sordino.privacy.accounting import Spent
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """A site that takes a task and vanishes.
+
+    Attributes:
+        seconds: until it is back.
+        until: the number whose :class:`Begin` finds it back, where rounds are counted and not seconds.
+    """
+
+    seconds: float = 0.0
+    until: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """A charge, and who may work when it is booked.
+
+    Attributes:
+        sites: who gets the permit.
+        charge: what is booked.
+        budget: what it is held against.
+        counts: whether what it comes to is part of the epsilon that rows show.
+    """
+
+    sites: tuple[int, ...]
+    charge: Charge
+    budget: Budget
+    counts: bool = True
+
+
+class World(Generic[S]):
+    """A federation, as the kernel sees it. What a regime has no need of is answered here.
+
+    Attributes:
+        vault: where charges go.
+    """
+
+    __slots__ = ()
+    vault: Vault
+
+    def step(self, state: S, event: Event, /) -> tuple[S, Sequence[Effect]]:
+        """The regime's."""
+        raise NotImplementedError
+
+    def expects(self, state: S, site: int, number: int, /) -> bool:
+        """Whether an answer of this site to this number would be used if it came now; computed it is only then."""
+        return True
+
+    def asked(self, state: S, /) -> Mapping[int, Asked]:
+        """The task that each site holds in a state that was kept."""
+        return {}
+
+    def answer(self, site: int, number: int, task: Asked | None, permits: Sequence[Permit], /) -> Said | None:
+        """Let the site work, and what it sends; None if it sends nothing. It was last asked for ``task``, if for anything."""
+        raise NotImplementedError
+
+    def trip(self, site: int, task: Asked, /) -> float | Away:
+        """Seconds until the answer is there, or how the site vanishes."""
+        return 0.0
+
+    def bills(self, state: S, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]], /) -> Sequence[Bill]:
+        """What must be booked before these effects may be carried out; sites hold the permits ``paid``."""
+        raise NotImplementedError
+
+    def again(self, state: S, blocks: Mapping[int, Sequence[Block]], /) -> Sequence[Bill]:
+        """What was booked for these blocks: a run goes on, and its permits are looked up."""
+        return ()
+
+    def kept(self, state: S, site: int, permits: Sequence[Permit], /) -> Sequence[Permit]:
+        """Those that the site has not worked off."""
+        return ()
+
+    def price(self, unit: str, spent: Spent, budget: Budget, /) -> float:
+        """What a history comes to."""
+        return budget.check(unit, spent)
+
+    def measured(self, state: S, number: int, /) -> Mapping[str, Any]:
+        """What is told of the model when ``number`` is closed."""
+        return {}
+
+    def learn(self, effect: Learn | Skip, /) -> Learned:
+        """Let the server's own model work, where it has one."""
+        raise NotImplementedError
+
+    def shown(self, row: records.Row, /) -> records.Row | None:
+        """What of a row may be shown; None if nothing."""
+        return row
