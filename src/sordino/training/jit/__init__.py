@@ -5,7 +5,8 @@ are a shape it does not serve well (patches are copied, small products are calle
 one, and at ten examples a step the calls themselves cost as much as the arithmetic). Here
 a convolution is a walk of one *register tile* over the image in place: no patches, no copies.
 
-    tile    the two inner loops, written in the compiler's intermediate language
+    emit    primitives of the compiler's intermediate language, in which inner loops are written
+    tile    the inner loops of convolutions and pools
     conv    forward, gradient by the input, gradient of every example
     pool    max pooling, forward and back
 

@@ -127,10 +127,8 @@ def _collect(large: int, small: int, vectors: int, size: int) -> Run:
     """Gradients by the weights of every group of examples, and their squared norms: a tile's in float32, all tiles' in float64."""
     big, little, width = tile.outer(large, vectors, size), tile.outer(small, vectors, size), vectors * size
 
-    def run(
-        a: Array, g: Array, out: Array, squared: Array, groups: int, each: int, a_example: int, a_row: int, a_step: int,
-        high: int, wide: int, outputs: int, runs: int, length: int, pitch: int, bigs: int, littles: int,
-    ) -> None:  # fmt: skip
+    def run(a: Array, g: Array, out: Array, squared: Array, groups: int, each: int, sizes: tuple[int, ...]) -> None:
+        a_example, a_row, a_step, high, wide, outputs, runs, length, pitch, bigs, littles = sizes
         g_example = high * wide * outputs
         for group in range(groups):
             image, slope, total = group * each * a_example, group * each * g_example, 0.0
@@ -161,10 +159,8 @@ def _scatter(large: int, small: int, vectors: int, size: int) -> Run:
     big, little = tile.product(large, vectors, size, add=True), tile.product(small, vectors, size, add=True)
     width = vectors * size
 
-    def run(
-        g: Array, weights: Array, image: Array, out: Array, n: int, rows: int, columns: int, outputs: int, runs: int, length: int,
-        line: int, down: int, across: int, bigs: int, littles: int, start: int, high: int, wide: int,
-    ) -> None:  # fmt: skip
+    def run(g: Array, weights: Array, image: Array, out: Array, n: int, sizes: tuple[int, ...]) -> None:
+        rows, columns, outputs, runs, length, line, down, across, bigs, littles, start, high, wide = sizes
         for example in range(n):
             image[:] = 0
             block = 0
@@ -207,7 +203,7 @@ class Convolution:
         self._packed = np.empty(self._order.size, np.float32)
         large, vectors, size = _tile(shape.outputs, length)
         self._collect = _collect(large, max(1, large - 1), vectors, size)
-        self._strides = (
+        self._sizes = (
             self._image, shape.stride[0] * line, step, rows, columns, shape.outputs, shape.kernel[0], length, line, *cover(length, large)
         )  # fmt: skip
 
@@ -218,11 +214,11 @@ class Convolution:
 
     def by_example(self, x: Array, g: Array, grads: Array, squared: NDArray[np.float64]) -> None:
         """G_i into ``grads`` (n, K, O) and |G_i|^2 into ``squared`` (n,)."""
-        self._collect(x.ravel(), g.ravel(), grads.ravel(), squared, len(x), 1, *self._strides)
+        self._collect(x.ravel(), g.ravel(), grads.ravel(), squared, len(x), 1, self._sizes)
 
     def by_weights(self, x: Array, g: Array, grad: Array) -> None:
         """The sum of all G_i into ``grad`` (K, O)."""
-        self._collect(x.ravel(), g.ravel(), grad.ravel(), np.empty(1), 1, len(x), *self._strides)
+        self._collect(x.ravel(), g.ravel(), grad.ravel(), np.empty(1), 1, len(x), self._sizes)
 
 
 class InputGradient:
@@ -237,7 +233,7 @@ class InputGradient:
         places = np.arange(shape.patch * shape.outputs).reshape(shape.outputs, shape.patch // width, width)
         self._order = places.transpose(1, 0, 2).ravel()
         self._packed, self._image = np.empty(self._order.size, np.float32), np.empty(high * line, np.float32)
-        self._strides = (
+        self._sizes = (
             rows, columns, shape.outputs, shape.kernel[0], length, line, shape.stride[0] * line, shape.stride[1] * channels,
             *cover(columns, large), padding[0] * line + padding[1] * channels, high - 2 * padding[0], (wide - 2 * padding[1]) * channels,
         )  # fmt: skip
@@ -245,4 +241,4 @@ class InputGradient:
     def __call__(self, g: Array, weight: Array, out: Array) -> None:
         """The gradient by images without padding into ``out`` (n, H, W, C)."""
         np.take(weight, self._order, out=self._packed, mode="clip")
-        self._scatter(g.ravel(), self._packed, self._image, out.ravel(), len(g), *self._strides)
+        self._scatter(g.ravel(), self._packed, self._image, out.ravel(), len(g), self._sizes)

@@ -74,6 +74,22 @@ def _compiled(run: Run) -> Run:
 exponential: Run = njit(nogil=True, fastmath={"contract"})(_exponential)
 
 
+def _shared(numbers: Any, own: int) -> tuple[Any, Any]:
+    """Exponentials of scores (classes,) become the slopes of cross entropy. What the other classes' exponentials add up to, and the own."""
+    mine, others = numbers[own], np.float32(0)
+    numbers[own] = 0
+    for c in range(numbers.size):
+        others += numbers[c]
+    share = np.float32(1) / (others + mine)
+    for c in range(numbers.size):
+        numbers[c] *= share
+    numbers[own] = -others * share  # p - 1 without its cancellation
+    return others, mine
+
+
+shared: Run = _compiled(_shared)
+
+
 def _entropy(scores: Any, n: int, classes: int, labels: Any, losses: Any) -> None:
     """Cross entropy into ``losses``; ``scores`` (n classes,) become its slopes."""
     for i in range(n):
@@ -87,16 +103,9 @@ def _entropy(scores: Any, n: int, classes: int, labels: Any, losses: Any) -> Non
     for j in range(n * classes):  # of all examples at once: vectors are longer than classes are many
         scores[j] = exponential(scores[j])
     for i in range(n):
-        at, own = i * classes, i * classes + labels[i]
-        mine, others = scores[own], np.float32(0)
-        scores[own] = 0
-        for c in range(classes):
-            others += scores[at + c]
+        at = i * classes
+        others, mine = shared(scores[at : at + classes], labels[i])
         losses[i] += np.float32(math.log(others + mine))
-        share = np.float32(1) / (others + mine)
-        for c in range(classes):
-            scores[at + c] *= share
-        scores[own] = -others * share  # p - 1 without its cancellation
 
 
 def _hinge(scores: Any, n: int, classes: int, labels: Any, losses: Any) -> None:
@@ -228,8 +237,50 @@ def _walk(rows: int, size: int, rest: int) -> Run:
 
 
 @cache
+def _found(classes: int) -> Run:
+    def run(y: Any, chosen: Any, features: int, places: Any, labels: Any) -> int:
+        """Where the chosen rows begin, and their labels; zero, or what is wrong with them."""
+        for i in range(chosen.size):
+            which = chosen[i]
+            if which < 0 or which >= y.size:
+                return NO_EXAMPLE
+            places[i], labels[i] = which * features, y[which]
+            if labels[i] < 0 or labels[i] >= classes:
+                return NO_CLASS
+        places[chosen.size] = places[chosen.size - 1]  # the last of an odd number has itself for a partner
+        return 0
+
+    return _compiled(run)
+
+
+@cache
+def _scores(classes: int) -> Run:
+    def run(scores: Any, n: int, pixel: Any, w: Any, b_at: int) -> None:
+        """Products with bytes become scores; ``b_at`` is negative where there is no bias."""
+        for i in range(n):
+            for c in range(classes):
+                at = i * classes + c
+                scores[at] = scores[at] * pixel + (w[b_at + c] if b_at >= 0 else np.float32(0))
+
+    return _compiled(run)
+
+
+@cache
+def _measured(classes: int) -> Run:
+    def run(slopes: Any, square: float, biased: bool) -> float:
+        """|G| of one example, from its slopes and the square of its row."""
+        slope = 0.0
+        for c in range(classes):
+            slope += np.float64(slopes[c]) ** 2
+        return math.sqrt(slope * (square + (1.0 if biased else 0.0)))
+
+    return _compiled(run)
+
+
+@cache
 def _sum(cut: _Tiling, hinge: bool) -> Run:
     classes, forward, slopes_of, backward = cut.classes, _forward(cut), _slopes(hinge), _backward(cut)
+    found, biased_scores, measured = _found(classes), _scores(classes), _measured(classes)
 
     def run(
         x: Any, scale: float, y: Any, chosen: Any, features: int, w: Any, w_at: int, b_at: int,
@@ -245,30 +296,18 @@ def _sum(cut: _Tiling, hinge: bool) -> Run:
             total[:] = 0.0
         for first in range(0, count, few):
             n = min(few, count - first)
-            for i in range(n):
-                which = chosen[first + i]
-                if which < 0 or which >= y.size:
-                    return NO_EXAMPLE
-                places[i], labels[i] = which * features, y[which]
-                if labels[i] < 0 or labels[i] >= classes:
-                    return NO_CLASS
-            places[n] = places[n - 1]  # the last of an odd number has itself for a partner
+            wrong = found(y, chosen[first : first + n], features, places, labels)
+            if wrong:
+                return int(wrong)
             scores[:] = 0
             squares[:] = 0
             forward(x, places, n, features, w, w_at, scores, squares)
-            for i in range(n):
-                for c in range(classes):
-                    at = i * classes + c
-                    scores[at] = scores[at] * pixel + (w[b_at + c] if biased else np.float32(0))
+            biased_scores(scores, n, pixel, w, b_at)
             here = losses[first : first + n]
             slopes_of(scores, n, classes, labels, here)
             kept: Any = np.int64(0)  # not a constant, or all below is compiled twice
             for i in range(n):
-                slope = 0.0
-                for c in range(classes):
-                    slope += np.float64(scores[i * classes + c]) ** 2
-                square = (squares[i] + features * VANISHING) * scale * scale
-                norm = math.sqrt(slope * (square + (1.0 if biased else 0.0)))
+                norm = measured(scores[i * classes : (i + 1) * classes], (squares[i] + features * VANISHING) * scale * scale, biased)
                 seen = np.float32(norm)
                 finite = norm <= LONGEST
                 norms[first + i] = seen if finite else np.float32(np.inf)
@@ -287,29 +326,25 @@ def _sum(cut: _Tiling, hinge: bool) -> Run:
             backward(x, places, kept, features, scores, out, w_at)
             turn, last = first // few, first + few >= count
             if private and (turn % TURNS == TURNS - 1 or last):
-                if turn < TURNS:
-                    copied(out, total)
-                else:
-                    added(out, total)
-                if not last:
-                    out[:] = 0
+                moved(out, total, turn < TURNS, last)
         return over
 
     return _compiled(run)
 
 
-def _copied(part: Any, total: Any) -> None:
-    for k in range(len(part)):
-        total[k] = part[k]
+def _moved(part: Any, total: Any, fresh: bool, last: bool) -> None:
+    """What float32 has added up goes into the float64 ``total``, which is overwritten if ``fresh``."""
+    if fresh:
+        for k in range(len(part)):
+            total[k] = part[k]
+    else:
+        for k in range(len(part)):
+            total[k] += part[k]
+    if not last:
+        part[:] = 0
 
 
-def _added(part: Any, total: Any) -> None:
-    for k in range(len(part)):
-        total[k] += part[k]
-
-
-copied: Run = njit(nogil=True)(_copied)
-added: Run = njit(nogil=True)(_added)
+moved: Run = njit(nogil=True)(_moved)
 
 
 class LinearSum:

@@ -21,10 +21,11 @@ Places = NDArray[np.uint8]
 
 
 @cache
-def _forward(window: Pair, size: int) -> Run:
-    largest = tile.largest(*window, size)
+def _walk(window: Pair, size: int, back: bool) -> Run:
+    """A tile at every window of the images ``x``, whose results, or gradients with ``back``, are ``small``."""
+    visit = (tile.returned if back else tile.largest)(*window, size)
 
-    def run(x: Array, shape: Any, stride: Pair, floor: float, out: Array, places: Places, high: int, wide: int) -> None:
+    def run(x: Array, shape: Any, stride: Pair, small: Array, places: Places, high: int, wide: int, floor: float) -> None:
         n, image_high, image_wide, channels = shape
         at = 0
         for example in range(n):
@@ -33,27 +34,7 @@ def _forward(window: Pair, size: int) -> Run:
                 for column in range(wide):
                     here = start + column * stride[1] * channels
                     for channel in range(0, channels, size):
-                        largest(x, here + channel, image_wide * channels, channels, floor, out, at, places)
-                        at += size
-
-    return njit(nogil=True)(run)
-
-
-@cache
-def _backward(window: Pair, size: int) -> Run:
-    returned = tile.returned(*window, size)
-
-    def run(g: Array, places: Places, shape: Any, stride: Pair, out: Array, high: int, wide: int) -> None:
-        n, image_high, image_wide, channels = shape
-        out[:] = 0
-        at = 0
-        for example in range(n):
-            for row in range(high):
-                start = (example * image_high + row * stride[0]) * image_wide * channels
-                for column in range(wide):
-                    here = start + column * stride[1] * channels
-                    for channel in range(0, channels, size):
-                        returned(g, places, at, image_wide * channels, channels, out, here + channel)
+                        visit(x, here + channel, image_wide * channels, channels, small, at, places, floor)
                         at += size
 
     return njit(nogil=True)(run)
@@ -68,12 +49,13 @@ class MaxPool:
             raise ValueError(f"{channels} channels are no multiple of 8")
         self.stride = stride
         self._floor = np.float32(0.0 if rectified else -np.inf)
-        self._forward, self._backward = _forward(window, size), _backward(window, size)
+        self._forward, self._backward = _walk(window, size, back=False), _walk(window, size, back=True)
 
     def forward(self, x: Array, out: Array, places: Places) -> None:
         """Largest of each window into ``out``, and where it was into ``places``."""
-        self._forward(x.ravel(), x.shape, self.stride, self._floor, out.ravel(), places.ravel(), *out.shape[1:3])
+        self._forward(x.ravel(), x.shape, self.stride, out.ravel(), places.ravel(), *out.shape[1:3], self._floor)
 
     def backward(self, g: Array, places: Places, out: Array) -> None:
         """Gradients by the input into ``out`` (n, H, W, C)."""
-        self._backward(g.ravel(), places.ravel(), out.shape, self.stride, out.ravel(), *g.shape[1:3])
+        out[:] = 0
+        self._backward(out.ravel(), out.shape, self.stride, g.ravel(), places.ravel(), *g.shape[1:3], self._floor)

@@ -18,37 +18,23 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
-from sordino.training.jit.tile import INDEX, Emitter, Tile, buffers, tools
+from sordino.training.jit.emit import DOUBLE, FLOAT, INT, Emitter, Index, Tile, emitted
 
 MIDDLE = 127.5  # of the bytes, as :func:`sordino.training.bench.model_input` has it
-DOUBLE = ir.DoubleType()
 
 
-class _Rows(Emitter):
-    """Vectors of a row, bytes or floats."""
-
-    def __init__(self, builder: Any, size: int, kind: Any) -> None:
-        super().__init__(builder, size)
-        self._bytes = kind.dtype == types.uint8
-
-    def row(self, pointer: Any, index: Any, rest: int = 0) -> Any:
-        """t at ``index``; with ``rest`` only the last so many lanes, the others zero."""
-        value = self._pixels(pointer, index) if self._bytes else self.load(pointer, index)
-        if not rest:
-            return value
-        fresh = ir.Constant(ir.VectorType(ir.IntType(1), self.size), [0] * (self.size - rest) + [1] * rest)
-        return self.builder.select(fresh, value, self.zero)
-
-    def _pixels(self, pointer: Any, index: Any) -> Any:
-        raw = self.builder.load(self.place(pointer, index, self.bytes), align=1)
-        whole = self.builder.zext(raw, ir.VectorType(ir.IntType(32), self.size))
-        return self.builder.fsub(self.builder.sitofp(whole, self.vector), ir.Constant(self.vector, [MIDDLE] * self.size))
-
-    def add(self, value: Any, pointer: Any, index: Any) -> None:
-        there = self.builder.gep(pointer, [index])
-        self.builder.store(self.builder.fadd(self.builder.load(there), value), there)
+def _row(code: Emitter, x: Any, index: Index, rest: int = 0) -> Any:
+    """t at ``index``; with ``rest`` only the last so many lanes, the others zero."""
+    if x.type.pointee == FLOAT:
+        value = code.load(x, index)
+    else:
+        wide = code.builder.zext(code.load(x, index, code.bytes), ir.VectorType(ir.IntType(32), code.size))
+        value = code.builder.fsub(code.builder.sitofp(wide, code.vector), code.constant(MIDDLE))
+    if not rest:
+        return value
+    fresh = ir.Constant(ir.VectorType(ir.IntType(1), code.size), [0] * (code.size - rest) + [1] * rest)
+    return code.builder.select(fresh, value, code.zero)
 
 
 @cache
@@ -60,50 +46,33 @@ def dots(examples: int, classes: int, size: int, rest: int) -> Tile:
     unless ``at`` is above zero: then they have been already.
     """
 
-    @intrinsic
-    def tile(
-        typing: Any, x: Any, places: Any, which: Any, w: Any, w_at: Any, start: Any, vectors: Any, features: Any, last: Any,
-        scores: Any, at: Any, step: Any, squares: Any,
-    ) -> Any:  # fmt: skip
-        index = types.intp
-        signature = types.void(x, places, index, w, *[index] * 4, types.boolean, scores, index, index, squares)
+    def body(
+        code: Emitter, x: Any, places: Any, which: Index, w: Any, w_at: Index, start: Index, vectors: Index, features: Index, last: Any,
+        scores: Any, at: Index, step: Index, squares: Any,
+    ) -> None:  # fmt: skip
+        rows, lines = [code.whole(places, there) for there in which.apart(1, examples)], w_at.apart(features, classes)
+        sums, norms = code.sums(examples, classes), code.sums(1, examples)
+        code.clear(sums)
+        code.clear(norms)
 
-        def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            code = _Rows(builder, size, signature.args[0])
-            from_x, from_places, from_w, into, into_squares = buffers(context, builder, signature, arguments, 0, 1, 3, 9, 12)
-            _, _, which, _, w_at, start, vectors, features, last, _, at, step, _ = arguments
-            rows = [code.number(from_places, builder.add(which, INDEX(e))) for e in range(examples)]
-            lines = [builder.add(w_at, code.times(features, r)) for r in range(classes)]
-            sums, norms = code.accumulators(examples, classes), code.accumulators(1, examples)[0]
-            for place in [*norms, *(place for line in sums for place in line)]:
-                builder.store(code.zero, place)
+        def work(feature: Index, rest: int) -> None:
+            found = [_row(code, x, row + feature, rest) for row in rows]
+            for value, place in zip(found, norms[0], strict=True):
+                code.multiply(value, value, place)
+            code.outer(sums, found, [code.load(w, line + feature) for line in lines])
 
-            def work(feature: Any, rest: int) -> None:
-                found = [code.row(from_x, builder.add(row, feature), rest) for row in rows]
-                for value, place in zip(found, norms, strict=True):
-                    builder.store(code.fma(value, value, builder.load(place)), place)
-                for r, line in enumerate(lines):
-                    factor = code.load(from_w, builder.add(line, feature))
-                    for e, value in enumerate(found):
-                        builder.store(code.fma(value, factor, builder.load(sums[e][r])), sums[e][r])
+        with code.loop(vectors) as number:
+            work(start + number * size, 0)
+        if rest:
+            with code.when(last):
+                work(features - size, rest)
+        for e, example in enumerate(which.apart(1, examples)):
+            for place, there in zip(sums[e], (example * step + at).apart(1, classes), strict=True):
+                code.add(code.total(code.builder.load(place)), scores, there)
+            with code.when(code.builder.icmp_signed("==", at.value, INT(0))):
+                code.add(code.builder.fpext(code.total(code.builder.load(norms[0][e])), DOUBLE), squares, example)
 
-            with tools.for_range(builder, vectors) as loop:
-                work(builder.add(start, code.times(loop.index, size)), 0)
-            if rest:
-                with builder.if_then(tools.as_bool_bit(builder, last)):
-                    work(builder.sub(features, INDEX(size)), rest)
-            for e in range(examples):
-                example = builder.add(which, INDEX(e))
-                line = builder.add(builder.mul(example, step), at)
-                for r in range(classes):
-                    code.add(code.total(builder.load(sums[e][r])), into, builder.add(line, INDEX(r)))
-                with builder.if_then(builder.icmp_signed("==", at, INDEX(0))):
-                    code.add(builder.fpext(code.total(builder.load(norms[e])), DOUBLE), into_squares, example)
-            return context.get_dummy_value()
-
-        return signature, emit
-
-    return tile
+    return emitted(size, body, last=types.boolean)
 
 
 @cache
@@ -113,35 +82,17 @@ def spread(classes: int, vectors: int, size: int, rest: int = 0) -> Tile:
     Adds to R rows of ``out``, ``pitch`` apart, V vectors from ``feature`` on, the first n rows of x times ``factors[i, at + r]``.
     """
 
-    @intrinsic
-    def tile(
-        typing: Any, x: Any, places: Any, n: Any, factors: Any, at: Any, step: Any, feature: Any, out: Any, out_at: Any, pitch: Any
-    ) -> Any:
-        index = types.intp
-        signature = types.void(x, places, index, factors, index, index, index, out, index, index)
+    def body(
+        code: Emitter, x: Any, places: Any, n: Index, factors: Any, at: Index, step: Index, feature: Index,
+        out: Any, out_at: Index, pitch: Index,
+    ) -> None:  # fmt: skip
+        lines, sums = (out_at + feature).apart(pitch, classes), code.sums(classes, vectors)
+        for line, start in zip(sums, lines, strict=True):
+            code.clear([line], [code.load(out, there) for there in code.beside(start, vectors)])
+        with code.loop(n) as i:
+            row = code.whole(places, i) + feature
+            found = [_row(code, x, there, rest) for there in code.beside(row, vectors)]
+            code.outer(sums, [code.number(factors, there) for there in (i * step + at).apart(1, classes)], found)
+        code.write(sums, out, lines)
 
-        def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            code = _Rows(builder, size, signature.args[0])
-            from_x, from_places, from_factors, into = buffers(context, builder, signature, arguments, 0, 1, 3, 7)
-            _, _, n, _, at, step, feature, _, out_at, pitch = arguments
-            first = builder.add(out_at, feature)
-            there = [
-                [builder.add(builder.add(first, code.times(pitch, r)), INDEX(v * size)) for v in range(vectors)] for r in range(classes)
-            ]
-            sums = code.accumulators(classes, vectors)
-            for r, line in enumerate(sums):
-                for v, place in enumerate(line):
-                    builder.store(code.load(into, there[r][v]), place)
-            with tools.for_range(builder, n) as loop:
-                row = builder.add(code.number(from_places, loop.index), feature)
-                found = [code.row(from_x, builder.add(row, INDEX(v * size)), rest) for v in range(vectors)]
-                line = builder.add(builder.mul(loop.index, step), at)
-                code.accumulate(sums, [code.number(from_factors, builder.add(line, INDEX(r))) for r in range(classes)], found)
-            for r, line in enumerate(sums):
-                for v, place in enumerate(line):
-                    code.store(builder.load(place), into, there[r][v])
-            return context.get_dummy_value()
-
-        return signature, emit
-
-    return tile
+    return emitted(size, body)

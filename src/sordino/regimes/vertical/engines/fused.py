@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from sordino.regimes.vertical.compiled.lazy import events
 from sordino.regimes.vertical.compiled.lazy.chain import A_AT, A_PITCH, IN, OUT, U_AT, U_PITCH, W_AT
-from sordino.regimes.vertical.compiled.lazy.steps import CAPACITY, CLOCK, END, FILLED, FIRST, HALF, REGRET, RING
+from sordino.regimes.vertical.compiled.lazy.steps import CAPACITY, CLOCK, END, FILLED, FIRST, HALF, REGRET, RING, State
 from sordino.regimes.vertical.engines.layout import Layout, buffer
 from sordino.regimes.vertical.engines.net import Net
 from sordino.regimes.vertical.engines.seen import Rates, Seen
@@ -127,8 +127,8 @@ class Fused:
         seen = Seen(np.zeros(n, np.int64), np.zeros(n), np.zeros(n), np.zeros(3))
         spent, plan = np.zeros(3, np.int64), self._plan
         self._run(
-            self._m, plan.layers, plan.people, plan.fields, self._when, self._place, self._due, self._chosen,
-            _own(x).reshape(-1), _own(y), _own(active), *self._given, *self._work, self._sums, self._product,
+            State(self._m, plan.layers, plan.people, plan.fields, self._when, self._place, self._due, self._chosen),
+            _own(x).reshape(-1), _own(y), _own(active), *self._given, events.Work(*self._work, self._sums, self._product),
             seen.predictions, seen.losses, seen.regret, spent,
         )  # fmt: skip
         seen.seconds[:] = spent / 1e9

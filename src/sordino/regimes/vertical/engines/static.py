@@ -138,9 +138,12 @@ class Static:
             torch.from_numpy(sums).copy_(torch.addmm(torch.from_numpy(self._head_biases[m]), features, head.T))
             torch.from_numpy(gram).copy_(torch.mm(features, features.T) + 1)
         seen.seconds[0] += time.perf_counter() - begun
+        rooms = event.Rooms(
+            self._weights, self._activations, self._slopes, self._sums, self._taken, self._gram, self._delta, self._line, self._lanes,
+            self._stamp,
+        )  # fmt: skip
         self._run(
-            layout.layers, layout.parties, layout.server, self._length, before, layout.capacity, self._half, self._weights,
-            self._activations, self._slopes, self._sums, self._taken, self._gram, self._delta, self._line, self._lanes, self._stamp,
+            event.Network(layout.layers, layout.parties, layout.server, layout.capacity, self._length, self._half), rooms, before,
             self._y[:rows], np.ascontiguousarray(active), self._rates, seen.predictions[start:stop], seen.losses[start:stop],
             seen.regret[start:stop], seen.seconds,
         )  # fmt: skip

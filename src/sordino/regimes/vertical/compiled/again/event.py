@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -127,16 +127,90 @@ def _headed(rows: int) -> Run:
     return compiled(run)
 
 
+class Network(NamedTuple):
+    """What stays the same.
+
+    Attributes:
+        layers, parties, server, capacity: see :class:`~sordino.regimes.vertical.compiled.again.layout.Layout`.
+        length: of the window.
+        half: whether embeddings and their slopes travel as 16-bit floats.
+    """
+
+    layers: Any
+    parties: Any
+    server: int
+    capacity: int
+    length: int
+    half: bool
+
+
+class Rooms(NamedTuple):
+    """Buffers.
+
+    Attributes:
+        weights, activations, sums, gram: see :mod:`~sordino.regimes.vertical.compiled.again.layout`.
+        slopes: as activations.
+        taken: U, as sums.
+        delta, line, lanes: one product, one bias' gradient, one vector's squares.
+        stamp: for the clock.
+    """
+
+    weights: Any
+    activations: Any
+    slopes: Any
+    sums: Any
+    taken: Any
+    gram: Any
+    delta: Any
+    line: Any
+    lanes: Any
+    stamp: Any
+
+
+@cache
+def _ahead(rows: int) -> Run:
+    """A party's embeddings of n examples into the server's input, which begins at ``joined``."""
+    through = _through(rows)
+
+    def run(layers: Any, party: Any, oldest: int, n: int, w: Any, x: Any, sums: Any, joined: int, join_pitch: int) -> None:
+        size, here = n * party[at.HEAD_PITCH], party[at.SUMS] + oldest * party[at.HEAD_PITCH]
+        head = x[party[at.HEAD] : party[at.HEAD] + size]
+        copied(head, sums[here : here + size])
+        if party[at.HEAD_RELU]:
+            rectified(head)
+        through(layers, party[at.FIRST], party[at.STOP], n, w, x)
+        for i in range(n):
+            start, place = party[at.EMBEDDING] + i * party[at.EMBEDDING_PITCH], joined + i * join_pitch + party[at.COLUMN]
+            copied(x[place : place + party[at.WIDTH]], x[start : start + party[at.WIDTH]])
+
+    return compiled(run)
+
+
+def _sent(party: Any, n: int, x: Any, slopes: Any, joined: int, join_pitch: int) -> None:
+    """The slopes of the server's input down to a party's last layer."""
+    pitch = party[at.EMBEDDING_PITCH]
+    for i in range(n):
+        start, place = party[at.EMBEDDING] + i * pitch, joined + i * join_pitch + party[at.COLUMN]
+        copied(slopes[start : start + party[at.WIDTH]], slopes[place : place + party[at.WIDTH]])
+    if party[at.LAST_RELU]:
+        start = party[at.EMBEDDING]
+        masked(slopes[start : start + n * pitch], x[start : start + n * pitch])
+
+
+sent = compiled(_sent)
+
+
 @cache
 def events(rows: int) -> Run:
     """``run``: a block of events, R rows of the window at a time."""
-    through, back, headed = _through(rows), _back(rows), _headed(rows)
+    through, back, headed, ahead = _through(rows), _back(rows), _headed(rows), _ahead(rows)
 
     def run(
-        layers: Any, parties: Any, server: int, length: int, before: int, capacity: int, half: bool, w: Any, x: Any, slopes: Any,
-        sums: Any, taken: Any, gram: Any, delta: Any, line: Any, lanes: Any, stamp: Any, labels: Any, active: Any, rates: Any,
+        network: Network, rooms: Rooms, before: int, labels: Any, active: Any, rates: Any,
         predictions: Any, losses: Any, regret: Any, seconds: Any,
     ) -> None:  # fmt: skip
+        layers, parties, server, capacity, length, half = network
+        w, x, slopes, sums, taken, gram, delta, line, lanes, stamp = rooms
         many, stop = parties.shape[0], layers.shape[0]
         entry, exit_ = layers[server], layers[stop - 1]
         joined, join_pitch, scores, score_pitch = entry[at.FROM], entry[at.FROM_PITCH], exit_[at.INTO], exit_[at.INTO_PITCH]
@@ -146,17 +220,8 @@ def events(rows: int) -> Run:
             oldest = newest + 1 - length if newest >= length else 0
             n = newest + 1 - oldest
             for m in range(many):
-                party = parties[m]
-                arrived(party, newest, capacity, sums, taken, gram)
-                size, here = n * party[at.HEAD_PITCH], party[at.SUMS] + oldest * party[at.HEAD_PITCH]
-                head = x[party[at.HEAD] : party[at.HEAD] + size]
-                copied(head, sums[here : here + size])
-                if party[at.HEAD_RELU]:
-                    rectified(head)
-                through(layers, party[at.FIRST], party[at.STOP], n, w, x)
-                for i in range(n):
-                    start, place = party[at.EMBEDDING] + i * party[at.EMBEDDING_PITCH], joined + i * join_pitch + party[at.COLUMN]
-                    copied(x[place : place + party[at.WIDTH]], x[start : start + party[at.WIDTH]])
+                arrived(parties[m], newest, capacity, sums, taken, gram)
+                ahead(layers, parties[m], oldest, n, w, x, sums, joined, join_pitch)
             if half:
                 halved(x[joined : joined + n * join_pitch])
             point = now(stamp)
@@ -178,13 +243,7 @@ def events(rows: int) -> Run:
                 if not active[event, m]:
                     continue
                 party = parties[m]
-                pitch = party[at.EMBEDDING_PITCH]
-                for i in range(n):
-                    start, place = party[at.EMBEDDING] + i * pitch, joined + i * join_pitch + party[at.COLUMN]
-                    copied(slopes[start : start + party[at.WIDTH]], slopes[place : place + party[at.WIDTH]])
-                if party[at.LAST_RELU]:
-                    start = party[at.EMBEDDING]
-                    masked(slopes[start : start + n * pitch], x[start : start + n * pitch])
+                sent(party, n, x, slopes, joined, join_pitch)
                 total += back(layers, party[at.FIRST], party[at.STOP], n, rates[m], w, x, slopes, line, lanes)
                 total += headed(party, oldest, n, capacity, rates[m], slopes, sums, taken, gram, delta)
             regret[event] = total / (np.float64(length) * np.float64(length))

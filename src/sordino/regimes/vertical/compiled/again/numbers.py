@@ -11,7 +11,7 @@ from numba import njit
 
 from sordino.regimes.vertical.compiled.clock import nanoseconds
 from sordino.regimes.vertical.compiled.half import rounded
-from sordino.training.jit.linear import exponential
+from sordino.training.jit.linear import exponential, shared
 
 Run = Callable[..., Any]
 
@@ -89,15 +89,7 @@ def _entropy(scores: Any, slopes: Any, n: int, classes: int, pitch: int, labels:
     for j in range(n * pitch):
         slopes[j] = exponential(slopes[j])
     for i in range(n):
-        out, own = slopes[i * pitch : (i + 1) * pitch], labels[i]
-        mine, others = out[own], np.float32(0)
-        out[own] = 0
-        for c in range(classes):
-            others += out[c]
-        share = np.float32(1) / (others + mine)
-        for c in range(classes):
-            out[c] *= share
-        out[own] = -others * share  # p - 1 without its cancellation
+        others, mine = shared(slopes[i * pitch : i * pitch + classes], labels[i])
         if i == n - 1:
             loss += math.log(np.float64(others) + np.float64(mine))
     return best, loss

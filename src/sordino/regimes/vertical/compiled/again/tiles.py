@@ -18,116 +18,56 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
-from sordino.training.jit.tile import INDEX, Emitter, Tile, buffers, tools
+from sordino.training.jit.emit import Emitter, Index, Tile, emitted
 
 PAIR = 2  # outputs at once, and vectors at once
-
-
-class _Sums(Emitter):
-    """Sums over lanes."""
-
-    def halved(self, a: Any, b: Any, group: int) -> Any:
-        """Groups of so many lanes, of a and then of b, folded to half their length."""
-        starts = [vector * self.size + at for vector in range(2) for at in range(0, self.size, group)]
-        half = group // 2
-        low = [start + lane for start in starts for lane in range(half)]
-        first, second = (
-            self.builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(ir.IntType(32), self.size), [lane + by for lane in low]))
-            for by in (0, half)
-        )
-        return self.builder.fadd(first, second)
-
-    def totals(self, found: list[Any], group: int) -> Any:
-        """The sums of the groups of all these vectors, in their order, in one vector."""
-        while len(found) > 1:
-            found = [self.halved(a, b, group) for a, b in zip(found[::2], found[1::2], strict=True)]
-            group //= 2
-        return found[0]
 
 
 @cache
 def forward(rows: int, size: int) -> Tile:
     """``tile(a, at, pitch, w, w_at, w_pitch, vectors, out, out_at, out_pitch)``: L outputs of R rows."""
+    pairs = size // PAIR
 
-    @intrinsic
-    def tile(
-        typing: Any, a: Any, at: Any, pitch: Any, w: Any, w_at: Any, w_pitch: Any, vectors: Any, out: Any, out_at: Any, out_pitch: Any
-    ) -> Any:
-        index = types.intp
-        signature = types.void(a, index, index, w, index, index, index, out, index, index)
+    def body(
+        code: Emitter, a: Any, at: Index, pitch: Index, w: Any, w_at: Index, w_pitch: Index, vectors: Index,
+        out: Any, out_at: Index, out_pitch: Index,
+    ) -> None:  # fmt: skip
+        lines, sums, kept = at.apart(pitch, rows), code.sums(rows, PAIR), code.room(pairs * rows)
+        with code.loop(pairs) as pair:
+            outputs = (w_at + pair * PAIR * w_pitch).apart(w_pitch, PAIR)
+            code.clear(sums)
+            with code.loop(vectors) as number:
+                feature = number * size
+                factors = [code.load(w, start + feature) for start in outputs]
+                code.outer(sums, [code.load(a, line + feature) for line in lines], factors)
+            for places, there in zip(sums, (pair * rows).apart(1, rows), strict=True):
+                first, second = (code.builder.load(place) for place in places)
+                code.builder.store(code.folded(first, second, size), code.builder.gep(kept, [there.value]))
+        for r, there in enumerate(out_at.apart(out_pitch, rows)):
+            found = [code.number(kept, pair * rows + r) for pair in range(pairs)]
+            code.store(code.gathered(found, size // PAIR), out, there)
 
-        def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            code = _Sums(builder, size)
-            from_a, from_w, into = buffers(context, builder, signature, arguments, 0, 3, 7)
-            _, at, pitch, _, w_at, w_pitch, vectors, _, out_at, out_pitch = arguments
-            lines = [builder.add(at, code.times(pitch, r)) for r in range(rows)]
-            sums = code.accumulators(rows, PAIR)
-            pairs = size // PAIR
-            kept = tools.alloca_once(builder, code.vector, size=INDEX(pairs * rows))
-            with tools.for_range(builder, INDEX(pairs)) as pair:
-                first = builder.add(w_at, builder.mul(code.times(pair.index, PAIR), w_pitch))
-                outputs = [builder.add(first, code.times(w_pitch, v)) for v in range(PAIR)]
-                for line in sums:
-                    for place in line:
-                        builder.store(code.zero, place)
-                with tools.for_range(builder, vectors) as loop:
-                    feature = code.times(loop.index, size)
-                    factors = [code.load(from_w, builder.add(start, feature)) for start in outputs]
-                    for line, places in zip(lines, sums, strict=True):
-                        value = code.load(from_a, builder.add(line, feature))
-                        for place, factor in zip(places, factors, strict=True):
-                            builder.store(code.fma(value, factor, builder.load(place)), place)
-                there = code.times(pair.index, rows)
-                for r, places in enumerate(sums):
-                    both = code.halved(builder.load(places[0]), builder.load(places[1]), size)
-                    builder.store(both, builder.gep(kept, [builder.add(there, INDEX(r))]))
-            for r in range(rows):
-                found = [builder.load(builder.gep(kept, [INDEX(pair * rows + r)])) for pair in range(pairs)]
-                code.store(code.totals(found, size // PAIR), into, builder.add(out_at, code.times(out_pitch, r)))
-            return context.get_dummy_value()
-
-        return signature, emit
-
-    return tile
+    return emitted(size, body)
 
 
 @cache
 def combine(rows: int, size: int) -> Tile:
     """``tile(f, at, pitch, n, w, w_at, w_pitch, out, out_at, out_pitch)``: R rows, two vectors wide, sums over n rows of w."""
 
-    @intrinsic
-    def tile(
-        typing: Any, f: Any, at: Any, pitch: Any, n: Any, w: Any, w_at: Any, w_pitch: Any, out: Any, out_at: Any, out_pitch: Any
-    ) -> Any:
-        index = types.intp
-        signature = types.void(f, index, index, index, w, index, index, out, index, index)
+    def body(
+        code: Emitter, f: Any, at: Index, pitch: Index, n: Index, w: Any, w_at: Index, w_pitch: Index,
+        out: Any, out_at: Index, out_pitch: Index,
+    ) -> None:  # fmt: skip
+        lines, sums = at.apart(pitch, rows), code.sums(rows, PAIR)
+        code.clear(sums)
+        with code.loop(n) as i:
+            factors = [code.load(w, there) for there in code.beside(w_at + i * w_pitch, PAIR)]
+            code.outer(sums, [code.number(f, line + i) for line in lines], factors)
+        code.write(sums, out, out_at.apart(out_pitch, rows))
 
-        def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            code = Emitter(builder, size)
-            from_f, from_w, into = buffers(context, builder, signature, arguments, 0, 4, 7)
-            _, at, pitch, n, _, w_at, w_pitch, _, out_at, out_pitch = arguments
-            lines = [builder.add(at, code.times(pitch, r)) for r in range(rows)]
-            sums = code.accumulators(rows, PAIR)
-            for line in sums:
-                for place in line:
-                    builder.store(code.zero, place)
-            with tools.for_range(builder, n) as loop:
-                start = builder.add(w_at, builder.mul(loop.index, w_pitch))
-                factors = [code.load(from_w, builder.add(start, INDEX(v * size))) for v in range(PAIR)]
-                code.accumulate(sums, [code.number(from_f, builder.add(line, loop.index)) for line in lines], factors)
-            for r, line in enumerate(sums):
-                row = builder.add(out_at, code.times(out_pitch, r))
-                for v, place in enumerate(line):
-                    code.store(builder.load(place), into, builder.add(row, INDEX(v * size)))
-            return context.get_dummy_value()
-
-        return signature, emit
-
-    return tile
+    return emitted(size, body)
 
 
 @cache
@@ -137,38 +77,22 @@ def change(outputs: int, size: int) -> Tile:
     The squares are added to the L numbers of ``squares``, lane by lane.
     """
 
-    @intrinsic
-    def tile(
-        typing: Any, d: Any, at: Any, pitch: Any, a: Any, a_at: Any, a_pitch: Any, n: Any, c: Any, w: Any, w_at: Any, w_pitch: Any,
-        squares: Any,
-    ) -> Any:  # fmt: skip
-        index = types.intp
-        signature = types.void(d, index, index, a, index, index, index, types.float32, w, index, index, squares)
+    def body(
+        code: Emitter, d: Any, at: Index, pitch: Index, a: Any, a_at: Index, a_pitch: Index, n: Index, c: Any,
+        w: Any, w_at: Index, w_pitch: Index, squares: Any,
+    ) -> None:  # fmt: skip
+        sums = code.sums(outputs, PAIR)
+        code.clear(sums)
+        with code.loop(n) as i:
+            found = [code.load(a, there) for there in code.beside(a_at + i * a_pitch, PAIR)]
+            code.outer(sums, [code.number(d, there) for there in (at + i * pitch).apart(1, outputs)], found)
+        factor, total = code.spread(c), [code.zero] * PAIR
+        for line, start in zip(sums, w_at.apart(w_pitch, outputs), strict=True):
+            for v, there in enumerate(code.beside(start, PAIR)):
+                value = code.builder.load(line[v])
+                total[v] = code.fma(value, value, total[v])
+                code.store(code.fma(factor, value, code.load(w, there)), w, there)
+        both = code.builder.fadd(*total)
+        code.store(code.builder.fadd(both, code.load(squares, 0)), squares, 0)
 
-        def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            code = Emitter(builder, size)
-            from_d, from_a, into, into_squares = buffers(context, builder, signature, arguments, 0, 3, 8, 11)
-            _, at, pitch, _, a_at, a_pitch, n, c, _, w_at, w_pitch, _ = arguments
-            sums = code.accumulators(outputs, PAIR)
-            for line in sums:
-                for place in line:
-                    builder.store(code.zero, place)
-            with tools.for_range(builder, n) as loop:
-                row = builder.add(a_at, builder.mul(loop.index, a_pitch))
-                found = [code.load(from_a, builder.add(row, INDEX(v * size))) for v in range(PAIR)]
-                slope = builder.add(at, builder.mul(loop.index, pitch))
-                code.accumulate(sums, [code.number(from_d, builder.add(slope, INDEX(r))) for r in range(outputs)], found)
-            factor, total = code.spread(c), [code.zero] * PAIR
-            for r, line in enumerate(sums):
-                start = builder.add(w_at, code.times(w_pitch, r))
-                for v, place in enumerate(line):
-                    value, there = builder.load(place), builder.add(start, INDEX(v * size))
-                    total[v] = code.fma(value, value, total[v])
-                    code.store(code.fma(factor, value, code.load(into, there)), into, there)
-            both = builder.fadd(total[0], total[1])
-            code.store(builder.fadd(both, code.load(into_squares, INDEX(0))), into_squares, INDEX(0))
-            return context.get_dummy_value()
-
-        return signature, emit
-
-    return tile
+    return emitted(size, body, c=types.float32)

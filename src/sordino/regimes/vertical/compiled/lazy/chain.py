@@ -19,11 +19,13 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba import types
 
 from sordino.regimes.vertical.compiled.half import rounded
 from sordino.regimes.vertical.compiled.lazy.strips import (
     DOUBLES,
     FLOATS,
+    NUMBER,
     NUMBERS,
     Run,
     add_rows,
@@ -84,9 +86,8 @@ def _close(m: Any, layer: Any, n: int, chosen: Any, values_at: int) -> None:
 
 
 @cache
-def kernels(size: int) -> Kernels:
-    """All of them; ``size`` is L."""
-    empty, add, dot, multiply, pairs = clear(), *(leaf(size).call for leaf in (add_rows, dot_rows, product, all_pairs))
+def _correct(size: int) -> Run:
+    add = add_rows(size).call
 
     def correct(m: Any, at: int, pitch: int, place: Any, count: int, due: Any, known_at: int, f_at: int, out_at: int) -> None:
         """``out -= sum_j d_j k_j m_j`` with the k that are known, over the rows of a ring."""
@@ -95,7 +96,12 @@ def kernels(size: int) -> Kernels:
             f[i] = -due[i] * known[i]
         add(m.ctypes, at, pitch, pitch // size, place.ctypes, count, m.ctypes, f_at, out_at)
 
-    lazily = compiled("void", FLOATS, "int64", "int64", NUMBERS, "int64", DOUBLES, *["int64"] * 3)(correct)
+    return compiled(types.void, FLOATS, NUMBER, NUMBER, NUMBERS, NUMBER, DOUBLES, *[NUMBER] * 3)(correct)
+
+
+@cache
+def _forward(size: int) -> Run:
+    empty, add, dot, lazily = clear(), add_rows(size).call, dot_rows(size).call, _correct(size)
 
     def forward(
         m: Any, layer: Any, row: int, z_at: int, chosen: Any, values_at: int, place: Any, count: int, due: Any, f_at: int
@@ -106,6 +112,13 @@ def kernels(size: int) -> Kernels:
         empty(m, z_at, wide)
         add(m.ctypes, layer[W_AT], wide, wide // size, chosen.ctypes, layer[LIVE] + 1, m.ctypes, values_at, z_at)
         lazily(m, layer[U_AT], wide, place, count, due, layer[S_AT], f_at, z_at)
+
+    return compiled(types.void, FLOATS, NUMBERS, NUMBER, NUMBER, NUMBERS, NUMBER, NUMBERS, NUMBER, DOUBLES, NUMBER)(forward)
+
+
+@cache
+def _backward(size: int) -> Run:
+    empty, dot, lazily = clear(), dot_rows(size).call, _correct(size)
 
     def backward(
         m: Any, layer: Any, row: int, r_at: int, v_at: int, f_at: int, chosen: Any, n: int, place: Any, count: int, due: Any, out_at: int
@@ -118,6 +131,13 @@ def kernels(size: int) -> Kernels:
         for i in range(n):
             m[out_at + i] += m[v_at + chosen[i]]
 
+    return compiled(types.void, FLOATS, NUMBERS, *[NUMBER] * 4, NUMBERS, NUMBER, NUMBERS, NUMBER, DOUBLES, NUMBER)(backward)
+
+
+@cache
+def _products(size: int) -> Run:
+    multiply = product(size).call
+
     def products(m: Any, layer: Any, x: Any, x_at: int, x_row: int, z_at: int, rows: int, every: Any) -> None:
         """W^T x of so many inputs, into rows from ``z_at`` on."""
         wide = layer[U_PITCH]
@@ -129,9 +149,23 @@ def kernels(size: int) -> Kernels:
                 z[k] = bias[k]
         multiply(m.ctypes, layer[W_AT], wide, wide // size, every.ctypes, layer[IN], x.ctypes, x_at, 1, x_row, z_at, wide, rows)
 
+    return compiled(types.void, FLOATS, NUMBERS, FLOATS, *[NUMBER] * 4, NUMBERS)(products)
+
+
+@cache
+def _gram(size: int) -> Run:
+    pairs = all_pairs(size).call
+
     def gram(m: Any, layer: Any, rows: Any, n: int, place: Any, count: int, out_at: int, out_row: int) -> None:
         """s of n inputs in the ring at once."""
         pairs(m.ctypes, layer[A_AT], layer[A_PITCH], layer[A_PITCH] // size, rows.ctypes, n, place.ctypes, count, out_at, out_row)
+
+    return compiled(types.void, FLOATS, NUMBERS, NUMBERS, NUMBER, NUMBERS, *[NUMBER] * 3)(gram)
+
+
+@cache
+def _fold(size: int) -> Run:
+    multiply = product(size).call
 
     def fold(m: Any, layer: Any, place: Any, count: int, due: Any, scratch: int) -> None:
         """What is due of the first ``count`` pending events goes into the weights."""
@@ -142,28 +176,16 @@ def kernels(size: int) -> Kernels:
             for k in range(pitch):
                 there[k] = factor * here[k]
         multiply(
-            m.ctypes,
-            layer[U_AT],
-            wide,
-            wide // size,
-            place.ctypes,
-            count,
-            m.ctypes,
-            scratch,
-            pitch,
-            1,
-            layer[W_AT],
-            wide,
-            (layer[IN] + 4) // 4 * 4,
-        )
+            m.ctypes, layer[U_AT], wide, wide // size, place.ctypes, count, m.ctypes, scratch, pitch, 1,
+            layer[W_AT], wide, (layer[IN] + 4) // 4 * 4,
+        )  # fmt: skip
 
-    return Kernels(
-        compiled("int64", FLOATS, NUMBERS, "int64", "boolean", "int64", NUMBERS, *["int64"] * 3)(_receive),
-        compiled("void", FLOATS, NUMBERS, "int64", NUMBERS, "int64")(_close),
-        lazily,
-        compiled("void", FLOATS, NUMBERS, "int64", "int64", NUMBERS, "int64", NUMBERS, "int64", DOUBLES, "int64")(forward),
-        compiled("void", FLOATS, NUMBERS, *["int64"] * 4, NUMBERS, "int64", NUMBERS, "int64", DOUBLES, "int64")(backward),
-        compiled("void", FLOATS, NUMBERS, FLOATS, *["int64"] * 4, NUMBERS)(products),
-        compiled("void", FLOATS, NUMBERS, NUMBERS, "int64", NUMBERS, *["int64"] * 3)(gram),
-        compiled("void", FLOATS, NUMBERS, NUMBERS, "int64", DOUBLES, "int64")(fold),
-    )
+    return compiled(types.void, FLOATS, NUMBERS, NUMBERS, NUMBER, DOUBLES, NUMBER)(fold)
+
+
+@cache
+def kernels(size: int) -> Kernels:
+    """All of them; ``size`` is L."""
+    receive = compiled(NUMBER, FLOATS, NUMBERS, NUMBER, types.boolean, NUMBER, NUMBERS, *[NUMBER] * 3)(_receive)
+    close = compiled(types.void, FLOATS, NUMBERS, NUMBER, NUMBERS, NUMBER)(_close)
+    return Kernels(receive, close, _correct(size), _forward(size), _backward(size), _products(size), _gram(size), _fold(size))

@@ -18,12 +18,37 @@ Here is their order.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
+
+from numba import types
 
 from sordino.regimes.vertical.compiled.clock import nanoseconds
-from sordino.regimes.vertical.compiled.lazy.steps import BLOCK, CLOCK, FILLED, REALS, REGRET, SEEN, STATE, WINDOW, steps
-from sordino.regimes.vertical.compiled.lazy.strips import DOUBLES, FLOATS, NUMBERS, Run, compiled
+from sordino.regimes.vertical.compiled.lazy.steps import BLOCK, CLOCK, FILLED, FLAGS, REALS, REGRET, SEEN, STATE, WINDOW, State, steps
+from sordino.regimes.vertical.compiled.lazy.strips import DOUBLES, FLOATS, NUMBERS, Run, bundle, compiled
 from sordino.regimes.vertical.compiled.lazy.window import windows
+
+
+class Work(NamedTuple):
+    """Room for one call. Arrays, here and in compiled code.
+
+    Attributes:
+        every: 0, 1, 2 and so on, as many as the longest list of inputs.
+        rows: rows of the rings that a block's events get.
+        part: inputs of the server that are sent down.
+        stamp: for the clock.
+        sums: see :mod:`.window`.
+        product: inner products of the newest gradient and those pending.
+    """
+
+    every: Any
+    rows: Any
+    part: Any
+    stamp: Any
+    sums: Any
+    product: Any
+
+
+WORK = bundle(Work, NUMBERS, NUMBERS, NUMBERS, NUMBERS, REALS, DOUBLES)
 
 
 @cache
@@ -32,11 +57,12 @@ def events(size: int) -> Run:
     do, (grow, _, square) = steps(size), windows()
 
     def run(
-        m: Any, layers: Any, people: Any, fields: Any, when: Any, place: Any, due: Any, chosen: Any,
-        x: Any, y: Any, active: Any, rates: Any, back: Any, every: Any, rows: Any, part: Any, stamp: Any, sums: Any, product: Any,
+        state: State, x: Any, y: Any, active: Any, rates: Any, back: Any, work: Work,
         predictions: Any, losses: Any, regrets: Any, spent: Any,
     ) -> None:  # fmt: skip
         """Nanoseconds of the parties' forward passes, of their updates and of the server are added to ``spent``."""
+        people, fields, when, due = state.people, state.fields, state.when, state.due
+        every, rows, part, stamp, sums, product = work.every, work.rows, work.part, work.stamp, work.sums, work.product
         server, total, block, window = len(people) - 1, len(y), fields[BLOCK], fields[WINDOW]
         whole, alpha = 0.0, back[window]
         for i in range(window):
@@ -45,25 +71,23 @@ def events(size: int) -> Run:
         for start in range(0, total, block):
             n = min(block, total - start)
             tick = tock
-            do.before(m, layers, people, fields, when, place, due, chosen, x, active, start, n, every, rows)
+            do.before(state, x, active, start, n, every, rows)
             tock = nanoseconds(stamp)
             spent[0] += tock - tick
             for b in range(n):
                 t, row, event, tick = start + b, rows[b], fields[CLOCK] + b, tock
-                do.ahead(m, layers, people, fields, when, place, due, chosen, b, row)
+                do.ahead(state, b, row)
                 tock = nanoseconds(stamp)
                 spent[0] += tock - tick
                 tick = tock
-                predictions[t] = do.serve(
-                    m, layers, people, fields, when, place, due, chosen, row, y[t], active[t], product, part, losses[t : t + 1]
-                )
+                predictions[t] = do.serve(state, row, y[t], active[t], product, part, losses[t : t + 1])
                 people[server, SEEN] += 1
                 count = people[server, SEEN]
                 grow(window, rates[server], back, event, when[server], due[server], count)
                 tock = nanoseconds(stamp)
                 spent[2] += tock - tick
                 tick = tock
-                do.learn(m, layers, people, fields, when, place, due, chosen, b, row, active[t], rates, back, product, part)
+                do.learn(state, b, row, active[t], rates, back, product, part)
                 if fields[REGRET]:
                     age = event - when[server, 0]
                     regrets[t] = square(window, alpha, back, product, sums[0], sums[1], age) / (whole * whole)
@@ -72,7 +96,7 @@ def events(size: int) -> Run:
             fields[CLOCK] += n
             for p in range(server + 1):
                 tick = tock
-                done = do.after(m, layers, people, fields, when, place, due, chosen, p, start + n == total)
+                done = do.after(state, p, start + n == total)
                 if p == server:
                     for i in range(people[p, FILLED]):
                         sums[0, i], sums[1, i] = sums[0, i + done], sums[1, i + done]
@@ -80,6 +104,5 @@ def events(size: int) -> Run:
                 spent[2 if p == server else 1] += tock - tick
 
     return compiled(
-        "void", *STATE, FLOATS, NUMBERS, "boolean[:, ::1]", DOUBLES, DOUBLES, NUMBERS, NUMBERS, NUMBERS, NUMBERS, REALS, DOUBLES,
-        NUMBERS, DOUBLES, DOUBLES, NUMBERS, outside=True,
+        types.void, STATE, FLOATS, NUMBERS, FLAGS, DOUBLES, DOUBLES, WORK, NUMBERS, DOUBLES, DOUBLES, NUMBERS, outside=True
     )(run)  # fmt: skip

@@ -11,13 +11,14 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba import types
 
 from sordino.regimes.vertical.compiled.half import rounded
 from sordino.regimes.vertical.compiled.lazy import chain
 from sordino.regimes.vertical.compiled.lazy.chain import A_AT, A_PITCH, IN, LIVE, OUT, S_AT, U_AT, U_PITCH
-from sordino.regimes.vertical.compiled.lazy.strips import DOUBLES, FLOATS, NUMBERS, Run, clear, compiled, dot_rows
+from sordino.regimes.vertical.compiled.lazy.strips import DOUBLES, FLOATS, NUMBER, NUMBERS, Run, bundle, clear, compiled, dot_rows
 from sordino.regimes.vertical.compiled.lazy.window import windows
-from sordino.training.jit.linear import exponential
+from sordino.training.jit.linear import exponential, shared
 
 # Columns of the table of participants, the server last: first layer and the one behind the last; where its features begin in x and its
 # embedding in the server's input; where a block's products and its inner products are; how many events are pending, how many of them
@@ -28,8 +29,24 @@ COLUMNS = 11
 V_AT, F_AT, R_AT, VALUES_AT, FOUND_AT, BLOCK, RING, CAPACITY, FEATURES, WINDOW, HALF, REGRET, CLOCK = range(13)
 FIELDS = 13
 
-TABLE, REALS = "int64[:, ::1]", "float64[:, ::1]"
-STATE = (FLOATS, TABLE, TABLE, NUMBERS, TABLE, TABLE, REALS, TABLE)  # m, layers, people, fields, when, place, due, chosen
+TABLE, REALS = types.int64[:, ::1], types.float64[:, ::1]
+FLAGS, FLAGS_OF_ONE = types.boolean[:, ::1], types.boolean[::1]
+
+
+class State(NamedTuple):
+    """See the module's docstring. Arrays, here and in compiled code."""
+
+    m: Any
+    layers: Any
+    people: Any
+    fields: Any
+    when: Any
+    place: Any
+    due: Any
+    chosen: Any
+
+
+STATE = bundle(State, FLOATS, TABLE, TABLE, NUMBERS, TABLE, TABLE, REALS, TABLE)
 
 
 def _entropy(m: Any, z_at: int, classes: int, width: int, label: int, u_at: int) -> float:
@@ -44,14 +61,7 @@ def _entropy(m: Any, z_at: int, classes: int, width: int, label: int, u_at: int)
         m[u_at + c] = np.float32(-np.inf)  # e to this is zero
     for c in range(width):
         m[u_at + c] = exponential(m[u_at + c])
-    mine, others = m[u_at + label], np.float32(0)
-    m[u_at + label] = 0
-    for c in range(classes):
-        others += m[u_at + c]
-    share = np.float32(1) / (others + mine)
-    for c in range(classes):
-        m[u_at + c] *= share
-    m[u_at + label] = -others * share  # p - 1 without its cancellation
+    others, mine = shared(m[u_at : u_at + classes], label)
     return float(math.log(np.float64(others + mine)) - own)
 
 
@@ -76,13 +86,11 @@ class Steps(NamedTuple):
 
 
 @cache
-def steps(size: int) -> Steps:
-    kit, dot, empty = chain.kernels(size), dot_rows(size).call, clear()
+def _before(size: int) -> Run:
+    kit = chain.kernels(size)
 
-    def before(
-        m: Any, layers: Any, people: Any, fields: Any, when: Any, place: Any, due: Any, chosen: Any,
-        x: Any, active: Any, start: int, n: int, every: Any, rows: Any,
-    ) -> None:  # fmt: skip
+    def before(state: State, x: Any, active: Any, start: int, n: int, every: Any, rows: Any) -> None:
+        m, layers, people, fields = state.m, state.layers, state.people, state.fields
         server, features = len(people) - 1, fields[FEATURES]
         for b in range(n):
             rows[b] = (fields[CLOCK] + b) % fields[RING]
@@ -92,7 +100,7 @@ def steps(size: int) -> Steps:
             for b in range(n):
                 if p == server or active[start + b, p]:
                     at = person[FILLED]
-                    when[p, at], place[p, at], due[p, at] = fields[CLOCK] + b, rows[b], 0
+                    state.when[p, at], state.place[p, at], state.due[p, at] = fields[CLOCK] + b, rows[b], 0
                     person[FILLED] += 1
             if p == server:
                 continue
@@ -103,19 +111,38 @@ def steps(size: int) -> Steps:
                 for k in range(layer[IN]):
                     a[k] = example[k]
             kit.products(m, layer, x, here, features, person[Z_AT], n, every)
-            kit.gram(m, layer, rows, n, place[p], person[FILLED], person[GRAM_AT], fields[CAPACITY])
+            kit.gram(m, layer, rows, n, state.place[p], person[FILLED], person[GRAM_AT], fields[CAPACITY])
+
+    return compiled(types.void, STATE, FLOATS, FLAGS, NUMBER, NUMBER, NUMBERS, NUMBERS)(before)
+
+
+@cache
+def _further(size: int) -> Run:
+    kit = chain.kernels(size)
 
     def onward(m: Any, layers: Any, q: int, row: int, z_at: int, chosen: Any, values_at: int) -> None:
         a_at = layers[q + 1, A_AT] + row * layers[q + 1, A_PITCH]
         n = kit.receive(m, layers[q], z_at, False, a_at, chosen[q + 1], values_at, 0, 0)
         kit.close(m, layers[q + 1], n, chosen[q + 1], values_at)
 
-    further = compiled("void", FLOATS, TABLE, "int64", "int64", "int64", TABLE, "int64")(onward)
+    return compiled(types.void, FLOATS, TABLE, NUMBER, NUMBER, NUMBER, TABLE, NUMBER)(onward)
 
-    def ahead(
-        m: Any, layers: Any, people: Any, fields: Any, when: Any, place: Any, due: Any, chosen: Any, b: int, row: int
-    ) -> None:  # fmt: skip
+
+@cache
+def _ahead(size: int) -> Run:
+    kit, further = chain.kernels(size), _further(size)
+
+    def ahead(state: State, b: int, row: int) -> None:
         """Embeddings of all parties, into the server's input."""
+        m, layers, people, fields, place, due, chosen = (
+            state.m,
+            state.layers,
+            state.people,
+            state.fields,
+            state.place,
+            state.due,
+            state.chosen,
+        )
         server, into, values_at = len(people) - 1, 0, fields[VALUES_AT]
         top = people[server, FIRST]
         top_at = layers[top, A_AT] + row * layers[top, A_PITCH]
@@ -134,6 +161,13 @@ def steps(size: int) -> Steps:
             person[TO] = into
         kit.close(m, layers[top], into, chosen[top], fields[FOUND_AT])
 
+    return compiled(types.void, STATE, NUMBER, NUMBER)(ahead)
+
+
+@cache
+def _deeper(size: int) -> Run:
+    kit, empty = chain.kernels(size), clear()
+
     def below(
         m: Any, layers: Any, q: int, fields: Any, row: int, place: Any, count: int, due: Any, chosen: Any, r_at: int
     ) -> None:  # fmt: skip
@@ -145,26 +179,33 @@ def steps(size: int) -> Steps:
         for i in range(live):
             m[u_at + chosen[i]] = m[found + i]
 
-    deeper = compiled("void", FLOATS, TABLE, "int64", NUMBERS, "int64", NUMBERS, "int64", DOUBLES, NUMBERS, "int64")(below)
+    return compiled(types.void, FLOATS, TABLE, NUMBER, NUMBERS, NUMBER, NUMBERS, NUMBER, DOUBLES, NUMBERS, NUMBER)(below)
+
+
+@cache
+def _slopes(size: int) -> Run:
+    dot = dot_rows(size).call
 
     def inner(m: Any, layer: Any, row: int, place: Any, count: int, r_at: int) -> None:
         """r of all events up to this one."""
         wide = layer[U_PITCH]
         dot(m.ctypes, layer[U_AT], wide, place.ctypes, count + 1, layer[U_AT] + row * wide, wide // size, r_at)
 
-    slopes = compiled("void", FLOATS, NUMBERS, "int64", NUMBERS, "int64", "int64")(inner)
-    grow, meet, _ = windows()
-    entropy = compiled("float64", FLOATS, *["int64"] * 5)(_entropy)
-    predicted = compiled("int64", FLOATS, "int64", "int64")(_predicted)
+    return compiled(types.void, FLOATS, NUMBERS, NUMBER, NUMBERS, NUMBER, NUMBER)(inner)
 
-    def serve(
-        m: Any, layers: Any, people: Any, fields: Any, when: Any, place: Any, due: Any, chosen: Any,
-        row: int, label: int, active: Any, product: Any, part: Any, out: Any,
-    ) -> int:  # fmt: skip
+
+@cache
+def _serve(size: int) -> Run:
+    kit, further, deeper, slopes, meet = chain.kernels(size), _further(size), _deeper(size), _slopes(size), windows().meet
+    entropy = compiled(types.float64, FLOATS, *[NUMBER] * 5)(_entropy)
+    predicted = compiled(NUMBER, FLOATS, NUMBER, NUMBER)(_predicted)
+
+    def serve(state: State, row: int, label: int, active: Any, product: Any, part: Any, out: Any) -> int:
         """The server: loss into ``out``, its slopes, those sent down into the list at FOUND_AT; returns the class predicted."""
+        m, layers, people, fields, chosen = state.m, state.layers, state.people, state.fields, state.chosen
         server, depth = len(people) - 1, len(layers)
         top, count, z_at, r_at = people[server, FIRST], people[server, SEEN], fields[V_AT], fields[R_AT]
-        mine, shares = place[server], due[server]
+        mine, shares, whens = state.place[server], state.due[server], state.when[server]
         for q in range(top, depth):
             values_at = fields[FOUND_AT] if q == top else fields[VALUES_AT]
             if q > top:
@@ -186,24 +227,29 @@ def steps(size: int) -> Steps:
             if fields[REGRET] or q > top or needed:
                 slopes(m, layers[q], row, mine, count, r_at)
             if fields[REGRET]:
-                meet(product, m, layers[q, S_AT], r_at, when[server], count + 1, when[server, 0])
+                meet(product, m, layers[q, S_AT], r_at, whens, count + 1, whens[0])
             if q > top:
                 deeper(m, layers, q, fields, row, mine, count, shares, chosen[q], r_at)
             elif needed:
                 kit.backward(m, layers[q], row, r_at, fields[V_AT], fields[F_AT], part, needed, mine, count, shares, fields[FOUND_AT])
         return int(best)
 
-    def learn(
-        m: Any, layers: Any, people: Any, fields: Any, when: Any, place: Any, due: Any, chosen: Any,
-        b: int, row: int, active: Any, rates: Any, back: Any, product: Any, part: Any,
-    ) -> None:  # fmt: skip
+    return compiled(NUMBER, STATE, NUMBER, NUMBER, FLAGS_OF_ONE, DOUBLES, NUMBERS, DOUBLES)(serve)
+
+
+@cache
+def _learn(size: int) -> Run:
+    empty, deeper, slopes, (grow, meet, _) = clear(), _deeper(size), _slopes(size), windows()
+
+    def learn(state: State, b: int, row: int, active: Any, rates: Any, back: Any, product: Any, part: Any) -> None:
         """The slopes of all active parties, and their updates."""
+        m, layers, people, fields, chosen = state.m, state.layers, state.people, state.fields, state.chosen
         server, r_at, event = len(people) - 1, fields[R_AT], fields[CLOCK] + b
-        oldest = when[server, 0]
+        oldest = state.when[server, 0]
         for p in range(server):
             if not active[p]:
                 continue
-            person, mine, shares, whens = people[p], place[p], due[p], when[p]
+            person, mine, shares, whens = people[p], state.place[p], state.due[p], state.when[p]
             first, end, count, down = person[FIRST], person[END], person[SEEN], person[DOWN]
             layer, n = layers[end - 1], person[TO] - person[FROM]
             u_at, sent = layer[U_AT] + row * layer[U_PITCH], fields[FOUND_AT] + down
@@ -222,10 +268,16 @@ def steps(size: int) -> Steps:
             person[SEEN] = count + 1
             grow(fields[WINDOW], rates[p], back, event, whens, shares, count + 1)
 
-    def after(
-        m: Any, layers: Any, people: Any, fields: Any, when: Any, place: Any, due: Any, chosen: Any, p: int, whole: bool
-    ) -> int:  # fmt: skip
+    return compiled(types.void, STATE, NUMBER, NUMBER, FLAGS_OF_ONE, DOUBLES, DOUBLES, DOUBLES, NUMBERS)(learn)
+
+
+@cache
+def _after(size: int) -> Run:
+    kit = chain.kernels(size)
+
+    def after(state: State, p: int, whole: bool) -> int:
         """Fold what is final, or all; forget events that no update takes up any more, and return how many."""
+        people, fields, when, place, due = state.people, state.fields, state.when, state.place, state.due
         person, done = people[p], 0
         kept = person[FILLED]
         while done < kept and when[p, done] <= fields[CLOCK] - fields[WINDOW]:
@@ -233,7 +285,7 @@ def steps(size: int) -> Steps:
         folded = kept if whole else done
         if folded:
             for q in range(person[FIRST], person[END]):
-                kit.fold(m, layers[q], place[p], folded, due[p], fields[V_AT])
+                kit.fold(state.m, state.layers[q], place[p], folded, due[p], fields[V_AT])
         for i in range(folded):
             due[p, i] = 0
         person[FILLED] = kept - done
@@ -241,10 +293,10 @@ def steps(size: int) -> Steps:
             when[p, i], place[p, i], due[p, i] = when[p, i + done], place[p, i + done], due[p, i + done]
         return done
 
-    return Steps(
-        compiled("void", *STATE, FLOATS, "boolean[:, ::1]", "int64", "int64", NUMBERS, NUMBERS)(before),
-        compiled("void", *STATE, "int64", "int64")(ahead),
-        compiled("int64", *STATE, "int64", "int64", "boolean[::1]", DOUBLES, NUMBERS, DOUBLES)(serve),
-        compiled("void", *STATE, "int64", "int64", "boolean[::1]", DOUBLES, DOUBLES, DOUBLES, NUMBERS)(learn),
-        compiled("int64", *STATE, "int64", "boolean")(after),
-    )
+    return compiled(NUMBER, STATE, NUMBER, types.boolean)(after)
+
+
+@cache
+def steps(size: int) -> Steps:
+    """All of them; ``size`` is L."""
+    return Steps(_before(size), _ahead(size), _serve(size), _learn(size), _after(size))

@@ -19,16 +19,23 @@ from sordino.training.jit import tile
 
 Run = Callable[..., Any]
 
-FLOATS, NUMBERS, DOUBLES = "float32[::1]", "int64[::1]", "float64[::1]"
+# numba's types of arguments
+NUMBER, FLOATS, NUMBERS, DOUBLES = types.int64, types.float32[::1], types.int64[::1], types.float64[::1]
 SLACK = 32  # what tiles may read or write behind the end of a list
 
 
-def compiled(returns: str, *takes: str, outside: bool = False, sums: bool = False) -> Callable[[Run], Run]:
+def bundle(of: Any, *kinds: Any) -> Any:
+    """numba's type of a named tuple of such fields."""
+    made: Any = types.NamedTuple
+    return made(kinds, of)
+
+
+def compiled(returns: Any, *takes: Any, outside: bool = False, sums: bool = False) -> Callable[[Run], Run]:
     """Compile for these types only; ``outside`` what Python calls, too; with ``sums`` in any order, as vectors need it."""
     options: Any = {"no_cpython_wrapper": not outside, "no_cfunc_wrapper": True, "fastmath": {"reassoc", "nsz"} if sums else False}
 
     def made(run: Run) -> Run:
-        done: Run = njit(f"{returns}({', '.join(takes)})", nogil=True, error_model="numpy", **options)(run)
+        done: Run = njit(returns(*takes), nogil=True, error_model="numpy", **options)(run)
         return done
 
     return made
@@ -69,7 +76,7 @@ def clear() -> Run:
         for i in range(n):
             m[at + i] = 0
 
-    return compiled("void", FLOATS, "int64", "int64")(run)
+    return compiled(types.void, FLOATS, NUMBER, NUMBER)(run)
 
 
 @cache

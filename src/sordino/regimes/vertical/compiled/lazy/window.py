@@ -17,8 +17,9 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba import types
 
-from sordino.regimes.vertical.compiled.lazy.strips import DOUBLES, FLOATS, NUMBERS, Run, compiled
+from sordino.regimes.vertical.compiled.lazy.strips import DOUBLES, FLOATS, NUMBER, NUMBERS, Run, compiled
 
 
 def _grow(window: int, rate: float, back: Any, event: int, when: Any, due: Any, count: int) -> None:
@@ -75,7 +76,7 @@ class Windows(NamedTuple):
 def windows() -> Windows:
     """All of them."""
     return Windows(
-        compiled("void", "int64", "float64", DOUBLES, "int64", NUMBERS, DOUBLES, "int64")(_grow),
-        compiled("void", DOUBLES, FLOATS, "int64", "int64", NUMBERS, "int64", "int64")(_meet),
-        compiled("float64", "int64", "float64", DOUBLES, DOUBLES, DOUBLES, DOUBLES, "int64", sums=True)(_square),
+        compiled(types.void, NUMBER, types.float64, DOUBLES, NUMBER, NUMBERS, DOUBLES, NUMBER)(_grow),
+        compiled(types.void, DOUBLES, FLOATS, NUMBER, NUMBER, NUMBERS, NUMBER, NUMBER)(_meet),
+        compiled(types.float64, NUMBER, types.float64, DOUBLES, DOUBLES, DOUBLES, DOUBLES, NUMBER, sums=True)(_square),
     )
