@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from numpy.typing import NDArray
 
 from sordino.engine.plan import Plan
 from sordino.engine.play import Play
@@ -56,13 +57,13 @@ class Built:
     first: Moment
     facts: Horizontal | Vertical
     model: str
-    named: Callable[[Vector], dict[str, Any]]
+    named: Callable[[Vector], dict[str, NDArray[Any]]]
     paid: str
     remedy: str
     evaluation: Paid | None = None
 
 
-def named(flat: Flat, vector: Vector) -> dict[str, Any]:
+def named(flat: Flat, vector: Vector) -> dict[str, NDArray[Any]]:
     """A vector as the model's named parameters."""
     tensor = torch.from_numpy(vector)
     return {slot.name: slot.logical(tensor).contiguous().numpy() for slot in flat.layout}

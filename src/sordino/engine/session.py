@@ -25,11 +25,10 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from msgspec import UNSET
 from msgspec.structs import replace
 from safetensors.numpy import save
 
@@ -48,6 +47,7 @@ from sordino.engine.surroundings import destroyed, forget, surrounded
 from sordino.engine.watch import Moment
 from sordino.errors import BudgetExceeded, ResumeError, StudyError
 from sordino.files import read_below
+from sordino.parsing import object_of
 from sordino.privacy import Budget, Charge, NonPrivate, accountant
 from sordino.training.allocator import tune
 
@@ -320,10 +320,18 @@ def _about(folder: Path) -> About:
         raise StudyError(f"{folder}: this is no run folder: it has no run.json") from None
     except OSError as error:
         raise StudyError(f"{folder / 'run.json'}: cannot be read ({error.strerror})") from error
-    about = records.about(content, folder / "run.json", ResumeError)
-    if missing := [key for key in NEEDED if records.at(about, key) is UNSET]:
+    found = object_of(content, folder / "run.json", ResumeError)
+    if missing := [key for key in NEEDED if key not in found]:
         raise ResumeError(f"{folder / 'run.json'}: it has no {' and no '.join(missing)}. Restore it from a copy")
-    return about
+    return records.about_of(_unended(found), folder / "run.json", ResumeError)
+
+
+def _unended(found: Mapping[str, object]) -> dict[str, object]:
+    """``run.json`` without how the run ended, which its seal says; but for how long that took."""
+    result = found.get("result")
+    seconds = number(result.get("seconds")) if isinstance(result, dict) else None
+    kept = {key: value for key, value in found.items() if key not in begun.LATER}
+    return {**kept, "result": None if result is None else {} if seconds is None else {"seconds": seconds}}
 
 
 def study_of(folder: Path, about: About, modules: Path | None = None, changes: Sequence[str] = ()) -> Study:

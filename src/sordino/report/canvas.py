@@ -18,7 +18,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,7 +36,7 @@ NAMES = {
     **{colour: f"series-{i}" for i, colour in enumerate(SERIES)},
 }
 
-RC: dict[str, Any] = {
+RC: dict[str, object] = {
     "axes.edgecolor": QUIET,
     "axes.labelcolor": INK,
     "axes.grid": True,

@@ -1,7 +1,7 @@
 """Everything that a run leaves in its files and says while it goes on, as frozen typed values; one codec reads and writes them."""
 
 from sordino.engine.records.base import Count, Maybe, Open, Real, Record, at, known, number
-from sordino.engine.records.codec import Misfit, about, closed, dumped, environment, fitted, plain, row, simple, text
+from sordino.engine.records.codec import Misfit, about, about_of, closed, dumped, environment, fitted, plain, row, simple, text
 from sordino.engine.records.comparison import ComparisonOf, DifferenceOf, MeanOf, OverOf, PointOf, RunOf, StudyOf
 from sordino.engine.records.notes import Begin, Seal, Spent
 from sordino.engine.records.rows import (
@@ -93,6 +93,7 @@ __all__ = [
     "Vertical",
     "VerticalRound",
     "about",
+    "about_of",
     "at",
     "closed",
     "dumped",

@@ -145,10 +145,14 @@ def about(content: bytes, place: object, error: type[SordinoError] = StudyError)
     Raises:
         SordinoError: of this kind, naming the place, the key and what stands there.
     """
-    found = object_of(content, place, error)
-    kind = FACTS.get(str(found.pop("regime", None)), Synchronous)
+    return about_of(object_of(content, place, error), place, error)
+
+
+def about_of(found: Mapping[str, object], place: object, error: type[SordinoError] = StudyError) -> About:
+    """What the object in a ``run.json`` says; raises as :func:`about`."""
+    kind = FACTS.get(str(found.get("regime")), Synchronous)
     try:
-        facts, rest = _split(found, kind)
+        facts, rest = _split({key: value for key, value in found.items() if key != "regime"}, kind)
         if (version := rest.get("format", FORMAT)) != FORMAT:
             raise Misfit(f"format must be {FORMAT}, which this version reads; got {_shown(version)}")
         if "facts" in rest:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from sordino.data import stream as streams
@@ -176,9 +177,9 @@ class _Split:
         server, parties = self.halves()
         return {"server": Flat(server), **{f"party{m}": Flat(party) for m, party in enumerate(parties)}}
 
-    def named(self, vector: Vector) -> dict[str, Any]:
+    def named(self, vector: Vector) -> dict[str, NDArray[Any]]:
         """All weights by name, from one vector, server first."""
-        found: dict[str, Any] = {}
+        found: dict[str, NDArray[Any]] = {}
         start = 0
         for who, flat in self.flats().items():
             own = named(flat, vector[start : start + flat.dim])
