@@ -6,6 +6,8 @@ A study names a registered class, or one in a module of its own as ``package.mod
 from __future__ import annotations
 
 import difflib
+import importlib
+import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -129,6 +131,17 @@ class Registry(Generic[S]):
         """Undo a registration, and whatever was imported by a path: for tests."""
         self._known.pop(name, None)
         self._imported.clear()
+
+
+def register_all(package: str, path: Iterable[str]) -> None:
+    """Import every module of a package, so that what registers itself there is known: a new one is a file and nothing else.
+
+    Args:
+        package: its name.
+        path: its ``__path__``.
+    """
+    for found in pkgutil.iter_modules(path, f"{package}."):
+        importlib.import_module(found.name)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

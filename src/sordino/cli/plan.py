@@ -189,7 +189,7 @@ def methods(as_json: AsJson = False) -> None:
     """List every method with its regime, paper and forms, and whether each form is sound."""
     from sordino.engine.methods import known
 
-    listed = {name: kind.about for name, kind in known().items()}
+    listed = {name: kind.about for name, kind in sorted(known().items(), key=lambda each: each[1].about.regime)}
     if as_json:
         say.machine(
             [
@@ -215,7 +215,6 @@ def methods(as_json: AsJson = False) -> None:
 def _mechanisms() -> list[list[str]]:
     import typing
 
-    import sordino.mechanism.haar  # noqa: F401  (registers it)
     from sordino.mechanism import known
 
     rows = []

@@ -7,6 +7,7 @@ from sordino.mechanism.pure import KNormNoise
 from sordino.mechanism.registry import Asked, Noise, imported, known, register
 from sordino.mechanism.response import RandomisedResponse
 from sordino.mechanism.single import Single
+from sordino.registry import register_all
 
 __all__ = [
     "SHRINK",
@@ -29,3 +30,5 @@ __all__ = [
     "register",
     "shortened",
 ]
+
+register_all(__name__, __path__)

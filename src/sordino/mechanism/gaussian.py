@@ -197,9 +197,6 @@ class Gaussian(Euclidean):
         """See :class:`Bounded`; no count is released."""
         return self.release(total, None, rng)
 
-    def init(self, dimension: int) -> None:
-        """No memory is carried from one release to the next."""
-
     def release(self, total: Tensor, memory: None, rng: np.random.Generator) -> tuple[Tensor, None]:
         """The noisy sum (d,), float32, of a sum (d,) of clipped contributions. ``total`` is left as it is."""
         return add_gaussian(total, rng, clip=self.clip, noise_multiplier=self.noise_multiplier), None

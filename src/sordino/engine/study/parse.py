@@ -9,7 +9,6 @@ from typing import Any, get_args
 import tomli_w
 from pydantic import ValidationError
 
-import sordino.mechanism.haar  # noqa: F401  (registers it)
 from sordino import modules as code
 from sordino.data.partition import PARTITIONS
 from sordino.data.stream.drift import DRIFTS

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pydantic import Field, SerializeAsAny, model_validator
 
+from sordino.data.locate import PUBLISHED
 from sordino.data.stream.drift import Drift, NoDrift
 from sordino.data.stream.opening import Replay, Streaming
 from sordino.data.stream.vertical import Division, Slices
 from sordino.engine.study.sections import Source
+
+STREAMED = tuple(name for name, known in PUBLISHED.items() if known.streamed)
 
 
 class VerticalData(Source):
@@ -30,10 +33,10 @@ class VerticalData(Source):
     def _fits_together(self) -> VerticalData:
         if (refusal := self.parts.refused(self.parties)) is not None:
             raise ValueError(refusal)
-        stream = self.stream.kind
+        stream, known = self.stream.kind, " or ".join(map(repr, STREAMED))
         if self.stream.in_order:
-            if self.file is None and self.name not in ("susy", "higgs"):
-                raise ValueError(f"stream '{stream}' reads a CSV or Parquet file in its own order: give file, or name 'susy' or 'higgs'")
+            if self.file is None and self.name not in STREAMED:
+                raise ValueError(f"stream '{stream}' reads a CSV or Parquet file in its own order: give file, or name {known}")
             if self.file is not None and self.classes is None:
                 raise ValueError(
                     f"stream '{stream}' needs classes, the labels that there are: they are public, and are not looked up in the data"
@@ -42,7 +45,7 @@ class VerticalData(Source):
                 raise ValueError(f"entity and classes are for files of your own; the columns of '{self.name}' are known")
             if self.drift.by_class:
                 raise ValueError(f"drift '{self.drift.kind}' draws examples by class, and a file is read in its order: use stream 'replay'")
-        elif self.name in ("susy", "higgs"):
+        elif self.name in STREAMED:
             raise ValueError(f"data set '{self.name}' is read as a stream: set stream = 'file'")
         elif self.entity is not None or self.classes is not None:
             raise ValueError("entity and classes are for files that are read as a stream: set stream = 'file'")

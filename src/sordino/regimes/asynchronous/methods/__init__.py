@@ -1,5 +1,5 @@
 """One file for each published algorithm; importing this package registers them."""
 
-from sordino.regimes.asynchronous.methods import asgd, audp, mapa
+from sordino.registry import register_all
 
-__all__ = ["asgd", "audp", "mapa"]
+register_all(__name__, __path__)

@@ -1,5 +1,5 @@
 """One file for each published algorithm; importing this package registers them."""
 
-from sordino.regimes.synchronous.methods import adap, ali, als, client_level, fixed, schedule
+from sordino.registry import register_all
 
-__all__ = ["adap", "ali", "als", "client_level", "fixed", "schedule"]
+register_all(__name__, __path__)
