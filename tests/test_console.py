@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 from sordino.console import Fact, Limits, Seen, display, epsilon_of, facts, follow, line, remaining, share, sparkline
 from sordino.engine import records
 from sordino.engine.records import SynchronousRound
-from sordino.report.vocabulary import EVENTS, UPDATES, Vocabulary
-from sordino.report.vocabulary import ROUNDS as CLOSED
+from sordino.engine.vocabulary import Vocabulary
+from sordino.regimes.asynchronous.vocabulary import WORDS as UPDATES
+from sordino.regimes.synchronous.vocabulary import WORDS as CLOSED
+from sordino.regimes.vertical.vocabulary import WORDS as EVENTS
 
 LIMITS = Limits(title="a run", rounds=158, epsilon=2.0, steps=316)
 ROW: dict[str, Any] = {"kind": "round", "round": 12, "tau": 2, "steps": 24, "accuracy": 0.712, "epsilon": 0.531, "note": None}

@@ -26,10 +26,11 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self, TextIO
 
+from sordino.engine import vocabulary
 from sordino.engine.records import End, Refused, Round, Row, SynchronousRound, Unknown, at, known, number
+from sordino.engine.vocabulary import Vocabulary
 from sordino.privacy.rounding import epsilon_text
-from sordino.report import vocabulary
-from sordino.report.vocabulary import ROUNDS, Vocabulary
+from sordino.regimes.synchronous.vocabulary import WORDS as ROUNDS
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -166,7 +167,7 @@ def line(row: Round, *, rounds: int, budget: float, left: float | None, words: V
 
     >>> from sordino.engine.records import AsynchronousRound
     >>> row = AsynchronousRound(round=50, stage=2, clip=0.5, staleness=4.0, steps=11, epsilon=0.5)
-    >>> line(row, rounds=99, budget=2.0, left=None, words=vocabulary.UPDATES)
+    >>> line(row, rounds=99, budget=2.0, left=None, words=vocabulary.of("asynchronous"))
     'update 50/99  stage 2  clip 0.5  staleness 4.0  epsilon 0.500/2.000'
     """
     parts = [f"{words.round} {'?' if (count := known(row.round)) is None else count}/{rounds}", *_told(row, words)]

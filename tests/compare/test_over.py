@@ -13,8 +13,8 @@ from sordino.compare.over import Over, goal, line, over
 from sordino.compare.schedule import Side
 from sordino.engine import study as studies
 from sordino.engine.records import plain
+from sordino.engine.runs import load
 from sordino.errors import StudyError
-from sordino.report.load import load
 from sordino.report.sweep import EDGES, EPSILON, Goal
 
 STUDY = """

@@ -14,9 +14,9 @@ from sordino.compare.schedule import Side, labels, refuse_shared, seeds_of, task
 from sordino.compare.tables import content
 from sordino.engine import study as studies
 from sordino.engine.records import plain
+from sordino.engine.runs import load
 from sordino.errors import StudyError
 from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
-from sordino.report.load import load
 from sordino.report.studies import render_studies
 
 

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from sordino.engine import vocabulary
+from sordino.engine.runs import Run, load
 from sordino.errors import StudyError
-from sordino.report import arrivals, figures, vocabulary, write, write_comparison
-from sordino.report.load import Run, load
+from sordino.regimes.asynchronous import figures as arrivals
+from sordino.report import course, figures, write, write_comparison
 
 from .conftest import Maker, arrival_rows, readable, rows
 from .test_figures import SVG, polyline
@@ -104,7 +106,7 @@ def test_every_edge_stands_against_its_own_budget(arrive: Maker, count: int) -> 
     own = [0.5 if i < count // 2 else 2.0 for i in range(count)]
     result = {"epsilon": 2.0, "spent": [0.9 * each for each in own]}
     run = load(arrive(clients=[{"client": i} for i in range(count)], epsilons=own, result=result))
-    assert arrivals.edge_budgets(run, count) == own
+    assert course.client_budgets(run, count) == own
     picture = arrivals.spending(run)
     assert picture is not None
     assert len(picture) < 100_000
@@ -232,7 +234,7 @@ def test_no_privacy_is_a_level_over_epsilon(arrive: Maker) -> None:
     assert not any("letter" in said for said in texts(figures.together([[private], [letter]], ["mapa", "letter"], "epsilon")))
 
 
-@pytest.mark.parametrize("words", vocabulary.REGIMES.values())
+@pytest.mark.parametrize("words", [vocabulary.of(name) for name in ("synchronous", "asynchronous", "vertical")])
 def test_every_vocabulary_is_whole(words: vocabulary.Vocabulary) -> None:
     assert vocabulary.of(words.regime) is words
     assert vocabulary.shared([words, words]) is words
@@ -240,5 +242,5 @@ def test_every_vocabulary_is_whole(words: vocabulary.Vocabulary) -> None:
 
 
 def test_a_regime_that_is_not_known_speaks_of_rounds(make: Maker) -> None:
-    assert load(make(regime="weather")).vocabulary is vocabulary.ROUNDS
+    assert load(make(regime="weather")).vocabulary is vocabulary.of("synchronous")
     assert not math.isnan(load(make("b", regime=None)).number)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from sordino.engine.runs import load
 from sordino.errors import StudyError
 from sordino.report import figures, partition, partition_figure
-from sordino.report.load import load
 
 from .conftest import Maker, readable, rows
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from sordino.engine.runs import load
 from sordino.errors import StudyError
-from sordino.report.load import load
 
 from .conftest import Maker, rows
 

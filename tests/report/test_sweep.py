@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sordino.engine.runs import Run, load
 from sordino.report import sweep
-from sordino.report.load import Run, load
 from sordino.report.sweep import EDGES, EPSILON, Goal, Sweep
 
 from .conftest import Maker

@@ -13,11 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sordino.engine import vocabulary
 from sordino.engine.records import About, Environment, Party, Vertical, VerticalRound, plain
+from sordino.engine.runs import Run, load
 from sordino.errors import StudyError
-from sordino.report import costs, events, figures, stream, vocabulary, write, write_comparison
+from sordino.regimes.vertical import figures as stream
+from sordino.regimes.vertical import report as events
+from sordino.report import costs, figures, write, write_comparison
 from sordino.report.album import pictures
-from sordino.report.load import Run, load
 from sordino.report.page import render, render_comparison
 from sordino.report.totals import MIB, totals
 
@@ -254,7 +257,7 @@ def test_a_page_of_two_regimes_says_both(play: Maker, arrive: Maker) -> None:
     assert "Accuracy on the test set, or in the events of the last five rows of the log" in html
     assert "accuracy (%)" in html
     assert "run-time error" not in html
-    assert vocabulary.shared(vocabulary.REGIMES.values()).rounds == "rounds, updates or events"
+    assert vocabulary.shared(map(vocabulary.of, ("synchronous", "asynchronous", "vertical"))).rounds == "rounds, updates or events"
 
 
 def test_costs_are_means_over_the_runs_of_a_study(play: Maker) -> None:

@@ -40,9 +40,9 @@ def run(
     if resume is not None and (out is not None or change):
         raise StudyError("--resume goes on with a run as it was begun: --out and --set do not go with it")
     from sordino.console import display
-    from sordino.engine import session
+    from sordino.engine import session, vocabulary
     from sordino.engine import study as studies
-    from sordino.report import vocabulary, write
+    from sordino.report import write
 
     progress = _Progress(display, quiet)
     with progress:

@@ -16,11 +16,11 @@ from sordino.engine import study as studies
 from sordino.engine.files import said_clearly
 from sordino.engine.recorder import LOG
 from sordino.engine.records import closed, known
+from sordino.engine.runs import load
 from sordino.engine.study.base import Study
 from sordino.errors import StudyError
 from sordino.files import open_below
 from sordino.modules import nothing_new
-from sordino.report.load import load
 
 State = Literal["missing", "begun", "done"]
 TAIL = 1 << 16

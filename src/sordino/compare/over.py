@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from sordino.compare.schedule import Side
 from sordino.engine.records import OverOf, PointOf
+from sordino.engine.runs import Run
 from sordino.engine.study.base import Study
 from sordino.errors import StudyError
 from sordino.federation.study import HorizontalStudy
-from sordino.report.load import Run
 from sordino.report.sweep import EDGES, EPSILON, Goal, Lines, Sweep
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import Self, TextIO
 from sordino.compare.folders import State, rounds_done
 from sordino.compare.schedule import Side, Task
 from sordino.console import Fact, Screen, duration, plain, remaining
+from sordino.engine.runs import load
 from sordino.errors import StudyError
 from sordino.report import words
-from sordino.report.load import load
 
 LOOK = 0.5  # seconds between two looks at the logs
 

@@ -16,8 +16,8 @@ from sordino.compare.over import Over
 from sordino.compare.schedule import Side, Task
 from sordino.compare.statistics import CONFIDENCE, Paired, Spread, paired, spread, verdict
 from sordino.engine.records import ComparisonOf, DifferenceOf, MeanOf, RunOf, StudyOf, known, plain
+from sordino.engine.runs import Run, load
 from sordino.errors import StudyError
-from sordino.report.load import Run, load
 from sordino.report.totals import totals
 from sordino.report.words import bound
 

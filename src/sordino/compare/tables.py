@@ -5,9 +5,10 @@ from __future__ import annotations
 from sordino.compare.over import sweep
 from sordino.compare.result import Comparison, Difference, Member, recorded
 from sordino.compare.statistics import CONFIDENCE, Spread
+from sordino.engine import vocabulary
 from sordino.engine.files import replace_file
 from sordino.engine.records import text
-from sordino.report import costs, vocabulary, words
+from sordino.report import costs, words
 from sordino.report.studies import Content, Table, render_studies
 
 

@@ -1,6 +1,7 @@
 """What a regime is: one way to learn together, in a folder of its own.
 
-The engine knows regimes by this interface only. A new one is a subclass and one call of :func:`sordino.engine.regimes.register`.
+The engine knows regimes by this interface only. A new one is a package with a subclass of it, and one call of
+:func:`sordino.engine.regimes.register`.
 """
 
 from __future__ import annotations

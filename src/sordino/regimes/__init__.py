@@ -1,12 +1,6 @@
-"""The regimes that the program has. Importing this package makes them known, and their methods."""
+"""The regimes that the program has, a package each. Importing this one makes their names known, and nothing else."""
 
 from sordino.engine.regimes import register
-from sordino.regimes.asynchronous import methods as _asynchronous  # noqa: F401
-from sordino.regimes.asynchronous.regime import AsynchronousRegime
-from sordino.regimes.synchronous import methods as _synchronous  # noqa: F401
-from sordino.regimes.synchronous.regime import SynchronousRegime
-from sordino.regimes.vertical import method as _vertical  # noqa: F401
-from sordino.regimes.vertical.regime import VerticalRegime
 
-for regime in (SynchronousRegime(), AsynchronousRegime(), VerticalRegime()):
-    register(regime)
+for _name in ("synchronous", "asynchronous", "vertical"):
+    register(_name, f"{__name__}.{_name}")

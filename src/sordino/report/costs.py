@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
+from sordino.engine.runs import Run
 from sordino.report.canvas import BLUE, GREEN, QUIET, canvas, clean, figure, shortened, svg
-from sordino.report.load import Run
 from sordino.report.totals import Totals, amount, totals
 
 TITLE = "Messages and activity"

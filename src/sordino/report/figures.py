@@ -13,14 +13,15 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from sordino.engine.records import Round, Row, at, known, number
+from sordino.engine.runs import Run
+from sordino.engine.vocabulary import Vocabulary, shared
 from sordino.report.band import Band, band
 from sordino.report.canvas import BLUE, GREEN, INK, ORANGE, PURPLE, QUIET, SERIES, canvas, clean, figure, shortened, svg
-from sordino.report.load import Run
-from sordino.report.vocabulary import Vocabulary, shared
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+DECADES = 20.0  # from this ratio of highest to lowest on, an axis is logarithmic
 LONG = 1e5  # from this count on, digits are grouped
 MOST_ROUNDS = 10**7  # rounds that late and lost answers are counted in
 SMOOTH = 10  # rounds that the estimate of signal to noise is averaged over
@@ -310,3 +311,30 @@ def _per_round(run: Run, kind: str) -> dict[int, int]:
         if isinstance(row, Row) and row.kind == kind and (place := known(row.round)) is not None and 1 <= place < MOST_ROUNDS:
             found[place] = found.get(place, 0) + 1
     return found
+
+
+def logarithmic(axis: Axes, low: float, high: float, which: str = "y") -> None:
+    """A logarithmic axis from ``low`` to ``high``, its numbers plain ones, as many as fit."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    (axis.set_yscale if which == "y" else axis.set_xscale)("log")
+    (axis.set_ylim if which == "y" else axis.set_xlim)(low, high)
+    ruler = axis.yaxis if which == "y" else axis.xaxis
+    ruler.set_major_locator(FixedLocator(ticks(low, high)))
+    ruler.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.10g}"))
+    ruler.set_minor_locator(NullLocator())
+
+
+def ticks(low: float, high: float, most: int = 7) -> list[float]:
+    """Round numbers for a logarithmic axis.
+
+    >>> ticks(0.02, 3.0), ticks(900, 2100), ticks(1e-6, 1e6)
+    ([0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0], [1000.0, 1200.0, 1500.0, 2000.0], [1e-06, 0.0001, 0.01, 1.0, 100.0, 10000.0, 1000000.0])
+    """
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for parts in ((1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0), (1.0, 2.0, 5.0), (1.0, 3.0), (1.0,)):
+        found = [float(f"{part:g}e{decade}") for decade in decades for part in parts]
+        found = [value for value in found if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
+        if len(found) <= most:
+            return found
+    return found[:: math.ceil(len(found) / most)]

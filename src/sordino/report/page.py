@@ -14,12 +14,12 @@ from typing import Any
 
 from sordino.engine.files import replace_file
 from sordino.engine.records import at, known, number, plain
+from sordino.engine.runs import Run, load
+from sordino.engine.vocabulary import Vocabulary, shared
 from sordino.errors import StudyError
 from sordino.files import there
 from sordino.report import costs, course, figures, words
 from sordino.report.album import Picture, markup, pictures
-from sordino.report.load import Run, load
-from sordino.report.vocabulary import Vocabulary, shared
 
 PAGE = "report.html"
 MOST_CLIENTS = 500

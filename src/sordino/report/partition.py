@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from sordino.engine.vocabulary import Vocabulary, of
 from sordino.report.canvas import BLUE, QUIET, canvas, clean, figure, svg
-from sordino.report.vocabulary import ROUNDS, Vocabulary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,9 +23,10 @@ SMALLEST, LARGEST = 2.0, 330.0  # areas of bubbles, in square points
 
 
 def partition_figure(
-    counts: Sequence[Sequence[int]], classes: Sequence[str], words: Vocabulary = ROUNDS, clients: Sequence[str] = ()
+    counts: Sequence[Sequence[int]], classes: Sequence[str], words: Vocabulary | None = None, clients: Sequence[str] = ()
 ) -> str:
     """How many examples of each class (column) each client (row, by its name if it has one) has, as SVG text."""
+    words = words or of(None)
     names = [clean(str(name), 24) for name in classes] or [""]
     rows = [[*row, *[0] * len(names)][: len(names)] for row in counts]
     with canvas("partition"):

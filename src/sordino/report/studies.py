@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sordino.engine.runs import Run
+from sordino.engine.vocabulary import shared
 from sordino.report import costs, figures, sweep, words
 from sordino.report.album import Picture, markup
-from sordino.report.load import Run
 from sordino.report.page import template
-from sordino.report.vocabulary import shared
 
 CAPTIONS = {
     "round": "{curve_is}, mean over the seeds{below}. A band reaches from the lowest to the highest seed; a curve ends where its first"

@@ -19,11 +19,10 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
-from sordino.report.arrivals import logarithmic
+from sordino.engine.runs import Run
+from sordino.engine.vocabulary import Vocabulary, shared
 from sordino.report.canvas import SERIES, canvas, clean, figure, shortened, svg
-from sordino.report.figures import points
-from sordino.report.load import Run
-from sordino.report.vocabulary import Vocabulary, shared
+from sordino.report.figures import logarithmic, points
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,7 +13,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from sordino.engine.records import VerticalRound, known, number
-from sordino.report.load import Run
+from sordino.engine.runs import Run
 
 MIB = 2**20
 

@@ -1,4 +1,4 @@
-"""What a report says in words and numbers; pure functions over a :class:`~sordino.report.load.Run`.
+"""What a report says in words and numbers; pure functions over a :class:`~sordino.engine.runs.Run`.
 
 The one rule: a number that is no promise must not look like one. Where nothing is guaranteed,
 epsilon is shown as infinite even if some row of the log holds a finite number.
@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sordino.engine.records import Refused, known
+from sordino.engine.runs import Run
 from sordino.privacy.rounding import epsilon_text
-from sordino.report.load import Run
 
 
 @dataclass(frozen=True, slots=True)

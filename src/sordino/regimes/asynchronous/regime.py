@@ -18,6 +18,7 @@ from sordino.federation.regime import HorizontalRegime, Spending
 from sordino.mechanism import Bounded
 from sordino.privacy import Budget, Event, PoissonSampled
 from sordino.regimes.asynchronous import assemble, narrate, plan
+from sordino.regimes.asynchronous import methods as _methods  # noqa: F401  (registers them)
 from sordino.regimes.asynchronous.study import AsynchronousStudy
 from sordino.regimes.asynchronous.template import TEMPLATE
 from sordino.training.bench import Workbench
@@ -101,3 +102,6 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
     def assumptions(self, study: AsynchronousStudy) -> list[str]:
         """See :class:`~sordino.engine.regime.Regime`."""
         return resting_on(study, OF_EDGES)
+
+
+REGIME = AsynchronousRegime()

@@ -17,6 +17,7 @@ from sordino.federation.regime import HorizontalRegime, Spending
 from sordino.mechanism import Bounded
 from sordino.privacy import Budget, Event
 from sordino.regimes.synchronous import assemble, narrate, plan
+from sordino.regimes.synchronous import methods as _methods  # noqa: F401  (registers them)
 from sordino.regimes.synchronous.mechanism import mechanism
 from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.regimes.synchronous.template import TEMPLATE
@@ -100,3 +101,6 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
     def assumptions(self, study: SynchronousStudy) -> list[str]:
         """See :class:`~sordino.engine.regime.Regime`."""
         return resting_on(study, OF_CLIENTS if study.privacy.unit == "client" else (SIZES, BATCHES))
+
+
+REGIME = SynchronousRegime()

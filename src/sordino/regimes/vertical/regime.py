@@ -46,3 +46,6 @@ class VerticalRegime(Regime[VerticalStudy]):
     def assumptions(self, study: VerticalStudy) -> list[str]:
         """See :class:`~sordino.engine.regime.Regime`."""
         return resting_on(study)
+
+
+REGIME = VerticalRegime()

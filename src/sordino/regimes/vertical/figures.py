@@ -12,10 +12,9 @@ from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
 from sordino.engine.records import VerticalRound, known, number
-from sordino.report.arrivals import DECADES, logarithmic
+from sordino.engine.runs import Run
 from sordino.report.canvas import BLUE, GREEN, INK, ORANGE, QUIET, canvas, figure, svg
-from sordino.report.figures import Mark, draw_marks, from_zero, points
-from sordino.report.load import Run
+from sordino.report.figures import DECADES, Mark, draw_marks, from_zero, logarithmic, points
 from sordino.report.totals import MIB, amount, totals
 from sordino.report.words import bound, plain
 

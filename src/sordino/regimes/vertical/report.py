@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from sordino.engine.records import Party, known, number
-from sordino.report import stream
-from sordino.report.load import Run
-from sordino.report.teller import Course, Fact, Members, Teller
+from sordino.engine.runs import Run
+from sordino.engine.teller import Course, Fact, Members, Teller
+from sordino.regimes.vertical import figures as stream
 from sordino.report.totals import amount, totals
 from sordino.report.words import bound, estimated, exposed, percent, plain
 
@@ -191,4 +191,4 @@ def _shared(whole: float, clients: Sequence[Party], shares: Iterable[float]) -> 
     return [whole * width / total if total > 0 else 0.0 for width in widths]
 
 
-TELLER = Teller(_facts, _courses, _terms, _members)
+TELLER = Teller(_facts, _courses, _terms, _members, pictures)

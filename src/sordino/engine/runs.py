@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from sordino.engine import records
+from sordino.engine import records, vocabulary
 from sordino.engine.recorder import LOG
 from sordino.engine.records import (
     About,
@@ -32,11 +32,10 @@ from sordino.engine.records import (
     known,
     number,
 )
+from sordino.engine.vocabulary import Vocabulary
 from sordino.errors import StudyError
 from sordino.files import MOST_LOG, read_below, there
 from sordino.parsing import Malformed
-from sordino.report import vocabulary
-from sordino.report.vocabulary import Vocabulary
 
 NEEDED = ("run.json", "study.toml")
 

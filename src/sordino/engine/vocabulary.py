@@ -2,14 +2,14 @@
 
 The log calls what the server counts "round" and what privacy is paid for "steps", whatever the
 regime. People should not have to: a run says in ``run.json`` which regime it is of, and pages,
-panels and sentences take their nouns from here. A new regime is one more entry of ``REGIMES``.
+panels and sentences take their nouns from its regime.
 
 What "accuracy" is differs as well: of a model on a test set, or of predictions over a stream, each
 made before its event was learned from.
 
->>> of("asynchronous").rounds, of("synchronous").rounds, shared([UPDATES, ROUNDS]).rounds
+>>> of("asynchronous").rounds, of("synchronous").rounds, shared([of("asynchronous"), of("synchronous")]).rounds
 ('updates', 'rounds', 'rounds or updates')
->>> shared([EVENTS, ROUNDS]).accuracy.share
+>>> shared([of("vertical"), of("synchronous")]).accuracy.share
 'Share of the test set, or of a stream, classified correctly'
 """
 
@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+
+from sordino.engine import regimes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +80,7 @@ class Vocabulary:
     def many(self, count: float) -> str:
         """So many rounds.
 
-        >>> UPDATES.many(1), UPDATES.many(200)
+        >>> of("asynchronous").many(1), of("asynchronous").many(200)
         ('1 update', '200 updates')
         """
         return f"{count:.15g} {self.round if count == 1 else self.rounds}"
@@ -92,15 +94,6 @@ ON_TEST_SET = Accuracy(
     curve=("accuracy", "accuracy (%)"),
     curve_is="Accuracy on the test set after each {round}",
 )
-ON_THE_STREAM = Accuracy(
-    name="accuracy over the stream",
-    told="accuracy over the stream",
-    share="Share of the events predicted correctly, each before it was learned from",
-    final="Accuracy over the whole stream, each event predicted before it was learned from",
-    curve=("error", "run-time error (%)"),
-    curve_is="Share of wrong predictions in the events of the last five rows of the log",
-    streamed=True,
-)
 OF_EITHER = Accuracy(
     name="accuracy",
     told="accuracy",
@@ -110,70 +103,21 @@ OF_EITHER = Accuracy(
     curve_is="Accuracy on the test set, or in the events of the last five rows of the log",
 )
 
-ROUNDS = Vocabulary(
-    regime="synchronous",
-    round="round",
-    rounds="rounds",
-    closed="closed",
-    steps="local steps",
-    steps_of_one="local steps of one client",
-    client="client",
-    a_client="a client",
-    clients="clients",
-    told=(("tau", ""), ("steps", "")),
-    trail="tau",
-    counted={"late": "late", "lost": "lost"},
-    steps_end=True,
-    accuracy=ON_TEST_SET,
-)
-UPDATES = Vocabulary(
-    regime="asynchronous",
-    round="update",
-    rounds="updates",
-    closed="done",
-    steps="gradients",
-    steps_of_one="gradients of one edge",
-    client="edge",
-    a_client="an edge",
-    clients="edges",
-    told=(("stage", ""), ("clip", ".4g"), ("staleness", ".1f")),
-    trail="staleness",
-    counted={"stale": "too stale", "dropped": "dropped", "lost": "lost", "left": "left for good"},
-    steps_end=False,  # who has spent its budget leaves, and the others go on
-    accuracy=ON_TEST_SET,
-)
-EVENTS = Vocabulary(
-    regime="vertical",
-    round="event",
-    rounds="events",
-    closed="played",
-    steps="activations",
-    steps_of_one="activations of one party",
-    client="party",
-    a_client="a party",
-    clients="parties",
-    told=(("error", ".3f"), ("accumulated", ".3f"), ("regret", ".1e")),
-    trail="error",
-    steps_end=False,
-    accuracy=ON_THE_STREAM,
-)
-REGIMES = {each.regime: each for each in (ROUNDS, UPDATES, EVENTS)}
-
 
 def of(regime: object) -> Vocabulary:
-    """The words of a regime; those of rounds where it is not known."""
-    return REGIMES.get(str(regime), ROUNDS)
+    """The words of a regime; those of the first where it is not known."""
+    return regimes.vocabulary(regime)
 
 
 def shared(vocabularies: Iterable[Vocabulary]) -> Vocabulary:
     """Words for several runs on one page."""
     found = {each.regime: each for each in vocabularies}
-    kinds = [each for each in REGIMES.values() if each.regime in found]
+    kinds = [regimes.vocabulary(name) for name in regimes.names() if name in found]
     if len(kinds) < 2:
-        return kinds[0] if kinds else ROUNDS
+        return kinds[0] if kinds else of(None)
     measured = {each.accuracy.name: each.accuracy for each in kinds}
     return replace(
-        ROUNDS,
+        kinds[0],
         regime="mixed",
         round=_or(each.round for each in kinds),
         rounds=_or(each.rounds for each in kinds),

@@ -1,14 +1,17 @@
-"""The parts of a page that each regime fills in its own terms."""
+"""What a regime tells of a run, for the page that shows it: pictures, facts, its course, what its guarantee is made of."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from sordino.report.load import Run
+from sordino.engine.runs import Run
 
 Fact = tuple[str, str, str]
 """Name, value, remark."""
+
+Drawn = tuple[str, str | None, str, str]
+"""Title, picture (SVG) if there is one, how to read it, mark: what must be known about where it comes from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +41,10 @@ class Members:
 
 @dataclass(frozen=True, slots=True)
 class Teller:
-    """What a regime has to tell: facts to see first, its course, terms of its guarantee, who took part."""
+    """What a regime has to tell: facts to see first, its course, terms of its guarantee, who took part, pictures."""
 
     facts: Callable[[Run], list[Fact]]
     courses: Callable[[Run], list[Course]]
     terms: Callable[[Run, float | None, float | None], list[tuple[str, str]]]
     members: Callable[[Run], Members]
+    pictures: Callable[[Run], Iterable[Drawn]]

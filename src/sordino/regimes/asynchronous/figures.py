@@ -13,14 +13,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sordino.engine.records import AsynchronousRound, Row, Stage, Stale, known, number
+from sordino.engine.runs import Run
 from sordino.report.canvas import BLUE, GREEN, INK, ORANGE, QUIET, canvas, figure, svg
-from sordino.report.figures import Mark, draw_marks, learning, points
-from sordino.report.load import Run
+from sordino.report.course import client_budgets
+from sordino.report.figures import DECADES, Mark, draw_marks, learning, logarithmic, points
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-DECADES = 20.0  # from this ratio of highest to lowest on, an axis is logarithmic
 MOST_BARS = 30
 MOST_BINS = 60
 MOST_STEPS = 400
@@ -191,7 +191,7 @@ def spending(run: Run) -> str | None:
     spent = [value for each in stated if (value := number(each)) is not None and math.isfinite(value)]
     if not run.private or len(spent) < 2 or len(spent) != len(stated):
         return None
-    budgets = edge_budgets(run, len(spent))
+    budgets = client_budgets(run, len(spent))
     with canvas("spending"):
         drawn, (axis,) = figure(1, 2.7)
         few = len(spent) <= MOST_BARS
@@ -217,13 +217,6 @@ def spending(run: Run) -> str | None:
         return svg(drawn, "Epsilon spent by each edge, and its budget")
 
 
-def edge_budgets(run: Run, count: int) -> list[float]:
-    """What each edge may spend: its own epsilon, or that of all."""
-    own = [number(each) for each in known(run.horizontal.epsilons) or ()]
-    stated = [value for value in own if value is not None]
-    return stated if len(stated) == len(own) == count else [run.budget] * count
-
-
 def rates(run: Run) -> str | None:
     """The learning rate; None where it never changes."""
     xs, ys = points(run.rounds, "round", "rate")
@@ -238,33 +231,6 @@ def rates(run: Run) -> str | None:
         _end(axis, run)
         draw_marks([axis], marks(run))
         return svg(drawn, "Learning rate over updates")
-
-
-def logarithmic(axis: Axes, low: float, high: float, which: str = "y") -> None:
-    """A logarithmic axis from ``low`` to ``high``, its numbers plain ones, as many as fit."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
-    (axis.set_yscale if which == "y" else axis.set_xscale)("log")
-    (axis.set_ylim if which == "y" else axis.set_xlim)(low, high)
-    ruler = axis.yaxis if which == "y" else axis.xaxis
-    ruler.set_major_locator(FixedLocator(ticks(low, high)))
-    ruler.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.10g}"))
-    ruler.set_minor_locator(NullLocator())
-
-
-def ticks(low: float, high: float, most: int = 7) -> list[float]:
-    """Round numbers for a logarithmic axis.
-
-    >>> ticks(0.02, 3.0), ticks(900, 2100), ticks(1e-6, 1e6)
-    ([0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0], [1000.0, 1200.0, 1500.0, 2000.0], [1e-06, 0.0001, 0.01, 1.0, 100.0, 10000.0, 1000000.0])
-    """
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for parts in ((1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0), (1.0, 2.0, 5.0), (1.0, 3.0), (1.0,)):
-        found = [float(f"{part:g}e{decade}") for decade in decades for part in parts]
-        found = [value for value in found if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
-        if len(found) <= most:
-            return found
-    return found[:: math.ceil(len(found) / most)]
 
 
 def bounds(run: Run) -> list[tuple[float, float]]:
