@@ -215,8 +215,8 @@ def test_a_schedule_is_calibrated_as_a_whole_and_ends_where_the_budget_does(tmp_
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["participation.cohort=5"], "what is booked is that each client is drawn by itself"),
-        (["data.clients=1"], "nobody to hide among"),
+        (["participation.cohort=5"], "each client is drawn independently"),
+        (["data.clients=1"], "needs at least two clients"),
         (['method={name="pe-dpfl", form="paper"}'], "sampling_rate must be 1.0"),
         (['privacy.mechanism={kind="haar", weights="optimal"}'], "needs public examples"),
         (['method={name="dp-fedavg", clipping="adaptive"}', 'privacy.mechanism={kind="haar"}'], "follows a noisy count"),
@@ -507,4 +507,4 @@ def test_the_plan_of_adap_dpfl_pays_for_its_losses(tmp_path: Path) -> None:
     assert outcome.rounds == priced.used == 12
     assert outcome.spent == pytest.approx(priced.epsilon, rel=1e-6)
     assert outcome.epsilon <= 3.0
-    assert any("the budget may end the run" in warning for warning in priced.warnings)
+    assert any("the privacy budget may end" in warning for warning in priced.warnings)

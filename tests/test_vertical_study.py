@@ -138,7 +138,7 @@ def test_every_mistake_is_said_once_with_place_value_and_remedy(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (('privacy={unit="label"}',), "unit 'label' needs epsilon and delta: there is no default for what is promised"),
+        (('privacy={unit="label"}',), "unit 'label' needs epsilon and delta: a privacy guarantee has no default"),
         ((LABEL, "privacy.epsilon=inf"), "for no promise set unit = 'none'"),
         ((LABEL, "privacy.label_epsilon=4.0"), "label_epsilon must not pass epsilon = 3; got 4"),
         (('privacy={unit="none", epsilon=1.0}',), "unit 'none' promises nothing"),
@@ -257,8 +257,8 @@ def test_a_budget_that_pays_for_less_is_shown_for_what_it_pays(tmp_path: Path) -
 def test_what_a_guarantee_rests_on_is_said(tmp_path: Path) -> None:
     for changes, words in (
         ((LABEL,), "Each deformed image is taken for an entity of its own"),
-        ((LABEL,), "An entity's label never changes"),
-        ((LABEL, 'method={name="slr"}'), "Checkpoints keep the last examples as they are"),
+        ((LABEL,), "The label of an entity never changes"),
+        ((LABEL, 'method={name="slr"}'), "Checkpoints contain the last examples unprotected"),
     ):
         assert any(line.startswith(words) for line in promise.assumptions(read(tmp_path, *changes)))
     said = promise.guarantee(read(tmp_path, ENTITY), None)
@@ -323,7 +323,7 @@ def test_halves_of_ones_own_are_used(tmp_path: Path, own: str) -> None:
     ("factories", "message"),
     [
         (("mixing", "server"), r"model\.party = 'my_halves:mixing': layer '1' \(BatchNorm1d\) mixes the examples"),
-        (("forgetful", "server"), r"model\.party = 'my_halves:forgetful': layer '1' \(Dropout\) draws random numbers of its own"),
+        (("forgetful", "server"), r"model\.party = 'my_halves:forgetful': layer '1' \(Dropout\) draws its own random numbers"),
         (("double", "server"), r"model\.party = 'my_halves:double': its parameters are float64; embeddings are float32"),
         (("narrow", "server"), r"model\.party = 'my_halves:narrow' does not fit 16 numbers"),
         (("deep", "server"), r"must give a tensor of shape \(examples, numbers\); it gave torch\.Size\(\[2, 1, 64\]\)"),

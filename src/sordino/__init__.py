@@ -1,3 +1,3 @@
-"""Differentially private federated learning with one honest privacy ledger."""
+"""Differentially private federated learning with one privacy ledger."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""Opening files that somebody else may have made.
+"""Safe access to files that another person may have made.
 
 A run folder travels: it is sent, unpacked and read by somebody who did not write it. In such a folder
 

@@ -1,4 +1,4 @@
-"""Modules that a study names: found beside the study file or installed, and told of before they are imported.
+"""Modules that a study names: found beside the study file or installed, and announced before they are imported.
 
 A study says ``package.module:attribute`` for a model, a method or a mechanism of its owner's. Importing runs that code with
 all rights of whoever runs the study, so

@@ -19,7 +19,7 @@ def test_a_full_disk_is_one_message_and_what_to_do(monkeypatch: pytest.MonkeyPat
         cli.main()
     assert left.value.code == 1
     said = capsys.readouterr().err
-    assert said.startswith("sordino: runs/a/checkpoints: No space left on device; make room")
+    assert said.startswith("sordino: runs/a/checkpoints: No space left on device. Free some space")
     assert "--resume" in said
     assert said.count("\n") == 1
 

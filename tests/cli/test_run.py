@@ -59,7 +59,7 @@ def test_a_run_of_arrivals_is_told_in_updates(ran: Path, capfd: pytest.CaptureFi
     about = json.loads((ran / "run" / "run.json").read_text())
     assert (about["batch"], about["staleness"], about["epsilons"]) == (24, 4, [0.5, 1.0, 2.0, 2.0])
     assert any("b / n_k" in text for text in about["assumptions"])
-    assert not any("weigh the average" in text for text in about["assumptions"])
+    assert not any("weight the average" in text for text in about["assumptions"])
     page = (ran / "run" / "report.html").read_text(encoding="utf-8")
     for text in ("asynchronous updates", "tau_max", "0.5 (1 edge), 1 (1 edge), 2 (2 edges)", "Epsilon of each edge"):
         assert text in page

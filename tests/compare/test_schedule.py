@@ -81,7 +81,7 @@ def test_rounds_of_a_log_that_is_being_written(tmp_path: Path) -> None:
 
 
 def test_one_comparison_at_a_time(tmp_path: Path) -> None:
-    with folders.held(tmp_path / "out"), pytest.raises(StudyError, match="at work there"), folders.held(tmp_path / "out"):
+    with folders.held(tmp_path / "out"), pytest.raises(StudyError, match="running there"), folders.held(tmp_path / "out"):
         pass
     with folders.held(tmp_path / "out"):
         pass

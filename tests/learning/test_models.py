@@ -112,7 +112,7 @@ class Counting(nn.Module):
             nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)),
             r"layer '1' \(BatchNorm1d\) mixes .* use torch\.nn\.GroupNorm",
         ),
-        (nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 3)), r"layer '1' \(Dropout\) draws random numbers"),
+        (nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 3)), r"layer '1' \(Dropout\) draws its own random numbers"),
         (Centred(), "changing one example changes another's scores"),
         (Counting(), "changes 'seen'"),
     ],

@@ -154,7 +154,7 @@ def test_notes_are_noted_once_and_say_the_same(path: Path) -> None:
     with Ledger.open(path) as ledger:
         first = ledger.note("begin", "run", {"b": 1, "a": [0.5, "x"]})
         assert ledger.note("begin", "run", {"a": [0.5, "x"], "b": 1}) == first == ledger.noted("begin", "run")
-        with pytest.raises(ResumeError, match="says otherwise already"):
+        with pytest.raises(ResumeError, match="already has other content"):
             ledger.note("begin", "run", {"a": 2})
         assert ledger.noted("seal", "run") is None
         assert ledger.charge([charge("d")], FREE)[0].seq == first.seq + 1

@@ -215,9 +215,9 @@ def test_a_folder_that_may_not_be_read_is_not_taken_for_one_without_ledgers(tmp_
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(os, "listdir", closed)
-    with pytest.raises(LedgerError, match="not allowed to read this folder of ledgers"):
+    with pytest.raises(LedgerError, match="no permission to read this folder"):
         Vault.for_data(kept, "two", held(client_0="a"))
-    assert "not allowed to read this folder of ledgers" in verify.verify(run).problems[0]
+    assert "no permission to read this folder" in verify.verify(run).problems[0]
 
 
 def test_a_refusal_leaves_nothing(tmp_path: Path) -> None:

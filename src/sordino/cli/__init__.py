@@ -15,7 +15,7 @@ from sordino.errors import BudgetExceeded, SordinoError, StudyError
 
 app = typer.Typer(
     name="sordino",
-    help="Differentially private federated learning with one honest privacy ledger.",
+    help="Differentially private federated learning with one privacy ledger. A simulator.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -42,7 +42,7 @@ def main() -> None:
         sys.stderr.write(f"sordino: {error}\n")
         sys.exit(2 if isinstance(error, StudyError) else 3 if isinstance(error, BudgetExceeded) else 1)
     except KeyboardInterrupt:
-        sys.stderr.write("sordino: interrupted; what was saved can be resumed with `sordino run --resume RUN`\n")
+        sys.stderr.write("sordino: interrupted. Continue from the last checkpoint with `sordino run --resume RUN`\n")
         sys.exit(130)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output went away; there is nobody to tell
@@ -51,5 +51,5 @@ def main() -> None:
         if error.errno not in FULL:
             raise
         where = f"{error.filename}: " if error.filename else ""
-        sys.stderr.write(f"sordino: {where}{error.strerror}; make room, then `sordino run --resume RUN` goes on from what was saved\n")
+        sys.stderr.write(f"sordino: {where}{error.strerror}. Free some space, then continue with `sordino run --resume RUN`\n")
         sys.exit(1)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sordino.federation.study import HorizontalStudy
 
 ATTACKS = {"inversion": "recover training images from a client's gradient, at several noise levels"}
-RAW = "the picture holds raw training images: in a simulation it may be looked at; real ones must not leave whose data they are"
+RAW = "the picture contains raw training images. With real data, it must stay with the owner of the data"
 NO_PROOF = "An attack that fails proves nothing: another may succeed. The guarantee is the ledger's epsilon."
 NOISE = "0,0.01,0.1,1,study"
 MOST = 1e9  # noise multiplier, and one over the least epsilon of MAPA's noise: beyond it numbers leave float32
@@ -33,16 +33,16 @@ PICTURE = "inversion.svg"
 def audit(
     path: Annotated[Path, typer.Argument(metavar="STUDY|RUN", help="A study file (initial weights) or a run folder (trained model).")],
     attack: Annotated[str | None, typer.Option(help=f"One of: {', '.join(ATTACKS)}.")] = None,
-    images: Annotated[int, typer.Option(help="How many training images to go for.")] = 6,
+    images: Annotated[int, typer.Option(help="Number of training images to attack.")] = 6,
     noise: Annotated[
         str, typer.Option(metavar="LEVELS", help="Noise multipliers; 'study' for the study's own, mapa@EPSILON for MAPA's noise.")
     ] = NOISE,
-    model: Annotated[list[str] | None, typer.Option(help="Another model than the study's; may be repeated.")] = None,
+    model: Annotated[list[str] | None, typer.Option(help="A model to use instead of the study's. May be repeated.")] = None,
     out: Annotated[Path | None, typer.Option(help=f"The picture (SVG) or a folder for it; {PICTURE} by default.")] = None,
     change: Set = None,
     as_json: AsJson = False,
 ) -> None:
-    """Attack what a study's clients release, and show what comes out."""
+    """Attack the releases of a study's clients, and show what the attack recovers."""
     _known(attack)
     asked, picture = _levels(noise), _picture(out)
     from sordino.engine.files import replace_file, said_clearly

@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 
 
 def compare(
-    paths: Annotated[list[Path], typer.Argument(metavar="STUDY...", help="Study files; the others are compared with the first.")],
-    count: Annotated[int, typer.Option("--seeds", help="How many seeds, from the first study's on; the same for every study.")] = 3,
-    out: Annotated[Path | None, typer.Option(help="The folder for all runs; the same one again goes on where it stopped.")] = None,
+    paths: Annotated[list[Path], typer.Argument(metavar="STUDY...", help="Study files. The first one is the baseline.")],
+    count: Annotated[int, typer.Option("--seeds", help="Number of seeds. They start at the first study's seed, for every study.")] = 3,
+    out: Annotated[Path | None, typer.Option(help="Folder for all runs. Give the same folder to continue a comparison.")] = None,
     change: Set = None,
     vary: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=V1,V2,...", help="Compare variants of each study, one for each value; may be repeated."),
     ] = None,
-    jobs: Annotated[int | None, typer.Option(help="Runs at a time; as many as there are cores by default.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Number of parallel runs. Default: the number of cores.")] = None,
     at: Annotated[str, typer.Option(metavar="true|claimed", help="Which epsilon to show: the true one, or what a paper claims.")] = "true",
     over: Annotated[
-        str | None, typer.Option(metavar="privacy.epsilon|data.clients", help="Add a picture over a key that the studies differ in.")
+        str | None, typer.Option(metavar="privacy.epsilon|data.clients", help="Add a figure over a key in which the studies differ.")
     ] = None,
     until: Annotated[
-        str | None, typer.Option(metavar="ACCURACY", help="With --over data.clients: how long until it stays above this; or loss=LOSS.")
+        str | None, typer.Option(metavar="ACCURACY", help="With --over data.clients: the accuracy to reach and keep, or loss=LOSS.")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run several studies with the same seeds, and say whether they differ."""
+    """Run several studies with the same seeds, and estimate their differences."""
     chosen = _at(at)
     from sordino.compare import folders, result, runner, schedule, tables
     from sordino.compare.over import over as asked_over
@@ -55,7 +55,7 @@ def compare(
     folders.states(tasks)  # what holds something else is refused before anything is made
     for side in sides:
         if side.study.seed != seeds[0]:
-            say.people(f"warning: {side.path} says seed = {side.study.seed}; all run with the first study's seeds, so that they are pairs")
+            say.people(f"warning: {side.path} says seed = {side.study.seed}; all use the first study's seeds, for paired differences")
     with folders.held(folder) as keep:
         if keep:
             folders.sweep(tasks)
@@ -124,7 +124,7 @@ def _play(tasks: Sequence[Task], at_once: int, keep: tuple[int, ...], quiet: boo
         try:
             runner.play(todo, at_once, ended=ended, tick=tick, keep=keep)
         except KeyboardInterrupt:
-            say.people("stopped: what is done stays, and the same command goes on from there")
+            say.people("stopped. Finished runs are kept; run the same command again to continue")
             raise
     return failed
 

@@ -1,4 +1,4 @@
-"""``sordino data``: which data sets are here, how to get the others, how a study divides them."""
+"""``sordino data``: list, find and download data sets, and show how a study partitions them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sordino.errors import StudyError
 
 EMBEDDED = "embedded"
 
-app = typer.Typer(help="Find, fetch and look at data sets.", no_args_is_help=True)
+app = typer.Typer(help="Find, download and inspect data sets.", no_args_is_help=True)
 
 
 @app.command("list")
@@ -56,7 +56,7 @@ def partition(
     change: Set = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how a study divides its data: label counts of each client; sizes alone of a file of one's own, unless it promises nothing."""
+    """Show how a study partitions its data: label counts for public data, sizes only for private data."""
     from sordino.engine import study as studies
     from sordino.federation.division import federation
     from sordino.federation.study import HorizontalStudy

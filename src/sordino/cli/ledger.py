@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from sordino.privacy import Entry, Ledger
     from sordino.verify import Kept, Terms, Verdict
 
-app = typer.Typer(help="Show, verify and price what was released.", no_args_is_help=True)
+app = typer.Typer(help="Show, verify and price the releases in a ledger.", no_args_is_help=True)
 app.command("link")(link.link)
 Run = Annotated[Path, typer.Argument(help="A run folder, a ledger file, or a folder of ledgers.")]
-Seconds = Annotated[float, typer.Option(help="How long it may take.", min=0.1)]
+Seconds = Annotated[float, typer.Option(help="Time limit in seconds.", min=0.1)]
 
 _STRANGE = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 LONGEST = 120  # characters of a cell
@@ -37,7 +37,7 @@ def _clean(text: str) -> str:
 def show(
     run: Run,
     unit: Annotated[str | None, typer.Option(help="Only this unit, such as client:3.")] = None,
-    last: Annotated[int, typer.Option(help="How many entries from the end; 0 for all.", min=0)] = 20,
+    last: Annotated[int, typer.Option(help="Number of entries to show, from the end. 0 shows all.", min=0)] = 20,
     seconds: Seconds = 300.0,
     as_json: AsJson = False,
 ) -> None:
@@ -123,11 +123,11 @@ def _words(event: object) -> str:
 @app.command()
 def verify(
     run: Run,
-    digest: Annotated[str | None, typer.Option(help="A digest that was noted elsewhere, such as in a report: it must still stand.")] = None,
+    digest: Annotated[str | None, typer.Option(help="A digest noted earlier, such as from a report. The chain must contain it.")] = None,
     seconds: Seconds = 300.0,
     as_json: AsJson = False,
 ) -> None:
-    """Walk the chain, price every unit, and hold a run's study, log, model and result against it."""
+    """Check the chain, price every unit, and compare a run's study, log, model and result with the ledger."""
     from sordino.verify import verify as look
 
     verdict = look(run, digest=digest, seconds=seconds)
@@ -160,7 +160,7 @@ def _as_table(verdict: Verdict) -> dict[str, object]:
 
 def _tell(verdict: Verdict) -> None:
     for kept in verdict.ledgers:
-        say.people(f"{kept.path}: {kept.entries} charges, chain whole, digest {kept.digest}")
+        say.people(f"{kept.path}: {kept.entries} charges, chain intact, digest {kept.digest}")
         if kept.terms is not None:
             _units(kept, kept.terms)
         elif kept.units:
@@ -168,12 +168,12 @@ def _tell(verdict: Verdict) -> None:
     for remark in verdict.remarks:
         say.people(remark + ".")
     if verdict.sealed and not verdict.problems:
-        say.people("The run ended and was sealed: study, log, model, environment and result are those that the ledger sealed.")
+        say.people("The run ended and was sealed. Study, log, model, environment and result match the seal in the ledger.")
     if verdict.epsilon is not None and verdict.terms is not None:
         from sordino.privacy.rounding import epsilon_text
 
         terms = verdict.terms
-        say.people(f"epsilon {epsilon_text(verdict.epsilon)} at delta {say.number(terms.delta)} ({terms.accountant}), the highest")
+        say.people(f"epsilon {epsilon_text(verdict.epsilon)} at delta {say.number(terms.delta)} ({terms.accountant}), the maximum")
 
 
 def _units(kept: Kept, terms: Terms) -> None:
@@ -191,7 +191,7 @@ def epsilon(
     seconds: Seconds = 300.0,
     as_json: AsJson = False,
 ) -> None:
-    """Price what every unit has spent."""
+    """Show the epsilon that every unit has spent."""
     from sordino.privacy import accountant as known
     from sordino.verify import priced
 

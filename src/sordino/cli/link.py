@@ -1,4 +1,4 @@
-"""``sordino ledger link``: that rows of two files are the same people, where their values do not show it."""
+"""``sordino ledger link``: tell a ledger that rows of two files are about the same people."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from sordino.errors import StudyError
 
 
 def link(
-    folder: Annotated[Path, typer.Argument(help="The folder of a data ledger, as privacy.ledger names it.")],
+    folder: Annotated[Path, typer.Argument(help="The folder of a ledger of the data, as in privacy.ledger.")],
     first: Annotated[Path, typer.Argument(help="A file (csv, parquet or npz).")],
     second: Annotated[Path, typer.Argument(help="Another file with rows about the same people.")],
     on: Annotated[str | None, typer.Option("--on", help="The column that says who a row is about, in both files.")] = None,
     rows: Annotated[bool, typer.Option("--rows", help="Row by row, in the order of the files.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say that rows of two files are the same people's: from now on they have one budget, and what both have spent adds up."""
+    """Declare that rows of two files are about the same people. From now on they share one budget."""
     if (on is None) != rows:
         raise StudyError("say how rows belong together: --on COLUMN, or --rows for the order of the files")
     from sordino.data.pairs import paired
@@ -37,4 +37,4 @@ def link(
     if as_json:
         say.machine({"pairs": len(one), "joined": joined})
         return
-    say.people(f"{len(one)} pairs of rows; {joined} records are now known to be somebody else's as well")
+    say.people(f"{len(one)} pairs of rows; {joined} records are now linked with another record of the same person")

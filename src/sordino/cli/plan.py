@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 
 def plan(
-    study: Annotated[Path | None, typer.Argument(help="The study file; without one, give the options below.")] = None,
+    study: Annotated[Path | None, typer.Argument(help="The study file. Without a study file, give the options below.")] = None,
     change: Set = None,
     epsilon: Annotated[str | None, typer.Option(help="Target epsilon.")] = None,
     delta: Annotated[float | None, typer.Option(help="Target delta.")] = None,
     sampling_rate: Annotated[float | None, typer.Option(help="q of Poisson sampling.")] = None,
-    noise_multiplier: Annotated[float | None, typer.Option(help="sigma; without it, give --steps.")] = None,
+    noise_multiplier: Annotated[float | None, typer.Option(help="Noise multiplier sigma. Without it, give --steps.")] = None,
     steps: Annotated[int | None, typer.Option(help="Steps to calibrate the noise for.")] = None,
     accountant: Annotated[str, typer.Option(help="pld, rdp or rdp-classic.")] = "pld",
     advise: Annotated[bool, typer.Option("--advise", help="A grid of sampling rates and tau at the study's epsilon.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a study will cost, before anything trains."""
+    """Show the privacy price of a study before training."""
     if study is None:
         _without_study(epsilon, delta, sampling_rate, noise_multiplier, steps, accountant, as_json)
         return
@@ -117,7 +117,7 @@ def _advise(study: Study, as_json: bool) -> None:
     from sordino.regimes.synchronous.study import SynchronousStudy
 
     if not isinstance(study, SynchronousStudy):
-        raise StudyError("--advise weighs sampling rates and tau of methods that work in rounds; this one does not")
+        raise StudyError("--advise compares sampling rates and tau of synchronous methods; this method is not synchronous")
     sized = of(study).sized(study)
     cells = advise(sized, federation(sized).sizes)
     if as_json:
@@ -137,7 +137,7 @@ def _advise(study: Study, as_json: bool) -> None:
     head = ["q", "tau", "steps", "sigma", "sigma/(q n) x 1e6", "examples per client"]
     title = f"epsilon {say.bound(study.privacy.epsilon)} in {study.budget.rounds} rounds: what sampling rate and tau would give"
     say.table(title, head, rows)
-    say.people("sigma/(q n) is the noise of an averaged step relative to the data: less is better, examples are what it costs.")
+    say.people("sigma/(q n) is the noise of an averaged step relative to the data. Lower is better. The last column is the computing cost.")
 
 
 def _show(study: Study, priced: Plan, sizes: tuple[int, ...]) -> None:

@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the study; may be repeated.")]
 Modules = Annotated[
-    Path | None, typer.Option(help="Where modules lie that the study names; beside the study file, or installed, by default.")
+    Path | None, typer.Option(help="Folder of the modules that the study names. Default: its own folder, or installed modules.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="End with one JSON object on standard output.")]
 
 
 def run(
     study: Annotated[Path | None, typer.Argument(help="The study file (TOML).")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with this run folder instead.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The run folder to make; runs/NAME-001 and so on by default.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Resume this run folder.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder to create. Default: runs/NAME-001, -002, ...")] = None,
     change: Set = None,
     modules: Modules = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train as a study says, and leave a run folder with a report."""
+    """Train the model of a study, and write a run folder with a report."""
     if (study is None) == (resume is None):
         raise StudyError("give either a study file or --resume RUN")
     if resume is not None and (out is not None or change):
-        raise StudyError("--resume goes on with a run as it was begun: --out and --set do not go with it")
+        raise StudyError("--resume continues a run without changes: leave out --out and --set")
     from sordino.console import display
     from sordino.engine import session, vocabulary
     from sordino.engine import study as studies
@@ -56,7 +56,7 @@ def run(
     words = vocabulary.of(outcome.regime)
     accuracy = "-" if outcome.accuracy is None else f"{100 * outcome.accuracy:.2f} %"
     chosen = (
-        "" if outcome.spent == outcome.epsilon else f", fixed in advance ({say.bound(outcome.spent)} spent: releases chose it, no bound),"
+        "" if outcome.spent == outcome.epsilon else f", the budget ({say.bound(outcome.spent)} was spent, but only the budget is a bound),"
     )
     say.people(
         f"{outcome.method}: {words.many(outcome.rounds)}, at most {outcome.steps} {words.steps_of_one},"
@@ -106,11 +106,11 @@ class _Progress:
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders; several make one page that compares them.")],
+    runs: Annotated[list[Path], typer.Argument(help="Run folders. Several folders give one page that compares them.")],
     out: Annotated[Path | None, typer.Option(help="Where to write a comparison.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write report.html again, or one page that compares several runs."""
+    """Write report.html of a run again, or write one page that compares several runs."""
     from sordino.report import write, write_comparison
 
     page = write(runs[0]) if len(runs) == 1 and out is None else write_comparison(runs, out or Path("comparison.html"))
@@ -121,7 +121,7 @@ def report(
 
 def new(
     regime: Annotated[str, typer.Argument(help="synchronous, asynchronous or vertical")] = "synchronous",
-    out: Annotated[Path | None, typer.Option(help="Write it there instead of to standard output.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The file to write. Default: standard output.")] = None,
 ) -> None:
     """Write a study file to begin with."""
     import sys

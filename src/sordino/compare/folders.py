@@ -119,9 +119,7 @@ def held(out: Path) -> Iterator[tuple[int, ...]]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                raise StudyError(
-                    f"{out}: another comparison, or a run of one, is at work there. Wait for it, or choose another --out"
-                ) from None
+                raise StudyError(f"{out}: another comparison is running there. Wait until it ends, or choose another --out") from None
         yield (handle,)  # a file system without locks: then without
     finally:
         os.close(handle)

@@ -141,7 +141,7 @@ def refuse_shared(sides: Sequence[Side]) -> None:
     for side in sides:
         if side.study.privacy.ledger != "run":
             raise StudyError(
-                f"{side.path}: privacy.ledger = {side.study.privacy.ledger!r} is kept over runs, so a seed would leave less to the next."
+                f"{side.path}: privacy.ledger = {side.study.privacy.ledger!r} is shared by runs, so each seed would lower the next budget."
                 " Compare with --set privacy.ledger=run"
             )
 

@@ -1,4 +1,4 @@
-"""One door for all data: a published set by its name, or a user's own file.
+"""Load any data set: a published one by its name, or a user's own file.
 
 The standard test set stays a test set. Where a user's file has none, a fixed fraction of
 its rows is set aside, always the same ones: a split that changed from run to run would

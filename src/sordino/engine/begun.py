@@ -82,7 +82,7 @@ def refuse_another_key(folder: Path, before: Begin, *, ended: bool) -> None:
         return
     what = "missing" if found is None else "destroyed, as when a run has ended" if found == ENDED else "not the one that the run began with"
     raise ResumeError(
-        f"{folder / KEY}: the secret key is {what}. Releases that are booked already would be made again with other noise:"
+        f"{folder / KEY}: the secret key is {what}. Releases that were already charged would be repeated with other noise:"
         " put back the whole run folder from a copy, or begin a new run"
     )
 
@@ -132,7 +132,7 @@ def noted(folder: Path, study: Study, run: str) -> Begin:
         refuse_odd(folder / LEDGER)
     if own and not (folder / LEDGER).is_file():
         raise ResumeError(
-            f"{folder / LEDGER}: the ledger is missing, and with it the record of what was released. Put it back from a copy, or begin"
+            f"{folder / LEDGER}: the ledger is missing, and it records all releases. Restore it from a copy, or begin"
             " a new run; a new ledger would forget what the run has spent"
         )
     if not own:
@@ -166,7 +166,7 @@ def refuse_changes(folder: Path, study: Study, about: Mapping[str, object], befo
     there = {key: value for key, value in before.environment.items() if key not in FREE}
     lines += [f"environment: {each}" for each in differences(there, here)]
     if lines:
-        raise ResumeError("\n".join((*lines, f"{folder}: a run goes on only as it was begun. {REMEDY}")))
+        raise ResumeError("\n".join((*lines, f"{folder}: a run can be resumed only without changes. {REMEDY}")))
 
 
 def refuse_another(folder: Path, about: Mapping[str, object], before: Begin) -> None:
@@ -176,7 +176,7 @@ def refuse_another(folder: Path, about: Mapping[str, object], before: Begin) -> 
         ResumeError: naming each fact that differs.
     """
     if lines := differences(before.promise, promise(about)):
-        raise ResumeError("\n".join((*lines, f"{folder}: its data, or a file that it reads, is not what the run began with. {REMEDY}")))
+        raise ResumeError("\n".join((*lines, f"{folder}: its data, or a file that it reads, has changed since the run began. {REMEDY}")))
 
 
 def differences(then: Mapping[str, object], now: Mapping[str, object]) -> list[str]:

@@ -6,19 +6,19 @@ from sordino.engine import regimes
 from sordino.engine.study.base import Study
 from sordino.privacy.rounding import epsilon_text
 
-SIMULATED = "This is a simulation: batches and noise come from the study's seed, and whoever knows the seed can subtract the noise."
+SIMULATED = "This is a simulation: batches and noise come from the study's seed, and a person who knows the seed can subtract the noise."
 FLOATS = (
     "What is released lies on a public grid, with noise in whole numbers whose distribution is proved. Sums and norms are in floating"
     " point: the clip keeps a margin that is proved to cover their rounding, if one example's values leave the bits of others alone."
 )
-LOOKING = "Choosing clip, learning rate or anything else by looking at results on the same private data is not accounted for."
+LOOKING = "If clip, learning rate or anything else was chosen from results on the same private data, epsilon does not cover that choice."
 DRAWN = (
     "Batches and noise come from AES-256 under a secret key of the operating system, which is destroyed when the run ends. Until then it"
     " lies in the run's folder: whoever reads it can subtract the noise."
 )
 RECOGNISED = (
     "The data's ledger recognises a record by all of its values, or by all of its features, in whatever file and order they stand."
-    " A record whose values changed is another one to it, unless data.person names its person or `sordino ledger link` its files."
+    " It does not recognise a record with changed values, unless data.person or `sordino ledger link` identifies its person."
 )
 WORDS = {
     "sample": ("any client sends", "training example's contribution is replaced by none (sizes are public)"),
@@ -40,7 +40,7 @@ PERSON = (
     "training data of one person, all of it, adds nothing (sizes are public)",
     "all examples of one person replaced by none (sizes are public)",
 )
-PAPER = "The paper's literal form was asked for; what it sends has no noise, or noise that bounds nothing."
+PAPER = "The study asks for the paper's literal form. It sends values without noise, or with noise that gives no bound."
 
 
 def adjacency(study: Study) -> str:
@@ -57,7 +57,7 @@ def guarantee(study: Study, epsilon: float | None) -> str:
         return f"No privacy guarantee: epsilon is infinite. {PAPER}"
     if study.form == "paper":
         true = "far above what it claims" if epsilon is None else epsilon_text(epsilon)
-        return f"No privacy guarantee worth the name: the mechanism's literal form was asked for, and its true epsilon is {true}."
+        return f"No privacy guarantee: the study asks for the literal form of a mechanism; its true epsilon is {true}."
     chosen = looked(study)
     value = privacy.epsilon if epsilon is None else guaranteed(study, epsilon)
     shown = "inf" if value is None else epsilon_text(value, 6)
@@ -72,7 +72,7 @@ def guarantee(study: Study, epsilon: float | None) -> str:
     return (
         f"What {what} {verb} (epsilon = {shown}, delta = {privacy.delta:g}) in the sense of differential privacy"
         f" when {one}, by the {privacy.accountant} accountant,"
-        f" whatever else an observer knows and with all other {regimes.of(study).others} against it."
+        f" even if an observer knows everything else and controls all other {regimes.of(study).others}."
     )
 
 

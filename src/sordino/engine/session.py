@@ -1,4 +1,4 @@
-"""A run from its study file to its finished folder, and back again after a kill.
+"""A run from its study file to its finished folder, and its resumption after a kill.
 
 A run folder holds everything and can be moved::
 

@@ -199,6 +199,6 @@ def _refuse_alike(study: HorizontalStudy, public: Records, others: Sequence[Reco
             f"{study.data.file}: {alike} rows that train, or test at a price, look the same as rows that are declared public, or are about"
             " the same people"
             f" (data.test = '{study.data.testing}', data.validation, data.client_validation), and the ledger in"
-            f" {study.privacy.ledger} cannot tell them apart: all of them would be public for ever."
+            f" {study.privacy.ledger} cannot distinguish them: all of them would be public forever."
             " Set data.test = 'private share' or 'none', and no validation; or remove the rows that occur twice"
         )

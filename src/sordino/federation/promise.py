@@ -6,16 +6,16 @@ from sordino.engine.promise import FLOATS, LOOKING, SIMULATED
 from sordino.engine.study.sections import SHARE
 from sordino.federation.study import HorizontalStudy
 
-SIZES = "The sizes of the clients' data sets are public: they weigh the average and set the expected batch."
-BATCHES = "Which examples a batch holds stays secret inside a client; amplification by sampling rests on it."
-DIVIDED = "How the examples are divided among the clients is taken as given, and which classes there are is public."
-IDEAL = "K-norm noise is priced for an ideal sampler: what its floating-point sampler may give away is not known."
+SIZES = "The sizes of the clients' data sets are public: they weight the average and set the expected batch."
+BATCHES = "The choice of the examples in a batch is secret. Privacy amplification by sampling depends on this."
+DIVIDED = "The partition of the examples among the clients and the set of classes are public."
+IDEAL = "The price of K-norm noise assumes an ideal sampler. It is not known what its floating-point sampler may reveal."
 TESTS = {
     "published": "The test set is public and used for reporting only.",
     "file": "The rows of the test file were declared public: models are measured on them exactly, and often.",
     "public share": (
         "{share} of the file's rows were set aside and DECLARED PUBLIC (data.test = 'public share'): models are measured on them exactly,"
-        " and nothing is promised to the people in these rows."
+        " and the people in these rows get no privacy guarantee."
     ),
     "private share": (
         "{share} of the file's rows were set aside to measure models on. They are private: an evaluation releases how many of them a model"

@@ -1,4 +1,4 @@
-"""What every mechanism must keep, as a function that anybody's mechanism can be held against.
+"""The contract of a mechanism, as functions that test any mechanism.
 
 A mechanism that passes has noise of the scale it books: the test accepts the right scale and,
 to show that it has power, rejects two thirds and three halves of it.

@@ -1,4 +1,4 @@
-r"""Gaussian noise in whole numbers on a public grid: what is released has no digits that floating point could betray.
+r"""Gaussian noise in whole numbers on a public grid, so that floating-point digits of a release reveal nothing.
 
 **Why.** A float sampler can make only some of the numbers near its result, and which ones depends on the value that was
 hidden (Mironov 2012). Noise of 24-bit uniforms, for example, shows it in the last digits, after any sum, mean or learning rate.

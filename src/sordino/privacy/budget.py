@@ -74,7 +74,7 @@ class Budget:
     def _refusal(self, unit: str, value: float) -> str:
         digits = next((d for d in range(4, 17) if epsilon_text(value, d) != epsilon_text(self.epsilon, d)), 17)
         remedy = (
-            "No bound is known for it: only a run that promises nothing (infinite epsilon) can release it"
+            "No bound is known for this release: only a run without a guarantee (infinite epsilon) can make it"
             if math.isinf(value)
             else "Lower rounds or local steps, or raise noise_multiplier"
         )

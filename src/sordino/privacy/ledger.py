@@ -150,7 +150,7 @@ class Ledger:
             if found is None:
                 return self._note(kind, name, facts)
             if found.content != canonical(dict(facts)):
-                raise ResumeError(f"{self.path}: entry {found.seq} ({kind} {name}) says otherwise already, and what was noted stays")
+                raise ResumeError(f"{self.path}: entry {found.seq} ({kind} {name}) already has other content, and a note cannot be changed")
             return found
 
     def noted_within(self, kind: str, name: str, facts: Mapping[str, Any]) -> Note:

@@ -70,7 +70,7 @@ def covers_round(permits: Sequence[Permit], price: Price, number: int) -> None:
     """
     booked = [(permit.event, permit.count) for permit in permits if permit.round == number]
     if not booked or booked != list(price):
-        raise LocalProtocolError(f"round {number}: the ledger booked {booked}, the work would release {list(price)}")
+        raise LocalProtocolError(f"round {number}: the ledger booked {booked}, but the client would release {list(price)}")
 
 
 def covers_one(permit: Permit | None, event: Event, number: int) -> None:

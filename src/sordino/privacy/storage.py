@@ -134,7 +134,7 @@ def check(db: sqlite3.Connection, path: Path) -> None:
     if {row[1] for row in own if row[0] == "table"} == OLD:
         raise LedgerError(
             f"{path}: a ledger of format 1, in which the units were no part of the chain; this version reads format {FORMAT}."
-            " Keep it, for what it booked stays spent, and begin a new run with a ledger of its own"
+            " Keep it, because its charges remain spent, and begin a new run with a new ledger"
         )
     for kind, name, table, sql in own:
         if wanted.pop((kind, name), None) != sql:

@@ -77,7 +77,7 @@ class Vault:
         path = data_ledger(folder)
         if begun and not path.is_file():
             raise ResumeError(
-                f"{path}: the ledger is missing, and with it the record of what was released. Put it back from a copy, or begin a new run;"
+                f"{path}: the ledger is missing, and it records all releases. Restore it from a copy, or begin a new run;"
                 " a new ledger would forget what the run has spent"
             )
         try:
@@ -225,7 +225,7 @@ def data_ledger(folder: Path) -> Path:
     refuse_closed(folder)
     if folder.is_dir() and not path.exists() and (old := sorted(folder.glob("*.sqlite"))):
         raise LedgerError(
-            f"{folder}: its ledgers ({old[0].name}, …) were kept for files, and cannot tell whose records they charged."
+            f"{folder}: its ledgers ({old[0].name}, …) were kept for files, so it is not known which records they charged."
             " Keep them, and give another folder: what they have spent is not known there"
         )
     return path
@@ -242,14 +242,14 @@ def refuse_closed(folder: Path) -> None:
             os.listdir(folder)
             (folder / NAME).exists()
     except PermissionError as error:
-        raise LedgerError(f"{folder}: not allowed to read this folder of ledgers. Let whoever runs this read and write in it") from error
+        raise LedgerError(f"{folder}: no permission to read this folder. Give this user read and write permission") from error
 
 
 def _begun(path: Path, units: Mapping[str, str]) -> Ledger:
     """The ledger of a run that has begun, which must be there and of the same data."""
     if not path.is_file():
         raise ResumeError(
-            f"{path}: the ledger is missing, and with it the record of what was released. Put it back from a copy, or begin a new run;"
+            f"{path}: the ledger is missing, and it records all releases. Restore it from a copy, or begin a new run;"
             " a new ledger would forget what the run has spent"
         )
     ledger = Ledger.open(path)

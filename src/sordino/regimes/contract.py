@@ -1,4 +1,4 @@
-"""What every method must keep, as a function that anybody's method can be held against.
+"""The contract of a method, as a function that tests any method.
 
 A method is pure and sees releases only. So the same memory and answers must lead to the same choice,
 nothing that is handed to it may change, its memory must survive a checkpoint, and what it asks of a

@@ -1,6 +1,6 @@
 """What a report says in words and numbers; pure functions over a :class:`~sordino.engine.runs.Run`.
 
-The one rule: a number that is no promise must not look like one. Where nothing is guaranteed,
+Rule: a number that is no guarantee must not look like one. If nothing is guaranteed,
 epsilon is shown as infinite even if some row of the log holds a finite number.
 """
 
@@ -38,7 +38,7 @@ def promise(run: Run) -> Promise:
     if run.about.unit == "none":
         return Promise(False, "The clients' updates were computed without noise, and epsilon is infinite.")
     if run.about.form == "paper":
-        return Promise(False, "Epsilon is infinite: what the paper's literal form sends has no noise, or noise that bounds nothing.")
+        return Promise(False, "Epsilon is infinite: the paper's literal form sends values without noise, or with noise without a bound.")
     return Promise(
         False, "run.json states none." if run.private else "Epsilon is infinite: run.json does not state all that a guarantee needs."
     )

@@ -41,7 +41,7 @@ def check_private(module: nn.Module, shape: tuple[int, ...]) -> None:
         if isinstance(layer, _TRACKING) and layer.track_running_stats:
             raise StudyError(f"{place} keeps statistics of the data in its buffers; set track_running_stats=False")
         if isinstance(layer, _RANDOM) and getattr(layer, "p", 1.0) != 0.0:
-            raise StudyError(f"{place} draws random numbers of its own, so a run could not be resumed to the same end; leave it out")
+            raise StudyError(f"{place} draws its own random numbers, so a resumed run would end differently; remove it")
     _try_out(module, shape)
 
 

@@ -36,7 +36,7 @@ class Study(Section):
             raise ValueError(f"method '{name}' adds noise, so privacy.unit must be 'sample'; for no privacy use method {self.without()}")
         if not self.method.private:
             raise ValueError(
-                f"method '{name}' adds no noise and promises nothing: set privacy.unit = 'none', or use method {self.within()}"
+                f"method '{name}' adds no noise and gives no guarantee: set privacy.unit = 'none', or use method {self.within()}"
             )
         kept = "single examples" if "sample" in self.method.about.units else "whole clients"
         wanted = " or ".join(f"'{known}'" for known in self.method.about.units)

@@ -102,7 +102,7 @@ class Data(Source):
             raise ValueError("test 'file' needs test_file, a second file of the same form, whose rows are public")
         if shares and self.person is not None:
             raise ValueError(
-                f"test '{self.test}' sets rows aside, and person = '{self.person}' says that several may be about one person,"
+                f"test '{self.test}' sets rows aside, and person = '{self.person}' says that several rows may be about one person,"
                 " who would then both train and test: set test = 'file' with rows of other people, or test = 'none'"
             )
         if self.test_share is not None and not shares:
@@ -146,7 +146,7 @@ class Promise(Section):
             return self
         missing = [name for name in ("epsilon", "delta") if getattr(self, name) is None]
         if missing:
-            raise ValueError(f"unit '{self.unit}' needs {' and '.join(missing)}: there is no default for what is promised")
+            raise ValueError(f"unit '{self.unit}' needs {' and '.join(missing)}: a privacy guarantee has no default")
         return self
 
 

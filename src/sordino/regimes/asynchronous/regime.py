@@ -25,7 +25,7 @@ from sordino.training.bench import Workbench
 
 OF_EDGES = (
     "The sizes of the edges' data sets are public: with the expected batch b they set the sampling rates b / n_k.",
-    "When an edge answers, and how often, is public, and taken to depend on nothing in its data.",
+    "It is public when and how often an edge answers. This is assumed to be independent of its data.",
     BATCHES,
 )
 

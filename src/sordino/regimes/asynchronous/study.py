@@ -91,7 +91,7 @@ class AsynchronousStudy(HorizontalStudy):
                 " choose 'uniform', 'paper' or 'optimal'"
             )
         if self.method.pooled and self.world.dropout:
-            raise ValueError(f"method '{self.method.name}' has all data in one place: nobody can drop out; leave world.dropout out")
+            raise ValueError(f"method '{self.method.name}' holds all data in one place, so no edge can drop out; remove world.dropout")
         return self
 
     @staticmethod

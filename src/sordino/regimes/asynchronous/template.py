@@ -2,7 +2,7 @@
 
 TEMPLATE = """\
 name = "MAPA on digits"
-seed = 0                        # of the simulation; in a simulation the noise comes from it, too
+seed = 0                        # of the simulation; in a simulation the noise also comes from it
 
 [data]
 name = "digits"                 # digits (always there), fashion-mnist, mnist, cifar10, usps, or: file = "mine.csv"

@@ -1,4 +1,4 @@
-r"""What a synchronous method is: a pure rule for tau and for what it learns from answers.
+r"""Base classes of synchronous methods: a pure rule that chooses tau and learns from answers.
 
 The protocol around it (who takes part, deadlines, aggregation) is the regime's; the
 arithmetic on raw data is the client's. A method sees only what was released.

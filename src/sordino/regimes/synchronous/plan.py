@@ -208,9 +208,9 @@ def warnings(study: SynchronousStudy, sizes: Sequence[int], steps: int | None, d
             f"the smallest client has {smallest} examples and an expected batch of {privacy.sampling_rate * smallest:.2g}: mostly noise"
         )
     if study.method.adapts_noise and study.form == "sound":
-        found.append("the noise falls along the way, which makes later rounds dearer: the budget may end the run before its rounds do")
+        found.append("the noise falls during the run, so later rounds cost more: the privacy budget may end before the round budget")
     if study.method.unpriced is not None:
-        found.append(f"{study.method.unpriced}: the run is NOT private, and is booked at epsilon = infinity")
+        found.append(f"{study.method.unpriced}: the run is NOT private, and the ledger charges epsilon = infinity")
     return found
 
 
@@ -219,7 +219,7 @@ def _of_clients(study: SynchronousStudy, sizes: Sequence[int], steps: int | None
     if privacy.delta is not None and privacy.delta >= 1.0 / len(sizes):
         found.append(
             f"privacy.delta = {privacy.delta:g} is not below 1/{len(sizes)}, one over the clients:"
-            f" it would allow giving one client away. Choose less than {1.0 / len(sizes):.1g}"
+            f" it would allow a release that reveals one whole client. Choose less than {1.0 / len(sizes):.1g}"
         )
     if steps == 0:
         found.append("the privacy budget does not pay for a single round: raise epsilon or noise_multiplier")

@@ -25,8 +25,8 @@ from sordino.training.bench import Workbench
 
 OF_CLIENTS = (
     "The aggregator is trusted with single bounded updates, or sees only their sum (secure aggregation); all else sees the noisy sum.",
-    "Which clients a cohort holds, and how many, stays secret; amplification by sampling rests on it. Checkpoints know: keep them.",
-    "The number of clients and their weights are public and fixed: they make the divisor of every sum.",
+    "The members and the size of a cohort are secret; amplification by sampling depends on this. Keep checkpoints secret: they hold both.",
+    "The number of clients and their weights are public and fixed: they form the divisor of every sum.",
 )
 
 

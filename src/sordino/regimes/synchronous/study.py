@@ -74,7 +74,7 @@ class SynchronousStudy(HorizontalStudy):
         if unit == "client":
             if self.participation.cohort is not None:
                 raise ValueError(
-                    "participation.cohort fixes the cohort's size, but what is booked is that each client is drawn by itself:"
+                    "participation.cohort fixes the cohort's size, but the price holds only if each client is drawn independently:"
                     " leave it out, and give the probability as privacy.sampling_rate"
                 )
             if not getattr(self.method, "aggregated", True) and self.privacy.sampling_rate != 1.0:
@@ -89,18 +89,16 @@ class SynchronousStudy(HorizontalStudy):
             if getattr(self.method, "clipping", None) == "proxy" and not self.data.validation:
                 raise ValueError("method.clipping 'proxy' needs public examples to train on: set data.validation")
             if self.data.clients < 2:
-                raise ValueError("data.clients is 1: with one client there is nobody to hide among; unit 'client' needs at least two")
+                raise ValueError("data.clients is 1: unit 'client' needs at least two clients")
         if self.privacy.mechanism.learns and unit == "sample" and self.method.optimizer != Sgd():
             raise ValueError(
                 "privacy.mechanism.weights 'learned' reads noisy gradients off the models, which only plain SGD steps show:"
                 " leave method.optimizer out"
             )
         if self.world.latency.on_arrival:
-            raise ValueError(
-                f"world.latency.kind '{self.world.latency.kind}' is for methods that work on arrival; a round has no order of arrival"
-            )
+            raise ValueError(f"world.latency.kind '{self.world.latency.kind}' is for asynchronous methods; a round has no order of arrival")
         if self.world.dropout > 0 and self.participation.deadline is None:
-            raise ValueError("world.dropout needs participation.deadline: without one the server would wait forever for who is gone")
+            raise ValueError("world.dropout needs participation.deadline: without it the server would wait forever for missing clients")
         return self
 
     @property

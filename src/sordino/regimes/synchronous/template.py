@@ -2,7 +2,7 @@
 
 TEMPLATE = """\
 name = "ALI-DPFL on digits"
-seed = 0                        # of the simulation; in a simulation the noise comes from it, too
+seed = 0                        # of the simulation; in a simulation the noise also comes from it
 
 [data]
 name = "digits"                 # digits (always there), fashion-mnist, mnist, cifar10, usps, or: file = "mine.csv"
@@ -22,7 +22,7 @@ average = 0.0                   # decay of an average of the global models; cost
 momentum = 0.0                  # of the server; costs no privacy
 
 [privacy]
-unit = "sample"                 # what is protected: sample, client (dp-fedavg and its kin), or none
+unit = "sample"                 # who is protected: sample, client (dp-fedavg and similar methods), or none
 epsilon = 4.0
 delta = 1e-3                    # below one over the smallest client's examples
 clip = 1.0
@@ -30,7 +30,7 @@ sampling_rate = 0.2             # `sordino plan STUDY --advise` weighs it
 # noise_multiplier = 2.0        # left out: calibrated from epsilon and the planned steps
 accountant = "pld"              # pld, rdp, rdp-classic, or one order fixed in advance: rdp@8
 mechanism = { kind = "gaussian" }   # or haar: noise on wavelet coefficients; k-norm: pure privacy
-ledger = "run"                  # or a folder whose ledger knows records, and adds up what all runs over them spent
+ledger = "run"                  # or a folder: its ledger adds up what all runs spend on the same records
 
 [budget]
 rounds = 20                     # R_s

@@ -6,12 +6,12 @@ from sordino.engine.promise import FLOATS, LOOKING, SIMULATED
 from sordino.regimes.vertical.study import VerticalStudy
 
 OF_EVENTS = (
-    "When events come, whom they activate and who does not answer is public, and taken to depend on nothing that is protected.",
+    "Event times, active parties and missing answers are public, and assumed to be independent of all protected data.",
     "The server learns responded labels and what parties send, and parties learn derivatives, which follow from these: neither is trusted.",
     "The number of events, and which events are about one entity, is public.",
 )
-MEMOISED = "An entity's label never changes: its response is drawn once and used for as long as the stream goes on."
-KEPT = "Checkpoints keep the last examples as they are, for method 'slr' sends their embeddings again: whoever has them knows these."
+MEMOISED = "The label of an entity never changes. Its randomised response is drawn once and used for the whole stream."
+KEPT = "Checkpoints contain the last examples unprotected, because method 'slr' sends their embeddings again. Keep checkpoints secret."
 SYNTHETIC = (
     "Each deformed image is taken for an entity of its own; the people behind the images that were deformed are not protected by this."
 )

@@ -40,7 +40,7 @@ FAST = Path("layer by layer", "a plain sequence of layers known to keep examples
 MAPPED = Path(
     "vmap, example by example",
     "not a plain sequence of layers known to keep examples apart",
-    "some times plain training, and the memory of all gradients of 64 MB of examples",
+    "a few times plain training, and memory for the gradients of 64 MB of examples",
 )
 ALONE = Path(
     "one example at a time",
