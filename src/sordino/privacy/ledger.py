@@ -215,18 +215,7 @@ class Ledger:
                 touched.add(charge.unit)
                 booked = (seq, prev)
                 new[charge.key] = charge, booked
-            number, digested = booked
-            permits.append(
-                issue(
-                    unit=charge.unit,
-                    event=charge.event,
-                    count=charge.count,
-                    number=charge.round,
-                    key=charge.key,
-                    seq=number,
-                    digest=digested,
-                )
-            )
+            permits.append(issue(charge, *booked))
         if admit is not None:
             admit(sorted(touched), budget)
         else:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from sordino.errors import LocalProtocolError
+from sordino.privacy.chain import Charge
 from sordino.privacy.event import Event
 
 Price = Sequence[tuple[Event, int]]
@@ -57,9 +58,9 @@ class Permit:
         return self.round <= number < self.round + self.count
 
 
-def issue(*, unit: str, event: Event, count: int, number: int, key: str, seq: int, digest: str) -> Permit:
-    """For the ledger: the permit of an entry that it has written."""
-    return Permit(unit, event, count, number, key, seq, digest, _LEDGER)
+def issue(charge: Charge, seq: int, digest: str) -> Permit:
+    """For the ledger: the permit of a charge that it has written as entry ``seq``."""
+    return Permit(charge.unit, charge.event, charge.count, charge.round, charge.key, seq, digest, _LEDGER)
 
 
 def covers_round(permits: Sequence[Permit], price: Price, number: int) -> None:

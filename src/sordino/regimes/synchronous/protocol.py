@@ -148,16 +148,22 @@ class Synchronous:
                 return self._finish(state, f"the privacy filter lets no further round pass: {why}")
             case Woke(tag) if state.open and tag == f"round {state.round}":
                 return self._close(state)
-            case Joined(client) if client not in state.present and 0 <= client < len(state.steps):
-                return replace(state, present=state.present | {client}), (Log(records.Joined(client=client)),)
+            case Joined(client):
+                return self._joined(state, client)
             case Left(client) if client in state.waiting:  # it may be back before the deadline
                 return state, (Log(records.Lost(round=state.round, client=client, released=False)),)
             case Lapsed(client, number):
                 late = Log(records.Late(round=number, client=client, released=True))
-                state, heard = self.step(state, Joined(client))
+                state, heard = self._joined(state, client)
                 return state, (late, *heard)
             case _:
                 return state, ()
+
+    def _joined(self, state: State, client: int) -> tuple[State, Sequence[Effect]]:
+        """Count a client in again that was given up."""
+        if client in state.present or not 0 <= client < len(state.steps):
+            return state, ()
+        return replace(state, present=state.present | {client}), (Log(records.Joined(client=client)),)
 
     def expects(self, state: State, client: int, round_number: int) -> bool:
         """Whether an answer of this client for this round would still be used."""
