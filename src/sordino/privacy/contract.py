@@ -62,21 +62,7 @@ def check_accountant(accountant: Accountant) -> None:
         for delta in (1e-3, 1e-5, 1e-8):
             back = accountant.delta(spent, price(*spent, delta=delta))
             _must(back <= delta * (1 + 1e-6), f"delta at epsilon({delta}) is {back}")
-    mild = PoissonSampled(sampling_rate=0.02, event=Gaussian(noise_multiplier=2.0))
-    mix = price((step, 50), (mild, 300), (other, 3))
-    _must(mix == price((other, 3), (mild, 300), (step, 50)) == price((mild, 300), (other, 3), (step, 50)), "order changes nothing")
-    _must(mix >= max(price((step, 50)), price((mild, 300)), price((other, 3))), "a mix costs no less than each of its parts")
-    both = price((step, 50), (other, 3))
-    _must(both >= max(price((step, 50)), price((other, 3))), "more releases cost no less")
-    for same in (
-        price((other, 3), (step, 50)),
-        price((step, 20), (other, 3), (step, 30)),
-        price((Composed(events=(Repeated(event=step, count=50), Repeated(event=other, count=3))), 1)),
-        price((Composed(events=(Repeated(event=step, count=16), other)), 3), (step, 2)),
-        price((Repeated(event=Composed(events=(Repeated(event=step, count=8), step, step)), count=5), 1), (other, 3)),
-        price((PoissonSampled(sampling_rate=0.2, event=Gaussian(noise_multiplier=1.2)), 0), (step, 50), (other, 3)),
-    ):
-        _must(same == both, "order, nesting and splitting change nothing")
+    _check_mixes(price, step, other)
     twice = PoissonSampled(sampling_rate=0.02, event=Composed(events=(Gaussian(noise_multiplier=2.0), Gaussian(noise_multiplier=1.5))))
     _must(
         math.isclose(price((twice, 9)), price((PoissonSampled(sampling_rate=0.02, event=Gaussian(noise_multiplier=1.2)), 9)), rel_tol=1e-9),
@@ -95,6 +81,24 @@ def check_accountant(accountant: Accountant) -> None:
         pass
     else:
         raise ContractBroken("an unknown event was priced")
+
+
+def _check_mixes(price: Callable[..., float], step: Event, other: Event) -> None:
+    mild = PoissonSampled(sampling_rate=0.02, event=Gaussian(noise_multiplier=2.0))
+    mix = price((step, 50), (mild, 300), (other, 3))
+    _must(mix == price((other, 3), (mild, 300), (step, 50)) == price((mild, 300), (other, 3), (step, 50)), "order changes nothing")
+    _must(mix >= max(price((step, 50)), price((mild, 300)), price((other, 3))), "a mix costs no less than each of its parts")
+    both = price((step, 50), (other, 3))
+    _must(both >= max(price((step, 50)), price((other, 3))), "more releases cost no less")
+    for same in (
+        price((other, 3), (step, 50)),
+        price((step, 20), (other, 3), (step, 30)),
+        price((Composed(events=(Repeated(event=step, count=50), Repeated(event=other, count=3))), 1)),
+        price((Composed(events=(Repeated(event=step, count=16), other)), 3), (step, 2)),
+        price((Repeated(event=Composed(events=(Repeated(event=step, count=8), step, step)), count=5), 1), (other, 3)),
+        price((PoissonSampled(sampling_rate=0.2, event=Gaussian(noise_multiplier=1.2)), 0), (step, 50), (other, 3)),
+    ):
+        _must(same == both, "order, nesting and splitting change nothing")
 
 
 def _check_pure(price: Callable[..., float]) -> None:

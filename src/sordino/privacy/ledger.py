@@ -2,8 +2,7 @@
 
 One SQLite file (write-ahead log, synchronous=FULL). A charge says which unit's data was used,
 by which event and how often, why, by which method and in which round. Units, and how runs began
-and ended, are links of the same chain (:mod:`sordino.privacy.chain`). What this class says of a file
-it has read along the chain: a link that does not fit is an error, never a smaller sum.
+and ended, are links of the same chain (:mod:`sordino.privacy.chain`). :mod:`sordino.privacy.reading` reads it.
 
 ``charge`` checks the budget and appends in one transaction, so that two runs over the same data
 cannot both spend the last of it. It returns permits (:mod:`sordino.privacy.permit`); nothing may be
@@ -22,59 +21,37 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from sordino.errors import LedgerError, ResumeError, StudyError
-from sordino.files import refuse_odd
+from sordino.errors import LedgerError, ResumeError
 from sordino.privacy import storage
-from sordino.privacy.accounting import accountant
 from sordino.privacy.budget import Budget
 from sordino.privacy.chain import (
     ADJACENCY,
     FORMAT,
-    RECORDS,
     START,
     UNIT,
     Charge,
     Entry,
     Head,
     Note,
-    Row,
     Verified,
-    Walk,
     canonical,
     digest,
-    entry,
 )
-from sordino.privacy.event import Event, decode, encode
+from sordino.privacy.event import Event, encode
 from sordino.privacy.permit import Permit, issue
-from sordino.privacy.storage import SECONDS, Clock, LedgerExists, said
+from sordino.privacy.reading import LedgerReader
+from sordino.privacy.storage import LedgerExists, said
 
 __all__ = ["ADJACENCY", "FORMAT", "START", "Charge", "Entry", "Ledger", "LedgerExists", "Note", "Permit", "Verified"]
-
-BATCH = 64  # links read at once; a hostile one has megabytes
 
 Admit = Callable[[Sequence[str], Budget], None]
 """Refuses, by an error, charges on these units; their totals count them already."""
 
-_LINKS = (
-    "SELECT 1, seq, unit, event, count, why, method, round, key, prev, digest FROM entries WHERE seq BETWEEN :first AND :last"
-    " UNION ALL SELECT 0, seq, kind, name, content, prev, digest, 0, 0, 0, 0 FROM notes WHERE seq BETWEEN :first AND :last"
-    " ORDER BY 2 LIMIT :batch"
-)
-_LOWEST = -(2**63)
 
-
-class Ledger:
+class Ledger(LedgerReader):
     """One ledger file."""
-
-    def __init__(self, path: Path, connection: sqlite3.Connection, clock: Clock | None = None) -> None:
-        self.path = path
-        self._db = connection
-        self._clock = clock
-        self._version: int | None = None
-        self._forget()
 
     @classmethod
     def create(cls, path: Path, units: Mapping[str, str], labels: Mapping[str, str] | None = None) -> Ledger:
@@ -100,20 +77,6 @@ class Ledger:
             finally:
                 fresh.unlink(missing_ok=True)
         return cls.open(path)
-
-    @classmethod
-    def open(cls, path: Path, *, readonly: bool = False, seconds: float = SECONDS) -> Ledger:
-        """A ledger that exists. A reader sees it as it stood when opened, or live if somebody was writing then.
-
-        Raises:
-            LedgerError: if there is none, or the file is no ledger. Of a reader also, later, when its ``seconds`` are over.
-        """
-        _refuse_odd(path)
-        if not path.is_file():
-            raise LedgerError(f"{path}: there is no ledger here")
-        clock = Clock(seconds) if readonly else None
-        with said(path, clock):
-            return cls(path, storage.connect(path, clock=clock), clock)
 
     def register(self, units: Mapping[str, str], labels: Mapping[str, str] | None = None) -> None:
         """Add units, or check that they are kept for the data they were kept for.
@@ -166,17 +129,6 @@ class Ledger:
         for link in self._walk.over(iter([(False, row)])):
             self._learn(link)
         return Note(*row)
-
-    def noted(self, kind: str, name: str) -> Note | None:
-        """The note of this kind and name, if there is one."""
-        with said(self.path, self._clock):
-            found = self._db.execute("SELECT * FROM notes WHERE kind = ? AND name = ?", (kind, name)).fetchone()
-            return None if found is None else Note(*found)
-
-    def notes(self, kind: str) -> tuple[Note, ...]:
-        """All notes of a kind, in order."""
-        with said(self.path, self._clock):
-            return tuple(Note(*row) for row in self._db.execute("SELECT * FROM notes WHERE kind = ? ORDER BY seq", (kind,)))
 
     def charge(self, charges: Sequence[Charge], budget: Budget, admit: Admit | None = None) -> tuple[Permit, ...]:
         """Book all of the charges, durably, or none.
@@ -240,172 +192,6 @@ class Ledger:
             )
         return int(found[0]), str(found[1])
 
-    def _forget(self) -> None:
-        self._walk = Walk(self.path)
-        self._totals: dict[str, dict[Event, int]] = {}
-        self._last: dict[str, int] = {}  # number of each unit's last entry
-
-    def _refresh(self) -> None:
-        """Bring what memory holds up to the file, which other processes may have written, along the chain."""
-        if not self._stands(self._walk.head):
-            self._forget()
-        # The head is read first: what another process adds between the two queries is then next time's news.
-        until = self._head()
-        if until == self._walk.head:
-            return
-        try:
-            for link in self._walk.over(self._links(self._walk.head[0], until[0])):
-                self._learn(link)
-        except BaseException:
-            self._forget()
-            raise
-
-    def _learn(self, link: Entry | Note) -> None:
-        if isinstance(link, Entry):
-            self._add(link.unit, link.event, link.count, link.seq)
-        elif link.kind == UNIT:
-            self._totals[link.name] = {}
-
-    def _add(self, unit: str, event: Event, count: int, seq: int) -> None:
-        totals = self._totals[unit]
-        totals[event] = totals.get(event, 0) + count
-        self._last[unit] = seq
-
-    def _stands(self, head: Head) -> bool:
-        if head[0] == 0:
-            return head[1] == START
-        asked = "SELECT digest FROM entries WHERE seq = :seq UNION ALL SELECT digest FROM notes WHERE seq = :seq"
-        return bool(self._db.execute(asked, {"seq": head[0]}).fetchall() == [(head[1],)])
-
-    def stands(self, head: Head) -> bool:
-        """Whether the chain, which is checked, holds just this link: what was noted elsewhere is still part of it."""
-        with said(self.path, self._clock):
-            self._refresh()
-            return 0 <= head[0] <= self._walk.head[0] and self._stands(head)
-
-    def holds(self, digest: str) -> bool:
-        """Whether a link of the chain, which is checked, has this digest."""
-        with said(self.path, self._clock):
-            self._refresh()
-            asked = "SELECT 1 FROM entries WHERE digest = :digest UNION ALL SELECT 1 FROM notes WHERE digest = :digest LIMIT 1"
-            return digest == START or self._db.execute(asked, {"digest": digest}).fetchone() is not None
-
-    def spent(self, unit: str, until: int | None = None) -> tuple[tuple[Event, int], ...]:
-        """What a unit has spent: events and how often; up to and with entry ``until`` where that is given.
-
-        Raises:
-            LedgerError: for a chain that is broken, or a unit that is not kept here: a slip in its name must not read as
-                "nothing spent".
-        """
-        with said(self.path, self._clock):
-            self._refresh()
-            if unit not in self._totals:
-                raise LedgerError(f"{self.path}: no data of {unit!r} is kept here")
-            if until is None or until >= self._last.get(unit, 0):
-                return tuple(self._totals[unit].items())
-            totals = self._db.execute(
-                "SELECT event, SUM(count) FROM entries WHERE unit = ? AND seq <= ? GROUP BY event ORDER BY MIN(seq)", (unit, until)
-            )
-            return tuple((decode(text), int(count)) for text, count in totals.fetchall())
-
-    def epsilon(self, unit: str, delta: float, name: str) -> float:
-        """What a unit has spent, priced by an accountant."""
-        spent = self.spent(unit)
-        try:
-            return accountant(name).epsilon(spent, delta)
-        except (ArithmeticError, RecursionError, TypeError) as error:  # whatever a forger thinks of
-            raise LedgerError(f"{self.path}: what {unit!r} has spent cannot be priced ({error})") from error
-
-    def units(self) -> dict[str, str]:
-        """Every unit and the fingerprint of its data."""
-        with said(self.path, self._clock):
-            self._refresh()
-            return {unit: fingerprint for unit, (fingerprint, _) in self._walk.units.items()}
-
-    def labels(self) -> dict[str, str]:
-        """What people call the units that have a name."""
-        with said(self.path, self._clock):
-            self._refresh()
-            return {unit: label for unit, (_, label) in self._walk.units.items() if label is not None}
-
-    def head(self) -> Head:
-        """Number and digest of the last link."""
-        with said(self.path, self._clock):
-            return self._head()
-
-    def _head(self) -> Head:
-        found = [(0, START)]
-        for table in ("entries", "notes"):
-            found += self._db.execute(f"SELECT seq, digest FROM {table} ORDER BY seq DESC LIMIT 1").fetchall()
-        last: Head = max(found, key=lambda head: int(head[0]))
-        return last
-
-    def entries(self, unit: str | None = None) -> Iterator[Entry]:
-        """The charges in order, of one unit or of all, up to the one that is last now; as they stand, checked or not."""
-        for charge, row in self._links(0, self.head()[0]):
-            if charge and (unit is None or row[1] == unit):
-                yield entry(row, decode(row[2]))
-
-    def _links(self, after: int, last: int) -> Iterator[tuple[bool, Row]]:
-        # In batches: a query left half-read would hold this connection at an old state of the file, from
-        # which it could not charge; and with no fixed end, one who charges while reading would never be done.
-        first = after + 1 if after else _LOWEST  # what stands before the first link is found, too
-        while True:
-            with said(self.path, self._clock):
-                if self._clock is not None:
-                    self._clock.check()
-                rows = self._db.execute(_LINKS, {"first": first, "last": last, "batch": BATCH}).fetchall()
-            for row in rows:
-                yield bool(row[0]), row[1:] if row[0] else row[1:7]
-            if not rows or rows[-1][1] >= last:
-                return
-            first = rows[-1][1] + 1
-
-    def verify(self, expected_digest: str | None = None) -> Verified:
-        """Walk the whole chain and hash every link again, after SQLite has looked at the file's own order.
-
-        Raises:
-            LedgerError: naming the first link that does not fit, or if the last digest is not the
-                one expected.
-        """
-        with said(self.path, self._clock):
-            (sound,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()
-            if sound != "ok":
-                raise LedgerError(f"{self.path}: the file is damaged: {str(sound)[:200]}. Restore it from a copy")
-            walk, count = Walk(self.path), 0
-            for link in walk.over(self._links(0, self._head()[0])):
-                count += isinstance(link, Entry)
-            self._verify_records()
-        seq, last = walk.head
-        if expected_digest is not None and expected_digest != last:
-            raise LedgerError(
-                f"{self.path}: the last digest is {last[:16]}… after {seq} entries, expected {expected_digest[:16]}…:"
-                " entries were cut off, or added since that digest was noted"
-            )
-        return Verified(count, last)
-
-    def _verify_records(self) -> None:
-        """Who is in which class stands beside the chain; the chain holds a digest of it."""
-        if not (told := self.notes(RECORDS)):
-            return
-        from sordino.privacy.records.store import digest  # arrays take a while to import
-
-        if told[-1].facts.get("digest") != digest(self._db):
-            raise LedgerError(
-                f"{self.path}: the records that it knows are not those that entry {told[-1].seq} left: they were changed."
-                " Restore the ledger from a copy"
-            )
-
-    def close(self) -> None:
-        """Close the file."""
-        self._db.close()
-
-    def __enter__(self) -> Ledger:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-
     @property
     def connection(self) -> sqlite3.Connection:
         """The file's connection, for tables that stand beside the ledger's own."""
@@ -421,11 +207,6 @@ class Ledger:
         with self._writing():
             self._refresh()
             yield self._db
-
-    def refresh(self) -> None:
-        """Look what other processes have booked."""
-        with said(self.path, self._clock):
-            self._refresh()
 
     def booked(self, unit: str) -> Mapping[Event, int]:
         """What memory knows that a unit has spent; inside of a charge that includes the charge."""
@@ -448,12 +229,3 @@ class Ledger:
                 if self._db.in_transaction:  # a full disk has SQLite roll back by itself
                     self._db.execute("ROLLBACK")
                 raise
-
-
-def _refuse_odd(path: Path) -> None:
-    """SQLite opens by path and follows links: nothing but plain files may stand where it reads and writes."""
-    for ending in ("", "-wal", "-shm", "-journal"):
-        try:
-            refuse_odd(path.with_name(path.name + ending))
-        except (StudyError, OSError) as error:
-            raise LedgerError(f"{path}: the ledger cannot be used: {error}") from error
