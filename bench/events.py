@@ -67,7 +67,7 @@ def learning(pieces: int = 20, **options: Any) -> float:
     with tempfile.TemporaryDirectory() as folder:
         world = built(folder, **options)
         engine, taken = world.engine(), []
-        active = np.ones((PIECE, len(world.whom.columns)), bool)
+        active = np.ones((PIECE, len(world.activity.columns)), bool)
         paid = Allowance(world.vault.charge([bill.charge for bill in world.bill(1, 1, 1, "bench")], world.unlimited))
         for number in range(pieces):
             piece = world.stream.read(number * PIECE, PIECE)

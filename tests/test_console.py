@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sordino.console import Fact, Limits, Seen, display, epsilon_of, facts, follow, line, remaining, share, sparkline
+from sordino.console import Fact, Limits, Progress, display, epsilon_of, facts, follow, line, remaining, share, sparkline
 from sordino.engine import records
 from sordino.engine.records import SynchronousRound
 from sordino.engine.vocabulary import Vocabulary
@@ -127,14 +127,14 @@ def test_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_facts_of_an_infinite_budget_draw_no_bar_of_epsilon() -> None:
     limits = Limits(title="a", rounds=10, epsilon=math.inf, steps=None)
-    seen = follow(Seen(), record({**ROW, "round": 5, "epsilon": "inf"}), limits)
+    seen = follow(Progress(), record({**ROW, "round": 5, "epsilon": "inf"}), limits)
     shown = {fact.name: fact for fact in facts(seen, limits, None)}
     assert (shown["epsilon"].text, shown["epsilon"].part) == ("infinite (no privacy)", None)
     assert (shown["rounds"].text, shown["rounds"].part) == ("5/10", 0.5)
 
 
 def test_best_is_kept_and_late_and_lost_are_counted() -> None:
-    seen = Seen()
+    seen = Progress()
     for row in ({**ROW, "accuracy": 0.8}, {**ROW, "accuracy": 0.7}, {"kind": "late"}, {"kind": "late"}, {"kind": "lost"}, {"kind": "new"}):
         seen = follow(seen, record(row), LIMITS)
     assert (seen.accuracy, seen.best, seen.counts) == (0.7, 0.8, {"late": 2, "lost": 1})
@@ -182,7 +182,7 @@ def test_line_of_updates() -> None:
 
 def test_panel_of_updates() -> None:
     limits = Limits(title="a", rounds=15000, epsilon=2.0, steps=None, words=UPDATES)
-    seen = Seen()
+    seen = Progress()
     for row in ({**ARRIVED, "staleness": 2.0}, ARRIVED, {"kind": "stale"}, {"kind": "left"}, {"kind": "lost"}, {"kind": "late"}):
         seen = follow(seen, record(row, limits.words), limits)
     shown = texts(facts(seen, limits, None))
@@ -230,7 +230,7 @@ def test_line_of_events() -> None:
 
 def test_panel_of_events() -> None:
     limits = Limits(title="a", rounds=40000, epsilon=3.0, steps=None, words=EVENTS)
-    seen = Seen()
+    seen = Progress()
     for error in (0.8, -0.05, 0.4):  # an estimate from few responded labels may lie below 0
         seen = follow(seen, record({**PLAYED, "error": error, "epsilon": 2.5}, EVENTS), limits)
     shown = texts(facts(seen, limits, None))
@@ -246,7 +246,7 @@ def test_odd_values_stop_no_run_of_events(value: object) -> None:
 
 
 def test_nothing_seen_yet() -> None:
-    shown = texts(facts(Seen(), LIMITS, None))
+    shown = texts(facts(Progress(), LIMITS, None))
     assert shown["accuracy"] == "not evaluated yet"
     assert shown["epsilon"].endswith("-/2.000")
     assert shown["rounds"].endswith("0/158")
@@ -255,7 +255,7 @@ def test_nothing_seen_yet() -> None:
 def test_time_left_counts_what_was_seen_here_only() -> None:
     # resumed at round 100 of 200: ten rounds in ten seconds, so ninety are left
     limits = Limits(title="a", rounds=200, epsilon=2.0, steps=None)
-    seen = Seen()
+    seen = Progress()
     for i in range(101, 111):
         seen = follow(seen, record({**ROW, "round": i}), limits)
     assert remaining(10.0, seen.first, share(seen.row, limits)) == pytest.approx(90.0)

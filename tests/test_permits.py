@@ -37,7 +37,7 @@ from sordino.regimes.synchronous import aggregate
 from sordino.regimes.synchronous.aggregate import PrivateSum
 from sordino.regimes.synchronous.simulation import Simulation
 from sordino.regimes.vertical.engine import Whole
-from sordino.regimes.vertical.engines.halves import Party
+from sordino.regimes.vertical.engines.split import Party
 from sordino.regimes.vertical.plan import ENTITIES, LABELS, features, label, party, units
 from sordino.regimes.vertical.respond import Respond
 from sordino.regimes.vertical.simulation import Events
@@ -112,7 +112,7 @@ class Spies:
         self.rows(one.unit, x.numpy())
 
     def whole(self, engine: Whole, x: Any, *rest: Any) -> None:
-        for m, columns in enumerate(self.world.whom.columns):
+        for m, columns in enumerate(self.world.activity.columns):
             self.rows(party(m), x[:, columns])
 
     def respond(self, one: Respond, labels: Any, entities: Any, places: Any, paid: Any) -> None:

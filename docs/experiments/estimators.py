@@ -61,10 +61,10 @@ def work(client: PrivateClient, task: Train, vault: Vault) -> Update:
 
 def clipped_mean(client: PrivateClient, weights: np.ndarray) -> np.ndarray:
     """Mean clipped gradient (d,) over up to 500 examples."""
-    flat, out = client.bench.flat, torch.empty(client.bench.flat.dim)
+    flat, out = client.kernels.flat, torch.empty(client.kernels.flat.dim)
     flat.load(torch.from_numpy(weights))
     x, y = client.examples.x[:500], client.examples.y[:500]
-    client.bench.clipped(x, y, client.mechanism.clip, out)
+    client.kernels.clipped(x, y, client.mechanism.clip, out)
     return (out / len(y)).double().numpy()
 
 

@@ -53,7 +53,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Progress:
     """What the rows said until now.
 
     Attributes:
@@ -76,7 +76,7 @@ class Seen:
     said: str | None = None
 
 
-def follow(seen: Seen, row: Row | Unknown, limits: Limits) -> Seen:
+def follow(seen: Progress, row: Row | Unknown, limits: Limits) -> Progress:
     """What is known after one more row; rows of unknown kinds change nothing."""
     match row:
         case Round():
@@ -195,7 +195,7 @@ class Fact(NamedTuple):
     part: float | None = None
 
 
-def facts(seen: Seen, limits: Limits, left: float | None) -> list[Fact]:
+def facts(seen: Progress, limits: Limits, left: float | None) -> list[Fact]:
     """The rows of the panel."""
     row, words = seen.row or Round(), limits.words
     spent = number(row.epsilon)
@@ -230,10 +230,10 @@ def _course(row: Round, limits: Limits) -> list[Fact]:
     return [Fact("now", plain("   ".join(told)))] if told else []
 
 
-def counted(seen: Seen, words: Vocabulary) -> str:
+def counted(seen: Progress, words: Vocabulary) -> str:
     """The answers that came to nothing, and who is gone.
 
-    >>> counted(Seen(counts={"lost": 2, "late": 1}), ROUNDS)
+    >>> counted(Progress(counts={"lost": 2, "late": 1}), ROUNDS)
     '1 late, 2 lost'
     """
     return ", ".join(f"{seen.counts[kind]} {name}" for kind, name in words.counted.items() if kind in seen.counts)
@@ -305,7 +305,7 @@ class Display(Screen):
 
     def __init__(self, limits: Limits, stream: TextIO, clock: Callable[[], float]) -> None:
         super().__init__(limits.title, stream, clock)
-        self.limits, self.seen = limits, Seen()
+        self.limits, self.seen = limits, Progress()
 
     def facts(self) -> Sequence[Fact]:
         """See :class:`Screen`."""

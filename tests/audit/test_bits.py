@@ -26,10 +26,10 @@ from sordino.mechanism.haar.gaussian import HaarGaussian
 from sordino.message import Compute, Contribution, Train
 from sordino.regimes.asynchronous.edge import PrivateEdge
 from sordino.regimes.synchronous.aggregate import PrivateSum
-from sordino.regimes.synchronous.method import Contract
-from sordino.training.bench import Examples, Workbench
+from sordino.regimes.synchronous.method import RoundNoise
 from sordino.training.dpsgd import PrivateClient
 from sordino.training.flat import Flat
+from sordino.training.kernels import Examples, ModelKernels
 from sordino.training.loss import cross_entropy
 from sordino.training.optimizer import Sgd
 from sordino.training.perexample import ClippedSum, MeanGradient
@@ -52,10 +52,10 @@ class Known:
     deviation: float
 
 
-def bench() -> Workbench:
+def bench() -> ModelKernels:
     torch.manual_seed(1)
     flat = Flat(nn.Sequential(nn.Flatten(), nn.Linear(FEATURES, CLASSES, bias=False)))
-    return Workbench(flat, ClippedSum(flat, cross_entropy), MeanGradient(flat, cross_entropy))
+    return ModelKernels(flat, ClippedSum(flat, cross_entropy), MeanGradient(flat, cross_entropy))
 
 
 def examples(there: bool) -> Examples:
@@ -67,7 +67,7 @@ def examples(there: bool) -> Examples:
     return Examples(x, torch.from_numpy(rng.integers(0, CLASSES, N)))
 
 
-def sums(own: Workbench) -> tuple[Vector, Vector]:
+def sums(own: ModelKernels) -> tuple[Vector, Vector]:
     """Clipped sums without and with the record, at weights 0."""
     own.flat.load(torch.zeros(D))
     found = []
@@ -84,7 +84,8 @@ def by_weights(entropy: Entropy) -> Callable[[int, bool], Known]:
     own, noise = bench(), CountedGaussian(clip=CLIP, noise_multiplier=SIGMA)
     without, with_it = sums(own)
     base = PrivateClient(
-        index=0, examples=examples(True), mechanism=noise, sampling_rate=1.0, learning_rate=0.5, optimizer=Sgd(), bench=own, entropy=entropy
+        index=0, examples=examples(True), mechanism=noise, sampling_rate=1.0, learning_rate=0.5,
+        optimizer=Sgd(), kernels=own, entropy=entropy,
     )  # fmt: skip
     clients = {there: replace(base, examples=examples(there)) for there in (False, True)}
 
@@ -103,7 +104,7 @@ def by_gradient(entropy: Entropy) -> Callable[[int, bool], Known]:
     without, with_it = sums(own)
     edges = {
         there: PrivateEdge(
-            index=0, examples=examples(there), sampling_rate=1.0, regularisation=0.0, bench=own, draws=entropy.stream("edge"),
+            index=0, examples=examples(there), sampling_rate=1.0, regularisation=0.0, kernels=own, draws=entropy.stream("edge"),
             scratch=torch.empty(D, dtype=torch.float64), mechanism=noise,
         )
         for there in (False, True)
@@ -123,7 +124,7 @@ def by_aggregate(entropy: Entropy) -> Callable[[int, bool], Known]:
     deltas = [rng.standard_normal(D).astype(np.float32) / np.float32(math.sqrt(D)) for _ in range(N)]
     one = PrivateSum(mechanism=Gaussian(clip=CLIP, noise_multiplier=SIGMA), shares=(1.0,) * N, sampling_rate=1.0, entropy=entropy)
     answers = [Contribution(client=i, round=1, steps=1, delta=delta, inside=True) for i, delta in enumerate(deltas)]
-    contract = Contract(CLIP, SIGMA)
+    contract = RoundNoise(CLIP, SIGMA)
     whole: Vector = np.sum([delta.astype(np.float64) for delta in deltas], axis=0)
 
     def trial(number: int, there: bool) -> Known:

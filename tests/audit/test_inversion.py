@@ -22,9 +22,9 @@ from sordino.mechanism import Gaussian
 from sordino.mechanism.knorm import exponential_norm
 from sordino.message import Train
 from sordino.training import models
-from sordino.training.bench import Examples, Workbench
 from sordino.training.dpsgd import PrivateClient
 from sordino.training.flat import Flat
+from sordino.training.kernels import Examples, ModelKernels
 from sordino.training.loss import loss_for
 from sordino.training.optimizer import Sgd
 from sordino.training.perexample import ClippedSum, MeanGradient
@@ -145,7 +145,7 @@ def test_what_is_attacked_is_what_a_client_sends() -> None:
         sampling_rate=1.0,
         learning_rate=0.1,
         optimizer=Sgd(),
-        bench=Workbench(flat, ClippedSum(flat, loss), MeanGradient(flat, loss)),
+        kernels=ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss)),
         entropy=Seeded(4),
     )
     task = Train(round=1, steps=1, weights=flat.weights.numpy().copy(), wants_first=True)

@@ -14,8 +14,7 @@ from sordino.mechanism.haar import Basis, HaarGaussian, paper
 from sordino.training import models
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
-from sordino.training.perexample import Bound, ClippedSum, Layers, Measured
-from sordino.training.perexample import Flat as FlatBound
+from sordino.training.perexample import Bound, ClippedSum, FlatBound, Layers, Measured
 from sordino.training.perexample.clipping import MARGIN
 from sordino.training.perexample.sums import layers_of
 

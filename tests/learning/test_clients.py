@@ -15,9 +15,9 @@ from sordino.mechanism.contract import looks_standard_normal
 from sordino.message import Train
 from sordino.privacy import NonPrivate, PoissonSampled
 from sordino.training import models
-from sordino.training.bench import Examples, Workbench, poisson
 from sordino.training.dpsgd import PrivateClient
 from sordino.training.flat import Flat
+from sordino.training.kernels import Examples, ModelKernels, poisson
 from sordino.training.loss import cross_entropy
 from sordino.training.optimizer import Sgd
 from sordino.training.perexample import ClippedSum, MeanGradient
@@ -37,13 +37,13 @@ def client(examples: int = N, mechanism: Gaussian | CountedGaussian | None = Non
         mechanism=mechanism or Gaussian(clip=0.5, noise_multiplier=1.2),
         sampling_rate=Q,
         learning_rate=ETA,
-        bench=Workbench(flat, ClippedSum(flat, cross_entropy), MeanGradient(flat, cross_entropy)),
+        kernels=ModelKernels(flat, ClippedSum(flat, cross_entropy), MeanGradient(flat, cross_entropy)),
         entropy=Seeded(5),
     )
 
 
 def task(one: PrivateClient | PlainClient, steps: int = 1, number: int = 1) -> Train:
-    return Train(round=number, steps=steps, weights=np.zeros(one.bench.flat.dim, np.float32) + 0.01, wants_first=True)
+    return Train(round=number, steps=steps, weights=np.zeros(one.kernels.flat.dim, np.float32) + 0.01, wants_first=True)
 
 
 def test_nothing_is_done_unless_exactly_its_price_was_booked() -> None:
@@ -70,9 +70,9 @@ def test_a_step_is_the_update_it_claims_to_be() -> None:
     asked = task(one)
     update = one.answer(asked, permits(one.price(asked)))
     chosen = poisson(N, Q, Seeded(5).at("client", 3, "round", 1, "batches"))
-    flat, total = one.bench.flat, torch.empty(one.bench.flat.dim, dtype=torch.float64)
+    flat, total = one.kernels.flat, torch.empty(one.kernels.flat.dim, dtype=torch.float64)
     flat.load(torch.from_numpy(asked.weights))
-    one.bench.clipped(one.examples.x[chosen], one.examples.y[chosen], 0.5, total)
+    one.kernels.clipped(one.examples.x[chosen], one.examples.y[chosen], 0.5, total)
     noisy, _ = Gaussian(clip=0.5, noise_multiplier=1.2).release(total.float(), None, Seeded(5).at("client", 3, "round", 1, "noise"))
     wanted = asked.weights - ETA / (Q * N) * noisy.numpy()  # divided by the expected batch, not by len(chosen)
     assert len(chosen) != Q * N
@@ -173,14 +173,14 @@ def test_plain_sgd_is_sgd_and_has_no_bound() -> None:
         sampling_rate=Q,
         learning_rate=ETA,
         optimizer=Sgd(),
-        bench=private.bench,
+        kernels=private.kernels,
         entropy=Seeded(5),
     )
     asked = task(one)
     assert isinstance(one.price(asked)[0][0], NonPrivate)
     update = one.answer(asked, permits(one.price(asked)))
     chosen = poisson(N, Q, Seeded(5).at("client", 3, "round", 1, "batches"))
-    flat = one.bench.flat.load(torch.from_numpy(asked.weights))
+    flat = one.kernels.flat.load(torch.from_numpy(asked.weights))
     loss = torch.nn.functional.cross_entropy(flat.module(one.examples.x[chosen]), one.examples.y[chosen])
     loss.backward()  # type: ignore[no-untyped-call]
     grads = torch.cat([p.grad.reshape(-1) for p in flat.module.parameters() if p.grad is not None])

@@ -18,8 +18,8 @@ from sordino.message import Compute
 from sordino.privacy import Event, NonPrivate, Permit, PoissonSampled
 from sordino.privacy import Gaussian as GaussianEvent
 from sordino.regimes.asynchronous.edge import LiteralEdge, PlainEdge, PrivateEdge
-from sordino.training.bench import Examples, Workbench
 from sordino.training.flat import Flat
+from sordino.training.kernels import Examples, ModelKernels
 from sordino.training.loss import cross_entropy
 from sordino.training.perexample import ClippedSum, MeanGradient
 
@@ -27,10 +27,10 @@ N, FEATURES, CLASSES = 40, 6, 3
 D = FEATURES * CLASSES + CLASSES
 
 
-def bench() -> Workbench:
+def bench() -> ModelKernels:
     torch.manual_seed(1)
     flat = Flat(nn.Sequential(nn.Flatten(), nn.Linear(FEATURES, CLASSES)))
-    return Workbench(flat, ClippedSum(flat, cross_entropy), MeanGradient(flat, cross_entropy))
+    return ModelKernels(flat, ClippedSum(flat, cross_entropy), MeanGradient(flat, cross_entropy))
 
 
 def examples(n: int = N, seed: int = 0) -> Examples:
@@ -44,7 +44,7 @@ def private(data: Examples, *, z: float = 1.0, rate: float = 1.0, decay: float =
         examples=data,
         sampling_rate=rate,
         regularisation=decay,
-        bench=bench(),
+        kernels=bench(),
         draws=Seeded(0).stream("edge"),
         scratch=torch.empty(D, dtype=torch.float64),
         mechanism=Gaussian(clip=clip, noise_multiplier=z),
@@ -128,7 +128,7 @@ def test_a_plain_edge_sends_the_mean_gradient() -> None:
         examples=data,
         sampling_rate=1.0,
         regularisation=0.0,
-        bench=bench(),
+        kernels=bench(),
         draws=draws,
         scratch=torch.empty(D, dtype=torch.float64),
     )
@@ -150,7 +150,7 @@ def test_the_papers_form_is_booked_as_not_private_and_has_its_variance() -> None
         examples=examples(),
         sampling_rate=1.0,
         regularisation=0.0,
-        bench=bench(),
+        kernels=bench(),
         draws=Seeded(0).stream("edge"),
         scratch=torch.empty(D, dtype=torch.float64),
         iteration_epsilon=0.1,
@@ -181,7 +181,7 @@ def test_one_example_moves_the_papers_average_by_more_than_it_claims() -> None:
 
     def sent(data: torch.Tensor) -> np.ndarray:
         edge = LiteralEdge(
-            index=0, examples=Examples(data, y), sampling_rate=1.0, regularisation=0.0, bench=bench(),
+            index=0, examples=Examples(data, y), sampling_rate=1.0, regularisation=0.0, kernels=bench(),
             draws=Seeded(0).stream("edge"), scratch=torch.empty(D, dtype=torch.float64),
             iteration_epsilon=1e12, noised=D, reason="-",
         )  # fmt: skip

@@ -17,7 +17,7 @@ from torch import nn
 
 from sordino.regimes.vertical.engines.fused import Array, Fused, Rule
 from sordino.regimes.vertical.engines.net import Chain, Net
-from sordino.regimes.vertical.engines.seen import Rates, Seen
+from sordino.regimes.vertical.engines.observed import Observed, Rates
 
 Double = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -160,7 +160,7 @@ def pieces(events: Events, cuts: list[int]) -> list[Events]:
     return [(events[0][a:b], events[1][a:b], events[2][a:b]) for a, b in pairwise(ends)]
 
 
-def joined(seen: list[Seen]) -> tuple[Labels, Double, Double]:
+def joined(seen: list[Observed]) -> tuple[Labels, Double, Double]:
     return tuple(np.concatenate([getattr(s, name) for s in seen]) for name in ("predictions", "losses", "regret"))  # type: ignore[return-value]
 
 

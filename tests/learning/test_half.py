@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numba import njit
 from numpy.typing import NDArray
 
-from sordino.regimes.vertical.compiled.half import rounded
+from sordino.regimes.vertical.compiled.half_precision import rounded
 
 Bits = NDArray[np.uint32]
 

@@ -23,7 +23,7 @@ from sordino.mechanism.single import Single
 from sordino.message import Derivative, numbers, packed
 from sordino.privacy import Allowance
 from sordino.regimes.vertical.engines import models
-from sordino.regimes.vertical.engines.halves import Cover, Party, Plan, Server
+from sordino.regimes.vertical.engines.split import Cover, Party, Plan, Server
 
 CLASSES, PARTIES = 3, 3
 FEATURES = (4, 16, 2)
@@ -54,7 +54,7 @@ class Twin:
     rates: tuple[float, ...]  # the server's first
     length: int
     alpha: float
-    again: bool
+    replays: bool
     bits: int
     frozen: Sequence[int] = ()
     rows: int = 1  # examples in the mean: what travels is each one's own derivative
@@ -74,10 +74,10 @@ class Twin:
         return F.cross_entropy(scores, y), scores
 
     def event(self, x: Tensor, y: Tensor, active: Sequence[bool]) -> tuple[Tensor, float]:
-        self.rows = len(x) * (self.length if self.again else 1)
+        self.rows = len(x) * (self.length if self.replays else 1)
         own, scores = self.loss(x, y)
         objective = own
-        if self.again:
+        if self.replays:
             self.examples = [(x, y), *self.examples][: self.length]
             joined = torch.cat([kept for kept, _ in self.examples]), torch.cat([kept for _, kept in self.examples])
             objective = self.loss(*joined)[0] * (len(self.examples) / self.length)
@@ -89,8 +89,8 @@ class Twin:
             learns = place == 0 or (active[place - 1] and place - 1 not in self.frozen)
             now.append([g if learns else torch.zeros_like(g) for g in grads[start : start + len(group)]])
             start += len(group)
-        self.past = [now, *self.past][: 1 if self.again else self.length]
-        whole = 1.0 if self.again else sum(self.alpha**i for i in range(self.length))
+        self.past = [now, *self.past][: 1 if self.replays else self.length]
+        whole = 1.0 if self.replays else sum(self.alpha**i for i in range(self.length))
         with torch.no_grad():
             for place, group in enumerate(parameters):
                 if place and (not active[place - 1] or place - 1 in self.frozen):
@@ -177,9 +177,9 @@ def test_message_by_message_is_one_network(
 ) -> None:
     if method == "ogd":
         length, alpha = 1, 1.0
-    plan = Plan(length=length, alpha=alpha, again=method == "slr", batch=batch, bits=bits)
+    plan = Plan(length=length, alpha=alpha, replays=method == "slr", batch=batch, bits=bits)
     own = split(plan, rates, frozen=sorted(frozen))
-    twin = Twin(*networks(), rates=rates, length=length, alpha=alpha, again=method == "slr", bits=bits, frozen=sorted(frozen))
+    twin = Twin(*networks(), rates=rates, length=length, alpha=alpha, replays=method == "slr", bits=bits, frozen=sorted(frozen))
     for seed, active in enumerate(masks):
         x, y = drawn(seed, batch)
         made = own.event(x, y, active)
@@ -203,14 +203,14 @@ def twin_margin(twin: Twin, x: Tensor) -> list[float]:
 
 
 def twin_sum(twin: Twin, who: int, k: int) -> Tensor:
-    whole = 1.0 if twin.again else sum(twin.alpha**i for i in range(twin.length))
+    whole = 1.0 if twin.replays else sum(twin.alpha**i for i in range(twin.length))
     return sum((twin.alpha**i * then[who][k] for i, then in enumerate(twin.past)), start=torch.zeros(())) / whole
 
 
 def test_the_linear_model_is_multinomial_logistic_regression_on_all_features() -> None:
     """By plain SGD in float64, with the biases of all halves as one: it moves as often as there are halves."""
     rng, eta, parties = np.random.default_rng(0), 0.05, 4
-    plan = Plan(length=1, alpha=1.0, again=False, batch=2, bits=32)
+    plan = Plan(length=1, alpha=1.0, replays=False, batch=2, bits=32)
     made = [models.party("linear", 3, 99, CLASSES, None, Seeded(0).at(m)) for m in range(parties)]
     server = models.server("linear", (CLASSES,) * parties, 99, CLASSES, None, Seeded(0).at("server"))
     own = Split(Server(server, plan, eta), [Party(m, module, 3, plan, eta, NOTHING, False) for m, module in enumerate(made)])
@@ -234,7 +234,7 @@ def test_the_linear_model_is_multinomial_logistic_regression_on_all_features() -
 def test_what_travels_is_the_derivative_of_each_examples_own_loss(bits: int) -> None:
     """Scores so sure that of the mean over a window 16 bits would leave one digit; of each example's own slope they leave three."""
     length, score = 400, 10.0  # 1 - p = 4.5e-5, and float16 goes in steps of 6e-8 there
-    plan = Plan(length=length, alpha=1.0, again=True, batch=1, bits=bits)
+    plan = Plan(length=length, alpha=1.0, replays=True, batch=1, bits=bits)
     server = Server(models.server("linear", (2,), 9, 2, None, Seeded(0).at("server")), plan, 0.1)
     sent = np.zeros((length, 2), np.float32)
     sent[0] = score, 0.0
@@ -246,7 +246,7 @@ def test_what_travels_is_the_derivative_of_each_examples_own_loss(bits: int) -> 
 
 
 def test_a_derivative_counts_once_and_for_its_own_event() -> None:
-    plan = Plan(length=3, alpha=0.9, again=False, batch=1, bits=32)
+    plan = Plan(length=3, alpha=0.9, replays=False, batch=1, bits=32)
     own = split(plan, (0.1,) * 4)
     own.event(*drawn(0, 1), [True, True, True])
     party, x = own.parties[0], drawn(1, 1)[0][:, :4]
@@ -284,7 +284,7 @@ def test_a_derivative_counts_once_and_for_its_own_event() -> None:
 
 @pytest.mark.parametrize("again", [False, True])
 def test_what_was_packed_goes_on_as_if_nothing_had_happened(again: bool) -> None:
-    plan = Plan(length=3, alpha=0.9, again=again, batch=2, bits=16)
+    plan = Plan(length=3, alpha=0.9, replays=again, batch=2, bits=16)
     one, other = split(plan, (0.1,) * 4), split(plan, (0.1,) * 4)
     pattern = [(True, False, True), (False, False, True), (True, True, False), (False, False, False)]
     for seed in range(9):
@@ -317,7 +317,7 @@ def covered(*, embedding: bool = True, update: bool = True, key: str = "a") -> C
 @pytest.mark.parametrize("again", [False, True])
 def test_embeddings_go_out_shortened_and_with_the_noise_that_is_booked(again: bool) -> None:
     """Every row by itself, also where a window of them is sent: 2/3 or 3/2 of the scale would be seen."""
-    plan = Plan(length=4, alpha=1.0, again=again, batch=1, bits=32)
+    plan = Plan(length=4, alpha=1.0, replays=again, batch=1, bits=32)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         module = nn.Linear(2, 40)
@@ -340,7 +340,7 @@ def test_embeddings_go_out_shortened_and_with_the_noise_that_is_booked(again: bo
 
 
 def test_noise_is_numbered_by_event_and_differs_between_embedding_and_update() -> None:
-    plan = Plan(length=1, alpha=1.0, again=False, batch=1, bits=32)
+    plan = Plan(length=1, alpha=1.0, replays=False, batch=1, bits=32)
     x = drawn(0, 1)[0][:, :4]
 
     def sent(event: int) -> bytes:
@@ -354,7 +354,7 @@ def test_noise_is_numbered_by_event_and_differs_between_embedding_and_update() -
 @pytest.mark.parametrize("again", [False, True])
 def test_a_row_moves_an_update_by_what_is_booked_at_most_and_hardly_less(again: bool) -> None:
     """Brute force: the noise is the same, so the difference of two parties' first windows is that of their shortened gradients."""
-    plan = Plan(length=2 if again else 1, alpha=1.0, again=again, batch=1, bits=32)
+    plan = Plan(length=2 if again else 1, alpha=1.0, replays=again, batch=1, bits=32)
     widest, noise = 0.0, covered()
     for seed in range(60):
         ends = []
@@ -377,7 +377,7 @@ def test_a_row_moves_an_update_by_what_is_booked_at_most_and_hardly_less(again: 
 
 def test_a_window_of_covered_gradients_has_each_noise_once() -> None:
     """What leaves a window is what entered it: no fresh noise, and no raw gradient."""
-    plan = Plan(length=3, alpha=0.5, again=False, batch=1, bits=32)
+    plan = Plan(length=3, alpha=0.5, replays=False, batch=1, bits=32)
     party = Party(0, networks()[1][0], 4, plan, 1.0, covered(embedding=False), False)
     seen: list[Tensor] = []
     release = Single.release
@@ -399,7 +399,7 @@ def test_a_window_of_covered_gradients_has_each_noise_once() -> None:
 
 
 def test_a_frozen_party_answers_and_never_moves() -> None:
-    plan = Plan(length=2, alpha=0.5, again=False, batch=1, bits=32)
+    plan = Plan(length=2, alpha=0.5, replays=False, batch=1, bits=32)
     own = split(plan, (0.1,) * 4, frozen=(0, 1, 2))
     before = [party.flat.weights.clone() for party in own.parties]
     server = own.server.flat.weights.clone()

@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sordino.errors import StudyError
-from sordino.training.bench import Examples
 from sordino.training.flat import Flat
 from sordino.training.jit import linear, tile
+from sordino.training.kernels import Examples
 from sordino.training.loss import Differentiable, Loss, cross_entropy, multiclass_hinge
-from sordino.training.perexample import ClippedSum, Layers, MeanGradient, Measured
-from sordino.training.perexample import Flat as FlatBound
+from sordino.training.perexample import ClippedSum, FlatBound, Layers, MeanGradient, Measured
 from sordino.training.perexample.clipping import MARGIN
 from sordino.training.perexample.single import Single
 

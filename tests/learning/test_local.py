@@ -16,8 +16,8 @@ from sordino.message import Train
 from sordino.privacy import Permit
 from sordino.privacy.event import Gaussian, PoissonSampled
 from sordino.training import models
-from sordino.training.bench import Examples, Workbench
 from sordino.training.flat import Flat
+from sordino.training.kernels import Examples, ModelKernels
 from sordino.training.local import LocalClient, NoisyModelClient
 from sordino.training.loss import cross_entropy
 from sordino.training.optimizer import Adam, Sgd
@@ -38,14 +38,14 @@ def client(**changes: Any) -> LocalClient:
         "batch": 10,
         "proximal": 0.0,
         "optimizer": Sgd(),
-        "bench": Workbench(flat, ClippedSum(flat, cross_entropy), MeanGradient(flat, cross_entropy)),
+        "bench": ModelKernels(flat, ClippedSum(flat, cross_entropy), MeanGradient(flat, cross_entropy)),
         "entropy": Seeded(5),
     }
     return LocalClient(**{**told, **changes})
 
 
 def task(one: LocalClient, clip: float | None = 100.0, **changes: Any) -> Train:
-    weights = np.random.default_rng(8).standard_normal(one.bench.flat.dim).astype(np.float32) * np.float32(0.1)
+    weights = np.random.default_rng(8).standard_normal(one.kernels.flat.dim).astype(np.float32) * np.float32(0.1)
     told: dict[str, Any] = {"round": 4, "steps": 7, "weights": weights, "clip": clip, "noise_multiplier": 1.3}
     return Train(**{**told, **changes})
 

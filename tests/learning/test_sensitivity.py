@@ -22,8 +22,7 @@ from sordino.errors import StudyError
 from sordino.mechanism.haar import Basis, HaarGaussian
 from sordino.training.flat import Flat
 from sordino.training.loss import Loss, cross_entropy
-from sordino.training.perexample import Bound, ClippedSum, Layers, Measured
-from sordino.training.perexample import Flat as FlatBound
+from sordino.training.perexample import Bound, ClippedSum, FlatBound, Layers, Measured
 from sordino.training.perexample.clipping import MARGIN, TOGETHER, squares
 from sordino.training.perexample.gram import squared_norms
 from sordino.training.perexample.paths import FAST, path_of

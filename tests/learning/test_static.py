@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import nn
 
-from sordino.regimes.vertical.compiled.again import numbers
+from sordino.regimes.vertical.compiled.replayed import numbers
 from sordino.regimes.vertical.engines.net import Chain, Net
-from sordino.regimes.vertical.engines.seen import Rates, Seen
+from sordino.regimes.vertical.engines.observed import Observed, Rates
 from sordino.regimes.vertical.engines.static import BLOCK, Static
 
 Array = NDArray[np.float32]
@@ -44,7 +44,7 @@ class Case:
         made.start(self.weights[-1], self.weights[:-1])
         return made
 
-    def run(self, static: Static, start: int = 0, stop: int | None = None) -> Seen:
+    def run(self, static: Static, start: int = 0, stop: int | None = None) -> Observed:
         return static.run(self.x[start:stop], self.y[start:stop], self.active[start:stop])
 
 
@@ -184,7 +184,7 @@ def autograd(case: Case, length: int) -> Ran:
     return seen
 
 
-def equal(case: Case, length: int, seen: list[Seen], static: Static, true: Ran, tolerance: float = 2e-4) -> None:
+def equal(case: Case, length: int, seen: list[Observed], static: Static, true: Ran, tolerance: float = 2e-4) -> None:
     np.testing.assert_allclose(np.concatenate([s.losses for s in seen]), true.losses, rtol=tolerance, atol=tolerance)
     np.testing.assert_allclose(np.concatenate([s.regret for s in seen]), true.regret, rtol=5 * tolerance, atol=tolerance * tolerance)
     sure = np.array(true.margins) > 10 * tolerance

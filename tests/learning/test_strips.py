@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sordino.regimes.vertical.compiled.lazy import strips
+from sordino.regimes.vertical.compiled.deferred import strips
 from sordino.training.jit import tile
 
 Floats = NDArray[np.float32]

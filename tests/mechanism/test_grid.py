@@ -22,7 +22,7 @@ from sordino.mechanism.grid import FINE, Grid, add_gaussian
 from sordino.mechanism.haar.basis import Basis
 from sordino.mechanism.haar.gaussian import HaarGaussian
 from sordino.mechanism.haar.weights import paper
-from sordino.mechanism.misjudged import Misjudged
+from sordino.mechanism.overclaimed import Overclaimed
 from sordino.mechanism.rounded import ERROR, LONGEST, SHORTEST, doubtful_pairs, exact_pair, noisy, normal_pairs
 from sordino.mechanism.words import random_words
 
@@ -222,7 +222,7 @@ def released_by() -> list[tuple[str, Release, float]]:
         ("gaussian", lambda v, rng: Gaussian(clip=1.0, noise_multiplier=1.1).release(v, None, rng)[0], 1.1),
         ("counted", lambda v, rng: CountedGaussian(clip=1.0, noise_multiplier=1.1).release(v, 0.0, rng)[0], 1.1013904),
         ("single", lambda v, rng: Single(clip=0.5, noise_multiplier=1.1).release(v * 1e-3, rng), 1.1),
-        ("misjudged", lambda v, rng: Misjudged(claimed=1.0, noise_multiplier=1.1, excess=7.0).release(v, rng), 1.1),
+        ("misjudged", lambda v, rng: Overclaimed(claimed=1.0, noise_multiplier=1.1, excess=7.0).release(v, rng), 1.1),
         ("k-norm", lambda v, rng: KNorm(clip=1.0, noise_multiplier=1.1, dimension=len(v)).release_counted(v, 0.0, rng)[0], 1.1),
     ]
 

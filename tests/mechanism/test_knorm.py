@@ -17,7 +17,7 @@ from sordino.engine import session
 from sordino.engine import study as studies
 from sordino.entropy import Seeded
 from sordino.errors import StudyError
-from sordino.mechanism import Asked, ExponentialNorm, KNorm, KNormNoise
+from sordino.mechanism import ExponentialNorm, KNorm, KNormNoise, NoiseRequest
 from sordino.mechanism.contract import ContractBroken, check_pure_noise
 from sordino.privacy import Ledger, NonPrivate, PoissonSampled, Pure, accountant
 from sordino.privacy.contract import gaussian_delta
@@ -175,7 +175,7 @@ def test_refuses_what_is_no_mechanism(wrong: dict[str, Any]) -> None:
             kind(**{"clip": 1.0, "noise_multiplier": 1.0, "dimension": 3, **wrong})
     with pytest.raises(StudyError, match="noise for 3 numbers"):
         KNorm(clip=1.0, noise_multiplier=1.0, dimension=3).release_counted(torch.zeros(4), 0.0, Seeded(0).at("x"))
-    asked = Asked(unit="sample", clip=1.0, noise_multiplier=1.0, parameters=(3, 4))
+    asked = NoiseRequest(unit="sample", clip=1.0, noise_multiplier=1.0, parameters=(3, 4))
     with pytest.raises(StudyError, match="dimension is 9, but the model has 7"):
         KNormNoise(dimension=9).make(asked)
     with pytest.raises(StudyError, match="depends on the model's size"):

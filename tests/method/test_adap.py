@@ -16,12 +16,12 @@ from sordino.mechanism.contract import check_noise
 from sordino.message import Statistics, Train, Update
 from sordino.privacy import Chosen, Composed, NonPrivate, PoissonSampled, accountant
 from sordino.privacy import Gaussian as Booked
-from sordino.regimes.synchronous.method import Left, Terms
-from sordino.regimes.synchronous.methods.adap import AdapDpfl, Seen
+from sordino.regimes.synchronous.method import Remaining, Terms
+from sordino.regimes.synchronous.methods.adap import AdapDpfl, Memory
 from sordino.training import models
-from sordino.training.bench import Examples, Workbench
 from sordino.training.dpsgd import PrivateClient
 from sordino.training.flat import Flat
+from sordino.training.kernels import Examples, ModelKernels
 from sordino.training.loss import cross_entropy
 from sordino.training.optimizer import Sgd
 from sordino.training.perexample import ClippedSum, MeanGradient
@@ -40,22 +40,22 @@ def told(loss: float) -> Update:
 
 
 def test_sigma_falls_after_so_many_falls_in_a_row_and_not_below_its_floor() -> None:
-    method, memory, path = AdapDpfl(patience=2, decay=0.5, floor=0.4), Seen(), []
+    method, memory, path = AdapDpfl(patience=2, decay=0.5, floor=0.4), Memory(), []
     for loss in (3.0, 2.5, 2.0, 1.5, 1.6, 1.5, 1.4, 1.3, 1.2):
         memory = method.fold(memory, terms(), [told(loss)])
         path.append(memory.factor)
     assert path == [1.0, 1.0, 0.5, 0.5, 0.5, 0.5, 0.4, 0.4, 0.4]
     assert dict(memory.spent) == {1.0: 3, 0.5: 4, 0.4: 2}
-    assert method.contract(memory, terms(), 1).noise_multiplier == pytest.approx(0.8)
+    assert method.round_noise(memory, terms(), 1).noise_multiplier == pytest.approx(0.8)
 
 
 @given(epsilon=st.floats(0.5, 20.0), falls=st.lists(st.booleans(), min_size=1, max_size=40), tau=st.integers(1, 3))
 def test_what_is_let_through_never_passes_the_filter(epsilon: float, falls: list[bool], tau: int) -> None:
-    method, memory, loss, spent = AdapDpfl(tau=tau, patience=1, decay=0.7, floor=0.1), Seen(), 1.0, []
+    method, memory, loss, spent = AdapDpfl(tau=tau, patience=1, decay=0.7, floor=0.1), Memory(), 1.0, []
     for fell in falls:
-        if method.choose(memory, terms(epsilon), Left(1, None)).tau == 0:
+        if method.choose(memory, terms(epsilon), Remaining(1, None)).tau == 0:
             break
-        sigma = method.contract(memory, terms(), 1).noise_multiplier
+        sigma = method.round_noise(memory, terms(), 1).noise_multiplier
         both = Composed(events=(Booked(noise_multiplier=sigma), Booked(noise_multiplier=8.0)))
         spent += [(PoissonSampled(sampling_rate=Q, event=both), 1)]
         spent += [(PoissonSampled(sampling_rate=Q, event=Booked(noise_multiplier=sigma)), tau - 1)]
@@ -75,13 +75,13 @@ def client(labels: int = 3) -> PrivateClient:
         sampling_rate=Q,
         learning_rate=0.1,
         optimizer=Sgd(),
-        bench=Workbench(flat, ClippedSum(flat, cross_entropy), MeanGradient(flat, cross_entropy)),
+        kernels=ModelKernels(flat, ClippedSum(flat, cross_entropy), MeanGradient(flat, cross_entropy)),
         entropy=Seeded(1),
     )
 
 
 def task(one: PrivateClient, **changes: Any) -> Train:
-    return Train(round=1, steps=3, weights=np.zeros(one.bench.flat.dim, np.float32), loss_bound=1.5, **changes)
+    return Train(round=1, steps=3, weights=np.zeros(one.kernels.flat.dim, np.float32), loss_bound=1.5, **changes)
 
 
 def test_a_loss_is_priced_with_the_gradient_of_the_same_sample() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sordino.message import Statistics, Update
-from sordino.regimes.synchronous.method import Left, Terms
+from sordino.regimes.synchronous.method import Remaining, Terms
 from sordino.regimes.synchronous.methods.ali import AliDpfl, Memory
 
 EVEN = Terms(
@@ -58,11 +58,11 @@ def test_eq9_cannot_land_at_two_to_five(steps: int, lowest: float, at_one: float
 def test_one_step_a_round_where_rounds_are_plenty() -> None:
     for rounds in (317, 400):
         terms = replace(EVEN, rounds=rounds)
-        assert AliDpfl().choose(Memory(squared_mu=0.01, tau=1), terms, Left(rounds, 317)).tau == 1
+        assert AliDpfl().choose(Memory(squared_mu=0.01, tau=1), terms, Remaining(rounds, 317)).tau == 1
 
 
 def test_first_round_takes_two_steps_to_see_curvature() -> None:
-    choice = AliDpfl(floor="none").choose(Memory(), EVEN, Left(158, 317))
+    choice = AliDpfl(floor="none").choose(Memory(), EVEN, Remaining(158, 317))
     assert choice.tau == 2
     assert choice.note is not None
 
@@ -76,7 +76,7 @@ def test_first_round_takes_two_steps_to_see_curvature() -> None:
 )
 def test_tau_stays_within_its_clamps(squared: float | None, rounds: int, steps: int, floor: Any, bound: Any) -> None:
     terms = replace(EVEN, rounds=400, steps=5000)
-    tau = AliDpfl(floor=floor, batch_bound=bound).choose(Memory(squared_mu=squared), terms, Left(rounds, steps)).tau
+    tau = AliDpfl(floor=floor, batch_bound=bound).choose(Memory(squared_mu=squared), terms, Remaining(rounds, steps)).tau
     pace = steps / rounds
     assert 1 <= tau <= min(2 * math.ceil(pace), 100)
     if floor == "pace":
@@ -112,6 +112,6 @@ def test_paper_form_feeds_its_horizon_back_and_runs_away() -> None:
     """soundness: R_s = 158, R_c = 317, mu = 1 ends with tau* = 25 and 14 rounds used."""
     rule, memory, used, rounds = AliDpfl(gamma=10.0, form="paper"), Memory(squared_mu=1.0, tau=1), 0, 0
     while used < 317:
-        tau = min(rule.choose(memory, EVEN, Left(158 - rounds, 317 - used)).tau, 317 - used)
+        tau = min(rule.choose(memory, EVEN, Remaining(158 - rounds, 317 - used)).tau, 317 - used)
         used, rounds, memory = used + tau, rounds + 1, Memory(squared_mu=1.0, tau=tau)
     assert rounds == pytest.approx(14, abs=1)

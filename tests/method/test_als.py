@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sordino.regimes.synchronous.method import Left, Terms
+from sordino.regimes.synchronous.method import Remaining, Terms
 from sordino.regimes.synchronous.methods.als import AlsDpfl, Memory
 
 EVEN = Terms(
@@ -24,7 +24,7 @@ EVEN = Terms(
 )
 
 
-def criterion(tau: int, memory: Memory, rule: AlsDpfl, terms: Terms, left: Left) -> float:
+def criterion(tau: int, memory: Memory, rule: AlsDpfl, terms: Terms, left: Remaining) -> float:
     """G(tau) from the paper's formulas, constants dropped; infinite where its conditions fail."""
     assert memory.beta is not None
     assert memory.rho is not None
@@ -50,7 +50,7 @@ def criterion(tau: int, memory: Memory, rule: AlsDpfl, terms: Terms, left: Left)
     phi=st.floats(0.5, 50),
 )
 def test_traverses_to_the_smallest_value(beta: float, rho: float, xi: float, last: int, rounds: int, steps: int, phi: float) -> None:
-    rule, left = AlsDpfl(phi=phi), Left(rounds, steps)
+    rule, left = AlsDpfl(phi=phi), Remaining(rounds, steps)
     memory = Memory(squared_beta=beta**2, rho=rho, squared_xi=xi**2, tau=last)
     values = {tau: criterion(tau, memory, rule, EVEN, left) for tau in range(2, max(min(2 * last, 100), 2) + 1)}
     choice = rule.choose(memory, EVEN, left)
@@ -72,12 +72,12 @@ def test_papers_picture_all_ones_where_rounds_are_plenty_two_to_three_where_they
     rule = AlsDpfl()
     memory = Memory(squared_beta=0.09, rho=0.13, squared_xi=0.25, tau=1)
     for rounds in (317, 634):
-        assert rule.choose(memory, replace(EVEN, rounds=rounds), Left(rounds, 317)).tau == 1
+        assert rule.choose(memory, replace(EVEN, rounds=rounds), Remaining(rounds, 317)).tau == 1
     taus, used = [], 0
     for k in range(158):
         if used >= 317:
             break
-        tau = min(rule.choose(memory, EVEN, Left(158 - k, 317 - used)).tau, 317 - used)
+        tau = min(rule.choose(memory, EVEN, Remaining(158 - k, 317 - used)).tau, 317 - used)
         taus.append(tau)
         used, memory = used + tau, Memory(memory.squared_beta, memory.rho, memory.squared_xi, tau)
     assert used == 317
@@ -86,9 +86,9 @@ def test_papers_picture_all_ones_where_rounds_are_plenty_two_to_three_where_they
 
 def test_says_so_when_the_bound_says_nothing() -> None:
     hopeless = Memory(squared_beta=0.09, rho=1e6, squared_xi=1.0, tau=4)
-    choice = AlsDpfl().choose(Memory(squared_beta=16.0, rho=0.1, squared_xi=0.0, tau=2), EVEN, Left(100, 300))
+    choice = AlsDpfl().choose(Memory(squared_beta=16.0, rho=0.1, squared_xi=0.0, tau=2), EVEN, Remaining(100, 300))
     assert choice.tau == 3
     assert choice.note is not None
     assert "conditions hold for no tau" in choice.note
     # h(1) = 0: one step is always admissible by the bound, but two are the fewest that are considered
-    assert AlsDpfl().choose(hopeless, EVEN, Left(100, 300)).tau == 3
+    assert AlsDpfl().choose(hopeless, EVEN, Remaining(100, 300)).tau == 3

@@ -24,7 +24,7 @@ from sordino.message import Contribution, Update
 from sordino.privacy.event import Gaussian as Booked
 from sordino.privacy.event import PoissonSampled
 from sordino.regimes.synchronous.aggregate import PrivateSum
-from sordino.regimes.synchronous.method import Contract, Released, Terms
+from sordino.regimes.synchronous.method import Released, RoundNoise, Terms
 from sordino.regimes.synchronous.methods.client_level import Bound, DpFedAvg
 from sordino.regimes.synchronous.methods.fixed import DpSgd
 from sordino.regimes.synchronous.methods.schedule import DynamicDpFedAvg
@@ -59,7 +59,7 @@ def aggregator(**changes: Any) -> PrivateSum:
     return PrivateSum(**{**told, **changes})
 
 
-def release(one: PrivateSum, answers: Any, contract: Contract, number: int, dimension: int) -> Any:
+def release(one: PrivateSum, answers: Any, contract: RoundNoise, number: int, dimension: int) -> Any:
     return one.release(answers, contract, number, dimension, [permit(one.event(contract), 1, number)])
 
 
@@ -141,14 +141,14 @@ def test_the_divisor_is_the_expected_weight_whoever_answers() -> None:
     shares = tuple(0.25 + 0.75 * i / N for i in range(N))
     one = aggregator(mechanism=noiseless, shares=shares)
     answers = [Contribution(client=i, round=1, steps=3, delta=np.full(D, 0.1 * i, np.float32), inside=True) for i in (2, 7, 11)]
-    released = release(one, answers, Contract(S, 1e-7), 1, D)
+    released = release(one, answers, RoundNoise(S, 1e-7), 1, D)
     wanted = sum(shares[i] * 0.1 * i for i in (2, 7, 11)) / (Q * sum(shares))
     assert released.mean == pytest.approx(np.full(D, wanted), rel=1e-5)
 
 
 @pytest.mark.parametrize("mechanism", [Gaussian(clip=1.0, noise_multiplier=1.0), CountedGaussian(clip=1.0, noise_multiplier=1.0)])
 def test_the_noise_of_a_release_has_the_booked_scale(mechanism: Any) -> None:
-    d, contract = 20_000, Contract(0.3, 1.7)
+    d, contract = 20_000, RoundNoise(0.3, 1.7)
     one = aggregator(mechanism=mechanism)
     scaled = mechanism.scaled(contract.clip, contract.noise_multiplier)
     assert one.event(contract) == PoissonSampled(sampling_rate=Q, event=Booked(noise_multiplier=1.7))
@@ -180,7 +180,7 @@ def test_one_client_moves_the_release_by_no_more_than_is_booked(
     for i in range(others + 1):
         vector, inside = mechanism.bounded(torch.from_numpy(rng.standard_normal(D).astype(np.float32)) * size)
         contributed.append(Contribution(client=i, round=1, steps=3, delta=vector.numpy(), inside=inside))
-    contract = Contract(clip, Z)
+    contract = RoundNoise(clip, Z)
     with_it, without = release(one, contributed, contract, 1, D), release(one, contributed[1:], contract, 1, D)
     assert with_it.clipped is not None
     assert without.clipped is not None
@@ -273,7 +273,7 @@ def test_weights_learn_the_energies_of_releases_without_their_noise() -> None:
         energies, raw = np.zeros(basis.groups), np.zeros(basis.groups)
         for number in range(1, 401):
             answers = [Contribution(client=i, round=number, steps=1, delta=smooth.numpy(), inside=True) for i in range(10 * signal)]
-            released = release(one, answers, Contract(S, Z), number, d)  # shape kept, so that rounds can be averaged
+            released = release(one, answers, RoundNoise(S, Z), number, d)  # shape kept, so that rounds can be averaged
             seen = haar.observed((), torch.from_numpy(released.mean), one.unit)
             energies += np.array(seen) / 400
             raw += 0.1 * basis.energies(torch.from_numpy(released.mean).unsqueeze(0))[0].numpy() / 400

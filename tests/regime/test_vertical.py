@@ -225,7 +225,7 @@ def test_a_stand_in_is_the_last_that_came_even_where_nobody_learned_from_it() ->
 
 def test_a_window_that_stands_in_has_moved_on_by_an_event() -> None:
     """Its rows belong to the labels that the server has moved on, too; the newest stands in for the one that did not come."""
-    regime = Vertical((6, 6), "last", again=3)
+    regime = Vertical((6, 6), "last", resends=3)
     state = regime.start()
 
     def played(event: int, sent: np.ndarray[tuple[int], np.dtype[np.float32]] | None) -> Learn:

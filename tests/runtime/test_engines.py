@@ -117,12 +117,12 @@ def test_packed_and_unpacked_it_goes_on_bit_for_bit(tmp_path: Path, method: str,
     engine, batch = made.engine(), made.batch
     for place, count in ((0, 40), (40, 60)):
         read = made.stream.read(place * batch, count * batch)
-        active, _ = made.whom.drawn(read.x, place, count, 1000)
+        active, _ = made.activity.drawn(read.x, place, count, 1000)
         engine.run(read.x, read.y, active, np.zeros_like(active), paid(made))
     other = made.engine()
     other.unpack({name: values.copy() for name, values in engine.pack().items()})
     read = made.stream.read(100 * batch, 200 * batch)
-    active, _ = made.whom.drawn(read.x, 100, 200, 1000)
+    active, _ = made.activity.drawn(read.x, 100, 200, 1000)
     first, second = (each.run(read.x, read.y, active, np.zeros_like(active), paid(made)) for each in (engine, other))
     assert (first.seen.predictions == second.seen.predictions).all()
     assert (first.seen.regret == second.seen.regret).all()
@@ -134,7 +134,7 @@ def test_batches_as_one_graph_and_by_messages_are_the_same(tmp_path: Path) -> No
         asked = (f"method={method}, batch=4, {RANDOM}}}", "budget.events=300")
         joint, handed = world(tmp_path / "a", *asked), world(tmp_path / "b", *asked, 'execution.path="messages"')
         read = joint.stream.read(0, 4 * 120)
-        active, _ = joint.whom.drawn(read.x, 0, 120, 1000)
+        active, _ = joint.activity.drawn(read.x, 0, 120, 1000)
         engines = [joint.engine(), handed.engine()]
         one, two = (engine.run(read.x, read.y, active, np.zeros_like(active), paid(joint)) for engine in engines)
         assert (one.seen.predictions == two.seen.predictions).mean() > 0.98

@@ -28,8 +28,8 @@ from sordino.message import Derivative, Embedding, Query, encode
 from sordino.privacy import Allowance, Gaussian, NonPrivate, Pure, accountant
 from sordino.regimes.vertical import simulation as events
 from sordino.regimes.vertical.engine import Played
-from sordino.regimes.vertical.engines.halves import Party
-from sordino.regimes.vertical.engines.seen import Seen
+from sordino.regimes.vertical.engines.observed import Observed
+from sordino.regimes.vertical.engines.split import Party
 from sordino.regimes.vertical.protocol import Vertical
 from sordino.regimes.vertical.simulation import Events
 from sordino.regimes.vertical.study import VerticalPrivacy
@@ -214,7 +214,7 @@ class Nobody:
         self.given.append((x, y, active, silent))
         learned = np.arange(len(active)) % max(self.skip, 1) == 0
         predictions = np.where(np.repeat(learned, len(y) // len(active)), self.says(x, y), 0)
-        seen = Seen(predictions, learned * 1.0, np.ones(len(active)), np.zeros(3))
+        seen = Observed(predictions, learned * 1.0, np.ones(len(active)), np.zeros(3))
         return Played(seen, learned, np.zeros(len(active), np.int64))
 
     def weights(self) -> dict[str, NDArray[np.float32]]:
@@ -274,7 +274,7 @@ def test_count_activates_exactly_so_many_each_as_often(tmp_path: Path, monkeypat
 def test_a_stimulus_activates_where_the_mean_feature_is_above(tmp_path: Path, threshold: str) -> None:
     spy, _, world = observed(tmp_path, f'method.activation={{kind="event", threshold={threshold}}}', "method.batch=2")
     x = spy.all(0).astype(np.float64).reshape(150, 2, 64)
-    for m, columns in enumerate(world.whom.columns):
+    for m, columns in enumerate(world.activity.columns):
         means = x[:, :, columns].mean((1, 2))
         assert (spy.all(2)[:, m] == (means > float(threshold))).all()
     assert threshold != "0.25" or 0.05 < spy.all(2).mean() < 0.95

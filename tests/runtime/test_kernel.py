@@ -11,7 +11,7 @@ import pytest
 
 from cases import METHODS, MORE, study_of
 from sordino.engine import assemble as builder
-from sordino.engine.effect import Arrived, Asked
+from sordino.engine.effect import Arrived, Request
 from sordino.engine.kernel import Kernel
 from sordino.engine.records import Row
 from sordino.message import decode, encode
@@ -91,7 +91,7 @@ def test_events_play_the_same_when_every_word_is_bytes(name: str, tmp_path: Path
     world: Any = built.simulation
     paid = Allowance(world.vault.charge([bill.charge for bill in world.bill(1, 1, 1, "test")], world.unlimited))
     read, batch = world.stream.read(0, 30 * world.batch), world.batch
-    active, silent = world.whom.drawn(read.x[: 30 * batch], 0, 30, 1000)
+    active, silent = world.activity.drawn(read.x[: 30 * batch], 0, 30, 1000)
     ends, kinds = [], set()
     for bytes_ in (False, True):
         engine = world.engine()
@@ -100,7 +100,7 @@ def test_events_play_the_same_when_every_word_is_bytes(name: str, tmp_path: Path
             if bytes_:
                 dispatch, answer = Kernel.dispatch, _Exchange.answer
 
-                def dispatches(kernel: Any, site: int, task: Asked) -> None:
+                def dispatches(kernel: Any, site: int, task: Request) -> None:
                     again: Any = decode(encode(task), dimension=0)  # type: ignore[arg-type]
                     kinds.add(type(again).__name__)
                     dispatch(kernel, site, again)  # noqa: B023

@@ -4,7 +4,7 @@ Scores s = W x + b have, for one example, the gradient
 
     dW = g x^T,   db = g,   g = dl/ds        so    A = [dW | db] = g [x; 1]^T        (rows, pixels + 1)
 
-and x stands in it openly. Four ways to read it, with v[:-1] / v[-1] understood at the end:
+and x stands in it unprotected. Four ways to read it, with v[:-1] / v[-1] understood at the end:
 
     ratio      v = A[o] of the row with the largest |db[o]| (Phong et al. 2018, section 3)
     rows       v = sum_o db[o] A[o]: all rows, by least squares

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from sordino.audit.attempt import Level, Scene
     from sordino.engine.study.base import Study
-    from sordino.federation.inversion import Asked, Attacked
+    from sordino.federation.inversion import Attacked, NoiseLevel
     from sordino.federation.study import HorizontalStudy
 
 ATTACKS = {"inversion": "recover training images from a client's gradient, at several noise levels"}
@@ -79,14 +79,14 @@ def _known(attack: str | None) -> None:
         raise StudyError(f"--attack {attack!r} is not known{did_you_mean(attack, ATTACKS) or '.'} Known: {listed}")
 
 
-def _levels(text: str) -> list[Asked]:
+def _levels(text: str) -> list[NoiseLevel]:
     """The noise levels in ``--noise``."""
-    from sordino.federation.inversion import Asked
+    from sordino.federation.inversion import NoiseLevel
 
     found = []
     for word in (part.strip() for part in text.split(",")):
         if word == "study":
-            found.append(Asked())
+            found.append(NoiseLevel())
             continue
         claimed = word.removeprefix("mapa@")
         try:
@@ -98,7 +98,7 @@ def _levels(text: str) -> list[Asked]:
                 f"--noise {text}: {word!r} is no noise level. Give noise multipliers from 0 to {MOST:g}, 'study' for the study's own, or"
                 f" mapa@EPSILON for MAPA's noise, with commas between: --noise {NOISE}"
             )
-        found.append(Asked(sigma=value) if claimed == word else Asked(claimed=value))
+        found.append(NoiseLevel(sigma=value) if claimed == word else NoiseLevel(claimed=value))
     return found
 
 
@@ -115,7 +115,7 @@ def _picture(out: Path | None) -> Path:
     return out
 
 
-def _attacked(path: Path, asked: Sequence[Asked], models: Sequence[str], changes: Sequence[str]) -> list[Attacked]:
+def _attacked(path: Path, asked: Sequence[NoiseLevel], models: Sequence[str], changes: Sequence[str]) -> list[Attacked]:
     """The study, once for each model."""
     from sordino.engine import study as studies
     from sordino.federation.inversion import MODEL, attacked, with_model

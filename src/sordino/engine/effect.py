@@ -52,7 +52,7 @@ class Stretched:
     counted: tuple[tuple[int, Any], ...]
 
 
-Asked = Task | Stretch
+Request = Task | Stretch
 Said = Reply | Stretched
 
 
@@ -130,7 +130,7 @@ class Send:
     """Give a site a task, or an answer. Whatever its price is, is booked first."""
 
     site: int
-    message: Asked
+    message: Request
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,6 @@ import msgspec
 from sordino.engine import records
 from sordino.engine.effect import (
     Arrived,
-    Asked,
     Begin,
     Book,
     Booked,
@@ -48,6 +47,7 @@ from sordino.engine.effect import (
     Left,
     Log,
     Refused,
+    Request,
     Send,
     Skip,
     Wake,
@@ -71,7 +71,7 @@ class Kernel(Generic[S, M]):
         self.time, self.count, self.epsilon = moment.time, moment.count, moment.epsilon
         self.heap: list[Flight] = sorted(moment.flights)  # a sorted list is a heap
         self.away = dict(moment.away)
-        self.tasks: dict[int, Asked] = {}
+        self.tasks: dict[int, Request] = {}
         self.paid: dict[int, tuple[Permit, ...]] = {}
         self._closed = True
         self._unpriced: dict[str, tuple[int, Budget]] = {}  # entry of the last charge of each unit that no row has priced yet
@@ -84,7 +84,7 @@ class Kernel(Generic[S, M]):
             BudgetExceeded: if somebody else spent this data's budget meanwhile. What was released until then is saved.
         """
         self.tasks.update(self.world.asked(self.state))
-        self.book(self.world.again(self.state, self._first.blocks))
+        self.book(self.world.reissued(self.state, self._first.blocks))
         while self.state.ended is None and (self._closed or self.heap):
             if self._closed:
                 self.begin()
@@ -198,7 +198,7 @@ class Kernel(Generic[S, M]):
         self.count += 1
         heapq.heappush(self.heap, (time, self.count, site, number, tag))
 
-    def dispatch(self, site: int, task: Asked) -> None:
+    def dispatch(self, site: int, task: Request) -> None:
         """Put the answer on its way, or let the site vanish with the task."""
         self.tasks[site] = task
         trip = self.world.trip(site, task)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sordino.engine.left import Left
+from sordino.engine.balance import Balance
 from sordino.mechanism import GaussianNoise, Noise
 from sordino.privacy import Event, PoissonSampled, most_steps
 from sordino.privacy.rounding import epsilon_text
@@ -57,7 +57,7 @@ class Plan:
     claimed: float | None = None
     gradients: str = ""
     releases: tuple[tuple[str, str, float], ...] = ()
-    left: tuple[Left, ...] = ()
+    left: tuple[Balance, ...] = ()
 
     def exposed(self, where: str, true: float, why: str) -> Plan:
         """The plan of a form that gives ``true`` where it claims what was planned, and says so."""

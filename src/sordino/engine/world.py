@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Generic
 
 from sordino.engine import records
-from sordino.engine.effect import Asked, Effect, Event, Learn, Learned, Said, Skip
+from sordino.engine.effect import Effect, Event, Learn, Learned, Request, Said, Skip
 from sordino.engine.moment import Block, S
 from sordino.privacy import Budget, Charge, Permit, Vault
 from sordino.privacy.accounting import Spent
@@ -61,15 +61,15 @@ class World(Generic[S]):
         """Whether an answer of this site to this number would be used if it came now; computed it is only then."""
         return True
 
-    def asked(self, state: S, /) -> Mapping[int, Asked]:
+    def asked(self, state: S, /) -> Mapping[int, Request]:
         """The task that each site holds in a state that was kept."""
         return {}
 
-    def answer(self, site: int, number: int, task: Asked | None, permits: Sequence[Permit], /) -> Said | None:
+    def answer(self, site: int, number: int, task: Request | None, permits: Sequence[Permit], /) -> Said | None:
         """Let the site work, and what it sends; None if it sends nothing. It was last asked for ``task``, if for anything."""
         raise NotImplementedError
 
-    def trip(self, site: int, task: Asked, /) -> float | Away:
+    def trip(self, site: int, task: Request, /) -> float | Away:
         """Seconds until the answer is there, or how the site vanishes."""
         return 0.0
 
@@ -77,7 +77,7 @@ class World(Generic[S]):
         """What must be booked before these effects may be carried out; sites hold the permits ``paid``."""
         raise NotImplementedError
 
-    def again(self, state: S, blocks: Mapping[int, Sequence[Block]], /) -> Sequence[Bill]:
+    def reissued(self, state: S, blocks: Mapping[int, Sequence[Block]], /) -> Sequence[Bill]:
         """What was booked for these blocks: a run goes on, and its permits are looked up."""
         return ()
 

@@ -17,10 +17,10 @@ from sordino.federation.study import HorizontalStudy
 from sordino.message import Vector
 from sordino.privacy.records import Records
 from sordino.training import models
-from sordino.training.bench import model_input
 from sordino.training.check import check_private
 from sordino.training.evaluate import Evaluator
 from sordino.training.flat import Flat
+from sordino.training.kernels import model_input
 
 Counts = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -9,8 +9,8 @@ from typing import Protocol
 
 from sordino.engine import records
 from sordino.engine.plan import Plan
-from sordino.federation.common import Hall, Tensors
 from sordino.federation.evaluation import told
+from sordino.federation.setup import SharedSetup, Tensors
 from sordino.federation.study import HorizontalStudy
 
 
@@ -36,7 +36,11 @@ def _digest(examples: Tensors) -> str | None:
 
 
 def horizontal(
-    kind: type[records.Synchronous] | type[records.Asynchronous], study: HorizontalStudy, hall: Hall, plan: Plan, simulation: Simulation
+    kind: type[records.Synchronous] | type[records.Asynchronous],
+    study: HorizontalStudy,
+    setup: SharedSetup,
+    plan: Plan,
+    simulation: Simulation,
 ) -> records.Horizontal:
     """Clients and what they hold, the model's size, bounds and rates."""
     privacy = study.privacy
@@ -44,25 +48,25 @@ def horizontal(
     labels = study.data.file is None or privacy.unit == "none"
     sizes = labels or privacy.unit == "sample" or getattr(study.method, "weights", "size") == "size"
     return kind(
-        classes=tuple(hall.classes),
-        test=told(study, hall.rows),
+        classes=tuple(setup.classes),
+        test=told(study, setup.rows),
         clients=tuple(
             records.Holder(
                 client=i,
-                name=hall.names[i] if hall.names else None,
+                name=setup.names[i] if setup.names else None,
                 unit=unit,
                 examples=int(counts.sum()) if sizes else None,
                 labels=tuple(counts.tolist()) if labels else (),
             )
-            for i, (unit, counts) in enumerate(zip(simulation.units, hall.counts, strict=True))
+            for i, (unit, counts) in enumerate(zip(simulation.units, setup.counts, strict=True))
         ),
         epsilons=getattr(privacy, "epsilons", None),  # of each edge, where they differ
-        dimension=hall.bench.flat.dim,
+        dimension=setup.kernels.flat.dim,
         clip=simulation.clip if privacy.unit != "none" else None,
         noise_multipliers=getattr(privacy, "noise_multipliers", None),  # likewise
         sampling_rate=getattr(privacy, "sampling_rate", None),
         staleness=getattr(study, "stalest", None),
-        validation=_digest(hall.validation),  # public: bounds and weights of noise may be chosen by it
+        validation=_digest(setup.validation),  # public: bounds and weights of noise may be chosen by it
         R_c=plan.steps if privacy.unit != "client" else None,  # there, rounds are what is charged
         stages=tuple(records.Stage(**asdict(stage)) for stage in plan.stages),
     )

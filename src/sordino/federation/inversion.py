@@ -25,8 +25,8 @@ from sordino.federation.study import HorizontalStudy
 from sordino.files import check_below
 from sordino.mechanism import Bounded, Gaussian, Learning
 from sordino.privacy import PoissonSampled, accountant
-from sordino.training.bench import Workbench, poisson
 from sordino.training.flat import Flat
+from sordino.training.kernels import ModelKernels, poisson
 from sordino.training.loss import loss_for
 from sordino.training.perexample import ClippedSum, MeanGradient
 
@@ -35,7 +35,7 @@ MODEL = "model.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class NoiseLevel:
     """One noise level as it was asked for: a noise multiplier, MAPA's eps_0 (``claimed``), or neither for the study's own."""
 
     sigma: float | None = None
@@ -64,7 +64,7 @@ class Attacked:
     delta: float
 
 
-def attacked(study: HorizontalStudy, asked: Sequence[Asked], weights: Path | None = None) -> Attacked:
+def attacked(study: HorizontalStudy, asked: Sequence[NoiseLevel], weights: Path | None = None) -> Attacked:
     """A study's model, data and noise levels; ``weights`` of a trained model, else the initial ones.
 
     Raises:
@@ -100,13 +100,13 @@ def _delta(study: HorizontalStudy) -> float:
     return study.privacy.delta or 1e-5
 
 
-def _levels(study: HorizontalStudy, noise: Bounded, steps: int, rate: float, asked: Sequence[Asked]) -> list[Level]:
+def _levels(study: HorizontalStudy, noise: Bounded, steps: int, rate: float, asked: Sequence[NoiseLevel]) -> list[Level]:
     """What was asked for, with prices: the study's mechanism from the least noise to the most, then MAPA's noise likewise."""
     own = 0.0 if study.privacy.unit == "none" else study.privacy.noise_multiplier or 0.0
     found = []
     for sigma in sorted({own if one.sigma is None else one.sigma for one in asked if one.claimed is None}):
         once, whole = _costs(study, noise, steps, rate, sigma)
-        found.append(Level(sigma=sigma, own=Asked() in asked and sigma == own, once=once, whole=whole))
+        found.append(Level(sigma=sigma, own=NoiseLevel() in asked and sigma == own, once=once, whole=whole))
     for claimed in sorted({one.claimed for one in asked if one.claimed is not None}, reverse=True):
         found.append(Level(sigma=None, claimed=claimed, once=math.inf, whole=math.inf))
     return found
@@ -225,8 +225,8 @@ def _mechanism(study: HorizontalStudy, divided: Federation, flat: Flat) -> Bound
     public = (torch.empty(0), torch.empty(0, dtype=torch.int64))
     if divided.validation is not None:
         public = (torch.from_numpy(datasets.scaled(divided.validation.x)), torch.from_numpy(divided.validation.y))
-    bench = Workbench(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))
-    made = horizontal.of(study).mechanism(study, divided.sizes, bench, public)
+    kernels = ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))
+    made = horizontal.of(study).mechanism(study, divided.sizes, kernels, public)
     return made.shaped(()) if isinstance(made, Learning) else made
 
 

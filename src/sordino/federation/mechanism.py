@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sordino.privacy import Event, Gaussian, NonPrivate
-from sordino.training.bench import Workbench
+from sordino.training.kernels import ModelKernels
 
 LOOKED_AT = 512  # public examples from which energies are taken
 
@@ -31,12 +31,12 @@ def in_words(event: Event) -> str:
             return repr(event)
 
 
-def energies(bench: Workbench, public: tuple[Tensor, Tensor], measure: Callable[[Tensor], Tensor]) -> list[float]:
+def energies(kernels: ModelKernels, public: tuple[Tensor, Tensor], measure: Callable[[Tensor], Tensor]) -> list[float]:
     """The mean of ``measure`` over gradients of public examples, each of length one."""
     x, y = public[0][:LOOKED_AT], public[1][:LOOKED_AT]
     found = []
     for part in range(0, len(x), 64):
-        rows = bench.clipped.rows(x[part : part + 64], y[part : part + 64])
+        rows = kernels.clipped.rows(x[part : part + 64], y[part : part + 64])
         norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
         usable = (torch.isfinite(norms) & (norms > 0)).squeeze(1)
         found.append(measure(rows[usable] / norms[usable]))

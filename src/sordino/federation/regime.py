@@ -16,15 +16,15 @@ from sordino.engine import regimes
 from sordino.engine.built import Built
 from sordino.engine.plan import Plan
 from sordino.engine.regime import Regime
-from sordino.federation.common import Hall
+from sordino.federation.balance import left
 from sordino.federation.division import Federation, federation, model, tensors
-from sordino.federation.left import left
 from sordino.federation.promise import resting_on, testing
+from sordino.federation.setup import SharedSetup
 from sordino.federation.study import HorizontalStudy, for_dimension
 from sordino.mechanism import Bounded
 from sordino.privacy import Budget, Event
-from sordino.training.bench import Workbench
 from sordino.training.flat import Flat
+from sordino.training.kernels import ModelKernels
 from sordino.training.loss import loss_for
 from sordino.training.perexample import ClippedSum, MeanGradient, path_of
 
@@ -54,7 +54,7 @@ class HorizontalRegime(Regime[H]):
         """The plan of a study over clients of these sizes and a model of this dimension."""
 
     @abstractmethod
-    def mechanism(self, study: H, sizes: Sequence[int], bench: Workbench, public: Tensors) -> Bounded:
+    def mechanism(self, study: H, sizes: Sequence[int], kernels: ModelKernels, public: Tensors) -> Bounded:
         """The mechanism that a calibrated study begins with; ``public`` are its validation examples."""
 
     @abstractmethod
@@ -62,7 +62,7 @@ class HorizontalRegime(Regime[H]):
         """The plan with what a literal form claims beside what it gives."""
 
     @abstractmethod
-    def assemble(self, study: H, hall: Hall, parts: list[Dataset], folder: Path, run: str, payable: Sequence[int] | None) -> Built:
+    def assemble(self, study: H, setup: SharedSetup, parts: list[Dataset], folder: Path, run: str, payable: Sequence[int] | None) -> Built:
         """See :meth:`~sordino.engine.regime.Regime.build`; ``parts`` is emptied on the way, so that the pixels are kept once."""
 
     @abstractmethod
@@ -122,10 +122,13 @@ class HorizontalRegime(Regime[H]):
         if study.privacy.unit == "sample":
             path = path_of(flat, divided.test.shape, loss)
             priced = replace(priced, gradients=f"{path.name} ({path.why}): {path.cost}")
-        bench, public = Workbench(flat, ClippedSum(flat, loss), MeanGradient(flat, loss)), tensors(divided.validation, torch.device("cpu"))
+        kernels, public = (
+            ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss)),
+            tensors(divided.validation, torch.device("cpu")),
+        )
         full = self.calibrate(for_dimension(study, flat.dim), divided.sizes)
         if self.bounded(full):
-            priced = self.announced(priced, full, self.mechanism(full, divided.sizes, bench, public), divided.sizes)
+            priced = self.announced(priced, full, self.mechanism(full, divided.sizes, kernels, public), divided.sizes)
         priced = replace(priced, warnings=(*priced.warnings, *_of_persons(full, divided)))
         return left(self, full, divided, priced), divided.sizes
 
@@ -133,9 +136,9 @@ class HorizontalRegime(Regime[H]):
         """See :class:`~sordino.engine.regime.Regime`."""
         divided = federation(study)
         full = self.calibrate(self.sized(study, divided), divided.sizes)
-        hall, parts = Hall.of(full, divided), list(divided.parts)
+        setup, parts = SharedSetup.of(full, divided), list(divided.parts)
         del divided  # each part is let go of when it has become a client's tensors
-        return self.assemble(full, hall, parts, folder, run, payable)
+        return self.assemble(full, setup, parts, folder, run, payable)
 
     def assumptions(self, study: H) -> list[str]:
         """See :class:`~sordino.engine.regime.Regime`."""

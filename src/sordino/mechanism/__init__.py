@@ -4,14 +4,13 @@ from sordino.mechanism.gaussian import SHRINK, Bounded, CountedGaussian, Gaussia
 from sordino.mechanism.knorm import ExponentialNorm, KNorm
 from sordino.mechanism.plain import GaussianNoise
 from sordino.mechanism.pure import KNormNoise
-from sordino.mechanism.registry import Asked, Noise, imported, known, register
+from sordino.mechanism.registry import Noise, NoiseRequest, imported, known, register
 from sordino.mechanism.response import RandomisedResponse
 from sordino.mechanism.single import Single
 from sordino.registry import register_all
 
 __all__ = [
     "SHRINK",
-    "Asked",
     "Bounded",
     "CountedGaussian",
     "ExponentialNorm",
@@ -22,6 +21,7 @@ __all__ = [
     "Learning",
     "Measuring",
     "Noise",
+    "NoiseRequest",
     "RandomisedResponse",
     "Single",
     "imported",

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from sordino.errors import StudyError
 from sordino.mechanism.gaussian import Bounded, CountedGaussian, Gaussian
-from sordino.mechanism.registry import Asked, Noise, register
+from sordino.mechanism.registry import Noise, NoiseRequest, register
 
 
 @register
@@ -28,7 +28,7 @@ class GaussianNoise(Noise):
             return "privacy.mechanism.clipping 'per-layer' is for gradients of single examples; unit 'client' has one bound"
         return None
 
-    def make(self, asked: Asked) -> Bounded:
+    def make(self, asked: NoiseRequest) -> Bounded:
         """A Gaussian, with a count beside it if one is wanted."""
         measure: Literal["flat", "layers"] = "layers" if self.clipping == "per-layer" else "flat"
         sigma, deviation = asked.noise_multiplier, asked.count_deviation

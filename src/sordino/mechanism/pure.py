@@ -9,7 +9,7 @@ from pydantic import Field
 from sordino.errors import StudyError
 from sordino.mechanism.gaussian import Bounded
 from sordino.mechanism.knorm import ExponentialNorm, KNorm
-from sordino.mechanism.registry import Asked, Noise, register
+from sordino.mechanism.registry import Noise, NoiseRequest, register
 from sordino.privacy import event
 
 
@@ -40,7 +40,7 @@ class KNormNoise(Noise):
         priced = KNorm.priced if self.form == "sound" else ExponentialNorm.claimed
         return priced(noise_multiplier, self.dimension)
 
-    def make(self, asked: Asked) -> Bounded:
+    def make(self, asked: NoiseRequest) -> Bounded:
         """Noise of the right length, or of the paper's."""
         kind = KNorm if self.form == "sound" else ExponentialNorm
         d = self.for_dimension(asked.dimension).dimension or 0

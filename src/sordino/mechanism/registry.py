@@ -17,7 +17,7 @@ from sordino.section import Section
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class NoiseRequest:
     """What a study asks a mechanism for. All of it is public.
 
     Attributes:
@@ -83,7 +83,7 @@ class Noise(Section):
         """
         return event.Gaussian(noise_multiplier=noise_multiplier)
 
-    def make(self, asked: Asked) -> Bounded:
+    def make(self, asked: NoiseRequest) -> Bounded:
         """The mechanism."""
         raise NotImplementedError
 

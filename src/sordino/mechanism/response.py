@@ -18,7 +18,7 @@ up. The slack is less than one step for each other class: p' > p - (K - 1) 2^-53
 From epsilon = 37 on m is 1, and what is realised stays near 37, below what is booked. epsilon below about
 K^2 2^-53, where T > m cannot be had, is refused. K = 1 tells nothing and costs nothing.
 
-**Asked again.** Fresh answers for one label let its owner's label be seen by counting: n of them cost n epsilon by basic composition
+**NoiseRequest again.** Fresh answers for one label let its owner's label be seen by counting: n of them cost n epsilon by basic composition
 (:class:`~sordino.privacy.event.Repeated` of the event: exact for K = 2, never too low for more). An answer that is a fixed function
 of a secret uniform u_e of the entity and of its label,
 

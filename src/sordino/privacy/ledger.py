@@ -26,19 +26,7 @@ from typing import Any
 from sordino.errors import LedgerError, ResumeError
 from sordino.privacy import storage
 from sordino.privacy.budget import Budget
-from sordino.privacy.chain import (
-    ADJACENCY,
-    FORMAT,
-    START,
-    UNIT,
-    Charge,
-    Entry,
-    Head,
-    Note,
-    Verified,
-    canonical,
-    digest,
-)
+from sordino.privacy.chain import ADJACENCY, FORMAT, START, UNIT, Charge, Entry, Head, Note, Verified, canonical, digest
 from sordino.privacy.event import Event, encode
 from sordino.privacy.permit import Permit, issue
 from sordino.privacy.reading import LedgerReader

@@ -18,7 +18,7 @@ import numpy as np
 from sordino.engine.method import Method
 from sordino.message import Raw, Statistics, Update
 from sordino.regimes.asynchronous.method import AsynchronousMethod, EdgeTerms
-from sordino.regimes.synchronous.method import Left, Released, SynchronousMethod, Terms
+from sordino.regimes.synchronous.method import Released, Remaining, SynchronousMethod, Terms
 from sordino.regimes.vertical.method import OnlineMethod
 
 DIMENSION, ROUNDS, CLIENTS = 8, 12, 3
@@ -110,9 +110,9 @@ def _play(method: SynchronousMethod) -> list[Any]:
     memory = method.start(terms)
     rng = np.random.default_rng(7)
     for number in range(1, ROUNDS + 1):
-        left = Left(ROUNDS - number + 1, None if terms.steps is None else terms.steps - 2 * number + 2)
-        choice, contract = method.choose(memory, terms, left), method.contract(memory, terms, number)
-        if choice != method.choose(memory, terms, left) or contract != method.contract(memory, terms, number):
+        left = Remaining(ROUNDS - number + 1, None if terms.steps is None else terms.steps - 2 * number + 2)
+        choice, contract = method.choose(memory, terms, left), method.round_noise(memory, terms, number)
+        if choice != method.choose(memory, terms, left) or contract != method.round_noise(memory, terms, number):
             raise ContractBroken(f"{method.name}: asked twice, it answers differently")
         if not isinstance(choice.tau, int) or choice.tau < 0:
             raise ContractBroken(f"{method.name}: tau must be a whole number from 0; got {choice.tau!r}")

@@ -35,9 +35,9 @@ from sordino.mechanism.grid import add_gaussian
 from sordino.message import Statistics, Train, Update
 from sordino.privacy import Chosen, Composed, Event, NonPrivate, Permit, PoissonSampled, covers_round
 from sordino.privacy import Gaussian as GaussianEvent
-from sordino.training.bench import Examples, Workbench, poisson
+from sordino.training.kernels import Examples, ModelKernels, poisson
 from sordino.training.optimizer import Optimizer
-from sordino.training.perexample import Bound, Flat, Layers, Measured
+from sordino.training.perexample import Bound, FlatBound, Layers, Measured
 from sordino.training.raw import RAW_CONSTANTS, measure_raw
 
 RAW_LOSS = "the mean loss of raw data, without noise"
@@ -54,7 +54,7 @@ class PrivateClient:
         sampling_rate: q of the Poisson batches.
         learning_rate: eta.
         optimizer: of the local steps.
-        bench: the shared model and kernels.
+        kernels: the shared model and kernels.
         entropy: where batches and noise are drawn from, by address.
     """
 
@@ -64,7 +64,7 @@ class PrivateClient:
     sampling_rate: float
     learning_rate: float
     optimizer: Optimizer
-    bench: Workbench
+    kernels: ModelKernels
     entropy: Entropy
 
     @property
@@ -92,10 +92,10 @@ class PrivateClient:
     def answer(self, task: Train, permits: Sequence[Permit]) -> Update:
         """See :class:`Client`."""
         covers_round(permits, self.price(task), task.round)
-        raw = measure_raw(self.bench, self.examples, task) if task.probe is not None else None
+        raw = measure_raw(self.kernels, self.examples, task) if task.probe is not None else None
         batches = self.entropy.at("client", self.index, "round", task.round, "batches")
         noise = self.entropy.at("client", self.index, "round", task.round, "noise")
-        flat, mechanism = self.bench.flat, self._mechanism(task)
+        flat, mechanism = self.kernels.flat, self._mechanism(task)
         bound = bound_of(mechanism)
         start = torch.from_numpy(task.weights).to(flat.weights)
         flat.load(start)
@@ -107,7 +107,7 @@ class PrivateClient:
         seen: float | None = None
         for step in range(1, task.steps + 1):
             chosen = poisson(len(self.examples), self.sampling_rate, batches).to(flat.weights.device)
-            clipped = self.bench.clipped.of(self.examples, chosen, bound, total)
+            clipped = self.kernels.clipped.of(self.examples, chosen, bound, total)
             noisy, more = mechanism.release_counted(total, clipped.clipped - len(chosen) / 2, noise)
             if step == 1 and task.loss_bound is not None:
                 seen = self._loss(clipped.loss, task.loss_bound, task.loss_noise, noise)
@@ -162,7 +162,7 @@ def bound_of(mechanism: Bounded) -> Bound:
     """What a single example's gradient is bounded in."""
     match mechanism.measure:
         case "flat":
-            return Flat(mechanism.clip)
+            return FlatBound(mechanism.clip)
         case "layers":
             return Layers(mechanism.clip)
         case "own":

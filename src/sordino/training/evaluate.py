@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sordino.training.bench import model_input
 from sordino.training.flat import Flat
+from sordino.training.kernels import model_input
 from sordino.training.loss import Loss
 from sordino.training.perexample.plan import Plan, compiled
 

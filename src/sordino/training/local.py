@@ -28,10 +28,10 @@ from torch import Tensor
 from sordino.entropy import Entropy
 from sordino.errors import LocalProtocolError
 from sordino.mechanism import Bounded, Learning, length, shortened
-from sordino.mechanism.misjudged import Misjudged
+from sordino.mechanism.overclaimed import Overclaimed
 from sordino.message import Contribution, Train, Update
 from sordino.privacy import Event, Permit, PoissonSampled, covers_round
-from sordino.training.bench import Examples, Workbench
+from sordino.training.kernels import Examples, ModelKernels
 from sordino.training.optimizer import Optimizer
 
 
@@ -47,7 +47,7 @@ class LocalWork:
         batch: examples in a local step; all of them where the client has fewer.
         proximal: mu, of the proximal term.
         optimizer: of the local steps.
-        bench: the shared model and kernels.
+        kernels: the shared model and kernels.
         entropy: where batches are drawn from, by address.
     """
 
@@ -58,21 +58,21 @@ class LocalWork:
     batch: int
     proximal: float
     optimizer: Optimizer
-    bench: Workbench
+    kernels: ModelKernels
     entropy: Entropy
 
     def train(self, task: Train) -> Tensor:
         """Delta (d,), raw and not clipped."""
-        flat = self.bench.flat
+        flat = self.kernels.flat
         start = torch.from_numpy(task.weights).to(flat.weights)
         flat.load(start)
         gradient, total = torch.empty_like(flat.weights), torch.empty_like(flat.weights, dtype=torch.float64)
         steps = self.optimizer.begin(self.learning_rate, flat.weights)
         for chosen in self._batches(task):
             if self.gradient_clip is None:
-                self.bench.mean.of(self.examples, chosen, gradient)
+                self.kernels.mean.of(self.examples, chosen, gradient)
             else:
-                self.bench.clipped.of(self.examples, chosen, self.gradient_clip, total)
+                self.kernels.clipped.of(self.examples, chosen, self.gradient_clip, total)
                 gradient.copy_(total.div_(len(chosen)))
             if self.proximal:
                 gradient.add_(flat.weights - start, alpha=self.proximal)
@@ -87,7 +87,7 @@ class LocalWork:
         draw = self.entropy.at("client", self.index, "round", task.round, "batches")
         turns = -(-task.steps * size // count)
         order = np.concatenate([draw.permutation(count) for _ in range(turns)])[: task.steps * size]
-        place = self.bench.flat.weights.device
+        place = self.kernels.flat.weights.device
         return [torch.from_numpy(part).to(place) for part in np.split(order, range(size, len(order), size))]
 
 
@@ -154,7 +154,7 @@ class NoisyModelClient(LocalWork):
             raise LocalProtocolError("without clipped gradients a trained model has no sensitivity at all")
         return self.learning_rate * self.gradient_clip * task.steps
 
-    def _mechanism(self, task: Train) -> Misjudged:
+    def _mechanism(self, task: Train) -> Overclaimed:
         examples = max(len(self.examples), 1)
         claimed = 2.0 * self._reach(task) / (task.steps * examples)
-        return Misjudged(claimed=claimed, noise_multiplier=self.noise_multiplier, excess=float(examples * task.steps))
+        return Overclaimed(claimed=claimed, noise_multiplier=self.noise_multiplier, excess=float(examples * task.steps))

@@ -7,12 +7,12 @@ import torch
 
 from sordino.errors import LocalProtocolError
 from sordino.message import Raw, Train
-from sordino.training.bench import Examples, Workbench
+from sordino.training.kernels import Examples, ModelKernels
 
 RAW_CONSTANTS = "raw curvature, Lipschitz constant and gradient are sent, as the paper's own form asks"
 
 
-def measure_raw(bench: Workbench, examples: Examples, task: Train) -> Raw:
+def measure_raw(kernels: ModelKernels, examples: Examples, task: Train) -> Raw:
     """The constants that the papers' literal forms send: from raw data, without noise.
 
     They compare the client's own last model w_i (``task.probe``) with the global model w,
@@ -20,14 +20,14 @@ def measure_raw(bench: Workbench, examples: Examples, task: Train) -> Raw:
     """
     if task.probe is None:
         raise LocalProtocolError("there is no model to compare with")
-    flat = bench.flat
+    flat = kernels.flat
     gradients, losses = [], []
     for vector in (task.probe, task.weights):
         flat.load(torch.from_numpy(vector).to(flat.weights))
         total, loss = torch.zeros_like(flat.weights), 0.0
         part = torch.empty_like(flat.weights)
         for chunk in torch.arange(len(examples), device=flat.weights.device).split(512):  # type: ignore[no-untyped-call]
-            loss += float(bench.mean.of(examples, chunk, part)) * len(chunk)
+            loss += float(kernels.mean.of(examples, chunk, part)) * len(chunk)
             total.add_(part, alpha=float(len(chunk)))
         gradients.append(total / len(examples))
         losses.append(loss / len(examples))

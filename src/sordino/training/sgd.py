@@ -10,7 +10,7 @@ import torch
 from sordino.entropy import Entropy
 from sordino.message import Train, Update
 from sordino.privacy import Event, NonPrivate, Permit, covers_round
-from sordino.training.bench import Examples, Workbench, poisson
+from sordino.training.kernels import Examples, ModelKernels, poisson
 from sordino.training.optimizer import Optimizer
 
 NO_NOISE = "plain gradients without noise"
@@ -25,7 +25,7 @@ class PlainClient:
     sampling_rate: float
     learning_rate: float
     optimizer: Optimizer
-    bench: Workbench
+    kernels: ModelKernels
     entropy: Entropy
 
     def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
@@ -36,13 +36,13 @@ class PlainClient:
         """See :class:`Client`. An empty batch takes no step."""
         covers_round(permits, self.price(task), task.round)
         batches = self.entropy.at("client", self.index, "round", task.round, "batches")
-        flat = self.bench.flat
+        flat = self.kernels.flat
         flat.load(torch.from_numpy(task.weights).to(flat.weights))
         gradient = torch.empty_like(flat.weights)
         steps = self.optimizer.begin(self.learning_rate, flat.weights)
         for _ in range(task.steps):
             chosen = poisson(len(self.examples), self.sampling_rate, batches).to(flat.weights.device)
             if len(chosen):
-                self.bench.mean.of(self.examples, chosen, gradient)
+                self.kernels.mean.of(self.examples, chosen, gradient)
                 steps.take(flat.weights, gradient, 0.0)
         return Update(client=self.index, round=task.round, steps=task.steps, weights=flat.weights.cpu().numpy().copy())

@@ -12,7 +12,7 @@ from sordino.mechanism.gaussian import Bounded
 from sordino.mechanism.haar.basis import Basis, Groups
 from sordino.mechanism.haar.gaussian import HaarGaussian
 from sordino.mechanism.haar.weights import optimal, paper, uniform
-from sordino.mechanism.registry import Asked, Noise, register
+from sordino.mechanism.registry import Noise, NoiseRequest, register
 
 
 @register
@@ -45,7 +45,7 @@ class HaarNoise(Noise):
             return "privacy.mechanism.weights 'optimal' needs public examples to look at: set data.validation, or choose other weights"
         return None
 
-    def make(self, asked: Asked) -> Bounded:
+    def make(self, asked: NoiseRequest) -> Bounded:
         """The weighted mechanism, or a literal one."""
         basis = Basis.flat(asked.dimension) if self.blocks == "flat" else Basis.of(asked.parameters)
         clip, sigma = asked.clip, asked.noise_multiplier
@@ -64,7 +64,7 @@ class HaarNoise(Noise):
             discount=self.discount,
         )
 
-    def _weights(self, basis: Basis, asked: Asked) -> Groups:
+    def _weights(self, basis: Basis, asked: NoiseRequest) -> Groups:
         if self.weights in ("uniform", "learned"):
             return uniform(basis)
         if self.weights == "paper":

@@ -18,11 +18,11 @@ from sordino.engine.latency import Churn, Delays
 from sordino.engine.plan import Plan
 from sordino.engine.surroundings import lineage, protective
 from sordino.entropy import Entropy, Seeded
-from sordino.federation.common import Hall
 from sordino.federation.facts import horizontal
 from sordino.federation.mechanism import as_good, energies, in_words
+from sordino.federation.setup import SharedSetup
 from sordino.federation.study import for_dimension
-from sordino.mechanism import Asked, Bounded
+from sordino.mechanism import Bounded, NoiseRequest
 from sordino.privacy import Budget, PoissonSampled, Vault, accountant
 from sordino.regimes.asynchronous.edge import Edge, LiteralEdge, PlainEdge, PrivateEdge
 from sordino.regimes.asynchronous.method import Noisy
@@ -30,25 +30,25 @@ from sordino.regimes.asynchronous.plan import dearest, epsilons, multipliers, pr
 from sordino.regimes.asynchronous.protocol import Asynchronous
 from sordino.regimes.asynchronous.simulation import Arrivals
 from sordino.regimes.asynchronous.study import AsynchronousStudy
-from sordino.training.bench import Workbench
+from sordino.training.kernels import ModelKernels
 from sordino.training.perexample.sums import layers_of
 
 
 def build(
-    study: AsynchronousStudy, hall: Hall, parts: list[datasets.Dataset], folder: Path, run: str, payable: Sequence[int] | None
+    study: AsynchronousStudy, setup: SharedSetup, parts: list[datasets.Dataset], folder: Path, run: str, payable: Sequence[int] | None
 ) -> Built:
     """See :func:`sordino.engine.assemble.build`; ``parts`` is emptied on the way, so that the pixels are kept once."""
-    entropy, flat, sizes, privacy, world = Seeded(study.seed), hall.bench.flat, hall.sizes, study.privacy, study.world
+    entropy, flat, sizes, privacy, world = Seeded(study.seed), setup.kernels.flat, setup.sizes, study.privacy, study.world
     priced, known = price(for_dimension(study, flat.dim), sizes, flat.dim), terms(study, flat.dim)
-    noise = edge_mechanism(study, hall.bench, hall.validation) if privacy.unit != "none" and not study.method.literal else None
+    noise = edge_mechanism(study, setup.kernels, setup.validation) if privacy.unit != "none" and not study.method.literal else None
     if noise is not None:
         priced = announced(priced, study, noise, sizes)
-    own = protective(study, run, hall.shaping, folder)
-    edges = _edges(study, parts, hall, noise, own)
+    own = protective(study, run, setup.shaping, folder)
+    edges = _edges(study, parts, setup, noise, own)
     units = [f"client:{i}" for i in range(len(sizes))]
-    fingerprints = hall.units(dict(zip(units, hall.fingerprints, strict=True)))
-    ledgers = vault(study, folder, run, fingerprints, hall.records, labels=hall.labels(units))
-    tested = hall.evaluation(study, ledgers, own, lineage(study, run))
+    fingerprints = setup.units(dict(zip(units, setup.fingerprints, strict=True)))
+    ledgers = vault(study, folder, run, fingerprints, setup.records, labels=setup.labels(units))
+    tested = setup.evaluation(study, ledgers, own, lineage(study, run))
     budgets = [budget(study, epsilon) for epsilon in epsilons(study)]
     pays = _payable(study, edges, ledgers, units, budgets) if payable is None else tuple(payable)
     regime = Asynchronous(
@@ -70,13 +70,13 @@ def build(
         budgets=budgets,
         units=units,
         delays=Delays(world.latency, Churn(dropout=world.dropout, rejoin=world.rejoin), entropy, len(sizes)),
-        evaluate=hall.measured(tested),
+        evaluate=setup.measured(tested),
         method=study.method.name,
         lineage=lineage(study, run),
     )
-    first, facts = simulation.first(hall.first()), horizontal(records.Asynchronous, study, hall, priced, simulation)
+    first, facts = simulation.first(setup.first()), horizontal(records.Asynchronous, study, setup, priced, simulation)
     remedy = "Raise noise_multiplier or lower method.batch"
-    return hall.built(study, priced, simulation, first, facts=facts, paid="gradient", remedy=remedy, evaluation=tested)
+    return setup.built(study, priced, simulation, first, facts=facts, paid="gradient", remedy=remedy, evaluation=tested)
 
 
 def announced(priced: Plan, study: AsynchronousStudy, noise: Bounded, sizes: Sequence[int]) -> Plan:
@@ -89,21 +89,23 @@ def announced(priced: Plan, study: AsynchronousStudy, noise: Bounded, sizes: Seq
     return priced.exposed("privacy.mechanism.form", accountant(privacy.accountant).epsilon(spent, privacy.delta), in_words(true))
 
 
-def _edges(study: AsynchronousStudy, parts: list[datasets.Dataset], hall: Hall, noise: Bounded | None, entropy: Entropy) -> list[Edge]:
+def _edges(
+    study: AsynchronousStudy, parts: list[datasets.Dataset], setup: SharedSetup, noise: Bounded | None, entropy: Entropy
+) -> list[Edge]:
     """The edges; ``parts`` is emptied on the way."""
     method = study.method
-    each, sigmas = rates(method.batch, hall.sizes), multipliers(study)
+    each, sigmas = rates(method.batch, setup.sizes), multipliers(study)
     edges: list[Edge] = []
-    scratch = torch.empty_like(hall.bench.flat.weights, dtype=torch.float64)
+    scratch = torch.empty_like(setup.kernels.flat.weights, dtype=torch.float64)
     parts.reverse()
     while parts:
         index = len(edges)
         told: dict[str, Any] = {
             "index": index,
-            "examples": hall.examples(parts.pop()),
+            "examples": setup.examples(parts.pop()),
             "sampling_rate": each[index],
             "regularisation": method.regularisation,
-            "bench": hall.bench,
+            "kernels": setup.kernels,
             "draws": entropy.stream("edge", index),
             "scratch": scratch,
         }
@@ -116,16 +118,16 @@ def _edges(study: AsynchronousStudy, parts: list[datasets.Dataset], hall: Hall, 
                 LiteralEdge(
                     **told,
                     iteration_epsilon=method.iteration_epsilon,
-                    noised=_first_layer(hall.bench) if method.noised == "first-layer" else hall.bench.flat.dim,
+                    noised=_first_layer(setup.kernels) if method.noised == "first-layer" else setup.kernels.flat.dim,
                     reason=method.unpriced or "",
                 )
             )
     return edges
 
 
-def _first_layer(bench: Workbench) -> int:
+def _first_layer(kernels: ModelKernels) -> int:
     """Numbers of the first layer that has any; its weights and its bias go together."""
-    return sum(slot.size for slot in layers_of(bench.flat)[0])
+    return sum(slot.size for slot in layers_of(kernels.flat)[0])
 
 
 def _payable(
@@ -156,17 +158,17 @@ def _payable(
     return tuple(endless if (steps := left[edge]) is None else min(steps, endless) for edge in range(len(units)))
 
 
-def edge_mechanism(study: AsynchronousStudy, bench: Workbench, public: tuple[Tensor, Tensor]) -> Bounded:
+def edge_mechanism(study: AsynchronousStudy, kernels: ModelKernels, public: tuple[Tensor, Tensor]) -> Bounded:
     """The mechanism of the edges in the first stage, at the largest multiplier of any.
 
     No count is released beside: every gradient would pay for it.
     """
     return study.privacy.mechanism.make(
-        Asked(
+        NoiseRequest(
             unit=study.privacy.unit,
             clip=study.privacy.clip,
             noise_multiplier=study.privacy.noise_multiplier or 0.0,
-            parameters=tuple(slot.size for slot in bench.flat.layout),
-            energies=partial(energies, bench, public) if study.data.validation else None,
+            parameters=tuple(slot.size for slot in kernels.flat.layout),
+            energies=partial(energies, kernels, public) if study.data.validation else None,
         )
     )

@@ -29,8 +29,8 @@ from sordino.mechanism import Bounded, length
 from sordino.mechanism.knorm import exponential_norm
 from sordino.message import Compute, Gradient, Vector
 from sordino.privacy import Event, NonPrivate, Permit, PoissonSampled, covers_one
-from sordino.training.bench import Examples, Workbench, poisson
 from sordino.training.dpsgd import bound_of
+from sordino.training.kernels import Examples, ModelKernels, poisson
 from sordino.training.sgd import NO_NOISE
 
 
@@ -66,7 +66,7 @@ class Site:
         examples: its data.
         sampling_rate: q.
         regularisation: lambda.
-        bench: the shared model and kernels.
+        kernels: the shared model and kernels.
         draws: numbered by the edge's tasks: the batch of each, then its noise.
         count: n.
         expected_batch: b = q n, in examples; the divisor of every gradient.
@@ -77,7 +77,7 @@ class Site:
     examples: Examples
     sampling_rate: float
     regularisation: float
-    bench: Workbench
+    kernels: ModelKernels
     draws: Numbered
     scratch: torch.Tensor
     count: int = field(init=False)
@@ -89,7 +89,7 @@ class Site:
 
     def drawn(self, task: Compute) -> tuple[torch.Tensor, np.random.Generator]:
         """The batch of this task, and where its noise comes from; the model has the task's weights."""
-        weights, rng = self.bench.flat.weights, self.draws.at(task.task)
+        weights, rng = self.kernels.flat.weights, self.draws.at(task.task)
         weights.copy_(torch.from_numpy(task.weights))
         chosen = poisson(self.count, self.sampling_rate, rng)
         return (chosen if weights.device.type == "cpu" else chosen.to(weights.device)), rng
@@ -121,8 +121,8 @@ class PlainEdge(Site):
     def answer(self, task: Compute, permit: Permit | None) -> Gradient:
         """See :class:`Edge`."""
         covers_one(permit, self.price, task.task)
-        mean = torch.empty_like(self.bench.flat.weights)
-        self.bench.mean.of(self.examples, self.drawn(task)[0], mean)
+        mean = torch.empty_like(self.kernels.flat.weights)
+        self.kernels.mean.of(self.examples, self.drawn(task)[0], mean)
         return self.answered(task, mean)
 
 
@@ -144,7 +144,7 @@ class PrivateEdge(Site):
     @property
     def noise(self) -> float:
         """d (z / b)^2."""
-        return self.bench.flat.dim * (self.mechanism.vector_multiplier / self.expected_batch) ** 2
+        return self.kernels.flat.dim * (self.mechanism.vector_multiplier / self.expected_batch) ** 2
 
     def answer(self, task: Compute, permit: Permit | None) -> Gradient:
         """See :class:`Edge`."""
@@ -153,7 +153,7 @@ class PrivateEdge(Site):
             raise LocalProtocolError(f"task {task.task}: the clip must be a positive number; got {task.clip}")
         mechanism = _scaled(self.mechanism, task.clip)  # type: ignore[arg-type]  # mechanisms are frozen values
         chosen, rng = self.drawn(task)
-        self.bench.clipped.of(self.examples, chosen, bound_of(mechanism), self.scratch)
+        self.kernels.clipped.of(self.examples, chosen, bound_of(mechanism), self.scratch)
         noisy, _ = mechanism.release_counted(self.scratch, 0.0, rng)
         return self.answered(task, noisy, 1.0 / self.expected_batch)
 
@@ -200,8 +200,8 @@ class LiteralEdge(Site):
         if task.clip is None:
             raise LocalProtocolError(f"task {task.task} has no clip")
         chosen, rng = self.drawn(task)
-        mean = torch.empty_like(self.bench.flat.weights)
-        self.bench.mean.of(self.examples, chosen, mean)
+        mean = torch.empty_like(self.kernels.flat.weights)
+        self.kernels.mean.of(self.examples, chosen, mean)
         mean.mul_(min(1.0, task.clip / max(length(mean), 1e-30)))
         noise = exponential_norm(self.noised, 2.0 * task.clip / self.expected_batch / self.iteration_epsilon, rng)
         mean[: self.noised].add_(noise.to(mean))

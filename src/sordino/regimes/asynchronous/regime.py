@@ -11,17 +11,17 @@ from sordino.data import Dataset
 from sordino.engine.built import Built
 from sordino.engine.narration import Told
 from sordino.engine.plan import Plan, step_event
-from sordino.federation.common import Hall
 from sordino.federation.division import federation
 from sordino.federation.promise import BATCHES, resting_on
 from sordino.federation.regime import HorizontalRegime, Spending
+from sordino.federation.setup import SharedSetup
 from sordino.mechanism import Bounded
 from sordino.privacy import Budget, Event, PoissonSampled
 from sordino.regimes.asynchronous import assemble, narrate, plan
 from sordino.regimes.asynchronous import methods as _methods  # noqa: F401  (registers them)
 from sordino.regimes.asynchronous.study import AsynchronousStudy
 from sordino.regimes.asynchronous.template import TEMPLATE
-from sordino.training.bench import Workbench
+from sordino.training.kernels import ModelKernels
 
 OF_EDGES = (
     "The sizes of the edges' data sets are public: with the expected batch b they set the sampling rates b / n_k.",
@@ -52,20 +52,20 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
         return plan.price(study, sizes, dimension)
 
     def mechanism(
-        self, study: AsynchronousStudy, sizes: Sequence[int], bench: Workbench, public: tuple[torch.Tensor, torch.Tensor]
+        self, study: AsynchronousStudy, sizes: Sequence[int], kernels: ModelKernels, public: tuple[torch.Tensor, torch.Tensor]
     ) -> Bounded:
         """See :class:`HorizontalRegime`."""
-        return assemble.edge_mechanism(study, bench, public)
+        return assemble.edge_mechanism(study, kernels, public)
 
     def announced(self, priced: Plan, study: AsynchronousStudy, noise: Bounded, sizes: Sequence[int]) -> Plan:
         """See :class:`HorizontalRegime`."""
         return assemble.announced(priced, study, noise, sizes)
 
     def assemble(
-        self, study: AsynchronousStudy, hall: Hall, parts: list[Dataset], folder: Path, run: str, payable: Sequence[int] | None
+        self, study: AsynchronousStudy, setup: SharedSetup, parts: list[Dataset], folder: Path, run: str, payable: Sequence[int] | None
     ) -> Built:
         """See :class:`HorizontalRegime`."""
-        return assemble.build(study, hall, parts, folder, run, payable)
+        return assemble.build(study, setup, parts, folder, run, payable)
 
     def rates(self, study: AsynchronousStudy, sizes: Sequence[int]) -> tuple[float, ...]:
         """See :class:`HorizontalRegime`."""

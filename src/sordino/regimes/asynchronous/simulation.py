@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 
 from sordino.engine import moment as moments
-from sordino.engine.effect import Asked, Effect, Event, Send
+from sordino.engine.effect import Effect, Event, Request, Send
 from sordino.engine.kernel import Kernel
 from sordino.engine.latency import Delays
 from sordino.engine.moment import Block
@@ -175,18 +175,18 @@ class Arrivals(World[State]):
         """Whether the edge's answer to this task would be applied."""
         return self.regime.expects(state, site, number) and not self.regime.lapses(state, site)
 
-    def asked(self, state: State) -> Mapping[int, Asked]:
+    def asked(self, state: State) -> Mapping[int, Request]:
         """The task that each edge works on."""
         return state.tasks
 
-    def answer(self, site: int, number: int, task: Asked | None, permits: Sequence[Permit]) -> Gradient:
+    def answer(self, site: int, number: int, task: Request | None, permits: Sequence[Permit]) -> Gradient:
         """Let the edge work, with the permit of the block that holds the task."""
         if not isinstance(task, Compute):
             raise TypeError(f"an edge is asked for a gradient, not {type(task).__name__}")
         permit = permits[0] if len(permits) == 1 else next((each for each in permits if each.holds(task.task)), None)
         return self.edges[site].answer(task, permit)
 
-    def trip(self, site: int, task: Asked) -> float | Away:
+    def trip(self, site: int, task: Request) -> float | Away:
         """Seconds of this edge for this task, or for how long it vanishes."""
         away = self.delays.away(site, task.number)
         return Away(away) if away else self.delays.seconds(site, task.number)
@@ -205,7 +205,7 @@ class Arrivals(World[State]):
             for edge in sorted(short)
         ]
 
-    def again(self, state: State, blocks: Mapping[int, Sequence[Block]]) -> Sequence[Bill]:
+    def reissued(self, state: State, blocks: Mapping[int, Sequence[Block]]) -> Sequence[Bill]:
         """The blocks that edges had reserved and not worked off."""
         return [self._reserve(edge, *block) for edge, own in sorted(blocks.items()) for block in own]
 

@@ -20,7 +20,7 @@ from sordino.entropy import Entropy
 from sordino.mechanism import Bounded, Learning
 from sordino.message import Contribution
 from sordino.privacy import Event, Permit, PoissonSampled, covers_round
-from sordino.regimes.synchronous.method import Contract, Released
+from sordino.regimes.synchronous.method import Released, RoundNoise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class PrivateSum:
         """The expected number of clients in a cohort."""
         return self.sampling_rate * len(self.shares)
 
-    def event(self, contract: Contract) -> Event:
+    def event(self, contract: RoundNoise) -> Event:
         """What one round releases of each client."""
         return PoissonSampled(
             sampling_rate=self.sampling_rate, event=self.mechanism.scaled(contract.clip, contract.noise_multiplier).event()
@@ -58,7 +58,7 @@ class PrivateSum:
     def release(
         self,
         answers: Sequence[Contribution],
-        contract: Contract,
+        contract: RoundNoise,
         number: int,
         dimension: int,
         permits: Sequence[Permit],
@@ -83,11 +83,11 @@ class PrivateSum:
         mean = noisy.numpy() / (self.sampling_rate * sum(self.shares))
         return Released(mean=mean.astype(np.float32), clipped=None if counted is None else 0.5 + counted / self.expected)
 
-    def _mechanism(self, contract: Contract, seen: tuple[float, ...]) -> Bounded:
+    def _mechanism(self, contract: RoundNoise, seen: tuple[float, ...]) -> Bounded:
         shaped = self.mechanism.shaped(seen) if isinstance(self.mechanism, Learning) else self.mechanism
         return shaped.scaled(contract.clip, contract.noise_multiplier)
 
-    def signal_to_noise(self, released: Released, contract: Contract, seen: tuple[float, ...] = ()) -> float:
+    def signal_to_noise(self, released: Released, contract: RoundNoise, seen: tuple[float, ...] = ()) -> float:
         """||signal|| / ||noise|| of a release, with the sign of the unbiased estimate of ||signal||^2; post-processing."""
         deviation = self._mechanism(contract, seen).vector_multiplier * contract.clip * self.unit
         noise = released.mean.size * deviation**2

@@ -15,9 +15,9 @@ from sordino.engine.latency import Churn
 from sordino.engine.plan import Plan
 from sordino.engine.surroundings import lineage, protective
 from sordino.entropy import Entropy, Seeded
-from sordino.federation.common import Hall
 from sordino.federation.facts import horizontal
 from sordino.federation.mechanism import as_good, in_words
+from sordino.federation.setup import SharedSetup
 from sordino.federation.study import for_dimension
 from sordino.mechanism import Bounded, Learning
 from sordino.privacy import Budget, Gaussian, Vault, accountant
@@ -47,21 +47,21 @@ from sordino.training.sgd import PlainClient
 
 
 def build(
-    study: SynchronousStudy, hall: Hall, parts: list[datasets.Dataset], folder: Path, run: str, payable: Sequence[int] | None
+    study: SynchronousStudy, setup: SharedSetup, parts: list[datasets.Dataset], folder: Path, run: str, payable: Sequence[int] | None
 ) -> Built:
     """See :func:`sordino.engine.assemble.build`; ``parts`` is emptied on the way, so that the pixels are kept once."""
-    entropy, flat, sizes, privacy = Seeded(study.seed), hall.bench.flat, hall.sizes, study.privacy
+    entropy, flat, sizes, privacy = Seeded(study.seed), setup.kernels.flat, setup.sizes, study.privacy
     priced, whole = price(for_dimension(study, flat.dim), sizes, flat.dim), aggregated(study)
-    units, fingerprints = _units(whole, hall.fingerprints, not hall.records)
-    noise = mechanism(study, sizes, hall.bench, hall.validation) if privacy.unit != "none" else None
+    units, fingerprints = _units(whole, setup.fingerprints, not setup.records)
+    noise = mechanism(study, sizes, setup.kernels, setup.validation) if privacy.unit != "none" else None
     if noise is not None:
         priced = announced(priced, study, noise, max(sizes))
-    own = protective(study, run, hall.shaping, folder)
-    clients = _clients(study, parts, hall, noise, own)
+    own = protective(study, run, setup.shaping, folder)
+    clients = _clients(study, parts, setup, noise, own)
     kind = CLIENT if isinstance(study.method, ClientLevel) and privacy.unit == "client" else SAMPLE
-    known = [replace(one, kind=kind) if one.unit in fingerprints else one for one in hall.records]
-    ledgers = vault(study, folder, run, hall.units(fingerprints), known, labels=hall.labels(units))
-    most, tested = budget(study, privacy.epsilon), hall.evaluation(study, ledgers, own, lineage(study, run))
+    known = [replace(one, kind=kind) if one.unit in fingerprints else one for one in setup.records]
+    ledgers = vault(study, folder, run, setup.units(fingerprints), known, labels=setup.labels(units))
+    most, tested = budget(study, privacy.epsilon), setup.evaluation(study, ledgers, own, lineage(study, run))
     pays = _payable(study, priced, ledgers, units, most) if payable is None else tuple(payable)
     regime = Synchronous(
         method=study.method,
@@ -85,15 +85,15 @@ def build(
         latency=study.world.latency,
         churn=Churn(dropout=study.world.dropout, rejoin=study.world.rejoin),
         entropy=entropy,
-        evaluate=hall.measured(tested),
+        evaluate=setup.measured(tested),
         due=lambda number: number % study.stride == 0,
         method=study.method.name,
         lineage=lineage(study, run),
     )
-    first, facts = Moment(regime.start(hall.first())), horizontal(records.Synchronous, study, hall, priced, simulation)
+    first, facts = Moment(regime.start(setup.first())), horizontal(records.Synchronous, study, setup, priced, simulation)
     paid = "round" if privacy.unit == "client" else "local step"
     remedy = "Raise noise_multiplier or lower sampling_rate"
-    return hall.built(study, priced, simulation, first, facts=facts, paid=paid, remedy=remedy, evaluation=tested)
+    return setup.built(study, priced, simulation, first, facts=facts, paid=paid, remedy=remedy, evaluation=tested)
 
 
 def announced(priced: Plan, study: SynchronousStudy, noise: Bounded, largest: int) -> Plan:
@@ -129,19 +129,21 @@ def _aggregator(study: SynchronousStudy, sizes: tuple[int, ...], noise: Bounded,
     )
 
 
-def _clients(study: SynchronousStudy, parts: list[datasets.Dataset], hall: Hall, noise: Bounded | None, entropy: Entropy) -> list[Client]:
+def _clients(
+    study: SynchronousStudy, parts: list[datasets.Dataset], setup: SharedSetup, noise: Bounded | None, entropy: Entropy
+) -> list[Client]:
     """The clients; ``parts`` is emptied on the way."""
     privacy, rate, eta = study.privacy, study.privacy.sampling_rate, study.method.learning_rate
     clients: list[Client] = []
     parts.reverse()
     while parts:
         part, i = parts.pop(), len(clients)
-        examples, bench = hall.examples(part), hall.bench
+        examples, kernels = setup.examples(part), setup.kernels
         steps = study.method.optimizer
         if noise is None:
             clients.append(
                 PlainClient(
-                    index=i, examples=examples, sampling_rate=rate, learning_rate=eta, optimizer=steps, bench=bench, entropy=entropy
+                    index=i, examples=examples, sampling_rate=rate, learning_rate=eta, optimizer=steps, kernels=kernels, entropy=entropy
                 )
             )
         elif isinstance(study.method, ClientLevel):
@@ -153,7 +155,7 @@ def _clients(study: SynchronousStudy, parts: list[datasets.Dataset], hall: Hall,
                 batch=study.method.batch,
                 proximal=study.method.proximal,
                 optimizer=steps,
-                bench=bench,
+                kernels=kernels,
                 entropy=entropy,
             )
             told = {field.name: getattr(work, field.name) for field in fields(work)}
@@ -170,7 +172,7 @@ def _clients(study: SynchronousStudy, parts: list[datasets.Dataset], hall: Hall,
                     sampling_rate=rate,
                     learning_rate=eta,
                     optimizer=steps,
-                    bench=bench,
+                    kernels=kernels,
                     entropy=entropy,
                 )
             )

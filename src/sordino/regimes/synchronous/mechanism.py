@@ -13,15 +13,15 @@ from torch import Tensor
 from sordino.entropy import Seeded
 from sordino.errors import StudyError
 from sordino.federation.mechanism import energies
-from sordino.mechanism import Asked, Bounded
+from sordino.mechanism import Bounded, NoiseRequest
 from sordino.message import Train
 from sordino.regimes.synchronous.methods.client_level import ClientLevel
 from sordino.regimes.synchronous.study import SynchronousStudy
-from sordino.training.bench import Examples, Workbench
+from sordino.training.kernels import Examples, ModelKernels
 from sordino.training.local import LocalWork
 
 
-def mechanism(study: SynchronousStudy, sizes: Sequence[int], bench: Workbench, public: tuple[Tensor, Tensor]) -> Bounded:
+def mechanism(study: SynchronousStudy, sizes: Sequence[int], kernels: ModelKernels, public: tuple[Tensor, Tensor]) -> Bounded:
     """The mechanism of a calibrated study at the multiplier that it begins with; ``public`` are its validation examples."""
     privacy, method, deviation, bound, largest = study.privacy, study.method, None, None, 1.0
     adaptive, clip = False, privacy.clip
@@ -30,16 +30,16 @@ def mechanism(study: SynchronousStudy, sizes: Sequence[int], bench: Workbench, p
         if adaptive:
             deviation = method.count_noise or privacy.sampling_rate * len(sizes) / 20.0  # Andrew et al. 2021, section 3
         if method.clipping == "proxy":
-            clip = proxy_clip(study, method, sizes, bench, public)
+            clip = proxy_clip(study, method, sizes, kernels, public)
         bound = method.learning_rate * method.tau * privacy.clip
         largest = float(max(sizes)) if method.weights == "size" else 1.0
     return privacy.mechanism.make(
-        Asked(
+        NoiseRequest(
             unit=privacy.unit,
             clip=clip,
             noise_multiplier=privacy.noise_multiplier or 0.0,
-            parameters=tuple(slot.size for slot in bench.flat.layout),
-            energies=partial(energies, bench, public) if study.data.validation else None,
+            parameters=tuple(slot.size for slot in kernels.flat.layout),
+            energies=partial(energies, kernels, public) if study.data.validation else None,
             counted=privacy.clipped_fraction or adaptive,
             count_deviation=deviation,
             update_bound=bound,
@@ -49,11 +49,11 @@ def mechanism(study: SynchronousStudy, sizes: Sequence[int], bench: Workbench, p
 
 
 def proxy_clip(
-    study: SynchronousStudy, method: ClientLevel, sizes: Sequence[int], bench: Workbench, public: tuple[Tensor, Tensor]
+    study: SynchronousStudy, method: ClientLevel, sizes: Sequence[int], kernels: ModelKernels, public: tuple[Tensor, Tensor]
 ) -> float:
     """S: the median norm of the first updates of clients made up from public examples, as many each as the median client has."""
     size = min(max(sorted(sizes)[len(sizes) // 2], 1), len(public[1]))
-    start, norms = bench.flat.weights.clone(), []
+    start, norms = kernels.flat.weights.clone(), []
     for index, part in enumerate(range(0, len(public[1]) - size + 1, size)):
         work = LocalWork(
             index=index,
@@ -62,12 +62,12 @@ def proxy_clip(
             batch=method.batch,
             proximal=method.proximal,
             optimizer=method.optimizer,
-            bench=bench,
+            kernels=kernels,
             entropy=Seeded(study.seed),  # round 0 is nobody else's
         )
         moved = work.train(Train(round=0, steps=method.tau, weights=start.cpu().numpy()))
         norms.append(float(torch.linalg.vector_norm(moved)))
-    bench.flat.load(start)
+    kernels.flat.load(start)
     found = statistics.median(norms)
     if not (found > 0 and math.isfinite(found)):
         raise StudyError(

@@ -73,7 +73,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class Remaining:
     """What remains before a round.
 
     Attributes:
@@ -119,7 +119,7 @@ class Wants:
 
 
 @dataclass(frozen=True, slots=True)
-class Contract:
+class RoundNoise:
     """What one round's contributions are bounded by, and how noisy their sum will be: C (or S) and sigma."""
 
     clip: float
@@ -181,16 +181,16 @@ class SynchronousMethod(Method):
         """Factors on C and on sigma after this share of the rounds, in [0, 1): a public schedule, known before the run."""
         return 1.0, 1.0
 
-    def contract(self, memory: Any, terms: Terms, number: int) -> Contract:
+    def round_noise(self, memory: Any, terms: Terms, number: int) -> RoundNoise:
         """C and sigma of round ``number``, from 1: the schedule's, or what earlier releases taught."""
         clip, noise = self.scale((number - 1) / terms.rounds)
-        return Contract(terms.clip * clip, terms.sigma * noise)
+        return RoundNoise(terms.clip * clip, terms.sigma * noise)
 
     def start(self, terms: Terms) -> Any:
         """Memory before the first round."""
         return self.memory()
 
-    def choose(self, memory: Any, terms: Terms, left: Left) -> Choice:
+    def choose(self, memory: Any, terms: Terms, left: Remaining) -> Choice:
         """tau for the next round; the regime cuts it to what the budget still pays for."""
         raise NotImplementedError
 

@@ -63,8 +63,7 @@ from sordino.entropy import Entropy
 from sordino.mechanism import Learning
 from sordino.message import Answer, Contribution, Train, Update, Vector
 from sordino.regimes.synchronous.aggregate import PrivateSum
-from sordino.regimes.synchronous.method import Contract, SynchronousMethod, Terms
-from sordino.regimes.synchronous.method import Left as Remaining
+from sordino.regimes.synchronous.method import Remaining, RoundNoise, SynchronousMethod, Terms
 from sordino.regimes.synchronous.methods.estimate import clipped_fraction, signal_to_noise
 from sordino.regimes.synchronous.state import State
 
@@ -114,9 +113,9 @@ class Synchronous:
         return self.secret and self.deadline is not None
 
     @property
-    def plain(self) -> Contract:
+    def plain(self) -> RoundNoise:
         """C and sigma that clients have anyway."""
-        return Contract(self.terms.clip, self.terms.sigma)
+        return RoundNoise(self.terms.clip, self.terms.sigma)
 
     def start(self, weights: Vector) -> State:
         """Everybody present, nothing asked yet; :meth:`begin` opens the first round."""
@@ -210,7 +209,7 @@ class Synchronous:
             note=choice.note,
         )
         if self.aggregator is not None:
-            return state, (Book(number, self.aggregator.event(self.method.contract(state.memory, self.terms, number))),)
+            return state, (Book(number, self.aggregator.event(self.method.round_noise(state.memory, self.terms, number))),)
         return self._ask(state)
 
     def _booked(self, state: State) -> tuple[State, Sequence[Effect]]:
@@ -223,7 +222,7 @@ class Synchronous:
         wake = () if self.deadline is None else (Wake(self.deadline, f"round {number}"),)
         if not chosen and not wake:
             return self._finish(state, "no client can be reached, and no deadline is set to wait for one")
-        contract = self.method.contract(state.memory, self.terms, number)
+        contract = self.method.round_noise(state.memory, self.terms, number)
         given = contract if self.aggregator is not None or contract != self.plain else None
         wants = self.method.wants
         sends = [
@@ -276,7 +275,7 @@ class Synchronous:
     def _close(self, state: State) -> tuple[State, Sequence[Effect]]:
         """Aggregate what came. The runtime evaluates and saves, then calls :meth:`begin`."""
         ordered = sorted(state.answers, key=lambda a: a.client)
-        contract = self.method.contract(state.memory, self.terms, state.round)
+        contract = self.method.round_noise(state.memory, self.terms, state.round)
         if self.aggregator is None:
             answers = [a for a in ordered if isinstance(a, Update)]
             moved = self._mean(state, answers)
@@ -321,7 +320,7 @@ class Synchronous:
         )
         return state, (Log(row), Closed(state.round))
 
-    def _terms_under(self, contract: Contract) -> Terms:
+    def _terms_under(self, contract: RoundNoise) -> Terms:
         """The terms with C and sigma of one round."""
         if not self.terms.sigma:
             return self.terms
@@ -337,7 +336,7 @@ class Synchronous:
             mean += (self.terms.weights[answer.client] / total) * answer.weights
         return mean - state.weights
 
-    def _learned(self, state: State, moved: Vector64 | None, contract: Contract, answered: Sequence[int]) -> tuple[float, ...]:
+    def _learned(self, state: State, moved: Vector64 | None, contract: RoundNoise, answered: Sequence[int]) -> tuple[float, ...]:
         """What a mechanism with a shape of its own knows after this round, from the round's release."""
         if self.learner is None or moved is None:
             return state.seen

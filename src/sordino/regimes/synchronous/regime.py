@@ -11,9 +11,9 @@ from sordino.data import Dataset
 from sordino.engine.built import Built
 from sordino.engine.narration import Told
 from sordino.engine.plan import Plan
-from sordino.federation.common import Hall
 from sordino.federation.promise import BATCHES, SIZES, resting_on
 from sordino.federation.regime import HorizontalRegime, Spending
+from sordino.federation.setup import SharedSetup
 from sordino.mechanism import Bounded
 from sordino.privacy import Budget, Event
 from sordino.regimes.synchronous import assemble, narrate, plan
@@ -21,7 +21,7 @@ from sordino.regimes.synchronous import methods as _methods  # noqa: F401  (regi
 from sordino.regimes.synchronous.mechanism import mechanism
 from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.regimes.synchronous.template import TEMPLATE
-from sordino.training.bench import Workbench
+from sordino.training.kernels import ModelKernels
 
 OF_CLIENTS = (
     "The aggregator is trusted with single bounded updates, or sees only their sum (secure aggregation); all else sees the noisy sum.",
@@ -48,20 +48,20 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         return plan.price(study, sizes, dimension)
 
     def mechanism(
-        self, study: SynchronousStudy, sizes: Sequence[int], bench: Workbench, public: tuple[torch.Tensor, torch.Tensor]
+        self, study: SynchronousStudy, sizes: Sequence[int], kernels: ModelKernels, public: tuple[torch.Tensor, torch.Tensor]
     ) -> Bounded:
         """See :class:`HorizontalRegime`."""
-        return mechanism(study, sizes, bench, public)
+        return mechanism(study, sizes, kernels, public)
 
     def announced(self, priced: Plan, study: SynchronousStudy, noise: Bounded, sizes: Sequence[int]) -> Plan:
         """See :class:`HorizontalRegime`."""
         return assemble.announced(priced, study, noise, max(sizes))
 
     def assemble(
-        self, study: SynchronousStudy, hall: Hall, parts: list[Dataset], folder: Path, run: str, payable: Sequence[int] | None
+        self, study: SynchronousStudy, setup: SharedSetup, parts: list[Dataset], folder: Path, run: str, payable: Sequence[int] | None
     ) -> Built:
         """See :class:`HorizontalRegime`."""
-        return assemble.build(study, hall, parts, folder, run, payable)
+        return assemble.build(study, setup, parts, folder, run, payable)
 
     def rates(self, study: SynchronousStudy, sizes: Sequence[int]) -> tuple[float, ...]:
         """See :class:`HorizontalRegime`."""

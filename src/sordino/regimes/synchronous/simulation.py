@@ -15,7 +15,7 @@ import msgspec
 
 from sordino.engine import moment as moments
 from sordino.engine import records
-from sordino.engine.effect import Asked, Book, Effect, Event, Send
+from sordino.engine.effect import Book, Effect, Event, Request, Send
 from sordino.engine.kernel import Kernel
 from sordino.engine.latency import Churn, Latency
 from sordino.engine.watch import Packed, Watcher
@@ -148,11 +148,11 @@ class Simulation(World[State]):
         """Whether the client's answer for this round would still be used."""
         return self.regime.expects(state, site, number)
 
-    def answer(self, site: int, number: int, task: Asked | None, permits: Sequence[Permit]) -> Answer:
+    def answer(self, site: int, number: int, task: Request | None, permits: Sequence[Permit]) -> Answer:
         """Let the client work."""
         return self.clients[site].answer(_train(task), permits)
 
-    def trip(self, site: int, task: Asked) -> float | Away:
+    def trip(self, site: int, task: Request) -> float | Away:
         """Seconds of this client in this round, or how long it is away."""
         asked = _train(task)
         away = self.churn.away(self.entropy, site, asked.round)
@@ -213,7 +213,7 @@ class Simulation(World[State]):
         return found
 
 
-def _train(task: Asked | None) -> Train:
+def _train(task: Request | None) -> Train:
     if not isinstance(task, Train):
         raise TypeError(f"a client of rounds is asked to train, not {type(task).__name__}")
     return task

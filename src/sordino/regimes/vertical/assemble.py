@@ -26,12 +26,14 @@ from sordino.mechanism.response import RandomisedResponse, secret
 from sordino.mechanism.single import Single
 from sordino.message import Vector
 from sordino.privacy import Budget, Repeated, Vault
+from sordino.regimes.vertical.activity import Activity
 from sordino.regimes.vertical.engine import Dues, Engine, Whole
-from sordino.regimes.vertical.engines import halves, models
+from sordino.regimes.vertical.engines import models
+from sordino.regimes.vertical.engines import split as halves
 from sordino.regimes.vertical.engines.fused import Fused, Rule
 from sordino.regimes.vertical.engines.joint import Joint
 from sordino.regimes.vertical.engines.net import Net, chain_of
-from sordino.regimes.vertical.engines.seen import Rates
+from sordino.regimes.vertical.engines.observed import Rates
 from sordino.regimes.vertical.engines.static import Static
 from sordino.regimes.vertical.messages import Messages
 from sordino.regimes.vertical.plan import (
@@ -42,12 +44,12 @@ from sordino.regimes.vertical.plan import (
     features,
     label,
     label_epsilon,
-    openly,
     party,
     payable,
     price,
     promised,
     units,
+    unprotected,
 )
 from sordino.regimes.vertical.protocol import Vertical
 from sordino.regimes.vertical.respond import Respond
@@ -55,7 +57,6 @@ from sordino.regimes.vertical.simulation import Events
 from sordino.regimes.vertical.source import Index, arranged, parts, source
 from sordino.regimes.vertical.study import Release, VerticalStudy
 from sordino.regimes.vertical.traffic import Sizes
-from sordino.regimes.vertical.whom import Whom
 from sordino.training.flat import Flat
 
 
@@ -92,7 +93,7 @@ def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | No
         events=study.horizon,
         batch=method.batch,
         every=study.stride,
-        whom=Whom(activation=method.activation, columns=split.columns, dropout=study.world.dropout, entropy=entropy),
+        activity=Activity(activation=method.activation, columns=split.columns, dropout=study.world.dropout, entropy=entropy),
         sizes=Sizes.of(split.embeddings, resends=method.resends, batch=method.batch, bits=study.world.precision),
         respond=response,
         charges=partial(charges, study),
@@ -204,19 +205,21 @@ def _rates(study: VerticalStudy) -> Rates:
 
 def _engine(study: VerticalStudy, split: _Split, own: Entropy) -> Engine:
     method, rates, half, net = study.method, _rates(study), study.world.precision == 16, split.net
-    told = halves.Plan(length=method.window, alpha=method.attenuation, again=method.again, batch=method.batch, bits=study.world.precision)
+    told = halves.Plan(
+        length=method.window, alpha=method.attenuation, replays=method.replays, batch=method.batch, bits=study.world.precision
+    )
     chosen, first = path(study, split), {who: flat.weights.numpy() for who, flat in split.flats().items()}
     if chosen == "compiled" and net is not None:
         rule = Rule(method.window, method.attenuation)
         return Whole(
-            Static(net, method.window, rates, half=half) if method.again else Fused(net, rule, rates, half=half), first, _dues(study)
+            Static(net, method.window, rates, half=half) if method.replays else Fused(net, rule, rates, half=half), first, _dues(study)
         )
     if chosen == "joint":
         return Whole(Joint(*split.halves(), told, rates, split.columns, split.classes), first, _dues(study))
     server, parties = split.halves()
     frozen = study.privacy.updates == "frozen"
     made = [
-        halves.Party(m, module, split.features[m], told, rates.parties[m], _cover(study, m, own), frozen, openly(study))
+        halves.Party(m, module, split.features[m], told, rates.parties[m], _cover(study, m, own), frozen, unprotected(study))
         for m, module in enumerate(parties)
     ]
     regime = Vertical(tuple(width * told.rows for width in split.embeddings), study.world.missing, method.resends)
@@ -269,7 +272,7 @@ def _facts(
         path=chosen,
         clip=privacy.embedding.clip if privacy.embedding is not None else None,
         label_epsilon=label_epsilon(study) if privacy.unit != "none" else None,
-        open=openly(study) if privacy.unit != "none" else None,
+        open=unprotected(study) if privacy.unit != "none" else None,
         releases=tuple(records.Release(unit=unit, what=what, epsilon=epsilon) for unit, what, epsilon in priced.releases),
         R_c=None,
     )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sordino.privacy import Allowance, Event
 from sordino.regimes.vertical.engines.fused import Fused
 from sordino.regimes.vertical.engines.joint import Joint
-from sordino.regimes.vertical.engines.seen import Seen
+from sordino.regimes.vertical.engines.observed import Observed
 from sordino.regimes.vertical.engines.static import Static
 
 Kept = dict[str, NDArray[Any]]
@@ -32,14 +32,14 @@ class Played:
         dropped: words that were no part of anything (n,).
     """
 
-    seen: Seen
+    seen: Observed
     learned: Mask
     dropped: NDArray[np.int64]
 
     @staticmethod
     def nothing() -> Played:
         """No events."""
-        return Played(Seen(np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(3)), np.zeros(0, bool), np.zeros(0, np.int64))
+        return Played(Observed(np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(3)), np.zeros(0, bool), np.zeros(0, np.int64))
 
 
 class Engine(Protocol):

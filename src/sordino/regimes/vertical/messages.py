@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from sordino.engine import records
-from sordino.engine.effect import Asked, Effect, Event, Learn, Learned, Said, Skip
+from sordino.engine.effect import Effect, Event, Learn, Learned, Request, Said, Skip
 from sordino.engine.kernel import Kernel
 from sordino.engine.moment import Moment
 from sordino.engine.world import Bill, World
@@ -25,8 +25,8 @@ from sordino.errors import RemoteProtocolError
 from sordino.message import Derivative, Embedding, Labels, Query
 from sordino.privacy import Allowance, Permit
 from sordino.regimes.vertical.engine import Dues, Kept, Mask, Played
-from sordino.regimes.vertical.engines.halves import Party, Server
-from sordino.regimes.vertical.engines.seen import Seen
+from sordino.regimes.vertical.engines.observed import Observed
+from sordino.regimes.vertical.engines.split import Party, Server
 from sordino.regimes.vertical.protocol import State, Vertical
 
 LATE, OVER = 0.5, 0.9
@@ -58,7 +58,9 @@ class Messages:
             paid.covers(unit, event)
         n, batch = len(active), self.server.plan.batch
         inputs, labels = torch.from_numpy(x).view(n, batch, x.shape[1]), torch.from_numpy(y).view(n, batch)
-        played = Played(Seen(np.zeros(n * batch, np.int64), np.zeros(n), np.zeros(n), np.zeros(3)), np.ones(n, bool), np.zeros(n, np.int64))
+        played = Played(
+            Observed(np.zeros(n * batch, np.int64), np.zeros(n), np.zeros(n), np.zeros(3)), np.ones(n, bool), np.zeros(n, np.int64)
+        )
         exchange = _Exchange(self, inputs, labels, active, silent, paid, played)
         heart = Kernel(exchange, Moment(self.state), _Nobody())
         first, clerk = self.state.closed + 1, len(self.parties) + 1
@@ -122,7 +124,7 @@ class _Exchange(World[State]):
         """The regime's."""
         return self.ends.regime.step(state, event)
 
-    def answer(self, site: int, number: int, task: Asked | None, permits: Sequence[Permit]) -> Said | None:
+    def answer(self, site: int, number: int, task: Request | None, permits: Sequence[Permit]) -> Said | None:
         """What a party says when it is active or queried, or what the labels are; a derivative is taken in without a word."""
         i, parties = number - self.first, len(self.ends.parties)
         if site > parties:
@@ -137,7 +139,7 @@ class _Exchange(World[State]):
             return None
         return None if self.active[i, site] else self._embed(site, number, False)  # an active one has said what it had to say
 
-    def trip(self, site: int, task: Asked) -> float:
+    def trip(self, site: int, task: Request) -> float:
         """None at all, but for who is to be too late."""
         i = task.number - self.first
         return LATE if isinstance(task, Query) and (self.silent[i, site] or self.active[i, site]) else 0.0

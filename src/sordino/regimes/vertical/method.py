@@ -40,7 +40,7 @@ Means = Callable[[], NDArray[np.float32]]
 
 
 class Activation(Section):
-    """Whom an event activates, and the ``method.activation`` table of a study that asks for it; its name alone will do."""
+    """Activity an event activates, and the ``method.activation`` table of a study that asks for it; its name alone will do."""
 
     looks: ClassVar[bool] = False  # whether it looks at features, and so tells of them
 
@@ -150,14 +150,14 @@ class OnlineMethod(Method):
         return 1.0
 
     @property
-    def again(self) -> bool:
+    def replays(self) -> bool:
         """Whether the window holds examples, which are evaluated again, instead of gradients."""
         return False
 
     @property
     def resends(self) -> int:
         """How many examples a party sends the embeddings of in one event, for each in the event."""
-        return self.window if self.again else 1
+        return self.window if self.replays else 1
 
     @property
     def title(self) -> str:
@@ -224,6 +224,6 @@ class Slr(OnlineMethod):
         return self.length
 
     @property
-    def again(self) -> bool:
+    def replays(self) -> bool:
         """Yes."""
         return True

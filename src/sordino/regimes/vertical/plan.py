@@ -8,7 +8,7 @@ is argued in docs/mathematics.md, Events)
 
 each l times with static local regret, which asks for the same examples again. What depends on released
 embeddings and responded labels alone (the server's model, derivatives) is post-processing. Where something is
-missing that a bound needs, a party's price is infinite, and :func:`openly` says why.
+missing that a bound needs, a party's price is infinite, and :func:`unprotected` says why.
 
 Ledger units: "labels", "party:m", and "entities" for one entity at all parties, its label included. All of them are kept, whatever
 is promised: a run that promises labels, or nothing, must show in the ledger of a later one that promises entities.
@@ -83,7 +83,7 @@ def calibrate(study: VerticalStudy) -> VerticalStudy:
     return study.model_copy(update={"privacy": privacy.model_copy(update=filled)})
 
 
-def openly(study: VerticalStudy) -> str | None:
+def unprotected(study: VerticalStudy) -> str | None:
     """Why a party's features have no finite price; None where they have one."""
     privacy = study.privacy
     if privacy.embedding is None:
@@ -97,7 +97,7 @@ def openly(study: VerticalStudy) -> str | None:
 
 def features(study: VerticalStudy) -> Event:
     """What one appearance of an entity releases of its features at one party, of a calibrated study."""
-    if (reason := openly(study)) is not None or study.privacy.embedding is None:
+    if (reason := unprotected(study)) is not None or study.privacy.embedding is None:
         return NonPrivate(reason=reason or "")
     return _features(study, study.privacy.embedding.noise_multiplier or 0.0, study.privacy.update.noise_multiplier or 0.0)
 
@@ -207,7 +207,7 @@ def _in_words(study: VerticalStudy, unit: str) -> str:
     )
     if unit == LABELS:
         return response
-    if (reason := openly(study)) is not None or privacy.embedding is None:
+    if (reason := unprotected(study)) is not None or privacy.embedding is None:
         return reason or ""
     again = f", {study.method.resends} times" if study.method.resends > 1 else ""
     held = f"embedding with noise {privacy.embedding.noise_multiplier:g}"
@@ -222,7 +222,7 @@ def warnings(study: VerticalStudy) -> Sequence[str]:
         found.append(
             "the error is estimated from the noisy labels that were learned from: it comes out too low for entities that came before"
         )
-    if (reason := openly(study)) is not None:
+    if (reason := unprotected(study)) is not None:
         found.append(f"features are NOT protected, epsilon of every party is infinite: {reason}; only labels are")
     if privacy.embedding is not None:
         found.append(f"noise on embeddings costs dearly: {FEATURE_COST}")

@@ -79,14 +79,14 @@ class Vertical:
     Attributes:
         sizes: numbers in an embedding message of each party.
         missing: what stands in for an embedding that does not come.
-        again: messages hold a window of so many events, the newest first: the last one stands in a place further on.
+        resends: messages hold a window of so many events, the newest first: the last one stands in a place further on.
         wait: seconds from the first word of an event until those who have not sent are queried.
         patience: seconds from the queries until who has not answered is given up.
     """
 
     sizes: tuple[int, ...]
     missing: Rule = "last"
-    again: int = 1
+    resends: int = 1
     wait: float = 0.25
     patience: float = 0.25
 
@@ -180,8 +180,8 @@ class Vertical:
 
     def _aged(self, values: Vector) -> Vector:
         """A window of embeddings one event later: each a place on, and the newest once more."""
-        newest = len(values) // self.again
-        return values if self.again == 1 else np.concatenate([values[:newest], values[: len(values) - newest]])
+        newest = len(values) // self.resends
+        return values if self.resends == 1 else np.concatenate([values[:newest], values[: len(values) - newest]])
 
     @staticmethod
     def _dropped(state: State) -> Sequence[Effect]:

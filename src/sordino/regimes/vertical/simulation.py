@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from sordino.engine import moment as moments
 from sordino.engine import records
-from sordino.engine.effect import Asked, Closed, Effect, Event, Finish, Send, Stretch, Stretched
+from sordino.engine.effect import Closed, Effect, Event, Finish, Request, Send, Stretch, Stretched
 from sordino.engine.kernel import Kernel
 from sordino.engine.moment import Block
 from sordino.engine.watch import Packed, Watcher
@@ -35,12 +35,12 @@ from sordino.message import Vector
 from sordino.privacy import Allowance, Budget, Charge, Permit, Vault, accountant
 from sordino.privacy import Event as Fact
 from sordino.privacy.accounting import Spent
+from sordino.regimes.vertical.activity import Activity
 from sordino.regimes.vertical.engine import Engine, Mask, Played
 from sordino.regimes.vertical.pieces import Booked, Pieces, State
 from sordino.regimes.vertical.respond import Respond
 from sordino.regimes.vertical.tally import Tally
 from sordino.regimes.vertical.traffic import Sizes
-from sordino.regimes.vertical.whom import Whom
 
 PIECE = 1000  # events
 
@@ -136,7 +136,7 @@ class Events:
         events: T.
         batch: b, examples in an event.
         every: events between two rows of the log.
-        whom: who is active, and who does not answer.
+        activity: who is active, and who does not answer.
         sizes: of messages.
         respond: how labels are told.
         charges: what appearances ``first`` to ``last`` of an entity release: (unit, event, how often).
@@ -152,7 +152,7 @@ class Events:
     events: int
     batch: int
     every: int
-    whom: Whom
+    activity: Activity
     sizes: Sizes
     respond: Respond
     charges: Callable[[int, int], Sequence[tuple[str, Fact, int]]]
@@ -172,7 +172,7 @@ class Events:
 
     def first(self) -> Moment:
         """Before the first event."""
-        engine, parties = self.engine(), len(self.whom.columns)
+        engine, parties = self.engine(), len(self.activity.columns)
         return Moment(State(engine.pack(), _joined(engine), Tally.zero(parties), Tally.zero(parties), origin=self.origin))
 
     def unpack(self, packed: Packed) -> Moment:
@@ -239,7 +239,7 @@ class _Play(World[State]):
                 found += self._admit(state, effect.message)
         return found
 
-    def again(self, state: State, blocks: Mapping[int, Sequence[Block]]) -> Sequence[Bill]:
+    def reissued(self, state: State, blocks: Mapping[int, Sequence[Block]]) -> Sequence[Bill]:
         """All that was booked for what this run has counted."""
         return [bill for lineage, number, first, last in state.booked for bill in self.world.bill(first, last, number, lineage)]
 
@@ -257,7 +257,7 @@ class _Play(World[State]):
             row = msgspec.structs.replace(row, epsilon=math.inf)
         return msgspec.structs.replace(row, time=msgspec.UNSET)
 
-    def answer(self, site: int, number: int, task: Asked | None, permits: Sequence[Permit]) -> Stretched:
+    def answer(self, site: int, number: int, task: Request | None, permits: Sequence[Permit]) -> Stretched:
         """Play the piece that was read, and count what came of it."""
         if not isinstance(task, Stretch) or self.read is None:
             raise TypeError("an engine is asked for a stretch of events")
@@ -292,7 +292,7 @@ class _Play(World[State]):
         """Play events, and count them up to each row of the log."""
         world, batch, used = self.world, self.world.batch, self.used
         x, y = read.x[: n * batch], read.y[: n * batch]
-        active, silent = world.whom.drawn(x, start, n, PIECE)
+        active, silent = world.activity.drawn(x, start, n, PIECE)
         examples = slice(None) if used.all() else np.repeat(used, batch)
         places = np.arange(start * batch, (start + n) * batch)[examples]
         x, y, active, silent = x[examples], y[examples], active[used], silent[used]

@@ -21,7 +21,7 @@ from numba import types
 
 from sordino.training.jit.emit import DOUBLE, FLOAT, INT, Emitter, Index, Tile, emitted
 
-MIDDLE = 127.5  # of the bytes, as :func:`sordino.training.bench.model_input` has it
+MIDDLE = 127.5  # of the bytes, as :func:`sordino.training.kernels.model_input` has it
 
 
 def _row(code: Emitter, x: Any, index: Index, rest: int = 0) -> Any:

@@ -34,10 +34,10 @@ References:
     Bu, Wang, Zha, Karypis 2023, Differentially Private Optimization on Large Model at Small Cost (book-keeping).
 """
 
-from sordino.training.perexample.bound import Bound, Flat, Layers, Measured
+from sordino.training.perexample.bound import Bound, FlatBound, Layers, Measured
 from sordino.training.perexample.clipping import Clipped
 from sordino.training.perexample.paths import Path, path_of
 from sordino.training.perexample.store import Rows, Store
 from sordino.training.perexample.sums import ClippedSum, MeanGradient
 
-__all__ = ["Bound", "Clipped", "ClippedSum", "Flat", "Layers", "MeanGradient", "Measured", "Path", "Rows", "Store", "path_of"]
+__all__ = ["Bound", "Clipped", "ClippedSum", "FlatBound", "Layers", "MeanGradient", "Measured", "Path", "Rows", "Store", "path_of"]

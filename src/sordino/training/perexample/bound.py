@@ -1,6 +1,6 @@
 r"""What a per-example gradient is bounded in.
 
-    Flat       |G_i| <= C, the plain norm over all parameters
+    FlatBound       |G_i| <= C, the plain norm over all parameters
     Layers     |G_i^l| <= C_l for each layer l with parameters, sum_l C_l^2 = C^2
     Measured   a norm of one's own over whole gradients, such as one of weighted wavelet coefficients
 
@@ -22,7 +22,7 @@ from sordino.training.perexample.clipping import MARGIN
 
 
 @dataclass(frozen=True, slots=True)
-class Flat:
+class FlatBound:
     """min(1, C / |G_i|) times each gradient."""
 
     clip: float
@@ -69,4 +69,4 @@ class Measured:
         return cls(clip, mechanism.norms, mechanism.margin)
 
 
-Bound = Flat | Layers | Measured
+Bound = FlatBound | Layers | Measured

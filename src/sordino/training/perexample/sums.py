@@ -14,7 +14,7 @@ from sordino.errors import StudyError
 from sordino.training.flat import Flat as Parameters
 from sordino.training.flat import Slot
 from sordino.training.loss import Loss
-from sordino.training.perexample.bound import Bound, Flat, Layers, Measured
+from sordino.training.perexample.bound import Bound, FlatBound, Layers, Measured
 from sordino.training.perexample.clipping import MOST, Clipped, add_rows, checked, factors, finite, kept, root, squares
 from sordino.training.perexample.kernel import Kernel
 from sordino.training.perexample.paths import Paths
@@ -47,13 +47,13 @@ class ClippedSum:
         Raises:
             StudyError: for a bound, a batch or a setting of torch for which the sum's sensitivity is not proven.
         """
-        bound = Flat(bound) if isinstance(bound, int | float) else bound
+        bound = FlatBound(bound) if isinstance(bound, int | float) else bound
         checked(bound.clip)
         _provable(len(x), out)
         if len(x) == 0:
             out.zero_()
             return Clipped(self._paths.flat.weights.new_zeros(0), bound.clip, self._paths.flat.weights.new_zeros(0))
-        found = self._paths.here(x, y) if isinstance(bound, Flat) else None
+        found = self._paths.here(x, y) if isinstance(bound, FlatBound) else None
         if found is not None:
             single, rows, where = found
             return single.clipped(rows, where, bound.clip, out)
@@ -63,7 +63,7 @@ class ClippedSum:
 
     def of(self, examples: Store, chosen: Tensor, bound: float | Bound, out: Tensor) -> Clipped:
         """The same over the examples with the indices ``chosen`` (b,), which are not copied where the module's path reads them in place."""
-        clip = bound.clip if isinstance(bound, Flat) else None if isinstance(bound, Layers | Measured) else bound
+        clip = bound.clip if isinstance(bound, FlatBound) else None if isinstance(bound, Layers | Measured) else bound
         found = None if clip is None else self._paths.in_place(examples, chosen)
         if clip is None or found is None:
             return self(*examples.take(chosen), bound, out)
@@ -139,11 +139,11 @@ def _formed(kernels: list[tuple[Kernel, Tensor]], part: slice, rows: Tensor) -> 
     return rows
 
 
-def _add(rows: Tensor, bound: Flat | Measured, out: Tensor, fresh: bool) -> Tensor:
+def _add(rows: Tensor, bound: FlatBound | Measured, out: Tensor, fresh: bool) -> Tensor:
     """Norms (n,) of gradients ``rows`` (n, d); their clipped sum is written to ``out`` if ``fresh``, else added."""
-    norms = root(squares(rows)) if isinstance(bound, Flat) else _usable(bound.norms(rows))
+    norms = root(squares(rows)) if isinstance(bound, FlatBound) else _usable(bound.norms(rows))
     usable = finite(norms)
-    factor = factors(norms, bound.clip, bound.margin, rows.dtype if isinstance(bound, Flat) else torch.float64)
+    factor = factors(norms, bound.clip, bound.margin, rows.dtype if isinstance(bound, FlatBound) else torch.float64)
     add_rows(out, rows if bool(usable.all()) else kept(usable, rows), factor, fresh)
     return norms
 
@@ -174,7 +174,7 @@ def _provable(count: int, out: Tensor) -> None:
         )
 
 
-def _together(kernels: list[tuple[Kernel, Tensor]], bound: Flat | Layers) -> Tensor:
+def _together(kernels: list[tuple[Kernel, Tensor]], bound: FlatBound | Layers) -> Tensor:
     """Norms (n,) from the layers' squared ones: plain, or the largest layer's in units of its C_l, times C; infinite where not usable."""
     squared = [square for _, square in kernels]
     return _largest(squared, bound) if isinstance(bound, Layers) else root(torch.stack(squared).sum(0))

@@ -32,11 +32,11 @@ from sordino.engine.method import About
 from sordino.engine.methods import register
 from sordino.message import Update
 from sordino.privacy import Composed, Event, Gaussian, PoissonSampled, accountant
-from sordino.regimes.synchronous.method import Choice, Contract, Left, Terms, Wants
+from sordino.regimes.synchronous.method import Choice, Remaining, RoundNoise, Terms, Wants
 from sordino.regimes.synchronous.methods.fixed import Fixed
 
 
-class Seen(msgspec.Struct, frozen=True):
+class Memory(msgspec.Struct, frozen=True):
     """What the releases so far have come to.
 
     Attributes:
@@ -71,7 +71,7 @@ class AdapDpfl(Fixed):
         does="DP-SGD with noise that falls when the loss has fallen for some rounds",
         forms={"sound": True, "paper": False},
     )
-    memory: ClassVar[type[msgspec.Struct]] = Seen
+    memory: ClassVar[type[msgspec.Struct]] = Memory
 
     name: Literal["adap-dpfl"] = "adap-dpfl"
     patience: int = Field(4, ge=1)
@@ -91,11 +91,11 @@ class AdapDpfl(Fixed):
         """A loss, noisy or raw."""
         return Wants(loss=(self.loss_bound, self.loss_noise if self.form == "sound" else 0.0))
 
-    def contract(self, memory: Seen, terms: Terms, number: int) -> Contract:
+    def round_noise(self, memory: Memory, terms: Terms, number: int) -> RoundNoise:
         """sigma of the memory."""
-        return Contract(terms.clip, terms.sigma * memory.factor)
+        return RoundNoise(terms.clip, terms.sigma * memory.factor)
 
-    def choose(self, memory: Seen, terms: Terms, left: Left) -> Choice:
+    def choose(self, memory: Memory, terms: Terms, left: Remaining) -> Choice:
         """tau, or the end where one more round would pass the filter."""
         if math.isinf(terms.epsilon):
             return Choice(self.tau)
@@ -105,7 +105,7 @@ class AdapDpfl(Fixed):
             return Choice(0, f"the privacy filter lets no further round pass (noise at {memory.factor:.3g} of where it began)")
         return Choice(self.tau)
 
-    def fold(self, memory: Seen, terms: Terms, answers: Sequence[Update]) -> Seen:
+    def fold(self, memory: Memory, terms: Terms, answers: Sequence[Update]) -> Memory:
         """Compare the loss with the round before."""
         spent = dict(memory.spent)
         spent[memory.factor] = spent.get(memory.factor, 0) + 1
@@ -120,7 +120,7 @@ class AdapDpfl(Fixed):
             return msgspec.structs.replace(memory, loss=loss, fell=fell)
         return msgspec.structs.replace(memory, loss=loss, fell=0, factor=max(memory.factor * self.decay, self.floor))
 
-    def observed(self, memory: Seen) -> dict[str, Any]:
+    def observed(self, memory: Memory) -> dict[str, Any]:
         """The noisy loss, and where sigma stands."""
         return {"noisy_loss": memory.loss, "noise": memory.factor}
 

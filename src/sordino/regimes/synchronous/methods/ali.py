@@ -41,7 +41,7 @@ from pydantic import Field
 from sordino.engine.method import About
 from sordino.engine.methods import register
 from sordino.message import Update
-from sordino.regimes.synchronous.method import Choice, Left, Terms, Wants
+from sordino.regimes.synchronous.method import Choice, Remaining, Terms, Wants
 from sordino.regimes.synchronous.methods import estimate
 
 MOST = 100  # the authors' upper bound on tau
@@ -109,7 +109,7 @@ class AliDpfl(estimate.Estimating):
         numerator = 4.0 / mu**2 + 3.0 * square + 2.0 * self.gamma / eta + n
         return math.sqrt(1.0 + numerator / ((2.0 + eta * mu) * (square + n)))
 
-    def choose(self, memory: Memory, terms: Terms, left: Left) -> Choice:
+    def choose(self, memory: Memory, terms: Terms, left: Remaining) -> Choice:
         """See :class:`~sordino.regimes.synchronous.method.SynchronousMethod`."""
         if terms.steps is None or terms.rounds >= terms.steps:
             return Choice(1)

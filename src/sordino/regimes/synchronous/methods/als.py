@@ -34,7 +34,7 @@ beta is E1's curvature, xi needs the clients' first noisy gradients, which are s
 >>> rule = AlsDpfl()
 >>> round(rule.gap(1, beta=0.3, xi=0.5, terms=terms), 12)   # h(1) = 0
 0.0
->>> rule.choose(Memory(squared_beta=0.09, rho=0.13, squared_xi=0.25, tau=2), terms, Left(158, 317))
+>>> rule.choose(Memory(squared_beta=0.09, rho=0.13, squared_xi=0.25, tau=2), terms, Remaining(158, 317))
 Choice(tau=2, note=None)
 """
 
@@ -51,7 +51,7 @@ from pydantic import Field
 from sordino.engine.method import About
 from sordino.engine.methods import register
 from sordino.message import Update
-from sordino.regimes.synchronous.method import Choice, Left, Terms, Wants
+from sordino.regimes.synchronous.method import Choice, Remaining, Terms, Wants
 from sordino.regimes.synchronous.methods import estimate
 
 MOST = 100  # tau_m of the paper: min(2 tau*, 100)
@@ -112,7 +112,7 @@ class AlsDpfl(estimate.Estimating):
         gap: float = delta / beta * math.expm1(tau * math.log1p(eta * beta)) + sign * eta * delta * tau
         return gap
 
-    def choose(self, memory: Memory, terms: Terms, left: Left) -> Choice:
+    def choose(self, memory: Memory, terms: Terms, left: Remaining) -> Choice:
         """See :class:`~sordino.regimes.synchronous.method.SynchronousMethod`."""
         if terms.steps is None or left.steps is None or terms.rounds >= terms.steps:
             return Choice(1)

@@ -31,7 +31,7 @@ from pydantic import Field
 
 from sordino.engine.method import About
 from sordino.engine.methods import register
-from sordino.regimes.synchronous.method import Contract, Released, Terms
+from sordino.regimes.synchronous.method import Released, RoundNoise, Terms
 from sordino.regimes.synchronous.methods.fixed import Fixed
 
 
@@ -78,10 +78,10 @@ class ClientLevel(Fixed):
         """S is privacy.clip."""
         return Bound(terms.clip)
 
-    def contract(self, memory: Bound, terms: Terms, number: int) -> Contract:
+    def round_noise(self, memory: Bound, terms: Terms, number: int) -> RoundNoise:
         """S of the memory, on the schedule if there is one."""
         clip, noise = self.scale((number - 1) / terms.rounds)
-        return Contract(memory.clip * clip, terms.sigma * noise)
+        return RoundNoise(memory.clip * clip, terms.sigma * noise)
 
     def learn(self, memory: Bound, terms: Terms, released: Released) -> Bound:
         """S after a noisy count; within a factor of e a round, and never zero."""

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from sordino.engine.method import About
 from sordino.engine.methods import register
-from sordino.regimes.synchronous.method import Choice, Left, SynchronousMethod, Terms
+from sordino.regimes.synchronous.method import Choice, Remaining, SynchronousMethod, Terms
 
 
 class Fixed(SynchronousMethod):
@@ -26,7 +26,7 @@ class Fixed(SynchronousMethod):
         """tau."""
         return self.tau
 
-    def choose(self, memory: Any, terms: Terms, left: Left) -> Choice:
+    def choose(self, memory: Any, terms: Terms, left: Remaining) -> Choice:
         """Always tau."""
         return Choice(self.tau)
 

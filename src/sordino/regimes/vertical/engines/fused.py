@@ -29,12 +29,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.regimes.vertical.compiled.lazy import events
-from sordino.regimes.vertical.compiled.lazy.chain import A_AT, A_PITCH, IN, OUT, U_AT, U_PITCH, W_AT
-from sordino.regimes.vertical.compiled.lazy.steps import CAPACITY, CLOCK, END, FILLED, FIRST, HALF, REGRET, RING, State
+from sordino.regimes.vertical.compiled.deferred import events
+from sordino.regimes.vertical.compiled.deferred.chain import A_AT, A_PITCH, IN, OUT, U_AT, U_PITCH, W_AT
+from sordino.regimes.vertical.compiled.deferred.steps import CAPACITY, CLOCK, END, FILLED, FIRST, HALF, REGRET, RING, State
 from sordino.regimes.vertical.engines.layout import Layout, buffer
 from sordino.regimes.vertical.engines.net import Net
-from sordino.regimes.vertical.engines.seen import Rates, Seen
+from sordino.regimes.vertical.engines.observed import Observed, Rates
 from sordino.training.jit import tile
 
 Array = NDArray[np.float32]
@@ -112,7 +112,7 @@ class Fused:
             dense[:inputs], dense[inputs] = here[: inputs * outputs].reshape(outputs, inputs).T, here[inputs * outputs :]
             at[p] += here.size
 
-    def run(self, x: Array, y: NDArray[np.int64], active: NDArray[np.bool_]) -> Seen:
+    def run(self, x: Array, y: NDArray[np.int64], active: NDArray[np.bool_]) -> Observed:
         """n events, one after another.
 
         ``x`` (n, features) holds the parties' features side by side; ``y`` (n,) the labels; ``active`` (n, parties) who learns.
@@ -124,7 +124,7 @@ class Fused:
         _check("active", active, np.dtype(np.bool_), (n, len(self.net.parties)))
         if n and not (y.min() >= 0 and y.max() < classes):
             raise IndexError(f"labels must lie in 0..{classes - 1}, found {y.min()}..{y.max()}")
-        seen = Seen(np.zeros(n, np.int64), np.zeros(n), np.zeros(n), np.zeros(3))
+        seen = Observed(np.zeros(n, np.int64), np.zeros(n), np.zeros(n), np.zeros(3))
         spent, plan = np.zeros(3, np.int64), self._plan
         self._run(
             State(self._m, plan.layers, plan.people, plan.fields, self._when, self._place, self._due, self._chosen),

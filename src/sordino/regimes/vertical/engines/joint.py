@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sordino.regimes.vertical.engines.halves import Plan
-from sordino.regimes.vertical.engines.seen import Rates, Seen
+from sordino.regimes.vertical.engines.observed import Observed, Rates
+from sordino.regimes.vertical.engines.split import Plan
 from sordino.training.flat import Flat
 from sordino.training.loss import cross_entropy
 
@@ -66,7 +66,7 @@ class Joint:
         ]
         self._event = 0
 
-    def run(self, x: NDArray[np.float32], y: NDArray[np.int64], active: NDArray[np.bool_]) -> Seen:
+    def run(self, x: NDArray[np.float32], y: NDArray[np.int64], active: NDArray[np.bool_]) -> Observed:
         """Play events one after another."""
         n, batch = len(active), self.plan.batch
         regret, seconds = np.zeros(n), np.zeros(3)
@@ -75,7 +75,7 @@ class Joint:
         for i in range(n):
             scores[i * batch : (i + 1) * batch], losses[i] = self._play(inputs[i], labels[i], active[i].tolist(), seconds)
             regret[i] = sum(half.window.square for half in (self._server, *self._parties))
-        return Seen(scores.argmax(1).numpy(), losses.double().mean(1).numpy(), regret, seconds)
+        return Observed(scores.argmax(1).numpy(), losses.double().mean(1).numpy(), regret, seconds)
 
     def _play(self, features: Tensor, labels: Tensor, active: list[bool], seconds: NDArray[np.float64]) -> tuple[Tensor, Tensor]:
         plan, server, parties = self.plan, self._server, self._parties
@@ -104,7 +104,7 @@ class Joint:
 
     def _embedding(self, m: int, features: Tensor, learns: bool) -> Tensor:
         half, own = self._parties[m], features[:, self._columns[m]]
-        if self.plan.again:
+        if self.plan.replays:
             self.plan.slide(half.kept, own)
             own = half.kept.clone()
         if learns:
@@ -123,7 +123,7 @@ class Joint:
         """Windows and kept examples, between two events."""
         found: dict[str, NDArray[Any]] = {"event": np.array([self._event])}
         for name, half in self._named():
-            kept = {"kept": half.kept.numpy().copy()} if self.plan.again else {}
+            kept = {"kept": half.kept.numpy().copy()} if self.plan.replays else {}
             found |= {f"{name}.{key}": value for key, value in {**half.window.pack(), **kept}.items()}
         return found
 
@@ -138,7 +138,7 @@ class Joint:
         self._event = int(kept["event"][0])
         for name, half in self._named():
             half.window.unpack({key: kept[f"{name}.{key}"] for key in half.window.pack()})
-            if self.plan.again:
+            if self.plan.replays:
                 half.kept.copy_(torch.from_numpy(kept[f"{name}.kept"]))
 
     def _named(self) -> list[tuple[str, _Half]]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.regimes.vertical.compiled.lazy import chain, steps
-from sordino.regimes.vertical.compiled.lazy.strips import SLACK
+from sordino.regimes.vertical.compiled.deferred import chain, steps
+from sordino.regimes.vertical.compiled.deferred.strips import SLACK
 from sordino.regimes.vertical.engines.net import Net
 
 Array = NDArray[np.float32]

@@ -26,10 +26,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sordino.regimes.vertical.compiled.again import event
-from sordino.regimes.vertical.compiled.again.layout import FROM_PITCH, GRAM, HEAD_PITCH, INTO_PITCH, SUMS, Array, aligned, laid_out
+from sordino.regimes.vertical.compiled.replayed import event
+from sordino.regimes.vertical.compiled.replayed.layout import FROM_PITCH, GRAM, HEAD_PITCH, INTO_PITCH, SUMS, Array, aligned, laid_out
 from sordino.regimes.vertical.engines.net import Chain, Net
-from sordino.regimes.vertical.engines.seen import Rates, Seen
+from sordino.regimes.vertical.engines.observed import Observed, Rates
 from sordino.training.jit import tile
 
 Index = NDArray[np.int64]
@@ -106,7 +106,7 @@ class Static:
         self.start(server, parties)
         self._x[: len(x)], self._y[: len(x)], self._kept = x, y, len(x)
 
-    def run(self, x: Array, y: Index, active: Mask) -> Seen:
+    def run(self, x: Array, y: Index, active: Mask) -> Observed:
         """Learns from events, one after another.
 
         Args:
@@ -122,12 +122,12 @@ class Static:
         if active.dtype != np.bool_ or active.shape != (len(x), len(self._net.parties)):
             raise ValueError(f"who is active: {active.dtype} {active.shape}, not bool ({len(x)}, {len(self._net.parties)})")
         n = len(x)
-        seen = Seen(np.zeros(n, np.int64), np.zeros(n), np.zeros(n), np.zeros(3))
+        seen = Observed(np.zeros(n, np.int64), np.zeros(n), np.zeros(n), np.zeros(3))
         for start in range(0, n, BLOCK):
             self._block(x[start : start + BLOCK], y[start : start + BLOCK], active[start : start + BLOCK], seen, start)
         return seen
 
-    def _block(self, x: Array, y: Index, active: Mask, seen: Seen, start: int) -> None:
+    def _block(self, x: Array, y: Index, active: Mask, seen: Observed, start: int) -> None:
         before, layout, begun = self._kept, self._layout, time.perf_counter()
         rows, stop = before + len(x), start + len(x)
         self._x[before:rows], self._y[before:rows] = x, y

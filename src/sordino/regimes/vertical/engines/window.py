@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sordino.regimes.vertical.compiled.slide import learned, passed
+from sordino.regimes.vertical.compiled.sliding_window import learned, passed
 from sordino.training.flat import Flat, Slot
 
 Numbers = np.ndarray[tuple[int, ...], np.dtype[np.float32]]

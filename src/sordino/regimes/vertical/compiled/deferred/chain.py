@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import types
 
-from sordino.regimes.vertical.compiled.half import rounded
-from sordino.regimes.vertical.compiled.lazy.strips import (
+from sordino.regimes.vertical.compiled.deferred.strips import (
     DOUBLES,
     FLOATS,
     NUMBER,
@@ -35,6 +34,7 @@ from sordino.regimes.vertical.compiled.lazy.strips import (
     dot_rows,
     product,
 )
+from sordino.regimes.vertical.compiled.half_precision import rounded
 
 # Columns of the table of layers: inputs, outputs, whether a ReLU follows; numbers from row to row of inputs and of outputs;
 # where weights, the ring of inputs, the ring of slopes and s begin; how many inputs of this event are listed, the bias' 1 not counted.

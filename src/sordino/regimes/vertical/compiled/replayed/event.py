@@ -26,9 +26,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sordino.regimes.vertical.compiled.again import layout as at
-from sordino.regimes.vertical.compiled.again.numbers import added, compiled, copied, dot, entropy, halved, masked, now, rectified
-from sordino.regimes.vertical.compiled.again.tiles import PAIR, change, combine, forward
+from sordino.regimes.vertical.compiled.replayed import layout as at
+from sordino.regimes.vertical.compiled.replayed.numbers import added, compiled, copied, dot, entropy, halved, masked, now, rectified
+from sordino.regimes.vertical.compiled.replayed.tiles import PAIR, change, combine, forward
 from sordino.training.jit import tile
 
 Run = Callable[..., Any]
@@ -131,7 +131,7 @@ class Network(NamedTuple):
     """What stays the same.
 
     Attributes:
-        layers, parties, server, capacity: see :class:`~sordino.regimes.vertical.compiled.again.layout.Layout`.
+        layers, parties, server, capacity: see :class:`~sordino.regimes.vertical.compiled.replayed.layout.Layout`.
         length: of the window.
         half: whether embeddings and their slopes travel as 16-bit floats.
     """
@@ -148,7 +148,7 @@ class Rooms(NamedTuple):
     """Buffers.
 
     Attributes:
-        weights, activations, sums, gram: see :mod:`~sordino.regimes.vertical.compiled.again.layout`.
+        weights, activations, sums, gram: see :mod:`~sordino.regimes.vertical.compiled.replayed.layout`.
         slopes: as activations.
         taken: U, as sums.
         delta, line, lanes: one product, one bias' gradient, one vector's squares.

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sordino.engine.left import Left, priced, remedies
+from sordino.engine.balance import Balance, priced, remedies
 from sordino.engine.plan import Plan
 from sordino.federation.division import Federation, records
 from sordino.federation.study import H
@@ -53,7 +53,7 @@ def left(regime: HorizontalRegime[H], study: H, divided: Federation, plan: Plan)
     before = spent(Path(privacy.ledger).expanduser(), known, budgets)
     for i, (unit, own) in enumerate(zip(units, budgets, strict=True)):
         name = divided.names[i] if divided.names else None
-        found.append(Left(unit, name, priced(before[unit], own), regime.steps(study, divided.sizes, i, own, before[unit])))
+        found.append(Balance(unit, name, priced(before[unit], own), regime.steps(study, divided.sizes, i, own, before[unit])))
     worst = min(range(len(units)), key=lambda i: (wanted if (steps := found[i].steps) is None else steps, -found[i].spent))
     said = remedies(
         found,

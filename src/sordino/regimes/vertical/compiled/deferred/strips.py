@@ -14,7 +14,7 @@ from typing import Any
 
 from numba import cfunc, njit, types
 
-from sordino.regimes.vertical.compiled.lazy import listed
+from sordino.regimes.vertical.compiled.deferred import listed
 from sordino.training.jit import tile
 
 Run = Callable[..., Any]

@@ -14,7 +14,7 @@ from sordino.privacy import event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Misjudged:
+class Overclaimed:
     """v + N(0, (sigma D)^2 I), where v moves by up to D' = excess D.
 
     So its true noise multiplier is sigma / excess, and that is what is booked. For papers' literal forms.

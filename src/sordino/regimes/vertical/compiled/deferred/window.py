@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import types
 
-from sordino.regimes.vertical.compiled.lazy.strips import DOUBLES, FLOATS, NUMBER, NUMBERS, Run, compiled
+from sordino.regimes.vertical.compiled.deferred.strips import DOUBLES, FLOATS, NUMBER, NUMBERS, Run, compiled
 
 
 def _grow(window: int, rate: float, back: Any, event: int, when: Any, due: Any, count: int) -> None:

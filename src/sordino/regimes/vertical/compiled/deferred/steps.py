@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import types
 
-from sordino.regimes.vertical.compiled.half import rounded
-from sordino.regimes.vertical.compiled.lazy import chain
-from sordino.regimes.vertical.compiled.lazy.chain import A_AT, A_PITCH, IN, LIVE, OUT, S_AT, U_AT, U_PITCH
-from sordino.regimes.vertical.compiled.lazy.strips import DOUBLES, FLOATS, NUMBER, NUMBERS, Run, bundle, clear, compiled, dot_rows
-from sordino.regimes.vertical.compiled.lazy.window import windows
+from sordino.regimes.vertical.compiled.deferred import chain
+from sordino.regimes.vertical.compiled.deferred.chain import A_AT, A_PITCH, IN, LIVE, OUT, S_AT, U_AT, U_PITCH
+from sordino.regimes.vertical.compiled.deferred.strips import DOUBLES, FLOATS, NUMBER, NUMBERS, Run, bundle, clear, compiled, dot_rows
+from sordino.regimes.vertical.compiled.deferred.window import windows
+from sordino.regimes.vertical.compiled.half_precision import rounded
 from sordino.training.jit.linear import exponential, shared
 
 # Columns of the table of participants, the server last: first layer and the one behind the last; where its features begin in x and its

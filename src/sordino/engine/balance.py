@@ -17,7 +17,7 @@ _CLOSE = 1.001
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class Balance:
     """One client's ledger, as it is now.
 
     Attributes:
@@ -61,7 +61,7 @@ def enough(event: Callable[[float], Event], sigma: float, steps: int, before: Sp
 
 
 def remedies(
-    clients: Sequence[Left],
+    clients: Sequence[Balance],
     wanted: int,
     charged: str,
     budget: Budget,

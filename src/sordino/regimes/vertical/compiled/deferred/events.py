@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 from numba import types
 
 from sordino.regimes.vertical.compiled.clock import nanoseconds
-from sordino.regimes.vertical.compiled.lazy.steps import BLOCK, CLOCK, FILLED, FLAGS, REALS, REGRET, SEEN, STATE, WINDOW, State, steps
-from sordino.regimes.vertical.compiled.lazy.strips import DOUBLES, FLOATS, NUMBERS, Run, bundle, compiled
-from sordino.regimes.vertical.compiled.lazy.window import windows
+from sordino.regimes.vertical.compiled.deferred.steps import BLOCK, CLOCK, FILLED, FLAGS, REALS, REGRET, SEEN, STATE, WINDOW, State, steps
+from sordino.regimes.vertical.compiled.deferred.strips import DOUBLES, FLOATS, NUMBERS, Run, bundle, compiled
+from sordino.regimes.vertical.compiled.deferred.window import windows
 
 
 class Work(NamedTuple):

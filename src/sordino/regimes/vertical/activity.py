@@ -1,4 +1,4 @@
-"""Whom an event activates, and who of the others does not answer; drawn for whole pieces of the stream."""
+"""Activity an event activates, and who of the others does not answer; drawn for whole pieces of the stream."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sordino.regimes.vertical.method import Activation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Whom:
+class Activity:
     """Who is active and who is silent.
 
     Attributes:

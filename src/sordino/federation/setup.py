@@ -1,4 +1,4 @@
-"""What both regimes are built from: the bench, the ledger, the budget."""
+"""What both regimes are built from: the kernels, the ledger, the budget."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from sordino.message import Vector
 from sordino.privacy import Vault
 from sordino.privacy.records import Records
 from sordino.privacy.records.group import SAMPLE
-from sordino.training.bench import Examples, Workbench
 from sordino.training.evaluate import Evaluator
 from sordino.training.flat import Flat
+from sordino.training.kernels import Examples, ModelKernels
 from sordino.training.loss import loss_for
 from sordino.training.perexample import ClippedSum, MeanGradient
 
@@ -45,11 +45,11 @@ class Told(TypedDict):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Hall:
+class SharedSetup:
     """What the clients of one process share, and what their models are measured on.
 
     Attributes:
-        bench: model and kernels.
+        kernels: model and kernels.
         place: the device.
         test: (n, ...) and (n,), pixels still bytes.
         validation: (n, ...) and (n,), as model input; empty where there is none.
@@ -57,12 +57,12 @@ class Hall:
         fingerprints: of each client's data.
         records: who is in each client's data, where a ledger asks; nobody otherwise.
         shaping: of all data that bears on what is released: the clients', and the test and validation sets.
-        evaluator: accuracy and loss of the bench's model.
+        evaluator: accuracy and loss of the kernels's model.
         names: of the clients, where they have any.
         secret: rows that models are measured on at a price, and their fingerprint; then ``test`` is empty.
     """
 
-    bench: Workbench
+    kernels: ModelKernels
     place: torch.device
     test: Tensors
     validation: Tensors
@@ -77,7 +77,7 @@ class Hall:
     secret: tuple[Tensors, str] | None = None
 
     @classmethod
-    def of(cls, study: HorizontalStudy, divided: Federation) -> Hall:
+    def of(cls, study: HorizontalStudy, divided: Federation) -> SharedSetup:
         """Everything but the clients' own data."""
         torch.set_num_threads(study.execution.threads)
         place, classes = device(study), divided.test.classes
@@ -85,7 +85,7 @@ class Hall:
         test = placed(divided.test.x, place), torch.from_numpy(divided.test.y).to(place)
         paid, prints = study.data.testing == "private share", tuple(part.fingerprint() for part in divided.parts)
         return cls(
-            bench=Workbench(flat, ClippedSum(flat, loss), MeanGradient(flat, loss)),
+            kernels=ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss)),
             place=place,
             test=(test[0][:0], test[1][:0]) if paid else test,
             validation=tensors(divided.validation, place),
@@ -121,7 +121,7 @@ class Hall:
         mechanism, most, planned = priced(study)
 
         def right(weights: Vector) -> int:
-            self.bench.flat.load(torch.from_numpy(weights).to(self.bench.flat.weights))
+            self.kernels.flat.load(torch.from_numpy(weights).to(self.kernels.flat.weights))
             return round(self.evaluator(x, y).accuracy * len(y))
 
         return PaidEvaluation(
@@ -142,7 +142,7 @@ class Hall:
 
     def evaluate(self, weights: Vector) -> Mapping[str, float]:
         """Accuracy and loss of a model."""
-        return evaluate(self.bench.flat, self.evaluator, self.test, self.validation, weights)
+        return evaluate(self.kernels.flat, self.evaluator, self.test, self.validation, weights)
 
     def examples(self, part: datasets.Dataset) -> Examples:
         """One client's data, on the device."""
@@ -150,12 +150,12 @@ class Hall:
 
     def built(self, study: HorizontalStudy, plan: Plan, simulation: Play, first: Moment, **told: Unpack[Told]) -> Built:
         """Everything that a run needs."""
-        model, parameters = study.model.name, partial(named, self.bench.flat)
+        model, parameters = study.model.name, partial(named, self.kernels.flat)
         return Built(study=study, plan=plan, simulation=simulation, first=first, model=model, named=parameters, **told)
 
     def first(self) -> Vector:
         """The initial model, (d,)."""
-        weights: Vector = self.bench.flat.weights.cpu().numpy().copy()
+        weights: Vector = self.kernels.flat.weights.cpu().numpy().copy()
         return weights
 
 

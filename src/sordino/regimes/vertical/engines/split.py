@@ -45,25 +45,25 @@ class Plan:
     Attributes:
         length: l.
         alpha: attenuation; of a window of gradients.
-        again: whether the window holds examples, to be evaluated again, instead of gradients.
+        replays: whether the window holds examples, to be evaluated again, instead of gradients.
         batch: b.
         bits: of a number on its way.
     """
 
     length: int
     alpha: float
-    again: bool
+    replays: bool
     batch: int
     bits: int
 
     @property
     def rows(self) -> int:
         """Examples that are gone through in one event."""
-        return self.batch * (self.length if self.again else 1)
+        return self.batch * (self.length if self.replays else 1)
 
     def window(self, flat: Flat, rate: float) -> Window:
         """The window of gradients: of one, where examples are kept instead."""
-        return Window(flat, 1 if self.again else self.length, self.alpha, rate)
+        return Window(flat, 1 if self.replays else self.length, self.alpha, rate)
 
     def kept(self, width: int, dtype: torch.dtype) -> Tensor:
         """Room for the examples of a window, (rows, width)."""
@@ -114,11 +114,11 @@ class Party:
             LocalProtocolError: unless the event is ``paid`` for, the step that may follow included; nothing has been computed then.
         """
         paid.covers(self.unit, self.price)
-        if self.plan.again:  # else nothing is kept, in memory or in a checkpoint
+        if self.plan.replays:  # else nothing is kept, in memory or in a checkpoint
             self.plan.slide(self._kept, features)
         learns = active and not self.frozen
         with torch.set_grad_enabled(learns):
-            out = self.flat.module(self._kept.clone() if self.plan.again else features)
+            out = self.flat.module(self._kept.clone() if self.plan.replays else features)
             if self.cover.embedding is not None:
                 out = out * (self.cover.embedding.clip / torch.linalg.vector_norm(out, dim=1, keepdim=True).clamp_min(1e-30)).clamp_max(1.0)
         self._out, self._event = (out, event) if learns else (None, 0)
@@ -175,7 +175,7 @@ def _price(plan: Plan, cover: Cover, frozen: bool, told: str | None) -> Event:
     once: list[Event] = [Gaussian(noise_multiplier=cover.embedding.noise_multiplier)]
     if cover.update is not None:
         once.append(Gaussian(noise_multiplier=cover.update.noise_multiplier))
-    return Repeated(Composed(tuple(once)), plan.length if plan.again else 1)
+    return Repeated(Composed(tuple(once)), plan.length if plan.replays else 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,7 +17,7 @@ GAPS_FROM, GAPS_BELOW = 1500, 0.1  # measured: 12 000 at 0.001 take 8 against 28
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Workbench:
+class ModelKernels:
     """The model that clients of one process share, one after another.
 
     Attributes:

@@ -17,7 +17,7 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Seen:
+class Observed:
     """Of n events (of b examples each).
 
     Attributes:

@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 
 from sordino.regimes.vertical.compiled.clock import nanoseconds
-from sordino.regimes.vertical.compiled.half import rounded
+from sordino.regimes.vertical.compiled.half_precision import rounded
 from sordino.training.jit.linear import exponential, shared
 
 Run = Callable[..., Any]
