@@ -15,7 +15,7 @@ from sordino.report import sweep
 from sordino.report.sweep import EDGES, EPSILON, Goal, Sweep
 
 from .conftest import Maker
-from .test_arrivals import texts
+from .test_asynchronous import texts
 
 KEPT = Goal("accuracy", 0.75)
 

@@ -25,7 +25,7 @@ from sordino.report.page import render, render_comparison
 from sordino.report.totals import MIB, totals
 
 from .conftest import LABELS, Maker, arrival_rows, event_rows, readable, under_privacy
-from .test_arrivals import texts
+from .test_asynchronous import texts
 from .test_figures import SVG, polyline
 from .test_page import read
 

@@ -28,7 +28,7 @@ def changed(**sections: Any) -> dict[str, Any]:
     return table
 
 
-@pytest.mark.parametrize("path", sorted(Path(__file__).parent.parent.glob("examples/**/*.toml")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(Path(__file__).parents[2].glob("examples/**/*.toml")), ids=lambda path: path.name)
 def test_examples_are_studies(path: Path) -> None:
     study = studies.read(path)
     assert studies.parse(tomllib.loads(studies.write(study)), source="written") == study
