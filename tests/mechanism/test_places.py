@@ -3,15 +3,15 @@
 
 | what leaves | message | made in | noise from | booked as |
 |---|---|---|---|---|
-| noisy weights after tau steps | ``Update`` | ``learning/dpsgd.py: answer`` | ``Mechanism.release_counted``: gaussian, haar, knorm | ``PoissonSampled`` |
-| share of clipped examples, where adaptive | ``Update.statistics`` | ``learning/dpsgd.py: answer`` | ``Adaptive.release_counted`` | the same event |
-| a client's change | ``Contribution`` | ``learning/local.py: answer`` | none: the aggregator's | at the aggregator |
-| mean of clients' changes | ``Released`` | ``regime/aggregate.py: release`` | the study's mechanism | ``PoissonSampled``, unit client |
-| a client's change, noisy where it is made | ``Update`` | ``learning/local.py: answer`` | ``mechanism/single.py: release``, ``misjudged.py`` | ``Gaussian`` |
-| plain weights | ``Update`` | ``learning/sgd.py: answer`` | none | ``NonPrivate`` |
-| an edge's gradient | ``Gradient`` | ``learning/edge.py: answer`` | the edge's mechanism | ``PoissonSampled``, ``NonPrivate`` |
-| an embedding, or that there is none | ``Embedding`` | ``learning/online/halves.py`` | ``mechanism/single.py: release_rows`` | ``Gaussian``, ``NonPrivate`` |
-| a party's update | (kept) | ``learning/online/halves.py`` | ``mechanism/single.py: release`` | ``Gaussian`` |
+| noisy weights after tau steps | ``Update`` | ``training/dpsgd.py: answer`` | ``Mechanism.release_counted``: gaussian, haar, knorm | ``PoissonSampled`` |
+| share of clipped examples, where adaptive | ``Update.statistics`` | ``training/dpsgd.py: answer`` | ``Adaptive.release_counted`` | the same event |
+| a client's change | ``Contribution`` | ``training/local.py: answer`` | none: the aggregator's | at the aggregator |
+| mean of clients' changes | ``Released`` | ``regimes/synchronous/aggregate.py: release`` | the study's mechanism | ``PoissonSampled``, unit client |
+| a client's change, noisy where it is made | ``Update`` | ``training/local.py: answer`` | ``mechanism/single.py: release``, ``overclaimed.py`` | ``Gaussian`` |
+| plain weights | ``Update`` | ``training/sgd.py: answer`` | none | ``NonPrivate`` |
+| an edge's gradient | ``Gradient`` | ``regimes/asynchronous/edge.py: answer`` | the edge's mechanism | ``PoissonSampled``, ``NonPrivate`` |
+| an embedding, or that there is none | ``Embedding`` | ``regimes/vertical/engines/split.py`` | ``mechanism/single.py: release_rows`` | ``Gaussian``, ``NonPrivate`` |
+| a party's update | (kept) | ``regimes/vertical/engines/split.py`` | ``mechanism/single.py: release`` | ``Gaussian`` |
 | a label's answer | (to the server) | ``mechanism/response.py: respond, respond_for`` | randomised response | ``Pure`` |
 """
 

@@ -7,7 +7,6 @@ from sordino.mechanism.pure import KNormNoise
 from sordino.mechanism.registry import Noise, NoiseRequest, imported, known, register
 from sordino.mechanism.response import RandomisedResponse
 from sordino.mechanism.single import Single
-from sordino.registry import register_all
 
 __all__ = [
     "SHRINK",
@@ -30,5 +29,3 @@ __all__ = [
     "register",
     "shortened",
 ]
-
-register_all(__name__, __path__)

@@ -6,13 +6,15 @@ docs/own-mechanism.md shows one.
 
 from __future__ import annotations
 
+import functools
+import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
 from sordino.mechanism.gaussian import Bounded
 from sordino.privacy import event
-from sordino.registry import Registry
+from sordino.registry import Registry, register_all
 from sordino.section import Section
 
 
@@ -88,5 +90,11 @@ class Noise(Section):
         raise NotImplementedError
 
 
-MECHANISMS = Registry(base=Noise, noun="mechanism", key="kind", place="privacy.mechanism", page="docs/own-mechanism.md")
+@functools.cache
+def _load() -> None:
+    """Not before a mechanism is looked for: compilers take a while to load."""
+    register_all("sordino.mechanism", importlib.import_module("sordino.mechanism").__path__)
+
+
+MECHANISMS = Registry(base=Noise, noun="mechanism", key="kind", place="privacy.mechanism", page="docs/own-mechanism.md", load=_load)
 register, known, imported = MECHANISMS.register, MECHANISMS.known, MECHANISMS.imported

@@ -264,7 +264,7 @@ def test_what_a_guarantee_rests_on_is_said(tmp_path: Path) -> None:
     said = promise.guarantee(read(tmp_path, ENTITY), None)
     assert "parties and server" in said
     assert "epsilon = 40" in said
-    assert "all other entities against it" in said
+    assert "controls all other entities" in said
     assert "client" not in said
 
 
