@@ -14,7 +14,7 @@ import pytest
 
 from sordino.errors import LedgerError, ResumeError, StudyError
 from sordino.privacy import Budget, Charge, Gaussian, Ledger, PoissonSampled, Vault, storage
-from sordino.privacy import ledger as ledger_module
+from sordino.privacy import reading as ledger_module
 from sordino.privacy.ledger import LedgerExists
 from sordino.privacy.records import Records
 

@@ -76,7 +76,7 @@ def _always(value: Any, self: Any) -> Any:
         ({"attenuation": 0.0}, "at attenuation 0.0"),
         ({"attenuation": 1.5}, "at attenuation 1.5"),
         ({"window": 5, "resends": 3}, "sends 3 examples an event, and its window holds 5"),
-        ({"window": 5, "again": True, "attenuation": 0.9}, "count alike"),
+        ({"window": 5, "replays": True, "attenuation": 0.9}, "count alike"),
     ],
 )
 def test_the_contract_sees_a_window_that_cannot_be(told: dict[str, Any], message: str) -> None:

@@ -38,7 +38,7 @@ def client(**changes: Any) -> LocalClient:
         "batch": 10,
         "proximal": 0.0,
         "optimizer": Sgd(),
-        "bench": ModelKernels(flat, ClippedSum(flat, cross_entropy), MeanGradient(flat, cross_entropy)),
+        "kernels": ModelKernels(flat, ClippedSum(flat, cross_entropy), MeanGradient(flat, cross_entropy)),
         "entropy": Seeded(5),
     }
     return LocalClient(**{**told, **changes})

@@ -37,7 +37,8 @@ events = 1500
 """
 DLR, SLR = '{name="dlr", length=7, alpha=0.9, learning_rate=0.05', '{name="slr", length=4, learning_rate=0.05'
 RANDOM, EVENT = 'activation={kind="random", p=0.4}', 'activation={kind="event", threshold=0.3}'
-OWN = 'model={name="own", party="tests.runtime.test_engines:party", server="tests.runtime.test_engines:server", embedding=8}'
+HERE = "tests.regimes.vertical.test_engines"
+OWN = f'model={{name="own", party="{HERE}:party", server="{HERE}:server", embedding=8}}'
 
 
 def party(features: int, embedding: int) -> nn.Module:
