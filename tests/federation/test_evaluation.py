@@ -127,7 +127,7 @@ def test_a_private_share_pays_for_every_evaluation(table: Path) -> None:
     assert len(measured) == 4
     assert all("loss" not in row for row in measured), "only the count is paid for"
     assert "example" in about["guarantee"]
-    assert "a row that tests" in about["guarantee"]
+    assert "every evaluation on private test rows" in about["guarantee"]
 
 
 def test_what_leaves_a_private_evaluation_is_the_count_with_the_booked_noise(table: Path) -> None:
@@ -252,7 +252,7 @@ def test_a_published_set_keeps_its_public_test_set(table: Path) -> None:
     assert study.data.testing == "published"
     assert len(federation(study).test) > 0
     assert "The test set is public" in " ".join(assumptions(study))
-    assert "training example" in guarantee(study, None)
+    assert "one example's contribution replaced by none" in guarantee(study, None)
 
 
 def test_arrivals_pay_for_evaluations_too(table: Path) -> None:
@@ -304,7 +304,7 @@ def test_a_promise_to_persons_says_so(table: Path) -> None:
     played(read(table, *data('person="patient"'), "privacy.noise_multiplier=8.0"), table / "run")
     about = json.loads((table / "run" / "run.json").read_text())
     assert "all examples of one person" in about["adjacency"]
-    assert "training data of one person, all of it" in about["guarantee"]
+    assert "all examples of one person replaced by none" in about["guarantee"]
     assert verify(table / "run").problems == []
 
 

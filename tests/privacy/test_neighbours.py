@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import integrate, stats  # type: ignore[import-untyped]
 
-from sordino.engine.promise import ADJACENCY, WORDS
+from sordino.engine.promise import ADJACENCY
 from sordino.privacy import Gaussian, PoissonSampled, accountant
 from sordino.privacy import ledger as ledgers
 
@@ -100,7 +100,7 @@ def test_records_in_the_plane_with_public_sizes() -> None:
 
 def test_the_words_say_this_relation() -> None:
     for unit in ("sample", "client"):
-        for said in (ADJACENCY[unit], WORDS[unit][1], ledgers.ADJACENCY):
+        for said in (ADJACENCY[unit], ledgers.ADJACENCY):
             assert "replaced by none" in said
             assert "public" in said
             assert "added" not in said

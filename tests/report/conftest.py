@@ -14,7 +14,7 @@ from sordino.engine import records
 Row = dict[str, Any]
 Maker = Callable[..., Path]
 
-SENTENCE = "What any client sends differs by (epsilon = 2, delta = 1e-05) when one example's contribution is replaced by none."
+SENTENCE = "Everything that the clients send is (epsilon = 2, delta = 1e-05)-differentially private."
 
 ABOUT: Row = {
     "format": 1,
@@ -197,7 +197,7 @@ LABELS: Row = {
     "unit": "label",
     "epsilon_budget": 3.0,
     "delta": 1e-5,
-    "guarantee": "What the server sends and publishes differs by (epsilon = 3, delta = 1e-05) when one entity's label is another.",
+    "guarantee": "Everything that the server sends and publishes is (epsilon = 3, delta = 1e-05)-differentially private.",
     "adjacency": "replace one entity's label",
     "label_epsilon": 3.0,
     "open": "embeddings are sent without noise",

@@ -20,14 +20,11 @@ RECOGNISED = (
     "The data's ledger recognises a record by all of its values, or by all of its features, in whatever file and order they stand."
     " It does not recognise a record with changed values, unless data.person or `sordino ledger link` identifies its person."
 )
-WORDS = {
-    "sample": ("any client sends", "training example's contribution is replaced by none (sizes are public)"),
-    "client": (
-        "the aggregator publishes",
-        "client's contribution, with all its data, is replaced by none (sizes and the number of clients are public)",
-    ),
-    "label": ("the server sends and publishes", "entity's label is another"),
-    "entity": ("parties and server send and publish", "entity's row, its label and its features at every party, is another"),
+RELEASED = {
+    "sample": "Everything that the clients send and the server publishes",
+    "client": "Everything that the aggregator publishes",
+    "label": "Everything that the server sends and publishes",
+    "entity": "Everything that the parties and the server send and publish",
 }
 ADJACENCY = {
     "sample": "one example's contribution replaced by none (sizes are public)",
@@ -36,20 +33,17 @@ ADJACENCY = {
     "entity": "replace one entity's label and its features at every party",
     "none": "none",
 }
-PERSON = (
-    "training data of one person, all of it, adds nothing (sizes are public)",
-    "all examples of one person replaced by none (sizes are public)",
-)
+PERSON = "all examples of one person replaced by none (sizes are public)"
 PAPER = "The study asks for the paper's literal form. It sends values without noise, or with noise that gives no bound."
 
 
 def adjacency(study: Study) -> str:
     """Which data sets are neighbours, in words."""
-    return PERSON[1] if study.of_persons else ADJACENCY[study.privacy.unit]
+    return PERSON if study.of_persons else ADJACENCY[study.privacy.unit]
 
 
 def guarantee(study: Study, epsilon: float | None) -> str:
-    """The promise in one sentence; with ``epsilon`` what was spent, without it the budget."""
+    """The promise in words; with ``epsilon`` what was spent, without it the budget."""
     privacy = study.privacy
     if privacy.unit == "none":
         return regimes.of(study).plain
@@ -58,21 +52,14 @@ def guarantee(study: Study, epsilon: float | None) -> str:
     if study.form == "paper":
         true = "far above what it claims" if epsilon is None else epsilon_text(epsilon)
         return f"No privacy guarantee: the study asks for the literal form of a mechanism; its true epsilon is {true}."
-    chosen = looked(study)
     value = privacy.epsilon if epsilon is None else guaranteed(study, epsilon)
     shown = "inf" if value is None else epsilon_text(value, 6)
-    what, change = WORDS[privacy.unit]
-    one = f"one {change}"
-    if study.of_persons:
-        one = PERSON[0]
-    if study.pays_to_test:
-        what = f"{what}, or an evaluation releases of a row that tests,"
-        one = one.replace("training example", "example")
-    verb = "will differ by at most" if epsilon is None else "differs by at most" if chosen else "differs by"
+    evaluated = ", and every evaluation on private test rows," if study.pays_to_test else ""
+    what, verb = f"{RELEASED[privacy.unit]}{evaluated}", "will be" if epsilon is None else "is"
     return (
-        f"What {what} {verb} (epsilon = {shown}, delta = {privacy.delta:g}) in the sense of differential privacy"
-        f" when {one}, by the {privacy.accountant} accountant,"
-        f" even if an observer knows everything else and controls all other {regimes.of(study).others}."
+        f"{what} {verb} (epsilon = {shown}, delta = {privacy.delta:g})-differentially private, by the {privacy.accountant} accountant."
+        f" Neighbouring data sets: {adjacency(study)}."
+        f" This holds even if an observer knows everything else and controls all other {regimes.of(study).others}."
     )
 
 

@@ -262,7 +262,7 @@ def test_what_a_guarantee_rests_on_is_said(tmp_path: Path) -> None:
     ):
         assert any(line.startswith(words) for line in promise.assumptions(read(tmp_path, *changes)))
     said = promise.guarantee(read(tmp_path, ENTITY), None)
-    assert "parties and server" in said
+    assert "the parties and the server" in said
     assert "epsilon = 40" in said
     assert "controls all other entities" in said
     assert "client" not in said
