@@ -124,7 +124,8 @@ def refuse_odd(path: Path) -> None:
         raise StudyError(f"{path}: {_kind(about.st_mode)} stands where a file belongs. {_REMEDY}")
     if about.st_nlink > 1 and os.name == "posix":
         drafts = [each for each in os.scandir(path.parent) if each.name.startswith(f".{path.name}.") and each.inode() == about.st_ino]
-        if about.st_nlink > 1 + len(drafts):
+        # Looked at again: whoever made the file may have dropped the hidden name since, and before the folder was read.
+        if path.lstat().st_nlink > 1 + len(drafts):
             raise StudyError(f"{path}: {_SECOND}")
 
 

@@ -10,13 +10,15 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sordino.cli import app
 from sordino.engine import files, session
 from sordino.engine import study as studies
-from sordino.errors import SordinoError
+from sordino.errors import SordinoError, StudyError
+from sordino.files import refuse_odd
 from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
 from sordino.report import write
 
@@ -173,3 +175,21 @@ def test_finished_runs_still_say_how_they_ended(run: Path, capsys: pytest.Captur
     for command in everything(run)[:3]:
         command()
     assert json.loads((run / "run.json").read_text())["status"] == "done"
+
+
+def test_a_hidden_name_that_goes_while_it_is_looked_for_is_no_second_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes make one ledger: the one that comes second looks while the first one drops the name under which it was made."""
+    path, draft = tmp_path / "ledger.sqlite", tmp_path / ".ledger.sqlite.0123456789abcdef"
+    draft.write_bytes(b"")
+    os.link(draft, path)
+    scandir = os.scandir
+
+    def late(folder: Path) -> Any:
+        draft.unlink(missing_ok=True)
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", late)
+    refuse_odd(path)
+    os.link(path, tmp_path / "elsewhere")
+    with pytest.raises(StudyError, match="another name elsewhere"):
+        refuse_odd(path)
