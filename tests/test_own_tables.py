@@ -7,6 +7,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from sordino import data
 from sordino.engine import session
 from sordino.engine import study as studies
-from sordino.engine.latency import LATENCIES
+from sordino.engine.latency import LATENCIES, Latency
 from sordino.engine.records import plain
 from sordino.engine.regimes import named
 from sordino.engine.study.parse import TABLES
@@ -133,3 +134,30 @@ def test_every_table_names_what_is_known_where_a_name_is_wrong(registry: object,
             study(folder, regime, f'{place}={{{key}="{name}"}}')
         assert len(str(told.value).splitlines()) == 1
         assert f"{place}.{key} = '{name}'" in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("dealt", "message"),
+    [
+        (None, "one array"),
+        ((None, None), "whole numbers"),
+        (([0.0, 1.0], [2.0]), "whole numbers"),
+        ((np.array([True, False]), [1]), "whole"),
+    ],
+)
+def test_what_a_partition_of_ones_own_gives_is_looked_at(dealt: Any, message: str) -> None:
+    with pytest.raises(StudyError, match=message):
+        data.checked(dealt, 4, 2)
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), -1.0, "x", None])
+def test_a_latency_of_ones_own_that_gives_no_time_is_refused_before_anything_runs(seconds: Any) -> None:
+    class Odd(Latency):
+        kind: str = "odd"
+
+        def trip(self, rng: np.random.Generator) -> float:
+            found: float = seconds
+            return found
+
+    with pytest.raises(ValueError, match="it must give seconds: a number, at least 0"):
+        Odd()

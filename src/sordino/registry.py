@@ -36,6 +36,7 @@ class Registry(Generic[S]):
         lacks: what a class still lacks, or None.
         brief: whether a name alone stands for a table with nothing else in it.
         usual: the name that a table has where it says none.
+        needs: methods that a class must define itself.
         load: imports the modules of this program that register classes; asked before the first look.
     """
 
@@ -47,6 +48,7 @@ class Registry(Generic[S]):
     lacks: Callable[[type], str | None] = lambda kind: None
     brief: bool = False
     usual: str | None = None
+    needs: tuple[str, ...] = ()
     load: Callable[[], object] = lambda: None
     _known: dict[str, type[S]] = field(default_factory=dict)
     _imported: dict[str, type[S]] = field(default_factory=dict)
@@ -57,7 +59,7 @@ class Registry(Generic[S]):
         Raises:
             StudyError: if another one has this name, or it is not complete.
         """
-        name, lacking = kind.model_fields[self.key].default, self.lacks(kind)
+        name, lacking = kind.model_fields[self.key].default, self._lacking(kind)
         if not isinstance(name, str) or lacking is not None:
             wanted = f"a {self.noun} needs a name ({self.key}: Literal['mine'] = 'mine'){f' and {lacking}' if lacking else ''}"
             raise StudyError(f"{kind.__qualname__}: {wanted}")
@@ -85,7 +87,7 @@ class Registry(Generic[S]):
             found = modules.attribute(path)
         except Exception as error:  # a user's module may raise anything
             raise StudyError(f"{where}: {error}. Write it as package.module:Class, beside the study file or installed") from error
-        lacking = self.lacks(found) if isinstance(found, type) and issubclass(found, self.base) else None
+        lacking = self._lacking(found) if isinstance(found, type) and issubclass(found, self.base) else None
         if not (isinstance(found, type) and issubclass(found, self.base)) or lacking is not None:
             raise StudyError(f"{where} is no {self.base.__name__}{f' with {lacking}' if lacking else ''}; see {self.page}")
         # Its name in a study is where it is found, so that a saved study finds it again.
@@ -93,6 +95,11 @@ class Registry(Generic[S]):
         fields: dict[str, Any] = {self.key: (literal, path)}
         self._imported[path] = create_model(found.__name__, __base__=found, __doc__=found.__doc__, **fields)
         return self._imported[path]
+
+    def _lacking(self, kind: type) -> str | None:
+        """What a class still lacks, in words."""
+        missing = next((name for name in self.needs if getattr(kind, name) is getattr(self.base, name)), None)
+        return self.lacks(kind) if missing is None else f"a method {missing}"
 
     @property
     def keys(self) -> tuple[str, ...]:

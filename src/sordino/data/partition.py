@@ -101,7 +101,7 @@ class Partition(Section):
         raise NotImplementedError
 
 
-PARTITIONS = Registry(base=Partition, noun="partition", key="kind", place="data.partition", page="docs/own-tables.md")
+PARTITIONS = Registry(base=Partition, noun="partition", key="kind", place="data.partition", page="docs/own-tables.md", needs=("split",))
 
 
 @PARTITIONS.register
@@ -240,6 +240,12 @@ def checked(parts: Parts, examples: int, clients: int) -> Parts:
     Raises:
         StudyError: if not.
     """
+    given: object = parts
+    if not isinstance(given, (tuple, list)):
+        raise StudyError("data.partition must give one array of the numbers of examples (n_i,) for each client")
+    parts = tuple(np.asarray(part) for part in given)
+    if not all(part.ndim == 1 and (np.issubdtype(part.dtype, np.integer) or not len(part)) for part in parts):
+        raise StudyError("data.partition must give arrays of whole numbers: the numbers of the examples that each client holds")
     if len(parts) != clients or not all(len(part) for part in parts):
         raise StudyError(f"data.partition gave {sum(map(bool, map(len, parts)))} clients examples; data.clients is {clients}")
     dealt = np.concatenate(parts)

@@ -69,6 +69,24 @@ class Latency(Section):
     spread: float = Field(0.0, ge=0, allow_inf_nan=False)
 
     @model_validator(mode="after")
+    def _gives_seconds(self) -> Latency:
+        if not self.reads and not self.even:  # one of somebody's own is found out before anything is charged
+            if type(self).trip is Latency.trip:
+                raise ValueError(f"latency '{self.kind}' needs a method trip")
+            self.checked(self.trip(np.random.default_rng(0)))
+        return self
+
+    def checked(self, seconds: object) -> float:
+        """What a draw gave, if it is a time.
+
+        Raises:
+            ValueError: if it is none.
+        """
+        if isinstance(seconds, (int, float, np.integer, np.floating)) and seconds >= 0:
+            return min(float(seconds), LONGEST)
+        raise ValueError(f"latency '{self.kind}' gave {seconds!r}; it must give seconds: a number, at least 0")
+
+    @model_validator(mode="after")
     def _has_its_file(self) -> Latency:
         if self.reads != (self.file is not None):
             raise ValueError(
@@ -88,7 +106,7 @@ class Latency(Section):
 
     def draw(self, entropy: Entropy, client: int, round_number: int, steps: int) -> float:
         """Seconds from the sending of a round's task to the answer's arrival."""
-        trip = min(self.trip(entropy.at("latency", client, "round", round_number)), LONGEST)
+        trip = self.checked(self.trip(entropy.at("latency", client, "round", round_number)))
         return self.scale(entropy, client) * (trip + steps * self.step)
 
     def tasks(self, entropy: Entropy, clients: int) -> Callable[[int, int], float]:
@@ -101,7 +119,7 @@ class Latency(Section):
             fixed = [min(scale * (self.typical + self.step), LONGEST) for scale in scales]
             return lambda client, task: fixed[client]
         streams = [entropy.stream("latency", client) for client in range(clients)]
-        return lambda client, task: min(scales[client] * (min(self.trip(streams[client].at(task)), LONGEST) + self.step), LONGEST)
+        return lambda client, task: min(scales[client] * (self.checked(self.trip(streams[client].at(task))) + self.step), LONGEST)
 
 
 LATENCIES = Registry(base=Latency, noun="latency", key="kind", place="world.latency", page="docs/own-tables.md", usual="constant")

@@ -49,7 +49,7 @@ class Optimizer(Section):
         raise NotImplementedError
 
 
-OPTIMIZERS = Registry(base=Optimizer, noun="optimizer", key="kind", place="method.optimizer", page="docs/own-tables.md")
+OPTIMIZERS = Registry(base=Optimizer, noun="optimizer", key="kind", place="method.optimizer", page="docs/own-tables.md", needs=("begin",))
 
 
 @OPTIMIZERS.register

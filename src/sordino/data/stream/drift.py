@@ -66,7 +66,7 @@ class Drift(Section):
         raise NotImplementedError
 
 
-DRIFTS = Registry(base=Drift, noun="drift", key="kind", place="data.drift", page="docs/own-tables.md", brief=True)
+DRIFTS = Registry(base=Drift, noun="drift", key="kind", place="data.drift", page="docs/own-tables.md", brief=True, needs=("applied",))
 
 
 @DRIFTS.register

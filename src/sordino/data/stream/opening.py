@@ -95,7 +95,7 @@ class Streaming(Section):
         raise NotImplementedError
 
 
-STREAMS = Registry(base=Streaming, noun="stream", key="kind", place="data.stream", page="docs/own-tables.md", brief=True)
+STREAMS = Registry(base=Streaming, noun="stream", key="kind", place="data.stream", page="docs/own-tables.md", brief=True, needs=("open",))
 
 
 @STREAMS.register

@@ -61,7 +61,9 @@ class Activation(Section):
         return None
 
 
-ACTIVATIONS = Registry(base=Activation, noun="activation", key="kind", place="method.activation", page="docs/own-tables.md", brief=True)
+ACTIVATIONS = Registry(
+    base=Activation, noun="activation", key="kind", place="method.activation", page="docs/own-tables.md", brief=True, needs=("active",)
+)
 
 
 @ACTIVATIONS.register
