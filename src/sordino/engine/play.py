@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from sordino.engine.watch import Moment, Packed, Watcher, bound
+from sordino.engine.watch import Moment, Packed, Watcher
 from sordino.privacy import Budget, Vault
-
-__all__ = ["Moment", "Packed", "Play", "Watcher", "bound"]
 
 
 class Play(Protocol):

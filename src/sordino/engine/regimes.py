@@ -35,11 +35,6 @@ def register(name: str, package: str) -> None:
     _packages[name] = package
 
 
-def forget(name: str) -> None:
-    """Undo a registration: for tests."""
-    _packages.pop(name, None)
-
-
 def names() -> tuple[str, ...]:
     """Of every regime, in the order of registration."""
     importlib.import_module("sordino.regimes")
