@@ -4,7 +4,7 @@ A generator of a simulation hands out one word in two nanoseconds, which is as l
 So its words seed 32 generators of the same kind (SFC64, Doty-Humphrey 2018) that run side by side in the
 processor's vectors: half a nanosecond a word. Each of the 32 has a state of 192 bits of its own.
 
-A cryptographic generator (:class:`sordino.entropy.KeyStream`) hands out its own words, in bulk: they are used as they are.
+A cryptographic generator (:class:`sordino.keystream.KeyStream`) hands out its own words, in bulk: they are used as they are.
 """
 
 from __future__ import annotations
