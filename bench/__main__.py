@@ -1,4 +1,6 @@
-"""``make bench``: every row measured now, in one run, one thread; also written to bench/latest.json."""
+"""``make bench``: every row measured now, in one run, one thread; also written to
+bench/latest.json.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,19 @@ def main() -> None:
         for row in part.measure():
             rows.append(row)
             peer = "-" if row["peer"] is None else f"{row['peer']:.3g}"
-            print(f"{'ok' if row['met'] else 'NO':4}{row['what']:<108}{peer:>8}{row['ours']:>8.3g}  {row['reach']}", flush=True)
+            print(
+                f"{'ok' if row['met'] else 'NO':4}{row['what']:<108}{peer:>8}{row['ours']:>8.3g} "
+                f" {row['reach']}",
+                flush=True,
+            )
             print(f"    {row['detail']}")
     out = Path(__file__).with_name("latest.json")
-    about = {"torch": torch.__version__, "machine": platform.machine(), "threads": 1, "allocator": "glibc, tuned"}
+    about = {
+        "torch": torch.__version__,
+        "machine": platform.machine(),
+        "threads": 1,
+        "allocator": "glibc, tuned",
+    }
     out.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n")
     print(f"written to {out.name}")
 

@@ -1,4 +1,6 @@
-"""Asynchronous learning: updates a second with the ledger on, their cost against the number of edges, and memory."""
+"""Asynchronous learning: updates a second with the ledger on, their cost against the number of
+edges, and memory.
+"""
 
 from __future__ import annotations
 
@@ -54,8 +56,17 @@ class Silent:
 
 
 def simulate(**options: Any) -> float:
-    """CPU seconds of a run, from the first task to the last update; ledger and one evaluation of 10 000 images included."""
-    told = {"model": "logistic", "batch": 12, "edges": 5, "updates": 15_000, "latency": "cyclic", **options}
+    """CPU seconds of a run, from the first task to the last update; ledger and one evaluation of 10
+    000 images included.
+    """
+    told = {
+        "model": "logistic",
+        "batch": 12,
+        "edges": 5,
+        "updates": 15_000,
+        "latency": "cyclic",
+        **options,
+    }
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "study.toml"
         path.write_text(STUDY.format(**told))
@@ -68,7 +79,9 @@ def simulate(**options: Any) -> float:
 
 
 def by_hand(batch: int, updates: int) -> float:
-    """CPU seconds of the same arithmetic in plain NumPy, for logistic regression, without ledger, edges or staleness."""
+    """CPU seconds of the same arithmetic in plain NumPy, for logistic regression, without ledger,
+    edges or staleness.
+    """
     generator = np.random.default_rng(0)
     images = generator.integers(0, 256, (12_000, 784), dtype=np.uint8)
     labels = generator.integers(0, 10, 12_000)
@@ -90,13 +103,25 @@ def by_hand(batch: int, updates: int) -> float:
 
 
 def memory() -> tuple[float, float]:
-    """MB of ``sordino run`` with 1000 edges of the cnn: its own at the end, models and data and all; and the peak with libraries' code."""
+    """MB of ``sordino run`` with 1000 edges of the cnn: its own at the end, models and data and
+    all; and the peak with libraries' code.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "study.toml"
-        path.write_text(STUDY.format(model="cnn", batch=12, edges=1000, updates=2500, latency="cyclic"))
-        code = f"from sordino.cli import app; app(['run', {str(path)!r}, '--out', {folder + '/run'!r}, '-q'], standalone_mode=False);"
-        code += "print(*(line.split()[1] for line in open('/proc/self/status') if line.startswith(('VmHWM', 'RssAnon'))))"
-        said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+        path.write_text(
+            STUDY.format(model="cnn", batch=12, edges=1000, updates=2500, latency="cyclic")
+        )
+        code = (
+            f"from sordino.cli import app; app(['run', {str(path)!r}, '--out', "
+            f"{folder + '/run'!r}, '-q'], standalone_mode=False);"
+        )
+        code += (
+            "print(*(line.split()[1] for line in open('/proc/self/status') if "
+            "line.startswith(('VmHWM', 'RssAnon'))))"
+        )
+        said = subprocess.run(
+            [sys.executable, "-c", code], check=True, capture_output=True, text=True
+        ).stdout
     peak, own = (float(number) / 1024 for number in said.split()[-2:])
     return own, peak
 
@@ -108,7 +133,9 @@ def measure() -> list[dict[str, Any]]:
     rows = []
     for batch, reach in ((12, 8000), (120, 4000)):
         updates = 15_000
-        most = 1000 if batch == 12 else 500  # with 60 000 images, more edges have fewer than a batch
+        most = (
+            1000 if batch == 12 else 500
+        )  # with 60 000 images, more edges have fewer than a batch
         taken: dict[object, list[float]] = {}
         for _ in range(3):  # in turns, the quickest of three: a shared machine only ever adds time
             taken.setdefault("floor", []).append(by_hand(batch, 3000))
@@ -121,17 +148,56 @@ def measure() -> list[dict[str, Any]]:
             rows.append(row(what, floor, rate, f">= {reach}", rate >= reach))
         if batch == 12:
             spread = rates[5] / rates[1000] - 1.0
-            rows.append(row("cost of an update with 1000 edges over 5, less 1", None, spread, "<= 0.2", spread <= 0.2))
+            rows.append(
+                row(
+                    "cost of an update with 1000 edges over 5, less 1",
+                    None,
+                    spread,
+                    "<= 0.2",
+                    spread <= 0.2,
+                )
+            )
     uneven = 15_000 / min(simulate(latency="exponential", edges=100) for _ in range(3))
-    rows.append(row("the same with exponential delays, b = 12, 100 edges", None, uneven, ">= 8000", uneven >= 8000))
+    rows.append(
+        row(
+            "the same with exponential delays, b = 12, 100 edges",
+            None,
+            uneven,
+            ">= 8000",
+            uneven >= 8000,
+        )
+    )
     seconds = simulate(model="cnn", updates=25_000)
-    rows.append(row("seconds for 25 000 updates of the cnn, b = 12, 5 edges", None, seconds, "<= 60", seconds <= 60))
+    rows.append(
+        row(
+            "seconds for 25 000 updates of the cnn, b = 12, 5 edges",
+            None,
+            seconds,
+            "<= 60",
+            seconds <= 60,
+        )
+    )
     own, peak = memory()
-    rows.append(row("MB of its own that a process with 1000 edges of the cnn holds", None, own, "<= 500", own <= 500))
+    rows.append(
+        row(
+            "MB of its own that a process with 1000 edges of the cnn holds",
+            None,
+            own,
+            "<= 500",
+            own <= 500,
+        )
+    )
     rows.append(row("its peak with the code of libraries", None, peak, "-", True))
     return rows
 
 
 def row(what: str, peer: float | None, ours: float, reach: str, met: bool) -> dict[str, Any]:
     """One line of the table."""
-    return {"what": what, "peer": peer, "ours": ours, "reach": reach, "met": bool(met and math.isfinite(ours)), "detail": {}}
+    return {
+        "what": what,
+        "peer": peer,
+        "ours": ours,
+        "reach": reach,
+        "met": bool(met and math.isfinite(ours)),
+        "detail": {},
+    }

@@ -1,4 +1,6 @@
-"""A round that protects whole clients: 1000 clients, 100 drawn, five plain steps of ten, evaluation; and memory up to 10 000."""
+"""A round that protects whole clients: 1000 clients, 100 drawn, five plain steps of ten,
+evaluation; and memory up to 10 000.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ rounds = {rounds}
 
 def simulate(folder: Path, rounds: int, clients: int = 1000) -> tuple[float, Any]:
     """CPU seconds of a run with its ledger, and what was built."""
-    (folder / "study.toml").write_text(STUDY.format(rounds=rounds, clients=clients, rate=100 / clients))
+    (folder / "study.toml").write_text(
+        STUDY.format(rounds=rounds, clients=clients, rate=100 / clients)
+    )
     study = studies.read(folder / "study.toml")
     built = builder.build(study, folder, "bench")
     start = time.process_time()
@@ -56,7 +60,9 @@ def simulate(folder: Path, rounds: int, clients: int = 1000) -> tuple[float, Any
 
 
 def by_hand(built: Any, rounds: int) -> float:
-    """CPU seconds of the same work in plain PyTorch: local steps, clipped deltas, noise on their sum, evaluation."""
+    """CPU seconds of the same work in plain PyTorch: local steps, clipped deltas, noise on their
+    sum, evaluation.
+    """
     fed = federation(built.study)
     parts = [(torch.from_numpy(scaled(p.x)), torch.from_numpy(p.y)) for p in fed.parts]
     test_x, test_y = torch.from_numpy(scaled(fed.test.x)), torch.from_numpy(fed.test.y)
@@ -78,30 +84,43 @@ def by_hand(built: Any, rounds: int) -> float:
                 optimizer.step()
             with torch.no_grad():
                 delta = [p - w for p, w in zip(parameters, weights, strict=True)]
-                factor = min(1.0, 0.3 / float(torch.stack([d.square().sum() for d in delta]).sum().sqrt()))
+                factor = min(
+                    1.0, 0.3 / float(torch.stack([d.square().sum() for d in delta]).sum().sqrt())
+                )
                 for t, d in zip(total, delta, strict=True):
                     t.add_(d, alpha=factor)
         with torch.no_grad():
             for p, w, t in zip(parameters, weights, total, strict=True):
                 p.copy_(w + (t + 0.3 * torch.randn_like(t)) / 100)
             for first in range(0, len(test_x), 1000):
-                right = module(test_x[first : first + 1000]).argmax(1) == test_y[first : first + 1000]
+                right = (
+                    module(test_x[first : first + 1000]).argmax(1) == test_y[first : first + 1000]
+                )
                 right.sum().item()
     return time.process_time() - start
 
 
 def peer(rounds: int) -> float | None:
-    """CPU seconds a round of pfl in its own environment (`make bench/pfl/.venv`); None where there is none."""
+    """CPU seconds a round of pfl in its own environment (`make bench/pfl/.venv`); None where there
+    is none.
+    """
     python = PEER / ".venv" / "bin" / "python"
     if not python.exists():
         return None
-    done = subprocess.run([python, PEER / "loop.py", str(rounds)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [python, PEER / "loop.py", str(rounds)], capture_output=True, text=True, check=True
+    )
     return float(json.loads(done.stdout.splitlines()[-1])["cpu_seconds_a_round"])
 
 
 def peak(clients: int) -> float:
     """Peak memory (GB) of a run with this many clients, in a process of its own."""
-    done = subprocess.run([sys.executable, "-m", "bench.clients", str(clients)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.clients", str(clients)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return float(done.stdout)
 
 
@@ -118,11 +137,17 @@ def measure(turns: int = 4, rounds: int = 6) -> list[dict[str, Any]]:
                 taken["plain"].append(by_hand(built, rounds) / rounds)
     cost = {name: sorted(values)[turns // 4] for name, values in taken.items()}
     other, memory = peer(rounds), {clients: peak(clients) for clients in (1000, 10_000)}
-    detail: dict[str, Any] = {f"{name}, CPU s a round": round(value, 3) for name, value in cost.items()}
-    detail["pfl, CPU s a round"] = "not installed: make bench/pfl/.venv" if other is None else round(other, 3)
+    detail: dict[str, Any] = {
+        f"{name}, CPU s a round": round(value, 3) for name, value in cost.items()
+    }
+    detail["pfl, CPU s a round"] = (
+        "not installed: make bench/pfl/.venv" if other is None else round(other, 3)
+    )
     return [
         {
-            "what": "client-level round (1000 clients, 100 drawn, 5 steps of 10, evaluation): CPU s over a plain PyTorch loop",
+            "what": "client-level round (1000 clients, 100 drawn, 5 steps of 10, "
+            "evaluation): CPU s "
+            "over a plain PyTorch loop",
             "peer": None if other is None else other / cost["plain"],
             "ours": cost["ours"] / cost["plain"],
             "reach": "<= 0.39",  # 0.45 s where a plain loop took 1.16
@@ -130,12 +155,16 @@ def measure(turns: int = 4, rounds: int = 6) -> list[dict[str, Any]]:
             "detail": detail,
         },
         {
-            "what": "10 000 clients against 1000: memory of a client-level run beyond the data's, kB a client",
+            "what": "10 000 clients against 1000: memory of a client-level run beyond the "
+            "data's, kB "
+            "a client",
             "peer": None,
             "ours": max(memory[10_000] - memory[1000], 0.0) * 1e6 / 9000,
             "reach": "<= 10",
             "met": (memory[10_000] - memory[1000]) * 1e6 / 9000 <= 10,
-            "detail": {f"{clients} clients, GB": round(value, 3) for clients, value in memory.items()},
+            "detail": {
+                f"{clients} clients, GB": round(value, 3) for clients, value in memory.items()
+            },
         },
     ]
 
@@ -144,4 +173,6 @@ if __name__ == "__main__":
     with TemporaryDirectory() as made:
         simulate(Path(made), rounds=3, clients=int(sys.argv[1]))
     lines = Path("/proc/self/status").read_text().splitlines()
-    print(json.dumps(next(int(line.split()[1]) / 1e6 for line in lines if line.startswith("VmHWM"))))
+    print(
+        json.dumps(next(int(line.split()[1]) / 1e6 for line in lines if line.startswith("VmHWM")))
+    )

@@ -1,4 +1,6 @@
-"""Online vertical learning: events a second, compiled and message by message, against loops by hand; and two million from end to end."""
+"""Online vertical learning: events a second, compiled and message by message, against loops by
+hand; and two million from end to end.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ OWN = 'name = "own"\nparty = "bench.events:party"\nserver = "bench.events:server
 
 
 def party(features: int, embedding: int) -> nn.Module:
-    """A party's half that compiled code does not know: the paper's, with a layer that does nothing."""
+    """A party's half that compiled code does not know: the paper's, with a layer that does
+    nothing.
+    """
     return nn.Sequential(nn.Linear(features, embedding), nn.ReLU(), nn.Identity())
 
 
@@ -54,7 +58,15 @@ def server(embeddings: tuple[int, ...], classes: int) -> nn.Module:
 
 def built(folder: str, **options: Any) -> Events:
     """A simulation of the paper's network: parties 784/M-64, server 64M-256-10."""
-    told = {"parties": 4, "method": "dlr", "more": "length = 10", "events": 2_000_000, "path": "auto", "model": 'name = "mlp"', **options}
+    told = {
+        "parties": 4,
+        "method": "dlr",
+        "more": "length = 10",
+        "events": 2_000_000,
+        "path": "auto",
+        "model": 'name = "mlp"',
+        **options,
+    }
     path = Path(folder) / "study.toml"
     path.write_text(STUDY.format(**told))
     simulation = builder.build(studies.read(path), Path(folder), "bench").simulation
@@ -63,12 +75,18 @@ def built(folder: str, **options: Any) -> Events:
 
 
 def learning(pieces: int = 20, **options: Any) -> float:
-    """CPU seconds of an event of learning, every party active, without the stream: the quickest of some pieces of a thousand."""
+    """CPU seconds of an event of learning, every party active, without the stream: the quickest of
+    some pieces of a thousand.
+    """
     with tempfile.TemporaryDirectory() as folder:
         world = built(folder, **options)
         engine, taken = world.engine(), []
         active = np.ones((PIECE, len(world.activity.columns)), bool)
-        paid = Allowance(world.vault.charge([bill.charge for bill in world.bill(1, 1, 1, "bench")], world.unlimited))
+        paid = Allowance(
+            world.vault.charge(
+                [bill.charge for bill in world.bill(1, 1, 1, "bench")], world.unlimited
+            )
+        )
         for number in range(pieces):
             piece = world.stream.read(number * PIECE, PIECE)
             start = time.process_time()
@@ -100,7 +118,9 @@ def torch_loop(events: int = 400, length: int = 10) -> float:
     powers = [0.95**i for i in range(length)]
     start = time.process_time()
     for t in range(events):
-        h = torch.cat([half(x[t, 196 * m : 196 * m + 196].unsqueeze(0)) for m, half in enumerate(parties)], 1)
+        h = torch.cat(
+            [half(x[t, 196 * m : 196 * m + 196].unsqueeze(0)) for m, half in enumerate(parties)], 1
+        )
         loss = nn.functional.cross_entropy(server(h), y[t : t + 1])
         window.appendleft(torch.autograd.grad(loss, parameters))
         with torch.no_grad():
@@ -114,7 +134,9 @@ def numpy_loop(events: int = 2000, length: int = 10, alpha: float = 0.95) -> flo
     """CPU seconds of an event in plain NumPy, with the window's sum kept by its recursion."""
     rng = np.random.default_rng(0)
     shapes = [(64, 196)] * 4 + [(256, 256), (10, 256)]
-    weights = [(rng.standard_normal(shape) / shape[1] ** 0.5).astype(np.float32) for shape in shapes]
+    weights = [
+        (rng.standard_normal(shape) / shape[1] ** 0.5).astype(np.float32) for shape in shapes
+    ]
     sums = [np.zeros(shape, np.float32) for shape in shapes]
     old: deque[list[tuple[Any, Any]]] = deque(maxlen=length)
     x, y = rng.standard_normal((events, 4, 196)).astype(np.float32), rng.integers(0, 10, events)
@@ -129,7 +151,11 @@ def numpy_loop(events: int = 2000, length: int = 10, alpha: float = 0.95) -> flo
         slope[y[t]] -= 1
         back = (weights[5].T @ slope) * (z > 0)
         down = (weights[4].T @ back) * (h > 0)
-        factors = [*((down[64 * m : 64 * m + 64], x[t, m]) for m in range(4)), (back, h), (slope, z)]
+        factors = [
+            *((down[64 * m : 64 * m + 64], x[t, m]) for m in range(4)),
+            (back, h),
+            (slope, z),
+        ]
         gone = old[-1] if len(old) == length else None
         for place, (u, a) in enumerate(factors):
             sums[place] *= np.float32(alpha)
@@ -143,22 +169,55 @@ def numpy_loop(events: int = 2000, length: int = 10, alpha: float = 0.95) -> flo
 
 def measure() -> list[dict[str, Any]]:
     """All rows."""
-    by_torch, by_numpy = 1.0 / min(torch_loop() for _ in range(3)), 1.0 / min(numpy_loop() for _ in range(3))
+    by_torch, by_numpy = (
+        1.0 / min(torch_loop() for _ in range(3)),
+        1.0 / min(numpy_loop() for _ in range(3)),
+    )
     ten, long = 1.0 / learning(), 1.0 / learning(more="length = 150")
     rows = [
-        row("events a second: dlr, l = 10, four parties, all active (peer: PyTorch loop)", by_torch, ten, ">= 50000", ten >= 50_000),
+        row(
+            "events a second: dlr, l = 10, four parties, all active (peer: PyTorch loop)",
+            by_torch,
+            ten,
+            ">= 50000",
+            ten >= 50_000,
+        ),
         row("the same (peer: NumPy loop)", by_numpy, ten, ">= 50000", ten >= 50_000),
         row("the same with l = 150", None, long, ">= 30000", long >= 30_000),
     ]
     anything = 1.0 / learning(model=OWN)
-    rows.append(row("the same with any torch modules, l = 10", by_torch, anything, ">= 1500", anything >= 1500))
+    rows.append(
+        row(
+            "the same with any torch modules, l = 10",
+            by_torch,
+            anything,
+            ">= 1500",
+            anything >= 1500,
+        )
+    )
     messages = 1.0 / learning(path="messages")
     rows.append(row("the same message by message", by_torch, messages, "-", True))
     static = 1.0 / learning(method="slr")
     rows.append(row("slr, l = 10", None, static, "-", True))
     four, sixteen = 4 * (197 * 64) + 257 * 256 + 257 * 10, 16 * (50 * 64) + 1025 * 256 + 257 * 10
     many = learning(parties=16) * ten / (sixteen / four)
-    rows.append(row("an event with 16 parties over one with 4, over the ratio of their parameters", None, many, "<= 1", many <= 1.0))
+    rows.append(
+        row(
+            "an event with 16 parties over one with 4, over the ratio of their parameters",
+            None,
+            many,
+            "<= 1",
+            many <= 1.0,
+        )
+    )
     whole = end_to_end()
-    rows.append(row("seconds for 2 000 000 events end to end, endless stream and metrics included", None, whole, "<= 90", whole <= 90))
+    rows.append(
+        row(
+            "seconds for 2 000 000 events end to end, endless stream and metrics included",
+            None,
+            whole,
+            "<= 90",
+            whole <= 90,
+        )
+    )
     return rows

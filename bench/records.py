@@ -1,7 +1,8 @@
-"""How a ledger of the data does with many records and many runs: ``python -m bench.records [records] [runs]``.
+"""How a ledger of the data does with many records and many runs: ``python -m bench.records
+[records] [runs]``.
 
-Rows are random words, so nothing is read and trained: what is timed is the ledger. Each run divides the same records among ten
-clients by another seed, charges all of them alike a few times, and ends.
+Rows are random words, so nothing is read and trained: what is timed is the ledger. Each run divides
+the same records among ten clients by another seed, charges all of them alike a few times, and ends.
 """
 
 from __future__ import annotations
@@ -39,7 +40,15 @@ def charged(vault: Vault, rounds: int) -> list[float]:
     found = []
     for number in range(rounds):
         charges = [
-            Charge(unit=unit, event=STEP, count=1, why="", method="m", round=number, key=f"{vault.run}/{unit}/{number}")
+            Charge(
+                unit=unit,
+                event=STEP,
+                count=1,
+                why="",
+                method="m",
+                round=number,
+                key=f"{vault.run}/{unit}/{number}",
+            )
             for unit in vault.names
         ]
         start = time.perf_counter()
@@ -49,7 +58,9 @@ def charged(vault: Vault, rounds: int) -> list[float]:
 
 
 def main(records: int = 10_000_000, runs: int = 1000) -> None:
-    """Time the opening of a first run, charges, the end, a second run; then many runs of fewer records."""
+    """Time the opening of a first run, charges, the end, a second run; then many runs of fewer
+    records.
+    """
     rows = np.random.default_rng(0).integers(0, 2**63, (records, 2), dtype=np.uint64)
     print(f"{records:,} records, {CLIENTS} clients")
     with tempfile.TemporaryDirectory() as name:
@@ -60,7 +71,10 @@ def main(records: int = 10_000_000, runs: int = 1000) -> None:
             with Vault.for_data(folder, run, parts) as vault:
                 timed(f"{run} run: sets opened", start)
                 each = charged(vault, 20)
-                print(f"{'charge of all clients, median, most':<40}{np.median(each):>12.1f} ms {max(each):.1f} ms")
+                print(
+                    f"{'charge of all clients, median, most':<40}{np.median(each):>12.1f} ms "
+                    f"{max(each):.1f} ms"
+                )
                 start = time.perf_counter()
                 vault.finish()
                 start = timed(f"{run} run: sets closed", start)
@@ -86,7 +100,10 @@ def main(records: int = 10_000_000, runs: int = 1000) -> None:
                     vault.epsilon("client:0", 1e-6, "rdp")
                 vault.finish()
         print(f"{'a run, mean':<40}{(time.perf_counter() - start) / runs * 1000:>12.1f} ms")
-        print(f"{'charge in the last run: first, others':<40}{first:>12.1f} ms {np.median(later[-3:]):.1f} ms")
+        print(
+            f"{'charge in the last run: first, others':<40}{first:>12.1f} ms "
+            f"{np.median(later[-3:]):.1f} ms"
+        )
         print(f"{'charge in all runs but firsts: most':<40}{max(later):>12.1f} ms")
         with Ledger.open(folder / "ledger.sqlite") as ledger:
             start = time.perf_counter()

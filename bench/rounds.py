@@ -58,7 +58,9 @@ class Silent:
 
 
 def simulate(folder: Path, **options: Any) -> tuple[float, Any]:
-    """CPU seconds of a run, its ledger and bookkeeping included, after a first run that warms up; and what was built."""
+    """CPU seconds of a run, its ledger and bookkeeping included, after a first run that warms up;
+    and what was built.
+    """
     text = STUDY.format(**{"data": "fashion-mnist", "cohort": "", **options})
     (folder / "study.toml").write_text(text)
     study = studies.read(folder / "study.toml")
@@ -69,7 +71,9 @@ def simulate(folder: Path, **options: Any) -> tuple[float, Any]:
 
 
 def by_hand(built: Any, rounds: int, tau: int, private: bool) -> float:
-    """CPU seconds of the loop that one would write for the same work: over Opacus, or plain PyTorch without privacy."""
+    """CPU seconds of the loop that one would write for the same work: over Opacus, or plain PyTorch
+    without privacy.
+    """
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
 
@@ -88,7 +92,12 @@ def by_hand(built: Any, rounds: int, tau: int, private: bool) -> float:
             module.load_state_dict(state)
             optimizer: torch.optim.Optimizer = torch.optim.SGD(module.parameters(), lr=0.5)
             if private:
-                optimizer = DPOptimizer(optimizer, noise_multiplier=1.1, max_grad_norm=1.0, expected_batch_size=int(q * len(x)))
+                optimizer = DPOptimizer(
+                    optimizer,
+                    noise_multiplier=1.1,
+                    max_grad_norm=1.0,
+                    expected_batch_size=int(q * len(x)),
+                )
             for _ in range(tau):
                 chosen = torch.rand(len(x)) < q
                 optimizer.zero_grad()
@@ -100,17 +109,23 @@ def by_hand(built: Any, rounds: int, tau: int, private: bool) -> float:
         module.load_state_dict(state)
         with torch.no_grad():
             for first in range(0, len(test_x), 1000):
-                right = module(test_x[first : first + 1000]).argmax(1) == test_y[first : first + 1000]
+                right = (
+                    module(test_x[first : first + 1000]).argmax(1) == test_y[first : first + 1000]
+                )
                 right.sum().item()
     return time.process_time() - start
 
 
 def in_turn(folder: Path, turns: int = 4, rounds: int = 8, tau: int = 5) -> dict[str, float]:
-    """CPU seconds a round of our run and of both loops, taken in turns: the lower quartile of each."""
+    """CPU seconds a round of our run and of both loops, taken in turns: the lower quartile of
+    each.
+    """
     taken: dict[str, list[float]] = {"ours": [], "opacus": [], "plain": []}
     for turn in range(turns + 1):
         (folder / f"round-{turn}").mkdir()
-        seconds, built = simulate(folder / f"round-{turn}", clients=10, tau=tau, rate=0.015, rounds=rounds, every=1)
+        seconds, built = simulate(
+            folder / f"round-{turn}", clients=10, tau=tau, rate=0.015, rounds=rounds, every=1
+        )
         if turn:  # the first one warms up
             taken["ours"].append(seconds / rounds)
             taken["opacus"].append(by_hand(built, rounds, tau, private=True) / rounds)
@@ -128,7 +143,8 @@ def measure() -> list[dict[str, Any]]:
         shown = {f"{name}, CPU s a round": round(value, 3) for name, value in cost.items()}
         rows.append(
             {
-                "what": "a whole round (10 clients, tau 5, evaluation of 10 000 images): times faster than a loop over Opacus",
+                "what": "a whole round (10 clients, tau 5, evaluation of 10 000 images): times "
+                "faster than a loop over Opacus",
                 "peer": 1.0,
                 "ours": cost["opacus"] / cost["ours"],
                 "reach": ">= 3.5",
@@ -152,21 +168,45 @@ def measure() -> list[dict[str, Any]]:
             place.mkdir()
             number = 60 if clients == 10 else 6
             batch = 10 / (60_000 / clients)
-            seconds, _ = simulate(place, clients=clients, tau=1, rate=batch, rounds=number, every=10_000, cohort=cohort)
+            seconds, _ = simulate(
+                place,
+                clients=clients,
+                tau=1,
+                rate=batch,
+                rounds=number,
+                every=10_000,
+                cohort=cohort,
+            )
             per_step[clients] = seconds / (number * min(clients, 100))
         rows.append(
             {
-                "what": "1000 clients, 100 a round, tau 1, batch 10: cost of a client-step over that of 10 clients",
+                "what": "1000 clients, 100 a round, tau 1, batch 10: cost of a client-step over "
+                "that "
+                "of 10 clients",
                 "peer": None,
                 "ours": per_step[1000] / per_step[10],
                 "reach": "<= 1.2",
                 "met": per_step[1000] / per_step[10] <= 1.2,
-                "detail": {f"{clients} clients, CPU ms": round(1e3 * value, 3) for clients, value in per_step.items()},
+                "detail": {
+                    f"{clients} clients, CPU ms": round(1e3 * value, 3)
+                    for clients, value in per_step.items()
+                },
             }
         )
-    peak = json.loads(subprocess.run([sys.executable, "-m", "bench.rounds"], capture_output=True, text=True, check=True).stdout)
+    peak = json.loads(
+        subprocess.run(
+            [sys.executable, "-m", "bench.rounds"], capture_output=True, text=True, check=True
+        ).stdout
+    )
     rows.append(
-        {"what": "peak memory of the 10-client run, GB", "peer": 1.1, "ours": peak, "reach": "<= 0.7", "met": peak <= 0.7, "detail": {}}
+        {
+            "what": "peak memory of the 10-client run, GB",
+            "peer": 1.1,
+            "ours": peak,
+            "reach": "<= 0.7",
+            "met": peak <= 0.7,
+            "detail": {},
+        }
     )
     return rows
 
@@ -175,4 +215,6 @@ if __name__ == "__main__":  # a process of its own, so that its peak is the run'
     with TemporaryDirectory() as made:
         simulate(Path(made), clients=10, tau=5, rate=0.015, rounds=3, every=1)
     lines = Path("/proc/self/status").read_text().splitlines()
-    print(json.dumps(next(int(line.split()[1]) / 1e6 for line in lines if line.startswith("VmHWM"))))
+    print(
+        json.dumps(next(int(line.split()[1]) / 1e6 for line in lines if line.startswith("VmHWM")))
+    )

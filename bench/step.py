@@ -46,9 +46,15 @@ def floor(name: str, x: Tensor, y: Tensor) -> Any:
 
 
 def ours(name: str, x: Tensor, y: Tensor) -> Any:
-    """Clipped sum, noise, step: what a client does, the release of the clipped fraction included."""
+    """Clipped sum, noise, step: what a client does, the release of the clipped fraction
+    included.
+    """
     flat = Flat(build(name))
-    kernel, mechanism, rng = ClippedSum(flat, cross_entropy), CountedGaussian(clip=CLIP, noise_multiplier=SIGMA), Seeded(0).at("bench")
+    kernel, mechanism, rng = (
+        ClippedSum(flat, cross_entropy),
+        CountedGaussian(clip=CLIP, noise_multiplier=SIGMA),
+        Seeded(0).at("bench"),
+    )
     total = torch.empty(flat.dim, dtype=torch.float64)
 
     def work() -> None:
@@ -66,7 +72,9 @@ def opacus(name: str, x: Tensor, y: Tensor) -> Any:
 
     module = GradSampleModule(build(name))
     inner = torch.optim.SGD(module.parameters(), lr=ETA)
-    optimizer = DPOptimizer(inner, noise_multiplier=SIGMA, max_grad_norm=CLIP, expected_batch_size=BATCH)
+    optimizer = DPOptimizer(
+        inner, noise_multiplier=SIGMA, max_grad_norm=CLIP, expected_batch_size=BATCH
+    )
     x = x.contiguous()
 
     def work() -> None:
@@ -82,12 +90,22 @@ def measure() -> list[dict[str, Any]]:
     rows = []
     for name, (shape, reach, peer) in CASES.items():
         rng = np.random.default_rng(1)
-        x = torch.from_numpy(rng.standard_normal((BATCH, *shape)).astype(np.float32)).contiguous(memory_format=torch.channels_last)
+        x = torch.from_numpy(rng.standard_normal((BATCH, *shape)).astype(np.float32)).contiguous(
+            memory_format=torch.channels_last
+        )
         y = torch.from_numpy(rng.integers(0, 10, BATCH))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            works = {"floor": floor(name, x, y), "ours": ours(name, x, y), "opacus": opacus(name, x, y)}
-            taken = in_turns(works, rounds=5 if name == "cifar-cnn" else 15, repeat=1 if name == "cifar-cnn" else 5)
+            works = {
+                "floor": floor(name, x, y),
+                "ours": ours(name, x, y),
+                "opacus": opacus(name, x, y),
+            }
+            taken = in_turns(
+                works,
+                rounds=5 if name == "cifar-cnn" else 15,
+                repeat=1 if name == "cifar-cnn" else 5,
+            )
         rows.append(
             {
                 "what": f"DP-SGD step, {name}, batch {BATCH}: time over plain SGD",
@@ -95,7 +113,10 @@ def measure() -> list[dict[str, Any]]:
                 "ours": taken["ours"] / taken["floor"],
                 "reach": f"<= {reach}",
                 "met": taken["ours"] / taken["floor"] <= reach,
-                "detail": {**{key: round(value, 3) for key, value in taken.items()}, "opacus when the target was set": peer},
+                "detail": {
+                    **{key: round(value, 3) for key, value in taken.items()},
+                    "opacus when the target was set": peer,
+                },
             }
         )
     return rows

@@ -9,7 +9,9 @@ Work = Callable[[], object]
 
 
 def in_turns(works: Mapping[str, Work], *, rounds: int = 15, repeat: int = 5) -> dict[str, float]:
-    """CPU milliseconds of each piece of work: A B C A B C …, the lower quartile of ``rounds`` means of ``repeat``."""
+    """CPU milliseconds of each piece of work: A B C A B C …, the lower quartile of ``rounds`` means
+    of ``repeat``.
+    """
     taken: dict[str, list[float]] = {name: [] for name in works}
     for work in works.values():
         work()

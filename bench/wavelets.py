@@ -1,4 +1,6 @@
-"""What wavelets cost beside a DP-SGD step of the CNN: the transform and back, and clipping in a weighted norm."""
+"""What wavelets cost beside a DP-SGD step of the CNN: the transform and back, and clipping in a
+weighted norm.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,20 @@ from sordino.training.perexample import ClippedSum, Measured
 def measure() -> list[dict[str, Any]]:
     """Both rows, as shares of a whole step (clipped sum and noise)."""
     generator = np.random.default_rng(1)
-    x = torch.from_numpy(generator.standard_normal((BATCH, 1, 28, 28)).astype(np.float32)).contiguous(memory_format=torch.channels_last)
+    x = torch.from_numpy(
+        generator.standard_normal((BATCH, 1, 28, 28)).astype(np.float32)
+    ).contiguous(memory_format=torch.channels_last)
     y = torch.from_numpy(generator.integers(0, 10, BATCH))
     flat = Flat(build("cnn"))
-    kernel, total, rng = ClippedSum(flat, cross_entropy), torch.empty(flat.dim, dtype=torch.float64), Seeded(0).at("bench")
+    kernel, total, rng = (
+        ClippedSum(flat, cross_entropy),
+        torch.empty(flat.dim, dtype=torch.float64),
+        Seeded(0).at("bench"),
+    )
     plain, basis = Gaussian(clip=CLIP, noise_multiplier=SIGMA), Basis.flat(flat.dim)
-    haar = HaarGaussian.weighted(clip=CLIP, noise_multiplier=SIGMA, basis=basis, weights=paper(basis))
+    haar = HaarGaussian.weighted(
+        clip=CLIP, noise_multiplier=SIGMA, basis=basis, weights=paper(basis)
+    )
     vector = torch.randn(flat.dim)
 
     def step() -> None:
@@ -43,8 +53,25 @@ def measure() -> list[dict[str, Any]]:
     detail = {name: round(value, 3) for name, value in taken.items()}
     rows = []
     for what, share, reach in (
-        ("the Haar transform of 26 010 numbers and its inverse, over a DP-SGD step", taken["transform"] / taken["step"], 0.10),
-        ("clip and noise in weighted wavelets, over what a DP-SGD step costs without", taken["weighted"] / taken["step"] - 1.0, 0.25),
+        (
+            "the Haar transform of 26 010 numbers and its inverse, over a DP-SGD step",
+            taken["transform"] / taken["step"],
+            0.10,
+        ),
+        (
+            "clip and noise in weighted wavelets, over what a DP-SGD step costs without",
+            taken["weighted"] / taken["step"] - 1.0,
+            0.25,
+        ),
     ):
-        rows.append({"what": what, "peer": None, "ours": share, "reach": f"<= {reach}", "met": share <= reach, "detail": detail})
+        rows.append(
+            {
+                "what": what,
+                "peer": None,
+                "ours": share,
+                "reach": f"<= {reach}",
+                "met": share <= reach,
+                "detail": detail,
+            }
+        )
     return rows

@@ -1,4 +1,6 @@
-"""A small study for every method, in every form and regime that it has, with every mechanism and engine."""
+"""A small study for every method, in every form and regime that it has, with every mechanism and
+engine.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,13 @@ SAMPLE = [
 ]
 CLIENT = [*SAMPLE, "privacy.unit=client", "data.clients=6", "privacy.sampling_rate=0.5"]
 ARRIVAL = ["data.clients=3", "budget.updates=12", *SAMPLE[5:]]
-EVENTS = ["data.parties=2", "budget.events=40", "data.stream=replay", "privacy.epsilon=8", f"privacy.delta={DELTA}"]
+EVENTS = [
+    "data.parties=2",
+    "budget.events=40",
+    "data.stream=replay",
+    "privacy.epsilon=8",
+    f"privacy.delta={DELTA}",
+]
 NONE = ["privacy.unit=none", "privacy.epsilon=inf"]
 PAPER = "method.form=paper"
 NOISY = "privacy.embedding={clip=1.0, noise_multiplier=2.0}"
@@ -34,12 +42,22 @@ HAAR = 'privacy.mechanism={kind="haar"}'
 
 Case = tuple[str, str, list[str]]
 
-METHODS: Mapping[str, Case] = {  # regime, method, changes; what stands behind a slash is another form or mechanism
+METHODS: Mapping[
+    str, Case
+] = {  # regime, method, changes; what stands behind a slash is another form or mechanism
     "fedavg": ("synchronous", "fedavg", [*SAMPLE[:5], *NONE]),
     "dp-sgd": ("synchronous", "dp-sgd", SAMPLE),
     "dp-sgd/haar": ("synchronous", "dp-sgd", [*SAMPLE, HAAR]),
-    "dp-sgd/k-norm": ("synchronous", "dp-sgd", [*SAMPLE, 'privacy.mechanism={kind="k-norm"}', "privacy.epsilon=100"]),
-    "adap-dpfl": ("synchronous", "adap-dpfl", [*SAMPLE, "data.validation=50", "privacy.accountant=rdp@8"]),
+    "dp-sgd/k-norm": (
+        "synchronous",
+        "dp-sgd",
+        [*SAMPLE, 'privacy.mechanism={kind="k-norm"}', "privacy.epsilon=100"],
+    ),
+    "adap-dpfl": (
+        "synchronous",
+        "adap-dpfl",
+        [*SAMPLE, "data.validation=50", "privacy.accountant=rdp@8"],
+    ),
     "adap-dpfl/paper": ("synchronous", "adap-dpfl", [*SAMPLE, "data.validation=50", PAPER]),
     "ali-dpfl": ("synchronous", "ali-dpfl", SAMPLE),
     "ali-dpfl/paper": ("synchronous", "ali-dpfl", [*SAMPLE, PAPER]),
@@ -59,20 +77,36 @@ METHODS: Mapping[str, Case] = {  # regime, method, changes; what stands behind a
     "ogd": ("vertical", "ogd", [*EVENTS[:3], *NONE]),
     "slr/label": ("vertical", "slr", [*EVENTS, "privacy.unit=label"]),
     "dlr/label": ("vertical", "dlr", [*EVENTS, "privacy.unit=label"]),
-    "dlr/entity": ("vertical", "dlr", [*EVENTS, "privacy.unit=entity", NOISY, "privacy.updates=frozen", "method.activation=full"]),
+    "dlr/entity": (
+        "vertical",
+        "dlr",
+        [*EVENTS, "privacy.unit=entity", NOISY, "privacy.updates=frozen", "method.activation=full"],
+    ),
 }
 
 IMAGES = [each for each in SAMPLE if not each.startswith("model.")]
 
 MORE: Mapping[str, Case] = {  # other paths through the same methods; /cnn have images of their own
-    "fedavg/momentum": ("synchronous", "fedavg", [*SAMPLE[:5], *NONE, "method.momentum=0.5", "method.average=0.5"]),
-    "dp-sgd/cnn": ("synchronous", "dp-sgd", [*IMAGES, "model.name=cnn-small", 'data.test="public share"']),
+    "fedavg/momentum": (
+        "synchronous",
+        "fedavg",
+        [*SAMPLE[:5], *NONE, "method.momentum=0.5", "method.average=0.5"],
+    ),
+    "dp-sgd/cnn": (
+        "synchronous",
+        "dp-sgd",
+        [*IMAGES, "model.name=cnn-small", 'data.test="public share"'],
+    ),
     "dp-sgd/cnn, private share": (
         "synchronous",
         "dp-sgd",
         [*IMAGES, "model.name=mlp", 'data.test="private share"', "privacy.evaluation_epsilon=2"],
     ),
-    "dp-sgd/mlp": ("synchronous", "dp-sgd", [*IMAGES, "model.name=mlp", 'data.partition={kind="dirichlet", beta=0.5}']),
+    "dp-sgd/mlp": (
+        "synchronous",
+        "dp-sgd",
+        [*IMAGES, "model.name=mlp", 'data.partition={kind="dirichlet", beta=0.5}'],
+    ),
     "dp-sgd/shards, late": (
         "synchronous",
         "dp-sgd",
@@ -86,8 +120,16 @@ MORE: Mapping[str, Case] = {  # other paths through the same methods; /cnn have 
             "world.dropout=0.3",
         ],
     ),
-    "ali-dpfl/longer": ("synchronous", "ali-dpfl", [*SAMPLE, "budget.rounds=12", "budget.steps=40", "privacy.noise_multiplier=3"]),
-    "als-dpfl/longer": ("synchronous", "als-dpfl", [*SAMPLE, "budget.rounds=12", "budget.steps=40", "privacy.noise_multiplier=3"]),
+    "ali-dpfl/longer": (
+        "synchronous",
+        "ali-dpfl",
+        [*SAMPLE, "budget.rounds=12", "budget.steps=40", "privacy.noise_multiplier=3"],
+    ),
+    "als-dpfl/longer": (
+        "synchronous",
+        "als-dpfl",
+        [*SAMPLE, "budget.rounds=12", "budget.steps=40", "privacy.noise_multiplier=3"],
+    ),
     "dp-fedavg/haar": ("synchronous", "dp-fedavg", [*CLIENT, HAAR, "budget.rounds=4"]),
     "mapa/mlp, late": (
         "asynchronous",
@@ -105,12 +147,38 @@ MORE: Mapping[str, Case] = {  # other paths through the same methods; /cnn have 
     "ogd/drift": (
         "vertical",
         "ogd",
-        [*EVENTS[:3], *NONE, 'data.drift={kind="classes", every=10}', 'method.activation={kind="count", k=1}'],
+        [
+            *EVENTS[:3],
+            *NONE,
+            'data.drift={kind="classes", every=10}',
+            'method.activation={kind="count", k=1}',
+        ],
     ),
-    "slr/deformed": ("vertical", "slr", [*EVENTS[:2], *NONE, 'data.stream={kind="deformed", size=8}', "world.dropout=0.3"]),
-    "dlr/event": ("vertical", "dlr", [*EVENTS[:2], *NONE, 'method.activation={kind="event", threshold=-0.5}', "world.missing=skip"]),
-    "dlr/zeros, batch": ("vertical", "dlr", [*EVENTS[:2], *NONE, "method.batch=2", "world.dropout=0.5", "world.missing=zeros"]),
-    "dlr/linear": ("vertical", "dlr", [*EVENTS[:3], *NONE, "model.name=linear", "method.length=4", "world.precision=32"]),
+    "slr/deformed": (
+        "vertical",
+        "slr",
+        [*EVENTS[:2], *NONE, 'data.stream={kind="deformed", size=8}', "world.dropout=0.3"],
+    ),
+    "dlr/event": (
+        "vertical",
+        "dlr",
+        [
+            *EVENTS[:2],
+            *NONE,
+            'method.activation={kind="event", threshold=-0.5}',
+            "world.missing=skip",
+        ],
+    ),
+    "dlr/zeros, batch": (
+        "vertical",
+        "dlr",
+        [*EVENTS[:2], *NONE, "method.batch=2", "world.dropout=0.5", "world.missing=zeros"],
+    ),
+    "dlr/linear": (
+        "vertical",
+        "dlr",
+        [*EVENTS[:3], *NONE, "model.name=linear", "method.length=4", "world.precision=32"],
+    ),
 }
 
 
@@ -120,7 +188,11 @@ def study_of(case: Case, folder: Path, changes: Sequence[str] = ()) -> Study:
     text = re.sub(r"\[method\]\n(.+\n)+", "[method]\n", named(regime).template)
     if any(change in case[2] for change in ("model.name=cnn-small", 'data.test="private share"')):
         rng = np.random.default_rng(0)
-        np.savez(folder / "images.npz", x=rng.random((200, 16, 16)).astype(np.float32), y=rng.integers(0, 3, 200))
+        np.savez(
+            folder / "images.npz",
+            x=rng.random((200, 16, 16)).astype(np.float32),
+            y=rng.integers(0, 3, 200),
+        )
         text = re.sub(r'name = "digits".*', f'file = "{folder / "images.npz"}"', text)
     (folder / "study.toml").write_text(text)
     return studies.read(folder / "study.toml", [f"method.name={method}", *own, *changes])

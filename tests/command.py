@@ -1,4 +1,6 @@
-"""The command line in this process: a process of its own spends three seconds on imports for every command."""
+"""The command line in this process: a process of its own spends three seconds on imports for every
+command.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,12 @@ def sordino(folder: Path, *arguments: str) -> Done:
     out, err = io.StringIO(), io.StringIO()
     status: object = 0
     typed = mock.patch.object(sys, "argv", ["sordino", *arguments])
-    with contextlib.chdir(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), typed:
+    with (
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        typed,
+    ):
         try:
             main()
         except SystemExit as end:

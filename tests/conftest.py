@@ -1,4 +1,6 @@
-"""Settings for all tests: no deadlines, since machines differ; the same examples in every run of CI."""
+"""Settings for all tests: no deadlines, since machines differ; the same examples in every run of
+CI.
+"""
 
 import os
 

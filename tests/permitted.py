@@ -32,11 +32,21 @@ def permit(event: Event, count: int = 1, number: int = 1, unit: str = "client:0"
     """A permit for ``count`` times the event, in round ``number``."""
     ledger = _ledger()
     ledger.register({unit: "data"})
-    charge = Charge(unit=unit, event=event, count=count, why="a test", method="test", round=number, key=repr((unit, event, count, number)))
+    charge = Charge(
+        unit=unit,
+        event=event,
+        count=count,
+        why="a test",
+        method="test",
+        round=number,
+        key=repr((unit, event, count, number)),
+    )
     (found,) = ledger.charge([charge], _BUDGET)
     return found
 
 
-def permits(price: Sequence[tuple[Event, int]], number: int = 1, unit: str = "client:0") -> list[Permit]:
+def permits(
+    price: Sequence[tuple[Event, int]], number: int = 1, unit: str = "client:0"
+) -> list[Permit]:
     """Permits for a price, in round ``number``."""
     return [permit(event, count, number, unit) for event, count in price]

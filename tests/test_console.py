@@ -14,7 +14,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sordino.console import Fact, Limits, Progress, display, epsilon_of, facts, follow, line, remaining, share, sparkline
+from sordino.console import (
+    Fact,
+    Limits,
+    Progress,
+    display,
+    epsilon_of,
+    facts,
+    follow,
+    line,
+    remaining,
+    share,
+    sparkline,
+)
 from sordino.engine import records
 from sordino.engine.records import SynchronousRound
 from sordino.engine.vocabulary import Vocabulary
@@ -23,7 +35,15 @@ from sordino.regimes.synchronous.vocabulary import WORDS as CLOSED
 from sordino.regimes.vertical.vocabulary import WORDS as EVENTS
 
 LIMITS = Limits(title="a run", rounds=158, epsilon=2.0, steps=316)
-ROW: dict[str, Any] = {"kind": "round", "round": 12, "tau": 2, "steps": 24, "accuracy": 0.712, "epsilon": 0.531, "note": None}
+ROW: dict[str, Any] = {
+    "kind": "round",
+    "round": 12,
+    "tau": 2,
+    "steps": 24,
+    "accuracy": 0.712,
+    "epsilon": 0.531,
+    "note": None,
+}
 
 
 def record(row: dict[str, Any], words: Vocabulary = CLOSED) -> Any:
@@ -54,8 +74,13 @@ def test_line() -> None:
         == "round 12/158  tau 2  steps 24  accuracy 0.712  epsilon 0.531/2.000  12 s left"
     )
     bare = {"round": 3, "epsilon": "inf"}
-    assert line(record({"kind": "round", **bare}), rounds=5, budget=math.inf, left=None) == "round 3/5  epsilon infinite (no privacy)"
-    assert "infinite" in line(record({"kind": "round", "round": 3, "epsilon": "inf"}), rounds=5, budget=2.0, left=None)
+    assert (
+        line(record({"kind": "round", **bare}), rounds=5, budget=math.inf, left=None)
+        == "round 3/5  epsilon infinite (no privacy)"
+    )
+    assert "infinite" in line(
+        record({"kind": "round", "round": 3, "epsilon": "inf"}), rounds=5, budget=2.0, left=None
+    )
 
 
 @given(st.floats(0.0, 1e6))
@@ -67,7 +92,14 @@ def test_what_was_spent_is_never_shown_as_less(spent: float) -> None:
 
 def test_plain_output_has_one_line_a_round_and_no_control_characters() -> None:
     stream, clock = io.StringIO(), Clock()
-    with display(total_rounds=4, budget_epsilon=2.0, budget_steps=None, title="a\x1b[31m", stream=stream, clock=clock) as shown:
+    with display(
+        total_rounds=4,
+        budget_epsilon=2.0,
+        budget_steps=None,
+        title="a\x1b[31m",
+        stream=stream,
+        clock=clock,
+    ) as shown:
         for i in (1, 2):
             clock.now += 3.0
             shown.show(record({**ROW, "round": i, "note": "red \x1b[31m" if i == 2 else None}))
@@ -85,8 +117,12 @@ def test_plain_output_has_one_line_a_round_and_no_control_characters() -> None:
 
 def test_refusal_is_said() -> None:
     stream = io.StringIO()
-    with display(total_rounds=4, budget_epsilon=2.0, budget_steps=8, title="a", stream=stream) as shown:
-        shown.show(record({"kind": "refused", "round": 2, "why": "client:0 would\npass its budget"}))
+    with display(
+        total_rounds=4, budget_epsilon=2.0, budget_steps=8, title="a", stream=stream
+    ) as shown:
+        shown.show(
+            record({"kind": "refused", "round": 2, "why": "client:0 would\npass its budget"})
+        )
     assert stream.getvalue() == "refused: client:0 would pass its budget\n"
 
 
@@ -94,7 +130,13 @@ def test_terminal_gets_one_panel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
     stream = Terminal()
-    with display(total_rounds=158, budget_epsilon=2.0, budget_steps=316, title="[red]ALI[/red]", stream=stream) as shown:
+    with display(
+        total_rounds=158,
+        budget_epsilon=2.0,
+        budget_steps=316,
+        title="[red]ALI[/red]",
+        stream=stream,
+    ) as shown:
         shown.show(record(ROW))
         shown.show(record({**ROW, "round": 13, "accuracy": 0.65, "note": "[bold]x"}))
     text = stream.getvalue()
@@ -109,7 +151,9 @@ def test_terminal_gets_one_panel(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_panel_closes_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
-    shown = display(total_rounds=1, budget_epsilon=math.inf, budget_steps=None, title="a", stream=stream)
+    shown = display(
+        total_rounds=1, budget_epsilon=math.inf, budget_steps=None, title="a", stream=stream
+    )
     with pytest.raises(KeyboardInterrupt), shown:
         raise KeyboardInterrupt
     assert stream.getvalue().rstrip().endswith("\x1b[?25h")
@@ -119,7 +163,9 @@ def test_panel_closes_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     stream = Terminal()
-    with display(total_rounds=158, budget_epsilon=2.0, budget_steps=316, title="a", stream=stream) as shown:
+    with display(
+        total_rounds=158, budget_epsilon=2.0, budget_steps=316, title="a", stream=stream
+    ) as shown:
         shown.show(record(ROW))
     assert stream.getvalue().startswith("round 12/158")
     assert "\x1b" not in stream.getvalue()
@@ -135,7 +181,14 @@ def test_facts_of_an_infinite_budget_draw_no_bar_of_epsilon() -> None:
 
 def test_best_is_kept_and_late_and_lost_are_counted() -> None:
     seen = Progress()
-    for row in ({**ROW, "accuracy": 0.8}, {**ROW, "accuracy": 0.7}, {"kind": "late"}, {"kind": "late"}, {"kind": "lost"}, {"kind": "new"}):
+    for row in (
+        {**ROW, "accuracy": 0.8},
+        {**ROW, "accuracy": 0.7},
+        {"kind": "late"},
+        {"kind": "late"},
+        {"kind": "lost"},
+        {"kind": "new"},
+    ):
         seen = follow(seen, record(row), LIMITS)
     assert (seen.accuracy, seen.best, seen.counts) == (0.7, 0.8, {"late": 2, "lost": 1})
     assert Fact("answers", "2 late, 1 lost") in facts(seen, LIMITS, None)
@@ -145,8 +198,17 @@ ODD = ["inf", "-inf", -1, 0, 10**15, 10**400, math.nan, None, ""]
 
 
 def shown_odd(row: dict[str, Any], words: Vocabulary, value: object) -> None:
-    """Whoever watches must not be able to end the run: every value that a record may hold is shown."""
-    shown = display(total_rounds=3, budget_epsilon=2.0, budget_steps=4, title="t", regime=words.regime, stream=io.StringIO())
+    """Whoever watches must not be able to end the run: every value that a record may hold is
+    shown.
+    """
+    shown = display(
+        total_rounds=3,
+        budget_epsilon=2.0,
+        budget_steps=4,
+        title="t",
+        regime=words.regime,
+        stream=io.StringIO(),
+    )
     for key in row:
         with suppress(records.Misfit):
             shown.show(record({**row, key: value}, words))
@@ -173,17 +235,27 @@ ARRIVED: dict[str, Any] = {
 
 def test_line_of_updates() -> None:
     said = line(record(ARRIVED, UPDATES), rounds=15000, budget=2.0, left=2.0, words=UPDATES)
-    assert said == "update 13650/15000  stage 3  clip 0.25  staleness 4.0  accuracy 0.744  epsilon 1.849/2.000  2 s left"
-    free = {**ARRIVED, "clip": None, "epsilon": "inf", "staleness": None}
-    assert line(record(free, UPDATES), rounds=15000, budget=math.inf, left=None, words=UPDATES).startswith(
-        "update 13650/15000  stage 3  accuracy 0.744  "
+    assert (
+        said == "update 13650/15000  stage 3  clip 0.25  staleness 4.0  accuracy 0.744  epsilon "
+        "1.849/2.000  2 s left"
     )
+    free = {**ARRIVED, "clip": None, "epsilon": "inf", "staleness": None}
+    assert line(
+        record(free, UPDATES), rounds=15000, budget=math.inf, left=None, words=UPDATES
+    ).startswith("update 13650/15000  stage 3  accuracy 0.744  ")
 
 
 def test_panel_of_updates() -> None:
     limits = Limits(title="a", rounds=15000, epsilon=2.0, steps=None, words=UPDATES)
     seen = Progress()
-    for row in ({**ARRIVED, "staleness": 2.0}, ARRIVED, {"kind": "stale"}, {"kind": "left"}, {"kind": "lost"}, {"kind": "late"}):
+    for row in (
+        {**ARRIVED, "staleness": 2.0},
+        ARRIVED,
+        {"kind": "stale"},
+        {"kind": "left"},
+        {"kind": "lost"},
+        {"kind": "late"},
+    ):
         seen = follow(seen, record(row, limits.words), limits)
     shown = texts(facts(seen, limits, None))
     assert shown["updates"].endswith("13650/15000")
@@ -196,10 +268,19 @@ def test_panel_of_updates() -> None:
 def test_updates_end_by_their_number_and_a_row_stands_for_many() -> None:
     stream, clock = io.StringIO(), Clock()
     with display(
-        total_rounds=200, budget_epsilon=2.0, budget_steps=10, title="a", regime="asynchronous", begun=100, stream=stream, clock=clock
+        total_rounds=200,
+        budget_epsilon=2.0,
+        budget_steps=10,
+        title="a",
+        regime="asynchronous",
+        begun=100,
+        stream=stream,
+        clock=clock,
     ) as shown:
         clock.now = 5.0
-        shown.show(record({**ARRIVED, "round": 150, "steps": 30}, UPDATES))  # some edge has sent thrice what was planned for it
+        shown.show(
+            record({**ARRIVED, "round": 150, "steps": 30}, UPDATES)
+        )  # some edge has sent thrice what was planned for it
     assert stream.getvalue().startswith("update 150/200  ")
     assert stream.getvalue().endswith("5 s left\n")  # fifty updates in five seconds, fifty to go
 
@@ -224,8 +305,13 @@ PLAYED: dict[str, Any] = {
 
 def test_line_of_events() -> None:
     said = line(record(PLAYED, EVENTS), rounds=2_000_000, budget=math.inf, left=9.0, words=EVENTS)
-    assert said == "event 20000/2000000  error 0.103  accumulated 0.211  regret 3.1e-02  epsilon infinite (no privacy)  9 s left"
-    assert line(record({**PLAYED, "epsilon": 2.5}, EVENTS), rounds=9, budget=3.0, left=None, words=EVENTS).endswith("  epsilon 2.500/3.000")
+    assert (
+        said == "event 20000/2000000  error 0.103  accumulated 0.211  regret 3.1e-02  epsilon "
+        "infinite (no privacy)  9 s left"
+    )
+    assert line(
+        record({**PLAYED, "epsilon": 2.5}, EVENTS), rounds=9, budget=3.0, left=None, words=EVENTS
+    ).endswith("  epsilon 2.500/3.000")
 
 
 def test_panel_of_events() -> None:
@@ -237,7 +323,9 @@ def test_panel_of_events() -> None:
     assert shown["events"].endswith("20000/40000")
     assert shown["error"] == "0.4  █▁▄"
     assert shown["now"] == "accumulated 0.211   regret 3.1e-02"
-    assert not {"accuracy", "rounds", "steps", "answers"} & set(shown)  # no test set, and no best of many looks at it
+    assert not {"accuracy", "rounds", "steps", "answers"} & set(
+        shown
+    )  # no test set, and no best of many looks at it
 
 
 @pytest.mark.parametrize("value", ODD)
@@ -277,7 +365,9 @@ def test_sparkline_is_monotone_and_starts_at_the_bottom() -> None:
 
 def test_narrow_encoding_does_not_stop_a_run() -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    with display(total_rounds=1, budget_epsilon=2.0, budget_steps=None, title="é", stream=stream) as shown:
+    with display(
+        total_rounds=1, budget_epsilon=2.0, budget_steps=None, title="é", stream=stream
+    ) as shown:
         shown.show(record({**ROW, "note": "ε is small"}))
     stream.seek(0)
     assert "? is small" in stream.read()

@@ -10,13 +10,21 @@ addresses = st.lists(st.integers(-5, 5) | st.text(max_size=3), max_size=4).map(t
 
 
 @given(addresses, addresses, st.integers(0, 3), st.integers(0, 3))
-def test_draws_are_equal_exactly_where_seed_and_address_are(a: tuple[Part, ...], b: tuple[Part, ...], s: int, t: int) -> None:
+def test_draws_are_equal_exactly_where_seed_and_address_are(
+    a: tuple[Part, ...], b: tuple[Part, ...], s: int, t: int
+) -> None:
     one, two = Seeded(s).at(*a).random(4), Seeded(t).at(*b).random(4)
-    assert np.array_equal(one, two) == ((s, [(type(p), p) for p in a]) == (t, [(type(p), p) for p in b]))
+    assert np.array_equal(one, two) == (
+        (s, [(type(p), p) for p in a]) == (t, [(type(p), p) for p in b])
+    )
 
 
 def test_many_addresses_never_repeat_a_draw() -> None:
-    seen = {Seeded(0).at("client", i, "round", k, "noise").integers(2**63) for i in range(100) for k in range(100)}
+    seen = {
+        Seeded(0).at("client", i, "round", k, "noise").integers(2**63)
+        for i in range(100)
+        for k in range(100)
+    }
     assert len(seen) == 10_000
 
 

@@ -24,7 +24,13 @@ statistics = st.builds(
     slope_last=numbers,
     clipped=st.none() | numbers,
 )
-trains = st.builds(Train, round=st.integers(0, 10**6), steps=st.integers(1, 100), weights=vectors, probe=st.none() | vectors)
+trains = st.builds(
+    Train,
+    round=st.integers(0, 10**6),
+    steps=st.integers(1, 100),
+    weights=vectors,
+    probe=st.none() | vectors,
+)
 updates = st.builds(
     Update,
     client=st.integers(0, 10**6),
@@ -61,7 +67,9 @@ def test_damage_never_raises_anything_else(message: Update, data: st.DataObject)
 
 def test_wrong_sizes_and_infinities_are_refused_by_name() -> None:
     good = Update(client=0, round=1, steps=1, weights=np.zeros(D, np.float32))
-    with pytest.raises(RemoteProtocolError, match=r"Update\.weights has 5 numbers; the model has 6"):
+    with pytest.raises(
+        RemoteProtocolError, match=r"Update\.weights has 5 numbers; the model has 6"
+    ):
         decode(encode(good), dimension=6)
     bad = Update(client=0, round=1, steps=1, weights=np.full(D, np.inf, np.float32))
     with pytest.raises(RemoteProtocolError, match="not finite"):

@@ -1,4 +1,6 @@
-"""Modules that a study names: found beside it or installed, told of before they run; nothing else of the folder is imported."""
+"""Modules that a study names: found beside it or installed, told of before they run; nothing else
+of the folder is imported.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,13 @@ from torch import nn
 sys.stderr.write("CODE RAN\\n")
 def net(shape, classes): return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
 """
-SMALL = ["data.clients=3", "budget.rounds=2", "budget.steps=4", "privacy.accountant=rdp", "model.name=mine:net"]
+SMALL = [
+    "data.clients=3",
+    "budget.rounds=2",
+    "budget.steps=4",
+    "privacy.accountant=rdp",
+    "model.name=mine:net",
+]
 EVIL = "import sys\nsys.stderr.write('SHADOWED ' + __name__ + '\\n')\nraise SystemExit(9)\n"
 COMMANDS = {  # as the console script has it, and as a module
     "script": [sys.executable, "-P", "-c", "from sordino.cli import main; main()"],
@@ -37,7 +45,15 @@ COMMANDS = {  # as the console script has it, and as a module
 
 def sordino_in(folder: Path, *words: str, how: str = "script") -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1"}
-    return subprocess.run([*COMMANDS[how], *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        [*COMMANDS[how], *words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
 
 
 def told(*words: str) -> None:
@@ -62,9 +78,19 @@ def sets(*changes: str) -> list[str]:
     return [word for change in (*SMALL, *changes) for word in ("--set", change)]
 
 
-@pytest.mark.parametrize("how", [pytest.param(each, marks=[pytest.mark.nightly] if each == "module" else []) for each in COMMANDS])
-def test_only_the_module_that_is_named_is_imported_and_it_is_told_of_before(tmp_path: Path, how: str) -> None:
-    """Wherever the command is given: not what lies beside the study, not what lies in the current folder."""
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param(each, marks=[pytest.mark.nightly] if each == "module" else [])
+        for each in COMMANDS
+    ],
+)
+def test_only_the_module_that_is_named_is_imported_and_it_is_told_of_before(
+    tmp_path: Path, how: str
+) -> None:
+    """Wherever the command is given: not what lies beside the study, not what lies in the current
+    folder.
+    """
     inside = tmp_path / "studies"
     inside.mkdir()
     study(inside)
@@ -86,15 +112,22 @@ def test_only_the_module_that_is_named_is_imported_and_it_is_told_of_before(tmp_
     ):
         (tmp_path / f"{name}.py").write_text(EVIL)
     digest = hashlib.sha256(NET.encode()).hexdigest()
-    done = sordino_in(tmp_path, "run", "studies/study.toml", "--out", "run", "--quiet", "--json", *sets(), how=how)
+    done = sordino_in(
+        tmp_path, "run", "studies/study.toml", "--out", "run", "--quiet", "--json", *sets(), how=how
+    )
     assert done.returncode == 0, done.stderr
     assert "SHADOWED" not in done.stderr
     line = f"This study imports and runs the code of mine ({inside / 'mine.py'}, sha256 {digest})"
     lines = done.stderr.splitlines()
     assert lines.index(line) < lines.index("CODE RAN")
     assert lines.count(line) == 1
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["modules"]["mine"]["sha256"] == digest
-    assert json.loads((tmp_path / "run" / "environment.json").read_text())["modules"] == {"mine": digest}
+    assert (
+        json.loads((tmp_path / "run" / "run.json").read_text())["modules"]["mine"]["sha256"]
+        == digest
+    )
+    assert json.loads((tmp_path / "run" / "environment.json").read_text())["modules"] == {
+        "mine": digest
+    }
 
 
 @pytest.fixture
@@ -110,13 +143,23 @@ def clean() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("clean")
-def test_other_code_does_not_go_on_with_a_run_and_reports_run_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    beside, run, resume = tmp_path / "own_net.py", str(tmp_path / "run"), ["run", "--quiet", "--resume", str(tmp_path / "run")]
+def test_other_code_does_not_go_on_with_a_run_and_reports_run_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    beside, run, resume = (
+        tmp_path / "own_net.py",
+        str(tmp_path / "run"),
+        ["run", "--quiet", "--resume", str(tmp_path / "run")],
+    )
     beside.write_text(NET)
     told("run", str(study(tmp_path)), "--out", run, "--quiet", *sets("model.name=own_net:net"))
     forget("own_net")
     beside.write_text(NET + "# changed\n")
-    with pytest.raises(ResumeError, match=r"begun with a module own_net that \(.*own_net\.py\) has changed: sha256 .*begin a new run"):
+    with pytest.raises(
+        ResumeError,
+        match=r"begun with a module own_net that \(.*own_net\.py\) has changed: sha256 .*begin a "
+        r"new run",
+    ):
         told(*resume)
     beside.unlink()
     with pytest.raises(ResumeError, match="a module own_net that is not found"):
@@ -129,7 +172,10 @@ def test_other_code_does_not_go_on_with_a_run_and_reports_run_none(tmp_path: Pat
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "own_net.py").write_text(NET)
     told(*resume, "--modules", str(tmp_path / "elsewhere"))
-    assert f"This study imports and runs the code of own_net ({tmp_path / 'elsewhere'}" in capsys.readouterr().err
+    assert (
+        f"This study imports and runs the code of own_net ({tmp_path / 'elsewhere'}"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.usefixtures("clean")
@@ -139,12 +185,24 @@ def test_a_comparison_tells_before_its_runs_and_does_not_run_what_lies_in_its_fo
 ) -> None:
     (tmp_path / "own_compared.py").write_text(NET)
     (tmp_path / "json.py").write_text(EVIL)
-    words = ["compare", str(study(tmp_path)), "--seeds", "1", "--out", str(tmp_path / "out"), "--quiet"]
+    words = [
+        "compare",
+        str(study(tmp_path)),
+        "--seeds",
+        "1",
+        "--out",
+        str(tmp_path / "out"),
+        "--quiet",
+    ]
     told(*words, *sets("model.name=own_compared:net"))
-    assert capsys.readouterr().err.count("This study imports and runs the code of own_compared (") == 1
+    assert (
+        capsys.readouterr().err.count("This study imports and runs the code of own_compared (") == 1
+    )
     (run,) = (each.parent for each in (tmp_path / "out").rglob("run.json"))
     text = (run / "study.toml").read_text()
-    (run / "study.toml").write_text(text.replace('[method]\nname = "ali-dpfl"', '[method]\nname = "own_evil:Method"'))
+    (run / "study.toml").write_text(
+        text.replace('[method]\nname = "ali-dpfl"', '[method]\nname = "own_evil:Method"')
+    )
     (tmp_path / "own_evil.py").write_text(EVIL)
     (run / "own_evil.py").write_text(EVIL)
     with pytest.raises(StudyError, match=r"own_evil.*not run just to read a study"):
@@ -152,7 +210,9 @@ def test_a_comparison_tells_before_its_runs_and_does_not_run_what_lies_in_its_fo
 
 
 @pytest.mark.usefixtures("clean")
-def test_a_package_imports_its_parts_and_only_sources_that_were_hashed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_package_imports_its_parts_and_only_sources_that_were_hashed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     package = tmp_path / "own_package"
     (package / "deep").mkdir(parents=True)
     (package / "__init__.py").write_text("from .deep.part import value\n")
@@ -163,7 +223,9 @@ def test_a_package_imports_its_parts_and_only_sources_that_were_hashed(tmp_path:
     other.write_text("value = 4\n")
     stamp = (package / "deep" / "part.py").stat()
     os.utime(other, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
-    py_compile.compile(str(other), cfile=str(cache), doraise=True)  # a cache that claims to be of part.py, with other code
+    py_compile.compile(
+        str(other), cfile=str(cache), doraise=True
+    )  # a cache that claims to be of part.py, with other code
     (package / "loose.pyc").write_bytes(cache.read_bytes())
     (tmp_path / "own_helper.py").write_text("raise SystemExit('never')\n")
     modules.look_beside(tmp_path)
@@ -184,7 +246,11 @@ def test_a_package_imports_its_parts_and_only_sources_that_were_hashed(tmp_path:
 def test_a_name_that_means_two_modules_is_refused(tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text("net = 1\n")
     modules.look_beside(tmp_path)
-    with pytest.raises(StudyError, match=r"json means two things, .*json\.py and the installed .*rename the file beside the study"):
+    with pytest.raises(
+        StudyError,
+        match=r"json means two things, .*json\.py and the installed .*rename the file beside the "
+        r"study",
+    ):
         modules.attribute("json:net")
     for at in ("one", "two"):
         (tmp_path / at).mkdir()
@@ -192,7 +258,9 @@ def test_a_name_that_means_two_modules_is_refused(tmp_path: Path) -> None:
     modules.look_beside(tmp_path / "one")
     assert modules.attribute("own_twice:net") == "one"
     modules.look_beside(tmp_path / "two")
-    with pytest.raises(StudyError, match=r"own_twice is .*one.own_twice\.py already, and another study means .*two"):
+    with pytest.raises(
+        StudyError, match=r"own_twice is .*one.own_twice\.py already, and another study means .*two"
+    ):
         modules.attribute("own_twice:net")
 
 
@@ -200,7 +268,12 @@ def test_a_name_that_means_two_modules_is_refused(tmp_path: Path) -> None:
 def test_reading_a_study_imports_nothing_new(tmp_path: Path) -> None:
     (tmp_path / "own_new.py").write_text("raise SystemExit('never')\n")
     modules.look_beside(tmp_path)
-    with modules.nothing_new(), pytest.raises(StudyError, match=r"own_new .*own_new\.py\), whose code is not run just to read a study"):
+    with (
+        modules.nothing_new(),
+        pytest.raises(
+            StudyError, match=r"own_new .*own_new\.py\), whose code is not run just to read a study"
+        ),
+    ):
         modules.attribute("own_new:net")
     (tmp_path / "own_old.py").write_text(textwrap.dedent("net = 1"))
     assert modules.attribute("own_old:net") == 1

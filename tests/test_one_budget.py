@@ -1,4 +1,6 @@
-"""One budget for the same people: whole runs over the same records in other orders, columns, codings, files, partitions and regimes."""
+"""One budget for the same people: whole runs over the same records in other orders, columns,
+codings, files, partitions and regimes.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +28,27 @@ from sordino.verify import priced, verify
 
 ROWS = 120
 SIGMA, RATE, DELTA = 2.0, 0.2, 1e-3
-DP_SGD = ('method={name="dp-sgd", tau=1}', "budget.rounds=3", f"privacy.noise_multiplier={SIGMA}", f"privacy.sampling_rate={RATE}")
+DP_SGD = (
+    'method={name="dp-sgd", tau=1}',
+    "budget.rounds=3",
+    f"privacy.noise_multiplier={SIGMA}",
+    f"privacy.sampling_rate={RATE}",
+)
 RAW = ('method={name="fedavg"}', 'privacy={unit="none", sampling_rate=0.2}', "budget.rounds=2")
-CLIENTS = ('method={name="dp-fedavg"}', "budget.rounds=2", "privacy.noise_multiplier=3.0", 'privacy.unit="client"')
+CLIENTS = (
+    'method={name="dp-fedavg"}',
+    "budget.rounds=2",
+    "privacy.noise_multiplier=3.0",
+    'privacy.unit="client"',
+)
 
 
 def table(seed: int = 0) -> pl.DataFrame:
     rng = np.random.default_rng(seed)
     columns = {f"f{j}": rng.normal(size=ROWS).astype(np.float32) for j in range(4)}
-    return pl.DataFrame({**columns, "label": rng.integers(0, 2, ROWS), "who": [f"p{i // 2}" for i in range(ROWS)]})
+    return pl.DataFrame(
+        {**columns, "label": rng.integers(0, 2, ROWS), "who": [f"p{i // 2}" for i in range(ROWS)]}
+    )
 
 
 def plain(seed: int = 0) -> pl.DataFrame:
@@ -46,10 +60,14 @@ def study(folder: Path, text: str, file: Path, changes: Sequence[str]) -> studie
     path.write_text(text)
     data = f'data={{file="{file}", clients=3}}'
     kept = f'privacy.ledger="{folder / "kept"}"'
-    return studies.read(path, [data, 'model.name="logistic"', "privacy.epsilon=20.0", *changes, kept])
+    return studies.read(
+        path, [data, 'model.name="logistic"', "privacy.epsilon=20.0", *changes, kept]
+    )
 
 
-def run(folder: Path, name: str, file: Path, *changes: str, text: str = SYNCHRONOUS) -> session.Outcome:
+def run(
+    folder: Path, name: str, file: Path, *changes: str, text: str = SYNCHRONOUS
+) -> session.Outcome:
     def quiet(told: object) -> None:
         """Show nothing."""
 
@@ -76,14 +94,26 @@ def saved(folder: Path, name: str, frame: pl.DataFrame) -> Path:
 AGAIN = {
     "another seed": (plain(), "csv", ("seed=5",)),
     "more clients": (plain(), "csv", ("data.clients=7",)),
-    "another partition": (plain(), "csv", ('data.partition={kind="dirichlet", beta=0.3, minimum=5}',)),
+    "another partition": (
+        plain(),
+        "csv",
+        ('data.partition={kind="dirichlet", beta=0.3, minimum=5}',),
+    ),
     "another order of rows": (plain().sample(fraction=1.0, shuffle=True, seed=3), "csv", ()),
     "another order of columns": (plain().select(["f3", "label", "f1", "f0", "f2"]), "csv", ()),
     "other names of columns": (plain().rename({"f0": "a", "f1": "b"}), "csv", ()),
-    "labels in words": (plain().with_columns(pl.col("label").replace_strict({0: "no", 1: "yes"})), "csv", ()),
+    "labels in words": (
+        plain().with_columns(pl.col("label").replace_strict({0: "no", 1: "yes"})),
+        "csv",
+        (),
+    ),
     "labels the other way round": (plain().with_columns(label=1 - pl.col("label")), "csv", ()),
     "npz": (plain(), "npz", ()),
-    "parquet, in double precision": (plain().with_columns(pl.col("^f.$").cast(pl.Float64)), "parquet", ()),
+    "parquet, in double precision": (
+        plain().with_columns(pl.col("^f.$").cast(pl.Float64)),
+        "parquet",
+        (),
+    ),
     "half of the rows, and others": (pl.concat([plain().head(60), plain(7)]), "csv", ()),
 }
 
@@ -94,7 +124,10 @@ def test_the_same_records_have_one_budget(tmp_path: Path, name: str) -> None:
     frame, ending, changes = AGAIN[name]
     second = run(tmp_path, "two", saved(tmp_path, f"two.{ending}", frame), *DP_SGD, *changes)
     assert (first.epsilon, second.epsilon) == (epsilon(3), epsilon(6))
-    assert json.loads((tmp_path / "two" / "run.json").read_text())["result"]["epsilon"] == second.epsilon
+    assert (
+        json.loads((tmp_path / "two" / "run.json").read_text())["result"]["epsilon"]
+        == second.epsilon
+    )
 
 
 def test_a_label_that_was_a_feature_is_the_same_record(tmp_path: Path) -> None:
@@ -130,15 +163,27 @@ def test_whole_clients_then_examples(tmp_path: Path) -> None:
     file = saved(tmp_path, "one.csv", plain())
     first = run(tmp_path, "one", file, *CLIENTS, "privacy.sampling_rate=1.0")
     second = run(tmp_path, "two", file, *DP_SGD, "seed=4")
-    step, halved = PoissonSampled(sampling_rate=RATE, event=Gaussian(noise_multiplier=SIGMA)), Gaussian(noise_multiplier=1.5)
-    found = accountant("pld").epsilon([(PoissonSampled(sampling_rate=1.0, event=halved), 2), (step, 3)], DELTA)
+    step, halved = (
+        PoissonSampled(sampling_rate=RATE, event=Gaussian(noise_multiplier=SIGMA)),
+        Gaussian(noise_multiplier=1.5),
+    )
+    found = accountant("pld").epsilon(
+        [(PoissonSampled(sampling_rate=1.0, event=halved), 2), (step, 3)], DELTA
+    )
     assert second.epsilon == pytest.approx(found)
     assert first.epsilon < second.epsilon
-    third = run(tmp_path, "three", file, *CLIENTS, "privacy.sampling_rate=1.0", "privacy.epsilon=inf")
+    third = run(
+        tmp_path, "three", file, *CLIENTS, "privacy.sampling_rate=1.0", "privacy.epsilon=inf"
+    )
     assert third.epsilon > 1000  # the clients' thirty-two records each, as one group
 
 
-ARRIVALS = ("budget.updates=12", "privacy.noise_multiplier=3.0", 'privacy.accountant="rdp"', "method.batch=20")
+ARRIVALS = (
+    "budget.updates=12",
+    "privacy.noise_multiplier=3.0",
+    'privacy.accountant="rdp"',
+    "method.batch=20",
+)
 RAW_ARRIVALS = ('privacy={unit="none"}', "budget.updates=12")
 
 
@@ -151,7 +196,9 @@ RAW_ARRIVALS = ('privacy={unit="none"}', "budget.updates=12")
     ],
     ids=["fedavg", "asgd", "csgd"],
 )
-def test_raw_releases_are_known_to_every_later_run(tmp_path: Path, text: str, changes: tuple[str, ...]) -> None:
+def test_raw_releases_are_known_to_every_later_run(
+    tmp_path: Path, text: str, changes: tuple[str, ...]
+) -> None:
     file = saved(tmp_path, "one.csv", plain())
     assert math.isinf(run(tmp_path, "raw", file, *changes, text=text).epsilon)
     for name, later, told in (
@@ -168,17 +215,33 @@ def test_raw_releases_are_known_to_every_later_run(tmp_path: Path, text: str, ch
 def test_arrivals_and_rounds_add_up(tmp_path: Path) -> None:
     file = saved(tmp_path, "one.csv", plain())
     alone = run(tmp_path, "one", file, *DP_SGD)
-    both = run(tmp_path, "two", file, 'method={name="audp", batch=20}', *ARRIVALS, text=ASYNCHRONOUS)
+    both = run(
+        tmp_path, "two", file, 'method={name="audp", batch=20}', *ARRIVALS, text=ASYNCHRONOUS
+    )
     other = tmp_path / "other"
     other.mkdir()
-    without = run(other, "two", saved(other, "one.csv", plain()), 'method={name="audp", batch=20}', *ARRIVALS, text=ASYNCHRONOUS)
+    without = run(
+        other,
+        "two",
+        saved(other, "one.csv", plain()),
+        'method={name="audp", batch=20}',
+        *ARRIVALS,
+        text=ASYNCHRONOUS,
+    )
     assert both.epsilon > max(without.epsilon, alone.epsilon)
 
 
 def test_a_person_has_one_budget_at_all_clients(tmp_path: Path) -> None:
-    """Each person has two rows, and they may lie at two clients: two releases, or one in which both rows are."""
+    """Each person has two rows, and they may lie at two clients: two releases, or one in which both
+    rows are.
+    """
     file = saved(tmp_path, "one.csv", table())
-    told = (*DP_SGD, f'data={{file="{file}", clients=3, person="who"}}', "privacy.epsilon=200", 'privacy.accountant="rdp"')
+    told = (
+        *DP_SGD,
+        f'data={{file="{file}", clients=3, person="who"}}',
+        "privacy.epsilon=200",
+        'privacy.accountant="rdp"',
+    )
     first = run(tmp_path, "one", file, *told)
     assert first.epsilon > 2 * epsilon(3)
     second = run(tmp_path, "two", file, *told, "seed=3")
@@ -190,9 +253,18 @@ def test_a_person_has_one_budget_at_all_clients(tmp_path: Path) -> None:
 def test_what_data_person_cannot_be_is_said(tmp_path: Path) -> None:
     file = saved(tmp_path, "one.csv", table())
     for changes, message in (
-        ((f'data={{file="{file}", clients=3, person="whom"}}',), r"no column 'whom' \(data.person\)"),
-        (('data={name="digits", clients=3, person="who"}',), "data.person: 'digits' names no persons"),
-        ((f'data={{file="{file}", clients=3, person="label"}}',), "cannot be both the label and the person"),
+        (
+            (f'data={{file="{file}", clients=3, person="whom"}}',),
+            r"no column 'whom' \(data.person\)",
+        ),
+        (
+            ('data={name="digits", clients=3, person="who"}',),
+            "data.person: 'digits' names no persons",
+        ),
+        (
+            (f'data={{file="{file}", clients=3, person="label"}}',),
+            "cannot be both the label and the person",
+        ),
     ):
         with pytest.raises(SordinoError, match=message):
             run(tmp_path, "one", file, *DP_SGD, *changes)
@@ -206,7 +278,9 @@ def test_a_finished_run_says_its_end_again_and_charges_nothing(tmp_path: Path) -
     assert run(tmp_path, "two", file, *DP_SGD).epsilon == epsilon(6)
 
 
-@pytest.mark.parametrize("done", [True, False], ids=["ended", "stopped between its seal and its result"])
+@pytest.mark.parametrize(
+    "done", [True, False], ids=["ended", "stopped between its seal and its result"]
+)
 def test_a_run_that_was_sealed_ends_as_it_did_whoever_used_its_records_since(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: bool
 ) -> None:
@@ -233,8 +307,12 @@ def test_a_run_that_was_sealed_ends_as_it_did_whoever_used_its_records_since(
     assert session.resume(tmp_path / "two", lambda _: None, lambda _: None).epsilon == epsilon(6)
     about = json.loads((tmp_path / "one" / "run.json").read_text())
     for change in ({"spent": [0.1] * 3}, {"spent": ["x"]}, {"spent": 3, "epsilon": 0.1}):
-        (tmp_path / "one" / "run.json").write_text(json.dumps({**about, "result": {**about["result"], **change}}))
-        assert session.resume(tmp_path / "one", lambda _: None, lambda _: None).epsilon == epsilon(3)
+        (tmp_path / "one" / "run.json").write_text(
+            json.dumps({**about, "result": {**about["result"], **change}})
+        )
+        assert session.resume(tmp_path / "one", lambda _: None, lambda _: None).epsilon == epsilon(
+            3
+        )
         assert verify(tmp_path / "one").problems == []
 
 
@@ -255,13 +333,24 @@ def test_linked_files_have_one_budget(tmp_path: Path, ending: str) -> None:
     assert run(tmp_path, "two", file, *DP_SGD).epsilon == pytest.approx(epsilon(6), rel=1e-9)
 
 
-@pytest.mark.parametrize("named", [(), ("who",), ("who", "who")], ids=["by nobody", "by the later run", "by both runs"])
-def test_linked_npz_files_have_one_budget_whoever_reads_the_array_of_people(tmp_path: Path, named: tuple[str, ...]) -> None:
-    """A study reads the array that names people only where it asks for it: a link may not hang on it."""
+@pytest.mark.parametrize(
+    "named", [(), ("who",), ("who", "who")], ids=["by nobody", "by the later run", "by both runs"]
+)
+def test_linked_npz_files_have_one_budget_whoever_reads_the_array_of_people(
+    tmp_path: Path, named: tuple[str, ...]
+) -> None:
+    """A study reads the array that names people only where it asks for it: a link may not hang on
+    it.
+    """
     rng, files = np.random.default_rng(4), [tmp_path / "one.npz", tmp_path / "two.npz"]
     for file in files:
         who = rng.permutation(ROWS)
-        np.savez(file, x=rng.normal(size=(ROWS, 4)).astype(np.float32), y=rng.integers(0, 2, ROWS), who=who)
+        np.savez(
+            file,
+            x=rng.normal(size=(ROWS, 4)).astype(np.float32),
+            y=rng.integers(0, 2, ROWS),
+            who=who,
+        )
     asked = [*([()] * (2 - len(named))), *[(f'data.person="{name}"',) for name in named]]
     run(tmp_path, "one", files[0], *DP_SGD, *asked[0])
     assert linked(tmp_path, str(files[0]), str(files[1]), "--on", "who")[0] == 0
@@ -286,7 +375,9 @@ def test_a_link_that_cannot_be_is_one_message(tmp_path: Path) -> None:
 
 
 def test_no_set_is_shown_below_what_its_records_have_spent_in_all_runs(tmp_path: Path) -> None:
-    """Two runs divide the same rows differently: what was charged on each set is half of what the rows in it have spent."""
+    """Two runs divide the same rows differently: what was charged on each set is half of what the
+    rows in it have spent.
+    """
     file = saved(tmp_path, "one.csv", plain())
     run(tmp_path, "one", file, *DP_SGD)
     run(tmp_path, "two", file, *DP_SGD, "seed=3")
@@ -297,7 +388,9 @@ def test_no_set_is_shown_below_what_its_records_have_spent_in_all_runs(tmp_path:
         assert [unit.epsilon for unit in kept.units] == [pytest.approx(epsilon(6))] * 6
         (kept,) = priced(place, 1e-4, "rdp")
         step = PoissonSampled(sampling_rate=RATE, event=Gaussian(noise_multiplier=SIGMA))
-        assert [unit.epsilon for unit in kept.units] == [pytest.approx(accountant("rdp").epsilon([(step, 6)], 1e-4))] * 6
+        assert [unit.epsilon for unit in kept.units] == [
+            pytest.approx(accountant("rdp").epsilon([(step, 6)], 1e-4))
+        ] * 6
     assert verify(tmp_path / "one").problems == verify(tmp_path / "two").problems == []
 
 
@@ -312,7 +405,9 @@ def test_a_run_that_was_stopped_is_priced_by_its_records(tmp_path: Path) -> None
         """Show nothing."""
 
     with pytest.raises(KeyboardInterrupt):
-        session.begin(study(tmp_path, SYNCHRONOUS, file, (*DP_SGD, "seed=3")), tmp_path / "two", stop, quiet)
+        session.begin(
+            study(tmp_path, SYNCHRONOUS, file, (*DP_SGD, "seed=3")), tmp_path / "two", stop, quiet
+        )
     found = verify(tmp_path / "two")
     assert found.sealed is False
     assert found.problems == []
@@ -322,17 +417,30 @@ def test_a_run_that_was_stopped_is_priced_by_its_records(tmp_path: Path) -> None
 def test_persons_are_not_shown_at_the_price_of_a_row(tmp_path: Path) -> None:
     """Each person has two rows; what was charged on a set is the price of one."""
     file = saved(tmp_path, "one.csv", table())
-    told = (*DP_SGD, f'data={{file="{file}", clients=1, person="who"}}', "privacy.epsilon=200", 'privacy.accountant="rdp"')
+    told = (
+        *DP_SGD,
+        f'data={{file="{file}", clients=1, person="who"}}',
+        "privacy.epsilon=200",
+        'privacy.accountant="rdp"',
+    )
     alone = run(tmp_path, "one", file, *told)
     assert verify(tmp_path / "kept").epsilon == pytest.approx(alone.epsilon)
     assert alone.epsilon > 1.5 * epsilon(3)
 
 
 @pytest.mark.parametrize("kind", ["test", "validation", "client_validation"])
-def test_rows_that_were_declared_public_are_promised_nothing_later(tmp_path: Path, kind: str) -> None:
-    """A run that sets nothing aside, or other rows, trains on some that models were measured on exactly."""
+def test_rows_that_were_declared_public_are_promised_nothing_later(
+    tmp_path: Path, kind: str
+) -> None:
+    """A run that sets nothing aside, or other rows, trains on some that models were measured on
+    exactly.
+    """
     file = saved(tmp_path, "one.csv", plain())
-    said = {"test": 'data.test="public share"', "validation": "data.validation=20", "client_validation": "data.client_validation=0.2"}[kind]
+    said = {
+        "test": 'data.test="public share"',
+        "validation": "data.validation=20",
+        "client_validation": "data.client_validation=0.2",
+    }[kind]
     first = run(tmp_path, "one", file, *DP_SGD, said)
     assert first.epsilon == pytest.approx(epsilon(3))
     assert verify(tmp_path / "one").problems == []
@@ -340,7 +448,9 @@ def test_rows_that_were_declared_public_are_promised_nothing_later(tmp_path: Pat
         run(tmp_path, "two", file, *DP_SGD, "seed=3")
     again = run(tmp_path, "three", file, *DP_SGD, said)  # the same rows are set aside
     assert again.epsilon == pytest.approx(epsilon(6))
-    assert session.resume(tmp_path / "three", lambda _: None, lambda _: None).epsilon == again.epsilon
+    assert (
+        session.resume(tmp_path / "three", lambda _: None, lambda _: None).epsilon == again.epsilon
+    )
 
 
 @pytest.mark.parametrize("kind", ["csv", "npz"])
@@ -354,7 +464,10 @@ def test_rows_of_a_test_file_are_promised_nothing_later(tmp_path: Path, kind: st
     else:
         halves: dict[str, Any] = {}
         for suffix, part in (("", trained), ("_test", tested)):
-            halves |= {f"x{suffix}": part.drop("label").to_numpy(), f"y{suffix}": part["label"].to_numpy()}
+            halves |= {
+                f"x{suffix}": part.drop("label").to_numpy(),
+                f"y{suffix}": part["label"].to_numpy(),
+            }
         file, other = tmp_path / "one.npz", tmp_path / "two.npz"
         np.savez(file, **halves)
         np.savez(other, x=halves["x_test"], y=halves["y_test"])
@@ -364,7 +477,9 @@ def test_rows_of_a_test_file_are_promised_nothing_later(tmp_path: Path, kind: st
         run(tmp_path, "two", other, *DP_SGD)
 
 
-def test_public_rows_that_look_like_training_rows_are_refused_before_anything_is_booked(tmp_path: Path) -> None:
+def test_public_rows_that_look_like_training_rows_are_refused_before_anything_is_booked(
+    tmp_path: Path,
+) -> None:
     file = saved(tmp_path, "one.csv", pl.concat([plain(), plain()]))
     with pytest.raises(StudyError, match=r"look the same as rows that are declared public"):
         run(tmp_path, "one", file, *DP_SGD, 'data.test="public share"')

@@ -1,4 +1,6 @@
-"""Every table of a study that chooses by name is a class: a user's own is one file with one registration, as docs/own-tables.md says."""
+"""Every table of a study that chooses by name is a class: a user's own is one file with one
+registration, as docs/own-tables.md says.
+"""
 
 from __future__ import annotations
 
@@ -86,17 +88,29 @@ def study(folder: Path, regime: str, *changes: str) -> studies.Study:
 
 
 def test_the_documented_partition_and_latency_run_and_are_named_in_the_record(folder: Path) -> None:
-    asked = ("data.clients=3", 'data.partition={kind="halves:Halves", share=0.3}', "budget.rounds=2", "budget.steps=4")
-    read = study(folder, "synchronous", *asked, 'world.latency={kind="halves:Sometimes", typical=2.0}')
+    asked = (
+        "data.clients=3",
+        'data.partition={kind="halves:Halves", share=0.3}',
+        "budget.rounds=2",
+        "budget.steps=4",
+    )
+    read = study(
+        folder, "synchronous", *asked, 'world.latency={kind="halves:Sometimes", typical=2.0}'
+    )
     assert studies.named_modules(read) == ("halves:Halves", "halves:Sometimes")
     assert studies.parse(tomllib.loads(studies.write(read)), source="again") == read
     outcome = session.begin(read, folder / "run", lambda _: None, lambda _: None)
     assert outcome.epsilon <= 4.0
     assert "halves" in data.PARTITIONS.known()
     assert "sometimes" in LATENCIES.known()
-    with pytest.raises(StudyError, match=r"data\.partition\.share: input should be less than 1; got 2"):
+    with pytest.raises(
+        StudyError, match=r"data\.partition\.share: input should be less than 1; got 2"
+    ):
         study(folder, "synchronous", 'data.partition={kind="halves:Halves", share=2}')
-    with pytest.raises(StudyError, match=r"data\.partition\.shre is not a key of a synchronous study; did you mean 'share'"):
+    with pytest.raises(
+        StudyError,
+        match=r"data\.partition\.shre is not a key of a synchronous study; did you mean 'share'",
+    ):
         study(folder, "synchronous", 'data.partition={kind="halves:Halves", shre=2}')
 
 
@@ -105,31 +119,58 @@ def test_streams_parts_drifts_and_activations_of_ones_own_run(folder: Path) -> N
         folder, "vertical", "data.parts=others:Turned", 'data.stream={kind="others:First", rows=20}', "data.drift=others:Never",
         "method.activation=others:Even", "budget.events=40", "world.dropout=0",
     )  # fmt: skip
-    assert {name.partition(":")[2] for name in studies.named_modules(read)} == {"Turned", "First", "Never", "Even"}
+    assert {name.partition(":")[2] for name in studies.named_modules(read)} == {
+        "Turned",
+        "First",
+        "Never",
+        "Even",
+    }
     rows: list[dict[str, object]] = []
     session.begin(read, folder / "run", lambda row: rows.append(plain(row)), lambda _: None)
     assert rows[-1]["kind"] == "end"
 
 
 def test_an_optimizer_of_ones_own_takes_its_steps(folder: Path) -> None:
-    plain = ("data.clients=3", "budget.rounds=2", "budget.steps=4", 'method={name="dp-sgd", learning_rate=0.25}')
+    plain = (
+        "data.clients=3",
+        "budget.rounds=2",
+        "budget.steps=4",
+        'method={name="dp-sgd", learning_rate=0.25}',
+    )
     slow = (*plain, "method.learning_rate=0.5", 'method.optimizer={kind="others:Slow"}')
     assert studies.named_modules(study(folder, "synchronous", *slow)) == ("others:Slow",)
-    session.begin(study(folder, "synchronous", *slow), folder / "run", lambda _: None, lambda _: None)
+    session.begin(
+        study(folder, "synchronous", *slow), folder / "run", lambda _: None, lambda _: None
+    )
 
 
 def test_no_example_may_be_dealt_to_two_clients(folder: Path) -> None:
     with pytest.raises(StudyError, match=r"none of them twice"):
-        session.begin(study(folder, "synchronous", 'data.partition={kind="others:Twice"}'), folder / "run", lambda _: None, lambda _: None)
+        session.begin(
+            study(folder, "synchronous", 'data.partition={kind="others:Twice"}'),
+            folder / "run",
+            lambda _: None,
+            lambda _: None,
+        )
     with pytest.raises(StudyError, match=r"gave 1 clients examples; data\.clients is 2"):
         data.checked((np.arange(3), np.arange(0)), 3, 2)
 
 
 @pytest.mark.parametrize("registry", TABLES, ids=lambda registry: registry.place)
-def test_every_table_names_what_is_known_where_a_name_is_wrong(registry: object, folder: Path) -> None:
+def test_every_table_names_what_is_known_where_a_name_is_wrong(
+    registry: object, folder: Path
+) -> None:
     place, key = registry.place, registry.key  # type: ignore[attr-defined]
-    regime = "vertical" if place in ("data.parts", "data.stream", "data.drift", "method.activation") else "synchronous"
-    for name, message in (("nowhere:X", "No module named 'nowhere'"), ("others:OTHERS", "has no attribute"), ("wrng", "is not known")):
+    regime = (
+        "vertical"
+        if place in ("data.parts", "data.stream", "data.drift", "method.activation")
+        else "synchronous"
+    )
+    for name, message in (
+        ("nowhere:X", "No module named 'nowhere'"),
+        ("others:OTHERS", "has no attribute"),
+        ("wrng", "is not known"),
+    ):
         with pytest.raises(StudyError, match=message) as told:
             study(folder, regime, f'{place}={{{key}="{name}"}}')
         assert len(str(told.value).splitlines()) == 1
@@ -151,7 +192,9 @@ def test_what_a_partition_of_ones_own_gives_is_looked_at(dealt: Any, message: st
 
 
 @pytest.mark.parametrize("seconds", [float("nan"), -1.0, "x", None])
-def test_a_latency_of_ones_own_that_gives_no_time_is_refused_before_anything_runs(seconds: Any) -> None:
+def test_a_latency_of_ones_own_that_gives_no_time_is_refused_before_anything_runs(
+    seconds: Any,
+) -> None:
     class Odd(Latency):
         kind: str = "odd"
 

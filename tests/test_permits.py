@@ -1,8 +1,9 @@
-"""Nothing leaves without a permit, and what left is what the ledger holds: every method, form, regime and kind of ledger.
+"""Nothing leaves without a permit, and what left is what the ledger holds: every method, form,
+regime and kind of ledger.
 
-Spies stand on every class that releases something. What they have seen leave, by unit and event, is held against the ledger:
-never more than it holds at that time, and at the end equal to it, but for tasks that were paid for and never answered, and for
-what edges have reserved and not worked off.
+Spies stand on every class that releases something. What they have seen leave, by unit and event, is
+held against the ledger: never more than it holds at that time, and at the end equal to it, but for
+tasks that were paid for and never answered, and for what edges have reserved and not worked off.
 """
 
 from __future__ import annotations
@@ -29,7 +30,18 @@ from sordino.engine.kernel import Kernel
 from sordino.errors import LocalProtocolError
 from sordino.federation.evaluation import PaidEvaluation
 from sordino.message import Train
-from sordino.privacy import Allowance, Event, Gaussian, Grouped, NonPrivate, Permit, Repeated, Vault, covers_one, covers_round
+from sordino.privacy import (
+    Allowance,
+    Event,
+    Gaussian,
+    Grouped,
+    NonPrivate,
+    Permit,
+    Repeated,
+    Vault,
+    covers_one,
+    covers_round,
+)
 from sordino.regimes.asynchronous import edge
 from sordino.regimes.asynchronous.edge import LiteralEdge, PlainEdge, PrivateEdge
 from sordino.regimes.asynchronous.simulation import Arrivals
@@ -70,9 +82,16 @@ class Watch:
 def study(name: str, folder: Path, *changes: str) -> Any:
     regime, method, own = CASES[name]
     rng = np.random.default_rng(1)
-    lines = ["a,b,c,label", *(",".join([*(f"{v:.5f}" for v in rng.normal(size=3)), str(i % 3)]) for i in range(30))]
+    lines = [
+        "a,b,c,label",
+        *(",".join([*(f"{v:.5f}" for v in rng.normal(size=3)), str(i % 3)]) for i in range(30)),
+    ]
     (folder / "rows.csv").write_text("\n".join(lines))
-    return study_of((regime, method, [change.replace("FILE", str(folder / "rows.csv")) for change in own]), folder, changes)
+    return study_of(
+        (regime, method, [change.replace("FILE", str(folder / "rows.csv")) for change in own]),
+        folder,
+        changes,
+    )
 
 
 class Spies:
@@ -83,7 +102,9 @@ class Spies:
         self.left: Left = Counter()
         self.asked: Counter[tuple[int, int]] = Counter()  # tasks that nobody has answered
         self.tasks: dict[tuple[int, int], Train] = {}
-        self.seen: dict[str, Counter[Any]] = {}  # how often each unit released something of each entity
+        self.seen: dict[
+            str, Counter[Any]
+        ] = {}  # how often each unit released something of each entity
 
     def leaves(self, unit: str, event: Event, count: int = 1) -> None:
         """Something has left: the ledger holds it, and all before it, by now."""
@@ -106,7 +127,9 @@ class Spies:
         self.leaves(UNIT, one.mechanism.event())
 
     def rows(self, unit: str, x: Any) -> None:
-        self.seen.setdefault(unit, Counter()).update(np.ascontiguousarray(row).tobytes() for row in x)
+        self.seen.setdefault(unit, Counter()).update(
+            np.ascontiguousarray(row).tobytes() for row in x
+        )
 
     def embed(self, one: Party, event: int, x: Any, active: bool, paid: Any) -> None:
         self.rows(one.unit, x.numpy())
@@ -183,7 +206,10 @@ def horizontal(spies: Spies, world: Any, end: Any) -> None:
         for (site, number), open_ in spies.asked.items():
             if open_ > 0 and not world.regime.secret:
                 unanswered.update(
-                    {(world.units[site], event): count for event, count in world.clients[site].price(spies.tasks[site, number])}
+                    {
+                        (world.units[site], event): count
+                        for event, count in world.clients[site].price(spies.tasks[site, number])
+                    }
                 )
         assert left + named(unanswered, world.vault) == booked
         return
@@ -191,12 +217,19 @@ def horizontal(spies: Spies, world: Any, end: Any) -> None:
     assert set(left) <= set(booked)
     for i, unit in enumerate(world.units):
         key = world.vault.names[unit], world.edges[i].price
-        assert left[key] <= end.state.given[i] <= booked[key] <= end.state.given[i] + world.block + world.block // 4
+        assert (
+            left[key]
+            <= end.state.given[i]
+            <= booked[key]
+            <= end.state.given[i] + world.block + world.block // 4
+        )
     assert {event for _, event in booked} <= {each.price for each in world.edges}
 
 
 def vertical(spies: Spies, world: Events, full: Any) -> None:
-    """Events: the ledger holds what the entity released that released most; where nothing bounds a release, that there was one."""
+    """Events: the ledger holds what the entity released that released most; where nothing bounds a
+    release, that there was one.
+    """
     expected: Left = Counter()
 
     def most(unit: str, event: Event, *, memoised: bool = False) -> int:
@@ -205,7 +238,9 @@ def vertical(spies: Spies, world: Events, full: Any) -> None:
 
     for m in range(full.data.parties):
         expected[party(m), features(full)] += most(party(m), features(full))
-        expected[ENTITIES, Repeated(features(full), full.data.parties)] = most(party(m), features(full))
+        expected[ENTITIES, Repeated(features(full), full.data.parties)] = most(
+            party(m), features(full)
+        )
     for unit in (LABELS, ENTITIES):
         expected[unit, label(full)] += most(LABELS, label(full), memoised=full.privacy.memoised)
     assert set(spies.seen) == set(units(full)) - {ENTITIES}
@@ -274,12 +309,17 @@ def forgetful(unit: str) -> Callable[..., Any]:
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_whoever_is_not_booked_refuses_to_work(kind: str, tmp_path: Path) -> None:
     name, unit = KINDS[kind]
-    with mock.patch.object(Kernel, "book", forgetful(unit)), pytest.raises(LocalProtocolError, match="the ledger booked"):
+    with (
+        mock.patch.object(Kernel, "book", forgetful(unit)),
+        pytest.raises(LocalProtocolError, match="the ledger booked"),
+    ):
         holds(name, tmp_path)
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_a_release_that_is_not_booked_shows(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_that_is_not_booked_shows(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of somebody who does not ask for a permit either."""
     name, unit = KINDS[kind]
     for module in (dpsgd, sgd, local, edge, aggregate):
@@ -292,7 +332,9 @@ def test_a_release_that_is_not_booked_shows(kind: str, tmp_path: Path, monkeypat
         holds(name, tmp_path)
 
 
-def test_an_evaluation_on_private_rows_needs_a_permit_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evaluation_on_private_rows_needs_a_permit_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     charge, first = Vault.charge, list[Any]()
 
     def charges(vault: Vault, charges: Any, budget: Any) -> Any:
@@ -315,13 +357,21 @@ def test_an_evaluation_on_private_rows_needs_a_permit_of_its_own(tmp_path: Path,
 def classes(*modules: ModuleType) -> set[type[Any]]:
     found = set()
     for module in modules:
-        found |= {each for _, each in inspect.getmembers(module, inspect.isclass) if each.__module__ == module.__name__}
+        found |= {
+            each
+            for _, each in inspect.getmembers(module, inspect.isclass)
+            if each.__module__ == module.__name__
+        }
     return found
 
 
 def test_every_class_that_answers_is_watched() -> None:
     """A class that is new must get a spy here."""
-    answering = {each for each in classes(dpsgd, sgd, local, edge) if "answer" in vars(each) and not getattr(each, "_is_protocol", False)}
+    answering = {
+        each
+        for each in classes(dpsgd, sgd, local, edge)
+        if "answer" in vars(each) and not getattr(each, "_is_protocol", False)
+    }
     assert answering == (set(SITES) | {LocalClient}) & classes(dpsgd, sgd, local, edge)
     for kind in (*SITES, LocalClient):
         told = inspect.signature(getattr(kind, SITES.get(kind, ("answer", ""))[0])).parameters
@@ -338,7 +388,11 @@ def test_only_a_ledger_makes_permits() -> None:
     with pytest.raises(LocalProtocolError, match="a permit comes from the ledger"):
         Permit("client:0", good.event, 3, 1, "key", 1, "digest", object())
     source = Path(sordino.__file__).parent
-    makers = {path.name for path in source.rglob("*.py") if re.search(r"permit import .*\bissue\b|\bissue\(", path.read_text())}
+    makers = {
+        path.name
+        for path in source.rglob("*.py")
+        if re.search(r"permit import .*\bissue\b|\bissue\(", path.read_text())
+    }
     assert makers == {"ledger.py", "permit.py"}
 
 
@@ -362,11 +416,20 @@ def test_a_permit_covers_just_what_was_booked() -> None:
             covers_round(permits, price, number)
     for number in (7, 10):
         covers_one(block, event, number)
-    for wrong, what, number in ((None, event, 7), (block, other, 7), (block, event, 6), (block, event, 11)):
+    for wrong, what, number in (
+        (None, event, 7),
+        (block, other, 7),
+        (block, event, 6),
+        (block, event, 11),
+    ):
         with pytest.raises(LocalProtocolError, match="the ledger booked"):
             covers_one(wrong, what, number)
     both = Allowance([one, block], times=6)
     both.covers("client:0", event)
-    for unit, what, times in (("client:0", event, 7), ("client:1", event, 1), ("client:0", NonPrivate(reason="x"), 1)):
+    for unit, what, times in (
+        ("client:0", event, 7),
+        ("client:1", event, 1),
+        ("client:0", NonPrivate(reason="x"), 1),
+    ):
         with pytest.raises(LocalProtocolError, match="the ledger booked"):
             both.covers(unit, what, times)

@@ -1,9 +1,12 @@
-"""Runs give the same bits as before: stored digests of one run of each method, form, mechanism and engine.
+"""Runs give the same bits as before: stored digests of one run of each method, form, mechanism and
+engine.
 
-``python tests/test_same_bits.py`` stores them anew, for a change that is meant to change results: say so in its message.
+``python tests/test_same_bits.py`` stores them anew, for a change that is meant to change results:
+say so in its message.
 
-Sums of floats differ in their last bits between processors and libraries. So digests are compared where a fixed computation
-gives the bits that it gave where they were stored, and everywhere what was logged and booked is compared to four digits.
+Sums of floats differ in their last bits between processors and libraries. So digests are compared
+where a fixed computation gives the bits that it gave where they were stored, and everywhere what
+was logged and booked is compared to four digits.
 """
 
 from __future__ import annotations
@@ -36,7 +39,9 @@ Found = dict[str, Any]
 
 @contextmanager
 def still() -> Iterator[None]:
-    """Noise is addressed by this program's sources and its environment: here, by nothing that a rewriting changes."""
+    """Noise is addressed by this program's sources and its environment: here, by nothing that a
+    rewriting changes.
+    """
     with (
         mock.patch.object(surroundings, "_code", return_value="pinned"),
         mock.patch.object(surroundings, "environment", return_value={}),
@@ -50,13 +55,23 @@ def probe() -> str:
     rng = np.random.default_rng(0)
     a, b = (torch.from_numpy(rng.normal(size=(64, 300)).astype(np.float32)) for _ in range(2))
     images, kernels = a.reshape(-1, 1, 10, 10)[:100], b.reshape(-1, 1, 5, 5)[:8]
-    parts = [a @ b.T, torch.exp(a), torch.log_softmax(b, 1), torch.nn.functional.conv2d(images, kernels), a.double() @ b.double().T]
+    parts = [
+        a @ b.T,
+        torch.exp(a),
+        torch.log_softmax(b, 1),
+        torch.nn.functional.conv2d(images, kernels),
+        a.double() @ b.double().T,
+    ]
     numbers = [np.linalg.norm(part.numpy().ravel()) for part in parts]
-    return hashlib.sha256(b"".join(part.numpy().tobytes() for part in parts) + repr(numbers).encode()).hexdigest()
+    return hashlib.sha256(
+        b"".join(part.numpy().tobytes() for part in parts) + repr(numbers).encode()
+    ).hexdigest()
 
 
 def ended(name: str, folder: Path) -> Found:
-    """What a run of a case leaves: its model, its log, its ledger and its result, as digests and as numbers."""
+    """What a run of a case leaves: its model, its log, its ledger and its result, as digests and as
+    numbers.
+    """
     torch.set_num_threads(1)
     with still():
         session.begin(study_of(CASES[name], folder), folder / "run", lambda _: None, lambda _: None)
@@ -64,16 +79,25 @@ def ended(name: str, folder: Path) -> Found:
     weights = load_file(run / "model.safetensors")
     rows = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
     rows = [{key: value for key, value in row.items() if key not in TIMES} for row in rows]
-    result = {key: value for key, value in json.loads((run / "run.json").read_text())["result"].items() if key != "seconds"}
+    result = {
+        key: value
+        for key, value in json.loads((run / "run.json").read_text())["result"].items()
+        if key != "seconds"
+    }
     with Ledger.open(run / "ledger.sqlite", readonly=True) as ledger:
-        booked = {unit: [[repr(event), count] for event, count in ledger.spent(unit)] for unit in ledger.units()}
+        booked = {
+            unit: [[repr(event), count] for event, count in ledger.spent(unit)]
+            for unit in ledger.units()
+        }
     bits = hashlib.sha256(b"".join(part.tobytes() for _, part in sorted(weights.items())))
     return {
         "model": bits.hexdigest(),
         "rows": hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest(),
         "booked": hashlib.sha256(json.dumps(booked, sort_keys=True).encode()).hexdigest(),
         "result": result,
-        "norm": math.sqrt(sum(float((part.astype(np.float64) ** 2).sum()) for part in weights.values())),
+        "norm": math.sqrt(
+            sum(float((part.astype(np.float64) ** 2).sum()) for part in weights.values())
+        ),
         "kinds": [row["kind"] for row in rows],
     }
 
@@ -96,7 +120,10 @@ def test_runs_give_what_they_gave(name: str, tmp_path: Path) -> None:
     assert now["kinds"] == then["kinds"]
     assert now["norm"] == pytest.approx(then["norm"], rel=1e-4)
     assert now["result"]["why"] == then["result"]["why"]
-    numbers = [[each for each in found["result"].get("spent") or [] if each != "inf"] for found in (now, then)]
+    numbers = [
+        [each for each in found["result"].get("spent") or [] if each != "inf"]
+        for found in (now, then)
+    ]
     assert numbers[0] == pytest.approx(numbers[1], rel=1e-9)
 
 

@@ -1,4 +1,6 @@
-"""Runs of every regime whose folders are changed afterwards: verify names what does not fit, and resume refuses what differs."""
+"""Runs of every regime whose folders are changed afterwards: verify names what does not fit, and
+resume refuses what differs.
+"""
 
 import json
 import os
@@ -23,10 +25,18 @@ from sordino.regimes.vertical.template import TEMPLATE as VERTICAL
 from sordino.verify import verify
 
 CHEAP = {
-    "synchronous": (SYNCHRONOUS, ["data.clients=3", "budget.rounds=4", "budget.steps=8", "execution.checkpoint_every=1"]),
+    "synchronous": (
+        SYNCHRONOUS,
+        ["data.clients=3", "budget.rounds=4", "budget.steps=8", "execution.checkpoint_every=1"],
+    ),
     "asynchronous": (
         ASYNCHRONOUS,
-        ["data.clients=3", "budget.updates=60", "execution.evaluate_every=20", "execution.checkpoint_every=1"],
+        [
+            "data.clients=3",
+            "budget.updates=60",
+            "execution.evaluate_every=20",
+            "execution.checkpoint_every=1",
+        ],
     ),
     "vertical": (
         VERTICAL,
@@ -76,7 +86,11 @@ class Made:
 
 
 @pytest.fixture(
-    scope="module", params=[pytest.param(each, marks=[pytest.mark.nightly] if each == "asynchronous" else []) for each in CHEAP]
+    scope="module",
+    params=[
+        pytest.param(each, marks=[pytest.mark.nightly] if each == "asynchronous" else [])
+        for each in CHEAP
+    ],
 )
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
     place = tmp_path_factory.mktemp(request.param)
@@ -110,7 +124,9 @@ def test_what_is_as_it_was_passes(made: Made) -> None:
     assert verdict.sealed is True
     assert verdict.epsilon == about["result"]["epsilon"]
     (kept,) = verdict.ledgers
-    assert {unit.name for unit in kept.units} == set(Ledger.open(made.ended / "ledger.sqlite", readonly=True).units())
+    assert {unit.name for unit in kept.units} == set(
+        Ledger.open(made.ended / "ledger.sqlite", readonly=True).units()
+    )
     assert all(unit.epsilon is not None for unit in kept.units)
     running = verify(made.stopped)
     assert running.problems == []
@@ -122,16 +138,25 @@ def test_what_is_as_it_was_passes(made: Made) -> None:
 
 FORGED: list[tuple[str, Callable[[dict[str, Any]], object]]] = [
     ("result.epsilon is 0.1; the ledger gives", lambda about: about["result"].update(epsilon=0.1)),
-    ("result.spent lists", lambda about: about["result"].update(spent=[0.1] * len(about["result"]["spent"]))),
+    (
+        "result.spent lists",
+        lambda about: about["result"].update(spent=[0.1] * len(about["result"]["spent"])),
+    ),
     ("result.spent lists 0 units", lambda about: about["result"].update(spent=None)),
     ("result.accuracy is 1.0", lambda about: about["result"].update(accuracy=1.0)),
     ("delta is 1e-09; the ledger says", lambda about: about.update(delta=1e-9)),
-    ("noise_multiplier is 50.0; the ledger says", lambda about: about.update(noise_multiplier=50.0)),
+    (
+        "noise_multiplier is 50.0; the ledger says",
+        lambda about: about.update(noise_multiplier=50.0),
+    ),
     ('accountant is "rdp"; the ledger says "pld"', lambda about: about.update(accountant="rdp")),
     ('unit is "galaxy"', lambda about: about.update(unit="galaxy")),
     ('adjacency is "none"', lambda about: about.update(adjacency="none")),
     ("epsilon_budget is 0.1", lambda about: about.update(epsilon_budget=0.1)),
-    ('guarantee is "Nothing can be learnt."', lambda about: about.update(guarantee="Nothing can be learnt.")),
+    (
+        'guarantee is "Nothing can be learnt."',
+        lambda about: about.update(guarantee="Nothing can be learnt."),
+    ),
     ("assumptions is []", lambda about: about.update(assumptions=[])),
     ('warnings is ["all is well"]', lambda about: about.update(warnings=["all is well"])),
     ("clients is", lambda about: about.update(clients=about["clients"][1:])),
@@ -145,14 +170,18 @@ FORGED: list[tuple[str, Callable[[dict[str, Any]], object]]] = [
 
 
 @pytest.mark.parametrize(("message", "change"), FORGED)
-def test_a_forged_run_json_is_named(made: Made, tmp_path: Path, message: str, change: Callable[[dict[str, Any]], object]) -> None:
+def test_a_forged_run_json_is_named(
+    made: Made, tmp_path: Path, message: str, change: Callable[[dict[str, Any]], object]
+) -> None:
     folder = copy(made.ended, tmp_path)
     edit(folder, change)
     problems = verify(folder).problems
     assert any(message in problem and "run.json" in problem for problem in problems), problems
 
 
-@pytest.mark.parametrize("name", ["study.toml", "rounds.jsonl", "model.safetensors", "environment.json"])
+@pytest.mark.parametrize(
+    "name", ["study.toml", "rounds.jsonl", "model.safetensors", "environment.json"]
+)
 @pytest.mark.parametrize("how", ["appended", "emptied", "missing", "link"])
 def test_changed_files_are_named(made: Made, tmp_path: Path, name: str, how: str) -> None:
     folder = copy(made.ended, tmp_path)
@@ -175,7 +204,9 @@ def test_an_edited_study_is_named_by_its_key(made: Made, tmp_path: Path) -> None
     folder = copy(made.ended, tmp_path)
     text = (folder / "study.toml").read_text()
     (folder / "study.toml").write_text(re.sub(r"(?m)^delta = .*$", "delta = 1e-9", text))
-    assert any("privacy.delta is 1e-09; the ledger says" in problem for problem in verify(folder).problems)
+    assert any(
+        "privacy.delta is 1e-09; the ledger says" in problem for problem in verify(folder).problems
+    )
 
 
 @pytest.mark.parametrize(
@@ -196,7 +227,9 @@ def test_a_changed_ledger_is_named(made: Made, tmp_path: Path, statement: str) -
     assert verify(folder).problems
 
 
-def test_entries_cut_off_with_the_seal_show_against_checkpoint_and_result(made: Made, tmp_path: Path) -> None:
+def test_entries_cut_off_with_the_seal_show_against_checkpoint_and_result(
+    made: Made, tmp_path: Path
+) -> None:
     folder = copy(made.ended, tmp_path)
     sql(folder / "ledger.sqlite", "DELETE FROM notes WHERE kind = 'seal'")
     sql(folder / "ledger.sqlite", "DELETE FROM entries WHERE seq = (SELECT MAX(seq) FROM entries)")
@@ -204,12 +237,25 @@ def test_entries_cut_off_with_the_seal_show_against_checkpoint_and_result(made: 
     assert any("at the checkpoint the ledger" in problem for problem in verify(folder).problems)
 
 
-HOSTILE = ["", "nonsense", "[" * 200_000, "[]", '"run"', '{"run": ' + "9" * 10_000 + "}", '{"a":' * 100_000, "\0", '{"run": {}}', "{}"]
+HOSTILE = [
+    "",
+    "nonsense",
+    "[" * 200_000,
+    "[]",
+    '"run"',
+    '{"run": ' + "9" * 10_000 + "}",
+    '{"a":' * 100_000,
+    "\0",
+    '{"run": {}}',
+    "{}",
+]
 
 
 @pytest.mark.parametrize("content", HOSTILE, ids=range(len(HOSTILE)))
 @pytest.mark.parametrize("name", ["run.json", "study.toml"])
-def test_hostile_text_is_a_clear_problem(made: Made, tmp_path: Path, name: str, content: str) -> None:
+def test_hostile_text_is_a_clear_problem(
+    made: Made, tmp_path: Path, name: str, content: str
+) -> None:
     folder = copy(made.ended, tmp_path)
     (folder / name).write_text(content)
     problems = verify(folder).problems
@@ -228,7 +274,11 @@ def test_a_huge_run_json_ends_at_once(made: Made, tmp_path: Path) -> None:
 
 
 def refused(folder: Path, message: str, kind: type[SordinoError] = ResumeError) -> None:
-    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and not path.name.startswith("ledger")}
+    before = {
+        path.name: path.read_bytes()
+        for path in folder.iterdir()
+        if path.is_file() and not path.name.startswith("ledger")
+    }
     with pytest.raises(kind, match=message):
         session.resume(folder, quiet, quiet)
     assert {name: (folder / name).read_bytes() for name in before} == before
@@ -284,7 +334,11 @@ EDITS = {
     "delta": (r"(?m)^delta = .*$", "delta = 1e-9", "privacy.delta was .*, is 1e-09"),
     "epsilon": (r"(?m)^epsilon = .*$", "epsilon = 99.0", "privacy.epsilon was .*, is 99"),
     "seed": (r"(?m)^seed = 0$", "seed = 1", "seed was 0, is 1"),
-    "rate": (r"(?m)^learning_rate = .*$", "learning_rate = 0.123", "method.learning_rate was .*, is 0.123"),
+    "rate": (
+        r"(?m)^learning_rate = .*$",
+        "learning_rate = 0.123",
+        "method.learning_rate was .*, is 0.123",
+    ),
     "name": (r"(?m)^name = .*$", 'name = "another"', "name was .*, is"),
 }
 
@@ -316,25 +370,35 @@ def test_less_noise_than_the_run_began_with_is_refused(tmp_path: Path) -> None:
         ("no ledger here knows of run another", lambda about: about.update(run="another")),
     ],
 )
-def test_an_edited_promise_is_refused(made: Made, tmp_path: Path, message: str, change: Callable[[dict[str, Any]], object]) -> None:
+def test_an_edited_promise_is_refused(
+    made: Made, tmp_path: Path, message: str, change: Callable[[dict[str, Any]], object]
+) -> None:
     folder = copy(made.stopped, tmp_path)
     edit(folder, change)
     refused(folder, message)
 
 
-@pytest.mark.parametrize(("key", "value"), [("torch", "1.0.0"), ("code", "0123456789abcdef"), ("threads", 64)])
-def test_another_environment_is_refused(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, value: object) -> None:
+@pytest.mark.parametrize(
+    ("key", "value"), [("torch", "1.0.0"), ("code", "0123456789abcdef"), ("threads", 64)]
+)
+def test_another_environment_is_refused(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, value: object
+) -> None:
     from sordino.engine import begun, surroundings
 
     folder = copy(made.stopped, tmp_path)
-    monkeypatch.setattr(begun, "environment", lambda study: {**surroundings.environment(study), key: value})
+    monkeypatch.setattr(
+        begun, "environment", lambda study: {**surroundings.environment(study), key: value}
+    )
     refused(folder, f"environment: {key} was .*, is")
 
 
 def test_what_is_only_looked_at_may_be_changed(made: Made, tmp_path: Path) -> None:
     folder = copy(made.stopped, tmp_path)
     path = folder / "study.toml"
-    path.write_text(re.sub(r"(?m)^checkpoint_every = .*$", "checkpoint_every = 7", path.read_text()))
+    path.write_text(
+        re.sub(r"(?m)^checkpoint_every = .*$", "checkpoint_every = 7", path.read_text())
+    )
     session.resume(folder, quiet, quiet)
     assert verify(folder).problems == []
 
@@ -348,7 +412,11 @@ def table(path: Path, last: float = 1.0) -> None:
 @pytest.mark.parametrize("kept", ["run", "data"])
 def test_data_that_changed_is_refused_and_named(tmp_path: Path, regime: str, kept: str) -> None:
     table(tmp_path / "mine.csv")
-    told = [f'data={{file="{tmp_path / "mine.csv"}", clients=3, partition={{kind="iid"}}}}', "model.name=logistic", "privacy.delta=0.01"]
+    told = [
+        f'data={{file="{tmp_path / "mine.csv"}", clients=3, partition={{kind="iid"}}}}',
+        "model.name=logistic",
+        "privacy.delta=0.01",
+    ]
     told += [] if kept == "run" else [f'privacy.ledger="{tmp_path / "kept"}"']
     told += ["method.batch=10"] if regime == "asynchronous" else []
     stopped(study(tmp_path, regime, *told), tmp_path / "run")
@@ -360,18 +428,27 @@ def test_data_that_changed_is_refused_and_named(tmp_path: Path, regime: str, kep
     session.resume(tmp_path / "run", quiet, quiet)
     verdict = verify(tmp_path / "run")
     assert verdict.problems == []
-    assert {unit.label or unit.name for each in verdict.ledgers for unit in each.units} == {"client:0", "client:1", "client:2"}
+    assert {unit.label or unit.name for each in verdict.ledgers for unit in each.units} == {
+        "client:0",
+        "client:1",
+        "client:2",
+    }
 
 
 def test_a_stream_that_changed_is_refused(tmp_path: Path) -> None:
     table(tmp_path / "mine.csv")
-    told = [f'data={{file="{tmp_path / "mine.csv"}", parties=2, stream="replay"}}', "model.name=linear"]
+    told = [
+        f'data={{file="{tmp_path / "mine.csv"}", parties=2, stream="replay"}}',
+        "model.name=linear",
+    ]
     stopped(study(tmp_path, "vertical", *told), tmp_path / "run")
     table(tmp_path / "mine.csv", last=2.0)
     refused(tmp_path / "run", "the data of .* is not what the run began with")
 
 
-def test_public_examples_that_choose_a_bound_are_held_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_public_examples_that_choose_a_bound_are_held_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from sordino.federation import facts
 
     stopped(study(tmp_path, "synchronous", "data.validation=50"), tmp_path / "run")
@@ -386,7 +463,10 @@ def test_a_secret_key_is_the_one_that_the_run_began_with(tmp_path: Path) -> None
     stopped(study(tmp_path, "synchronous", 'privacy.entropy="system"'), tmp_path / "run")
     key = tmp_path / "run" / KEY
     secret = key.read_bytes()
-    for other, message in ((bytes(32), "not the one that the run began with"), (ENDED, "destroyed")):
+    for other, message in (
+        (bytes(32), "not the one that the run began with"),
+        (ENDED, "destroyed"),
+    ):
         key.write_bytes(other)
         refused(tmp_path / "run", message)
     key.unlink()
@@ -404,16 +484,34 @@ def test_a_secret_key_is_the_one_that_the_run_began_with(tmp_path: Path) -> None
 
 def test_ledgers_of_the_data_are_verified_as_a_folder_and_from_the_run(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
-    session.begin(study(tmp_path, "synchronous", f'privacy.ledger="{kept}"', "budget.rounds=1"), tmp_path / "one", quiet, quiet)
-    session.begin(study(tmp_path, "synchronous", f'privacy.ledger="{kept}"', "privacy.epsilon=6.0"), tmp_path / "two", quiet, quiet)
-    for folder in (tmp_path / "one", tmp_path / "two"):  # what came after the seal of the first is not its own
+    session.begin(
+        study(tmp_path, "synchronous", f'privacy.ledger="{kept}"', "budget.rounds=1"),
+        tmp_path / "one",
+        quiet,
+        quiet,
+    )
+    session.begin(
+        study(tmp_path, "synchronous", f'privacy.ledger="{kept}"', "privacy.epsilon=6.0"),
+        tmp_path / "two",
+        quiet,
+        quiet,
+    )
+    for folder in (
+        tmp_path / "one",
+        tmp_path / "two",
+    ):  # what came after the seal of the first is not its own
         assert verify(folder).problems == []
     whole = verify(kept)
     assert len(whole.ledgers) == 1
     assert whole.epsilon is not None
     assert whole.epsilon <= (verify(tmp_path / "two").epsilon or 0.0)
-    edit(tmp_path / "two", lambda about: about["result"].update(spent=[each / 2 for each in about["result"]["spent"]]))
-    assert any("result.spent lists 3 units" in problem for problem in verify(tmp_path / "two").problems)
+    edit(
+        tmp_path / "two",
+        lambda about: about["result"].update(spent=[each / 2 for each in about["result"]["spent"]]),
+    )
+    assert any(
+        "result.spent lists 3 units" in problem for problem in verify(tmp_path / "two").problems
+    )
     victim = min(kept.glob("*.sqlite"))
     sql(victim, "UPDATE entries SET count = 1")
     for place in (kept, tmp_path / "one"):
@@ -423,13 +521,19 @@ def test_ledgers_of_the_data_are_verified_as_a_folder_and_from_the_run(tmp_path:
 
 
 def test_a_promise_of_nothing_is_verified_as_such(tmp_path: Path) -> None:
-    told = ['method={name="fedavg", tau=2, learning_rate=0.3}', 'privacy={unit="none", sampling_rate=0.2}']
+    told = [
+        'method={name="fedavg", tau=2, learning_rate=0.3}',
+        'privacy={unit="none", sampling_rate=0.2}',
+    ]
     session.begin(study(tmp_path, "synchronous", *told), tmp_path / "run", quiet, quiet)
     verdict = verify(tmp_path / "run")
     assert verdict.problems == []
     assert verdict.epsilon == float("inf")
     edit(tmp_path / "run", lambda about: about["result"].update(epsilon=0.5))
-    assert any("result.epsilon is 0.5; the ledger gives inf" in problem for problem in verify(tmp_path / "run").problems)
+    assert any(
+        "result.epsilon is 0.5; the ledger gives inf" in problem
+        for problem in verify(tmp_path / "run").problems
+    )
 
 
 def test_nothing_to_verify_is_said(tmp_path: Path) -> None:
@@ -440,7 +544,13 @@ def test_nothing_to_verify_is_said(tmp_path: Path) -> None:
 
 def test_the_command_line_says_what_is_wrong_in_one_line_each(tmp_path: Path) -> None:
     session.begin(study(tmp_path, "synchronous"), tmp_path / "run", quiet, quiet)
-    edit(tmp_path / "run", lambda about: (about["result"].update(epsilon=0.1), about.update(guarantee="\x1b[2Jall is well")))
+    edit(
+        tmp_path / "run",
+        lambda about: (
+            about["result"].update(epsilon=0.1),
+            about.update(guarantee="\x1b[2Jall is well"),
+        ),
+    )
     done = sordino(tmp_path, "ledger", "verify", str(tmp_path / "run"), "--json")
     assert done.returncode == 1
     found = json.loads(done.stdout)
@@ -457,7 +567,9 @@ def test_the_command_line_says_what_is_wrong_in_one_line_each(tmp_path: Path) ->
 
 def test_names_of_units_cannot_steer_a_terminal(tmp_path: Path) -> None:
     path = tmp_path / "odd.sqlite"
-    Ledger.create(path, {"\x1b[31mred": "a", "[bold]x[/bold]": "b"}, {"[bold]x[/bold]": "Anna\u202e"}).close()
+    Ledger.create(
+        path, {"\x1b[31mred": "a", "[bold]x[/bold]": "b"}, {"[bold]x[/bold]": "Anna\u202e"}
+    ).close()
     done = sordino(tmp_path, "ledger", "epsilon", str(path), "--delta", "1e-5")
     assert done.returncode == 0
     assert "\x1b" not in done.stderr

@@ -42,7 +42,12 @@ def follow(page: str, folder: Path) -> list[Done]:
     for block in BLOCK.finditer(page):
         told, before = page[before : block.start()], block.end()
         if block["kind"] == "console":
-            done += [each for line in block["text"].splitlines() if line.startswith("$ ") for each in typed(line[2:], folder)]
+            done += [
+                each
+                for line in block["text"].splitlines()
+                if line.startswith("$ ")
+                for each in typed(line[2:], folder)
+            ]
         elif named := SAVED.findall(told):
             (folder / named[-1]).write_text(block["text"])
     return done
@@ -54,7 +59,9 @@ def typed(line: str, folder: Path) -> list[Done]:
         case ["sordino", *arguments]:
             return [sordino(folder, *arguments)]
         case ["python", "-m", "pytest", "-q", script]:
-            tests = [found for name, found in runpy.run_path(script).items() if name.startswith("test_")]
+            tests = [
+                found for name, found in runpy.run_path(script).items() if name.startswith("test_")
+            ]
             assert tests
             for test in tests:
                 test()
@@ -73,7 +80,10 @@ def test_a_method_a_mechanism_and_a_data_set_by_public_extension_points_alone(fo
     assert "This study imports and runs the code of absolute" in plan
     assert "rising:Rising" in run
     assert "The run ended and was sealed" in verified
-    rows = [json.loads(line) for line in (folder / "runs" / "walk" / "rounds.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line)
+        for line in (folder / "runs" / "walk" / "rounds.jsonl").read_text().splitlines()
+    ]
     taus = [row["tau"] for row in rows if row["kind"] == "round"]
     assert taus[:5] == [1, 1, 1, 1, 2]
     about = json.loads((folder / "runs" / "walk" / "run.json").read_text())

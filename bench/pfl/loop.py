@@ -1,4 +1,7 @@
-"""CPU seconds a round of pfl 0.6 for the work of bench/clients.py. Runs in an environment of its own, without sordino."""
+"""CPU seconds a round of pfl 0.6 for the work of bench/clients.py.
+
+Runs in an environment of its own, without sordino.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +32,19 @@ CLIENTS, COHORT, STEPS, BATCH = 1000, 100, 5, 10
 def images(name: str, offset: int) -> np.ndarray:
     """An IDX file, gzipped or not."""
     path = Path("/usr/share/datasets/fashion-mnist") / name
-    data = path.read_bytes() if path.exists() else gzip.decompress(path.with_name(name + ".gz").read_bytes())
+    data = (
+        path.read_bytes()
+        if path.exists()
+        else gzip.decompress(path.with_name(name + ".gz").read_bytes())
+    )
     return np.frombuffer(data, np.uint8, offset=offset)
 
 
 def pixels(name: str) -> torch.Tensor:
     """Images in [-1, 1], (n, 1, 28, 28)."""
-    return torch.from_numpy(images(name, 16).reshape(-1, 1, 28, 28).astype(np.float32) / 127.5 - 1.0)
+    return torch.from_numpy(
+        images(name, 16).reshape(-1, 1, 28, 28).astype(np.float32) / 127.5 - 1.0
+    )
 
 
 class Network(nn.Sequential):
@@ -60,31 +69,49 @@ class Network(nn.Sequential):
 def main(rounds: int) -> None:
     """Time ``rounds`` after as many that warm up."""
     torch.set_num_threads(1)
-    x, y = pixels("train-images-idx3-ubyte"), torch.from_numpy(images("train-labels-idx1-ubyte", 8).astype(np.int64))
-    test_x, test_y = pixels("t10k-images-idx3-ubyte"), torch.from_numpy(images("t10k-labels-idx1-ubyte", 8).astype(np.int64))
+    x, y = (
+        pixels("train-images-idx3-ubyte"),
+        torch.from_numpy(images("train-labels-idx1-ubyte", 8).astype(np.int64)),
+    )
+    test_x, test_y = (
+        pixels("t10k-images-idx3-ubyte"),
+        torch.from_numpy(images("t10k-labels-idx1-ubyte", 8).astype(np.int64)),
+    )
     order = torch.randperm(len(x)).split(len(x) // CLIENTS)
-    users = {i: Dataset([x[part[: STEPS * BATCH]], y[part[: STEPS * BATCH]]], user_id=i) for i, part in enumerate(order)}
+    users = {
+        i: Dataset([x[part[: STEPS * BATCH]], y[part[: STEPS * BATCH]]], user_id=i)
+        for i, part in enumerate(order)
+    }
     data = FederatedDataset(users.__getitem__, get_user_sampler("random", list(users)))
     network = Network()
     assert sum(p.numel() for p in network.parameters()) == 26010
     model = PyTorchModel(
         network, local_optimizer_create=torch.optim.SGD, central_optimizer=torch.optim.SGD(network.parameters(), lr=1.0)
     )  # fmt: skip
-    noise = CentrallyAppliedPrivacyMechanism(GaussianMechanism(clipping_bound=0.3, relative_noise_stddev=1.0))
+    noise = CentrallyAppliedPrivacyMechanism(
+        GaussianMechanism(clipping_bound=0.3, relative_noise_stddev=1.0)
+    )
     taken = []
     for _ in range(2):
         start = time.process_time()
         FederatedAveraging().run(
             algorithm_params=NNAlgorithmParams(
-                central_num_iterations=rounds, evaluation_frequency=1, train_cohort_size=COHORT, val_cohort_size=0
+                central_num_iterations=rounds,
+                evaluation_frequency=1,
+                train_cohort_size=COHORT,
+                val_cohort_size=0,
             ),
             backend=SimulatedBackend(training_data=data, val_data=data, postprocessors=[noise]),
             model=model,
-            model_train_params=NNTrainHyperParams(local_num_epochs=1, local_learning_rate=0.1, local_batch_size=BATCH),
+            model_train_params=NNTrainHyperParams(
+                local_num_epochs=1, local_learning_rate=0.1, local_batch_size=BATCH
+            ),
             model_eval_params=NNEvalHyperParams(local_batch_size=1000),
             callbacks=[
                 CentralEvaluationCallback(
-                    Dataset([test_x, test_y]), model_eval_params=NNEvalHyperParams(local_batch_size=1000), frequency=1
+                    Dataset([test_x, test_y]),
+                    model_eval_params=NNEvalHyperParams(local_batch_size=1000),
+                    frequency=1,
                 )
             ],
         )

@@ -77,7 +77,10 @@ def main(model: str) -> None:
 
 def measure(built: builder.Built) -> None:
     """See :func:`main`."""
-    terms, clients = built.simulation.regime.terms, [c for c in built.simulation.clients if isinstance(c, PrivateClient)]
+    terms, clients = (
+        built.simulation.regime.terms,
+        [c for c in built.simulation.clients if isinstance(c, PrivateClient)],
+    )
     weights = built.first.state.weights
     rows: dict[str, list[float]] = {}
 
@@ -89,8 +92,14 @@ def measure(built: builder.Built) -> None:
         for client in clients:
             task = Train(round=number, steps=TAU, weights=weights, wants_first=True)
             answers.append(work(client, task, built.simulation.vault))
-            last = work(client, replace_steps(task, TAU - 1), built.simulation.vault).weights  # w': the same addresses give the same path
-            start, end, moved = clipped_mean(client, weights), clipped_mean(client, last), (last - weights).astype(np.float64)
+            last = work(
+                client, replace_steps(task, TAU - 1), built.simulation.vault
+            ).weights  # w': the same addresses give the same path
+            start, end, moved = (
+                clipped_mean(client, weights),
+                clipped_mean(client, last),
+                (last - weights).astype(np.float64),
+            )
             p, distance = terms.weights[client.index], np.linalg.norm(moved)
             true_mu += p * float(((end - start) ** 2).sum()) / distance**2
             true_rho += p * float((start + end) @ moved) / (2 * distance)
@@ -98,18 +107,28 @@ def measure(built: builder.Built) -> None:
         mean = sum((p * g for p, g in first), np.zeros(terms.dimension))
         note("mu^2, truth", true_mu)
         note("mu^2, E1", estimate.squared_curvature(answers, terms))
-        note("mu^2, not debiased", estimate.squared_curvature(answers, replace(terms, noise=0.0, clip=0.0)))
+        note(
+            "mu^2, not debiased",
+            estimate.squared_curvature(answers, replace(terms, noise=0.0, clip=0.0)),
+        )
         note("rho, truth (signed)", true_rho)
         note("rho, estimate", estimate.slope(answers, terms))
         note("xi^2, truth", sum(p * float(((g - mean) ** 2).sum()) for p, g in first))
         note("xi^2, estimate", estimate.squared_divergence(answers, terms))
-        note("xi^2, not debiased", estimate.squared_divergence(answers, replace(terms, noise=0.0, clip=0.0)))
-        weights = sum((terms.weights[a.client] * a.weights.astype(np.float64) for a in answers), np.zeros(terms.dimension)).astype(
-            np.float32
+        note(
+            "xi^2, not debiased",
+            estimate.squared_divergence(answers, replace(terms, noise=0.0, clip=0.0)),
         )
+        weights = sum(
+            (terms.weights[a.client] * a.weights.astype(np.float64) for a in answers),
+            np.zeros(terms.dimension),
+        ).astype(np.float32)
     for name, values in rows.items():
         seen = np.array(values)
-        print(f"{name:22} mean {seen.mean():9.4f}   sd over rounds {seen.std():8.4f}   negative {np.mean(seen < 0):5.0%}")
+        print(
+            f"{name:22} mean {seen.mean():9.4f}   sd over rounds {seen.std():8.4f}   "
+            f"negative {np.mean(seen < 0):5.0%}"
+        )
 
 
 def replace_steps(task: Train, steps: int) -> Train:

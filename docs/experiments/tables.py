@@ -14,7 +14,9 @@ from pathlib import Path
 from grid import binding
 
 METHODS = ("ali-dpfl", "als-dpfl", "tau=1", "tau=2", "tau=3", "tau=5", "tau=10")
-CELL = re.compile(r"(?P<setting>\w+)-(?P<partition>dir005|iid)-r(?P<ratio>\d)-(?P<method>[\w=-]+?)-s(?P<seed>\d)(?P<tag>-\w+)?$")
+CELL = re.compile(
+    r"(?P<setting>\w+)-(?P<partition>dir005|iid)-r(?P<ratio>\d)-(?P<method>[\w=-]+?)-s(?P<seed>\d)(?P<tag>-\w+)?$"
+)
 
 
 def taus(folder: Path) -> set[int]:
@@ -24,27 +26,48 @@ def taus(folder: Path) -> set[int]:
 
 
 def main(root: Path) -> None:
-    """Group cells by seed and print mean and standard deviation of the final test accuracy in per cent."""
+    """Group cells by seed and print mean and standard deviation of the final test accuracy in per
+    cent.
+    """
     cells: dict[tuple[str, str, str, str, str], list[tuple[float, float, set[int]]]] = {}
     for folder in sorted(root.iterdir()):
         found = CELL.match(folder.name)
         result = json.loads((folder / "run.json").read_text())["result"] if found else None
         if found and result:
-            key = (found["setting"], found["tag"] or "", found["partition"], found["ratio"], found["method"])
-            cells.setdefault(key, []).append((100 * result["accuracy"], result["epsilon"], taus(folder)))
+            key = (
+                found["setting"],
+                found["tag"] or "",
+                found["partition"],
+                found["ratio"],
+                found["method"],
+            )
+            cells.setdefault(key, []).append(
+                (100 * result["accuracy"], result["epsilon"], taus(folder))
+            )
     for setting, tag in sorted({key[:2] for key in cells}):
         columns = sorted({key[2:4] for key in cells if key[:2] == (setting, tag)})
         print(f"\n{setting}{tag}")
-        print("| | " + " | ".join(f"{partition}, R_s = R_c/{ratio}" for partition, ratio in columns) + " |")
+        print(
+            "| | "
+            + " | ".join(f"{partition}, R_s = R_c/{ratio}" for partition, ratio in columns)
+            + " |"
+        )
         print("|---|" + "---|" * len(columns))
         for method in METHODS:
-            row = [cells.get((setting, tag, partition, str(binding(setting, method, int(ratio))), method)) for partition, ratio in columns]
+            row = [
+                cells.get(
+                    (setting, tag, partition, str(binding(setting, method, int(ratio))), method)
+                )
+                for partition, ratio in columns
+            ]
             if any(row):
                 print(f"| {method} | " + " | ".join(shown(cell) for cell in row) + " |")
 
 
 def shown(cell: list[tuple[float, float, set[int]]] | None) -> str:
-    """Mean and spread over seeds; how many seeds where not three; epsilon where it was not spent; taus."""
+    """Mean and spread over seeds; how many seeds where not three; epsilon where it was not spent;
+    taus.
+    """
     if not cell:
         return ""
     values = [accuracy for accuracy, _, _ in cell]
@@ -53,7 +76,11 @@ def shown(cell: list[tuple[float, float, set[int]]] | None) -> str:
     epsilon = max(epsilon for _, epsilon, _ in cell)
     spent = "" if epsilon > 1.99 else f", ε {epsilon:.2f}"
     known = sorted(set().union(*(used for _, _, used in cell)))
-    used = str(known[0]) if len(known) == 1 else f"{known[0]}{', ' if len(known) == 2 else '–'}{known[-1]}"
+    used = (
+        str(known[0])
+        if len(known) == 1
+        else f"{known[0]}{', ' if len(known) == 2 else '–'}{known[-1]}"
+    )
     return f"{statistics.mean(values):.1f}{spread}{seeds} (τ {used}{spent})"
 
 

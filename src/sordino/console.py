@@ -4,12 +4,14 @@ A program's log must be readable in a file years later, so without a terminal th
 characters and nothing is overwritten::
 
     round 12/158  tau 2  steps 24  accuracy 0.712  epsilon 0.531/2.000  12 s left
-    update 13650/15000  stage 3  clip 0.25  staleness 4.0  accuracy 0.744  epsilon 1.849/2.000  2 s left
-    event 20000/2000000  error 0.103  accumulated 0.211  regret 3.1e-02  epsilon infinite (no privacy)  5 min 2 s left
+    update 13650/15000  stage 3  clip 0.25  staleness 4.0  accuracy 0.744  epsilon 1.849/2.000  2 s
+    left event 20000/2000000  error 0.103  accumulated 0.211  regret 3.1e-02  epsilon infinite (no
+    privacy)  5 min 2 s left
 
-How far a run in rounds is, is the larger of the shares of rounds and steps used: it ends when either
-is used up. Updates and events end when there were enough of them. The time left assumes that the rest goes as
-fast as what was seen here, so after a resume only the rounds of this session count.
+How far a run in rounds is, is the larger of the shares of rounds and steps used: it ends when
+either is used up. Updates and events end when there were enough of them. The time left assumes that
+the rest goes as fast as what was seen here, so after a resume only the rounds of this session
+count.
 
 >>> line(SynchronousRound(round=12, tau=2, steps=24, accuracy=0.712, epsilon=0.531), rounds=158, budget=2.0, left=12.0)
 'round 12/158  tau 2  steps 24  accuracy 0.712  epsilon 0.531/2.000  12 s left'
@@ -27,7 +29,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self, TextIO
 
 from sordino.engine import vocabulary
-from sordino.engine.records import End, Refused, Round, Row, SynchronousRound, Unknown, at, known, number
+from sordino.engine.records import (
+    End,
+    Refused,
+    Round,
+    Row,
+    SynchronousRound,
+    Unknown,
+    at,
+    known,
+    number,
+)
 from sordino.engine.vocabulary import Vocabulary
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.synchronous.vocabulary import WORDS as ROUNDS
@@ -42,7 +54,9 @@ LONGEST_TRAIL = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the run may use: rounds, epsilon (may be infinite), local steps (None: no limit); how to speak of it; rounds done before."""
+    """What the run may use: rounds, epsilon (may be infinite), local steps (None: no limit); how to
+    speak of it; rounds done before.
+    """
 
     title: str
     rounds: int
@@ -84,9 +98,13 @@ def follow(seen: Progress, row: Row | Unknown, limits: Limits) -> Progress:
             return replace(
                 seen,
                 row=row,
-                trail=seen.trail if followed is None or math.isinf(followed) else (*seen.trail, followed)[-LONGEST_TRAIL:],
+                trail=seen.trail
+                if followed is None or math.isinf(followed)
+                else (*seen.trail, followed)[-LONGEST_TRAIL:],
                 accuracy=seen.accuracy if accuracy is None else accuracy,
-                best=seen.best if accuracy is None else max(accuracy, -math.inf if seen.best is None else seen.best),
+                best=seen.best
+                if accuracy is None
+                else max(accuracy, -math.inf if seen.best is None else seen.best),
                 note=known(row.note) or seen.note,
                 first=_before(row, limits) if seen.row is None else seen.first,
             )
@@ -104,7 +122,11 @@ def _before(row: Round, limits: Limits) -> float:
     """How much of the run was behind us before a row."""
     if not limits.words.steps_end:
         return _share(limits.begun, 0, limits)  # a row stands for many updates
-    return _share((known(row.round) or 1) - 1, (known(row.steps) or 0) - int(number(at(row, "tau")) or 0), limits)
+    return _share(
+        (known(row.round) or 1) - 1,
+        (known(row.steps) or 0) - int(number(at(row, "tau")) or 0),
+        limits,
+    )
 
 
 def share(row: Round | None, limits: Limits) -> float:
@@ -137,11 +159,16 @@ def duration(seconds: float) -> str:
     whole = max(round(seconds), 0)
     if whole < 60:
         return f"{whole} s"
-    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
+    return (
+        f"{whole // 60} min {whole % 60} s"
+        if whole < 3600
+        else f"{whole // 3600} h {whole % 3600 // 60} min"
+    )
 
 
 def epsilon_of(spent: float | None, budget: float) -> str:
-    """What was spent, of what may be. What was spent is rounded up: less than it is would be no bound.
+    """What was spent, of what may be. What was spent is rounded up: less than it is would be no
+    bound.
 
     >>> epsilon_of(0.5314, 2.0), epsilon_of(0.531, 2.0), epsilon_of(math.inf, math.inf), epsilon_of(None, 0.0005)
     ('0.532/2.000', '0.531/2.000', 'infinite (no privacy)', '-/0.0005')
@@ -149,7 +176,9 @@ def epsilon_of(spent: float | None, budget: float) -> str:
     if math.isinf(budget) or (spent is not None and math.isinf(spent)):
         return "infinite (no privacy)"
     digits = epsilon_text(budget, decimals=3)
-    return f"{epsilon_text(spent, decimals=3)}/{digits if float(digits) == budget else repr(budget)}"
+    return (
+        f"{epsilon_text(spent, decimals=3)}/{digits if float(digits) == budget else repr(budget)}"
+    )
 
 
 def sparkline(values: Sequence[float]) -> str:
@@ -159,10 +188,15 @@ def sparkline(values: Sequence[float]) -> str:
     ('▁▂▄█', '██', '')
     """
     most = max(values, default=0)
-    return "".join(BARS[max(math.ceil(len(BARS) * value / most) - 1, 0)] if most > 0 else BARS[0] for value in values)
+    return "".join(
+        BARS[max(math.ceil(len(BARS) * value / most) - 1, 0)] if most > 0 else BARS[0]
+        for value in values
+    )
 
 
-def line(row: Round, *, rounds: int, budget: float, left: float | None, words: Vocabulary = ROUNDS) -> str:
+def line(
+    row: Round, *, rounds: int, budget: float, left: float | None, words: Vocabulary = ROUNDS
+) -> str:
     """One row as one plain line; what it does not have is left out.
 
     >>> from sordino.engine.records import AsynchronousRound
@@ -170,7 +204,10 @@ def line(row: Round, *, rounds: int, budget: float, left: float | None, words: V
     >>> line(row, rounds=99, budget=2.0, left=None, words=vocabulary.of("asynchronous"))
     'update 50/99  stage 2  clip 0.5  staleness 4.0  epsilon 0.500/2.000'
     """
-    parts = [f"{words.round} {'?' if (count := known(row.round)) is None else count}/{rounds}", *_told(row, words)]
+    parts = [
+        f"{words.round} {'?' if (count := known(row.round)) is None else count}/{rounds}",
+        *_told(row, words),
+    ]
     if not words.accuracy.streamed and (accuracy := number(row.accuracy)) is not None:
         parts.append(f"accuracy {accuracy:.3f}")
     parts.append(f"epsilon {epsilon_of(number(row.epsilon), budget)}")
@@ -182,13 +219,21 @@ def line(row: Round, *, rounds: int, budget: float, left: float | None, words: V
 
 
 def _told(row: Round, words: Vocabulary, without: str = "") -> list[str]:
-    """What a line or panel says of a row beside its number, in the words of its regime, ``without`` one key."""
+    """What a line or panel says of a row beside its number, in the words of its regime, ``without``
+    one key.
+    """
     told = [(key, number(at(row, key)), shape) for key, shape in words.told if key != without]
-    return [f"{key} {format(value, shape) if shape else f'{value:.15g}'}" for key, value, shape in told if value is not None]
+    return [
+        f"{key} {format(value, shape) if shape else f'{value:.15g}'}"
+        for key, value, shape in told
+        if value is not None
+    ]
 
 
 class Fact(NamedTuple):
-    """A row of the panel: its name, its text, and how much of something is used up, in [0, 1], if a bar shows that."""
+    """A row of the panel: its name, its text, and how much of something is used up, in [0, 1], if a
+    bar shows that.
+    """
 
     name: str
     text: str
@@ -207,7 +252,11 @@ def facts(seen: Progress, limits: Limits, left: float | None) -> list[Fact]:
     found = [
         *([] if words.accuracy.streamed else [Fact("accuracy", accuracy)]),
         Fact("epsilon", epsilon_of(spent, limits.epsilon), used if private else None),
-        Fact(words.rounds, f"{known(row.round) or 0}/{limits.rounds}", (known(row.round) or 0) / max(limits.rounds, 1)),
+        Fact(
+            words.rounds,
+            f"{known(row.round) or 0}/{limits.rounds}",
+            (known(row.round) or 0) / max(limits.rounds, 1),
+        ),
         *_course(row, limits),
         Fact(words.trail, f"{seen.trail[-1]:.4g}  {sparkline(seen.trail)}" if seen.trail else "-"),
         Fact("time left", "-" if left is None else duration(left)),
@@ -222,10 +271,17 @@ def facts(seen: Progress, limits: Limits, left: float | None) -> list[Fact]:
 
 
 def _course(row: Round, limits: Limits) -> list[Fact]:
-    """Where in its course a run is: steps where they end it, else what it tells of the row but the trail."""
+    """Where in its course a run is: steps where they end it, else what it tells of the row but the
+    trail.
+    """
     words = limits.words
     if words.steps_end:
-        return [Fact("steps", f"{known(row.steps) or 0}" + ("" if limits.steps is None else f"/{limits.steps}"))]
+        return [
+            Fact(
+                "steps",
+                f"{known(row.steps) or 0}" + ("" if limits.steps is None else f"/{limits.steps}"),
+            )
+        ]
     told = _told(row, words, without=words.trail)
     return [Fact("now", plain("   ".join(told)))] if told else []
 
@@ -236,12 +292,18 @@ def counted(seen: Progress, words: Vocabulary) -> str:
     >>> counted(Progress(counts={"lost": 2, "late": 1}), ROUNDS)
     '1 late, 2 lost'
     """
-    return ", ".join(f"{seen.counts[kind]} {name}" for kind, name in words.counted.items() if kind in seen.counts)
+    return ", ".join(
+        f"{seen.counts[kind]} {name}" for kind, name in words.counted.items() if kind in seen.counts
+    )
 
 
 def plain(text: str) -> str:
     """``text`` on one line, without control characters."""
-    return "".join(" " if c in "\n\t\r" else c for c in text if c in "\n\t\r" or unicodedata.category(c) not in ("Cc", "Cf", "Cs"))
+    return "".join(
+        " " if c in "\n\t\r" else c
+        for c in text
+        if c in "\n\t\r" or unicodedata.category(c) not in ("Cc", "Cf", "Cs")
+    )
 
 
 class Screen:
@@ -268,13 +330,23 @@ class Screen:
         table.add_column(style="dim", no_wrap=True)
         table.add_column(overflow="fold")
         for name, text, part in self.facts():
-            cell: RenderableType = Text(text)  # names come from files: square brackets are no markup
+            cell: RenderableType = Text(
+                text
+            )  # names come from files: square brackets are no markup
             if part is not None:
                 both = Table.grid(padding=(0, 1))
-                both.add_row(ProgressBar(total=1.0, completed=min(max(part, 0.0), 1.0), width=30), cell)
+                both.add_row(
+                    ProgressBar(total=1.0, completed=min(max(part, 0.0), 1.0), width=30), cell
+                )
                 cell = both
             table.add_row(Text(name), cell)
-        return Panel(table, title=Text(plain(self.title)), title_align="left", border_style="dim", expand=False)
+        return Panel(
+            table,
+            title=Text(plain(self.title)),
+            title_align="left",
+            border_style="dim",
+            expand=False,
+        )
 
     def __enter__(self) -> Self:
         self.started = self.clock()
@@ -284,11 +356,22 @@ class Screen:
 
             console = Console(file=self.stream)
             if not console.is_dumb_terminal:
-                self.live = Live(self.panel(), console=console, refresh_per_second=4, redirect_stdout=False, transient=self.transient)
+                self.live = Live(
+                    self.panel(),
+                    console=console,
+                    refresh_per_second=4,
+                    redirect_stdout=False,
+                    transient=self.transient,
+                )
                 self.live.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         live, self.live = self.live, None
         if live is not None:
             live.__exit__(kind, error, trace)
@@ -320,7 +403,15 @@ class Display(Screen):
         match row:
             case Round():
                 limits = self.limits
-                self.say(line(row, rounds=limits.rounds, budget=limits.epsilon, left=self.left(), words=limits.words))
+                self.say(
+                    line(
+                        row,
+                        rounds=limits.rounds,
+                        budget=limits.epsilon,
+                        left=self.left(),
+                        words=limits.words,
+                    )
+                )
                 if note := known(row.note):
                     self.say(f"  {note}")
             case End() | Refused():
@@ -331,7 +422,11 @@ class Display(Screen):
     def left(self) -> float | None:
         """Seconds left, or None."""
         now = share(self.seen.row, self.limits)
-        return remaining(self.clock() - self.started, self.seen.first, now) if self.seen.said is None else None
+        return (
+            remaining(self.clock() - self.started, self.seen.first, now)
+            if self.seen.said is None
+            else None
+        )
 
 
 def display(
@@ -345,8 +440,18 @@ def display(
     stream: TextIO | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Display:
-    """A display to be entered; rows go to its ``show``. Writes to standard error unless told otherwise."""
+    """A display to be entered; rows go to its ``show``.
+
+    Writes to standard error unless told otherwise.
+    """
     words = vocabulary.of(regime)
     steps = budget_steps if words.steps_end else None
-    limits = Limits(title=title, rounds=total_rounds, epsilon=budget_epsilon, steps=steps, words=words, begun=begun)
+    limits = Limits(
+        title=title,
+        rounds=total_rounds,
+        epsilon=budget_epsilon,
+        steps=steps,
+        words=words,
+        begun=begun,
+    )
     return Display(limits, sys.stderr if stream is None else stream, clock)

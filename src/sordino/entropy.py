@@ -14,9 +14,10 @@ generator uses, repeats itself after some 65 000 addresses).
 below each address runs AES-256 in counter mode under a key of its own (HMAC-SHA-256 of the
 address). Whoever has the key can repeat a run that was killed; without it, nobody can.
 
-**Noise is never used twice.** Two releases that share their noise differ by what it was meant to hide. So the
-root of :class:`Seeded` takes a digest of everything that shapes what is released (study, data, program,
-environment) beside the seed: the same study over the same data repeats bit for bit, anything else draws afresh.
+**Noise is never used twice.** Two releases that share their noise differ by what it was meant to
+hide. So the root of :class:`Seeded` takes a digest of everything that shapes what is released
+(study, data, program, environment) beside the seed: the same study over the same data repeats bit
+for bit, anything else draws afresh.
 
 >>> a, b = Seeded(0).at("client", 3), Seeded(0).at("client", 3)
 >>> bool((a.random(4) == b.random(4)).all())
@@ -63,8 +64,8 @@ class Numbered(Protocol):
 class Stream:
     """Generators numbered from 0, for what happens thousands of times a second.
 
-    One generator is seeded anew for each number, as its author seeds it: three words of key (two from
-    the address, and the number), a counter at 1, and twelve steps to mix them. That takes two
+    One generator is seeded anew for each number, as its author seeds it: three words of key (two
+    from the address, and the number), a counter at 1, and twelve steps to mix them. That takes two
     microseconds where a generator of its own takes 25.
     """
 
@@ -76,7 +77,9 @@ class Stream:
         self._state: Any = self._bits.state
 
     def at(self, number: int) -> np.random.Generator:
-        """The generator of this number, from 0; the same object each time: it is good until the next call."""
+        """The generator of this number, from 0; the same object each time: it is good until the
+        next call.
+        """
         self._state["state"]["state"][:] = (*self._key, number, 1)
         self._bits.state = self._state
         self._bits.random_raw(_MIXING, output=False)
@@ -103,7 +106,8 @@ class Seeded:
 
     Attributes:
         seed: of the study.
-        run: where it is not empty, draws are its own, whatever others have the same seed: a digest of all that shapes a release.
+        run: where it is not empty, draws are its own, whatever others have the same seed: a digest
+            of all that shapes a release.
     """
 
     seed: int
@@ -115,11 +119,17 @@ class Seeded:
 
     def stream(self, *address: Part) -> Stream:
         """See :class:`Entropy`."""
-        return Stream(np.frombuffer(_digest(self._root + b"/stream", address), dtype=np.uint64)[:2].copy())
+        return Stream(
+            np.frombuffer(_digest(self._root + b"/stream", address), dtype=np.uint64)[:2].copy()
+        )
 
     @property
     def _root(self) -> bytes:
-        return b"sordino-seeded:" + str(self.seed).encode() + (b":run:" + self.run.encode() if self.run else b"")
+        return (
+            b"sordino-seeded:"
+            + str(self.seed).encode()
+            + (b":run:" + self.run.encode() if self.run else b"")
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +137,8 @@ class System:
     """Randomness that nobody can predict: AES-256-CTR under a secret key.
 
     Attributes:
-        key: 32 secret bytes; from the operating system unless given. Given again, it repeats every draw.
+        key: 32 secret bytes; from the operating system unless given. Given again, it repeats every
+            draw.
     """
 
     key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)

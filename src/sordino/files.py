@@ -1,16 +1,18 @@
 """Safe access to files that another person may have made.
 
-A run folder travels: it is sent, unpacked and read by somebody who did not write it. In such a folder
+A run folder travels: it is sent, unpacked and read by somebody who did not write it. In such a
+folder
 
 * a symbolic link may lead out of it, so that reading shows and writing overwrites a file elsewhere,
 * a pipe or a device may stand where a file belongs, so that opening waits for ever,
 * a file may be larger than memory.
 
-Everything below a run folder is opened through this module: no link is followed from the folder on (the folder
-itself may be one: whoever names it chose it), only plain files are opened, and a file is read up to a stated size.
-Where the system has ``openat`` no step can be exchanged for a link meanwhile. Libraries that open by path (SQLite,
-safetensors) are given a path that :func:`check_below` has looked at: this holds against a folder that was made by
-somebody, not against a program that changes it at the same time with the user's own rights.
+Everything below a run folder is opened through this module: no link is followed from the folder on
+(the folder itself may be one: whoever names it chose it), only plain files are opened, and a file
+is read up to a stated size. Where the system has ``openat`` no step can be exchanged for a link
+meanwhile. Libraries that open by path (SQLite, safetensors) are given a path that
+:func:`check_below` has looked at: this holds against a folder that was made by somebody, not
+against a program that changes it at the same time with the user's own rights.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ MOST_TOML = 256 * KIB
 """Bytes of a study file."""
 
 EXPANDS = 100
-"""How many times its own size a compressed file may expand to beyond :data:`FREE`, unless the limit is raised."""
+"""How many times its own size a compressed file may expand to beyond :data:`FREE`, unless the limit
+is raised.
+"""
 FREE = GIB
 """Bytes that any file may expand to."""
 LIMIT = "SORDINO_READ_LIMIT"
@@ -46,8 +50,14 @@ _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _DIRECTORY = getattr(os, "O_DIRECTORY", 0)
 _CALM = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _AT = os.open in os.supports_dir_fd and os.name == "posix"
-_SECOND = "this file has another name elsewhere (a hard link), which writing would change as well. Replace it by a copy of itself"
-_REMEDY = "Links inside a run folder are not followed; replace it by a plain file, or do not use this folder"
+_SECOND = (
+    "this file has another name elsewhere (a hard link), which writing would change as "
+    "well. Replace it by a copy of itself"
+)
+_REMEDY = (
+    "Links inside a run folder are not followed; replace it by a plain file, or do not use "
+    "this folder"
+)
 
 
 def open_below(folder: Path, *names: str) -> BinaryIO:
@@ -75,7 +85,8 @@ def append_below(folder: Path, *names: str) -> BinaryIO:
     """A plain file below ``folder``, made where there is none, for writing at its end.
 
     Raises:
-        StudyError: as :func:`open_below`; and if the file has a second name, for what is written would change that, too.
+        StudyError: as :func:`open_below`; and if the file has a second name, for what is written
+            would change that, too.
     """
     file = os.fdopen(_opened(folder, names, os.O_RDWR | os.O_CREAT | os.O_APPEND), "ab")
     if os.fstat(file.fileno()).st_nlink > 1:
@@ -85,7 +96,9 @@ def append_below(folder: Path, *names: str) -> BinaryIO:
 
 
 def there(folder: Path, *names: str) -> bool:
-    """Whether anything stands at this place below ``folder``, a link that leads nowhere included."""
+    """Whether anything stands at this place below ``folder``, a link that leads nowhere
+    included.
+    """
     return os.path.lexists(folder.joinpath(*names))
 
 
@@ -108,10 +121,12 @@ def check_below(folder: Path, *names: str, missing: bool = False) -> Path:
 
 
 def refuse_odd(path: Path) -> None:
-    """Refuse anything but a plain file of one name, or nothing, for a library that opens the file by path and locks it.
+    """Refuse anything but a plain file of one name, or nothing, for a library that opens the file
+    by path and locks it.
 
-    It is looked at and not opened: closing a file gives up every lock that this process has on it. A second name is that of
-    another place, unless it is the hidden one beside it under which the file was made.
+    It is looked at and not opened: closing a file gives up every lock that this process has on it.
+    A second name is that of another place, unless it is the hidden one beside it under which the
+    file was made.
 
     Raises:
         StudyError: for a link, a pipe, a device, a folder, or a hard link.
@@ -123,8 +138,13 @@ def refuse_odd(path: Path) -> None:
     if not stat.S_ISREG(about.st_mode):
         raise StudyError(f"{path}: {_kind(about.st_mode)} stands where a file belongs. {_REMEDY}")
     if about.st_nlink > 1 and os.name == "posix":
-        drafts = [each for each in os.scandir(path.parent) if each.name.startswith(f".{path.name}.") and each.inode() == about.st_ino]
-        # Looked at again: whoever made the file may have dropped the hidden name since, and before the folder was read.
+        drafts = [
+            each
+            for each in os.scandir(path.parent)
+            if each.name.startswith(f".{path.name}.") and each.inode() == about.st_ino
+        ]
+        # Looked at again: whoever made the file may have dropped the hidden name since, and before
+        # the folder was read.
         if path.lstat().st_nlink > 1 + len(drafts):
             raise StudyError(f"{path}: {_SECOND}")
 
@@ -140,15 +160,19 @@ def folder_below(folder: Path, *names: str) -> Path:
         with suppress(FileExistsError):
             inner.mkdir()
         if not stat.S_ISDIR(inner.lstat().st_mode):
-            raise StudyError(f"{inner}: {_kind(inner.lstat().st_mode)} stands where a folder belongs. {_REMEDY}")
+            raise StudyError(
+                f"{inner}: {_kind(inner.lstat().st_mode)} stands where a folder belongs. {_REMEDY}"
+            )
     return folder.joinpath(*names)
 
 
 @contextmanager
 def fresh_below(folder: Path, *names: str) -> Iterator[BinaryIO]:
-    """A new file below ``folder`` for writing; it takes its name, durably, when the block ends well, and leaves nothing otherwise.
+    """A new file below ``folder`` for writing; it takes its name, durably, when the block ends
+    well, and leaves nothing otherwise.
 
-    Until then it has a random name that nobody can foresee, and it is made, never opened: what waits there is not written to.
+    Until then it has a random name that nobody can foresee, and it is made, never opened: what
+    waits there is not written to.
 
     Raises:
         StudyError: if a link or anything but a plain file stands at the name or on the way to it.
@@ -156,7 +180,13 @@ def fresh_below(folder: Path, *names: str) -> Iterator[BinaryIO]:
     path = folder.joinpath(*names)
     part = f".{names[-1]}.{secrets.token_hex(8)}"
     with _parent(folder, names) as parent:
-        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _CALM, 0o666, dir_fd=parent) if _AT else _made(path, part)
+        handle = (
+            os.open(
+                part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _CALM, 0o666, dir_fd=parent
+            )
+            if _AT
+            else _made(path, part)
+        )
         try:
             with os.fdopen(handle, "wb") as file:
                 yield file
@@ -174,10 +204,12 @@ def fresh_below(folder: Path, *names: str) -> Iterator[BinaryIO]:
 
 
 def open_plain(path: Path) -> BinaryIO:
-    """A plain file of the user's own, for reading. Links are followed: whoever named the file chose where they lead.
+    """A plain file of the user's own, for reading. Links are followed: whoever named the file chose
+    where they lead.
 
     Raises:
-        OSError: if it cannot be opened; OSError, too, for pipes, devices and folders, with the word for it.
+        OSError: if it cannot be opened; OSError, too, for pipes, devices and folders, with the word
+            for it.
     """
     handle = os.open(path, os.O_RDONLY | _CALM)
     try:
@@ -204,15 +236,18 @@ def read_plain(path: Path, most: int) -> bytes:
 
 
 def allowed(held: int) -> int:
-    """Bytes that a data file of ``held`` bytes may expand to: what memory has free, and no more than :data:`EXPANDS` times its own
-    size beyond :data:`FREE`; instead of both, what ``SORDINO_READ_LIMIT`` says.
+    """Bytes that a data file of ``held`` bytes may expand to: what memory has free, and no more
+    than :data:`EXPANDS` times its own size beyond :data:`FREE`; instead of both, what
+    ``SORDINO_READ_LIMIT`` says.
 
     Raises:
         StudyError: if that is no number.
     """
     if text := os.environ.get(LIMIT):
         if not text.isascii() or not text.isdigit() or len(text) > 18:
-            raise StudyError(f"{LIMIT} = {text!r} must be a whole number of bytes, such as {16 * GIB}")
+            raise StudyError(
+                f"{LIMIT} = {text!r} must be a whole number of bytes, such as {16 * GIB}"
+            )
         return int(text)
     return min(max(FREE, EXPANDS * held), _memory())
 
@@ -220,7 +255,8 @@ def allowed(held: int) -> int:
 def too_large(path: Path | str, what: str, size: int, most: int) -> str:
     """What to say of a file that would not fit."""
     return (
-        f"{path}: {what} {size:,} bytes, and at most {most:,} are read. If the file is what it should be and memory is large enough,"
+        f"{path}: {what} {size:,} bytes, and at most {most:,} are read. If the file is what "
+        "it should be and memory is large enough,"
         f" set {LIMIT} to a larger number of bytes"
     )
 
@@ -243,7 +279,10 @@ def _memory() -> int:
 def _limited(file: BinaryIO, path: Path, most: int) -> bytes:
     size = os.fstat(file.fileno()).st_size
     if size > most:
-        raise StudyError(f"{path}: it has {size:,} bytes, and a file of its kind at most {most:,}. Restore it from a copy")
+        raise StudyError(
+            f"{path}: it has {size:,} bytes, and a file of its kind at most {most:,}. "
+            "Restore it from a copy"
+        )
     return file.read(size)  # what is written at its end meanwhile belongs to the next reader
 
 
@@ -270,7 +309,9 @@ def _opened(folder: Path, names: tuple[str, ...], flags: int) -> int:
 
 @contextmanager
 def _parent(folder: Path, names: tuple[str, ...]) -> Iterator[int]:
-    """A handle of the folder that the last name stands in (-1 where the system has no such handles)."""
+    """A handle of the folder that the last name stands in (-1 where the system has no such
+    handles).
+    """
     if not names or any(name in ("", ".", "..") or "/" in name or os.sep in name for name in names):
         raise ValueError(f"{names} are not names below a folder")
     if not _AT:
@@ -287,7 +328,9 @@ def _parent(folder: Path, names: tuple[str, ...]) -> Iterator[int]:
                 place = folder.joinpath(*names[:at])
                 if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENOTDIR):
                     mode = os.stat(name, dir_fd=held, follow_symlinks=False).st_mode
-                    raise StudyError(f"{place}: {_kind(mode)} stands where a folder belongs. {_REMEDY}") from error
+                    raise StudyError(
+                        f"{place}: {_kind(mode)} stands where a folder belongs. {_REMEDY}"
+                    ) from error
                 raise OSError(error.errno, error.strerror, str(place)) from error
             os.close(held)
             held = inner
@@ -296,14 +339,23 @@ def _parent(folder: Path, names: tuple[str, ...]) -> Iterator[int]:
         os.close(held)
 
 
-def _refuse_odd(path: Path, names: tuple[str, ...], parent: int, good: object = stat.S_ISREG) -> None:
+def _refuse_odd(
+    path: Path, names: tuple[str, ...], parent: int, good: object = stat.S_ISREG
+) -> None:
     """Refuse anything but a plain file, or nothing, at the last name."""
     try:
-        mode = os.stat(names[-1], dir_fd=parent, follow_symlinks=False).st_mode if _AT else path.lstat().st_mode
+        mode = (
+            os.stat(names[-1], dir_fd=parent, follow_symlinks=False).st_mode
+            if _AT
+            else path.lstat().st_mode
+        )
     except FileNotFoundError:
         return
     if not good(mode):  # type: ignore[operator]
-        raise StudyError(f"{path}: {_kind(mode)} stands where a {'file' if good is stat.S_ISREG else 'folder'} belongs. {_REMEDY}")
+        raise StudyError(
+            f"{path}: {_kind(mode)} stands where a "
+            f"{'file' if good is stat.S_ISREG else 'folder'} belongs. {_REMEDY}"
+        )
 
 
 def _made(path: Path, part: str) -> int:

@@ -1,8 +1,9 @@
 """AES-256 in counter mode as a NumPy bit generator.
 
-The words are the key stream of the cipher (NIST SP 800-38A; by the ``cryptography`` library) under a key that is used for
-nothing else, so the counter begins at 0. NumPy's own distributions ask for one word at a time, through a call back into
-Python, at half a microsecond each; noise asks for many at once (:mod:`sordino.mechanism.words`) and gets them at the cipher's speed.
+The words are the key stream of the cipher (NIST SP 800-38A; by the ``cryptography`` library) under
+a key that is used for nothing else, so the counter begins at 0. NumPy's own distributions ask for
+one word at a time, through a call back into Python, at half a microsecond each; noise asks for many
+at once (:mod:`sordino.mechanism.words`) and gets them at the cipher's speed.
 
 >>> first, again = generator(bytes(32)), generator(bytes(32))
 >>> bool((first.random(3) == again.random(3)).all())
@@ -26,13 +27,23 @@ _AHEAD = 64  # words fetched at once for callers that want one
 
 
 class _BitGenerator(ctypes.Structure):
-    """What NumPy's Generator reads from the capsule of a bit generator (``bitgen_t`` of numpy/random/bitgen.h)."""
+    """What NumPy's Generator reads from the capsule of a bit generator (``bitgen_t`` of
+    numpy/random/bitgen.h).
+    """
 
-    _fields_ = [("state", ctypes.c_void_p), ("next_uint64", _WORD), ("next_uint32", _HALF), ("next_double", _SHARE), ("next_raw", _WORD)]
+    _fields_ = [
+        ("state", ctypes.c_void_p),
+        ("next_uint64", _WORD),
+        ("next_uint32", _HALF),
+        ("next_double", _SHARE),
+        ("next_raw", _WORD),
+    ]
 
 
 class KeyStream:
-    """A bit generator for :class:`numpy.random.Generator`: the words of AES-256-CTR under one key (32 bytes)."""
+    """A bit generator for :class:`numpy.random.Generator`: the words of AES-256-CTR under one key
+    (32 bytes).
+    """
 
     key_stream = True
 
@@ -45,17 +56,25 @@ class KeyStream:
         share = _SHARE(lambda _: (self._next() >> 11) * 2.0**-53)
         self._table = _BitGenerator(None, word, half, share, word)  # kept: NumPy holds its address
         make = ctypes.pythonapi.PyCapsule_New
-        make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        make.restype, make.argtypes = (
+            ctypes.py_object,
+            [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p],
+        )
         self.capsule = make(ctypes.addressof(self._table), b"BitGenerator", None)
 
     def random_raw(self, count: int) -> NDArray[np.uint64]:
         """The next words (count,)."""
-        taken, self._ahead = self._ahead[-1 : -count - 1 : -1], self._ahead[: max(0, len(self._ahead) - count)]
+        taken, self._ahead = (
+            self._ahead[-1 : -count - 1 : -1],
+            self._ahead[: max(0, len(self._ahead) - count)],
+        )
         fresh = self._words(count - len(taken))
         return np.concatenate([np.array(taken, np.uint64), fresh]) if taken else fresh
 
     def _words(self, count: int) -> NDArray[np.uint64]:
-        return np.frombuffer(self._cipher.update(bytes(8 * count)), "<u8").astype(np.uint64, copy=False)
+        return np.frombuffer(self._cipher.update(bytes(8 * count)), "<u8").astype(
+            np.uint64, copy=False
+        )
 
     def _next(self) -> int:
         if not self._ahead:

@@ -31,12 +31,16 @@ class Train(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, e
         wants_first: send the first noisy gradient along (it is released anyway).
         probe: in a paper's literal form only: the client's own last model (d,), against
             which it is to measure *raw* constants. Booked as not private.
-        clip: C of this round, where a public schedule or earlier releases set it; None keeps the client's own.
+        clip: C of this round, where a public schedule or earlier releases set it; None keeps the
+            client's own.
         noise_multiplier: sigma of this round, likewise.
-        order: the Rényi order fixed in advance, where sigma is chosen by looking at releases; part of the price.
-        shape: what earlier releases taught about the mechanism's shape; empty where it has one shape.
+        order: the Rényi order fixed in advance, where sigma is chosen by looking at releases; part
+            of the price.
+        shape: what earlier releases taught about the mechanism's shape; empty where it has one
+            shape.
         loss_bound: M; asks for the mean loss of the first batch, each example's cut to [0, M].
-        loss_noise: sigma_h of its noise, in units of M; 0 asks for it raw, which is booked as not private.
+        loss_noise: sigma_h of its noise, in units of M; 0 asks for it raw, which is booked as not
+            private.
     """
 
     round: int
@@ -117,10 +121,11 @@ class Update(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, 
 
 
 class Contribution(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, eq=False):
-    """Client to *aggregator*: what it adds to a sum that only leaves the aggregator with noise on it. Raw, but bounded.
+    """Client to *aggregator*: what it adds to a sum that only leaves the aggregator with noise on
+    it. Raw, but bounded.
 
-    It is no release: no method sees it, nothing logs or keeps it. On a network it travels under secure
-    aggregation, or to an aggregator that is trusted with it.
+    It is no release: no method sees it, nothing logs or keeps it. On a network it travels under
+    secure aggregation, or to an aggregator that is trusted with it.
 
     Attributes:
         delta: w_i - w (d,), clipped.
@@ -220,7 +225,8 @@ class Derivative(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=Tr
 
 
 class Labels(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Whoever holds the labels to the server: those of an event's examples, or what randomised response made of them.
+    """Whoever holds the labels to the server: those of an event's examples, or what randomised
+    response made of them.
 
     Attributes:
         event: which, from 1.
@@ -235,7 +241,9 @@ _FLOATS: dict[int, np.dtype[Any]] = {16: np.dtype("<f2"), 32: np.dtype("<f4")}
 
 
 def packed(values: Vector, bits: int) -> bytes:
-    """Numbers as they travel: rounded to nearest where 16 bits hold them, infinite where they do not fit."""
+    """Numbers as they travel: rounded to nearest where 16 bits hold them, infinite where they do
+    not fit.
+    """
     with np.errstate(over="ignore"):
         return values.astype(_FLOATS[bits]).tobytes()
 
@@ -249,14 +257,21 @@ def numbers(message: Embedding | Derivative, count: int) -> Vector:
     kind = _FLOATS.get(message.bits)
     if kind is None or len(message.values) != count * kind.itemsize:
         what = type(message).__name__
-        raise RemoteProtocolError(f"{what} of {len(message.values)} bytes at {message.bits} bits a number; {count} numbers are expected")
+        raise RemoteProtocolError(
+            f"{what} of {len(message.values)} bytes at {message.bits} bits a number; {count} "
+            "numbers are expected"
+        )
     found: Vector = np.frombuffer(message.values, dtype=kind).astype(np.float32)
     if not np.isfinite(found).all():
-        raise RemoteProtocolError(f"{type(message).__name__} of party {message.party} holds numbers that are not finite")
+        raise RemoteProtocolError(
+            f"{type(message).__name__} of party {message.party} holds numbers that are not finite"
+        )
     return found
 
 
-Message = Train | Update | Contribution | Compute | Gradient | Query | Embedding | Derivative | Labels
+Message = (
+    Train | Update | Contribution | Compute | Gradient | Query | Embedding | Derivative | Labels
+)
 Answer = Update | Contribution
 Task = Train | Compute | Query | Derivative
 """What the server sends to a site; each has a ``number``."""
@@ -281,7 +296,9 @@ def _decode_vector(kind: Any, value: Any) -> Any:
 
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=_encode_vector)
-_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message, dec_hook=_decode_vector)
+_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(
+    Message, dec_hook=_decode_vector
+)
 
 
 def encode(message: Message) -> bytes:
@@ -298,12 +315,19 @@ def decode(data: bytes, *, dimension: int) -> Message:
     try:
         message = _decoder.decode(data)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise RemoteProtocolError(f"a message of {len(data)} bytes could not be read: {error}") from error
+        raise RemoteProtocolError(
+            f"a message of {len(data)} bytes could not be read: {error}"
+        ) from error
     for name, vector in _vectors(message):
         if vector.shape != (dimension,):
-            raise RemoteProtocolError(f"{type(message).__name__}.{name} has {vector.size} numbers; the model has {dimension}")
+            raise RemoteProtocolError(
+                f"{type(message).__name__}.{name} has {vector.size} numbers; the model has "
+                f"{dimension}"
+            )
         if not np.isfinite(vector).all():
-            raise RemoteProtocolError(f"{type(message).__name__}.{name} holds numbers that are not finite")
+            raise RemoteProtocolError(
+                f"{type(message).__name__}.{name} holds numbers that are not finite"
+            )
     return message
 
 
@@ -313,7 +337,11 @@ def _vectors(message: Message) -> list[tuple[str, Vector]]:
         case Train():
             named = [("weights", message.weights), ("probe", message.probe)]
         case Update(raw=raw):
-            named = [("weights", message.weights), ("first", message.first), ("raw.gradient", raw.gradient if raw else None)]
+            named = [
+                ("weights", message.weights),
+                ("first", message.first),
+                ("raw.gradient", raw.gradient if raw else None),
+            ]
         case Contribution():
             named = [("delta", message.delta)]
         case Compute():

@@ -1,15 +1,18 @@
-"""Modules that a study names: found beside the study file or installed, and announced before they are imported.
+"""Modules that a study names: found beside the study file or installed, and announced before they
+are imported.
 
-A study says ``package.module:attribute`` for a model, a method or a mechanism of its owner's. Importing runs that code with
-all rights of whoever runs the study, so
+A study says ``package.module:attribute`` for a model, a method or a mechanism of its owner's.
+Importing runs that code with all rights of whoever runs the study, so
 
-* one line on standard error names the file and its digest before anything of it runs; what runs is compiled from that
-  file, never taken from a cache beside it;
-* it is found **beside the study file** (``mine.py``, or a package ``mine/__init__.py``) or **installed**; nothing else beside
-  the study can be imported, by nobody: the folder is never put on ``sys.path``, and a ``json.py`` next to a study is a file like
-  any other. Code of several files is a package, whose parts import each other relatively (``from . import part``);
+* one line on standard error names the file and its digest before anything of it runs; what runs is
+  compiled from that file, never taken from a cache beside it;
+* it is found **beside the study file** (``mine.py``, or a package ``mine/__init__.py``) or
+  **installed**; nothing else beside the study can be imported, by nobody: the folder is never put
+  on ``sys.path``, and a ``json.py`` next to a study is a file like any other. Code of several files
+  is a package, whose parts import each other relatively (``from . import part``);
 * a name that is both is refused, for it would depend on the machine which of the two runs;
-* where a study is only read, to report on it or to compare it, nothing is imported that was not already (:func:`nothing_new`).
+* where a study is only read, to report on it or to compare it, nothing is imported that was not
+  already (:func:`nothing_new`).
 
 What was imported is part of the environment of a run: a run is not resumed with other code.
 """
@@ -69,7 +72,8 @@ def nothing_new() -> Iterator[None]:
 
 
 def attribute(path: str) -> object:
-    """What stands at ``package.module:attribute``; its module is told of, then imported, if it is the first time.
+    """What stands at ``package.module:attribute``; its module is told of, then imported, if it is
+    the first time.
 
     Raises:
         ImportError, AttributeError, ValueError, TypeError: as Python's own import.
@@ -85,7 +89,8 @@ def told() -> Mapping[str, Module]:
 
 
 def tell(path: str, recorded: Mapping[str, str] | None = None) -> None:
-    """Say which code ``package.module:attribute`` would run, if that was not said yet; import nothing.
+    """Say which code ``package.module:attribute`` would run, if that was not said yet; import
+    nothing.
 
     Args:
         recorded: the digests that a run was begun with, if it is gone on with.
@@ -99,9 +104,14 @@ def tell(path: str, recorded: Mapping[str, str] | None = None) -> None:
         return
     found = None if top in ("", "sordino") else _find(top)
     if recorded and top in recorded and (found is None or found.digest != recorded[top]):
-        where = "is not found" if found is None else f"({found.file}) has changed: sha256 {found.digest}, not {recorded[top]}"
+        where = (
+            "is not found"
+            if found is None
+            else f"({found.file}) has changed: sha256 {found.digest}, not {recorded[top]}"
+        )
         raise ResumeError(
-            f"the run was begun with a module {top} that {where}. Restore it, and say where it lies with"
+            f"the run was begun with a module {top} that {where}. Restore it, and say where "
+            "it lies with"
             f" {OPTION} FOLDER if it was moved; or begin a new run"
         )
     if found is not None and top not in _told:
@@ -109,12 +119,16 @@ def tell(path: str, recorded: Mapping[str, str] | None = None) -> None:
 
 
 def digests(paths: Iterable[str]) -> dict[str, str]:
-    """The digest of the code behind each ``package.module:attribute``, by the first part of its name; nothing is imported."""
+    """The digest of the code behind each ``package.module:attribute``, by the first part of its
+    name; nothing is imported.
+    """
     return {name: found.digest for name, (found, _) in lying(paths).items()}
 
 
 def lying(paths: Iterable[str]) -> dict[str, tuple[Module, bool]]:
-    """The module behind each ``package.module:attribute``, and whether it lies beside the study; nothing is imported."""
+    """The module behind each ``package.module:attribute``, and whether it lies beside the study;
+    nothing is imported.
+    """
     record: dict[str, tuple[Module, bool]] = {}
     for path in paths:
         top = path.partition(":")[0].partition(".")[0]
@@ -129,7 +143,9 @@ def sources(file: Path) -> dict[str, Path]:
     """The source files that a module consists of, by their place in it; no links."""
     if file.name != "__init__.py":
         return {file.name: file}
-    inside = sorted(each for each in file.parent.rglob("*.py") if each.is_file() and not each.is_symlink())
+    inside = sorted(
+        each for each in file.parent.rglob("*.py") if each.is_file() and not each.is_symlink()
+    )
     return {each.relative_to(file.parent).as_posix(): each for each in inside}
 
 
@@ -151,7 +167,9 @@ def _imported(place: str) -> ModuleType:
     found = _find(top)
     if _closed.get() and top not in _told:
         where = "" if found is None or found.file is None else f" ({found.file})"
-        raise StudyError(f"it names the module {top}{where}, whose code is not run just to read a study")
+        raise StudyError(
+            f"it names the module {top}{where}, whose code is not run just to read a study"
+        )
     if found is not None and top not in _told:
         _say(found)
     _provide(found)
@@ -159,7 +177,11 @@ def _imported(place: str) -> ModuleType:
 
 
 def _say(found: Module) -> None:
-    where = "built into Python, or no single file" if found.file is None else f"{found.file}, sha256 {found.digest}"
+    where = (
+        "built into Python, or no single file"
+        if found.file is None
+        else f"{found.file}, sha256 {found.digest}"
+    )
     sys.stderr.write(f"This study imports and runs the code of {found.name} ({where})\n")
     sys.stderr.flush()
     _told[found.name] = found
@@ -170,11 +192,20 @@ def _find(top: str) -> Module | None:
     beside, installed = _own(top), _installed(top)
     known = _told.get(top)
     if known is not None and beside is not None and digest_of(beside) != known.digest:
-        raise StudyError(f"{top} is {known.file} already, and another study means {beside}; rename one of them")
+        raise StudyError(
+            f"{top} is {known.file} already, and another study means {beside}; rename one of them"
+        )
     if known is not None:
         return known
-    if beside is not None and installed is not None and not (installed.origin and _same(Path(installed.origin), beside)):
-        raise StudyError(f"{top} means two things, {beside} and the installed {installed.origin or top}; rename the file beside the study")
+    if (
+        beside is not None
+        and installed is not None
+        and not (installed.origin and _same(Path(installed.origin), beside))
+    ):
+        raise StudyError(
+            f"{top} means two things, {beside} and the installed {installed.origin or top}; "
+            "rename the file beside the study"
+        )
     if beside is not None:
         return Module(top, beside, digest_of(beside))
     if installed is None:
@@ -188,7 +219,10 @@ def _own(top: str) -> Path | None:
     folder = _beside.get()
     if folder is None or not top.isidentifier():
         return None
-    return next((file for file in (folder / top / "__init__.py", folder / f"{top}.py") if file.is_file()), None)
+    return next(
+        (file for file in (folder / top / "__init__.py", folder / f"{top}.py") if file.is_file()),
+        None,
+    )
 
 
 def _installed(top: str) -> importlib.machinery.ModuleSpec | None:
@@ -205,7 +239,9 @@ def _same(one: Path, other: Path) -> bool:
 
 
 class _Source(importlib.machinery.SourceFileLoader):
-    """Compiles what stands in the file: a cache beside it could hold other code than was told of."""
+    """Compiles what stands in the file: a cache beside it could hold other code than was told
+    of.
+    """
 
     def get_code(self, fullname: str) -> CodeType | None:
         """See ``importlib.abc.InspectLoader``."""
@@ -214,7 +250,9 @@ class _Source(importlib.machinery.SourceFileLoader):
 
 
 class _Beside:
-    """Finds the modules beside studies that were told of, from the source files that were hashed, and nothing else."""
+    """Finds the modules beside studies that were told of, from the source files that were hashed,
+    and nothing else.
+    """
 
     def __init__(self) -> None:
         self.modules: dict[str, tuple[Path, dict[str, Path]]] = {}
@@ -228,13 +266,19 @@ class _Beside:
             return None
         file, files = self.modules[top]
         place = rest.replace(".", "/")
-        names = (f"{place}/__init__.py".lstrip("/"), f"{place}.py") if file.name == "__init__.py" else (file.name,) * (not rest)
+        names = (
+            (f"{place}/__init__.py".lstrip("/"), f"{place}.py")
+            if file.name == "__init__.py"
+            else (file.name,) * (not rest)
+        )
         chosen = next((files[each] for each in names if each in files), None)
         if chosen is None:
             raise ModuleNotFoundError(f"No module named {name!r} beside the study", name=name)
         inside = [str(chosen.parent)] if chosen.name == "__init__.py" else None
         loader = _Source(name, str(chosen))
-        return importlib.util.spec_from_file_location(name, chosen, loader=loader, submodule_search_locations=inside)
+        return importlib.util.spec_from_file_location(
+            name, chosen, loader=loader, submodule_search_locations=inside
+        )
 
 
 _FINDER = _Beside()
@@ -242,7 +286,12 @@ _FINDER = _Beside()
 
 def _provide(found: Module | None) -> None:
     """Let Python find a module that is not installed."""
-    if found is None or found.file is None or found.name in sys.modules or _installed(found.name) is not None:
+    if (
+        found is None
+        or found.file is None
+        or found.name in sys.modules
+        or _installed(found.name) is not None
+    ):
         return
     _FINDER.modules[found.name] = (found.file, sources(found.file))
     if _FINDER not in sys.meta_path:

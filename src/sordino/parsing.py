@@ -1,8 +1,9 @@
 """JSON and TOML from files of others, with limits.
 
-The parsers of the standard library recurse, so a few kilobytes of brackets end them with a RecursionError, and what was
-nested just less ends whoever walks through it later. Numbers of many digits raise a bare ValueError, and a key of ten
-thousand dotted parts makes ``tomllib`` take memory that grows with their square. So depth and size are bounded first.
+The parsers of the standard library recurse, so a few kilobytes of brackets end them with a
+RecursionError, and what was nested just less ends whoever walks through it later. Numbers of many
+digits raise a bare ValueError, and a key of ten thousand dotted parts makes ``tomllib`` take memory
+that grows with their square. So depth and size are bounded first.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ def json_of(text: str | bytes) -> Any:
     """
     try:
         words = text.decode("utf-8") if isinstance(text, bytes) else text
-        if words.count("[") + words.count("{") > DEEPEST and (depth := _depth(_STRINGS.sub('""', words))) > DEEPEST:
+        if (
+            words.count("[") + words.count("{") > DEEPEST
+            and (depth := _depth(_STRINGS.sub('""', words))) > DEEPEST
+        ):
             raise Malformed(f"it is nested {depth} deep, and at most {DEEPEST} are read")
         return json.loads(words)
     except Malformed:
@@ -42,14 +46,20 @@ def json_of(text: str | bytes) -> Any:
         raise Malformed(str(error)) from error
 
 
-def object_of(content: bytes, place: object, kind: type[SordinoError] = StudyError) -> dict[str, Any]:
+def object_of(
+    content: bytes, place: object, kind: type[SordinoError] = StudyError
+) -> dict[str, Any]:
     """The object in a JSON document; the error, of ``kind``, names ``place`` otherwise."""
     try:
         found = json_of(content)
     except Malformed as error:
-        raise kind(f"{place}: is not JSON that can be read ({error}). Restore it from a copy") from error
+        raise kind(
+            f"{place}: is not JSON that can be read ({error}). Restore it from a copy"
+        ) from error
     if not isinstance(found, dict):
-        raise kind(f"{place}: holds {type(found).__name__} where an object belongs. Restore it from a copy")
+        raise kind(
+            f"{place}: holds {type(found).__name__} where an object belongs. Restore it from a copy"
+        )
     return found
 
 
@@ -70,7 +80,10 @@ def toml_of(text: str) -> dict[str, Any]:
     level: list[Any] = [table]
     for _ in range(DEEPEST + 1):
         level = [
-            inner for value in level for inner in (value.values() if isinstance(value, dict) else value) if isinstance(inner, (dict, list))
+            inner
+            for value in level
+            for inner in (value.values() if isinstance(value, dict) else value)
+            if isinstance(inner, (dict, list))
         ]
         if not level:
             return table

@@ -37,7 +37,8 @@ class Registry(Generic[S]):
         brief: whether a name alone stands for a table with nothing else in it.
         usual: the name that a table has where it says none.
         needs: methods that a class must define itself.
-        load: imports the modules of this program that register classes; asked before the first look.
+        load: imports the modules of this program that register classes; asked before the first
+            look.
     """
 
     base: type[S]
@@ -61,11 +62,17 @@ class Registry(Generic[S]):
         """
         name, lacking = kind.model_fields[self.key].default, self._lacking(kind)
         if not isinstance(name, str) or lacking is not None:
-            wanted = f"a {self.noun} needs a name ({self.key}: Literal['mine'] = 'mine'){f' and {lacking}' if lacking else ''}"
+            wanted = (
+                f"a {self.noun} needs a name ({self.key}: Literal['mine'] = "
+                f"'mine'){f' and {lacking}' if lacking else ''}"
+            )
             raise StudyError(f"{kind.__qualname__}: {wanted}")
         found = self._known.get(name, kind)
         if (found.__module__, found.__qualname__) != (kind.__module__, kind.__qualname__):
-            raise StudyError(f"{kind.__qualname__}: the {self.noun} {name!r} is {found.__qualname__} already; choose another name")
+            raise StudyError(
+                f"{kind.__qualname__}: the {self.noun} {name!r} is {found.__qualname__} "
+                "already; choose another name"
+            )
         self._known[name] = kind  # type: ignore[assignment]
         return kind
 
@@ -86,19 +93,33 @@ class Registry(Generic[S]):
         try:
             found = modules.attribute(path)
         except Exception as error:  # a user's module may raise anything
-            raise StudyError(f"{where}: {error}. Write it as package.module:Class, beside the study file or installed") from error
-        lacking = self._lacking(found) if isinstance(found, type) and issubclass(found, self.base) else None
+            raise StudyError(
+                f"{where}: {error}. Write it as package.module:Class, beside the study file "
+                "or installed"
+            ) from error
+        lacking = (
+            self._lacking(found)
+            if isinstance(found, type) and issubclass(found, self.base)
+            else None
+        )
         if not (isinstance(found, type) and issubclass(found, self.base)) or lacking is not None:
-            raise StudyError(f"{where} is no {self.base.__name__}{f' with {lacking}' if lacking else ''}; see {self.page}")
+            raise StudyError(
+                f"{where} is no {self.base.__name__}{f' with {lacking}' if lacking else ''}; "
+                f"see {self.page}"
+            )
         # Its name in a study is where it is found, so that a saved study finds it again.
         literal: Any = Literal[path]
         fields: dict[str, Any] = {self.key: (literal, path)}
-        self._imported[path] = create_model(found.__name__, __base__=found, __doc__=found.__doc__, **fields)
+        self._imported[path] = create_model(
+            found.__name__, __base__=found, __doc__=found.__doc__, **fields
+        )
         return self._imported[path]
 
     def _lacking(self, kind: type) -> str | None:
         """What a class still lacks, in words."""
-        missing = next((name for name in self.needs if getattr(kind, name) is getattr(self.base, name)), None)
+        missing = next(
+            (name for name in self.needs if getattr(kind, name) is getattr(self.base, name)), None
+        )
         return self.lacks(kind) if missing is None else f"a method {missing}"
 
     @property
@@ -121,7 +142,10 @@ class Registry(Generic[S]):
             StudyError: if it names none.
         """
         if not isinstance(section, Mapping):
-            raise StudyError(f"{self.place} = {section!r} must be a table: write [{self.place}] with a {self.key} below it")
+            raise StudyError(
+                f"{self.place} = {section!r} must be a table: write [{self.place}] with a "
+                f"{self.key} below it"
+            )
         name, known = section.get(self.key), self.known()
         if name is None:
             raise StudyError(f"{self.place}.{self.key} is missing: it says which kind this is")
@@ -131,7 +155,9 @@ class Registry(Generic[S]):
             return self.imported(name)
         if name not in known:
             hint = did_you_mean(name, known) or "."
-            raise StudyError(f"{self.place}.{self.key} = {name!r} is not known{hint} Known: {', '.join(known)}")
+            raise StudyError(
+                f"{self.place}.{self.key} = {name!r} is not known{hint} Known: {', '.join(known)}"
+            )
         return known[name]
 
     def forget(self, name: str) -> None:
@@ -141,7 +167,8 @@ class Registry(Generic[S]):
 
 
 def register_all(package: str, path: Iterable[str]) -> None:
-    """Import every module of a package, so that what registers itself there is known: a new one is a file and nothing else.
+    """Import every module of a package, so that what registers itself there is known: a new one is
+    a file and nothing else.
 
     Args:
         package: its name.

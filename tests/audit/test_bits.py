@@ -1,9 +1,11 @@
-"""A distinguisher of released bits: it knows everything but one record and the noise, and may look at every digit.
+"""A distinguisher of released bits: it knows everything but one record and the noise, and may look
+at every digit.
 
-In each trial a release is made with or without one record, by a fair coin. The attacker knows the sum with it and without it,
-takes each off the release in turn, and guesses the one whose residual looks more like what a sampler makes. The noise is so
-large that by the *size* of the release nobody is told: all that could be told is in digits. Against noise of 24-bit uniforms
-such guesses were right in 300 of 300 trials, from gradients, weights, aggregates and edges alike.
+In each trial a release is made with or without one record, by a fair coin. The attacker knows the
+sum with it and without it, takes each off the release in turn, and guesses the one whose residual
+looks more like what a sampler makes. The noise is so large that by the *size* of the release nobody
+is told: all that could be told is in digits. Against noise of 24-bit uniforms such guesses were
+right in 300 of 300 trials, from gradients, weights, aggregates and edges alike.
 """
 
 from __future__ import annotations
@@ -35,7 +37,10 @@ from sordino.training.optimizer import Sgd
 from sordino.training.perexample import ClippedSum, MeanGradient
 
 TRIALS = 1000
-SIGMA, CLIP = 30.0, 1.0  # one release at epsilon 0.13 for delta 1e-5: by its size, next to nothing is told
+SIGMA, CLIP = (
+    30.0,
+    1.0,
+)  # one release at epsilon 0.13 for delta 1e-5: by its size, next to nothing is told
 FEATURES, CLASSES, N = 300, 10, 4
 D = FEATURES * CLASSES
 
@@ -44,7 +49,9 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Known:
-    """What an attacker sees and knows: a release, the sum without the record and with it, and the noise's deviation."""
+    """What an attacker sees and knows: a release, the sum without the record and with it, and the
+    noise's deviation.
+    """
 
     released: Vector
     without: Vector
@@ -113,7 +120,12 @@ def by_gradient(entropy: Entropy) -> Callable[[int, bool], Known]:
 
     def trial(number: int, there: bool) -> Known:
         task = Compute(task=number, version=0, weights=np.zeros(D, np.float32), clip=CLIP)
-        return Known(edges[there].answer(task, paid).gradient.astype(np.float64) * N, without, with_it, SIGMA * CLIP)
+        return Known(
+            edges[there].answer(task, paid).gradient.astype(np.float64) * N,
+            without,
+            with_it,
+            SIGMA * CLIP,
+        )
 
     return trial
 
@@ -121,14 +133,30 @@ def by_gradient(entropy: Entropy) -> Callable[[int, bool], Known]:
 def by_aggregate(entropy: Entropy) -> Callable[[int, bool], Known]:
     """The mean of clients' updates."""
     rng = np.random.default_rng(4)
-    deltas = [rng.standard_normal(D).astype(np.float32) / np.float32(math.sqrt(D)) for _ in range(N)]
-    one = PrivateSum(mechanism=Gaussian(clip=CLIP, noise_multiplier=SIGMA), shares=(1.0,) * N, sampling_rate=1.0, entropy=entropy)
-    answers = [Contribution(client=i, round=1, steps=1, delta=delta, inside=True) for i, delta in enumerate(deltas)]
+    deltas = [
+        rng.standard_normal(D).astype(np.float32) / np.float32(math.sqrt(D)) for _ in range(N)
+    ]
+    one = PrivateSum(
+        mechanism=Gaussian(clip=CLIP, noise_multiplier=SIGMA),
+        shares=(1.0,) * N,
+        sampling_rate=1.0,
+        entropy=entropy,
+    )
+    answers = [
+        Contribution(client=i, round=1, steps=1, delta=delta, inside=True)
+        for i, delta in enumerate(deltas)
+    ]
     contract = RoundNoise(CLIP, SIGMA)
     whole: Vector = np.sum([delta.astype(np.float64) for delta in deltas], axis=0)
 
     def trial(number: int, there: bool) -> Known:
-        released = one.release(answers[0 if there else 1 :], contract, number, D, [permit(one.event(contract), 1, number)])
+        released = one.release(
+            answers[0 if there else 1 :],
+            contract,
+            number,
+            D,
+            [permit(one.event(contract), 1, number)],
+        )
         return Known(released.mean.astype(np.float64) * N, whole - deltas[0], whole, SIGMA * CLIP)
 
     return trial
@@ -143,7 +171,12 @@ def by_embedding(entropy: Entropy) -> Callable[[int, bool], Known]:
 
     def trial(number: int, there: bool) -> Known:
         sent = noise.release_rows((row if there else torch.zeros(D)).unsqueeze(0), draws.at(number))
-        return Known(sent[0].numpy().astype(np.float64), np.zeros(D), noise.bounded(row.unsqueeze(0))[0].numpy().astype(np.float64), SIGMA)
+        return Known(
+            sent[0].numpy().astype(np.float64),
+            np.zeros(D),
+            noise.bounded(row.unsqueeze(0))[0].numpy().astype(np.float64),
+            SIGMA,
+        )
 
     return trial
 
@@ -151,12 +184,18 @@ def by_embedding(entropy: Entropy) -> Callable[[int, bool], Known]:
 def by_coefficients(entropy: Entropy) -> Callable[[int, bool], Known]:
     """A sum with noise on its wavelet coefficients, seen in these."""
     basis = Basis.flat(D)
-    noise = HaarGaussian.weighted(clip=CLIP, noise_multiplier=SIGMA, basis=basis, weights=[1.0] * basis.groups)
+    noise = HaarGaussian.weighted(
+        clip=CLIP, noise_multiplier=SIGMA, basis=basis, weights=[1.0] * basis.groups
+    )
     rng = np.random.default_rng(6)
     record = torch.from_numpy(rng.standard_normal(D) / math.sqrt(D))
 
     def trial(number: int, there: bool) -> Known:
-        noisy, _ = noise.release(record if there else torch.zeros(D, dtype=torch.float64), None, entropy.at("haar", number))
+        noisy, _ = noise.release(
+            record if there else torch.zeros(D, dtype=torch.float64),
+            None,
+            entropy.at("haar", number),
+        )
         seen = basis.forward(noisy.double())[:D]
         return Known(seen.numpy(), np.zeros(D), basis.forward(record)[:D].numpy(), SIGMA * CLIP)
 
@@ -164,9 +203,13 @@ def by_coefficients(entropy: Entropy) -> Callable[[int, bool], Known]:
 
 
 def lattice(residual: Vector, deviation: float) -> float:
-    """How far exp(-r^2/2) of short pairs is from multiples of 2^-24: what Box and Muller's numbers with 24 bits are made of."""
+    """How far exp(-r^2/2) of short pairs is from multiples of 2^-24: what Box and Muller's numbers
+    with 24 bits are made of.
+    """
     half = (len(residual) + 1) // 2
-    square = np.square(residual[: len(residual) - half] / deviation) + np.square(residual[half:] / deviation)
+    square = np.square(residual[: len(residual) - half] / deviation) + np.square(
+        residual[half:] / deviation
+    )
     steps = np.exp(-square[square < 0.05] / 2.0) * 2.0**24
     return float(np.abs(steps - np.round(steps)).sum())
 
@@ -197,18 +240,24 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize("entropy", [Seeded(11), System(bytes(range(32)))], ids=["seed", "system"])
-def test_no_digit_tells_whether_a_record_is_there(way: Callable[[Entropy], Callable[[int, bool], Known]], entropy: Entropy) -> None:
+def test_no_digit_tells_whether_a_record_is_there(
+    way: Callable[[Entropy], Callable[[int, bool], Known]], entropy: Entropy
+) -> None:
     trial, coin = way(entropy), np.random.default_rng(9)
     right, trials = dict.fromkeys(LOOKS, 0), TRIALS if isinstance(entropy, Seeded) else TRIALS // 4
     for number in range(1, trials + 1):
         there = bool(coin.integers(2))
         known = trial(number, there)
         for name, look in LOOKS.items():
-            without, with_it = (look(known.released - hidden, known.deviation) for hidden in (known.without, known.with_it))
+            without, with_it = (
+                look(known.released - hidden, known.deviation)
+                for hidden in (known.without, known.with_it)
+            )
             guess = with_it < without if with_it != without else bool(coin.integers(2))
             right[name] += guess == there
     for name, count in right.items():
-        # a coin is right in half of them, give or take 4.9 deviations once in a million; being told by size adds less than one
+        # a coin is right in half of them, give or take 4.9 deviations once in a million; being told
+        # by size adds less than one
         assert abs(count - trials / 2) < 6.0 * math.sqrt(trials / 4), name
 
 
@@ -217,11 +266,16 @@ def test_the_distinguisher_sees_numbers_of_24_bits() -> None:
     rng, right, half = np.random.default_rng(0), 0, D // 2
     record = rng.standard_normal(D) / math.sqrt(D)
     for number in range(200):
-        u, v = (rng.integers(1, 2**32, half) * 2.0**-32).astype(np.float32).astype(np.float64), rng.random(half)
+        u, v = (
+            (rng.integers(1, 2**32, half) * 2.0**-32).astype(np.float32).astype(np.float64),
+            rng.random(half),
+        )
         u = np.round(u * 2**24) / 2**24  # what float32 holds of u near 1
         radius = np.sqrt(-2.0 * np.log(np.maximum(u, 2.0**-24)))
         noise = np.concatenate([radius * np.cos(2 * np.pi * v), radius * np.sin(2 * np.pi * v)])
         there = bool(number % 2)
-        released = (noise * SIGMA + (record if there else 0.0)).astype(np.float32).astype(np.float64)
+        released = (
+            (noise * SIGMA + (record if there else 0.0)).astype(np.float32).astype(np.float64)
+        )
         right += (lattice(released - record, SIGMA) < lattice(released, SIGMA)) == there
     assert right > 180

@@ -1,4 +1,6 @@
-"""Images from gradients: exactly where nothing hides them, not at all where the study's noise does."""
+"""Images from gradients: exactly where nothing hides them, not at all where the study's noise
+does.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ LINEAR = ("logistic", "svm")
 CORPUS = data.load("digits")
 X, Y = torch.from_numpy(data.scaled(CORPUS.train.x)), torch.from_numpy(CORPUS.train.y)
 PUBLIC = torch.from_numpy(data.scaled(CORPUS.test.x)), torch.from_numpy(CORPUS.test.y)
-PLACES = [int(np.flatnonzero(CORPUS.train.y == label)[turn]) for turn in range(8) for label in range(10)]
+PLACES = [
+    int(np.flatnonzero(CORPUS.train.y == label)[turn]) for turn in range(8) for label in range(10)
+]
 
 
 def level(sigma: float | None = 0.0, claimed: float | None = None) -> Level:
@@ -76,7 +80,9 @@ def test_one_example_without_noise_is_there_in_full(model: str) -> None:
     assert min(found.correlations) > 0.999
     assert min(found.psnr) > 60.0
     first = X[PLACES[0]].flatten().numpy()
-    assert found.images[0] == pytest.approx(first, abs=1e-3)  # pixels themselves, not only their pattern
+    assert found.images[0] == pytest.approx(
+        first, abs=1e-3
+    )  # pixels themselves, not only their pattern
 
 
 @pytest.mark.parametrize(("model", "least"), [("logistic", 0.99), ("svm", 0.75)])
@@ -85,35 +91,55 @@ def test_examples_of_distinct_labels_are_told_apart(model: str, least: float) ->
     found = np.mean(attack(model).attempt(together(places), level(), noise).correlations)
     assert found > least
     seen = attack(model).layer.of(attack(model).release(together(places)[0], level(), noise(0)))
-    single = np.mean([correlation(ratio(seen), X[place].flatten().numpy().astype(np.float64)) for place in places])
+    single = np.mean(
+        [
+            correlation(ratio(seen), X[place].flatten().numpy().astype(np.float64))
+            for place in places
+        ]
+    )
     assert found > single + 0.1
 
 
 @pytest.mark.parametrize("model", LINEAR)
 def test_more_noise_leaves_less(model: str) -> None:
     """Means over 40 images with the same noise, scaled: each is well below the one before."""
-    left = [mean_correlation(model, alone(PLACES[:40]), sigma) for sigma in (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)]
+    left = [
+        mean_correlation(model, alone(PLACES[:40]), sigma)
+        for sigma in (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
+    ]
     assert all(b < a for a, b in pairwise(left)), left
     assert left[1] > 0.98
     assert 0.3 < left[3] < 0.8
-    together_left = [mean_correlation(model, together(PLACES[3:8]), sigma) for sigma in (0.0, 0.03, 0.3, 3.0)]
+    together_left = [
+        mean_correlation(model, together(PLACES[3:8]), sigma) for sigma in (0.0, 0.03, 0.3, 3.0)
+    ]
     assert all(b < a for a, b in pairwise(together_left)), together_left
 
 
 @pytest.mark.parametrize("model", LINEAR)
 def test_noise_of_a_private_study_leaves_less_than_the_label_alone_tells(model: str) -> None:
-    """sigma 2 leaves a correlation of about 1 / (2 sqrt(64)); over 80 images chance deviates by 0.125 / sqrt(80) = 0.014."""
+    """sigma 2 leaves a correlation of about 1 / (2 sqrt(64)); over 80 images chance deviates by
+    0.125 / sqrt(80) = 0.014.
+    """
     targets = alone(PLACES[:80])
     found = attack(model).attempt(targets, level(2.0), noise)
     guesses = [
-        correlation(PUBLIC[0][PUBLIC[1] == target.y].mean(0).flatten().numpy().astype(np.float64), target.x.flatten().numpy().astype(float))
+        correlation(
+            PUBLIC[0][PUBLIC[1] == target.y].mean(0).flatten().numpy().astype(np.float64),
+            target.x.flatten().numpy().astype(float),
+        )
         for target in targets
     ]
     assert np.mean(guesses) > 0.8
     assert abs(np.mean(found.correlations)) < 0.031 + 6 * 0.014
     assert max(found.correlations) < np.mean(guesses)
-    others = [correlation(image, targets[i - 10].x.flatten().numpy().astype(float)) for i, image in enumerate(found.images)]
-    assert abs(np.mean(found.correlations) - np.mean(others)) < 0.06  # no nearer to its own example than to another of its label
+    others = [
+        correlation(image, targets[i - 10].x.flatten().numpy().astype(float))
+        for i, image in enumerate(found.images)
+    ]
+    assert (
+        abs(np.mean(found.correlations) - np.mean(others)) < 0.06
+    )  # no nearer to its own example than to another of its label
 
 
 def test_the_best_fit_beats_a_single_row_under_noise() -> None:
@@ -150,7 +176,9 @@ def test_what_is_attacked_is_what_a_client_sends() -> None:
     )
     task = Train(round=1, steps=1, weights=flat.weights.numpy().copy(), wants_first=True)
     sent = client.answer(task, permits(client.price(task))).first
-    seen = one.release(Target(many, Y[:30], 30.0), level(0.7), Seeded(4).at("client", 0, "round", 1, "noise"))
+    seen = one.release(
+        Target(many, Y[:30], 30.0), level(0.7), Seeded(4).at("client", 0, "round", 1, "noise")
+    )
     assert sent is not None
     assert seen.numpy() == pytest.approx(sent, abs=1e-6)
 
@@ -160,7 +188,13 @@ def test_an_example_without_gradient_gives_nothing() -> None:
     one = attack("svm")
     flat = Flat(models.build("svm", (1, 8, 8), 10, Seeded(0).at("model")))
     flat.load(torch.zeros(flat.dim)).layout[1].of(flat.weights)[3] = 5.0  # everything is a 3
-    sure = Attack(clipped=ClippedSum(flat, loss_for("svm")), noise=one.noise, layer=one.layer, slopes=one.slopes, dimension=flat.dim)
+    sure = Attack(
+        clipped=ClippedSum(flat, loss_for("svm")),
+        noise=one.noise,
+        layer=one.layer,
+        slopes=one.slopes,
+        dimension=flat.dim,
+    )
     found = sure.attempt(alone([PLACES[3]]), level(), noise)
     assert found.correlations == (0.0,)
     assert np.isfinite(found.images).all()
@@ -184,13 +218,18 @@ def test_only_a_linear_first_layer_can_be_read() -> None:
     assert attack("logistic").layer.scores
     assert attack("svm").layer.scores
     assert not attack("mlp").layer.scores
-    for module, shape in ((models.build("cnn", (1, 28, 28), 10, np.random.default_rng(0)), (1, 28, 28)), (Skewed(), (1, 8, 8))):
+    for module, shape in (
+        (models.build("cnn", (1, 28, 28), 10, np.random.default_rng(0)), (1, 28, 28)),
+        (Skewed(), (1, 8, 8)),
+    ):
         with pytest.raises(StudyError, match="linear first layer with biases"):
             first_layer(Flat(module), shape, "this")
 
 
 def test_noise_of_exponential_norm_has_that_norm_and_no_direction() -> None:
-    """4 000 draws: the mean norm is known to 1.6 %, each mean coordinate to 0.03; false alarms below 1 in 1e6."""
+    """4 000 draws: the mean norm is known to 1.6 %, each mean coordinate to 0.03; false alarms
+    below 1 in 1e6.
+    """
     drawn = torch.stack([exponential_norm(7, 3.0, Seeded(1).at(i)) for i in range(4000)])
     norms = torch.linalg.vector_norm(drawn, dim=1)
     assert float(norms.mean()) == pytest.approx(3.0, rel=0.08)
@@ -203,5 +242,7 @@ def test_quality_forgives_brightness_and_contrast_only() -> None:
     assert correlation(1e200 * x - 1e199, x) == pytest.approx(1.0)
     assert correlation(-x, x) == pytest.approx(-1.0)
     assert psnr(-x, x) == psnr(np.ones(50), x)  # a negative is worth no more than a flat guess
-    noisy = [psnr(x + s * np.random.default_rng(1).standard_normal(50), x) for s in (0.01, 0.1, 1.0)]
+    noisy = [
+        psnr(x + s * np.random.default_rng(1).standard_normal(50), x) for s in (0.01, 0.1, 1.0)
+    ]
     assert noisy == sorted(noisy, reverse=True)

@@ -54,7 +54,9 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def audit(path: Path, *arguments: str) -> int:
-    return int(app(["audit", str(path), "--attack", "inversion", *arguments], standalone_mode=False) or 0)
+    return int(
+        app(["audit", str(path), "--attack", "inversion", *arguments], standalone_mode=False) or 0
+    )
 
 
 def told(capfd: pytest.CaptureFixture[str]) -> tuple[dict[str, Any], str]:
@@ -62,12 +64,26 @@ def told(capfd: pytest.CaptureFixture[str]) -> tuple[dict[str, Any], str]:
     return json.loads(output.out.splitlines()[-1]), output.err
 
 
-def test_a_study_is_attacked_shown_and_priced(study: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--images", "3", "--noise", "study,mapa@1,0,0.1", "--model", "logistic", "--model", "svm", "--json"]
+def test_a_study_is_attacked_shown_and_priced(
+    study: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [
+        "--images",
+        "3",
+        "--noise",
+        "study,mapa@1,0,0.1",
+        "--model",
+        "logistic",
+        "--model",
+        "svm",
+        "--json",
+    ]
     assert audit(study, *arguments) == 0
     found, messages = told(capfd)
     assert found["weights"] == "initial"
-    assert [(scene["model"], scene["alone"]) for scene in found["scenes"]] == [(m, a) for m in ("logistic", "svm") for a in (True, False)]
+    assert [(scene["model"], scene["alone"]) for scene in found["scenes"]] == [
+        (m, a) for m in ("logistic", "svm") for a in (True, False)
+    ]
     for scene in found["scenes"]:
         levels = scene["levels"]
         assert [(one["noise_multiplier"], one["mapa_epsilon"], one["study"]) for one in levels] == [
@@ -77,14 +93,32 @@ def test_a_study_is_attacked_shown_and_priced(study: Path, capfd: pytest.Capture
             (None, 1.0, False),
         ]
         assert [one["epsilon"] for one in levels if not one["noise_multiplier"]] == ["inf", "inf"]
-        assert levels[1]["epsilon"] > levels[1]["epsilon_once"] > levels[2]["epsilon"] > levels[2]["epsilon_once"] > 0
-        assert len(scene["labels"]) == len(scene["without_gradient"]) == len(levels[0]["correlations"]) == 3
+        assert (
+            levels[1]["epsilon"]
+            > levels[1]["epsilon_once"]
+            > levels[2]["epsilon"]
+            > levels[2]["epsilon_once"]
+            > 0
+        )
+        assert (
+            len(scene["labels"])
+            == len(scene["without_gradient"])
+            == len(levels[0]["correlations"])
+            == 3
+        )
     assert found["scenes"][0]["levels"][0]["correlation"] > 0.999
     assert found["scenes"][0]["batch"] == 1
     assert found["scenes"][1]["batch"] > 20  # about 0.1 x 1437 / 4
     picture = Path("inversion.svg").read_text(encoding="utf-8")
     assert picture.count("<image") == 4 * (2 + 4) * 3
-    for said in ("logistic, batch of 1", "σ = 0.8 (the study's)", "no noise", "MAPA's noise, ε₀ = 1", "ε = ∞", "original"):
+    for said in (
+        "logistic, batch of 1",
+        "σ = 0.8 (the study's)",
+        "no noise",
+        "MAPA's noise, ε₀ = 1",
+        "ε = ∞",
+        "original",
+    ):
         assert said in picture
     assert "raw training images" in messages
     assert "An attack that fails proves nothing" in messages
@@ -101,14 +135,19 @@ def test_the_studys_own_price_is_its_plans(study: Path, capfd: pytest.CaptureFix
     assert Path("folder/inversion.svg").exists()
 
 
-def test_a_run_is_attacked_at_its_trained_weights(study: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_run_is_attacked_at_its_trained_weights(
+    study: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     session.begin(studies.read(study), Path("run"), lambda row: None, lambda about: None)
     before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
     for path in (study, Path("run")):
         assert audit(path, "--images", "2", "--noise", "0.03", "--json") == 0
     initial, trained = (json.loads(line) for line in capfd.readouterr().out.splitlines())
     assert (initial["weights"], trained["weights"]) == ("initial", "trained")
-    assert initial["scenes"][0]["levels"][0]["correlations"] != trained["scenes"][0]["levels"][0]["correlations"]
+    assert (
+        initial["scenes"][0]["levels"][0]["correlations"]
+        != trained["scenes"][0]["levels"][0]["correlations"]
+    )
     assert trained["scenes"][0]["levels"][0]["correlation"] > 0.9
     assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
     with pytest.raises(StudyError, match="are not those of the study's model"):
@@ -119,21 +158,49 @@ def test_a_run_is_attacked_at_its_trained_weights(study: Path, capfd: pytest.Cap
     with pytest.raises(StudyError, match=r"model.safetensors: cannot be read"):
         audit(Path("run"))
     Path("run/model.safetensors").unlink()
-    with pytest.raises(StudyError, match=r"there is no trained model. Finish the run with `sordino run --resume run`"):
+    with pytest.raises(
+        StudyError,
+        match=r"there is no trained model. Finish the run with `sordino run --resume run`",
+    ):
         audit(Path("run"))
 
 
-def test_without_privacy_the_own_level_is_no_noise(study: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_without_privacy_the_own_level_is_no_noise(
+    study: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     text = STUDY.replace('"dp-sgd"', '"fedavg"').replace('unit = "sample"', 'unit = "none"')
-    study.write_text("\n".join(line for line in text.splitlines() if not line.startswith(("epsilon", "delta", "noise"))))
+    study.write_text(
+        "\n".join(
+            line for line in text.splitlines() if not line.startswith(("epsilon", "delta", "noise"))
+        )
+    )
     assert audit(study, "--images", "1", "--noise", "study,1", "--json") == 0
     levels = told(capfd)[0]["scenes"][0]["levels"]
-    assert [(one["study"], one["epsilon"] == "inf") for one in levels] == [(True, True), (False, False)]
+    assert [(one["study"], one["epsilon"] == "inf") for one in levels] == [
+        (True, True),
+        (False, False),
+    ]
 
 
-def test_a_papers_literal_noise_is_attacked_at_its_true_price(study: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_papers_literal_noise_is_attacked_at_its_true_price(
+    study: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     literal = 'privacy.mechanism={ kind = "haar", form = "paper" }'
-    assert audit(study, "--images", "2", "--noise", "study", "--set", literal, "--set", "privacy.noise_multiplier=2.0", "--json") == 0
+    assert (
+        audit(
+            study,
+            "--images",
+            "2",
+            "--noise",
+            "study",
+            "--set",
+            literal,
+            "--set",
+            "privacy.noise_multiplier=2.0",
+            "--json",
+        )
+        == 0
+    )
     own = told(capfd)[0]["scenes"][0]["levels"][0]
     assert own["epsilon"] > 1000
     assert own["correlation"] > 0.3  # where a Gaussian of this sigma leaves 0.06
@@ -144,29 +211,48 @@ def test_a_papers_literal_noise_is_attacked_at_its_true_price(study: Path, capfd
     [
         (["gone.toml", "--attack", "inversion"], "gone.toml: there is no such study file"),
         (["study.toml"], "--attack is missing: it says which one. Known: inversion"),
-        (["study.toml", "--attack", "invresion"], "--attack 'invresion' is not known; did you mean 'inversion'?"),
+        (
+            ["study.toml", "--attack", "invresion"],
+            "--attack 'invresion' is not known; did you mean 'inversion'?",
+        ),
         (["study.toml", "--attack", "inversion", "--noise", "0,loud"], "'loud' is no noise level"),
         (["study.toml", "--attack", "inversion", "--noise", "-1"], "'-1' is no noise level"),
         (["study.toml", "--attack", "inversion", "--noise", "nan"], "'nan' is no noise level"),
-        (["study.toml", "--attack", "inversion", "--noise", "mapa@0"], "'mapa@0' is no noise level"),
+        (
+            ["study.toml", "--attack", "inversion", "--noise", "mapa@0"],
+            "'mapa@0' is no noise level",
+        ),
         (["study.toml", "--attack", "inversion", "--noise", ""], "'' is no noise level"),
-        (["study.toml", "--attack", "inversion", "--images", "0"], "--images must be from 1 to 20; got 0"),
+        (
+            ["study.toml", "--attack", "inversion", "--images", "0"],
+            "--images must be from 1 to 20; got 0",
+        ),
         (["study.toml", "--attack", "inversion", "--out", "x.png"], "the picture is an SVG file"),
-        (["study.toml", "--attack", "inversion", "--model", "logistik"], "did you mean 'logistic'?"),
+        (
+            ["study.toml", "--attack", "inversion", "--model", "logistik"],
+            "did you mean 'logistic'?",
+        ),
         ([".", "--attack", "inversion"], "this is no run folder: it has no run.json"),
-        (["study.toml", "--attack", "inversion", "--model", "conv:net"], "linear first layer with biases"),
+        (
+            ["study.toml", "--attack", "inversion", "--model", "conv:net"],
+            "linear first layer with biases",
+        ),
         (["client.toml", "--attack", "inversion"], "clients send whole updates"),
         (["table.toml", "--attack", "inversion"], "needs images"),
     ],
 )
-def test_mistakes_are_told_and_leave_nothing(arguments: list[str], message: str, study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes_are_told_and_leave_nothing(
+    arguments: list[str], message: str, study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(".")
     Path("conv.py").write_text(
         "from torch import nn\n"
         "def net(shape, classes):\n"
         "    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, classes))\n"
     )
-    Path("client.toml").write_text(STUDY.replace('"dp-sgd"', '"dp-fedavg"').replace('"sample"', '"client"'))
+    Path("client.toml").write_text(
+        STUDY.replace('"dp-sgd"', '"dp-fedavg"').replace('"sample"', '"client"')
+    )
     rows = "\n".join(f"{i},{i % 7},{i % 2}" for i in range(200))
     Path("rows.csv").write_text(f"a,b,label\n{rows}\n")
     Path("table.toml").write_text(STUDY.replace('name = "digits"', 'file = "rows.csv"'))
@@ -179,10 +265,16 @@ def test_mistakes_are_told_and_leave_nothing(arguments: list[str], message: str,
 
 def test_mistakes_end_with_status_two_and_help_needs_no_torch(tmp_path: Path) -> None:
     process = subprocess.run(
-        [sys.executable, "-m", "sordino", "audit", "gone.toml", "--attack", "inversion"], cwd=tmp_path, capture_output=True, text=True
+        [sys.executable, "-m", "sordino", "audit", "gone.toml", "--attack", "inversion"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
     )
     assert process.returncode == 2
     assert process.stderr.startswith("sordino: gone.toml: there is no such study file")
-    script = "import sys; sys.argv = ['sordino', 'audit', '--help']; import sordino.cli as c\ntry: c.main()\nexcept SystemExit: pass\n"
+    script = (
+        "import sys; sys.argv = ['sordino', 'audit', '--help']; import sordino.cli as c\ntry: "
+        "c.main()\nexcept SystemExit: pass\n"
+    )
     heavy = script + "assert not {'torch', 'matplotlib'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", heavy], capture_output=True).returncode == 0

@@ -31,13 +31,18 @@ NAMES = ("slow", "quick", "lost")
 
 def write_studies(at: Path) -> None:
     for name, method, data in zip(
-        NAMES, ("tau=1", "tau=3", "tau=1"), ('name = "digits"', 'name = "digits"', 'file = "gone.csv"'), strict=True
+        NAMES,
+        ("tau=1", "tau=3", "tau=1"),
+        ('name = "digits"', 'name = "digits"', 'file = "gone.csv"'),
+        strict=True,
     ):
         text = SYNCHRONOUS.replace("ALI-DPFL on digits", name).replace('name = "digits"', data)
         head, _, rest = text.partition("[method]")
         rest = rest[rest.index("[privacy]") :]
         (at / f"{name}.toml").write_text(
-            f'{head}[method]\nname = "dp-sgd"\nlearning_rate = 0.5\n{method.replace("=", " = ")}\n\n{rest}', encoding="utf-8"
+            f'{head}[method]\nname = "dp-sgd"\nlearning_rate = '
+            f"0.5\n{method.replace('=', ' = ')}\n\n{rest}",
+            encoding="utf-8",
         )
 
 
@@ -58,10 +63,14 @@ def here(*arguments: str) -> int:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str, str]:
-    """Two studies that run and one that cannot, each with two seeds: folder, status, output, messages."""
+    """Two studies that run and one that cannot, each with two seeds: folder, status, output,
+    messages.
+    """
     at = tmp_path_factory.mktemp("whole")
     write_studies(at)
-    process = start(at, *(f"{name}.toml" for name in NAMES), "--seeds", "2", "--out", "out", *SETS, "--json")
+    process = start(
+        at, *(f"{name}.toml" for name in NAMES), "--seeds", "2", "--out", "out", *SETS, "--json"
+    )
     output, messages = process.communicate(timeout=240)
     return at, process.returncode, output, messages
 
@@ -87,17 +96,30 @@ def test_numbers_are_those_of_the_runs(whole: tuple[Path, int, str, str]) -> Non
     found = json.loads(output.splitlines()[-1])
     accuracies: dict[str, list[float]] = {}
     for name in NAMES[:2]:
-        results = [json.loads((at / "out" / name / f"seed-{seed}" / "run.json").read_text())["result"] for seed in (0, 1)]
+        results = [
+            json.loads((at / "out" / name / f"seed-{seed}" / "run.json").read_text())["result"]
+            for seed in (0, 1)
+        ]
         accuracies[name] = [result["accuracy"] for result in results]
         study = next(each for each in found["studies"] if each["label"] == name)
         assert study["accuracy"]["mean"] == pytest.approx(sum(accuracies[name]) / 2)
-        assert study["accuracy"]["sd"] == pytest.approx(abs(accuracies[name][0] - accuracies[name][1]) / 2**0.5)
-        assert study["epsilon"] == study["claimed_epsilon"] == max(result["epsilon"] for result in results)
+        assert study["accuracy"]["sd"] == pytest.approx(
+            abs(accuracies[name][0] - accuracies[name][1]) / 2**0.5
+        )
+        assert (
+            study["epsilon"]
+            == study["claimed_epsilon"]
+            == max(result["epsilon"] for result in results)
+        )
         assert {study["unit"], study["accountant"], study["delta"]} == {"sample", "pld", 1e-3}
-        seeds = [studies.read(at / "out" / name / f"seed-{seed}" / "study.toml").seed for seed in (0, 1)]
+        seeds = [
+            studies.read(at / "out" / name / f"seed-{seed}" / "study.toml").seed for seed in (0, 1)
+        ]
         assert seeds == [0, 1]
     difference = found["differences"][0]
-    assert difference["differences"] == pytest.approx([b - a for a, b in zip(*accuracies.values(), strict=True)])
+    assert difference["differences"] == pytest.approx(
+        [b - a for a, b in zip(*accuracies.values(), strict=True)]
+    )
     assert not difference["equal_privacy"]  # three times the steps
     assert any("not at equal privacy: epsilon" in note for note in difference["notes"])
     assert {"study", "against", "seeds", "mean", "sd", "interval", "verdict"} <= set(difference)
@@ -110,14 +132,24 @@ def test_page_shows_it_all(whole: tuple[Path, int, str, str]) -> None:
     page = (at / "out" / "comparison.html").read_text(encoding="utf-8")
     difference = json.loads(output.splitlines()[-1])["differences"][0]
     assert page.count("<svg") == 2
-    assert page.count("FillBetween") + page.count("fill-opacity") + page.count("opacity: 0.18") > 0  # the bands
-    for said in ("Over rounds", "Over epsilon", "Differences to slow", difference["verdict"], "gone.csv: no such file"):
+    assert (
+        page.count("FillBetween") + page.count("fill-opacity") + page.count("opacity: 0.18") > 0
+    )  # the bands
+    for said in (
+        "Over rounds",
+        "Over epsilon",
+        "Differences to slow",
+        difference["verdict"],
+        "gone.csv: no such file",
+    ):
         assert said in page
     assert "<script" not in page
 
 
 @pytest.fixture
-def copied(whole: tuple[Path, int, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def copied(
+    whole: tuple[Path, int, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
     """The same folder to change at will, as the working directory."""
     shutil.copytree(whole[0], tmp_path / "copy")
     monkeypatch.chdir(tmp_path / "copy")
@@ -125,10 +157,16 @@ def copied(whole: tuple[Path, int, str, str], tmp_path: Path, monkeypatch: pytes
 
 
 def bytes_of(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
-def test_finished_runs_are_kept_and_one_seed_shows_nothing(copied: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_finished_runs_are_kept_and_one_seed_shows_nothing(
+    copied: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     before = bytes_of(copied / "out" / "slow")
     assert here("slow.toml", "quick.toml", "--seeds", "1", "--out", "out", *SETS) == 0
     messages = capfd.readouterr().err
@@ -140,9 +178,20 @@ def test_finished_runs_are_kept_and_one_seed_shows_nothing(copied: Path, capfd: 
 def test_another_study_is_refused_and_nothing_changes(copied: Path) -> None:
     before = bytes_of(copied)
     with pytest.raises(StudyError) as refused:
-        here("slow.toml", "quick.toml", "--seeds", "2", "--out", "out", *SETS, "--set", "privacy.clip=2.0")
-    assert "out/slow/seed-0: holds a run of another study than slow.toml asks for: privacy.clip is 1.0 there, 2.0 here" in str(
-        refused.value
+        here(
+            "slow.toml",
+            "quick.toml",
+            "--seeds",
+            "2",
+            "--out",
+            "out",
+            *SETS,
+            "--set",
+            "privacy.clip=2.0",
+        )
+    assert (
+        "out/slow/seed-0: holds a run of another study than slow.toml asks for: privacy.clip "
+        "is 1.0 there, 2.0 here" in str(refused.value)
     )
     assert "out/quick/seed-1" in str(refused.value)
     assert "another --out" in str(refused.value)
@@ -150,21 +199,39 @@ def test_another_study_is_refused_and_nothing_changes(copied: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_a_killed_run_is_told_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_killed_run_is_told_and_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     write_studies(tmp_path)
     monkeypatch.chdir(tmp_path)
-    arguments = ["slow.toml", "--seeds", "1", "--out", "out", *SETS, "--set", "budget.rounds=80", "--set", "execution.checkpoint_every=5"]
+    arguments = [
+        "slow.toml",
+        "--seeds",
+        "1",
+        "--out",
+        "out",
+        *SETS,
+        "--set",
+        "budget.rounds=80",
+        "--set",
+        "execution.checkpoint_every=5",
+    ]
     process = start(tmp_path, *arguments, "--json")
     folder = tmp_path / "out" / "slow" / "seed-0"
     until = time.monotonic() + 60
     while rounds_done(folder) < 7 and time.monotonic() < until:
         time.sleep(0.02)
-    children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True).stdout.split()
+    children = subprocess.run(
+        ["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert len(children) == 1
     os.kill(int(children[0]), signal.SIGKILL)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "stopped by signal 9" in json.loads(output.splitlines()[-1])["studies"][0]["runs"][0]["reason"]
+    assert (
+        "stopped by signal 9"
+        in json.loads(output.splitlines()[-1])["studies"][0]["runs"][0]["reason"]
+    )
     about = json.loads((folder / "run.json").read_text())
     assert about["status"] == "running"
     (folder.parent / ".seed-0.0123abcd").mkdir()  # as of a run that was killed before it began
@@ -187,14 +254,24 @@ def test_a_killed_run_is_told_and_resumed(tmp_path: Path, monkeypatch: pytest.Mo
         (["slow.toml", "quick.toml", "--out", "bad.toml"], "bad.toml: this is a file"),
         (["slow.toml", "quick.toml", "--out", "bad.toml/below"], "bad.toml: this is a file"),
         (["slow.toml", "quick.toml", "--at", "best"], "--at must be true or claimed; got 'best'"),
-        (["slow.toml", "quick.toml", "--over", "privacy.epsilon"], "--over privacy.epsilon: the studies do not differ in it"),
+        (
+            ["slow.toml", "quick.toml", "--over", "privacy.epsilon"],
+            "--over privacy.epsilon: the studies do not differ in it",
+        ),
         (["slow.toml", "quick.toml", "--until", "0.75"], "--until goes with --over data.clients"),
-        (["slow.toml", "quick.toml", "--set", "name=same", "--set", "seed"], "write it as section.key=value"),
+        (
+            ["slow.toml", "quick.toml", "--set", "name=same", "--set", "seed"],
+            "write it as section.key=value",
+        ),
     ],
 )
-def test_mistakes_are_told_and_leave_nothing(arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes_are_told_and_leave_nothing(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_studies(tmp_path)
-    (tmp_path / "bad.toml").write_text((tmp_path / "slow.toml").read_text().replace("epsilon =", "epsilom ="))
+    (tmp_path / "bad.toml").write_text(
+        (tmp_path / "slow.toml").read_text().replace("epsilon =", "epsilom =")
+    )
     monkeypatch.chdir(tmp_path)
     before = bytes_of(tmp_path)
     with pytest.raises(StudyError) as refused:
@@ -229,8 +306,16 @@ def some_tasks(tmp_path: Path) -> list[Any]:
 def test_a_line_for_each_study(tmp_path: Path) -> None:
     slow0, quick0, slow1, _ = made = some_tasks(tmp_path)
     rounds = dict.fromkeys(made, 1)
-    assert line(slow0.side, made, {slow0: "done"}, rounds, [slow1]) == ("slow", "1/2", "seed 0 done  seed 1 1/2")
-    assert line(quick0.side, made, {quick0: "failed"}, rounds, []) == ("quick", "0/2", "seed 0 failed  seed 1 waiting")
+    assert line(slow0.side, made, {slow0: "done"}, rounds, [slow1]) == (
+        "slow",
+        "1/2",
+        "seed 0 done  seed 1 1/2",
+    )
+    assert line(quick0.side, made, {quick0: "failed"}, rounds, []) == (
+        "quick",
+        "0/2",
+        "seed 0 failed  seed 1 waiting",
+    )
 
 
 def test_a_terminal_gets_one_panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

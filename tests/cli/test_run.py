@@ -48,11 +48,16 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_of_arrivals_is_told_in_updates(ran: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    app(["run", str(ran / "study.toml"), "--out", str(ran / "run"), "--json"], standalone_mode=False)
+    app(
+        ["run", str(ran / "study.toml"), "--out", str(ran / "run"), "--json"], standalone_mode=False
+    )
     said = capfd.readouterr()
     lines = said.err.splitlines()
     assert any(line.startswith("update 10/60  stage 1  clip 1  staleness ") for line in lines)
-    assert any(line.startswith("mapa: 60 updates, at most ") and "gradients of one edge, accuracy" in line for line in lines)
+    assert any(
+        line.startswith("mapa: 60 updates, at most ") and "gradients of one edge, accuracy" in line
+        for line in lines
+    )
     assert not any("round" in line or "local step" in line for line in lines)
     outcome = json.loads(said.out.splitlines()[-1])
     assert (outcome["regime"], outcome["rounds"]) == ("asynchronous", 60)
@@ -61,7 +66,12 @@ def test_a_run_of_arrivals_is_told_in_updates(ran: Path, capfd: pytest.CaptureFi
     assert any("b / n_k" in text for text in about["assumptions"])
     assert not any("weight the average" in text for text in about["assumptions"])
     page = (ran / "run" / "report.html").read_text(encoding="utf-8")
-    for text in ("asynchronous updates", "tau_max", "0.5 (1 edge), 1 (1 edge), 2 (2 edges)", "Epsilon of each edge"):
+    for text in (
+        "asynchronous updates",
+        "tau_max",
+        "0.5 (1 edge), 1 (1 edge), 2 (2 edges)",
+        "Epsilon of each edge",
+    ):
         assert text in page
 
 
@@ -89,18 +99,29 @@ path = "messages"
 """
 
 
-def test_a_run_of_events_is_told_in_events(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_run_of_events_is_told_in_events(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "study.toml").write_text(EVENTS.format(method="dlr"))
-    app(["run", str(tmp_path / "study.toml"), "--out", str(tmp_path / "run"), "--json"], standalone_mode=False)
+    app(
+        ["run", str(tmp_path / "study.toml"), "--out", str(tmp_path / "run"), "--json"],
+        standalone_mode=False,
+    )
     said = capfd.readouterr()
     lines = said.err.splitlines()
     rows = [line for line in lines if line.startswith("event ")]
     assert [line.split()[1] for line in rows] == ["50/200", "100/200", "150/200", "200/200"]
-    assert all("  accumulated 0." in line and "/4.000" in line and "accuracy" not in line for line in rows)
-    assert any(
-        line.startswith("dlr: 200 events, at most ") and "activations of one party, accuracy over the stream" in line for line in lines
+    assert all(
+        "  accumulated 0." in line and "/4.000" in line and "accuracy" not in line for line in rows
     )
-    assert not any("round" in line or "client" in line for line in lines if not line.startswith("warning"))
+    assert any(
+        line.startswith("dlr: 200 events, at most ")
+        and "activations of one party, accuracy over the stream" in line
+        for line in lines
+    )
+    assert not any(
+        "round" in line or "client" in line for line in lines if not line.startswith("warning")
+    )
     accumulated = float(rows[-1].split("accumulated ")[1].split()[0])
     assert json.loads(said.out)["accuracy"] == pytest.approx(1 - accumulated, abs=1e-3)
     page = (tmp_path / "run" / "report.html").read_text()
@@ -117,7 +138,10 @@ def test_methods_for_events_are_compared_by_their_error_over_the_stream(tmp_path
         sides.append(Side(method, method, path, study, study))
     planned = tasks(sides, [0], tmp_path)
     for task in planned:
-        app(["run", str(task.side.path), "--out", str(task.folder), "--quiet"], standalone_mode=False)
+        app(
+            ["run", str(task.side.path), "--out", str(task.folder), "--quiet"],
+            standalone_mode=False,
+        )
     comparison = collect(tmp_path, "true", planned, {})
     tables.write(comparison)
     found: Any = plain(recorded(comparison))
@@ -127,5 +151,11 @@ def test_methods_for_events_are_compared_by_their_error_over_the_stream(tmp_path
     first, second = (study["accuracy"]["mean"] for study in found["studies"])
     assert found["differences"][0]["mean"] == pytest.approx(second - first)
     page = (tmp_path / "comparison.html").read_text()
-    for shown in ("run-time error (%)", "OGD-Count", "SLR-Count", "accuracy over the stream", "Messages and activity"):
+    for shown in (
+        "run-time error (%)",
+        "OGD-Count",
+        "SLR-Count",
+        "accuracy over the stream",
+        "Messages and activity",
+    ):
         assert shown in page, shown

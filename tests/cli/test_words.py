@@ -13,7 +13,10 @@ from sordino.privacy import Composed, Event, Gaussian, NonPrivate, Pure, Repeate
     [
         (Repeated(Composed((Gaussian(noise_multiplier=0.5),)), 5), "Gaussian, sigma 0.5, 5 times"),
         (Repeated(Composed((Gaussian(noise_multiplier=0.5),)), 1), "Gaussian, sigma 0.5"),
-        (Repeated(NonPrivate(reason="embeddings are sent without noise"), 4), "NOT private: embeddings are sent without noise, 4 times"),
+        (
+            Repeated(NonPrivate(reason="embeddings are sent without noise"), 4),
+            "NOT private: embeddings are sent without noise, 4 times",
+        ),
         (
             Repeated(Repeated(Composed((Gaussian(noise_multiplier=2.0), Pure(epsilon=1.0))), 3), 4),
             "Gaussian, sigma 2 and pure, epsilon 1 together, 3 times, 4 times",

@@ -41,7 +41,8 @@ def test_a_failure_and_a_kill_leave_the_others_alone(tmp_path: Path) -> None:
 
 def test_interrupted_it_stops_every_process(tmp_path: Path) -> None:
     code = (
-        "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); os.rename(sys.argv[1], sys.argv[1] + '.pid'); time.sleep(60)"
+        "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); "
+        "os.rename(sys.argv[1], sys.argv[1] + '.pid'); time.sleep(60)"
     )
     jobs = [Job(i, (sys.executable, "-c", code, str(tmp_path / str(i)))) for i in range(3)]
 

@@ -1,4 +1,6 @@
-"""What a few seeds can show: the numbers of an independent implementation, and words that promise no more."""
+"""What a few seeds can show: the numbers of an independent implementation, and words that promise
+no more.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from scipy.stats import ttest_rel  # type: ignore[import-untyped]
 
 from sordino.compare.statistics import CONFIDENCE, Paired, paired, spread, verdict
 
-COUNTS = st.integers(2, 8).flatmap(lambda n: st.tuples(*[st.lists(st.integers(0, 10000), min_size=n, max_size=n)] * 2))
+COUNTS = st.integers(2, 8).flatmap(
+    lambda n: st.tuples(*[st.lists(st.integers(0, 10000), min_size=n, max_size=n)] * 2)
+)
 
 
 @given(COUNTS)
@@ -47,12 +51,18 @@ def of(*differences: float) -> Paired:
         ((0.3,), "nothing can be concluded"),
         ((0.012, 0.016, 0.02), "B is better in every seed, by 1.2 to 2.0 points"),
         ((-0.012, -0.016, -0.02), "B is worse in every seed, by 1.2 to 2.0 points"),
-        ((0.01, 0.09, 0.02), "B is ahead in every seed, by 1.0 to 9.0 points, but 3 seeds cannot show"),
+        (
+            (0.01, 0.09, 0.02),
+            "B is ahead in every seed, by 1.0 to 9.0 points, but 3 seeds cannot show",
+        ),
         ((-0.01, -0.09, -0.02), "B is behind in every seed"),
         ((-0.01, 0.09, 0.02), "no difference that 3 seeds can show"),
         ((0.0, 0.0), "exactly the same"),
         ((0.25, 0.25), "B is better by the same 25.0 points in all 2 seeds: without a spread"),
-        ((-0.001, *[0.05 + 0.001 * i for i in range(20)]), "B is better on average, not in every seed"),
+        (
+            (-0.001, *[0.05 + 0.001 * i for i in range(20)]),
+            "B is better on average, not in every seed",
+        ),
     ],
 )
 def test_words(differences: tuple[float, ...], said: str) -> None:

@@ -40,7 +40,9 @@ def packed(path: Path, kind: str, start: bytes, piece: bytes) -> Path:
 
 def header(shape: tuple[int, ...], descr: str) -> bytes:
     file = io.BytesIO()
-    np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
+    np.lib.format.write_array_header_1_0(
+        file, {"descr": descr, "fortran_order": False, "shape": shape}
+    )
     return file.getvalue()
 
 
@@ -86,11 +88,16 @@ def bomb(kind: str, folder: Path) -> Path:
             return path
         case "rows.parquet":
             path = folder / "x.parquet"
-            pl.select(label=pl.repeat(1, 100_000_000, dtype=pl.Int8)).write_parquet(path, compression="zstd", row_group_size=1 << 24)
+            pl.select(label=pl.repeat(1, 100_000_000, dtype=pl.Int8)).write_parquet(
+                path, compression="zstd", row_group_size=1 << 24
+            )
             return path
         case "idx":
             path = folder / "x.idx"
-            path.write_bytes(gzip.compress(struct.pack(">HBB3I", 0, 8, 3, 1000, 1000, 1000) + bytes(1 << 20)) + bytes(1 << 20))
+            path.write_bytes(
+                gzip.compress(struct.pack(">HBB3I", 0, 8, 3, 1000, 1000, 1000) + bytes(1 << 20))
+                + bytes(1 << 20)
+            )
             return path
         case "libsvm.gz":
             return packed(folder / "x", "gzip", b"", b"\n")
@@ -104,10 +111,16 @@ def bomb(kind: str, folder: Path) -> Path:
 
 
 READ = {  # how each is read, in a process that may have 768 MiB more than it has
-    **dict.fromkeys(("npz", "header.npz", "text.npz", "gzip.csv", "columns.csv", "label.csv", "rows.parquet"), "data.load('x', file=path)"),
+    **dict.fromkeys(
+        ("npz", "header.npz", "text.npz", "gzip.csv", "columns.csv", "label.csv", "rows.parquet"),
+        "data.load('x', file=path)",
+    ),
     "idx": "data.idx.read_idx(path, 3)",
     **dict.fromkeys(("libsvm.gz", "libsvm.bz2"), "data.libsvm.read_libsvm(path, 256)"),
-    **dict.fromkeys(("line.csv.gz", "quote.csv.gz"), "data.stream.table.TableStream(path, classes=2).read(0, 1000)"),
+    **dict.fromkeys(
+        ("line.csv.gz", "quote.csv.gz"),
+        "data.stream.table.TableStream(path, classes=2).read(0, 1000)",
+    ),
 }
 
 PROGRAM = """
@@ -152,22 +165,32 @@ def test_a_small_file_that_asks_for_gigabytes_is_refused(tmp_path: Path, kind: s
     assert "Unable to allocate" not in done.stdout
 
 
-def test_the_limit_can_be_raised_and_lowered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_can_be_raised_and_lowered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "x.npz"
     np.savez_compressed(path, x=np.zeros((1000, 100)), y=np.arange(1000) % 2)
     load("x", file=path)
     monkeypatch.setenv("SORDINO_READ_LIMIT", "100000")
-    with pytest.raises(DataError, match=r"x\.npz: its arrays expand to 808,256 bytes, and at most 100,000 are read.*SORDINO_READ_LIMIT"):
+    with pytest.raises(
+        DataError,
+        match=r"x\.npz: its arrays expand to 808,256 bytes, and at most 100,000 are "
+        r"read.*SORDINO_READ_LIMIT",
+    ):
         load("x", file=path)
     monkeypatch.setenv("SORDINO_READ_LIMIT", "1 GB")
-    with pytest.raises(StudyError, match="SORDINO_READ_LIMIT = '1 GB' must be a whole number of bytes"):
+    with pytest.raises(
+        StudyError, match="SORDINO_READ_LIMIT = '1 GB' must be a whole number of bytes"
+    ):
         load("x", file=path)
 
 
 def test_what_numpy_would_not_write_is_refused(tmp_path: Path) -> None:
     good = header((4, 2), "<f8") + bytes(64)
     for method in (zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2):
-        with pytest.raises(DataError, match=r"x\.npy is compressed in a way that NumPy does not write"):
+        with pytest.raises(
+            DataError, match=r"x\.npy is compressed in a way that NumPy does not write"
+        ):
             load("x", file=npz(tmp_path / "x.npz", good, method))
     with pytest.raises(DataError, match="announces 128 bytes, and 64 follow"):
         load("x", file=npz(tmp_path / "x.npz", header((4, 4), "<f8") + bytes(64)))
@@ -190,7 +213,11 @@ def test_a_pipe_is_no_data_file(tmp_path: Path) -> None:
 
 def test_compressed_text_is_read_as_before(tmp_path: Path) -> None:
     rows = b"a,label\n" + b"".join(b"%d,%d\n" % (i, i % 2) for i in range(200_000))
-    for pack in (gzip.compress, bz2.compress, lambda data: gzip.compress(data[:1000]) + gzip.compress(data[1000:])):
+    for pack in (
+        gzip.compress,
+        bz2.compress,
+        lambda data: gzip.compress(data[:1000]) + gzip.compress(data[1000:]),
+    ):
         (tmp_path / "x.csv").write_bytes(pack(rows))
         (tmp_path / "x.csv.gz").write_bytes(pack(rows))
         assert Source(tmp_path / "x.csv").whole() == rows
@@ -223,10 +250,14 @@ def whole(kind: str) -> bytes:
     return file.getvalue()
 
 
-@pytest.mark.parametrize("kind", ["npz", "packed.npz", "parquet", "csv", "csv.gz", "csv.bz2", "libsvm", "idx"])
+@pytest.mark.parametrize(
+    "kind", ["npz", "packed.npz", "parquet", "csv", "csv.gz", "csv.bz2", "libsvm", "idx"]
+)
 @settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_whatever_stands_in_a_file_only_data_errors_come_out(tmp_path: Path, kind: str, data: st.DataObject) -> None:
+def test_whatever_stands_in_a_file_only_data_errors_come_out(
+    tmp_path: Path, kind: str, data: st.DataObject
+) -> None:
     content = bytearray(whole(kind))
     match data.draw(st.sampled_from(["random", "cut", "changed", "doubled"])):
         case "random":
@@ -234,7 +265,11 @@ def test_whatever_stands_in_a_file_only_data_errors_come_out(tmp_path: Path, kin
         case "cut":
             del content[data.draw(st.integers(0, len(content))) :]
         case "changed":
-            for at, value in data.draw(st.lists(st.tuples(st.integers(0, len(content) - 1), st.integers(0, 255)), max_size=6)):
+            for at, value in data.draw(
+                st.lists(
+                    st.tuples(st.integers(0, len(content) - 1), st.integers(0, 255)), max_size=6
+                )
+            ):
                 content[at] = value
         case "doubled":
             at = data.draw(st.integers(0, len(content)))

@@ -1,4 +1,6 @@
-"""Datasets refuse what does not fit, scale by public constants only, and are known by their bytes."""
+"""Datasets refuse what does not fit, scale by public constants only, and are known by their
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def test_what_does_not_fit_is_refused(changes: dict[str, Any], message: str) -> 
 
 
 def test_a_corpus_is_of_one_kind() -> None:
-    with pytest.raises(DataError, match=r"training examples have shape \(1, 2, 2\), test examples \(4,\)"):
+    with pytest.raises(
+        DataError, match=r"training examples have shape \(1, 2, 2\), test examples \(4,\)"
+    ):
         Corpus(small(), small(x=np.zeros((6, 4), np.uint8)))
     with pytest.raises(DataError, match="do not have the same classes"):
         Corpus(small(), small(classes=("a", "c")))
@@ -90,8 +94,15 @@ def test_digits_are_scikit_learns() -> None:
     assert (len(corpus.train), len(corpus.test)) == (1437, 360)
     assert corpus.train.shape == (1, 8, 8)
     raw = load_digits()
-    expected = sorted((int(y), (x / 16).astype(np.float32).tobytes()) for x, y in zip(raw.images, raw.target, strict=True))
-    found = [(int(y), x.tobytes()) for d in (corpus.train, corpus.test) for x, y in zip(d.x, d.y, strict=True)]
+    expected = sorted(
+        (int(y), (x / 16).astype(np.float32).tobytes())
+        for x, y in zip(raw.images, raw.target, strict=True)
+    )
+    found = [
+        (int(y), x.tobytes())
+        for d in (corpus.train, corpus.test)
+        for x, y in zip(d.x, d.y, strict=True)
+    ]
     assert sorted(found) == expected
     assert corpus.train.fingerprint() == load("digits").train.fingerprint()
     # Pinned: if the split ever moved, test rows of old runs would train new ones.

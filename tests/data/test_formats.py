@@ -1,4 +1,6 @@
-"""Published formats: what is written is read back, and damage always ends in a DataError that names the file."""
+"""Published formats: what is written is read back, and damage always ends in a DataError that names
+the file.
+"""
 
 from __future__ import annotations
 
@@ -33,18 +35,34 @@ def idx(values: Bytes) -> bytes:
 
 
 def libsvm(x: npt.NDArray[np.float32], y: npt.NDArray[np.int64]) -> bytes:
-    rows = (f"{label} " + " ".join(f"{j + 1}:{v:.6f}" for j, v in enumerate(row) if v) for label, row in zip(y, x, strict=True))
+    rows = (
+        f"{label} " + " ".join(f"{j + 1}:{v:.6f}" for j, v in enumerate(row) if v)
+        for label, row in zip(y, x, strict=True)
+    )
     return ("\n".join(rows) + "\n").encode()
 
 
-def cifar_batches(records: int) -> tuple[Bytes, npt.NDArray[np.int64], dict[str, bytes], dict[str, bytes]]:
+def cifar_batches(
+    records: int,
+) -> tuple[Bytes, npt.NDArray[np.int64], dict[str, bytes], dict[str, bytes]]:
     """Pixels and labels of six batches, and their binary and python forms."""
     rng = np.random.default_rng(records)
     x = rng.integers(0, 256, (6, records, 3072), dtype=np.uint8)
     y = rng.integers(0, 10, (6, records))
-    binary = {n: np.hstack([y[i][:, None].astype(np.uint8), x[i]]).tobytes() for i, n in enumerate(cifar.BINARY)}
+    binary = {
+        n: np.hstack([y[i][:, None].astype(np.uint8), x[i]]).tobytes()
+        for i, n in enumerate(cifar.BINARY)
+    }
     python = {
-        n: pickle.dumps({b"batch_label": b"b", b"labels": y[i].tolist(), b"data": x[i], b"filenames": [b"a.png"] * records}, protocol=2)
+        n: pickle.dumps(
+            {
+                b"batch_label": b"b",
+                b"labels": y[i].tolist(),
+                b"data": x[i],
+                b"filenames": [b"a.png"] * records,
+            },
+            protocol=2,
+        )
         for i, n in enumerate(cifar.PYTHON)
     }
     return x, y, binary, python
@@ -63,7 +81,9 @@ def archive(members: dict[str, bytes], folder: str) -> bytes:
 IMAGES = RNG.integers(0, 256, (7, 4, 5), dtype=np.uint8)
 X = np.where(RNG.random((6, 9)) < 0.3, 0, RNG.normal(size=(6, 9))).astype(np.float32)
 Y = RNG.integers(1, 11, 6)
-PYTHON_BATCH = pickle.dumps({b"labels": [1, 2], b"data": RNG.integers(0, 256, (2, 8), dtype=np.uint8)}, protocol=2)
+PYTHON_BATCH = pickle.dumps(
+    {b"labels": [1, 2], b"data": RNG.integers(0, 256, (2, 8), dtype=np.uint8)}, protocol=2
+)
 
 
 def read_batch(path: Path) -> object:
@@ -79,7 +99,10 @@ FILES: dict[str, tuple[bytes, Callable[[Path], object]]] = {
     "libsvm": (libsvm(X, Y), lambda p: read_libsvm(p, 9, 6)),
     "libsvm.bz2": (bz2.compress(libsvm(X, Y)), lambda p: read_libsvm(p, 9, 6)),
     "pickle": (PYTHON_BATCH, read_batch),
-    "tar.gz": (archive(cifar_batches(1)[2], "x"), lambda p: cifar.read_archive(p.rename(p.with_name("cifar-10-binary.tar.gz")), 1)),
+    "tar.gz": (
+        archive(cifar_batches(1)[2], "x"),
+        lambda p: cifar.read_archive(p.rename(p.with_name("cifar-10-binary.tar.gz")), 1),
+    ),
 }
 
 
@@ -107,7 +130,9 @@ def test_images_get_a_channel_and_must_match_their_labels(tmp_path: Path) -> Non
     with pytest.raises(DataError, match=r"labels: expected labels 0\.\.4, but label 5 is 5"):
         read_images(a, b, 5)
     b.write_bytes(idx(np.arange(6, dtype=np.uint8)))
-    with pytest.raises(DataError, match=r"expected 7 labels, one for each image of images, but found 6"):
+    with pytest.raises(
+        DataError, match=r"expected 7 labels, one for each image of images, but found 6"
+    ):
         read_images(a, b, 10)
 
 
@@ -115,13 +140,28 @@ def test_images_get_a_channel_and_must_match_their_labels(tmp_path: Path) -> Non
     ("content", "message"),
     [
         (b"", "expected 4 bytes of IDX magic number, but the file ends after 0"),
-        (b"\x00\x00\x0d\x03" + idx(IMAGES)[4:], r"0x00000803 \(unsigned bytes, 3 dimensions\), but found 0x00000d03"),
+        (
+            b"\x00\x00\x0d\x03" + idx(IMAGES)[4:],
+            r"0x00000803 \(unsigned bytes, 3 dimensions\), but found 0x00000d03",
+        ),
         (idx(IMAGES[0]), "0x00000803 .* but found 0x00000802"),
-        (idx(IMAGES) + b"\x00", "expected the end of the file after 140 values .* but more bytes follow"),
-        (gzip.compress(idx(IMAGES), mtime=0) + b"junk", "expected a gzip stream, but expanding it failed"),
+        (
+            idx(IMAGES) + b"\x00",
+            "expected the end of the file after 140 values .* but more bytes follow",
+        ),
+        (
+            gzip.compress(idx(IMAGES), mtime=0) + b"junk",
+            "expected a gzip stream, but expanding it failed",
+        ),
         (idx(IMAGES)[:50], r"expected 140 bytes of values \(shape 7 x 4 x 5\)"),
-        (gzip.compress(idx(IMAGES)[:50], mtime=0), r"expected 140 bytes of values .*, but the file ends after 34 of them"),
-        (struct.pack(">4I", 0x803, 2**31, 2**31, 2**31), "as the header says, but the file has only 16 bytes"),
+        (
+            gzip.compress(idx(IMAGES)[:50], mtime=0),
+            r"expected 140 bytes of values .*, but the file ends after 34 of them",
+        ),
+        (
+            struct.pack(">4I", 0x803, 2**31, 2**31, 2**31),
+            "as the header says, but the file has only 16 bytes",
+        ),
         (struct.pack(">4I", 0x803, 0, 4, 5), "expected at least one value"),
     ],
 )
@@ -146,7 +186,9 @@ def test_every_truncation_is_a_data_error(tmp_path: Path, kind: str) -> None:
     read(path)  # whole, it reads
     # Every position of a small file; of a large one the ends and a spread between.
     size = len(content)
-    positions = sorted({*range(min(size, 300)), *range(0, size, 1 + size // 300), *range(size - 40, size)})
+    positions = sorted(
+        {*range(min(size, 300)), *range(0, size, 1 + size // 300), *range(size - 40, size)}
+    )
     for cut in positions:
         path.write_bytes(content[:cut])
         with pytest.raises(DataError, match=str(tmp_path)):
@@ -154,13 +196,19 @@ def test_every_truncation_is_a_data_error(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", FILES)
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data())
-def test_no_damage_raises_anything_but_a_data_error(tmp_path: Path, kind: str, data: st.DataObject) -> None:
+def test_no_damage_raises_anything_but_a_data_error(
+    tmp_path: Path, kind: str, data: st.DataObject
+) -> None:
     content, read = FILES[kind]
     damaged = bytearray(content)
     for _ in range(data.draw(st.integers(1, 4))):
-        damaged[data.draw(st.integers(0, min(len(content), 2000) - 1))] = data.draw(st.integers(0, 255))
+        damaged[data.draw(st.integers(0, min(len(content), 2000) - 1))] = data.draw(
+            st.integers(0, 255)
+        )
     path = tmp_path / "file"
     path.write_bytes(damaged)
     with contextlib.suppress(DataError):
@@ -213,7 +261,9 @@ def test_libsvm_names_the_line(tmp_path: Path, line: bytes, message: str) -> Non
         read_libsvm(tmp_path / "x", 9)
 
 
-@pytest.mark.parametrize("form", ["binary folder", "python folder", "binary archive", "python archive"])
+@pytest.mark.parametrize(
+    "form", ["binary folder", "python folder", "binary archive", "python archive"]
+)
 def test_cifar_round_trip(tmp_path: Path, form: str) -> None:
     x, y, binary, python = cifar_batches(3)
     members = binary if form.startswith("binary") else python
@@ -238,9 +288,13 @@ def test_cifar_damage_is_described(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"but data_batch_3.bin is not there"):
         cifar.read_archive(path, 2)
     path.write_bytes(archive({**binary, "test_batch.bin": binary["test_batch.bin"][:-3073]}, "b"))
-    with pytest.raises(DataError, match=r"test_batch.bin: expected 6146 bytes \(2 images of 3073\), found 3073"):
+    with pytest.raises(
+        DataError, match=r"test_batch.bin: expected 6146 bytes \(2 images of 3073\), found 3073"
+    ):
         cifar.read_archive(path, 2)
-    path.write_bytes(archive({**binary, "data_batch_1.bin": b"\x0a" + binary["data_batch_1.bin"][1:]}, "b"))
+    path.write_bytes(
+        archive({**binary, "data_batch_1.bin": b"\x0a" + binary["data_batch_1.bin"][1:]}, "b")
+    )
     with pytest.raises(DataError, match=r"expected labels 0\.\.9, found 10 in image 0"):
         cifar.read_archive(path, 2)
     path.write_bytes(gzip.compress(b"not a tar" * 500))
@@ -281,7 +335,14 @@ def test_a_pickle_is_never_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["numpy load", "builtins eval", "os system", "numpy.core.multiarray fromfile", "sordino.data.inert _Reader"]
+    "name",
+    [
+        "numpy load",
+        "builtins eval",
+        "os system",
+        "numpy.core.multiarray fromfile",
+        "sordino.data.inert _Reader",
+    ],
 )
 def test_no_other_name_is_answered(name: str) -> None:
     module, attribute = name.split()
@@ -298,7 +359,9 @@ def test_a_pickle_cannot_alter_the_reader() -> None:
 
 
 def test_inert_arrays_are_checked() -> None:
-    batch = read_inert(pickle.dumps({"f": np.zeros((2, 8)), "u": np.zeros((2, 8), np.uint8)}, protocol=2), "b")
+    batch = read_inert(
+        pickle.dumps({"f": np.zeros((2, 8)), "u": np.zeros((2, 8), np.uint8)}, protocol=2), "b"
+    )
     assert isinstance(batch, dict)
     with pytest.raises(DataError, match="found type f8"):
         array_of(batch["f"], (2, 8), "b") if "f" in batch else array_of(batch[b"f"], (2, 8), "b")

@@ -1,4 +1,6 @@
-"""Published data: found where the chapter says, asked for in one message, downloaded only when right."""
+"""Published data: found where the chapter says, asked for in one message, downloaded only when
+right.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from sordino.data import NAMES, load, scaled
 from sordino.errors import DataError
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")
-needs_fashion = pytest.mark.skipif(not FASHION.is_dir(), reason="Fashion-MNIST is not installed: apt install dataset-fashion-mnist")
+needs_fashion = pytest.mark.skipif(
+    not FASHION.is_dir(), reason="Fashion-MNIST is not installed: apt install dataset-fashion-mnist"
+)
 
 
 @pytest.fixture
@@ -70,7 +74,10 @@ def test_places_in_order(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_unknown_names_get_a_suggestion() -> None:
-    with pytest.raises(DataError, match=r"unknown data set 'fashion_mnist'; did you mean 'fashion-mnist'\? known: digits"):
+    with pytest.raises(
+        DataError,
+        match=r"unknown data set 'fashion_mnist'; did you mean 'fashion-mnist'\? known: digits",
+    ):
         load("fashion_mnist")
     with pytest.raises(DataError, match=r"looks like a file; write file = 'patients.csv'"):
         load("patients.csv")
@@ -84,7 +91,9 @@ def test_usps_and_cifar_by_name(bare: Path) -> None:
     line = "1 1:-1 256:0.5\n"
     (folder / "usps").write_text(line * 7291)
     (folder / "usps.t").write_text(line * 2006)
-    with pytest.raises(DataError, match=r"usps.t: expected 2007 lines, one for each example, but found 2006"):
+    with pytest.raises(
+        DataError, match=r"usps.t: expected 2007 lines, one for each example, but found 2006"
+    ):
         load("usps")
     (folder / "usps.t").write_text(line * 2007)
     corpus = load("usps")
@@ -95,14 +104,22 @@ def test_usps_and_cifar_by_name(bare: Path) -> None:
         name = "test_batch.bin" if i == "t" else f"data_batch_{i}.bin"
         np.tile(np.arange(3073) % 10, 10_000).astype(np.uint8).tofile(folder / name)
     corpus = load("cifar10")
-    assert (len(corpus.train), len(corpus.test), corpus.train.shape) == (50_000, 10_000, (3, 32, 32))
+    assert (len(corpus.train), len(corpus.test), corpus.train.shape) == (
+        50_000,
+        10_000,
+        (3, 32, 32),
+    )
     with (folder / "data_batch_2.bin").open("ab") as file:
         file.truncate(3073 * 9_999)
-    with pytest.raises(DataError, match=r"data_batch_2.bin: expected 30730000 bytes .*, found 30726927"):
+    with pytest.raises(
+        DataError, match=r"data_batch_2.bin: expected 30730000 bytes .*, found 30726927"
+    ):
         load("cifar10")
 
 
-def published(source: Path, content: bytes, checksum: str | None = None) -> Mapping[str, locate.Published]:
+def published(
+    source: Path, content: bytes, checksum: str | None = None
+) -> Mapping[str, locate.Published]:
     source.write_bytes(content)
     right = checksum or f"sha256:{hashlib.sha256(content).hexdigest()}"
     remote = locate.Remote("usps.bz2", source.as_uri(), right)
@@ -120,17 +137,31 @@ def test_fetch_downloads_checks_and_keeps(bare: Path, monkeypatch: pytest.Monkey
     (folder / "usps.bz2").write_bytes(b"damaged")
     locate.fetch("usps")
     assert (folder / "usps.bz2").read_bytes() == b"hello"
-    monkeypatch.setattr(locate, "PUBLISHED", published(bare / "source", b"hello", "md5:5d41402abc4b2a76b9719d911017c592"))
+    monkeypatch.setattr(
+        locate,
+        "PUBLISHED",
+        published(bare / "source", b"hello", "md5:5d41402abc4b2a76b9719d911017c592"),
+    )
     locate.fetch("usps", folder=bare / "elsewhere")
     assert os.listdir(bare / "elsewhere") == ["usps.bz2"]
 
 
-def test_fetch_leaves_nothing_of_a_wrong_or_missing_file(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locate, "PUBLISHED", published(bare / "source", b"hello", "sha256:" + "0" * 64))
-    with pytest.raises(DataError, match=r"is not the published file: expected sha256:0{64}, found sha256:2cf24dba"):
+def test_fetch_leaves_nothing_of_a_wrong_or_missing_file(
+    bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        locate, "PUBLISHED", published(bare / "source", b"hello", "sha256:" + "0" * 64)
+    )
+    with pytest.raises(
+        DataError, match=r"is not the published file: expected sha256:0{64}, found sha256:2cf24dba"
+    ):
         locate.fetch("usps")
     (bare / "source").unlink()
-    with pytest.raises(DataError, match=r"could not be downloaded .* Without a network, copy the file there by hand; it must have sha256"):
+    with pytest.raises(
+        DataError,
+        match=r"could not be downloaded .* Without a network, copy the file there by hand; it must "
+        r"have sha256",
+    ):
         locate.fetch("usps")
     assert os.listdir(bare / "cache" / "sordino" / "usps") == []
 
@@ -138,8 +169,14 @@ def test_fetch_leaves_nothing_of_a_wrong_or_missing_file(bare: Path, monkeypatch
 def test_fetch_refuses_what_it_cannot_check(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match="nothing is known about 'imagenet'"):
         locate.fetch("imagenet")
-    monkeypatch.setattr(locate, "PUBLISHED", MappingProxyType({"usps": replace(locate.PUBLISHED["usps"], remote=())}))
-    with pytest.raises(DataError, match=r"no trusted checksum is known for usps(.|\n)*put usps, usps.t"):
+    monkeypatch.setattr(
+        locate,
+        "PUBLISHED",
+        MappingProxyType({"usps": replace(locate.PUBLISHED["usps"], remote=())}),
+    )
+    with pytest.raises(
+        DataError, match=r"no trusted checksum is known for usps(.|\n)*put usps, usps.t"
+    ):
         locate.fetch("usps")
     (bare / "file").touch()
     monkeypatch.undo()
@@ -168,9 +205,22 @@ def test_fashion_mnist_in_full() -> None:
 
 @needs_fashion
 def test_debians_files_are_the_published_ones() -> None:
-    """With name and time put back into its gzip header, a file has the checksum that fetch insists on."""
+    """With name and time put back into its gzip header, a file has the checksum that fetch insists
+    on.
+    """
     sums = {r.name: r.checksum for r in locate.PUBLISHED["fashion-mnist"].remote}
-    for name, written in (("train-labels-idx1-ubyte", 1504176606), ("t10k-labels-idx1-ubyte", 1504176627)):
+    for name, written in (
+        ("train-labels-idx1-ubyte", 1504176606),
+        ("t10k-labels-idx1-ubyte", 1504176627),
+    ):
         packed = (FASHION / f"{name}.gz").read_bytes()
-        original = packed[:3] + b"\x08" + written.to_bytes(4, "little") + packed[8:10] + name.encode() + b"\0" + packed[10:]
+        original = (
+            packed[:3]
+            + b"\x08"
+            + written.to_bytes(4, "little")
+            + packed[8:10]
+            + name.encode()
+            + b"\0"
+            + packed[10:]
+        )
         assert f"sha256:{hashlib.sha256(original).hexdigest()}" == sums[f"{name}.gz"]

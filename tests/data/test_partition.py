@@ -20,7 +20,9 @@ Labels = npt.NDArray[np.int64]
 BALANCED: Labels = np.repeat(np.arange(10), 600)
 
 
-def draw(partition: Partition, labels: Labels, clients: int, seed: int, column: Labels | None = None) -> Parts:
+def draw(
+    partition: Partition, labels: Labels, clients: int, seed: int, column: Labels | None = None
+) -> Parts:
     return partition.split(labels, clients, np.random.default_rng(seed), column)
 
 
@@ -38,13 +40,17 @@ def check_deal(parts: Parts, examples: int, clients: int, *, covers: bool = True
 
 
 def label_entropy(labels: Labels, parts: Parts) -> float:
-    """Mean entropy (nats) of the clients' label distributions: log 10 where all see all classes alike."""
+    """Mean entropy (nats) of the clients' label distributions: log 10 where all see all classes
+    alike.
+    """
     counts = label_counts(labels, parts, 10).astype(float)
     p = counts / counts.sum(axis=1, keepdims=True)
     return float(-(p * np.log(np.where(p > 0, p, 1))).sum(axis=1).mean())
 
 
-label_arrays = st.lists(st.integers(0, 6), min_size=1, max_size=400).map(lambda v: np.array(v, dtype=np.int64))
+label_arrays = st.lists(st.integers(0, 6), min_size=1, max_size=400).map(
+    lambda v: np.array(v, dtype=np.int64)
+)
 
 
 @settings(max_examples=150, deadline=None)
@@ -64,7 +70,9 @@ def test_iid_parts_are_equal(labels: Labels, clients: int, seed: int) -> None:
     beta=st.floats(1e-320, 1.7e308, allow_subnormal=True),
     seed=st.integers(0, 2**32),
 )
-def test_dirichlet_keeps_its_minimum(labels: Labels, clients: int, minimum: int, beta: float, seed: int) -> None:
+def test_dirichlet_keeps_its_minimum(
+    labels: Labels, clients: int, minimum: int, beta: float, seed: int
+) -> None:
     assume(clients * minimum <= len(labels))
     parts = draw(Dirichlet(beta=beta, minimum=minimum), labels, clients, seed)
     check_deal(parts, len(labels), clients)
@@ -72,8 +80,16 @@ def test_dirichlet_keeps_its_minimum(labels: Labels, clients: int, minimum: int,
 
 
 @settings(max_examples=100, deadline=None)
-@given(labels=label_arrays, clients=st.integers(1, 10), each=st.integers(1, 10), spare=st.integers(0, 9), seed=st.integers(0, 2**32))
-def test_shards_are_dealt_once(labels: Labels, clients: int, each: int, spare: int, seed: int) -> None:
+@given(
+    labels=label_arrays,
+    clients=st.integers(1, 10),
+    each=st.integers(1, 10),
+    spare=st.integers(0, 9),
+    seed=st.integers(0, 2**32),
+)
+def test_shards_are_dealt_once(
+    labels: Labels, clients: int, each: int, spare: int, seed: int
+) -> None:
     fragments = clients * each + spare
     assume(fragments <= len(labels))
     parts = draw(Shards(fragments=fragments, each=each), labels, clients, seed)
@@ -89,7 +105,11 @@ def test_same_generator_same_deal(partition: Partition) -> None:
 
 def test_unevenness_grows_as_beta_falls() -> None:
     def over_seeds(partition: Partition) -> float:
-        return float(np.mean([label_entropy(BALANCED, draw(partition, BALANCED, 10, seed)) for seed in range(12)]))
+        return float(
+            np.mean(
+                [label_entropy(BALANCED, draw(partition, BALANCED, 10, seed)) for seed in range(12)]
+            )
+        )
 
     entropies = [over_seeds(Dirichlet(beta=beta)) for beta in (0.05, 0.2, 1.0, 5.0, 100.0)]
     assert entropies == sorted(entropies)
@@ -100,20 +120,30 @@ def test_unevenness_grows_as_beta_falls() -> None:
 
 
 def test_first_class_follows_its_dirichlet_law() -> None:
-    """No client is full yet, so p_1 ~ Dir(beta): mean 1/N and variance (1/N)(1-1/N)/(N beta + 1), by its closed form."""
+    """No client is full yet, so p_1 ~ Dir(beta): mean 1/N and variance (1/N)(1-1/N)/(N beta + 1),
+    by its closed form.
+    """
     beta, clients, draws = 0.5, 5, 4000
     sizes = np.array([20_000, 100_000])
-    shares = np.array([Dirichlet(beta=beta)._counts(sizes, clients, np.random.default_rng(s))[0] / sizes[0] for s in range(draws)])
+    shares = np.array(
+        [
+            Dirichlet(beta=beta)._counts(sizes, clients, np.random.default_rng(s))[0] / sizes[0]
+            for s in range(draws)
+        ]
+    )
     variance = 0.2 * 0.8 / (clients * beta + 1)
     # Standard error of a mean is 0.0034: five of them (one false alarm in 3e5 for each client).
     assert np.abs(shares.mean(axis=0) - 0.2).max() < 5 * np.sqrt(variance / draws)
-    # Relative error of a variance estimate here is about 0.03; beta halved or doubled moves it by 0.3 and more.
+    # Relative error of a variance estimate here is about 0.03; beta halved or doubled moves it by
+    # 0.3 and more.
     assert shares.var(axis=0) == pytest.approx(np.full(clients, variance), rel=0.15)
 
 
 def test_a_class_is_shuffled_before_it_is_cut() -> None:
     """Files are often sorted by writer or date: neighbours must not end up together."""
-    (largest, *_) = sorted(draw(Dirichlet(beta=0.5), np.zeros(1000, np.int64), 4, 0), key=len, reverse=True)
+    (largest, *_) = sorted(
+        draw(Dirichlet(beta=0.5), np.zeros(1000, np.int64), 4, 0), key=len, reverse=True
+    )
     runs = 1 + np.count_nonzero(np.diff(largest) > 1)
     assert runs > 20
 
@@ -131,7 +161,10 @@ def test_full_clients_take_no_further_part() -> None:
         assert np.array_equal(counts.sum(axis=1), np.full(10, 600))
 
 
-@pytest.mark.parametrize(("beta", "clients", "minimum"), [(0.05, 1000, 10), (1e-9, 1000, 10), (0.05, 6000, 1), (0.05, 600, 10)])
+@pytest.mark.parametrize(
+    ("beta", "clients", "minimum"),
+    [(0.05, 1000, 10), (1e-9, 1000, 10), (0.05, 6000, 1), (0.05, 600, 10)],
+)
 def test_many_clients_are_answered_in_seconds(beta: float, clients: int, minimum: int) -> None:
     labels = np.repeat(np.arange(10), 6000) if clients == 1000 else BALANCED
     start = time.process_time()
@@ -182,9 +215,14 @@ def test_label_counts() -> None:
         (
             Dirichlet(beta=1.0),
             11,
-            r"11 clients with at least 10 examples each need 110, there are 100; use minimum <= 9 or at most 10 clients",
+            r"11 clients with at least 10 examples each need 110, there are 100; use minimum "
+            r"<= 9 or at most 10 clients",
         ),
-        (Shards(fragments=10, each=2), 6, r"need 12, there are 10; use each <= 1 or fragments >= 12"),
+        (
+            Shards(fragments=10, each=2),
+            6,
+            r"need 12, there are 10; use each <= 1 or fragments >= 12",
+        ),
         (Shards(fragments=101, each=1), 5, "101 fragments of only 100 examples"),
         (Column(), 5, r"name the column in data.client_column"),
     ],
@@ -202,7 +240,10 @@ def test_bad_parameters_are_refused() -> None:
         Dirichlet(beta=1.0, minimum=0)
     with pytest.raises(ValidationError, match="fragments"):
         Shards(fragments=0, each=1)
-    with pytest.raises(StudyError, match=r"the client column has 2 clients, the study asks for 3; set data.clients = 2"):
+    with pytest.raises(
+        StudyError,
+        match=r"the client column has 2 clients, the study asks for 3; set data.clients = 2",
+    ):
         draw(Column(), np.zeros(4, np.int64), 3, 0, np.array([0, 1, 0, 1]))
     with pytest.raises(StudyError, match=r"4 labels, but a client column of shape \(3,\)"):
         draw(Column(), np.zeros(4, np.int64), 2, 0, np.array([0, 1, 0]))

@@ -16,9 +16,16 @@ from sordino.errors import DataError, StudyError
 RNG = np.random.default_rng(2)
 
 
-def images(count: int = 6, channels: int = 2, height: int = 5, width: int = 7, floats: bool = False) -> Dataset:
+def images(
+    count: int = 6, channels: int = 2, height: int = 5, width: int = 7, floats: bool = False
+) -> Dataset:
     x = RNG.integers(0, 256, (count, channels, height, width), dtype=np.uint8)
-    return Dataset("images", (x / 255).astype(np.float32) if floats else x, np.arange(count) % 3, ("a", "b", "c"))
+    return Dataset(
+        "images",
+        (x / 255).astype(np.float32) if floats else x,
+        np.arange(count) % 3,
+        ("a", "b", "c"),
+    )
 
 
 def value(plane: np.ndarray, row: float, column: float) -> float:
@@ -28,7 +35,11 @@ def value(plane: np.ndarray, row: float, column: float) -> float:
     for a in (i, i + 1):
         for b in (j, j + 1):
             inside = 0 <= a < plane.shape[0] and 0 <= b < plane.shape[1]
-            total += (1 - abs(row - a)) * (1 - abs(column - b)) * (float(plane[a, b]) if inside else -1.0)
+            total += (
+                (1 - abs(row - a))
+                * (1 - abs(column - b))
+                * (float(plane[a, b]) if inside else -1.0)
+            )
     return total
 
 
@@ -38,7 +49,14 @@ def value(plane: np.ndarray, row: float, column: float) -> float:
     st.floats(0, 6), st.booleans(), st.integers(0, 10**6),
 )  # fmt: skip
 def test_sampler_agrees_with_a_slow_one(
-    channels: int, height: int, width: int, tall: int, broad: int, strong: float, floats: bool, seed: int
+    channels: int,
+    height: int,
+    width: int,
+    tall: int,
+    broad: int,
+    strong: float,
+    floats: bool,
+    seed: int,
 ) -> None:
     rng, n = np.random.default_rng(seed), 3
     data = images(4, channels, height, width, floats)
@@ -47,15 +65,26 @@ def test_sampler_agrees_with_a_slow_one(
     pair, rows = rng.integers(3, size=(n, 2)), rng.integers(4, size=n)
     affine = (rng.normal(size=(n, 6)) * strong / 3 + [1, 0, 0, 1, 0, 0]).astype(np.float32)
     mix = (rng.normal(size=(n, 2)) * strong).astype(np.float32)
-    gain, shift = (np.float32(2), np.float32(-1)) if floats else (np.float32(2 / 255), np.float32(-1))
+    gain, shift = (
+        (np.float32(2), np.float32(-1)) if floats else (np.float32(2 / 255), np.float32(-1))
+    )
     out = np.empty((n, channels * tall * broad), np.float32)
     warp.render(data.x, rows, gain, shift, np.float32(-1), grid, fields, pair, affine, mix, out)
     for k in range(n):
         for p in range(tall * broad):
-            q = np.array([(p // broad + 0.5) * height / tall - height / 2, (p % broad + 0.5) * width / broad - width / 2])
+            q = np.array(
+                [
+                    (p // broad + 0.5) * height / tall - height / 2,
+                    (p % broad + 0.5) * width / broad - width / 2,
+                ]
+            )
             own = affine[k].astype(float)
             at = own[:4].reshape(2, 2) @ q + own[4:] + [(height - 1) / 2, (width - 1) / 2]
-            at = at + float(mix[k, 0]) * fields[pair[k, 0], :, p] + float(mix[k, 1]) * fields[pair[k, 1], :, p]
+            at = (
+                at
+                + float(mix[k, 0]) * fields[pair[k, 0], :, p]
+                + float(mix[k, 1]) * fields[pair[k, 1], :, p]
+            )
             for c in range(channels):
                 plane = data.x[rows[k], c].astype(float) * float(gain) - 1
                 assert out[k, c * tall * broad + p] == pytest.approx(value(plane, *at), abs=2e-4)
@@ -77,13 +106,16 @@ def test_no_deformation_returns_the_images() -> None:
     assert np.allclose(Deformed(same, 5, strength=NONE).read(0, 50).x, piece.x[:50], atol=1e-6)
     # Other public constants: what was -1 is black, what was 3 is white.
     other = Dataset("images", (data.x / 255 * 4 - 1).astype(np.float32), data.y, data.classes)
-    assert np.allclose(Deformed(other, 5, strength=NONE, black=-1, white=3).read(0, 50).x, piece.x[:50], atol=1e-6)
+    assert np.allclose(
+        Deformed(other, 5, strength=NONE, black=-1, white=3).read(0, 50).x, piece.x[:50], atol=1e-6
+    )
 
 
 def test_rendering_on_another_grid() -> None:
     data = images(1, 1, 4, 4)
     plain = scaled(data.x)[0, 0]
-    # Four times as many pixels each way: the mean of the 16 around a pixel's centre is near it, the corner is exact by formula.
+    # Four times as many pixels each way: the mean of the 16 around a pixel's centre is near it, the
+    # corner is exact by formula.
     large = Deformed(data, 0, (16, 16), strength=NONE).read(0, 1).x.reshape(16, 16)
     rows = (np.arange(16) + 0.5) / 4 - 0.5
     wanted = [[value(plain, r, c) for c in rows] for r in rows]
@@ -111,13 +143,18 @@ def test_no_two_samples_are_equal() -> None:
 
 @pytest.mark.parametrize("fields", [1, 2, 5])
 def test_fields_are_smooth_and_of_unit_size(fields: int) -> None:
-    made = warp.smooth_fields(np.random.default_rng(0), 50, (20, 30), (3.0, 4.0)).reshape(50, 2, 20, 30)
+    made = warp.smooth_fields(np.random.default_rng(0), 50, (20, 30), (3.0, 4.0)).reshape(
+        50, 2, 20, 30
+    )
     assert np.allclose((made.astype(float) ** 2).mean(axis=(1, 2, 3)), 1, atol=1e-5)
-    # White noise smoothed by a Gaussian of sigma has a correlation exp(-d^2 / (4 sigma^2)) at distance d.
+    # White noise smoothed by a Gaussian of sigma has a correlation exp(-d^2 / (4 sigma^2)) at
+    # distance d.
     for axis, sigma in ((2, 3.0), (3, 4.0)):
         a, b = np.delete(made, -1, axis), np.delete(made, 0, axis)
         a, b = np.delete(a, -1, axis), np.delete(b, 0, axis)
-        assert (a * b).mean() / np.sqrt((a * a).mean() * (b * b).mean()) == pytest.approx(np.exp(-(2**2) / (4 * sigma**2)), abs=0.02)
+        assert (a * b).mean() / np.sqrt((a * a).mean() * (b * b).mean()) == pytest.approx(
+            np.exp(-(2**2) / (4 * sigma**2)), abs=0.02
+        )
     # The edges move as much as the middle.
     size = (made.astype(float) ** 2).mean(axis=(0, 1))
     assert 0.6 < size[[0, -1]].mean() / size[8:12].mean() < 1.6
@@ -134,7 +171,11 @@ def test_samples_move_by_what_the_strengths_say() -> None:
     moved = []
     for picture in (ramp, ramp.T):
         data = Dataset("ramp", picture[None, None], np.zeros(1, np.int64), ("only",))
-        x = Deformed(data, 1, strength=strength, white=side).read(0, count).x.reshape(count, side, side)
+        x = (
+            Deformed(data, 1, strength=strength, white=side)
+            .read(0, count)
+            .x.reshape(count, side, side)
+        )
         moved.append(((x + 1) / 2 * side - picture)[middle] / side)
     assert np.sqrt(np.mean([np.square(m).mean() for m in moved])) == pytest.approx(0.02, rel=0.08)
     # Shift alone: uniform within its bound, the same for all pixels of a sample.

@@ -1,4 +1,6 @@
-"""Classes come as often as their drawn probabilities say; labels change places; features stay invertible."""
+"""Classes come as often as their drawn probabilities say; labels change places; features stay
+invertible.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,15 @@ from pydantic import ValidationError
 from scipy import stats  # type: ignore[import-untyped]
 
 from sordino.data import Dataset, load
-from sordino.data.stream import ClassDrift, Deformed, FeatureDrift, GradualDrift, NoDrift, Replayed, SwapDrift
+from sordino.data.stream import (
+    ClassDrift,
+    Deformed,
+    FeatureDrift,
+    GradualDrift,
+    NoDrift,
+    Replayed,
+    SwapDrift,
+)
 from sordino.entropy import Seeded
 from sordino.errors import StudyError
 
@@ -39,23 +49,35 @@ def test_gradual_probabilities_lie_on_lines_between_draws() -> None:
     found = GradualDrift(every=20).probabilities(7, 5, 13, 200)
     for at in range(13, 200, 7):
         share = at % 20 / 20
-        assert np.allclose(found[at - 13], (1 - share) * drawn(7, 5, at // 20) + share * drawn(7, 5, at // 20 + 1), atol=1e-15)
+        assert np.allclose(
+            found[at - 13],
+            (1 - share) * drawn(7, 5, at // 20) + share * drawn(7, 5, at // 20 + 1),
+            atol=1e-15,
+        )
     assert np.abs(np.diff(found, axis=0)).max() <= 1 / 20 + 1e-12
 
 
-@pytest.mark.parametrize("drift", [ClassDrift(every=50), GradualDrift(every=50), ClassDrift(every=3000)])
+@pytest.mark.parametrize(
+    "drift", [ClassDrift(every=50), GradualDrift(every=50), ClassDrift(every=3000)]
+)
 @pytest.mark.parametrize("maker", [Replayed, Deformed])
-def test_classes_come_as_often_as_they_should(drift: ClassDrift | GradualDrift, maker: type[Replayed] | type[Deformed]) -> None:
-    """Chi-square of the labels against the drawn probabilities, and of the rows within a class against equal shares."""
+def test_classes_come_as_often_as_they_should(
+    drift: ClassDrift | GradualDrift, maker: type[Replayed] | type[Deformed]
+) -> None:
+    """Chi-square of the labels against the drawn probabilities, and of the rows within a class
+    against equal shares.
+    """
     images = load("digits").train.take(range(200))
     count = 30_000
     piece = drift.applied(maker(images, 11), 0).read(0, count)
     p = drift.probabilities(11, 10, 0, count)
-    # Sum over classes of (observed - expected)^2 / expected, over groups of 600 events, has about 9 degrees of freedom each.
+    # Sum over classes of (observed - expected)^2 / expected, over groups of 600 events, has about 9
+    # degrees of freedom each.
     observed = np.eye(10)[piece.y].reshape(-1, 600, 10).sum(axis=1)
     expected = p.reshape(-1, 600, 10).sum(axis=1)
     statistic = ((observed - expected) ** 2 / expected).sum()
-    # Within a group probabilities differ, which only makes the statistic smaller; so this side is the one to test.
+    # Within a group probabilities differ, which only makes the statistic smaller; so this side is
+    # the one to test.
     assert stats.chi2.sf(statistic, 9 * len(observed)) > 1e-4
     # Centred, per class: sum of (1[y = c] - p) has variance sum p (1 - p).
     z = (observed.sum(axis=0) - expected.sum(axis=0)) / np.sqrt((p * (1 - p)).sum(axis=0))
@@ -82,7 +104,10 @@ def test_a_class_without_examples_never_comes() -> None:
 def test_stationary_rows_are_drawn_evenly() -> None:
     rows = Deformed(load("digits").train.take(range(50)), 3).read(0, 20_000).y
     expected = np.bincount(load("digits").train.y[:50], minlength=10) / 50 * 20_000
-    assert stats.chi2.sf(((np.bincount(rows, minlength=10) - expected) ** 2 / expected).sum(), 9) > 1e-4
+    assert (
+        stats.chi2.sf(((np.bincount(rows, minlength=10) - expected) ** 2 / expected).sum(), 9)
+        > 1e-4
+    )
 
 
 @settings(max_examples=30)
@@ -95,9 +120,20 @@ def test_swaps_exchange_two_labels_at_a_time(classes: int, seed: int, every: int
     assert np.array_equal(before.entity, after.entity)  # type: ignore[arg-type]
     assert np.array_equal(before.y[:every], after.y[:every])
     for first in range(0, 300, every):
-        now = dict(zip(before.y[first : first + every].tolist(), after.y[first : first + every].tolist(), strict=True))
+        now = dict(
+            zip(
+                before.y[first : first + every].tolist(),
+                after.y[first : first + every].tolist(),
+                strict=True,
+            )
+        )
         # One label for each class within a stretch, and no two classes share one.
-        assert all(now[a] == b for a, b in zip(before.y[first : first + every], after.y[first : first + every], strict=True))
+        assert all(
+            now[a] == b
+            for a, b in zip(
+                before.y[first : first + every], after.y[first : first + every], strict=True
+            )
+        )
         assert len(set(now.values())) == len(now)
 
 
@@ -108,7 +144,12 @@ def test_each_swap_is_of_exactly_two_labels() -> None:
         a, b = plain.read(first, 200).y, swapped.read(first, 200).y
         seen.append([int(b[a == c][0]) for c in range(5)])
     assert seen[0] == [0, 1, 2, 3, 4]
-    assert [sum(x != y for x, y in zip(*pair, strict=True)) for pair in pairwise(seen)] == [2, 0, 2, 2]
+    assert [sum(x != y for x, y in zip(*pair, strict=True)) for pair in pairwise(seen)] == [
+        2,
+        0,
+        2,
+        2,
+    ]
     assert swapped.changes(0, 1800) == (600, 1200)
     assert swapped.changes(600, 1801) == (600, 1200, 1800)
 
@@ -146,9 +187,12 @@ def test_features_keep_a_positive_gain(every: int, sudden: bool, seed: int) -> N
     assert np.abs(offset).max() <= 0.7
     steps = np.abs(np.diff(gain, axis=0)).max(axis=1)
     if sudden:
-        assert set((np.flatnonzero(steps > 0) + 1).tolist()) <= {t for t in range(200) if t % every == 0}
+        assert set((np.flatnonzero(steps > 0) + 1).tolist()) <= {
+            t for t in range(200) if t % every == 0
+        }
     else:
-        # In a straight line: no step is longer than the whole way in `every` steps, and the first event is unchanged.
+        # In a straight line: no step is longer than the whole way in `every` steps, and the first
+        # event is unchanged.
         assert steps.max() <= (np.exp(0.7) - np.exp(-0.7)) / every + 1e-9
         assert np.array_equal(after[0], before[0])
 

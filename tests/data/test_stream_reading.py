@@ -1,4 +1,6 @@
-"""Whatever the way in which a stream is read, example t is the same; and what a stored data set replayed is."""
+"""Whatever the way in which a stream is read, example t is the same; and what a stored data set
+replayed is.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sordino.data import Dataset, load, scaled
-from sordino.data.stream import ClassDrift, Deformed, FeatureDrift, GradualDrift, Piece, Replayed, Stream, Strength, SwapDrift, TableStream
+from sordino.data.stream import (
+    ClassDrift,
+    Deformed,
+    FeatureDrift,
+    GradualDrift,
+    Piece,
+    Replayed,
+    Stream,
+    Strength,
+    SwapDrift,
+    TableStream,
+)
 from sordino.errors import DataError, StudyError
 
 TOTAL = 3_300
@@ -45,7 +58,10 @@ MAKERS: dict[str, Callable[[], Stream]] = {
     "deformed": deformed,
     "deformed, classes": lambda: ClassDrift(every=50).applied(deformed(), 0),
     "deformed, all": lambda: SwapDrift(every=700).applied(
-        FeatureDrift(every=10, sudden=True).applied(GradualDrift(every=50).applied(deformed(), 0), 1), 2
+        FeatureDrift(every=10, sudden=True).applied(
+            GradualDrift(every=50).applied(deformed(), 0), 1
+        ),
+        2,
     ),
 }
 
@@ -54,7 +70,10 @@ MAKERS: dict[str, Callable[[], Stream]] = {
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("rows")
     rng = np.random.default_rng(0)
-    lines = [f"{v:.5f},{rng.integers(3)},p{rng.integers(9)},{'x' * 0}{rng.integers(99)}" for v in rng.normal(size=TOTAL)]
+    lines = [
+        f"{v:.5f},{rng.integers(3)},p{rng.integers(9)},{'x' * 0}{rng.integers(99)}"
+        for v in rng.normal(size=TOTAL)
+    ]
     (folder / "t.csv").write_text("\n".join(["dose,label,who,age", *lines]) + "\n")
     return folder
 
@@ -74,7 +93,9 @@ def same(part: Piece, all_: Piece, start: int, count: int) -> None:
         assert np.array_equal(part.entity, all_.entity[start:stop])
 
 
-READS = st.lists(st.tuples(st.integers(0, TOTAL + 50), st.integers(0, 1_200)), min_size=1, max_size=6)
+READS = st.lists(
+    st.tuples(st.integers(0, TOTAL + 50), st.integers(0, 1_200)), min_size=1, max_size=6
+)
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -87,8 +108,12 @@ def test_any_stretch_is_the_same_stretch(name: str, reads: list[tuple[int, int]]
 
 
 @settings(max_examples=25)
-@given(reads=READS, stretch=st.sampled_from([200, 1000, 1 << 20]), at_once=st.sampled_from([7, 20_000]))
-def test_any_stretch_of_a_file_is_the_same_stretch(file: Path, reads: list[tuple[int, int]], stretch: int, at_once: int) -> None:
+@given(
+    reads=READS, stretch=st.sampled_from([200, 1000, 1 << 20]), at_once=st.sampled_from([7, 20_000])
+)
+def test_any_stretch_of_a_file_is_the_same_stretch(
+    file: Path, reads: list[tuple[int, int]], stretch: int, at_once: int
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sordino.data.stream.text.STRETCH", stretch)
         patch.setattr("sordino.data.stream.text.ROWS", at_once)
@@ -170,7 +195,12 @@ def test_nothing_to_show_is_refused() -> None:
 def test_class_drift_needs_a_choice_of_examples(file: Path) -> None:
     for stream in (table(file), SwapDrift(every=3).applied(replayed(), 0)):
         for drift in (ClassDrift(), GradualDrift()):
-            with pytest.raises(StudyError, match=re.escape(f"{stream.name}: the drift '{drift.kind}' draws an example of a wanted class")):
+            with pytest.raises(
+                StudyError,
+                match=re.escape(
+                    f"{stream.name}: the drift '{drift.kind}' draws an example of a wanted class"
+                ),
+            ):
                 drift.applied(stream, 0)
     # Labels and features of a file may change.
     changed = SwapDrift(every=5).applied(FeatureDrift(every=9).applied(table(file), 0), 0)

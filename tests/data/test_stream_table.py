@@ -1,4 +1,6 @@
-"""Tables as streams: what stands in the file, in constant memory; and what is wrong with it, with its place."""
+"""Tables as streams: what stands in the file, in constant memory; and what is wrong with it, with
+its place.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ RNG = np.random.default_rng(3)
 
 
 def collisions(rows: int, features: int) -> np.ndarray:
-    return np.concatenate([RNG.integers(2, size=(rows, 1)), RNG.normal(1, 1, (rows, features))], axis=1).astype(np.float32)
+    return np.concatenate(
+        [RNG.integers(2, size=(rows, 1)), RNG.normal(1, 1, (rows, features))], axis=1
+    ).astype(np.float32)
 
 
 def as_published(values: np.ndarray) -> bytes:
@@ -53,14 +57,23 @@ def test_collisions_by_name(bare: Path, name: str, features: int, ending: str) -
     assert np.array_equal(piece.x, values[:, 1:])
     assert np.array_equal(piece.y, values[:, 0])
     assert piece.entity is None
-    assert (stream.name, stream.shape, stream.classes, stream.length) == (name, (features,), ("background", "signal"), 300)
+    assert (stream.name, stream.shape, stream.classes, stream.length) == (
+        name,
+        (features,),
+        ("background", "signal"),
+        300,
+    )
     assert stream.columns is not None
     assert len(set(stream.columns)) == features
     for rows in (299, 301):
-        with pytest.raises(DataError, match=rf"{name.upper()}.csv{ending}: expected {rows} rows, but found 300"):
+        with pytest.raises(
+            DataError, match=rf"{name.upper()}.csv{ending}: expected {rows} rows, but found 300"
+        ):
             published(name, rows=rows).read(0, rows)
     # As published it has millions of rows: a smaller file is incomplete.
-    with pytest.raises(DataError, match=r"expected (5|11)000000 rows, but found 300\. .* get it again"):
+    with pytest.raises(
+        DataError, match=r"expected (5|11)000000 rows, but found 300\. .* get it again"
+    ):
         published(name).read(200, 300)
 
 
@@ -72,8 +85,13 @@ def test_missing_collisions_list_every_place_and_way(bare: Path, name: str) -> N
     for place in (bare / "own" / name, bare / "cache" / "sordino" / name, bare / "system" / name):
         assert f"{place}: no such folder" in message
     assert f"sordino data fetch {name}" in message
-    assert f"put {name.upper()}.csv (each with or without .gz) into {bare / 'cache' / 'sordino' / name}" in message
-    with pytest.raises(DataError, match=f"'{name}' is too large to be loaded; it is read as a stream"):
+    assert (
+        f"put {name.upper()}.csv (each with or without .gz) into "
+        f"{bare / 'cache' / 'sordino' / name}" in message
+    )
+    with pytest.raises(
+        DataError, match=f"'{name}' is too large to be loaded; it is read as a stream"
+    ):
         load(name)
     with pytest.raises(DataError, match="unknown stream 'mnist'; known: susy, higgs"):
         published("mnist")
@@ -96,7 +114,13 @@ def write(table: pl.DataFrame, path: Path) -> Path:
         table.write_parquet(path)
         return path
     body = table.write_csv().encode()
-    path.write_bytes(gzip.compress(body) if path.suffix == ".gz" else bz2.compress(body) if path.suffix == ".bz2" else body)
+    path.write_bytes(
+        gzip.compress(body)
+        if path.suffix == ".gz"
+        else bz2.compress(body)
+        if path.suffix == ".bz2"
+        else body
+    )
     return path
 
 
@@ -106,11 +130,18 @@ def hashed(name: str) -> int:
 
 @pytest.mark.parametrize("ending", [".csv", ".csv.gz", ".csv.bz2", ".parquet"])
 def test_a_users_table(tmp_path: Path, ending: str) -> None:
-    stream = TableStream(write(frame(), tmp_path / f"t{ending}"), classes=("ill", "well"), label="outcome", entity="who")
+    stream = TableStream(
+        write(frame(), tmp_path / f"t{ending}"),
+        classes=("ill", "well"),
+        label="outcome",
+        entity="who",
+    )
     piece, count = stream.read(0, 99), 50
     assert stream.columns == ("age", "dose", "smoker")
     assert stream.length == (count if ending == ".parquet" else None)
-    assert piece.x.tolist() == [[20 + i, np.float32(i / 7), float(i % 3 == 0)] for i in range(count)]
+    assert piece.x.tolist() == [
+        [20 + i, np.float32(i / 7), float(i % 3 == 0)] for i in range(count)
+    ]
     assert piece.y.tolist() == [(1, 0)[i % 2] for i in range(count)]
     assert piece.entity is not None
     assert piece.entity.tolist() == [hashed(f'Doe, {i % 5} "x"') for i in range(count)]
@@ -125,7 +156,10 @@ def test_owners_have_one_number_in_every_kind_of_file(tmp_path: Path) -> None:
     table = frame().with_columns(who=pl.Series([i % 4 for i in range(50)]))
     kinds = [write(table, tmp_path / f"t{ending}") for ending in (".csv", ".parquet")]
     kinds.append(write(table.with_columns(pl.col("who").cast(pl.Float64)), tmp_path / "f.parquet"))
-    found = [TableStream(p, classes=("ill", "well"), label="outcome", entity="who").read(0, 50).entity for p in kinds]
+    found = [
+        TableStream(p, classes=("ill", "well"), label="outcome", entity="who").read(0, 50).entity
+        for p in kinds
+    ]
     for owners in found:
         assert owners is not None
         assert owners.tolist() == [hashed(str(i % 4)) for i in range(50)]
@@ -135,10 +169,16 @@ def test_constants_are_public(tmp_path: Path) -> None:
     path = write(frame(), tmp_path / "t.csv")
 
     def read(**options: Any) -> np.ndarray:
-        return TableStream(path, classes=("ill", "well"), label="outcome", entity="who", **options).read(0, 50).x
+        return (
+            TableStream(path, classes=("ill", "well"), label="outcome", entity="who", **options)
+            .read(0, 50)
+            .x
+        )
 
     plain = read()
-    assert np.allclose(read(scale=(100, 2, 1), offset=(50, 0, 0)), (plain - [50, 0, 0]) / [100, 2, 1], atol=1e-6)
+    assert np.allclose(
+        read(scale=(100, 2, 1), offset=(50, 0, 0)), (plain - [50, 0, 0]) / [100, 2, 1], atol=1e-6
+    )
     assert np.allclose(read(scale=4.0), plain / 4)
     with pytest.raises(DataError, match=r"t.csv: scale must be positive and finite, got 0"):
         read(scale=0)
@@ -150,21 +190,42 @@ def test_constants_are_public(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"dose": [1.0] * 7 + [float("nan")] + [1.0] * 42}, r"row 7 \(the first is 0\), column 'dose' is nan"),
-        ({"dose": [1.0] * 9 + [float("-inf")] + [1.0] * 40}, r"row 9 \(the first is 0\), column 'dose' is -inf"),
+        (
+            {"dose": [1.0] * 7 + [float("nan")] + [1.0] * 42},
+            r"row 7 \(the first is 0\), column 'dose' is nan",
+        ),
+        (
+            {"dose": [1.0] * 9 + [float("-inf")] + [1.0] * 40},
+            r"row 9 \(the first is 0\), column 'dose' is -inf",
+        ),
         ({"dose": [1.0] * 3 + [1e300] + [1.0] * 46}, r"row 3 .* column 'dose' is inf"),
         ({"dose": [1.0] * 4 + [None] + [1.0] * 45}, r"row 4 .*, column 'dose' is empty"),
-        ({"outcome": ["ill"] * 6 + [None] + ["ill"] * 43}, r"row 6 .*, column 'outcome' (is empty|has no label)"),
-        ({"outcome": ["ill"] * 8 + ["dead"] + ["ill"] * 41}, r"row 8 .* has the label 'dead'; expected ill, well, or 0 to 1"),
+        (
+            {"outcome": ["ill"] * 6 + [None] + ["ill"] * 43},
+            r"row 6 .*, column 'outcome' (is empty|has no label)",
+        ),
+        (
+            {"outcome": ["ill"] * 8 + ["dead"] + ["ill"] * 41},
+            r"row 8 .* has the label 'dead'; expected ill, well, or 0 to 1",
+        ),
         ({"outcome": [0] * 5 + [2] + [0] * 44}, r"row 5 .* has the label '2'"),
         ({"outcome": [0] * 5 + [-1] + [0] * 44}, r"row 5 .* has the label '-1'"),
         ({"outcome": [0.0] * 5 + [0.5] + [0.0] * 44}, r"row 5 .* has the label '0.5'"),
         ({"who": ["a"] * 11 + [None] + ["a"] * 38}, r"row 11 .*, column 'who' is empty"),
     ],
 )
-def test_bad_cells_are_named(tmp_path: Path, suffix: str, change: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_cells_are_named(
+    tmp_path: Path,
+    suffix: str,
+    change: dict[str, Any],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(text_module, "ROWS", 4)
-    path = write(frame().with_columns(**{n: pl.Series(n, v) for n, v in change.items()}), tmp_path / f"t{suffix}")
+    path = write(
+        frame().with_columns(**{n: pl.Series(n, v) for n, v in change.items()}),
+        tmp_path / f"t{suffix}",
+    )
     with pytest.raises(DataError, match=message) as caught:
         TableStream(path, classes=("ill", "well"), label="outcome", entity="who").read(0, 50)
     assert str(path) in str(caught.value)
@@ -179,7 +240,7 @@ def test_bad_cells_are_named(tmp_path: Path, suffix: str, change: dict[str, Any]
         ('a,b,label\n1,2,0\n3,"4",1,1\n', r"row 1 .* has 4 cells"),
         ("label,a,b\n1,2,0\n0,3,\"4\",1\n", r"row 1 .* has 4 cells"),
         ('label,a,b\n1,2,0\n0,"4"\n', r"row 1 .* has 2 cells"),
-        ("a,b,label\n1,2,0\nold,4,1\n", r"row 1 .* column 'a' is 'old', not a number; drop the column or encode it as numbers"),
+        ("a,b,label\n1,2,0\nold,4,1\n", r"row 1 .* column 'a' is 'old', not a number; drop the column or encode " r"it as numbers"),
         ('a,b,label\n1,2,0\n3,"4,1\n5,6,1\n', r"line 4: unexpected end of data; is there a quote that is never closed\?"),
         ("a,b,label\n1,2,0\n3,4", r"row 1 .* has 2 cells, expected 3"),
         ("a,b,label\n1,2,0\n3,1 2,1", r"row 1 .* column 'b' is '1 2', not a number"),
@@ -187,7 +248,7 @@ def test_bad_cells_are_named(tmp_path: Path, suffix: str, change: dict[str, Any]
         ("", "expected a CSV file with a header, but it is empty"),
         ("\n", "expected a CSV file with a header, but its first line is empty"),
         ("a,b\n1,2\n", r"no column 'label' for the label\. Its columns are a, b"),
-        ("a,lable\n1,2\n", r"no column 'label' for the label; did you mean 'lable'\? Its columns are a, lable"),
+        ("a,lable\n1,2\n", r"no column 'label' for the label; did you mean 'lable'\? Its columns " r"are a, lable"),
         ("a,a,label\n1,2,0\n", "two columns are called 'a'"),
         ("label\n1\n", "no feature columns beside 'label'"),
     ],
@@ -203,13 +264,18 @@ def test_bad_text_is_named(tmp_path: Path, body: str, message: str) -> None:
 def test_a_quote_that_is_never_closed_does_not_swallow_a_large_file(tmp_path: Path) -> None:
     path = tmp_path / "open.csv"
     path.write_text('a,label\n1,0\n"2,1\n' + "3,1\n" * 100_000)
-    with pytest.raises(DataError, match=r"field larger than field limit .*; is there a quote that is never closed\?"):
+    with pytest.raises(
+        DataError,
+        match=r"field larger than field limit .*; is there a quote that is never closed\?",
+    ):
         TableStream(path, classes=2).read(0, 9)
 
 
 def test_unusual_text_that_is_right(tmp_path: Path) -> None:
     path = tmp_path / "odd.csv"
-    path.write_bytes('\ufeff"a", b ,label\r\n"1.5", 2 ,0\r\n\r\n+3e0,-.5,"1"\r\n\n1_0,tRue,1.0'.encode())
+    path.write_bytes(
+        '\ufeff"a", b ,label\r\n"1.5", 2 ,0\r\n\r\n+3e0,-.5,"1"\r\n\n1_0,tRue,1.0'.encode()
+    )
     piece = TableStream(path, classes=2).read(0, 9)
     assert piece.x.tolist() == [[1.5, 2], [3, -0.5], [10, 1]]
     assert piece.y.tolist() == [0, 1, 1]
@@ -248,7 +314,9 @@ def test_classes_are_given(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="expected 51 rows, but found 50"):
         TableStream(table, classes=2, label="outcome", entity="who", rows=51)
     owners = write(frame().with_columns(pl.col("dose").alias("who")), tmp_path / "o.parquet")
-    with pytest.raises(DataError, match=r"row 1 .* column 'who' is 0\.14.*; owners are text or whole numbers"):
+    with pytest.raises(
+        DataError, match=r"row 1 .* column 'who' is 0\.14.*; owners are text or whole numbers"
+    ):
         TableStream(owners, classes=("ill", "well"), label="outcome", entity="who").read(0, 5)
 
 
@@ -262,7 +330,9 @@ def test_every_truncated_file_is_a_data_error(tmp_path: Path, ending: str) -> No
             TableStream(path, classes=("ill", "well"), label="outcome", entity="who").read(0, 51)
 
 
-def test_a_damaged_byte_is_found_when_it_is_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_byte_is_found_when_it_is_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(text_module, "STRETCH", 1000)
     content = bytearray(gzip.compress(as_published(collisions(5000, 18)), compresslevel=1))
     content[len(content) // 2] ^= 255
@@ -274,7 +344,9 @@ def test_a_damaged_byte_is_found_when_it_is_reached(tmp_path: Path, monkeypatch:
         stream.read(100, 5000)
 
 
-def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_does_not_grow_with_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(text_module, "STRETCH", 1 << 16)
     body, peaks = as_published(collisions(300, 18)), []
     for times in (10, 60):
@@ -296,7 +368,10 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.
     st.integers(1, 200), st.integers(1, 20),
 )  # fmt: skip
 def test_any_csv_comes_back(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[float, int, str]], stretch: int, at_once: int
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: list[tuple[float, int, str]],
+    stretch: int,
+    at_once: int,
 ) -> None:
     path = tmp_path_factory.mktemp("any") / "t.csv"
     dose, label, who = zip(*rows, strict=True) if rows else ((), (), ())

@@ -27,9 +27,13 @@ def test_slices_cover_all_features_once(shape: list[int], data: st.DataObject) -
 
 
 @given(st.integers(1, 3), st.integers(1, 9), st.integers(1, 9), st.data())
-def test_regions_are_rectangles_of_all_channels(channels: int, height: int, width: int, data: st.DataObject) -> None:
+def test_regions_are_rectangles_of_all_channels(
+    channels: int, height: int, width: int, data: st.DataObject
+) -> None:
     rows, columns = data.draw(st.integers(1, height)), data.draw(st.integers(1, width))
-    parts = Regions(rows=rows, columns=columns).parts((channels, height, width), None, rows * columns)
+    parts = Regions(rows=rows, columns=columns).parts(
+        (channels, height, width), None, rows * columns
+    )
     assert len(parts) == rows * columns
     assert sorted(np.concatenate(parts).tolist()) == list(range(channels * height * width))
     owner = np.empty(channels * height * width, int)
@@ -47,7 +51,9 @@ def test_regions_are_rectangles_of_all_channels(channels: int, height: int, widt
         assert np.ptp(np.bincount(line)) <= 1
 
 
-@given(st.permutations(range(5)), st.lists(st.booleans(), min_size=5, max_size=5), st.integers(1, 4))
+@given(
+    st.permutations(range(5)), st.lists(st.booleans(), min_size=5, max_size=5), st.integers(1, 4)
+)
 def test_columns_by_name_or_number(order: list[int], by_name: list[bool], cut: int) -> None:
     asked = [NAMES[i] if named else i for i, named in zip(order, by_name, strict=True)]
     parts = Columns(groups=(tuple(asked[:cut]), tuple(asked[cut:]))).parts((5,), NAMES, 2)
@@ -55,13 +61,18 @@ def test_columns_by_name_or_number(order: list[int], by_name: list[bool], cut: i
 
 
 def test_columns_may_stay_unused() -> None:
-    assert [part.tolist() for part in Columns(groups=(("dose",), (0,))).parts((5,), NAMES, 2)] == [[4], [0]]
+    assert [part.tolist() for part in Columns(groups=(("dose",), (0,))).parts((5,), NAMES, 2)] == [
+        [4],
+        [0],
+    ]
 
 
 def test_faults_are_named() -> None:
     with pytest.raises(StudyError, match="6 parties cannot divide 5 features"):
         Slices().parts((5,), NAMES, 6)
-    with pytest.raises(StudyError, match=r"no feature 'hieght'; did you mean 'height'\? Features: age, height"):
+    with pytest.raises(
+        StudyError, match=r"no feature 'hieght'; did you mean 'height'\? Features: age, height"
+    ):
         Columns(groups=(("hieght",),)).parts((5,), NAMES, 1)
     with pytest.raises(StudyError, match="no feature 5; features are numbered 0 to 4"):
         Columns(groups=((5,),)).parts((5,), NAMES, 1)

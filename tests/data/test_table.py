@@ -58,7 +58,10 @@ def test_every_row_lands_once_with_its_label_and_client(tmp_path: Path, suffix: 
     seen = []
     for part in (corpus.train, corpus.test):
         assert part.client is not None
-        seen += [(*map(float, x), int(y), int(c)) for x, y, c in zip(part.x, part.y, part.client, strict=True)]
+        seen += [
+            (*map(float, x), int(y), int(c))
+            for x, y, c in zip(part.x, part.y, part.client, strict=True)
+        ]
     assert sorted(seen) == rows_of(frame)
 
 
@@ -77,7 +80,10 @@ def test_the_same_rows_are_always_the_test_set(tmp_path: Path) -> None:
 
 def test_a_test_file_shares_classes_and_clients(tmp_path: Path) -> None:
     train = write(table(outcome=["b"] * ROWS, site=["y"] * ROWS), tmp_path / "train.csv")
-    test = write(table(outcome=["a", "b"] * (ROWS // 2), site=["x", "y"] * (ROWS // 2)), tmp_path / "test.csv")
+    test = write(
+        table(outcome=["a", "b"] * (ROWS // 2), site=["x", "y"] * (ROWS // 2)),
+        tmp_path / "test.csv",
+    )
     corpus = read(train, test_file=test)
     assert corpus.train.classes == ("a", "b")
     assert set(corpus.train.y.tolist()) == {1}
@@ -90,7 +96,9 @@ def test_scale_divides_by_public_constants(tmp_path: Path) -> None:
     path = write(table(), tmp_path / "t.parquet")
     plain, divided = read(path), read(path, scale=(100.0, 2.0, 1.0))
     assert np.allclose(plain.train.x / np.array([100, 2, 1], np.float32), divided.train.x)
-    with pytest.raises(DataError, match=r"data.scale has 2 entries, the data has features of shape \(3,\)"):
+    with pytest.raises(
+        DataError, match=r"data.scale has 2 entries, the data has features of shape \(3,\)"
+    ):
         read(path, scale=(1.0, 2.0))
     with pytest.raises(DataError, match=r"data.scale must be positive and finite, got 0\.0"):
         read(path, scale=0.0)
@@ -100,19 +108,36 @@ def test_scale_divides_by_public_constants(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"dose": [1.0] * 7 + [float("nan")] + [1.0] * 32}, r"row 7 \(the first is 0\), column dose is nan"),
-        ({"dose": [1.0] * 9 + [float("-inf")] + [1.0] * 30}, r"row 9 \(the first is 0\), column dose is -inf"),
+        (
+            {"dose": [1.0] * 7 + [float("nan")] + [1.0] * 32},
+            r"row 7 \(the first is 0\), column dose is nan",
+        ),
+        (
+            {"dose": [1.0] * 9 + [float("-inf")] + [1.0] * 30},
+            r"row 9 \(the first is 0\), column dose is -inf",
+        ),
         ({"dose": [1.0] * 3 + [1e300] + [1.0] * 36}, r"row 3 .* column dose is inf"),
         ({"dose": [1.0] * 4 + [None] + [1.0] * 35}, r"row 4 .*, column 'dose' is empty"),
         ({"age": ["old"] * ROWS}, r"feature column 'age' holds String, not numbers"),
         ({"outcome": ["x"] * 6 + [None] + ["x"] * 33}, r"row 6 .*, column 'outcome' is empty"),
-        ({"outcome": [0] * 5 + [-1] + [0] * 34}, r"row 5 has the label -1; class numbers start at 0"),
-        ({"outcome": [0.0] * 5 + [0.5] + [0.0] * 34}, r"row 5 has the label 0\.5; labels must be class numbers or text"),
-        ({"outcome": [0] * 5 + [10**9] + [0] * 34}, r"label 1000000000 would mean 1000000001 classes"),
+        (
+            {"outcome": [0] * 5 + [-1] + [0] * 34},
+            r"row 5 has the label -1; class numbers start at 0",
+        ),
+        (
+            {"outcome": [0.0] * 5 + [0.5] + [0.0] * 34},
+            r"row 5 has the label 0\.5; labels must be class numbers or text",
+        ),
+        (
+            {"outcome": [0] * 5 + [10**9] + [0] * 34},
+            r"label 1000000000 would mean 1000000001 classes",
+        ),
         ({"site": [None] + ["a"] * 39}, r"row 0 .*, column 'site' is empty"),
     ],
 )
-def test_bad_cells_are_named(tmp_path: Path, suffix: str, change: dict[str, Any], message: str) -> None:
+def test_bad_cells_are_named(
+    tmp_path: Path, suffix: str, change: dict[str, Any], message: str
+) -> None:
     path = write(table(**change), tmp_path / f"t{suffix}")
     with pytest.raises(DataError, match=message) as caught:
         read(path)
@@ -128,7 +153,9 @@ def test_bad_cells_are_named(tmp_path: Path, suffix: str, change: dict[str, Any]
         (["10", "9"] * 20, [0, 1] * 20, ("10", "9")),
     ],
 )
-def test_labels_become_class_numbers(tmp_path: Path, labels: list[Any], expected: list[int], classes: tuple[str, ...]) -> None:
+def test_labels_become_class_numbers(
+    tmp_path: Path, labels: list[Any], expected: list[int], classes: tuple[str, ...]
+) -> None:
     # Parquet, since a csv cannot tell the text "10" from the number.
     path = write(table(outcome=labels), tmp_path / "t.parquet")
     corpus = read(path, test_file=path)
@@ -138,9 +165,14 @@ def test_labels_become_class_numbers(tmp_path: Path, labels: list[Any], expected
 
 def test_bad_files_and_options_are_named(tmp_path: Path) -> None:
     path = write(table(), tmp_path / "t.csv")
-    with pytest.raises(DataError, match=r"no column 'label' \(data.label\); its columns are age, dose, smoker, site, outcome"):
+    with pytest.raises(
+        DataError,
+        match=r"no column 'label' \(data.label\); its columns are age, dose, smoker, site, outcome",
+    ):
         load("mine", file=path)
-    with pytest.raises(DataError, match=r"feature column 'site' holds String.*is it the client column"):
+    with pytest.raises(
+        DataError, match=r"feature column 'site' holds String.*is it the client column"
+    ):
         read(path, client_column=None)
     with pytest.raises(DataError, match="cannot be both the label and the client"):
         read(path, client_column="outcome")
@@ -156,7 +188,11 @@ def test_bad_files_and_options_are_named(tmp_path: Path) -> None:
         read(write(table().head(0), tmp_path / "z.csv"))
     with pytest.raises(DataError, match="one row cannot be both"):
         read(write(table().head(1), tmp_path / "o.csv"))
-    with pytest.raises(DataError, match=r"test examples are float32 of shape \(2,\), training examples float32 of shape \(3,\)"):
+    with pytest.raises(
+        DataError,
+        match=r"test examples are float32 of shape \(2,\), training examples float32 of shape "
+        r"\(3,\)",
+    ):
         read(path, test_file=write(table().drop("age"), tmp_path / "short.csv"))
     (tmp_path / "ragged.csv").write_text("a,b,outcome\n1,2,x\n1,2,3,4,x\n")
     (tmp_path / "empty.csv").write_bytes(b"")
@@ -177,7 +213,9 @@ def test_every_truncated_parquet_is_a_data_error(tmp_path: Path) -> None:
 def test_npz_round_trip(tmp_path: Path) -> None:
     x = RNG.integers(0, 256, (20, 5, 6), dtype=np.uint8)
     y = np.arange(20) % 3
-    np.savez(tmp_path / "a.npz", x=x, y=y, client=np.array(list("ab") * 10), x_test=x[:4], y_test=y[:4])
+    np.savez(
+        tmp_path / "a.npz", x=x, y=y, client=np.array(list("ab") * 10), x_test=x[:4], y_test=y[:4]
+    )
     corpus = load("mine", file=tmp_path / "a.npz")
     assert corpus.train.shape == (1, 5, 6)
     assert np.array_equal(corpus.train.x[:, 0], x)
@@ -186,7 +224,9 @@ def test_npz_round_trip(tmp_path: Path) -> None:
     assert corpus.train.client.tolist() == [0, 1] * 10
     assert corpus.test.client is None
     assert len(corpus.test) == 4
-    np.savez_compressed(tmp_path / "b.npz", x=x.reshape(20, 30).astype(np.float64), y=np.array(["u", "v"] * 10))
+    np.savez_compressed(
+        tmp_path / "b.npz", x=x.reshape(20, 30).astype(np.float64), y=np.array(["u", "v"] * 10)
+    )
     corpus = load("mine", file=tmp_path / "b.npz", test_fraction=0.1, scale=255.0)
     assert corpus.train.x.dtype == np.float32
     assert (len(corpus.train), len(corpus.test)) == (18, 2)
@@ -204,7 +244,11 @@ def test_npz_faults_are_named(tmp_path: Path) -> None:
             load("mine", file=path)
 
     fails("no array 'y'; expected x and y .* found x", x=x)
-    fails("Arrays of Python objects are not read", x=x, y=np.array([0, 1, None, 1, 0, 1], dtype=object))
+    fails(
+        "Arrays of Python objects are not read",
+        x=x,
+        y=np.array([0, 1, None, 1, 0, 1], dtype=object),
+    )
     fails("y must have one entry for each of 6 examples", x=x, y=y[:4])
     fails("x_test and y_test must come together", x=x, y=y, x_test=x)
     fails("x must hold numbers", x=x.astype(str), y=y)
@@ -228,5 +272,8 @@ def test_every_truncated_npz_is_a_data_error(tmp_path: Path) -> None:
     content = (tmp_path / "a.npz").read_bytes()
     for cut in range(len(content)):
         (tmp_path / "cut.npz").write_bytes(content[:cut])
-        with pytest.raises(DataError, match=r"cut.npz: expected an npz archive|cut.npz: cannot be read|cut.npz: no array"):
+        with pytest.raises(
+            DataError,
+            match=r"cut.npz: expected an npz archive|cut.npz: cannot be read|cut.npz: no array",
+        ):
             load("mine", file=tmp_path / "cut.npz")

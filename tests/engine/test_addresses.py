@@ -1,4 +1,6 @@
-"""Noise is never used twice: the same study over the same data repeats bit for bit, anything else draws afresh."""
+"""Noise is never used twice: the same study over the same data repeats bit for bit, anything else
+draws afresh.
+"""
 
 from __future__ import annotations
 
@@ -87,11 +89,20 @@ def _quiet(row: Any) -> None:
 
 @pytest.mark.parametrize(
     ("text", "changes", "noise"),
-    [(ROUNDS, (), 0.05), (ROUNDS, CLIENTS, 1.0), (EDGES, (), 0.03), (ROUNDS, ("privacy.entropy='system'",), 0.05)],
+    [
+        (ROUNDS, (), 0.05),
+        (ROUNDS, CLIENTS, 1.0),
+        (EDGES, (), 0.03),
+        (ROUNDS, ("privacy.entropy='system'",), 0.05),
+    ],
     ids=["samples", "clients", "edges", "system"],
 )
-def test_two_data_sets_that_differ_in_a_row_do_not_share_noise(tmp_path: Path, text: str, changes: tuple[str, ...], noise: float) -> None:
-    """The attack: subtract the published models of both. Where noise was shared, 0.009 was left, 0 and 0: what one row does."""
+def test_two_data_sets_that_differ_in_a_row_do_not_share_noise(
+    tmp_path: Path, text: str, changes: tuple[str, ...], noise: float
+) -> None:
+    """The attack: subtract the published models of both. Where noise was shared, 0.009 was left, 0
+    and 0: what one row does.
+    """
     asked = study(tmp_path, text, False, *changes)
     here, again = model(asked, tmp_path / "a"), model(asked, tmp_path / "again")
     there = model(study(tmp_path, text, True, *changes), tmp_path / "b")
@@ -122,28 +133,42 @@ def test_whatever_shapes_a_release_is_part_of_the_address(tmp_path: Path, change
     assert draws(base) != draws(base, prints=("a", "c"))
     assert draws(base) != draws(base, prints=("ab",))
     shared = study(tmp_path, ROUNDS, False, f"privacy.ledger='{tmp_path}/kept'")
-    assert draws(shared, "r") != draws(shared, "s")  # one ledger for several runs: each has noise of its own
+    assert draws(shared, "r") != draws(
+        shared, "s"
+    )  # one ledger for several runs: each has noise of its own
 
 
 def test_another_program_draws_afresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = study(tmp_path, ROUNDS, False)
-    before = [draw(asked, "r", ("a",), tmp_path).at("x").random() for draw in (protective, answering)]
+    before = [
+        draw(asked, "r", ("a",), tmp_path).at("x").random() for draw in (protective, answering)
+    ]
     monkeypatch.setattr(surroundings, "_code", lambda: "another")
-    after = [draw(asked, "r", ("a",), tmp_path).at("x").random() for draw in (protective, answering)]
+    after = [
+        draw(asked, "r", ("a",), tmp_path).at("x").random() for draw in (protective, answering)
+    ]
     assert all(a != b for a, b in zip(before, after, strict=True))
     monkeypatch.undo()
     monkeypatch.setattr(surroundings, "environment", lambda study: {"torch": "another"})
     assert protective(asked, "r", ("a",), tmp_path).at("x").random() != before[0]
-    assert answering(asked, "r", ("a",), tmp_path).at("x").random() == before[1]  # their charges are not keyed by it either
+    assert (
+        answering(asked, "r", ("a",), tmp_path).at("x").random() == before[1]
+    )  # their charges are not keyed by it either
 
 
 def test_where_files_lie_is_no_part_and_what_they_hold_is(tmp_path: Path) -> None:
     found = []
-    for name, trace in (("a", "client,seconds\n0,1\n1,1\n"), ("b", "client,seconds\n0,1\n1,1\n"), ("c", "client,seconds\n0,2\n1,1\n")):
+    for name, trace in (
+        ("a", "client,seconds\n0,1\n1,1\n"),
+        ("b", "client,seconds\n0,1\n1,1\n"),
+        ("c", "client,seconds\n0,2\n1,1\n"),
+    ):
         folder = tmp_path / name
         folder.mkdir()
         (folder / "trace.csv").write_text(trace)
-        asked = study(folder, EDGES, False, f'world.latency={{kind="trace", file="{folder}/trace.csv"}}')
+        asked = study(
+            folder, EDGES, False, f'world.latency={{kind="trace", file="{folder}/trace.csv"}}'
+        )
         found.append(protective(asked, "r", ("a",), folder).at("x").random())
     assert found[0] == found[1] != found[2]
 
@@ -170,4 +195,6 @@ def test_a_secret_key_is_kept_private_while_a_run_lasts_and_destroyed_then(tmp_p
 
 def test_noise_without_a_proven_sampler_is_not_for_people(tmp_path: Path) -> None:
     with pytest.raises(StudyError, match="no proof covers how mechanism 'k-norm' is sampled"):
-        study(tmp_path, ROUNDS, False, "privacy.entropy='system'", 'privacy.mechanism={kind="k-norm"}')
+        study(
+            tmp_path, ROUNDS, False, "privacy.entropy='system'", 'privacy.mechanism={kind="k-norm"}'
+        )

@@ -18,7 +18,9 @@ from sordino.engine.checkpoint import AT_ONCE, NAME, Saved
 from sordino.engine.watch import Packed
 from sordino.message import Vector
 
-VECTORS = st.dictionaries(st.text(max_size=8), arrays.arrays(np.float32, st.integers(1, 9)), max_size=5)
+VECTORS = st.dictionaries(
+    st.text(max_size=8), arrays.arrays(np.float32, st.integers(1, 9)), max_size=5
+)
 
 
 @dataclass
@@ -48,17 +50,26 @@ def again(folder: Path) -> Saved:
 
 
 def same(a: dict[str, Vector], b: dict[str, Vector]) -> bool:
-    return {name: v.tobytes() for name, v in a.items()} == {name: v.tobytes() for name, v in b.items()}
+    return {name: v.tobytes() for name, v in a.items()} == {
+        name: v.tobytes() for name, v in b.items()
+    }
 
 
 @given(vectors=VECTORS)
-def test_the_library_reads_what_is_written(tmp_path_factory: pytest.TempPathFactory, vectors: dict[str, Vector]) -> None:
+def test_the_library_reads_what_is_written(
+    tmp_path_factory: pytest.TempPathFactory, vectors: dict[str, Vector]
+) -> None:
     folder = tmp_path_factory.mktemp("checkpoint")
     vectors.pop("__metadata__", None)
     kept(folder, vectors)
     assert same(load_file(folder / NAME), vectors)
     with safe_open(folder / NAME, framework="numpy") as file:
-        state = {"format": checkpoint.FORMAT, "log_length": 42, "heads": {"client:0": [7, "ab"]}, "moment": {"t": 1}}
+        state = {
+            "format": checkpoint.FORMAT,
+            "log_length": 42,
+            "heads": {"client:0": [7, "ab"]},
+            "moment": {"t": 1},
+        }
         assert msgspec.json.decode(file.metadata()["state"]) == state
     saved = again(folder)
     assert saved.log_length == 42
@@ -75,14 +86,21 @@ def test_more_vectors_than_are_read_at_once_and_one_that_is_a_view(tmp_path: Pat
 
 
 def test_what_the_library_wrote_is_read(tmp_path: Path) -> None:
-    vectors = {"weights": np.array([1.0, np.nan, -0.0], np.float32), "average": np.array([np.inf], np.float32)}
+    vectors = {
+        "weights": np.array([1.0, np.nan, -0.0], np.float32),
+        "average": np.array([np.inf], np.float32),
+    }
     state = f'{{"format":{checkpoint.FORMAT},"log_length":7,"heads":{{}},"moment":{{}}}}'
     save_file(vectors, tmp_path / NAME, metadata={"state": state})
     assert same(again(tmp_path).moment.pack().vectors, vectors)
 
 
 def test_numbers_are_never_rounded_on_the_way(tmp_path: Path) -> None:
-    wide: Any = {"weights": np.array([1.0 + 2.0**-50]), "counts": np.array([2**53 + 1]), "set": np.array([True, False])}
+    wide: Any = {
+        "weights": np.array([1.0 + 2.0**-50]),
+        "counts": np.array([2**53 + 1]),
+        "set": np.array([True, False]),
+    }
     kept(tmp_path, wide)
     assert same(again(tmp_path).moment.pack().vectors, wide)
     with pytest.raises(KeyError, match="complex128"):

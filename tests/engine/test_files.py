@@ -11,7 +11,9 @@ from sordino.engine.records import dumped
 from sordino.errors import SordinoError, StudyError
 
 
-def test_a_full_disk_keeps_the_old_file_and_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_keeps_the_old_file_and_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "x"
     files.replace_file(path, b"old")
 
@@ -24,8 +26,13 @@ def test_a_full_disk_keeps_the_old_file_and_says_what_to_do(tmp_path: Path, monk
     assert path.read_bytes() == b"old"
 
 
-def test_a_place_that_may_not_be_written_is_the_users_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(StudyError, match="not allowed to write there"), files.said_clearly(tmp_path):
+def test_a_place_that_may_not_be_written_is_the_users_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        pytest.raises(StudyError, match="not allowed to write there"),
+        files.said_clearly(tmp_path),
+    ):
         raise PermissionError(errno.EACCES, "Permission denied")
     with pytest.raises(OSError, match="not dressed up"), files.said_clearly(tmp_path):
         raise OSError(errno.EIO, "other trouble is not dressed up")

@@ -1,4 +1,6 @@
-"""A run folder that somebody else made: links, pipes, names that can be foreseen, and JSON that ends the parser."""
+"""A run folder that somebody else made: links, pipes, names that can be foreseen, and JSON that
+ends the parser.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,22 @@ from sordino.report import write
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links and pipes of POSIX")
 
-SMALL = ["data.clients=3", "budget.rounds=4", "budget.steps=8", "privacy.accountant=rdp", "model.name=logistic"]
+SMALL = [
+    "data.clients=3",
+    "budget.rounds=4",
+    "budget.steps=8",
+    "privacy.accountant=rdp",
+    "model.name=logistic",
+]
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("foreign")
     (folder / "study.toml").write_text(SYNCHRONOUS)
-    session.begin(studies.read(folder / "study.toml", SMALL), folder / "run", lambda _: None, lambda _: None)
+    session.begin(
+        studies.read(folder / "study.toml", SMALL), folder / "run", lambda _: None, lambda _: None
+    )
     write(folder / "run")
     return folder / "run"
 
@@ -48,7 +58,17 @@ def everything(run: Path) -> list[Callable[[], object]]:
         lambda: app(["run", "--resume", str(run), "--quiet"], standalone_mode=False),
         lambda: app(["ledger", "verify", str(run)], standalone_mode=False),
         lambda: app(
-            ["audit", str(run), "--attack", "inversion", "--images", "1", "--out", str(run.parent / "x.svg")], standalone_mode=False
+            [
+                "audit",
+                str(run),
+                "--attack",
+                "inversion",
+                "--images",
+                "1",
+                "--out",
+                str(run.parent / "x.svg"),
+            ],
+            standalone_mode=False,
         ),
     ]
 
@@ -78,12 +98,20 @@ def test_no_command_follows_a_link_in_a_run_folder(run: Path, name: str) -> None
     before = {path: path.read_bytes() for path in [outside, *outside.rglob("*")] if path.is_file()}
     commands = everything(run)
     for at in READ_BY[name]:
-        with pytest.raises(SordinoError, match=f"{name.split('/')[-1]}.*a symbolic link stands where a (file|folder) belongs"):
+        with pytest.raises(
+            SordinoError,
+            match=f"{name.split('/')[-1]}.*a symbolic link stands where a (file|folder) belongs",
+        ):
             commands[at]()
-    assert {path: path.read_bytes() for path in [outside, *outside.rglob("*")] if path.is_file()} == before
+    assert {
+        path: path.read_bytes() for path in [outside, *outside.rglob("*")] if path.is_file()
+    } == before
 
 
-@pytest.mark.parametrize("name", ["run.json", "study.toml", "environment.json", "rounds.jsonl", "ledger.sqlite", "report.html"])
+@pytest.mark.parametrize(
+    "name",
+    ["run.json", "study.toml", "environment.json", "rounds.jsonl", "ledger.sqlite", "report.html"],
+)
 def test_a_pipe_in_a_run_folder_is_refused_and_not_waited_for(run: Path, name: str) -> None:
     (run / name).unlink()
     os.mkfifo(run / name)
@@ -107,7 +135,9 @@ def test_a_ledger_whose_making_was_killed_between_its_two_names_is_still_one(run
     everything(run)[1]()
 
 
-def test_temporary_names_cannot_be_foreseen_and_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_names_cannot_be_foreseen_and_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     victim = tmp_path / "victim"
     victim.write_bytes(b"mine")
     (tmp_path / "x.part").symlink_to(victim)
@@ -139,9 +169,13 @@ def test_temporary_names_cannot_be_foreseen_and_leave_nothing(tmp_path: Path, mo
     ids=["brackets", "objects", "digits", "bytes", "nothing"],
 )
 def test_text_that_ends_a_parser_is_one_message(run: Path, name: str, text: str) -> None:
-    (run / name).write_bytes(text.encode("utf-8", "surrogateescape") + b"\n{}\n" * (name == "rounds.jsonl"))
+    (run / name).write_bytes(
+        text.encode("utf-8", "surrogateescape") + b"\n{}\n" * (name == "rounds.jsonl")
+    )
     for command in everything(run)[:2]:
-        with suppress(SordinoError) as _:  # or it is none of what this command reads, or it is left out with a remark
+        with suppress(
+            SordinoError
+        ) as _:  # or it is none of what this command reads, or it is left out with a remark
             command()
 
 
@@ -149,7 +183,10 @@ def test_a_file_larger_than_its_kind_is_not_read(run: Path) -> None:
     with (run / "run.json").open("r+b") as file:
         file.truncate(1 << 40)  # a hole: the disk holds nothing of it
     for command in everything(run):
-        with pytest.raises(SordinoError, match=r"run\.json.*it has 1,099,511,627,776 bytes, and a file of its kind at most"):
+        with pytest.raises(
+            SordinoError,
+            match=r"run\.json.*it has 1,099,511,627,776 bytes, and a file of its kind at most",
+        ):
             command()
 
 
@@ -166,19 +203,27 @@ def test_a_study_of_dotted_keys_takes_no_memory(tmp_path: Path) -> None:
         "import resource; from pathlib import Path; import sordino.engine.study as s\n"
         f"resource.setrlimit(resource.RLIMIT_AS, (8 << 30,) * 2); s.read(Path({str(path)!r}))"
     )
-    done = subprocess.run([sys.executable, "-c", limited], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", limited], capture_output=True, text=True, timeout=120, check=False
+    )
     assert "StudyError" in done.stderr.splitlines()[-1]
     assert "a key of more than 64 parts" in done.stderr
 
 
-def test_finished_runs_still_say_how_they_ended(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_finished_runs_still_say_how_they_ended(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for command in everything(run)[:3]:
         command()
     assert json.loads((run / "run.json").read_text())["status"] == "done"
 
 
-def test_a_hidden_name_that_goes_while_it_is_looked_for_is_no_second_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two processes make one ledger: the one that comes second looks while the first one drops the name under which it was made."""
+def test_a_hidden_name_that_goes_while_it_is_looked_for_is_no_second_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes make one ledger: the one that comes second looks while the first one drops the
+    name under which it was made.
+    """
     path, draft = tmp_path / "ledger.sqlite", tmp_path / ".ledger.sqlite.0123456789abcdef"
     draft.write_bytes(b"")
     os.link(draft, path)

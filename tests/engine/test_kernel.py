@@ -1,4 +1,6 @@
-"""What a driver over a network rests on: a regime stepped through its journal again stands where it stood, and words are bytes."""
+"""What a driver over a network rests on: a regime stepped through its journal again stands where it
+stood, and words are bytes.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def told(state: Any) -> Any:
     if isinstance(state, dict):
         return {key: told(value) for key, value in state.items()}
     if isinstance(state, list | tuple | set | frozenset):
-        return [told(each) for each in (state if isinstance(state, list | tuple) else sorted(state))]
+        return [
+            told(each) for each in (state if isinstance(state, list | tuple) else sorted(state))
+        ]
     if hasattr(state, "__slots__") and not hasattr(state, "__struct_fields__"):
         return {name: told(getattr(state, name)) for name in state.__slots__}
     if hasattr(state, "__struct_fields__"):
@@ -84,12 +88,18 @@ def test_a_regime_stepped_through_its_journal_stands_where_it_stood(
 
 
 @pytest.mark.parametrize("name", ["slr/deformed", "dlr/entity", "dlr/zeros, batch"])
-def test_events_play_the_same_when_every_word_is_bytes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In full: embeddings, labels, queries and derivatives, each encoded and decoded; nothing else passes between server and parties."""
+def test_events_play_the_same_when_every_word_is_bytes(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In full: embeddings, labels, queries and derivatives, each encoded and decoded; nothing else
+    passes between server and parties.
+    """
     random = () if name == "dlr/entity" else ('method.activation={kind="random", p=0.5}',)
     built = builder.build(study_of(CASES[name], tmp_path, random), tmp_path, "run")
     world: Any = built.simulation
-    paid = Allowance(world.vault.charge([bill.charge for bill in world.bill(1, 1, 1, "test")], world.unlimited))
+    paid = Allowance(
+        world.vault.charge([bill.charge for bill in world.bill(1, 1, 1, "test")], world.unlimited)
+    )
     read, batch = world.stream.read(0, 30 * world.batch), world.batch
     active, silent = world.activity.drawn(read.x[: 30 * batch], 0, 30, 1000)
     ends, kinds = [], set()
@@ -114,11 +124,20 @@ def test_events_play_the_same_when_every_word_is_bytes(name: str, tmp_path: Path
                 patch.setattr(Kernel, "dispatch", dispatches)
                 patch.setattr(_Exchange, "answer", answers)
             played = engine.run(read.x[: 30 * batch], read.y[: 30 * batch], active, silent, paid)
-        ends.append((told(engine.weights()), told(played.seen.predictions), told(played.seen.losses), told(played.dropped)))
+        ends.append(
+            (
+                told(engine.weights()),
+                told(played.seen.predictions),
+                told(played.seen.losses),
+                told(played.dropped),
+            )
+        )
     world.vault.close()
     assert ends[0] == ends[1]
     assert {"Embedding", "Labels"} <= kinds
-    assert name == "dlr/entity" or {"Query", "Derivative"} <= kinds  # where all are active, and nobody learns
+    assert (
+        name == "dlr/entity" or {"Query", "Derivative"} <= kinds
+    )  # where all are active, and nobody learns
 
 
 def test_what_no_regime_knows_changes_nothing(tmp_path: Path) -> None:
@@ -128,7 +147,15 @@ def test_what_no_regime_knows_changes_nothing(tmp_path: Path) -> None:
     from sordino.engine.effect import Booked, Lapsed, Learned, Left, Refused, Woke
     from sordino.message import Labels
 
-    for event in (Arrived(Labels(1, (0,))), Booked(()), Learned(1, ()), Left(0), Left(77), Woke("x"), Refused("no")):
+    for event in (
+        Arrived(Labels(1, (0,))),
+        Booked(()),
+        Learned(1, ()),
+        Left(0),
+        Left(77),
+        Woke("x"),
+        Refused("no"),
+    ):
         assert rules.step(state, event) == (state, ())
     assert rules.step(state, Lapsed(0, 7))[0] is state
     built.simulation.vault.close()

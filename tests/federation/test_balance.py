@@ -76,15 +76,25 @@ def test_what_was_spent_is_counted_and_the_remedy_helps(method: str, unit: str) 
     assert "pays for" in said
     raised = re.search(r"noise_multiplier from 0\.7 to ([0-9.]+)", said)
     assert raised is not None
-    assert not short(read(f"privacy.noise_multiplier={raised[1]}", "budget.rounds=60", method=method, unit=unit))
+    assert not short(
+        read(f"privacy.noise_multiplier={raised[1]}", "budget.rounds=60", method=method, unit=unit)
+    )
     fewer = re.search(r"at most (\d+)", said)
     if fewer is not None:  # not where what is left pays for nothing
         assert not short(read(dear, f"budget.rounds={fewer[1]}", method=method, unit=unit))
-    assert {path.name: path.read_bytes() for path in Path("kept").glob("*.sqlite")} == held, "a plan writes nothing"
+    assert {path.name: path.read_bytes() for path in Path("kept").glob("*.sqlite")} == held, (
+        "a plan writes nothing"
+    )
 
 
 def test_data_that_was_used_raw_has_nothing_left_and_no_remedy_but_other_data() -> None:
-    played(read('method={name="fedavg", learning_rate=0.5}', 'privacy={unit="none", sampling_rate=0.2, ledger="kept"}'), "raw")
+    played(
+        read(
+            'method={name="fedavg", learning_rate=0.5}',
+            'privacy={unit="none", sampling_rate=0.2, ledger="kept"}',
+        ),
+        "raw",
+    )
     priced, _ = build.plan(read())
     assert all(math.isinf(each.spent) for each in priced.left)
     (said,) = short(read())
@@ -107,5 +117,8 @@ def test_arrivals_too(capsys: pytest.CaptureFixture[str]) -> None:
     played(read(*told), "first")
     priced, _ = build.plan(read(*told))
     assert all(0.0 < each.spent < 4.0 for each in priced.left)
-    app(["plan", "study.toml", *(part for change in told for part in ("--set", change))], standalone_mode=False)
+    app(
+        ["plan", "study.toml", *(part for change in told for part in ("--set", change))],
+        standalone_mode=False,
+    )
     assert "still pays for" in capsys.readouterr().err

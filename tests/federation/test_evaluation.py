@@ -1,4 +1,6 @@
-"""What models are measured on: rows of a user's own file are people, and public only where that was said."""
+"""What models are measured on: rows of a user's own file are people, and public only where that was
+said.
+"""
 
 from __future__ import annotations
 
@@ -67,14 +69,20 @@ def table(tmp_path: Path) -> Path:
 
 def read(folder: Path, *changes: str) -> HorizontalStudy:
     (folder / "study.toml").write_text(STUDY.replace("FILE", str(folder / "patients.csv")))
-    found = studies.read(folder / "study.toml", [change.replace("FILE", str(folder / "patients.csv")) for change in changes])
+    found = studies.read(
+        folder / "study.toml",
+        [change.replace("FILE", str(folder / "patients.csv")) for change in changes],
+    )
     assert isinstance(found, HorizontalStudy)
     return found
 
 
 def data(*keys: str) -> tuple[str, ...]:
     """The [data] table with these keys, clients by their column."""
-    return (f'data={{file="FILE", clients=3, client_column="ward", partition={{kind="column"}}{"".join(f", {key}" for key in keys)}}}',)
+    return (
+        'data={file="FILE", clients=3, client_column="ward", '
+        f'partition={{kind="column"}}{"".join(f", {key}" for key in keys)}}}',
+    )
 
 
 def played(study: HorizontalStudy, out: Path) -> session.Outcome:
@@ -119,9 +127,13 @@ def test_a_private_share_pays_for_every_evaluation(table: Path) -> None:
     assert 0.0 < spent <= 1.0
     z = about["test"]["noise_multiplier"]
     assert {entry.event for entry in entries} == {Gaussian(noise_multiplier=z)}
-    assert accountant("pld").epsilon([(Gaussian(noise_multiplier=z), evaluations(study))], 1e-4) <= 1.0
+    assert (
+        accountant("pld").epsilon([(Gaussian(noise_multiplier=z), evaluations(study))], 1e-4) <= 1.0
+    )
     assert about["result"]["test_epsilon"] == spent
-    assert outcome.epsilon == max(*about["result"]["spent"], spent), "disjoint rows: the largest, not the sum"
+    assert outcome.epsilon == max(*about["result"]["spent"], spent), (
+        "disjoint rows: the largest, not the sum"
+    )
     rows = [json.loads(line) for line in (table / "run" / "rounds.jsonl").read_text().splitlines()]
     measured = [row for row in rows if row.get("accuracy") is not None]
     assert len(measured) == 4
@@ -131,14 +143,23 @@ def test_a_private_share_pays_for_every_evaluation(table: Path) -> None:
 
 
 def test_what_leaves_a_private_evaluation_is_the_count_with_the_booked_noise(table: Path) -> None:
-    """Against the exact count, over many models: the deviation is z, and no released number is the exact one."""
-    study = read(table, *data('test="private share"'), "privacy.evaluation_epsilon=0.5", "execution.evaluate_every=1")
+    """Against the exact count, over many models: the deviation is z, and no released number is the
+    exact one.
+    """
+    study = read(
+        table,
+        *data('test="private share"'),
+        "privacy.evaluation_epsilon=0.5",
+        "execution.evaluate_every=1",
+    )
     built = build.build(study, table, "0" * 16)
     paid = built.evaluation
     assert isinstance(paid, PaidEvaluation)
     z, off = paid.mechanism.noise_multiplier, []
     rng = np.random.default_rng(0)
-    free = replace(paid, budget=replace(paid.budget, epsilon=math.inf))  # more evaluations than were planned
+    free = replace(
+        paid, budget=replace(paid.budget, epsilon=math.inf)
+    )  # more evaluations than were planned
     for _ in range(200):
         weights = rng.normal(size=built.first.model.shape).astype(np.float32)
         told = free(weights)["accuracy"] * paid.rows
@@ -160,7 +181,11 @@ def test_the_same_model_is_paid_for_once_and_says_the_same(table: Path) -> None:
 
 
 def test_without_budget_nothing_is_measured(table: Path) -> None:
-    built = build.build(read(table, *data('test="private share"'), "privacy.evaluation_epsilon=0.2"), table, "0" * 16)
+    built = build.build(
+        read(table, *data('test="private share"'), "privacy.evaluation_epsilon=0.2"),
+        table,
+        "0" * 16,
+    )
     paid = built.evaluation
     assert isinstance(paid, PaidEvaluation)
     told = [paid(np.full_like(built.first.model, i)) for i in range(evaluations(read(table)) + 5)]
@@ -182,24 +207,58 @@ def test_test_rows_do_not_train(table: Path) -> None:
     [
         (data('test="file"'), "test 'file' needs test_file"),
         (data("test_share=0.3"), "test_share is the share of the rows that is set aside"),
-        (data('test="none"', 'test_file="FILE"'), "test_file is given, and test = 'none' makes no use of it"),
-        (('data={name="digits", test="none"}',), "are for a file of your own; 'digits' has a public test set"),
-        (("privacy.evaluation_epsilon=1.0",), "privacy.evaluation_epsilon is what the rows of data.test = 'private share' pay"),
-        ((*data('test="private share"'), "privacy.evaluation_epsilon=9.0"), "must not pass epsilon = 4"),
         (
-            (*data('test="private share"'), 'method={name="fedavg", learning_rate=0.5}', 'privacy={unit="none", sampling_rate=0.2}'),
+            data('test="none"', 'test_file="FILE"'),
+            "test_file is given, and test = 'none' makes no use of it",
+        ),
+        (
+            ('data={name="digits", test="none"}',),
+            "are for a file of your own; 'digits' has a public test set",
+        ),
+        (
+            ("privacy.evaluation_epsilon=1.0",),
+            "privacy.evaluation_epsilon is what the rows of data.test = 'private share' pay",
+        ),
+        (
+            (*data('test="private share"'), "privacy.evaluation_epsilon=9.0"),
+            "must not pass epsilon = 4",
+        ),
+        (
+            (
+                *data('test="private share"'),
+                'method={name="fedavg", learning_rate=0.5}',
+                'privacy={unit="none", sampling_rate=0.2}',
+            ),
             "privacy.unit is 'none'",
         ),
         (
-            (*data('test="private share"'), 'method={name="dp-fedavg", learning_rate=0.5, tau=1}', 'privacy.unit="client"'),
+            (
+                *data('test="private share"'),
+                'method={name="dp-fedavg", learning_rate=0.5, tau=1}',
+                'privacy.unit="client"',
+            ),
             "releases counts of single rows at the price of a row, and privacy.unit is 'client'",
         ),
-        (('data={file="FILE", clients=3, client_column="ward"}',), "client_column = 'ward' says whose each example is"),
-        (('data={file="FILE", clients=3, client_column="ward", partition={kind="dirichlet", beta=0.5}}',), "partition kind 'dirichlet'"),
-        (('data={name="digits", client_column="ward", partition={kind="column"}}',), "client_column is for a file of your own"),
+        (
+            ('data={file="FILE", clients=3, client_column="ward"}',),
+            "client_column = 'ward' says whose each example is",
+        ),
+        (
+            (
+                'data={file="FILE", clients=3, client_column="ward", '
+                'partition={kind="dirichlet", beta=0.5}}',
+            ),
+            "partition kind 'dirichlet'",
+        ),
+        (
+            ('data={name="digits", client_column="ward", partition={kind="column"}}',),
+            "client_column is for a file of your own",
+        ),
     ],
 )
-def test_what_does_not_fit_is_refused_with_the_remedy(table: Path, changes: tuple[str, ...], message: str) -> None:
+def test_what_does_not_fit_is_refused_with_the_remedy(
+    table: Path, changes: tuple[str, ...], message: str
+) -> None:
     with pytest.raises(StudyError) as told:
         read(table, *changes)
     assert message in str(told.value)
@@ -209,9 +268,14 @@ def test_an_archive_that_names_owners_is_not_dealt_to_others(table: Path) -> Non
     x, y = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32), np.arange(60) % 2
     np.savez(table / "own.npz", x=x, y=y, client=np.array(["a", "b", "c"] * 20))
     own = str(table / "own.npz")
-    with pytest.raises(StudyError, match=r"says whose each example is, and data\.partition kind 'iid'"):
+    with pytest.raises(
+        StudyError, match=r"says whose each example is, and data\.partition kind 'iid'"
+    ):
         federation(read(table, f'data={{file="{own}", clients=3}}'))
-    kept = read(table, f'data={{file="{own}", clients=3, client_column="client", partition={{kind="column"}}}}')
+    kept = read(
+        table,
+        f'data={{file="{own}", clients=3, client_column="client", partition={{kind="column"}}}}',
+    )
     assert federation(kept).names == ("a", "b", "c")
 
 
@@ -221,7 +285,9 @@ def test_an_archives_own_test_set_is_used_only_if_it_is_asked_for(table: Path) -
     own = str(table / "own.npz")
     sizes = {}
     for test in ("none", "file"):
-        sizes[test] = len(federation(read(table, f'data={{file="{own}", clients=3, test="{test}"}}')).test)
+        sizes[test] = len(
+            federation(read(table, f'data={{file="{own}", clients=3, test="{test}"}}')).test
+        )
     assert sizes == {"none": 0, "file": 7}
     with pytest.raises(StudyError, match="has a test set of its own"):
         federation(read(table, f'data={{file="{own}", clients=3, test="public share"}}'))
@@ -231,8 +297,14 @@ def test_clients_are_called_by_their_names_and_names_are_harmless(table: Path) -
     study = read(table, *data())
     outcome = played(study, table / "run")
     about = json.loads((Path(outcome.run) / "run.json").read_text())
-    assert [client["name"] for client in about["clients"]] == ["north", "south", "st <b>mary</b>[31m"]
-    assert all(client["labels"] == [] for client in about["clients"]), "label counts of one's own file are raw data"
+    assert [client["name"] for client in about["clients"]] == [
+        "north",
+        "south",
+        "st <b>mary</b>[31m",
+    ]
+    assert all(client["labels"] == [] for client in about["clients"]), (
+        "label counts of one's own file are raw data"
+    )
     page = write(Path(outcome.run)).read_text()
     assert "north" in page
     assert "st &lt;b&gt;mary&lt;/b&gt;" in page
@@ -272,7 +344,13 @@ def test_arrivals_pay_for_evaluations_too(table: Path) -> None:
 def test_a_run_over_a_ledger_of_the_data_that_pays_for_tests_verifies(table: Path) -> None:
     keys = data('test="private share"')
     played(
-        read(table, *keys, "privacy.evaluation_epsilon=1.0", "privacy.noise_multiplier=4.0", f"privacy.ledger={table / 'kept'}"),
+        read(
+            table,
+            *keys,
+            "privacy.evaluation_epsilon=1.0",
+            "privacy.noise_multiplier=4.0",
+            f"privacy.ledger={table / 'kept'}",
+        ),
         table / "run",
     )
     assert verify(table / "run").problems == []
@@ -294,7 +372,10 @@ def test_a_plan_says_that_persons_with_many_rows_spend_more(table: Path) -> None
         people = [f"{line},p{i // each}" for i, line in enumerate(lines[1:])]
         (table / "patients.csv").write_text("\n".join([lines[0] + ",patient", *people]) + "\n")
         planned, _ = build.plan(read(table, *data('person="patient"')))
-        assert any("one person has up to 3 examples" in warning for warning in planned.warnings) == warned
+        assert (
+            any("one person has up to 3 examples" in warning for warning in planned.warnings)
+            == warned
+        )
 
 
 def test_a_promise_to_persons_says_so(table: Path) -> None:

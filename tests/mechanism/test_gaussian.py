@@ -16,7 +16,11 @@ D = 20_000
 
 def test_gaussian_keeps_its_contract() -> None:
     mechanism = Gaussian(clip=0.7, noise_multiplier=1.3)
-    check_noise(lambda rng: mechanism.release(torch.zeros(D), None, rng)[0], mechanism.event().noise_multiplier, mechanism.clip)
+    check_noise(
+        lambda rng: mechanism.release(torch.zeros(D), None, rng)[0],
+        mechanism.event().noise_multiplier,
+        mechanism.clip,
+    )
 
 
 @pytest.mark.parametrize("factor", [2 / 3, 0.9, 1.1, 3 / 2])
@@ -28,7 +32,11 @@ def test_the_contract_sees_a_mechanism_that_books_another_scale(factor: float) -
 
 def test_counted_vector_has_the_scale_it_names() -> None:
     mechanism = CountedGaussian(clip=2.0, noise_multiplier=1.1)
-    check_noise(lambda rng: mechanism.release(torch.zeros(D), 0.0, rng)[0], mechanism.vector_multiplier, mechanism.clip)
+    check_noise(
+        lambda rng: mechanism.release(torch.zeros(D), 0.0, rng)[0],
+        mechanism.vector_multiplier,
+        mechanism.clip,
+    )
 
 
 def test_counted_count_has_the_scale_it_names() -> None:
@@ -71,7 +79,10 @@ def test_release_leaves_its_input_alone_and_adds_to_it() -> None:
     assert torch.allclose(noisy, total + noise)
 
 
-@pytest.mark.parametrize(("clip", "sigma"), [(0.0, 1.0), (-1.0, 1.0), (1.0, 0.0), (1.0, -2.0), (math.inf, 1.0), (1.0, math.nan)])
+@pytest.mark.parametrize(
+    ("clip", "sigma"),
+    [(0.0, 1.0), (-1.0, 1.0), (1.0, 0.0), (1.0, -2.0), (math.inf, 1.0), (1.0, math.nan)],
+)
 def test_refuses_what_is_no_mechanism(clip: float, sigma: float) -> None:
     for kind in (Gaussian, CountedGaussian):
         with pytest.raises(StudyError, match="must be a positive number"):

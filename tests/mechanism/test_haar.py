@@ -1,4 +1,6 @@
-"""Haar coefficients and the mechanisms on them: dense twins, sensitivity by brute force, and the price of the printed form."""
+"""Haar coefficients and the mechanisms on them: dense twins, sensitivity by brute force, and the
+price of the printed form.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,18 @@ from torch import Tensor
 from sordino.entropy import Seeded
 from sordino.errors import StudyError
 from sordino.mechanism.contract import ContractBroken, check_noise
-from sordino.mechanism.haar import Basis, Groups, HaarGaussian, Observed, compiled, learned, optimal, paper, transform, uniform
+from sordino.mechanism.haar import (
+    Basis,
+    Groups,
+    HaarGaussian,
+    Observed,
+    compiled,
+    learned,
+    optimal,
+    paper,
+    transform,
+    uniform,
+)
 from sordino.privacy.accounting import accountant
 from sordino.privacy.event import Event, Gaussian, PoissonSampled
 
@@ -32,7 +45,9 @@ def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Te
 
 
 def dense(d: int) -> tuple[Tensor, list[int]]:
-    """Rows of the orthonormal matrix (m, m), base first and coarsest to finest, and the level of each: from the definition."""
+    """Rows of the orthonormal matrix (m, m), base first and coarsest to finest, and the level of
+    each: from the definition.
+    """
     top = math.ceil(math.log2(d))
     m = 2**top
     rows, levels = [torch.full((m,), 1 / math.sqrt(m), dtype=torch.float64)], [0]
@@ -48,7 +63,9 @@ def dense(d: int) -> tuple[Tensor, list[int]]:
 
 
 def matrix(basis: Basis) -> Tensor:
-    """(coefficients, d): the dense twin of ``basis.forward``, of which ``inverse`` is the transpose."""
+    """(coefficients, d): the dense twin of ``basis.forward``, of which ``inverse`` is the
+    transpose.
+    """
     out = torch.zeros(basis.coefficients, basis.dimension, dtype=torch.float64)
     at = 0
     for offset, size in basis.blocks:
@@ -60,7 +77,9 @@ def matrix(basis: Basis) -> Tensor:
 
 
 def per_coefficient(basis: Basis, values: Groups) -> Tensor:
-    return torch.repeat_interleave(torch.tensor(values, dtype=torch.float64), torch.tensor(basis.lengths))
+    return torch.repeat_interleave(
+        torch.tensor(values, dtype=torch.float64), torch.tensor(basis.lengths)
+    )
 
 
 def random_weights(basis: Basis, seed: int, spread: float = 30.0) -> Groups:
@@ -80,7 +99,9 @@ def test_equals_the_dense_orthonormal_matrix(d: int) -> None:
     wanted = whole @ padded
     placed = (whole[:, :d].abs().sum(1) > 0).nonzero().flatten()
     assert len(placed) == transform.count(d)
-    assert wanted[[i for i in range(m) if i not in placed.tolist()]].abs().sum() == 0  # what has no place is zero
+    assert (
+        wanted[[i for i in range(m) if i not in placed.tolist()]].abs().sum() == 0
+    )  # what has no place is zero
     assert torch.allclose(transform.forward(v), wanted[placed], atol=1e-12)
     assert torch.allclose(transform.forward(v.float()).double(), wanted[placed], atol=5e-6)
     assert torch.allclose(transform.inverse(transform.forward(v), d), v, atol=1e-12)
@@ -91,12 +112,18 @@ def test_equals_the_dense_orthonormal_matrix(d: int) -> None:
 @pytest.mark.parametrize("top", range(13))
 def test_equals_pywavelets_at_powers_of_two(top: int) -> None:
     v = normal(2**top, seed=top)
-    wanted = np.concatenate(pywt.wavedec(v.numpy(), "haar", mode="zero", level=top)) if top else v.numpy()
+    wanted = (
+        np.concatenate(pywt.wavedec(v.numpy(), "haar", mode="zero", level=top))
+        if top
+        else v.numpy()
+    )
     assert np.allclose(transform.forward(v).numpy(), wanted, atol=1e-12)
 
 
 @given(blocks=sizes, seed=seeds)
-def test_round_trip_parseval_and_the_dense_twin_for_any_blocks(blocks: list[int], seed: int) -> None:
+def test_round_trip_parseval_and_the_dense_twin_for_any_blocks(
+    blocks: list[int], seed: int
+) -> None:
     basis = Basis.of(blocks)
     v = normal(basis.dimension, seed=seed)
     u = basis.forward(v)
@@ -106,14 +133,23 @@ def test_round_trip_parseval_and_the_dense_twin_for_any_blocks(blocks: list[int]
     assert float(u.norm()) == pytest.approx(float(v.norm()), rel=1e-12)
     assert sum(basis.sizes) == pytest.approx(basis.dimension)
     weights = random_weights(basis, seed)
-    assert torch.allclose(basis.inverse(u, weights), matrix(basis).T @ (per_coefficient(basis, weights) * u), atol=1e-9)
+    assert torch.allclose(
+        basis.inverse(u, weights),
+        matrix(basis).T @ (per_coefficient(basis, weights) * u),
+        atol=1e-9,
+    )
 
 
-@pytest.mark.parametrize("blocks", [[1], [2], [3], [70, 1, 2], [5, 64, 63], [4097, 4096, 4095, 9000]])
+@pytest.mark.parametrize(
+    "blocks", [[1], [2], [3], [70, 1, 2], [5, 64, 63], [4097, 4096, 4095, 9000]]
+)
 def test_compiled_loops_keep_to_their_buffers(blocks: list[int]) -> None:
     basis = Basis.of(blocks)
     sizes, scale = np.array(blocks, np.int64), np.ones(basis.groups, np.float32)
-    rows, u, back = (np.full((4, length), np.nan, np.float32) for length in (basis.dimension, basis.coefficients, basis.dimension))
+    rows, u, back = (
+        np.full((4, length), np.nan, np.float32)
+        for length in (basis.dimension, basis.coefficients, basis.dimension)
+    )
     rows[1:3] = normal(2, basis.dimension).numpy()
     compiled.forward(rows[1:3], sizes, scale, u[1:3])
     compiled.inverse(u[1:3], sizes, scale, back[1:3])
@@ -123,11 +159,15 @@ def test_compiled_loops_keep_to_their_buffers(blocks: list[int]) -> None:
 
 
 @given(blocks=sizes, seed=seeds)
-def test_energies_and_weighted_norms_equal_those_of_the_coefficients(blocks: list[int], seed: int) -> None:
+def test_energies_and_weighted_norms_equal_those_of_the_coefficients(
+    blocks: list[int], seed: int
+) -> None:
     basis, weights = Basis.of(blocks), random_weights(Basis.of(blocks), seed)
     rows = normal(3, basis.dimension, seed=seed, dtype=torch.float32)
     u = rows.double() @ matrix(basis).T
-    wanted = torch.stack([part.square().sum(1) for part in torch.split(u, list(basis.lengths), dim=1)], dim=1)
+    wanted = torch.stack(
+        [part.square().sum(1) for part in torch.split(u, list(basis.lengths), dim=1)], dim=1
+    )
     # a coefficient may be the small difference of large sums: its error is in proportion to the row
     error = (basis.energies(rows).sqrt() - wanted.sqrt()).abs()
     assert bool((error <= 8 * EPS * rows.double().norm(dim=1, keepdim=True)).all())
@@ -145,7 +185,11 @@ def test_long_vectors_of_equal_numbers_lose_no_digits() -> None:
     alternating = torch.full((2, d), 0.1)
     alternating[1, 1::2] *= -1.0
     norms = Basis.flat(d).weighted_norms(alternating, uniform(Basis.flat(d))).double()
-    assert torch.allclose(norms, torch.full((2,), float(torch.tensor(0.1).double()) * math.sqrt(d), dtype=torch.float64), rtol=2.0**-12)
+    assert torch.allclose(
+        norms,
+        torch.full((2,), float(torch.tensor(0.1).double()) * math.sqrt(d), dtype=torch.float64),
+        rtol=2.0**-12,
+    )
 
 
 def test_groups_have_the_share_of_real_leaves() -> None:
@@ -153,7 +197,10 @@ def test_groups_have_the_share_of_real_leaves() -> None:
     assert basis.levels == (0, *range(15, 0, -1))
     assert basis.sizes == (26_010 / 2**15, *(26_010 / 2**level for level in range(15, 0, -1)))
     inverse = matrix(Basis.of([11, 4])).T
-    parts = [float(part.square().sum()) for part in torch.split(inverse, list(Basis.of([11, 4]).lengths), dim=1)]
+    parts = [
+        float(part.square().sum())
+        for part in torch.split(inverse, list(Basis.of([11, 4]).lengths), dim=1)
+    ]
     assert parts == pytest.approx(Basis.of([11, 4]).sizes)
 
 
@@ -165,7 +212,9 @@ def test_noise_energies_are_those_of_noise_that_was_cut(blocks: list[int], seed:
     wanted = kept.square() @ per_coefficient(basis, deviations).square()
     groups = torch.stack([part.sum() for part in torch.split(wanted, list(basis.lengths))])
     assert torch.allclose(basis.noise_energies(deviations), groups)
-    assert basis.noise_energies((2.0,) * basis.groups).tolist() == pytest.approx([4.0 * n for n in basis.sizes])
+    assert basis.noise_energies((2.0,) * basis.groups).tolist() == pytest.approx(
+        [4.0 * n for n in basis.sizes]
+    )
 
 
 @pytest.mark.parametrize("blocks", [(), ((0, 3), (4, 2)), ((1, 3),), ((0, 0),), ((0, 4), (2, 2))])
@@ -193,7 +242,10 @@ def test_the_papers_weights_are_those_of_its_averages() -> None:
     """diag(w) u = W H, number by number."""
     for d in (1, 2, 8, 13):
         basis, v = Basis.flat(d), normal(d)
-        assert torch.allclose(per_coefficient(basis, paper(basis)) * basis.forward(v), transform.divisors(d) * transform.averages(v))
+        assert torch.allclose(
+            per_coefficient(basis, paper(basis)) * basis.forward(v),
+            transform.divisors(d) * transform.averages(v),
+        )
 
 
 def test_optimal_weights_beat_a_thousand_others() -> None:
@@ -204,9 +256,13 @@ def test_optimal_weights_beat_a_thousand_others() -> None:
     def cost(w: NDArray[np.float64]) -> float:
         return float((n / w**2).sum() * (w**2 * energy).sum())
 
-    assert cost(best) == pytest.approx(np.sqrt(n * energy).sum() ** 2, rel=1e-12)  # the bound of Cauchy and Schwarz
+    assert cost(best) == pytest.approx(
+        np.sqrt(n * energy).sum() ** 2, rel=1e-12
+    )  # the bound of Cauchy and Schwarz
     for size in (1e-3, 0.1):
-        assert all(cost(best) < cost(best * np.exp(size * rng.standard_normal(12))) for _ in range(500))
+        assert all(
+            cost(best) < cost(best * np.exp(size * rng.standard_normal(12))) for _ in range(500)
+        )
     half = np.array(optimal(energy.tolist(), n.tolist()))
     assert np.allclose(half**2 / half[0] ** 2, best / best[0])
     for w in (best, half):
@@ -217,7 +273,8 @@ def test_optimal_weights_beat_a_thousand_others() -> None:
 def test_groups_without_energy_get_finite_weights() -> None:
     w = optimal([-1.0, 0.0, 4.0], [1.0, 1.0, 2.0], exponent=1.0, floor=1e-4)
     assert w[0] == w[1]
-    # all energy 4 lies on 4 real coefficients; the floor is 1e-4 of one each, that of the third group 2
+    # all energy 4 lies on 4 real coefficients; the floor is 1e-4 of one each, that of the third
+    # group 2
     assert w[0] / w[2] == pytest.approx((2.0 / 1e-4) ** 0.25)
     assert optimal([-1.0, 0.0], [1.0, 1.0], mean_square=4.0) == (2.0, 2.0)
     with pytest.raises(StudyError, match="finite energy"):
@@ -227,32 +284,46 @@ def test_groups_without_energy_get_finite_weights() -> None:
 def test_observed_energies_are_those_of_the_sum_without_its_noise() -> None:
     basis = Basis.of([50, 21])
     total = 3.0 * normal(71, dtype=torch.float32)
-    mechanism = HaarGaussian.weighted(clip=1.0, noise_multiplier=2.0, basis=basis, weights=random_weights(basis, 1, 3.0))
+    mechanism = HaarGaussian.weighted(
+        clip=1.0, noise_multiplier=2.0, basis=basis, weights=random_weights(basis, 1, 3.0)
+    )
     seen = []
     for step in range(4000):
         noisy, _ = mechanism.release(total, None, Seeded(1).at(step))
-        seen.append(Observed.nothing(basis).after(noisy, basis, mechanism.deviations, decay=0.0).energies)
+        seen.append(
+            Observed.nothing(basis).after(noisy, basis, mechanism.deviations, decay=0.0).energies
+        )
     samples = np.array(seen)
     wanted = basis.energies(total.unsqueeze(0))[0].numpy()
     error = samples.std(0) / math.sqrt(len(samples))
-    assert (np.abs(samples.mean(0) - wanted) < 6.1 * error).all()  # a false alarm in 1e9 for each of the groups
+    assert (
+        np.abs(samples.mean(0) - wanted) < 6.1 * error
+    ).all()  # a false alarm in 1e9 for each of the groups
     raw = samples.mean(0) + basis.noise_energies(mechanism.deviations).numpy()
     assert (np.abs(raw - wanted) > 6.1 * error).any()  # and without the correction it is seen
 
 
 def test_learned_weights_come_from_earlier_releases_alone() -> None:
     basis = Basis.of([64, 30])
-    mechanism = HaarGaussian.weighted(clip=1.0, noise_multiplier=1.0, basis=basis, weights=uniform(basis))
+    mechanism = HaarGaussian.weighted(
+        clip=1.0, noise_multiplier=1.0, basis=basis, weights=uniform(basis)
+    )
     memory = Observed.nothing(basis)
     assert learned(memory, basis) == pytest.approx(uniform(basis))
-    constant = torch.cat([torch.full((64,), 30.0), torch.zeros(30)])  # all its energy is in the first base
+    constant = torch.cat(
+        [torch.full((64,), 30.0), torch.zeros(30)]
+    )  # all its energy is in the first base
     for step in range(5):
         noisy, _ = mechanism.release(constant, None, Seeded(2).at(step))
         memory = memory.after(noisy, basis, mechanism.deviations, decay=0.5)
     assert memory.energies[0] == pytest.approx((1 - 0.5**5) * 64 * 30.0**2, rel=0.05)
     weights = learned(memory, basis)
     assert min(weights) == weights[0]
-    floor = [w for w, E, n in zip(weights, memory.energies, basis.sizes, strict=True) if E / n < 0.01 * sum(memory.energies) / 94]
+    floor = [
+        w
+        for w, E, n in zip(weights, memory.energies, basis.sizes, strict=True)
+        if E / n < 0.01 * sum(memory.energies) / 94
+    ]
     assert len(floor) > 5
     assert floor == pytest.approx([floor[0]] * len(floor))
     assert all(map(math.isfinite, weights))
@@ -263,23 +334,31 @@ def test_learned_weights_come_from_earlier_releases_alone() -> None:
 
 
 def exact_multiplier(mechanism: HaarGaussian) -> float:
-    """1 / sup sqrt(v' S^-1 v) over ||diag(w) u(v)|| <= C, S the covariance of what is released: a generalised eigenvalue."""
+    """1 / sup sqrt(v' S^-1 v) over ||diag(w) u(v)|| <= C, S the covariance of what is released: a
+    generalised eigenvalue.
+    """
     forward = matrix(mechanism.basis)
     deviations = per_coefficient(mechanism.basis, mechanism.deviations)
     weights = per_coefficient(mechanism.basis, mechanism.clip_weights) / mechanism.clip
     covariance = forward.T @ (deviations.square()[:, None] * forward)
-    root = torch.linalg.inv(torch.linalg.cholesky(forward.T @ (weights.square()[:, None] * forward)))
+    root = torch.linalg.inv(
+        torch.linalg.cholesky(forward.T @ (weights.square()[:, None] * forward))
+    )
     largest = torch.linalg.eigvalsh(root @ torch.linalg.inv(covariance) @ root.T)[-1]
     return 1.0 / math.sqrt(float(largest))
 
 
 def forms(basis: Basis, seed: int = 3) -> list[HaarGaussian]:
     return [
-        HaarGaussian.weighted(clip=0.7, noise_multiplier=1.3, basis=basis, weights=random_weights(basis, seed)),
+        HaarGaussian.weighted(
+            clip=0.7, noise_multiplier=1.3, basis=basis, weights=random_weights(basis, seed)
+        ),
         HaarGaussian.weighted(clip=0.7, noise_multiplier=1.3, basis=basis, weights=paper(basis)),
         HaarGaussian.literal(clip=0.7, noise_multiplier=1.3, basis=basis),
         HaarGaussian.literal(clip=0.7, noise_multiplier=1.3, basis=basis, discount=False),
-        HaarGaussian.literal_server(clip=0.7, noise_multiplier=1.3, basis=basis, bound=2.0, weight=5.0, expected=40.0),
+        HaarGaussian.literal_server(
+            clip=0.7, noise_multiplier=1.3, basis=basis, bound=2.0, weight=5.0, expected=40.0
+        ),
     ]
 
 
@@ -289,7 +368,9 @@ def test_no_contribution_beats_what_is_booked_and_one_attains_it(blocks: list[in
     for number, mechanism in enumerate(forms(basis)):
         booked, exact = mechanism.event().noise_multiplier, exact_multiplier(mechanism)
         assert booked <= exact * (1 + 1e-9)
-        if number < 2 or max(blocks) in (2**i for i in range(10)):  # elsewhere safe, and by less than two
+        if number < 2 or max(blocks) in (
+            2**i for i in range(10)
+        ):  # elsewhere safe, and by less than two
             assert booked == pytest.approx(exact, rel=1e-9)
         else:
             assert exact < 2 * booked
@@ -297,12 +378,23 @@ def test_no_contribution_beats_what_is_booked_and_one_attains_it(blocks: list[in
 
 @pytest.mark.parametrize("blocks", [[32], [21, 9]])
 def test_brute_force_over_contributions_agrees(blocks: list[int]) -> None:
-    """Random, constant, and single-coefficient contributions of norm C in every form, in whitened coefficients."""
+    """Random, constant, and single-coefficient contributions of norm C in every form, in whitened
+    coefficients.
+    """
     basis = Basis.of(blocks)
-    adversaries = torch.cat([normal(500, basis.dimension), torch.ones(1, basis.dimension, dtype=torch.float64), matrix(basis)])
+    adversaries = torch.cat(
+        [
+            normal(500, basis.dimension),
+            torch.ones(1, basis.dimension, dtype=torch.float64),
+            matrix(basis),
+        ]
+    )
     for mechanism in forms(basis):
         u = basis.forward(adversaries)
-        w, s = (per_coefficient(basis, values) for values in (mechanism.clip_weights, mechanism.deviations))
+        w, s = (
+            per_coefficient(basis, values)
+            for values in (mechanism.clip_weights, mechanism.deviations)
+        )
         u = u * (mechanism.clip / (w * u).norm(dim=1, keepdim=True))
         moved = (u / s).norm(dim=1)
         booked = 1.0 / mechanism.event().noise_multiplier
@@ -322,7 +414,9 @@ def test_bounded_contributions_keep_the_bound_rounding_included(
     blocks: list[int], seed: int, scale: float, spread: float, kind: str
 ) -> None:
     basis = Basis.of(blocks)
-    mechanism = HaarGaussian.weighted(clip=0.7, noise_multiplier=1.0, basis=basis, weights=random_weights(basis, seed, spread))
+    mechanism = HaarGaussian.weighted(
+        clip=0.7, noise_multiplier=1.0, basis=basis, weights=random_weights(basis, seed, spread)
+    )
     row = {
         "normal": normal(basis.dimension, seed=seed),
         "constant": torch.ones(basis.dimension, dtype=torch.float64),
@@ -331,7 +425,9 @@ def test_bounded_contributions_keep_the_bound_rounding_included(
     v = (scale * row).float()
 
     def norm(x: Tensor) -> float:
-        return float((per_coefficient(basis, mechanism.clip_weights) * (matrix(basis) @ x.double())).norm())
+        return float(
+            (per_coefficient(basis, mechanism.clip_weights) * (matrix(basis) @ x.double())).norm()
+        )
 
     bounded = mechanism.bound(v)
     assert norm(bounded) <= 0.7
@@ -342,7 +438,9 @@ def test_bounded_contributions_keep_the_bound_rounding_included(
 
 
 def test_wide_weights_need_the_wider_margin() -> None:
-    """Pairs some units in the last place apart: scaled and rounded, their differences, which weigh most, may grow by a whole unit."""
+    """Pairs some units in the last place apart: scaled and rounded, their differences, which weigh
+    most, may grow by a whole unit.
+    """
     basis = Basis.flat(64)
     weights = (*[1.0] * 6, 2.0**15)
     v = torch.ones(64)
@@ -354,7 +452,9 @@ def test_wide_weights_need_the_wider_margin() -> None:
     broken = 0
     for share in np.linspace(0.55, 0.95, 41):
         clip = float(share) * norm(v)
-        mechanism = HaarGaussian.weighted(clip=clip, noise_multiplier=1.0, basis=basis, weights=weights)
+        mechanism = HaarGaussian.weighted(
+            clip=clip, noise_multiplier=1.0, basis=basis, weights=weights
+        )
         assert norm(mechanism.bound(v)) <= clip
         broken += norm(v * float(share * (1 - 2.0**-18))) > clip
     assert broken > 5
@@ -378,11 +478,20 @@ def test_releases_keep_the_contract(number: int, blocks: list[int]) -> None:
     basis = Basis.of(blocks)
     mechanism = forms(basis)[number]
     s = per_coefficient(basis, mechanism.noise)
-    # the sensitivity of coefficients over s, found among functions of single groups; not taken from event()
-    alone = torch.tensor([mechanism.clip / (w * noise) for w, noise in zip(mechanism.clip_weights, mechanism.noise, strict=True)])
+    # the sensitivity of coefficients over s, found among functions of single groups; not taken from
+    # event()
+    alone = torch.tensor(
+        [
+            mechanism.clip / (w * noise)
+            for w, noise in zip(mechanism.clip_weights, mechanism.noise, strict=True)
+        ]
+    )
 
     def draw(rng: np.random.Generator) -> Tensor:
-        return basis.forward(mechanism.release(torch.zeros(basis.dimension), None, rng)[0]).double() / s
+        return (
+            basis.forward(mechanism.release(torch.zeros(basis.dimension), None, rng)[0]).double()
+            / s
+        )
 
     booked, sensitivity = mechanism.event().noise_multiplier, float(alone.max())
     check_noise(draw, booked, sensitivity)
@@ -409,18 +518,26 @@ def test_release_leaves_its_input_alone_and_adds_to_it() -> None:
 
 def test_equal_weights_are_the_plain_gaussian() -> None:
     basis = Basis.flat(10_000)
-    mechanism = HaarGaussian.weighted(clip=0.7, noise_multiplier=1.3, basis=basis, weights=uniform(basis))
+    mechanism = HaarGaussian.weighted(
+        clip=0.7, noise_multiplier=1.3, basis=basis, weights=uniform(basis)
+    )
     check_noise(lambda rng: mechanism.release(torch.zeros(10_000), None, rng)[0], 1.3, 0.7)
 
 
-def test_one_coordinate_of_the_printed_form_has_a_third_of_its_variance_and_not_what_lemma_1_says() -> None:
+def test_one_coordinate_of_the_printed_form_has_a_third_of_its_variance_and_not_what_lemma_1_says() -> (
+    None
+):
     d, n, sigma = 2**10, 20_000, 1.7
     mechanism = HaarGaussian.literal(clip=1.0, noise_multiplier=sigma, basis=Basis.flat(d))
     haar = sigma**2 / ((2 + math.log2(d)) / 2)
     zeros = torch.zeros(d)
-    sample = np.array([float(mechanism.release(zeros, None, Seeded(5).at(i))[0][317]) for i in range(n)])
+    sample = np.array(
+        [float(mechanism.release(zeros, None, Seeded(5).at(i))[0][317]) for i in range(n)]
+    )
     seen = (sample**2).mean() / haar
-    assert abs(seen - 1 / 3) < 6.1 * math.sqrt(2 / n) / 3  # once in 1e9; lemma 1 says (2 + log2 m)/2 = 6
+    assert (
+        abs(seen - 1 / 3) < 6.1 * math.sqrt(2 / n) / 3
+    )  # once in 1e9; lemma 1 says (2 + log2 m)/2 = 6
     assert 1 / d**2 + sum(4.0**-level for level in range(1, 11)) == pytest.approx(1 / 3, rel=1e-5)
 
 
@@ -435,13 +552,19 @@ def test_literal_multiplier_and_epsilon_at_the_size_of_the_cnn() -> None:
     literal = HaarGaussian.literal(clip=1.0, noise_multiplier=1.0, basis=basis).event()
     assert literal.noise_multiplier == pytest.approx(1.05e-5, rel=5e-3)
     assert literal.noise_multiplier == pytest.approx(1 / (m * f), rel=1e-12)
-    plain = HaarGaussian.literal(clip=1.0, noise_multiplier=1.0, basis=basis, discount=False).event()
+    plain = HaarGaussian.literal(
+        clip=1.0, noise_multiplier=1.0, basis=basis, discount=False
+    ).event()
     assert plain.noise_multiplier == pytest.approx(1 / m, rel=1e-12)
-    weighted = HaarGaussian.weighted(clip=1.0, noise_multiplier=1.0, basis=basis, weights=paper(basis)).event()
+    weighted = HaarGaussian.weighted(
+        clip=1.0, noise_multiplier=1.0, basis=basis, weights=paper(basis)
+    ).event()
     assert weighted == Gaussian(noise_multiplier=1.0)
 
     def epsilon(event: Event) -> float:
-        return accountant("pld").epsilon([(PoissonSampled(sampling_rate=0.01, event=event), 1000)], 1e-5)
+        return accountant("pld").epsilon(
+            [(PoissonSampled(sampling_rate=0.01, event=event), 1000)], 1e-5
+        )
 
     assert epsilon(weighted) == pytest.approx(1.83, abs=0.005)
     assert epsilon(literal) > 1e10
@@ -450,13 +573,24 @@ def test_literal_multiplier_and_epsilon_at_the_size_of_the_cnn() -> None:
 def test_server_form_has_the_multiplier_of_the_analysis() -> None:
     """z C / (sqrt(m) d_k S); q_c d cancels."""
     basis = Basis.flat(2**15)
-    for z, clip, bound, weight, known in ((1.0, 1.0, 1.0, 1.0, 0.0055), (1.0, 1.0, 2.5, 1.0, 0.0022), (1.0, 1.0, 2.5, 600.0, 3.7e-6)):
+    for z, clip, bound, weight, known in (
+        (1.0, 1.0, 1.0, 1.0, 0.0055),
+        (1.0, 1.0, 2.5, 1.0, 0.0022),
+        (1.0, 1.0, 2.5, 600.0, 3.7e-6),
+    ):
         for expected in (1.0, 1000.0):
             mechanism = HaarGaussian.literal_server(
-                clip=clip, noise_multiplier=z, basis=basis, bound=bound, weight=weight, expected=expected
+                clip=clip,
+                noise_multiplier=z,
+                basis=basis,
+                bound=bound,
+                weight=weight,
+                expected=expected,
             )
             booked = mechanism.event().noise_multiplier
-            assert booked == pytest.approx(z * clip / (math.sqrt(2**15) * weight * bound), rel=1e-12)
+            assert booked == pytest.approx(
+                z * clip / (math.sqrt(2**15) * weight * bound), rel=1e-12
+            )
             assert booked == pytest.approx(known, rel=0.02)
             # deviations of the noise on H: z C / (q_c d) / W
             on_averages = torch.tensor(mechanism.deviations, dtype=torch.float64) * torch.tensor(
@@ -493,4 +627,6 @@ def test_refuses_what_is_no_mechanism(change: dict[str, object], message: str) -
     with pytest.raises(StudyError, match=message):
         HaarGaussian(**(fields | change))  # type: ignore[arg-type]
     with pytest.raises(StudyError, match="positive"):
-        HaarGaussian.weighted(clip=1.0, noise_multiplier=1.0, basis=Basis.flat(4), weights=(1.0, 0.0, 1.0))
+        HaarGaussian.weighted(
+            clip=1.0, noise_multiplier=1.0, basis=Basis.flat(4), weights=(1.0, 0.0, 1.0)
+        )

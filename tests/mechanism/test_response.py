@@ -1,4 +1,6 @@
-"""Randomised response: probabilities as they are realised, the price, and answers that stay the same without a table."""
+"""Randomised response: probabilities as they are realised, the price, and answers that stay the
+same without a table.
+"""
 
 import itertools
 import math
@@ -23,7 +25,9 @@ WRONG = (2 / 3, 3 / 2)
 
 
 def masses(mechanism: RandomisedResponse, label: int) -> list[int]:
-    """How many of the 2^53 uniforms give each answer to ``label``, found by asking: answers change K - 1 times at most."""
+    """How many of the 2^53 uniforms give each answer to ``label``, found by asking: answers change
+    K - 1 times at most.
+    """
 
     def answer(step: int) -> int:
         return int(mechanism.respond(np.array([label]), np.array([step / STEPS]))[0])
@@ -52,23 +56,46 @@ def table(labels: Any, answers: Any, classes: int) -> Any:
 
 
 def fits(counts: Any, epsilon: float) -> bool:
-    """Whether answers could be those of this epsilon, whatever the label; written anew from Kairouz et al.'s formula."""
+    """Whether answers could be those of this epsilon, whatever the label; written anew from Kairouz
+    et al.'s formula.
+    """
     classes = len(counts)
-    share = (np.ones((classes, classes)) + np.eye(classes) * math.expm1(epsilon)) / (math.exp(epsilon) + classes - 1)
-    return all(goodness(row, row.sum() * expected) > FALSE_ALARM / classes for row, expected in zip(counts, share, strict=True))
+    share = (np.ones((classes, classes)) + np.eye(classes) * math.expm1(epsilon)) / (
+        math.exp(epsilon) + classes - 1
+    )
+    return all(
+        goodness(row, row.sum() * expected) > FALSE_ALARM / classes
+        for row, expected in zip(counts, share, strict=True)
+    )
 
 
 # --- one answer -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "classes"), [(1e-9, 2), (1e-12, 10), (0.1, 3), (1.0, 2), (2.0, 10), (5.0, 4), (9.0, 3), (36.0, 2), (50.0, 10), (700.0, 3)]
+    ("epsilon", "classes"),
+    [
+        (1e-9, 2),
+        (1e-12, 10),
+        (0.1, 3),
+        (1.0, 2),
+        (2.0, 10),
+        (5.0, 4),
+        (9.0, 3),
+        (36.0, 2),
+        (50.0, 10),
+        (700.0, 3),
+    ],
 )
-def test_no_answer_is_likelier_by_more_than_epsilon_as_realised(epsilon: float, classes: int) -> None:
+def test_no_answer_is_likelier_by_more_than_epsilon_as_realised(
+    epsilon: float, classes: int
+) -> None:
     """Brute force over all labels, all their neighbours and all answers, in exact arithmetic."""
     mechanism = RandomisedResponse(epsilon=epsilon, classes=classes)
     realised = [masses(mechanism, label) for label in range(classes)]
-    worst = max(Fraction(a[r], b[r]) for a, b in itertools.permutations(realised, 2) for r in range(classes))
+    worst = max(
+        Fraction(a[r], b[r]) for a, b in itertools.permutations(realised, 2) for r in range(classes)
+    )
     with mpmath.workdps(400):
         told = mpmath.exp(mpmath.mpf(epsilon))
         assert mpmath.mpf(worst.numerator) / worst.denominator <= told
@@ -76,12 +103,22 @@ def test_no_answer_is_likelier_by_more_than_epsilon_as_realised(epsilon: float, 
         for label, row in enumerate(realised):
             assert sum(row) == STEPS
             assert row[label] <= STEPS * p
-            assert STEPS * p - row[label] < classes - 1 + mpmath.mpf(10) ** -20  # the slack that is stated
-            assert len({mass for other, mass in enumerate(row) if other != label}) == 1  # the others are exactly alike
-            assert all(STEPS * q <= mass < STEPS * q + 1 for other, mass in enumerate(row) if other != label)
+            assert (
+                STEPS * p - row[label] < classes - 1 + mpmath.mpf(10) ** -20
+            )  # the slack that is stated
+            assert (
+                len({mass for other, mass in enumerate(row) if other != label}) == 1
+            )  # the others are exactly alike
+            assert all(
+                STEPS * q <= mass < STEPS * q + 1
+                for other, mass in enumerate(row)
+                if other != label
+            )
     assert (mechanism.keep, mechanism.other) == (realised[0][0] / STEPS, realised[0][1] / STEPS)
     assert mechanism.event() == Pure(epsilon=epsilon)
-    if 0.1 <= epsilon <= 9.0:  # nothing is given away either, and the test would see two thirds of epsilon booked
+    if (
+        0.1 <= epsilon <= 9.0
+    ):  # nothing is given away either, and the test would see two thirds of epsilon booked
         assert math.log(worst) == pytest.approx(epsilon, abs=1e-11)
         assert math.log(worst) > 0.99 * epsilon
 
@@ -111,9 +148,14 @@ def test_answers_have_the_epsilon_that_is_booked_and_no_other(epsilon: float, cl
 def test_hardly_any_noise_and_one_class_break_nothing() -> None:
     labels = np.arange(1000) % 10
     for epsilon in (50.0, 1e4, 1e308):
-        assert np.array_equal(RandomisedResponse(epsilon=epsilon, classes=10).respond(labels, Seeded(2).at("x")), labels)
+        assert np.array_equal(
+            RandomisedResponse(epsilon=epsilon, classes=10).respond(labels, Seeded(2).at("x")),
+            labels,
+        )
     edge = np.array([0.0, 1.0 - 2.0**-53])
-    assert RandomisedResponse(epsilon=50.0, classes=10).respond(np.array([9, 9]), edge).tolist() == [9, 8]
+    assert RandomisedResponse(epsilon=50.0, classes=10).respond(
+        np.array([9, 9]), edge
+    ).tolist() == [9, 8]
     alone = RandomisedResponse(epsilon=1.0, classes=1)
     assert alone.respond(np.zeros(2, dtype=np.int64), edge).tolist() == [0, 0]
     assert alone.event() == Pure(epsilon=0.0)
@@ -171,7 +213,9 @@ def test_refuses_labels_draws_and_numbers_that_are_none() -> None:
 
 
 def composed_delta(mechanism: RandomisedResponse, count: int, epsilon: float) -> float:
-    """delta of ``count`` answers to one label against another, from the trinomial of own, other and neither, as realised."""
+    """delta of ``count`` answers to one label against another, from the trinomial of own, other and
+    neither, as realised.
+    """
     p, q = mechanism.keep, mechanism.other
     rest = max(0.0, 1.0 - p - q) if mechanism.classes > 2 else 0.0
     step, found = math.log(p / q), 0.0
@@ -181,7 +225,13 @@ def composed_delta(mechanism: RandomisedResponse, count: int, epsilon: float) ->
             if rest == 0.0 and neither:
                 continue
             ways = math.comb(count, own) * math.comb(count - own, other)
-            found += ways * p**own * q**other * rest**neither * max(0.0, -math.expm1(epsilon - (own - other) * step))
+            found += (
+                ways
+                * p**own
+                * q**other
+                * rest**neither
+                * max(0.0, -math.expm1(epsilon - (own - other) * step))
+            )
     return found
 
 
@@ -199,25 +249,42 @@ def test_two_classes_are_priced_exactly_and_more_never_too_low(epsilon: float, c
             if classes == 2:
                 assert price.delta(spent, x) == pytest.approx(exact, rel=1e-8)
             else:
-                assert exact < price.delta(spent, x)  # a third answer that both labels give alike tells nothing
+                assert exact < price.delta(
+                    spent, x
+                )  # a third answer that both labels give alike tells nothing
 
 
 def test_dp_accountings_randomised_response_agrees() -> None:
     from dp_accounting.pld import privacy_loss_distribution as pld
 
     def theirs(classes: int, upper: bool) -> Any:
-        drawn = classes * RandomisedResponse(epsilon=epsilon, classes=classes).other  # theirs draws from all classes this often
-        return pld.from_randomized_response(drawn, classes, pessimistic_estimate=upper, value_discretization_interval=1e-4)
+        drawn = (
+            classes * RandomisedResponse(epsilon=epsilon, classes=classes).other
+        )  # theirs draws from all classes this often
+        return pld.from_randomized_response(
+            drawn, classes, pessimistic_estimate=upper, value_discretization_interval=1e-4
+        )
 
     epsilon, count = 0.25, 40
-    ours, spent = accountant("pld"), [(RandomisedResponse(epsilon=epsilon, classes=2).event(), count)]
+    ours, spent = (
+        accountant("pld"),
+        [(RandomisedResponse(epsilon=epsilon, classes=2).event(), count)],
+    )
     for classes in (2, 10):
         low, high = (theirs(classes, upper).self_compose(count) for upper in (False, True))
         for x in (1.0, 3.0, 6.0):
             assert low.get_delta_for_epsilon(x) <= ours.delta(spent, x)
-            assert low.get_delta_for_epsilon(x) > ours.delta([(Pure(epsilon=epsilon * 2 / 3), count)], x) or classes > 2
+            assert (
+                low.get_delta_for_epsilon(x)
+                > ours.delta([(Pure(epsilon=epsilon * 2 / 3), count)], x)
+                or classes > 2
+            )
             if classes == 2:
-                assert ours.delta(spent, x) <= high.get_delta_for_epsilon(x) <= low.get_delta_for_epsilon(x) * 1.05
+                assert (
+                    ours.delta(spent, x)
+                    <= high.get_delta_for_epsilon(x)
+                    <= low.get_delta_for_epsilon(x) * 1.05
+                )
 
 
 # --- what can be learned --------------------------------------------------------------------------
@@ -225,18 +292,27 @@ def test_dp_accountings_randomised_response_agrees() -> None:
 
 @pytest.mark.parametrize(("epsilon", "classes"), [(0.5, 2), (1.0, 10), (3.0, 10)])
 @pytest.mark.parametrize("right", [0.0, 0.37, 1.0])
-def test_accuracy_is_unbiased_and_has_its_deviation(epsilon: float, classes: int, right: float) -> None:
+def test_accuracy_is_unbiased_and_has_its_deviation(
+    epsilon: float, classes: int, right: float
+) -> None:
     mechanism, runs, n = RandomisedResponse(epsilon=epsilon, classes=classes), 400, 500
     labels = np.arange(n) % classes
     predictions = np.where(np.arange(n) < round(right * n), labels, (labels + 1) % classes)
     share, rng = float((predictions == labels).mean()), Seeded(9).at("accuracy")
-    found = np.array([mechanism.accuracy(float((predictions == mechanism.respond(labels, rng)).mean())) for _ in range(runs)])
+    found = np.array(
+        [
+            mechanism.accuracy(float((predictions == mechanism.respond(labels, rng)).mean()))
+            for _ in range(runs)
+        ]
+    )
     expected = mechanism.deviation(share * mechanism.keep + (1.0 - share) * mechanism.other, n)
     assert abs(found.mean() - share) < 6.1 * expected / math.sqrt(runs)
     spread = found.var() / expected**2
     assert chi2.sf(runs * spread, runs - 1) > FALSE_ALARM
     assert chi2.cdf(runs * spread, runs - 1) > FALSE_ALARM
-    assert chi2.sf(runs * spread * WRONG[1] ** 2, runs - 1) < FALSE_ALARM  # so wrong deviations would have been seen
+    assert (
+        chi2.sf(runs * spread * WRONG[1] ** 2, runs - 1) < FALSE_ALARM
+    )  # so wrong deviations would have been seen
     assert chi2.cdf(runs * spread * WRONG[0] ** 2, runs - 1) < FALSE_ALARM
     if right == 0.0:
         assert found.min() < 0.0  # not clipped, which would bias it
@@ -257,7 +333,9 @@ KEY = (0x0123456789ABCDEF, 0xFEDCBA9876543210)
 
 @given(order=st.permutations(list(range(12))), cuts=st.integers(0, 12), seed=st.integers(0, 5))
 @settings(max_examples=40, deadline=None)
-def test_an_entitys_answer_is_the_same_whenever_it_is_asked_for(order: list[int], cuts: int, seed: int) -> None:
+def test_an_entitys_answer_is_the_same_whenever_it_is_asked_for(
+    order: list[int], cuts: int, seed: int
+) -> None:
     mechanism, key = RandomisedResponse(epsilon=0.5, classes=7), secret(Seeded(seed).at("key"))
     entities = np.array([0, 1, -1, 5, 2**40, -(2**63), 7, 8, 9, 2**63 - 1, 10, 11])
     labels = np.arange(12) % 7
@@ -265,7 +343,12 @@ def test_an_entitys_answer_is_the_same_whenever_it_is_asked_for(order: list[int]
     shuffled = np.array(order)
     for part in (shuffled[:cuts], shuffled[cuts:]):
         assert np.array_equal(mechanism.respond_for(labels[part], entities[part], key), whole[part])
-    assert np.array_equal(mechanism.respond_for(labels, entities.view(np.uint64), key, visits=np.zeros(12, dtype=np.int8)), whole)
+    assert np.array_equal(
+        mechanism.respond_for(
+            labels, entities.view(np.uint64), key, visits=np.zeros(12, dtype=np.int8)
+        ),
+        whole,
+    )
 
 
 def test_averaging_reveals_nothing_new_where_fresh_answers_give_the_label_away() -> None:
@@ -278,10 +361,14 @@ def test_averaging_reveals_nothing_new_where_fresh_answers_give_the_label_away()
 
 @pytest.mark.parametrize("other", ["visit", "key", "epsilon", "classes"])
 def test_another_visit_key_or_mechanism_has_draws_of_its_own(other: str) -> None:
-    """Two answers about one label are jointly distributed as two independent ones; with shared draws they would not be."""
+    """Two answers about one label are jointly distributed as two independent ones; with shared
+    draws they would not be.
+    """
     n, one = 40_000, RandomisedResponse(epsilon=1.0, classes=3)
     labels, entities = np.full(n, 1), np.arange(n)
-    two = RandomisedResponse(epsilon=1.0 + 1e-9 * (other == "epsilon"), classes=4 if other == "classes" else 3)
+    two = RandomisedResponse(
+        epsilon=1.0 + 1e-9 * (other == "epsilon"), classes=4 if other == "classes" else 3
+    )
     key = (KEY[0] ^ 1, KEY[1]) if other == "key" else KEY
     visits = np.full(n, int(other == "visit"))
     first = one.respond_for(labels, entities, KEY, visits=np.zeros(n, dtype=np.int64))
@@ -294,21 +381,35 @@ def test_another_visit_key_or_mechanism_has_draws_of_its_own(other: str) -> None
 
 
 def test_shared_draws_for_a_label_that_changes_have_no_epsilon() -> None:
-    """Why an unequal pair must be impossible: it is proof that the label changed. With separate visits it is none, for 2 epsilon."""
+    """Why an unequal pair must be impossible: it is proof that the label changed. With separate
+    visits it is none, for 2 epsilon.
+    """
     n, epsilon = 40_000, 1.0
     mechanism = RandomisedResponse(epsilon=epsilon, classes=2)
     entities, zero, one = np.arange(n), np.zeros(n, dtype=np.int64), np.ones(n, dtype=np.int64)
 
     def pairs(first: Any, second: Any, *visits: Any) -> Any:
         one_by_one = zip((first, second), visits, strict=True)
-        left, right = (mechanism.respond_for(label, entities, KEY, visit) for label, visit in one_by_one)
+        left, right = (
+            mechanism.respond_for(label, entities, KEY, visit) for label, visit in one_by_one
+        )
         return table(left, right, 2)
 
     shared = [pairs(zero, second, None, None) for second in (zero, one)]
     assert shared[0][0, 1] == shared[0][1, 0] == 0
     assert shared[1][0, 1] > n / 2
-    apart = [pairs(zero, second, zero, one) for second in (zero, one)] + [pairs(one, one, zero, one), pairs(one, zero, zero, one)]
+    apart = [pairs(zero, second, zero, one) for second in (zero, one)] + [
+        pairs(one, one, zero, one),
+        pairs(one, zero, zero, one),
+    ]
     for more, less in itertools.permutations(apart, 2):
-        assert np.all(more <= math.exp(2 * epsilon) * less + 6.1 * np.sqrt(more + math.exp(4 * epsilon) * less))
+        assert np.all(
+            more
+            <= math.exp(2 * epsilon) * less + 6.1 * np.sqrt(more + math.exp(4 * epsilon) * less)
+        )
     # the bound is reached by opposite labels, so two thirds of it would have been seen to fail
-    assert np.any(apart[0] > math.exp(4 / 3 * epsilon) * apart[2] + 6.1 * np.sqrt(apart[0] + math.exp(8 / 3 * epsilon) * apart[2]))
+    assert np.any(
+        apart[0]
+        > math.exp(4 / 3 * epsilon) * apart[2]
+        + 6.1 * np.sqrt(apart[0] + math.exp(8 / 3 * epsilon) * apart[2])
+    )

@@ -1,4 +1,6 @@
-"""SipHash-2-4: its authors' answers, and words that look uniform and independent where entities are numbered one after another."""
+"""SipHash-2-4: its authors' answers, and words that look uniform and independent where entities are
+numbered one after another.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +29,14 @@ def reference(key: tuple[int, int], text: bytes) -> int:
     def turn(x: int, by: int) -> int:
         return (x << by | x >> (64 - by)) & MASK
 
-    v = [a ^ b for a, b in zip(key * 2, (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573), strict=True)]
+    v = [
+        a ^ b
+        for a, b in zip(
+            key * 2,
+            (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573),
+            strict=True,
+        )
+    ]
 
     def mix(times: int) -> None:
         for _ in range(times):
@@ -55,7 +64,12 @@ def reference(key: tuple[int, int], text: bytes) -> int:
 
 def of(numbers: Any, key: tuple[int, int] = AUTHORS_KEY, second: Any = None) -> Any:
     left = np.asarray(numbers).astype(np.uint64)
-    return words(key, (11, 12), left, np.zeros_like(left) if second is None else np.asarray(second).astype(np.uint64))
+    return words(
+        key,
+        (11, 12),
+        left,
+        np.zeros_like(left) if second is None else np.asarray(second).astype(np.uint64),
+    )
 
 
 def test_the_reference_gives_the_authors_answers() -> None:
@@ -67,9 +81,15 @@ def test_the_reference_gives_the_authors_answers() -> None:
 whole = st.integers(0, MASK) | st.sampled_from([0, 1, MASK, 2**63, 2**32])
 
 
-@given(key=st.tuples(whole, whole), first=st.tuples(whole, whole), pairs=st.lists(st.tuples(whole, whole), min_size=1, max_size=9))
+@given(
+    key=st.tuples(whole, whole),
+    first=st.tuples(whole, whole),
+    pairs=st.lists(st.tuples(whole, whole), min_size=1, max_size=9),
+)
 @settings(deadline=None)
-def test_words_are_siphash_of_32_bytes(key: tuple[int, int], first: tuple[int, int], pairs: list[tuple[int, int]]) -> None:
+def test_words_are_siphash_of_32_bytes(
+    key: tuple[int, int], first: tuple[int, int], pairs: list[tuple[int, int]]
+) -> None:
     left, right = (np.array(side, dtype=np.uint64) for side in zip(*pairs, strict=True))
     texts = [b"".join(word.to_bytes(8, "little") for word in (*first, *pair)) for pair in pairs]
     assert words(key, first, left, right).tolist() == [reference(key, text) for text in texts]
@@ -83,14 +103,18 @@ def test_keys_are_drawn_from_the_address() -> None:
 
 
 def even(cells: Any, many: int) -> bool:
-    """Whether cells (n,) out of ``many`` could be uniform and independent: both tails of a chi-square."""
+    """Whether cells (n,) out of ``many`` could be uniform and independent: both tails of a
+    chi-square.
+    """
     counts = np.bincount(cells.astype(np.int64), minlength=many)
     statistic = ((counts - len(cells) / many) ** 2).sum() * many / len(cells)
     return bool(min(chi2.sf(statistic, many - 1), chi2.cdf(statistic, many - 1)) > FALSE_ALARM)
 
 
 def looks_random(hashed: Words) -> bool:
-    """Words of entities that are numbered in steps: each bit, each byte, and each pair of neighbours."""
+    """Words of entities that are numbered in steps: each bit, each byte, and each pair of
+    neighbours.
+    """
     for step in (1, 2**8, 2**20, 2**47):
         numbers = np.arange(N, dtype=np.uint64) * np.uint64(step)
         found, after = hashed(numbers), hashed(numbers + np.uint64(step))
@@ -98,7 +122,9 @@ def looks_random(hashed: Words) -> bool:
             if not even(found >> np.uint64(shift) & np.uint64(255), 256):
                 return False
         for high in (60, 56, 11):
-            pair = (found >> np.uint64(high) & np.uint64(15)) * np.uint64(16) + (after >> np.uint64(high) & np.uint64(15))
+            pair = (found >> np.uint64(high) & np.uint64(15)) * np.uint64(16) + (
+                after >> np.uint64(high) & np.uint64(15)
+            )
             if not even(pair, 256):
                 return False
         ones = np.unpackbits((found ^ after).view(np.uint8)).reshape(N, 64).mean(0)
@@ -110,7 +136,9 @@ def looks_random(hashed: Words) -> bool:
 @pytest.mark.parametrize("key", [AUTHORS_KEY, (0, 0), secret(Seeded(1).at("k"))])
 def test_words_of_numbered_entities_look_random(key: tuple[int, int]) -> None:
     assert looks_random(lambda numbers: of(numbers, key))
-    assert looks_random(lambda numbers: of(np.full(len(numbers), 7), key, numbers))  # visits of one entity
+    assert looks_random(
+        lambda numbers: of(np.full(len(numbers), 7), key, numbers)
+    )  # visits of one entity
 
 
 def test_the_test_sees_hashes_that_are_none() -> None:
@@ -138,5 +166,7 @@ def test_every_bit_of_number_visit_and_key_turns_half_of_the_word() -> None:
         ):
             turned = bits(found ^ other).mean(0)
             assert abs(turned.mean() - 0.5) < 7.0 * 0.5 / (64 * n) ** 0.5
-            assert np.abs(turned - 0.5).max() < 7.5 * 0.5 / n**0.5  # the largest of 64 bits, 256 flips
+            assert (
+                np.abs(turned - 0.5).max() < 7.5 * 0.5 / n**0.5
+            )  # the largest of 64 bits, 256 flips
     assert len(np.unique(found)) == n

@@ -12,14 +12,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sordino.errors import StudyError
-from sordino.privacy import NAMES, Chosen, Gaussian, PoissonSampled, accountant, decode, encode, epsilon_after, most_steps, noise_multiplier
+from sordino.privacy import (
+    NAMES,
+    Chosen,
+    Gaussian,
+    PoissonSampled,
+    accountant,
+    decode,
+    encode,
+    epsilon_after,
+    most_steps,
+    noise_multiplier,
+)
 from sordino.privacy.accounting import Spent
 from sordino.privacy.contract import ContractBroken, check_accountant, gaussian_delta
 from sordino.privacy.renyi import divergence
 from sordino.privacy.step import Kind
 
 GOLDEN = tomllib.loads((Path(__file__).parent.parent / "golden" / "steps.toml").read_text())
-STEP = PoissonSampled(sampling_rate=GOLDEN["sampling_rate"], event=Gaussian(noise_multiplier=GOLDEN["noise_multiplier"]))
+STEP = PoissonSampled(
+    sampling_rate=GOLDEN["sampling_rate"],
+    event=Gaussian(noise_multiplier=GOLDEN["noise_multiplier"]),
+)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -51,13 +65,24 @@ def test_the_contract_sees_an_accountant_that_is_too_kind(factor: float) -> None
 def test_golden_table(name: str) -> None:
     for epsilon, steps in zip(GOLDEN["epsilon"], GOLDEN["steps"][name], strict=True):
         assert most_steps(STEP, epsilon=epsilon, delta=GOLDEN["delta"], accountant=name) == steps
-        at, beyond = (accountant(name).epsilon([(STEP, n)], GOLDEN["delta"]) for n in (steps, steps + 1))
+        at, beyond = (
+            accountant(name).epsilon([(STEP, n)], GOLDEN["delta"]) for n in (steps, steps + 1)
+        )
         assert at <= epsilon < beyond
 
 
 def test_the_papers_printed_steps_overshoot_their_own_accountant() -> None:
     spent = [accountant("rdp-classic").epsilon([(STEP, n)], 1e-5) for n in GOLDEN["printed"]]
-    assert [round(value, 4) for value in spent] == [1.5504, 1.7551, 2.0050, 2.5024, 2.7562, 3.2554, 3.8063, 5.2332]
+    assert [round(value, 4) for value in spent] == [
+        1.5504,
+        1.7551,
+        2.0050,
+        2.5024,
+        2.7562,
+        3.2554,
+        3.8063,
+        5.2332,
+    ]
 
 
 @pytest.mark.parametrize(("sigma", "count"), [(0.8, 1), (2.0, 10), (10.0, 300)])
@@ -74,7 +99,9 @@ def test_renyi_divergence_against_quadrature(order: int, rate: float, sigma: flo
     with mpmath.workdps(30):
         s, q = mpmath.mpf(sigma), mpmath.mpf(rate)
         moment = mpmath.quad(
-            lambda z: mpmath.npdf(z, 0, s) * ((1 - q) + q * mpmath.exp((2 * z - 1) / (2 * s**2))) ** order,
+            lambda z: (
+                mpmath.npdf(z, 0, s) * ((1 - q) + q * mpmath.exp((2 * z - 1) / (2 * s**2))) ** order
+            ),
             [-20 * s, 0, order, order + 20 * s],
         )
         exact = float(mpmath.log(moment) / (order - 1))
@@ -100,13 +127,25 @@ def test_the_quick_bound_is_no_lower_than_the_fine_one(count: int) -> None:
     assert fine <= quick <= 1.01 * fine
 
 
-@given(q=st.floats(0.005, 0.3), steps=st.integers(1, 3000), epsilon=st.floats(0.2, 10.0), delta=st.sampled_from([1e-3, 1e-5, 1e-7]))
+@given(
+    q=st.floats(0.005, 0.3),
+    steps=st.integers(1, 3000),
+    epsilon=st.floats(0.2, 10.0),
+    delta=st.sampled_from([1e-3, 1e-5, 1e-7]),
+)
 @settings(max_examples=6, deadline=None)
-def test_calibrated_noise_is_on_the_safe_side_and_not_wasteful(q: float, steps: int, epsilon: float, delta: float) -> None:
-    sigma = noise_multiplier(sampling_rate=q, steps=steps, epsilon=epsilon, delta=delta, accountant="rdp")
+def test_calibrated_noise_is_on_the_safe_side_and_not_wasteful(
+    q: float, steps: int, epsilon: float, delta: float
+) -> None:
+    sigma = noise_multiplier(
+        sampling_rate=q, steps=steps, epsilon=epsilon, delta=delta, accountant="rdp"
+    )
 
     def spent(value: float) -> float:
-        return accountant("rdp").epsilon([(PoissonSampled(sampling_rate=q, event=Gaussian(noise_multiplier=value)), steps)], delta)
+        return accountant("rdp").epsilon(
+            [(PoissonSampled(sampling_rate=q, event=Gaussian(noise_multiplier=value)), steps)],
+            delta,
+        )
 
     assert spent(sigma) <= epsilon
     assert spent(round(sigma - 1e-4, 4)) > epsilon
@@ -114,7 +153,9 @@ def test_calibrated_noise_is_on_the_safe_side_and_not_wasteful(q: float, steps: 
 
 @pytest.mark.parametrize(("q", "steps"), [(0.06, 316), (0.015, 716), (1.0, 20)])
 def test_calibration_and_most_steps_invert_each_other_under_pld(q: float, steps: int) -> None:
-    sigma = noise_multiplier(sampling_rate=q, steps=steps, epsilon=2.0, delta=1e-5, accountant="pld")
+    sigma = noise_multiplier(
+        sampling_rate=q, steps=steps, epsilon=2.0, delta=1e-5, accountant="pld"
+    )
     event = PoissonSampled(sampling_rate=q, event=Gaussian(noise_multiplier=sigma))
     assert steps <= most_steps(event, epsilon=2.0, delta=1e-5, accountant="pld") <= steps * 1.01 + 1
     less = PoissonSampled(sampling_rate=q, event=Gaussian(noise_multiplier=round(sigma - 1e-4, 4)))
@@ -129,7 +170,9 @@ def test_curve_ends_at_the_fine_bound() -> None:
 
 
 def test_most_steps_at_the_edges() -> None:
-    assert most_steps(Gaussian(noise_multiplier=0.1), epsilon=1.0, delta=1e-5, accountant="pld") == 0
+    assert (
+        most_steps(Gaussian(noise_multiplier=0.1), epsilon=1.0, delta=1e-5, accountant="pld") == 0
+    )
     with pytest.raises(StudyError, match="infinite epsilon"):
         most_steps(STEP, epsilon=math.inf, delta=1e-5, accountant="pld")
     with pytest.raises(StudyError, match="did you mean 'pld'"):

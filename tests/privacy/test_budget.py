@@ -27,7 +27,9 @@ def test_an_unknown_accountant_is_refused_at_once() -> None:
         Budget(epsilon=1.0, delta=1e-5, accountant="rdp-clasic")
 
 
-@pytest.mark.parametrize(("accountant", "steps"), [("pld", 716), ("rdp", 553), ("rdp-classic", 314)])
+@pytest.mark.parametrize(
+    ("accountant", "steps"), [("pld", 716), ("rdp", 553), ("rdp-classic", 314)]
+)
 def test_the_last_step_fits_and_the_next_is_refused(accountant: str, steps: int) -> None:
     budget = Budget(epsilon=2.0, delta=1e-5, accountant=accountant)
     assert budget.remaining_steps(STEP, ()) == steps
@@ -35,7 +37,9 @@ def test_the_last_step_fits_and_the_next_is_refused(accountant: str, steps: int)
     assert budget.remaining_steps(STEP, [(STEP, steps + 1)]) == 0
     assert budget.check("client:3", [(STEP, steps)]) <= 2.0
     with pytest.raises(
-        BudgetExceeded, match=r"client:3: this release would bring epsilon to 2\.\d+, over the budget of 2.* \(delta 1e-05, "
+        BudgetExceeded,
+        match=r"client:3: this release would bring epsilon to 2\.\d+, over the budget of 2.* "
+        r"\(delta 1e-05, ",
     ):
         budget.check("client:3", [(STEP, steps + 1)])
 
@@ -46,7 +50,12 @@ def test_a_refusal_never_says_that_a_number_is_over_itself() -> None:
     hair = Budget(epsilon=at * (1 - 1e-9), delta=1e-5, accountant="rdp-classic")
     with pytest.raises(BudgetExceeded) as refused:
         hair.check("client:0", [(STEP, 314)])
-    shown, limit = str(refused.value).split("epsilon to ")[1].split(" (delta")[0].split(", over the budget of ")
+    shown, limit = (
+        str(refused.value)
+        .split("epsilon to ")[1]
+        .split(" (delta")[0]
+        .split(", over the budget of ")
+    )
     assert shown != limit
 
 
@@ -61,7 +70,9 @@ def test_without_a_promise_nothing_is_refused_and_with_one_no_bound_is() -> None
 
 
 def test_a_budget_under_the_classic_accountant_is_not_admitted_by_a_better_one() -> None:
-    spent = [(PoissonSampled(sampling_rate=0.015, event=Gaussian(noise_multiplier=1.1)), 400)]  # rdp: within 2.0; rdp-classic: 314 steps
+    spent = [
+        (PoissonSampled(sampling_rate=0.015, event=Gaussian(noise_multiplier=1.1)), 400)
+    ]  # rdp: within 2.0; rdp-classic: 314 steps
     Budget(epsilon=2.0, delta=1e-5, accountant="rdp").admit("client:0", spent)
     with pytest.raises(BudgetExceeded):
         Budget(epsilon=2.0, delta=1e-5, accountant="rdp-classic").admit("client:0", spent)

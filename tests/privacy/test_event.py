@@ -6,7 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sordino.errors import LedgerError, StudyError
-from sordino.privacy import Composed, Event, Gaussian, NonPrivate, Nothing, PoissonSampled, Pure, Repeated, decode, encode
+from sordino.privacy import (
+    Composed,
+    Event,
+    Gaussian,
+    NonPrivate,
+    Nothing,
+    PoissonSampled,
+    Pure,
+    Repeated,
+    decode,
+    encode,
+)
 
 SIGMA = st.floats(0.0, 1e9)
 EVENTS: st.SearchStrategy[Event] = st.recursive(
@@ -17,7 +28,11 @@ EVENTS: st.SearchStrategy[Event] = st.recursive(
         st.just(Nothing()),
     ),
     lambda inside: st.one_of(
-        st.builds(lambda q, e: PoissonSampled(sampling_rate=q, event=e), st.floats(0.0, 1.0, exclude_min=True), inside),
+        st.builds(
+            lambda q, e: PoissonSampled(sampling_rate=q, event=e),
+            st.floats(0.0, 1.0, exclude_min=True),
+            inside,
+        ),
         st.builds(lambda n, e: Repeated(event=e, count=n), st.integers(0, 2**40), inside),
         st.lists(inside, max_size=3).map(lambda events: Composed(events=tuple(events))),
     ),
@@ -38,8 +53,14 @@ def test_equal_events_have_equal_text() -> None:
         (Gaussian(noise_multiplier=1), Gaussian(noise_multiplier=np.float64(1.0))),
         (Gaussian(noise_multiplier=0.0), Gaussian(noise_multiplier=-0.0)),
         (Pure(epsilon=1), Pure(epsilon=np.float64(1.0))),
-        (PoissonSampled(sampling_rate=1, event=Nothing()), PoissonSampled(sampling_rate=1.0, event=Nothing())),
-        (Repeated(event=Nothing(), count=int(np.int64(3))), Repeated(event=Nothing(), count=np.int64(3))),  # type: ignore[arg-type]
+        (
+            PoissonSampled(sampling_rate=1, event=Nothing()),
+            PoissonSampled(sampling_rate=1.0, event=Nothing()),
+        ),
+        (
+            Repeated(event=Nothing(), count=int(np.int64(3))),
+            Repeated(event=Nothing(), count=np.int64(3)),  # type: ignore[arg-type]
+        ),
         (Composed(events=(Nothing(),)), Composed(events=[Nothing()])),  # type: ignore[arg-type]
     ):
         assert one == other

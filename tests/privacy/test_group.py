@@ -7,7 +7,19 @@ import math
 import numpy as np
 import pytest
 
-from sordino.privacy import Chosen, Composed, Event, Gaussian, Grouped, NonPrivate, Nothing, PoissonSampled, Pure, Repeated, accountant
+from sordino.privacy import (
+    Chosen,
+    Composed,
+    Event,
+    Gaussian,
+    Grouped,
+    NonPrivate,
+    Nothing,
+    PoissonSampled,
+    Pure,
+    Repeated,
+    accountant,
+)
 from sordino.privacy.contract import gaussian_delta, pure_delta
 from sordino.privacy.records.group import MOST, grouped, of_client, replaced, translated
 
@@ -19,8 +31,12 @@ SAMPLED = PoissonSampled(sampling_rate=0.02, event=Gaussian(noise_multiplier=2.0
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("size", [2, 3, 5])
 @pytest.mark.parametrize("sigma", [1.0, 4.0, 20.0])
-def test_a_group_on_the_curve_is_never_below_the_exact_one(name: str, size: int, sigma: float) -> None:
-    """k records move a Gaussian's statistic k times as far: that is exact. The formula on the curve is a bound above it."""
+def test_a_group_on_the_curve_is_never_below_the_exact_one(
+    name: str, size: int, sigma: float
+) -> None:
+    """k records move a Gaussian's statistic k times as far: that is exact. The formula on the curve
+    is a bound above it.
+    """
     shown = accountant(name).epsilon([(Grouped(Gaussian(noise_multiplier=sigma), size), 1)], DELTA)
     assert gaussian_delta(sigma / size, shown) <= DELTA
     exact = accountant(name).epsilon([(grouped(Gaussian(noise_multiplier=sigma), size), 1)], DELTA)
@@ -38,22 +54,37 @@ def test_a_group_of_pure_releases_is_their_sum() -> None:
 
 
 def exact_sampled(rate: float, sigma: float, size: int, epsilon: float) -> float:
-    """delta of one release in which each of ``size`` records is drawn by itself: the mixture over how many were (Ganesh 2024)."""
+    """delta of one release in which each of ``size`` records is drawn by itself: the mixture over
+    how many were (Ganesh 2024).
+    """
     x, step = np.linspace(-12.0 * sigma, size + 12.0 * sigma, 400_001, retstep=True)
-    density = [np.exp(-((x - i) ** 2) / (2 * sigma**2)) / (sigma * math.sqrt(2 * math.pi)) for i in range(size + 1)]
-    mixed = sum(math.comb(size, i) * rate**i * (1 - rate) ** (size - i) * density[i] for i in range(size + 1))
-    both = (np.maximum(one - math.exp(epsilon) * other, 0.0).sum() * step for one, other in ((mixed, density[0]), (density[0], mixed)))
+    density = [
+        np.exp(-((x - i) ** 2) / (2 * sigma**2)) / (sigma * math.sqrt(2 * math.pi))
+        for i in range(size + 1)
+    ]
+    mixed = sum(
+        math.comb(size, i) * rate**i * (1 - rate) ** (size - i) * density[i]
+        for i in range(size + 1)
+    )
+    both = (
+        np.maximum(one - math.exp(epsilon) * other, 0.0).sum() * step
+        for one, other in ((mixed, density[0]), (density[0], mixed))
+    )
     return float(max(both))
 
 
 @pytest.mark.parametrize(("rate", "sigma", "size"), [(0.1, 2.0, 3), (0.3, 1.0, 2)])
-def test_a_sampled_group_is_never_below_the_exact_mixture(rate: float, sigma: float, size: int) -> None:
+def test_a_sampled_group_is_never_below_the_exact_mixture(
+    rate: float, sigma: float, size: int
+) -> None:
     one = PoissonSampled(sampling_rate=rate, event=Gaussian(noise_multiplier=sigma))
     for event in (grouped(one, size), Grouped(one, size)):
         shown = accountant("pld").epsilon([(event, 1)], 1e-4)
         assert exact_sampled(rate, sigma, size, shown) <= 1e-4 * (1 + 1e-6)
     single = accountant("pld").epsilon([(one, 1)], 1e-4)
-    assert exact_sampled(rate, sigma, size, single) > 1e-4  # one record's price is not enough for a group: the test can fail
+    assert (
+        exact_sampled(rate, sigma, size, single) > 1e-4
+    )  # one record's price is not enough for a group: the test can fail
 
 
 def test_parts_of_different_sizes_compose() -> None:
@@ -70,8 +101,12 @@ def test_what_is_known_of_a_group_of_each_event() -> None:
     gauss = Gaussian(noise_multiplier=3.0)
     assert grouped(gauss, 1) is gauss
     assert grouped(Repeated(gauss, 4), 3) == Repeated(Gaussian(noise_multiplier=1.0), 4)
-    assert grouped(Composed((gauss, Nothing())), 3) == Composed((Gaussian(noise_multiplier=1.0), Nothing()))
-    sampled = grouped(PoissonSampled(sampling_rate=0.5, event=PoissonSampled(sampling_rate=0.5, event=gauss)), 3)
+    assert grouped(Composed((gauss, Nothing())), 3) == Composed(
+        (Gaussian(noise_multiplier=1.0), Nothing())
+    )
+    sampled = grouped(
+        PoissonSampled(sampling_rate=0.5, event=PoissonSampled(sampling_rate=0.5, event=gauss)), 3
+    )
     assert isinstance(sampled, PoissonSampled)
     assert sampled.sampling_rate == pytest.approx(1 - 0.75**3)
     assert grouped(PoissonSampled(sampling_rate=1.0, event=gauss), 3).sampling_rate == 1.0  # type: ignore[union-attr]
@@ -97,14 +132,19 @@ def test_what_is_known_of_a_group_of_each_event() -> None:
     ],
 )
 def test_what_one_unit_says_about_another(kind: str, booked: str, found: Event | None) -> None:
-    assert translated({(SAMPLED, booked, 1): 7}, kind) == (((found, 7),) if found is not None else ())
+    assert translated({(SAMPLED, booked, 1): 7}, kind) == (
+        ((found, 7),) if found is not None else ()
+    )
 
 
 def test_a_client_is_all_of_its_records_at_once() -> None:
     gauss = Gaussian(noise_multiplier=30.0)
     own = ((SAMPLED, 4),)
     assert of_client(own, []) == own
-    others = [({(gauss, "sample", 1): 2}, 5), ({(gauss, "sample", 2): 1, (gauss, "label", 1): 9}, 1)]
+    others = [
+        ({(gauss, "sample", 1): 2}, 5),
+        ({(gauss, "sample", 2): 1, (gauss, "label", 1): 9}, 1),
+    ]
     assert of_client(own, others) == ((SAMPLED, 4), (grouped(gauss, 7), 11))  # type: ignore[arg-type]
     assert of_client((), [({(gauss, "client", 1): 2}, 2)]) == ((Gaussian(noise_multiplier=7.5), 4),)
     lost = of_client((), [({(gauss, "sample", 1): 2}, MOST + 1)])

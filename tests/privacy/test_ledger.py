@@ -11,7 +11,18 @@ import numpy as np
 import pytest
 
 from sordino.errors import BudgetExceeded, LedgerError, ResumeError
-from sordino.privacy import Budget, Charge, Event, Gaussian, Ledger, NonPrivate, PoissonSampled, Vault, decode, encode
+from sordino.privacy import (
+    Budget,
+    Charge,
+    Event,
+    Gaussian,
+    Ledger,
+    NonPrivate,
+    PoissonSampled,
+    Vault,
+    decode,
+    encode,
+)
 from sordino.privacy.event import Composed, Repeated
 from sordino.privacy.records import Records
 
@@ -20,8 +31,12 @@ FREE = Budget(epsilon=float("inf"), delta=1e-5, accountant="rdp")
 UNITS = {"client:0": "aaaa", "client:1": "bbbb"}
 
 
-def charge(key: str, unit: str = "client:0", event: Event = STEP, count: int = 1, number: int = 1) -> Charge:
-    return Charge(unit=unit, event=event, count=count, why="test", method="toy", round=number, key=key)
+def charge(
+    key: str, unit: str = "client:0", event: Event = STEP, count: int = 1, number: int = 1
+) -> Charge:
+    return Charge(
+        unit=unit, event=event, count=count, why="test", method="toy", round=number, key=key
+    )
 
 
 @pytest.fixture
@@ -29,11 +44,16 @@ def path(tmp_path: Path) -> Path:
     place = tmp_path / "ledger.sqlite"
     with Ledger.create(place, UNITS) as ledger:
         for number in range(1, 6):
-            ledger.charge([charge(f"r{number}/{unit}", unit, count=2, number=number) for unit in UNITS], FREE)
+            ledger.charge(
+                [charge(f"r{number}/{unit}", unit, count=2, number=number) for unit in UNITS], FREE
+            )
     return place
 
 
-@pytest.mark.parametrize("event", [STEP, NonPrivate(reason="ü\n"), Composed(events=(STEP, Repeated(event=STEP, count=3)))])
+@pytest.mark.parametrize(
+    "event",
+    [STEP, NonPrivate(reason="ü\n"), Composed(events=(STEP, Repeated(event=STEP, count=3)))],
+)
 def test_events_survive_their_text(event: Event) -> None:
     assert decode(encode(event)) == event
 
@@ -99,7 +119,10 @@ def test_a_key_is_booked_once(path: Path) -> None:
         again = ledger.charge([charge("r3/client:0", count=2, number=3)], FREE)
         assert again[0].seq == 7
         assert ledger.head() == before
-        for other in (charge("r3/client:0", count=3, number=3), charge("r3/client:0", unit="client:1", count=2, number=3)):
+        for other in (
+            charge("r3/client:0", count=3, number=3),
+            charge("r3/client:0", unit="client:1", count=2, number=3),
+        ):
             with pytest.raises(ResumeError, match="was booked before"):
                 ledger.charge([other], FREE)
         assert ledger.head() == before
@@ -111,7 +134,10 @@ def test_a_refusal_leaves_no_trace_and_names_what_it_refused(path: Path) -> None
         left = tight.remaining_steps(STEP, ledger.spent("client:0"))
         assert left
         before = ledger.head()
-        with pytest.raises(BudgetExceeded, match=r"client:0: this release would bring epsilon to .* over the budget of 6 "):
+        with pytest.raises(
+            BudgetExceeded,
+            match=r"client:0: this release would bring epsilon to .* over the budget of 6 ",
+        ):
             ledger.charge([charge("a", unit="client:1"), charge("b", count=left + 1)], tight)
         assert ledger.head() == before
         assert ledger.spent("client:1") == ((STEP, 10),)
@@ -150,7 +176,9 @@ def test_queries_change_nothing(path: Path) -> None:
 
 def test_files_that_are_no_ledger_are_one_clear_error(tmp_path: Path, path: Path) -> None:
     text = tmp_path / "text.sqlite"
-    text.write_text("hello, I am a text file, long enough to be looked at as a database header would be " * 9)
+    text.write_text(
+        "hello, I am a text file, long enough to be looked at as a database header would be " * 9
+    )
     empty = tmp_path / "empty.sqlite"
     sqlite3.connect(empty).execute("CREATE TABLE x (y)").connection.close()
     for bad in (tmp_path / "none.sqlite", tmp_path, text, empty):
@@ -187,7 +215,9 @@ for i in range(10**6):
 
 
 def test_killed_while_charging_it_keeps_all_that_was_acknowledged(path: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     acknowledged = [int(process.stdout.readline()) for _ in range(20)]
     process.send_signal(signal.SIGKILL)
@@ -221,7 +251,12 @@ def test_two_runs_cannot_both_spend_the_last_of_a_budget(path: Path) -> None:
     with Ledger.open(path) as ledger:
         left = Budget(6.0, 1e-5, "rdp").remaining_steps(STEP, ledger.spent("client:0"))
     racers = [
-        subprocess.Popen([sys.executable, "-c", RACE, str(path), name, str(left)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", RACE, str(path), name, str(left)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         for name in ("one", "two")
     ]
     for racer in racers:
@@ -248,7 +283,9 @@ def test_a_ledger_of_the_data_outlives_runs_and_numbers(tmp_path: Path) -> None:
         return Records(unit, "sample", np.array([[row, row]], np.uint64))
 
     first = Vault.for_data(tmp_path / "kept", "one", [held("client:0", 1), held("client:1", 2)])
-    receipts = first.charge([charge("run1/0", "client:0", count=3), charge("run1/1", "client:1", count=4)], FREE)
+    receipts = first.charge(
+        [charge("run1/0", "client:0", count=3), charge("run1/1", "client:1", count=4)], FREE
+    )
     assert [receipt.unit for receipt in receipts] == ["client:0", "client:1"]
     first.close()
     second = Vault.for_data(tmp_path / "kept", "two", [held("client:0", 2), held("client:1", 3)])

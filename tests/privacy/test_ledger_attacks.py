@@ -1,4 +1,6 @@
-"""Attacks on a ledger's file: whatever is done to it without rewriting the whole chain is found, and no file takes forever."""
+"""Attacks on a ledger's file: whatever is done to it without rewriting the whole chain is found,
+and no file takes forever.
+"""
 
 import contextlib
 import json
@@ -12,7 +14,17 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from sordino.errors import LedgerError, ResumeError
-from sordino.privacy import Budget, Charge, Gaussian, Ledger, PoissonSampled, Repeated, chain, decode, encode
+from sordino.privacy import (
+    Budget,
+    Charge,
+    Gaussian,
+    Ledger,
+    PoissonSampled,
+    Repeated,
+    chain,
+    decode,
+    encode,
+)
 
 STEP = PoissonSampled(sampling_rate=0.1, event=Gaussian(noise_multiplier=1.0))
 FREE = Budget(epsilon=float("inf"), delta=1e-5, accountant="rdp")
@@ -74,7 +86,8 @@ def rehash(path: Path) -> None:
         "INSERT INTO meta VALUES ('delta', '1e-9')",
         "CREATE TRIGGER quiet AFTER INSERT ON entries BEGIN UPDATE entries SET count = 0; END",
         "CREATE TRIGGER gone BEFORE INSERT ON entries BEGIN SELECT RAISE(IGNORE); END",
-        "CREATE VIEW endless AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n",
+        "CREATE VIEW endless AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM "
+        "n) SELECT i FROM n",
         "CREATE TABLE other (x)",
         "CREATE INDEX other ON entries (unit)",
         "ALTER TABLE entries ADD COLUMN twice INTEGER GENERATED ALWAYS AS (count * 2)",
@@ -84,7 +97,9 @@ def rehash(path: Path) -> None:
         "UPDATE entries SET seq = 9 WHERE seq = 5",
     ],
 )
-def test_what_is_done_to_a_file_is_found_by_who_reads_and_by_who_charges(path: Path, statement: str) -> None:
+def test_what_is_done_to_a_file_is_found_by_who_reads_and_by_who_charges(
+    path: Path, statement: str
+) -> None:
     tamper(path, statement)
     with pytest.raises(LedgerError):
         look(path)
@@ -94,17 +109,29 @@ def test_what_is_done_to_a_file_is_found_by_who_reads_and_by_who_charges(path: P
         ledger.spent("client:0")
 
 
-@pytest.mark.parametrize("count", ["0", "-1", "-1000000", "NULL", "x'02'", "1.5", "'2'", "'two'", str(2**41), str(2**62)])
-def test_a_count_that_cannot_be_is_found_even_where_every_digest_fits(path: Path, count: str) -> None:
+@pytest.mark.parametrize(
+    "count", ["0", "-1", "-1000000", "NULL", "x'02'", "1.5", "'2'", "'two'", str(2**41), str(2**62)]
+)
+def test_a_count_that_cannot_be_is_found_even_where_every_digest_fits(
+    path: Path, count: str
+) -> None:
     db = sqlite3.connect(path)
     db.execute("PRAGMA ignore_check_constraints = ON")
     (sql,) = db.execute("SELECT sql FROM sqlite_master WHERE name = 'entries'").fetchone()
-    loose = sql.replace("count INTEGER NOT NULL", "count")  # so that the file holds just what is put there
-    db.executescript(f"PRAGMA writable_schema = ON; UPDATE sqlite_master SET sql = '{loose}' WHERE name = 'entries';")
+    loose = sql.replace(
+        "count INTEGER NOT NULL", "count"
+    )  # so that the file holds just what is put there
+    db.executescript(
+        f"PRAGMA writable_schema = ON; UPDATE sqlite_master SET sql = '{loose}' WHERE name = "
+        "'entries';"
+    )
     db.close()
     tamper(path, f"UPDATE entries SET count = {count} WHERE seq = 5")
     db = sqlite3.connect(path)
-    db.executescript(f"PRAGMA writable_schema = ON; UPDATE sqlite_master SET sql = '{sql}' WHERE name = 'entries';")
+    db.executescript(
+        f"PRAGMA writable_schema = ON; UPDATE sqlite_master SET sql = '{sql}' WHERE name = "
+        "'entries';"
+    )
     db.close()
     rehash(path)
     with pytest.raises(LedgerError, match=r"entry 5|damaged"):
@@ -121,10 +148,15 @@ def test_a_count_that_cannot_be_is_found_even_where_every_digest_fits(path: Path
         ("UPDATE notes SET content = '{}' WHERE seq = 2", "without one fingerprint"),
         ("UPDATE notes SET content = '[' WHERE seq = 2", "no JSON"),
         ("UPDATE notes SET content = '[1]' WHERE seq = 2", "no JSON object"),
-        ("UPDATE notes SET kind = 'gift' WHERE seq = 2", "of a kind that this version does not know"),
+        (
+            "UPDATE notes SET kind = 'gift' WHERE seq = 2",
+            "of a kind that this version does not know",
+        ),
     ],
 )
-def test_links_that_say_nonsense_are_named_even_where_every_digest_fits(path: Path, statement: str, message: str) -> None:
+def test_links_that_say_nonsense_are_named_even_where_every_digest_fits(
+    path: Path, statement: str, message: str
+) -> None:
     tamper(path, statement)
     rehash(path)
     with pytest.raises(LedgerError, match=message):
@@ -153,7 +185,11 @@ def test_a_trigger_made_while_a_ledger_is_open_is_found_before_the_next_charge(p
 def test_notes_are_noted_once_and_say_the_same(path: Path) -> None:
     with Ledger.open(path) as ledger:
         first = ledger.note("begin", "run", {"b": 1, "a": [0.5, "x"]})
-        assert ledger.note("begin", "run", {"a": [0.5, "x"], "b": 1}) == first == ledger.noted("begin", "run")
+        assert (
+            ledger.note("begin", "run", {"a": [0.5, "x"], "b": 1})
+            == first
+            == ledger.noted("begin", "run")
+        )
         with pytest.raises(ResumeError, match="already has other content"):
             ledger.note("begin", "run", {"a": 2})
         assert ledger.noted("seal", "run") is None
@@ -171,7 +207,11 @@ def test_a_ledger_of_format_1_is_told_apart(tmp_path: Path) -> None:
 
 def test_deep_and_long_events_are_one_clear_error() -> None:
     deep = '{"type":"Repeated","count":1,"event":' * 5000 + '{"type":"Nothing"}' + "}" * 5000
-    for text in (deep, '{"type":"Repeated","event":{"type":"Nothing"},"count":' + "9" * 5000 + "}", "[" * 100_000):
+    for text in (
+        deep,
+        '{"type":"Repeated","event":{"type":"Nothing"},"count":' + "9" * 5000 + "}",
+        "[" * 100_000,
+    ):
         with pytest.raises(LedgerError, match="not an event"):
             decode(text)
 
@@ -180,7 +220,10 @@ def test_an_event_that_no_accountant_can_price_is_one_clear_error(path: Path) ->
     text = encode(Repeated(event=STEP, count=1)).replace('"count":1', '"count":' + "9" * 400)
     tamper(path, f"UPDATE entries SET event = '{text}' WHERE seq = 5")
     rehash(path)
-    with pytest.raises(LedgerError, match=r"entry 5|cannot be priced"), Ledger.open(path, readonly=True) as ledger:
+    with (
+        pytest.raises(LedgerError, match=r"entry 5|cannot be priced"),
+        Ledger.open(path, readonly=True) as ledger,
+    ):
         ledger.epsilon("client:0", 1e-5, "pld")
 
 
@@ -208,7 +251,9 @@ def test_huge_files_end_at_once(tmp_path: Path, path: Path) -> None:
     assert time.monotonic() - start < 5.0
 
 
-def test_a_reader_stops_when_its_seconds_are_over(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_stops_when_its_seconds_are_over(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Ledger.open(path) as ledger:
         ledger.charge([charge(f"more{i}") for i in range(2000)], FREE)
     with Ledger.open(path, readonly=True, seconds=60.0) as ledger:
@@ -228,7 +273,10 @@ def test_random_damage_is_one_kind_of_error_or_none(path: Path, data: st.DataObj
         damaged[place] = data.draw(st.integers(0, 255))
     broken = path.with_name("broken.sqlite")
     broken.write_bytes(damaged[: data.draw(st.integers(0, len(whole)))])
-    with contextlib.suppress(LedgerError), Ledger.open(broken, readonly=True, seconds=10.0) as ledger:
+    with (
+        contextlib.suppress(LedgerError),
+        Ledger.open(broken, readonly=True, seconds=10.0) as ledger,
+    ):
         assert ledger.verify().entries == 3
         assert ledger.spent("client:0") == ((STEP, 4),)
 

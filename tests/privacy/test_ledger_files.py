@@ -1,4 +1,6 @@
-"""Ledgers as files: made whole or not at all, by one of two at once, watched by others, read without a trace."""
+"""Ledgers as files: made whole or not at all, by one of two at once, watched by others, read
+without a trace.
+"""
 
 import hashlib
 import json
@@ -25,11 +27,19 @@ UNITS = {"client:0": "aaaa", "client:1": "bbbb"}
 
 def held(**units: str) -> list[Records]:
     """Units with one row each; equal words are equal rows."""
-    words = [np.array([[int.from_bytes(word.encode(), "little") % 2**64] * 2], np.uint64) for word in units.values()]
-    return [Records(unit.replace("_", ":"), "sample", rows) for unit, rows in zip(units, words, strict=True)]
+    words = [
+        np.array([[int.from_bytes(word.encode(), "little") % 2**64] * 2], np.uint64)
+        for word in units.values()
+    ]
+    return [
+        Records(unit.replace("_", ":"), "sample", rows)
+        for unit, rows in zip(units, words, strict=True)
+    ]
 
 
-def charge(key: str, unit: str = "client:0", *, count: int = 1, method: str = "toy", why: str = "test") -> Charge:
+def charge(
+    key: str, unit: str = "client:0", *, count: int = 1, method: str = "toy", why: str = "test"
+) -> Charge:
     return Charge(unit=unit, event=STEP, count=count, why=why, method=method, round=1, key=key)
 
 
@@ -42,7 +52,9 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("stop", ["publish", "durable"])
-def test_interrupted_making_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: str) -> None:
+def test_interrupted_making_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: str
+) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -54,7 +66,9 @@ def test_interrupted_making_leaves_no_file(tmp_path: Path, monkeypatch: pytest.M
     Ledger.create(tmp_path / "l.sqlite", UNITS).close()
 
 
-def test_a_file_system_without_hard_links_does_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_hard_links_does_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError("no links here")
 
@@ -83,7 +97,9 @@ def test_two_runs_that_meet_the_same_new_data_share_its_ledger(tmp_path: Path) -
     assert failed == []
     with Vault.for_data(tmp_path / "kept", "last", held(anybody="aaaa")) as vault:
         assert vault.spent("anybody") == ((STEP, 4),)
-    assert len({receipts[0].seq for receipts in made}) == 4  # notes of records stand between them, as it happens
+    assert (
+        len({receipts[0].seq for receipts in made}) == 4
+    )  # notes of records stand between them, as it happens
 
 
 def test_no_folder_and_no_right_to_it_are_one_clear_message(tmp_path: Path) -> None:
@@ -94,7 +110,9 @@ def test_no_folder_and_no_right_to_it_are_one_clear_message(tmp_path: Path) -> N
         Vault.for_data(tmp_path / "file", "run", held(client_0="aaaa"))
 
 
-def test_another_process_is_waited_for_and_then_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_process_is_waited_for_and_then_named(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(storage, "PATIENCE", 0.05)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -107,7 +125,11 @@ def test_another_process_is_waited_for_and_then_named(path: Path, monkeypatch: p
 
 
 def test_what_others_write_is_seen(path: Path) -> None:
-    with Ledger.open(path) as one, Ledger.open(path) as two, Ledger.open(path, readonly=True) as reader:
+    with (
+        Ledger.open(path) as one,
+        Ledger.open(path) as two,
+        Ledger.open(path, readonly=True) as reader,
+    ):
         assert reader.spent("client:0") == ((STEP, 1),)
         for i in range(5):
             one.charge([charge(f"one{i}")], FREE)
@@ -186,8 +208,12 @@ def test_another_method_is_another_release_and_other_words_are_not(path: Path) -
 
 
 def test_equal_data_has_one_budget_in_one_file(tmp_path: Path) -> None:
-    with Vault.for_data(tmp_path, "run", held(client_0="same", client_1="same", client_2="else")) as vault:
-        vault.charge([charge("k0", "client:0"), charge("k1", "client:1"), charge("k2", "client:2")], FREE)
+    with Vault.for_data(
+        tmp_path, "run", held(client_0="same", client_1="same", client_2="else")
+    ) as vault:
+        vault.charge(
+            [charge("k0", "client:0"), charge("k1", "client:1"), charge("k2", "client:2")], FREE
+        )
         assert vault.spent("client:0") == vault.spent("client:1") == ((STEP, 2),)
         assert vault.spent("client:2") == ((STEP, 1),)
         assert vault.head()[0] == 6  # two units, a note of their records, three charges
@@ -202,7 +228,9 @@ def test_ledgers_that_knew_files_are_not_taken_for_nobodys(tmp_path: Path) -> No
         Vault.for_data(tmp_path, "run", held(client_0="aaaa"))
 
 
-def test_a_folder_that_may_not_be_read_is_not_taken_for_one_without_ledgers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_may_not_be_read_is_not_taken_for_one_without_ledgers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from sordino import verify  # above the ledger
 
     kept, run = tmp_path / "kept", tmp_path / "run"
@@ -226,13 +254,17 @@ def test_a_refusal_leaves_nothing(tmp_path: Path) -> None:
     assert left
     with Vault.for_data(tmp_path, "run", held(client_0="aaaa", client_1="bbbb")) as vault:
         with pytest.raises(Exception, match="client:1: this release would bring epsilon"):
-            vault.charge([charge("k0", "client:0"), charge("k1", "client:1", count=left + 1)], tight)
+            vault.charge(
+                [charge("k0", "client:0"), charge("k1", "client:1", count=left + 1)], tight
+            )
         assert vault.spent("client:0") == vault.spent("client:1") == ()
 
 
 @pytest.mark.parametrize("count", [np.int64(52), np.int32(52), np.uint8(52)])
 def test_any_kind_of_whole_number_is_kept_as_that_number(path: Path, count: int) -> None:
-    """SQLite takes numpy's 52 for eight bytes that begin with the digit 4, and adds them up to 4."""
+    """SQLite takes numpy's 52 for eight bytes that begin with the digit 4, and adds them up to
+    4.
+    """
     with Ledger.open(path) as ledger:
         ledger.charge([replace(charge("c", count=count), round=count)], FREE)
     with Ledger.open(path, readonly=True) as ledger:
@@ -259,7 +291,9 @@ def test_text_that_no_file_can_hold_books_nothing(path: Path) -> None:
         assert ledger.charge([charge("c")], FREE)[0].seq == 5
 
 
-def test_one_may_charge_while_reading_and_leave_off_reading(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_may_charge_while_reading_and_leave_off_reading(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(storage, "PATIENCE", 0.05)
     monkeypatch.setattr(ledger_module, "BATCH", 2)
     with Ledger.open(path) as ledger, Ledger.open(path) as other:
@@ -278,7 +312,11 @@ def test_one_may_charge_while_reading_and_leave_off_reading(path: Path, monkeypa
 @pytest.mark.parametrize("seq", [-(2**63), -1, 0])
 def test_an_entry_before_the_first_is_found(path: Path, seq: int) -> None:
     with sqlite3.connect(path) as db:
-        db.execute("INSERT INTO entries SELECT ?, unit, event, count, why, method, round, 'x', prev, digest FROM entries LIMIT 1", (seq,))
+        db.execute(
+            "INSERT INTO entries SELECT ?, unit, event, count, why, method, round, 'x', "
+            "prev, digest FROM entries LIMIT 1",
+            (seq,),
+        )
     db.close()
     with Ledger.open(path) as ledger, pytest.raises(LedgerError, match="entry 1 is missing"):
         ledger.verify()
@@ -287,7 +325,9 @@ def test_an_entry_before_the_first_is_found(path: Path, seq: int) -> None:
 def test_an_entry_with_the_last_of_all_numbers_can_be_read_and_is_found(path: Path) -> None:
     with sqlite3.connect(path) as db:
         db.execute(
-            "INSERT INTO entries SELECT ?, unit, event, count, why, method, round, 'x', prev, digest FROM entries LIMIT 1", (2**63 - 1,)
+            "INSERT INTO entries SELECT ?, unit, event, count, why, method, round, 'x', "
+            "prev, digest FROM entries LIMIT 1",
+            (2**63 - 1,),
         )
     db.close()
     with Ledger.open(path, readonly=True) as ledger:
@@ -318,7 +358,9 @@ def test_no_flipped_byte_is_believed(path: Path) -> None:
 
 
 def forge(path: Path, first: int, last: int) -> None:
-    """Lower the count of entry ``first`` and write the digests from it to ``last`` anew, as a careful forger would."""
+    """Lower the count of entry ``first`` and write the digests from it to ``last`` anew, as a
+    careful forger would.
+    """
     with sqlite3.connect(path) as db:
         db.execute("UPDATE entries SET count = 1 WHERE seq = ?", (first,))
         prev = None
@@ -330,13 +372,20 @@ def forge(path: Path, first: int, last: int) -> None:
     db.close()
 
 
-def test_a_forger_must_rewrite_all_that_follows_and_is_found_by_the_noted_digest(path: Path) -> None:
+def test_a_forger_must_rewrite_all_that_follows_and_is_found_by_the_noted_digest(
+    path: Path,
+) -> None:
     with Ledger.open(path) as ledger:
         ledger.charge([charge("c", count=9), charge("d"), charge("e")], FREE)
         noted = ledger.verify().digest
     for last in (5, 6):
         forge(path, 5, last)
-        with Ledger.open(path) as ledger, pytest.raises(LedgerError, match=f"entry {last + 1} does not continue the entry before it"):
+        with (
+            Ledger.open(path) as ledger,
+            pytest.raises(
+                LedgerError, match=f"entry {last + 1} does not continue the entry before it"
+            ),
+        ):
             ledger.verify()
     forge(path, 5, 7)
     with Ledger.open(path) as ledger:

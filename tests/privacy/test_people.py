@@ -14,7 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sordino.errors import BudgetExceeded, LedgerError
-from sordino.privacy import Budget, Charge, Event, Gaussian, Ledger, NonPrivate, PoissonSampled, Vault, accountant
+from sordino.privacy import (
+    Budget,
+    Charge,
+    Event,
+    Gaussian,
+    Ledger,
+    NonPrivate,
+    PoissonSampled,
+    Vault,
+    accountant,
+)
 from sordino.privacy.records import Records, histories, link
 
 STEP = PoissonSampled(sampling_rate=0.1, event=Gaussian(noise_multiplier=1.5))
@@ -30,9 +40,21 @@ def of(unit: str, *rows: int, kind: str = "sample", people: list[int] | None = N
     return Records(unit, kind, np.stack([words + np.uint64(10**6), words], axis=1), own)
 
 
-def booked(vault: Vault, unit: str, event: Event, count: int, budget: Budget = WIDE, key: str = "") -> None:
+def booked(
+    vault: Vault, unit: str, event: Event, count: int, budget: Budget = WIDE, key: str = ""
+) -> None:
     vault.charge(
-        [Charge(unit=unit, event=event, count=count, why="", method="m", round=1, key=f"{vault.run}/{unit}/{key}/{vault.head()[0]}")],
+        [
+            Charge(
+                unit=unit,
+                event=event,
+                count=count,
+                why="",
+                method="m",
+                round=1,
+                key=f"{vault.run}/{unit}/{key}/{vault.head()[0]}",
+            )
+        ],
         budget,
     )
 
@@ -52,7 +74,9 @@ def test_a_record_is_known_in_whatever_set_it_comes(tmp_path: Path) -> None:
         assert vault.epsilon("y", 1e-5, "rdp") == epsilon((STEP, 30))  # the highest, not the sum
         assert vault.epsilon("z", 1e-5, "rdp") == 0.0
         booked(vault, "y", OTHER, 1)
-        assert vault.epsilon("y", 1e-5, "rdp") == max(epsilon((STEP, 30), (OTHER, 1)), epsilon((STEP, 10), (OTHER, 1)))
+        assert vault.epsilon("y", 1e-5, "rdp") == max(
+            epsilon((STEP, 30), (OTHER, 1)), epsilon((STEP, 10), (OTHER, 1))
+        )
 
 
 def test_either_word_is_enough(tmp_path: Path) -> None:
@@ -65,7 +89,9 @@ def test_either_word_is_enough(tmp_path: Path) -> None:
     for run, pair, count in (("two", (1, 99), 10), ("three", (98, 12), 10), ("four", (97, 96), 0)):
         with Vault.for_data(tmp_path, run, [rows(pair)]) as vault:
             assert vault.epsilon("a", 1e-5, "rdp") == epsilon((STEP, count))
-    with Vault.for_data(tmp_path, "both", [rows((1, 12))]) as vault:  # a record that was known under two names
+    with Vault.for_data(
+        tmp_path, "both", [rows((1, 12))]
+    ) as vault:  # a record that was known under two names
         assert vault.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 20))
 
 
@@ -78,14 +104,18 @@ def test_rows_that_look_the_same_do_not_add_up(tmp_path: Path) -> None:
 
 
 def test_rows_of_a_person_do(tmp_path: Path) -> None:
-    with Vault.for_data(tmp_path, "one", [of("a", 1, 2, 3, people=[7, 7, 8]), of("b", 4, people=[7])]) as vault:
+    with Vault.for_data(
+        tmp_path, "one", [of("a", 1, 2, 3, people=[7, 7, 8]), of("b", 4, people=[7])]
+    ) as vault:
         booked(vault, "a", OTHER, 1)
         assert vault.epsilon("a", 1e-5, "rdp") == epsilon((Gaussian(noise_multiplier=10.0), 1))
         booked(vault, "b", OTHER, 1)
         both = epsilon((Gaussian(noise_multiplier=10.0), 1), (OTHER, 1))
         assert vault.epsilon("b", 1e-5, "rdp") == vault.epsilon("a", 1e-5, "rdp") == both
         vault.finish()
-    with Vault.for_data(tmp_path, "two", [of("c", 5, people=[7]), of("d", 6, people=[9])]) as vault:  # other rows of the same person
+    with Vault.for_data(
+        tmp_path, "two", [of("c", 5, people=[7]), of("d", 6, people=[9])]
+    ) as vault:  # other rows of the same person
         assert vault.epsilon("c", 1e-5, "rdp") == both
         assert vault.epsilon("d", 1e-5, "rdp") == 0.0
 
@@ -97,7 +127,9 @@ def test_a_person_whose_rows_were_used_namelessly_has_no_bound(tmp_path: Path) -
     with Vault.for_data(tmp_path, "two", [of("a", 1, people=[7]), of("b", 3, people=[8])]) as vault:
         assert math.isinf(vault.epsilon("a", 1e-5, "rdp"))
         assert vault.epsilon("b", 1e-5, "rdp") == 0.0
-        with pytest.raises(BudgetExceeded, match=r"a: records in it were used before .* without data\.person"):
+        with pytest.raises(
+            BudgetExceeded, match=r"a: records in it were used before .* without data\.person"
+        ):
             booked(vault, "a", OTHER, 1)
 
 
@@ -106,7 +138,10 @@ def test_raw_releases_are_never_forgotten(tmp_path: Path) -> None:
         booked(vault, "a", NonPrivate(reason="plain gradients without noise"), 5, LATER)
         vault.finish()
     with Vault.for_data(tmp_path, "two", [of("x", 2, 3), of("y", 3, 4)]) as vault:
-        with pytest.raises(BudgetExceeded, match=r"x: records in it.*plain gradients.*\(entry \d+, method 'm'\).*unit = 'none'"):
+        with pytest.raises(
+            BudgetExceeded,
+            match=r"x: records in it.*plain gradients.*\(entry \d+, method 'm'\).*unit = 'none'",
+        ):
             booked(vault, "x", STEP, 1)
         booked(vault, "y", STEP, 1)
         booked(vault, "x", STEP, 1, LATER)
@@ -117,15 +152,21 @@ def test_sample_then_client(tmp_path: Path) -> None:
         booked(vault, "a", STEP, 3)
         booked(vault, "b", STEP, 3)
         vault.finish()
-    with Vault.for_data(tmp_path, "two", [of("a", 1, kind="client"), of("b", *range(10, 100), kind="client")]) as vault:
-        assert vault.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 3))  # a client with one record is this record
+    with Vault.for_data(
+        tmp_path, "two", [of("a", 1, kind="client"), of("b", *range(10, 100), kind="client")]
+    ) as vault:
+        assert vault.epsilon("a", 1e-5, "rdp") == epsilon(
+            (STEP, 3)
+        )  # a client with one record is this record
         assert math.isinf(vault.epsilon("b", 1e-5, "rdp"))
         with pytest.raises(BudgetExceeded, match="no useful bound is known for 90 records"):
             booked(vault, "b", OTHER, 1)
 
 
 def test_client_then_sample_is_two_steps(tmp_path: Path) -> None:
-    with Vault.for_data(tmp_path, "one", [of("a", 1, 2, kind="client"), of("b", 3, kind="client")]) as vault:
+    with Vault.for_data(
+        tmp_path, "one", [of("a", 1, 2, kind="client"), of("b", 3, kind="client")]
+    ) as vault:
         booked(vault, "a", OTHER, 1)
         booked(vault, "b", OTHER, 1)
         assert vault.epsilon("a", 1e-5, "rdp") == epsilon((OTHER, 1))
@@ -141,7 +182,10 @@ def test_client_then_sample_is_two_steps(tmp_path: Path) -> None:
 
 def test_two_runs_at_once_see_each_other(tmp_path: Path) -> None:
     tight = Budget(epsilon((STEP, 10)) * (1 + 1e-9), 1e-5, "rdp")
-    with Vault.for_data(tmp_path, "one", [of("a", 1, 2)]) as one, Vault.for_data(tmp_path, "two", [of("b", 2, 3)]) as two:
+    with (
+        Vault.for_data(tmp_path, "one", [of("a", 1, 2)]) as one,
+        Vault.for_data(tmp_path, "two", [of("b", 2, 3)]) as two,
+    ):
         booked(one, "a", STEP, 6, tight)
         with pytest.raises(BudgetExceeded):
             booked(two, "b", STEP, 5, tight)
@@ -171,7 +215,11 @@ print(done)
 def test_two_processes_cannot_both_spend_the_last(tmp_path: Path) -> None:
     here = str(Path(__file__).parent)
     children = [
-        subprocess.Popen([sys.executable, "-c", RACE, str(tmp_path), run, rows, here], stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", RACE, str(tmp_path), run, rows, here],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         for run, rows in (("one", "1,2,3"), ("two", "3,4,5"))
     ]
     done = [int(child.communicate(timeout=120)[0]) for child in children]
@@ -211,7 +259,9 @@ RUNS = st.lists(st.lists(st.tuples(SOME, TIMES), min_size=1, max_size=3), min_si
 @settings(max_examples=40, deadline=None)
 @given(runs=RUNS, ended=st.lists(st.booleans(), min_size=5, max_size=5))
 def test_against_a_book_that_keeps_every_record_by_itself(
-    runs: list[list[tuple[list[int], list[tuple[Event, int]]]]], ended: list[bool], tmp_path_factory: pytest.TempPathFactory
+    runs: list[list[tuple[list[int], list[tuple[Event, int]]]]],
+    ended: list[bool],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     folder = tmp_path_factory.mktemp("kept")
     twin: dict[int, dict[Event, int]] = {}
@@ -223,7 +273,9 @@ def test_against_a_book_that_keeps_every_record_by_itself(
             taken |= set(own)
             if own:
                 sets.append((f"client:{i}", own, charges))
-        with Vault.for_data(folder, f"run {number}", [of(unit, *rows) for unit, rows, _ in sets]) as vault:
+        with Vault.for_data(
+            folder, f"run {number}", [of(unit, *rows) for unit, rows, _ in sets]
+        ) as vault:
             for unit, rows, charges in sets:
                 for event, count in charges:
                     booked(vault, unit, event, count, key=str(number))
@@ -244,7 +296,8 @@ def test_against_a_book_that_keeps_every_record_by_itself(
         "DELETE FROM record_arrays WHERE name = 'row digests'",
         "UPDATE record_sets SET live = 0",
         "UPDATE record_events SET event = replace(event, '1.5', '15.0')",
-        "UPDATE record_meta SET value = replace(replace(value, '0', '1'), '2', '3') WHERE name = 'key'",
+        "UPDATE record_meta SET value = replace(replace(value, '0', '1'), '2', '3') WHERE "
+        "name = 'key'",
     ],
 )
 def test_records_that_were_changed_by_hand_are_found(tmp_path: Path, change: str) -> None:
@@ -257,7 +310,10 @@ def test_records_that_were_changed_by_hand_are_found(tmp_path: Path, change: str
             vault.ledger.verify()
     with sqlite3.connect(tmp_path / "ledger.sqlite") as db:
         assert db.execute(change).rowcount
-    with Ledger.open(tmp_path / "ledger.sqlite") as ledger, pytest.raises(LedgerError, match=r"the records that it knows are not those"):
+    with (
+        Ledger.open(tmp_path / "ledger.sqlite") as ledger,
+        pytest.raises(LedgerError, match=r"the records that it knows are not those"),
+    ):
         ledger.verify()
 
 
@@ -266,10 +322,18 @@ def test_a_plan_sees_what_a_run_would(tmp_path: Path) -> None:
         booked(vault, "a", STEP, 10)
         booked(vault, "b", OTHER, 2)
         for _ in range(2):
-            wanted = [of("x", 3, 9), of("y", 4, 5), of("z", 7), of("b", 4, kind="client"), of("c", 1, kind="client")]
+            wanted = [
+                of("x", 3, 9),
+                of("y", 4, 5),
+                of("z", 7),
+                of("b", 4, kind="client"),
+                of("c", 1, kind="client"),
+            ]
             seen = histories(vault.ledger, wanted)
             assert max(epsilon(*spent) for spent in seen["x"]) == epsilon((STEP, 10))
-            assert max(epsilon(*spent) for spent in seen["y"]) == epsilon((Gaussian(noise_multiplier=10.0), 2))
+            assert max(epsilon(*spent) for spent in seen["y"]) == epsilon(
+                (Gaussian(noise_multiplier=10.0), 2)
+            )
             assert seen["z"] == ((),)
             assert seen["b"] == (((OTHER, 2),),)
             assert epsilon(*seen["c"][0]) == epsilon((STEP, 10))

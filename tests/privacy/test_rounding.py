@@ -58,7 +58,12 @@ def test_the_ends() -> None:
     assert rounded_up(0.0) == 0.0
     assert rounded_up(math.inf) == math.inf
     assert rounded_up(math.nan) == math.inf, "what is no number is no bound"
-    assert (epsilon_text(None), epsilon_text(math.inf), epsilon_text(math.nan), epsilon_text(0.0)) == ("-", "inf", "inf", "0")
+    assert (
+        epsilon_text(None),
+        epsilon_text(math.inf),
+        epsilon_text(math.nan),
+        epsilon_text(0.0),
+    ) == ("-", "inf", "inf", "0")
     assert rounded_up(0.1) == 0.1, "the shortest decimal counts, not the float's 55 digits"
 
 
@@ -67,7 +72,9 @@ ABOVE = 2.00000001
 
 
 def test_all_places_for_people_round_up() -> None:
-    plan = Plan(1.0, 1, {}, 1, 1, ABOVE, (ABOVE,), "rounds", None, None, None, False, ()).exposed("form", ABOVE, "so")
+    plan = Plan(1.0, 1, {}, 1, 1, ABOVE, (ABOVE,), "rounds", None, None, None, False, ()).exposed(
+        "form", ABOVE, "so"
+    )
     shown = [
         say.bound(ABOVE),
         epsilon_of(ABOVE, 3.0).partition("/")[0],

@@ -1,4 +1,6 @@
-"""Every registered method, in every form, keeps the public contract; and the contract sees those that do not."""
+"""Every registered method, in every form, keeps the public contract; and the contract sees those
+that do not.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,11 @@ from sordino.regimes.contract import ContractBroken, check_method
 from sordino.regimes.synchronous.method import Choice, SynchronousMethod
 from sordino.regimes.vertical.method import OnlineMethod
 
-FORMS = [(name, form) for name, kind in known().items() for form in (("sound", "paper") if "form" in kind.model_fields else ("sound",))]
+FORMS = [
+    (name, form)
+    for name, kind in known().items()
+    for form in (("sound", "paper") if "form" in kind.model_fields else ("sound",))
+]
 
 
 @pytest.mark.parametrize(("name", "form"), FORMS)
@@ -22,7 +28,9 @@ def test_every_method_keeps_the_contract(name: str, form: str) -> None:
     kind = known()[name]
     check_method(kind(form=form) if "form" in kind.model_fields else kind())  # type: ignore[call-arg]
     noiseless = kind.about.units == ("none",)
-    assert set(kind.about.forms) == ({"sound", "paper"} if "form" in kind.model_fields else {"plain" if noiseless else "sound"})
+    assert set(kind.about.forms) == (
+        {"sound", "paper"} if "form" in kind.model_fields else {"plain" if noiseless else "sound"}
+    )
 
 
 class Bad(SynchronousMethod):
@@ -55,13 +63,20 @@ def test_the_contract_sees_what_is_wrong() -> None:
             return memory
 
     check_method(Bad())
-    for kind, message in ((Fickle, "answers differently"), (Backwards, "whole number"), (Forgetful, "declares"), (Meddling, "changed")):
+    for kind, message in (
+        (Fickle, "answers differently"),
+        (Backwards, "whole number"),
+        (Forgetful, "declares"),
+        (Meddling, "changed"),
+    ):
         with pytest.raises(ContractBroken, match=message):
             check_method(kind())
 
 
 class Online(OnlineMethod):
-    about: ClassVar[About] = About(regime="vertical", paper="", does="", forms={"sound": True}, units=("none",))
+    about: ClassVar[About] = About(
+        regime="vertical", paper="", does="", forms={"sound": True}, units=("none",)
+    )
     name: Literal["online"] = "online"
 
 
@@ -81,6 +96,10 @@ def _always(value: Any, self: Any) -> Any:
 )
 def test_the_contract_sees_a_window_that_cannot_be(told: dict[str, Any], message: str) -> None:
     check_method(Online())
-    broken = type("Broken", (Online,), {name: property(partial(_always, value)) for name, value in told.items()})
+    broken = type(
+        "Broken",
+        (Online,),
+        {name: property(partial(_always, value)) for name, value in told.items()},
+    )
     with pytest.raises(ContractBroken, match=message):
         check_method(broken())

@@ -41,7 +41,10 @@ def outline(picture: str | None, colour: str) -> list[tuple[float, float]]:
     """Corners of the first path of a colour that is clipped to the axes."""
     assert picture is not None
     for path in ET.fromstring(picture).iter(f"{SVG}path"):
-        if re.search(rf"(fill|stroke): {colour}", path.get("style", "")) and "clip-path" in path.attrib:
+        if (
+            re.search(rf"(fill|stroke): {colour}", path.get("style", ""))
+            and "clip-path" in path.attrib
+        ):
             numbers = [float(n) for n in re.findall(r"-?[\d.]+", path.attrib["d"])]
             return list(zip(numbers[::2], numbers[1::2], strict=True))
     raise AssertionError(f"nothing of colour {colour}")
@@ -49,7 +52,11 @@ def outline(picture: str | None, colour: str) -> list[tuple[float, float]]:
 
 def test_stages_are_marked_where_they_begin_and_only_those_that_were_reached(arrive: Maker) -> None:
     run = load(arrive())
-    assert [(mark.at, mark.text) for mark in arrivals.marks(run)] == [(0.0, "1"), (100.0, "2"), (200.0, "3")]
+    assert [(mark.at, mark.text) for mark in arrivals.marks(run)] == [
+        (0.0, "1"),
+        (100.0, "2"),
+        (200.0, "3"),
+    ]
     assert {"1", "2", "3"} <= set(texts(arrivals.progress(run)))
     assert "update" in texts(arrivals.progress(run))
     one = load(arrive("one", stages=[{"number": 1, "start": 0, "length": 9999, "clip": 1.0}]))
@@ -61,7 +68,9 @@ def test_bound_is_a_staircase_on_a_logarithmic_axis_where_decades_apart(arrive: 
     corners = outline(arrivals.norms(load(arrive(log=log))), "#d55e00")
     heights = sorted({round(y, 2) for _, y in corners})
     assert len(heights) == 3
-    assert heights[1] - heights[0] == pytest.approx(heights[2] - heights[1], rel=1e-2)  # halved twice: equal steps
+    assert heights[1] - heights[0] == pytest.approx(
+        heights[2] - heights[1], rel=1e-2
+    )  # halved twice: equal steps
     linear = load(arrive("linear"))
     heights = sorted({round(y, 2) for _, y in outline(arrivals.norms(linear), "#d55e00")})
     assert heights[1] - heights[0] == pytest.approx(2 * (heights[2] - heights[1]), rel=1e-2)
@@ -84,7 +93,9 @@ def test_staleness_is_summed_over_all_rows(arrive: Maker) -> None:
 
 
 def test_a_bound_far_away_and_a_few_far_beyond_do_not_crush_the_picture(arrive: Maker) -> None:
-    assert "tau_max 1000, to the right of this" in texts(arrivals.staleness(load(arrive(staleness=1000))))
+    assert "tau_max 1000, to the right of this" in texts(
+        arrivals.staleness(load(arrive(staleness=1000)))
+    )
     log = [*arrival_rows(), {"kind": "stale", "round": 299, "client": 0, "staleness": 4000}]
     assert "1 more, up to 4000 →" in texts(arrivals.staleness(load(arrive("far", log=log))))
     assert arrivals.shown_to(Counter({0: 5}), None) == 0
@@ -98,7 +109,9 @@ def test_who_is_away_and_who_has_left(arrive: Maker) -> None:
     calm = [row for row in arrival_rows() if row["kind"] not in ("lost", "joined", "left")]
     assert arrivals.presence(load(arrive("calm", log=calm))) is None
     last = [*calm, {"kind": "left", "round": 299, "client": 0}]
-    assert arrivals.presence(load(arrive("last", log=last))) is None  # as the run ended: nothing to see
+    assert (
+        arrivals.presence(load(arrive("last", log=last))) is None
+    )  # as the run ended: nothing to see
 
 
 @pytest.mark.parametrize("count", [2, 5, 30, 31, 1000])
@@ -115,7 +128,12 @@ def test_every_edge_stands_against_its_own_budget(arrive: Maker, count: int) -> 
 
 
 def test_no_promise_no_picture_of_spending(arrive: Maker) -> None:
-    without: list[dict[str, Any]] = [{"unit": "none"}, {"form": "paper"}, {"result": None}, {"result": {"spent": [1.0]}}]
+    without: list[dict[str, Any]] = [
+        {"unit": "none"},
+        {"form": "paper"},
+        {"result": None},
+        {"result": {"spent": [1.0]}},
+    ]
     for i, changes in enumerate(without):
         assert arrivals.spending(load(arrive(str(i), **changes))) is None
 
@@ -141,8 +159,17 @@ def test_odd_values_in_rows_and_plans_stop_no_picture(arrive: Maker, value: obje
             odd.append({**odd[0], "round": 299, key: value})
     for kind in ("lost", "joined", "left", "stale"):
         odd.append({"kind": kind, "round": value, "staleness": value})
-    stages = [{"number": value, "start": 0, "length": value, "clip": value, "rate": value}, {"start": value, "clip": 1.0}]
-    plans = {"stages": stages, "epsilons": [value], "staleness": value, "batch": value, "R_s": value}
+    stages = [
+        {"number": value, "start": 0, "length": value, "clip": value, "rate": value},
+        {"start": value, "clip": 1.0},
+    ]
+    plans = {
+        "stages": stages,
+        "epsilons": [value],
+        "staleness": value,
+        "batch": value,
+        "R_s": value,
+    }
     for i, changes in enumerate([{}, *({key: plan} for key, plan in plans.items())]):
         folder = arrive(str(i), log=readable(odd, "asynchronous"), **changes)
         try:
@@ -176,10 +203,17 @@ def test_page_speaks_of_updates_and_edges(arrive: Maker) -> None:
         "Edges away and gone",
     ):
         assert said in text, said
-    assert not re.search(r"\brounds?\b|local step|\btau:", re.sub(r"rounds\.jsonl", "", text)), "a word of the other regime"
+    assert not re.search(r"\brounds?\b|local step|\btau:", re.sub(r"rounds\.jsonl", "", text)), (
+        "a word of the other regime"
+    )
     drawn = re.findall(r"<svg.*?</svg>", html, flags=re.DOTALL)
     assert len(drawn) == 7
-    ids = [found.attrib["id"] for picture in drawn for found in ET.fromstring(picture).iter() if "id" in found.attrib]
+    ids = [
+        found.attrib["id"]
+        for picture in drawn
+        for found in ET.fromstring(picture).iter()
+        if "id" in found.attrib
+    ]
     assert len(ids) == len(set(ids))
 
 
@@ -192,9 +226,28 @@ def test_edges_with_budgets_of_their_own_have_noise_of_their_own(arrive: Maker) 
 
 
 def test_page_without_privacy(arrive: Maker) -> None:
-    log = [{**row, "clip": None, "epsilon": "inf"} if row["kind"] == "round" else row for row in arrival_rows(staged=False)]
-    stages = [{"number": 1, "start": 0, "length": 300, "clip": "inf", "rate": None, "variance": 0.1, "slowing": 1.0}]
-    promised = {"unit": "none", "epsilon_budget": "inf", "delta": None, "noise_multiplier": 0.0, "method": "asgd"}
+    log = [
+        {**row, "clip": None, "epsilon": "inf"} if row["kind"] == "round" else row
+        for row in arrival_rows(staged=False)
+    ]
+    stages = [
+        {
+            "number": 1,
+            "start": 0,
+            "length": 300,
+            "clip": "inf",
+            "rate": None,
+            "variance": 0.1,
+            "slowing": 1.0,
+        }
+    ]
+    promised = {
+        "unit": "none",
+        "epsilon_budget": "inf",
+        "delta": None,
+        "noise_multiplier": 0.0,
+        "method": "asgd",
+    }
     folder = arrive(log=log, stages=stages, guarantee="No privacy guarantee: none.", **promised)
     _, text, _ = read(write(folder))
     assert "Gradient norm" in text
@@ -204,7 +257,9 @@ def test_page_without_privacy(arrive: Maker) -> None:
 
 
 def test_running_and_empty_pages_in_updates(arrive: Maker) -> None:
-    _, text, _ = read(write(arrive(log=arrival_rows()[:3], status="running", result=None, ledger=None)))
+    _, text, _ = read(
+        write(arrive(log=arrival_rows()[:3], status="running", result=None, ledger=None))
+    )
     assert "30 updates are done" in text
     assert "Spent when the last update of the log was done: epsilon = 0.2" in text
     _, text, _ = read(write(arrive("empty", log=[], status="running", result=None, ledger=None)))
@@ -217,28 +272,39 @@ def test_comparisons_of_one_regime_and_of_two(arrive: Maker, make: Maker) -> Non
     assert "Over updates" in text
     assert "gradients of one edge" in text
     assert " sampling " not in text  # a column without a number
-    _, text, _ = read(write_comparison([arriving[0], make("s", rows(), name="three")], arriving[0] / "d.html"))
+    _, text, _ = read(
+        write_comparison([arriving[0], make("s", rows(), name="three")], arriving[0] / "d.html")
+    )
     assert "Over rounds or updates" in text
     assert "three ali-dpfl done" in text
 
 
 def test_no_privacy_is_a_level_over_epsilon(arrive: Maker) -> None:
     private = load(arrive("p"))
-    free = load(arrive("f", unit="none", epsilon_budget="inf", result={"accuracy": 0.9, "epsilon": "inf"}))
+    free = load(
+        arrive("f", unit="none", epsilon_budget="inf", result={"accuracy": 0.9, "epsilon": "inf"})
+    )
     picture = figures.together([[private], [free]], ["mapa", "asgd"], "epsilon")
     assert "asgd (ε = ∞)" in texts(picture)
     assert "mapa" in texts(picture)
     assert {y for _, y in polyline(picture or "", 1)} == {polyline(picture or "", 1)[0][1]}
     assert figures.together([[free]], ["asgd"], "epsilon") is None  # nothing to hold it against
     letter = load(arrive("l", form="paper", result={"accuracy": 0.9, "epsilon": 50.0}))
-    assert not any("letter" in said for said in texts(figures.together([[private], [letter]], ["mapa", "letter"], "epsilon")))
+    assert not any(
+        "letter" in said
+        for said in texts(figures.together([[private], [letter]], ["mapa", "letter"], "epsilon"))
+    )
 
 
-@pytest.mark.parametrize("words", [vocabulary.of(name) for name in ("synchronous", "asynchronous", "vertical")])
+@pytest.mark.parametrize(
+    "words", [vocabulary.of(name) for name in ("synchronous", "asynchronous", "vertical")]
+)
 def test_every_vocabulary_is_whole(words: vocabulary.Vocabulary) -> None:
     assert vocabulary.of(words.regime) is words
     assert vocabulary.shared([words, words]) is words
-    assert all(getattr(words, name) for name in words.__slots__ if name not in ("steps_end", "counted"))
+    assert all(
+        getattr(words, name) for name in words.__slots__ if name not in ("steps_end", "counted")
+    )
 
 
 def test_a_regime_that_is_not_known_speaks_of_rounds(make: Maker) -> None:

@@ -23,7 +23,8 @@ def polyline(picture: str, index: int = 0) -> list[tuple[float, float]]:
     curves = [
         path.attrib["d"]
         for path in ET.fromstring(picture).iter(f"{SVG}path")
-        if re.search(r"fill: none.*stroke: #(0072b2|d55e00|009e73|aa4499)", path.get("style", "")) and "clip-path" in path.attrib
+        if re.search(r"fill: none.*stroke: #(0072b2|d55e00|009e73|aa4499)", path.get("style", ""))
+        and "clip-path" in path.attrib
     ]
     numbers = [float(n) for n in re.findall(r"-?[\d.]+", curves[index])]
     return list(zip(numbers[::2], numbers[1::2], strict=True))
@@ -51,8 +52,18 @@ def test_epsilon_is_drawn_only_where_it_is_a_promise(make: Maker) -> None:
 
 def test_nothing_to_draw(make: Maker) -> None:
     run = load(make(log=[], status="running", result=None))
-    drawn = [figures.learning(run, "round"), figures.pace(run), figures.share_clipped(run), figures.signal(run)]
-    assert [*drawn, figures.absences(run), figures.clock(run), figures.compared([run], ["a"], "round")] == [None] * 7
+    drawn = [
+        figures.learning(run, "round"),
+        figures.pace(run),
+        figures.share_clipped(run),
+        figures.signal(run),
+    ]
+    assert [
+        *drawn,
+        figures.absences(run),
+        figures.clock(run),
+        figures.compared([run], ["a"], "round"),
+    ] == [None] * 7
 
 
 @pytest.mark.parametrize("value", ["x", -1, "inf", 10**400])
@@ -65,7 +76,13 @@ def test_odd_values_in_rows_and_plans_stop_no_picture(make: Maker, value: object
         with suppress(StudyError):
             ET.fromstring(figures.pace(load(make(key, **{key: value}))) or "<none/>")
     run = load(make(log=readable(odd, "synchronous")))
-    for draw in (figures.pace, figures.share_clipped, figures.signal, figures.absences, figures.clock):
+    for draw in (
+        figures.pace,
+        figures.share_clipped,
+        figures.signal,
+        figures.absences,
+        figures.clock,
+    ):
         ET.fromstring(draw(run) or "<none/>")
     for over in ("round", "steps"):
         ET.fromstring(figures.learning(run, over) or "<none/>")
@@ -77,7 +94,12 @@ def test_absences_and_clock_appear_only_when_there_is_something(make: Maker) -> 
     assert figures.absences(calm) is None
     assert figures.clock(calm) is None  # every round took one second
     slow = [{**row, "time": row["time"] ** 2} for row in rows()]
-    run = load(make("slow", log=[*slow, {"kind": "lost", "round": 2, "client": 1}, {"kind": "late", "round": "x"}]))
+    run = load(
+        make(
+            "slow",
+            log=[*slow, {"kind": "lost", "round": 2, "client": 1}, {"kind": "late", "round": "x"}],
+        )
+    )
     absences, clock = figures.absences(run), figures.clock(run)
     assert absences is not None
     assert clock is not None
@@ -102,16 +124,24 @@ def test_grouping_clients_keeps_every_example(clients: int, most: int) -> None:
     assert len(bands) == min(most, clients)
     sizes = [(i + 1) * clients // len(bands) - i * clients // len(bands) for i in range(len(bands))]
     for label in range(3):
-        assert sum(size * band[label] for size, band in zip(sizes, bands, strict=True)) == pytest.approx(sum(row[label] for row in rows))
+        assert sum(
+            size * band[label] for size, band in zip(sizes, bands, strict=True)
+        ) == pytest.approx(sum(row[label] for row in rows))
 
 
 def test_grouped_clients_show_who_holds_which_label() -> None:
-    """One label each, dealt in turn: sorted, the map is made of blocks and no band mixes two labels but at a border."""
-    bands = partition.aggregated([[5 * (i % 4 == label) for label in range(4)] for i in range(400)], 40)
+    """One label each, dealt in turn: sorted, the map is made of blocks and no band mixes two labels
+    but at a border.
+    """
+    bands = partition.aggregated(
+        [[5 * (i % 4 == label) for label in range(4)] for i in range(400)], 40
+    )
     assert sum(max(band) == 5.0 and sum(band) == 5.0 for band in bands) == 40
 
 
-@pytest.mark.parametrize("rows", [[[1, 2], [3]], [[1, 2, 3, 4]], [[1, 2]] * 31 + [[1]], [[]] * 40, [[0, 0]] * 40])
+@pytest.mark.parametrize(
+    "rows", [[[1, 2], [3]], [[1, 2, 3, 4]], [[1, 2]] * 31 + [[1]], [[]] * 40, [[0, 0]] * 40]
+)
 def test_rows_of_another_length_than_the_classes(rows: list[list[int]]) -> None:
     ET.fromstring(partition_figure(rows, ["a", "b"]))
 
@@ -141,7 +171,11 @@ def test_legend_tells_long_names_apart(make: Maker) -> None:
     picture = figures.compared([load(make("a")), load(make("b"))], names, "round")
     assert picture is not None
     texts = ["".join(found.itertext()) for found in ET.fromstring(picture).iter(f"{SVG}text")]
-    assert sum(text.endswith("tau = 1") for text in texts) == sum(text.endswith("tau = 10") for text in texts) == 1
+    assert (
+        sum(text.endswith("tau = 1") for text in texts)
+        == sum(text.endswith("tau = 10") for text in texts)
+        == 1
+    )
 
 
 def test_same_bytes_whatever_the_reader_set_up(make: Maker, tmp_path: Path) -> None:

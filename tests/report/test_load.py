@@ -14,7 +14,13 @@ from .conftest import Maker, rows
 
 def test_finished_run(make: Maker) -> None:
     run = load(make())
-    assert (len(run.rounds), run.steps, run.accuracy, run.epsilon, run.budget) == (5, 12, 0.7313, 1.987654321, 2.0)
+    assert (len(run.rounds), run.steps, run.accuracy, run.epsilon, run.budget) == (
+        5,
+        12,
+        0.7313,
+        1.987654321,
+        2.0,
+    )
     assert run.done
     assert run.private
     assert run.damaged is None
@@ -46,7 +52,15 @@ def test_rows_cut_inside_a_letter_are_read(make: Maker) -> None:
 
 
 def test_unknown_rows_are_kept_apart(make: Maker) -> None:
-    run = load(make(log=[*rows(), {"kind": "weather", "round": 2}, {"kind": "late", "round": 1, "client": 0}]))
+    run = load(
+        make(
+            log=[
+                *rows(),
+                {"kind": "weather", "round": 2},
+                {"kind": "late", "round": 1, "client": 0},
+            ]
+        )
+    )
     assert len(run.rounds) == 5
     assert (run.count("weather"), run.count("late"), run.count("lost")) == (1, 1, 0)
 
@@ -87,7 +101,10 @@ def test_no_run_folder(make: Maker, missing: str) -> None:
 def test_epsilon_is_the_highest_that_anything_states(make: Maker) -> None:
     assert load(make("low", result={"epsilon": 0.5})).epsilon == pytest.approx(2.0 - 0.012345679)
     assert load(make("high", result={"epsilon": 1.999})).epsilon == 1.999
-    log: list[dict[str, object]] = [{"kind": "round", "round": 1, "epsilon": "inf"}, {"kind": "round", "round": 2, "epsilon": 1.0}]
+    log: list[dict[str, object]] = [
+        {"kind": "round", "round": 1, "epsilon": "inf"},
+        {"kind": "round", "round": 2, "epsilon": 1.0},
+    ]
     assert not load(make("inf", log=log)).private
 
 

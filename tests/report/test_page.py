@@ -1,4 +1,6 @@
-"""The page: the guarantee first, the numbers those of the files, nothing fetched, nothing executed."""
+"""The page: the guarantee first, the numbers those of the files, nothing fetched, nothing
+executed.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,11 @@ from sordino.report import write, write_comparison
 
 from .conftest import SENTENCE, Maker, rows
 
-NAMESPACES = ("http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink", "http://www.w3.org/1999/xhtml")
+NAMESPACES = (
+    "http://www.w3.org/2000/svg",
+    "http://www.w3.org/1999/xlink",
+    "http://www.w3.org/1999/xhtml",
+)
 VOID = ("meta", "br", "link", "img", "input", "hr")
 
 
@@ -105,9 +111,21 @@ def test_study_stands_there_word_for_word(make: Maker) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"unit": "none", "guarantee": "No privacy guarantee: updates were computed without noise, and epsilon is infinite."},
-        {"form": "paper", "guarantee": "No privacy guarantee: epsilon is infinite. The paper's literal form was asked for."},
-        {"epsilon_budget": "inf"},  # although run.json still holds a sentence that promises something
+        {
+            "unit": "none",
+            "guarantee": "No privacy guarantee: updates were computed without noise, and epsilon "
+            "is "
+            "infinite.",
+        },
+        {
+            "form": "paper",
+            "guarantee": "No privacy guarantee: epsilon is infinite. The paper's literal form was "
+            "asked "
+            "for.",
+        },
+        {
+            "epsilon_budget": "inf"
+        },  # although run.json still holds a sentence that promises something
     ],
 )
 def test_banner_where_nothing_is_guaranteed(make: Maker, changes: dict[str, object]) -> None:
@@ -121,7 +139,15 @@ def test_banner_where_nothing_is_guaranteed(make: Maker, changes: dict[str, obje
 
 
 def test_nothing_from_elsewhere_and_nothing_that_runs(make: Maker) -> None:
-    html, _, reader = read(write(make(clients=[{"client": i, "unit": "u", "examples": 1, "labels": [1, 0]} for i in range(40)])))
+    html, _, reader = read(
+        write(
+            make(
+                clients=[
+                    {"client": i, "unit": "u", "examples": 1, "labels": [1, 0]} for i in range(40)
+                ]
+            )
+        )
+    )
     for address in re.findall(r"https?://[^\s\"'<)]*", html):
         assert address in NAMESPACES, address
     assert "@import" not in html
@@ -130,25 +156,40 @@ def test_nothing_from_elsewhere_and_nothing_that_runs(make: Maker) -> None:
         assert tag not in ("script", "link", "iframe", "object", "img")
         assert not any(name.startswith("on") for name in attributes)
         for name in ("src", "href", "xlink:href"):
-            assert (attributes.get(name) or "#").startswith(("#", "data:image/png;base64,")), attributes
+            assert (attributes.get(name) or "#").startswith(("#", "data:image/png;base64,")), (
+                attributes
+            )
 
 
 def test_every_picture_is_well_formed_and_no_two_share_an_id(make: Maker) -> None:
     clients = [{"client": i, "unit": "u", "examples": 3, "labels": [i % 3, 40]} for i in range(40)]
-    slow = [{**row, "time": row["time"] ** 2} for row in rows()] + [{"kind": "lost", "round": 2, "client": 1}]
+    slow = [{**row, "time": row["time"] ** 2} for row in rows()] + [
+        {"kind": "lost", "round": 2, "client": 1}
+    ]
     html, _, _ = read(write(make(log=slow, clients=clients)))
     drawn = re.findall(r"<svg.*?</svg>", html, flags=re.DOTALL)
     assert len(drawn) == 8
-    ids = [found.attrib["id"] for picture in drawn for found in ET.fromstring(picture).iter() if "id" in found.attrib]
+    ids = [
+        found.attrib["id"]
+        for picture in drawn
+        for found in ET.fromstring(picture).iter()
+        if "id" in found.attrib
+    ]
     assert len(ids) == len(set(ids)) > 0
-    assert {name for picture in drawn for name in re.findall(r"url\(#([^)]+)\)", picture)} <= set(ids)
+    assert {name for picture in drawn for name in re.findall(r"url\(#([^)]+)\)", picture)} <= set(
+        ids
+    )
     assert html.count("<figcaption>") == 8
 
 
 def test_browser_is_told_to_fetch_nothing(make: Maker, tmp_path: Path) -> None:
     folder = make()
     for page in (write(folder), write_comparison([folder], tmp_path / "c.html")):
-        policies = [a["content"] for tag, a in read(page)[2].tags if a.get("http-equiv") == "Content-Security-Policy"]
+        policies = [
+            a["content"]
+            for tag, a in read(page)[2].tags
+            if a.get("http-equiv") == "Content-Security-Policy"
+        ]
         assert policies == ["default-src 'none'; style-src 'unsafe-inline'; img-src data:"]
 
 
@@ -162,14 +203,20 @@ def test_what_the_guarantee_is_made_of(make: Maker) -> None:
         "each single example",
     ):
         assert said in text, said  # 6.9624 = 2.3208 * 3
-    _, text, _ = read(write(make("open", unit="none", epsilon_budget="inf", guarantee="No privacy guarantee: none.")))
+    _, text, _ = read(
+        write(
+            make("open", unit="none", epsilon_budget="inf", guarantee="No privacy guarantee: none.")
+        )
+    )
     assert "What the guarantee is made of" not in text
 
 
 def test_label_counts_are_marked_and_left_out_where_nobody_knows_them(make: Maker) -> None:
     _, text, _ = read(write(make("known")))
     assert text.lower().count("known because this is a simulation, not released by clients") == 2
-    _, text, _ = read(write(make("unknown", clients=[{"client": 0, "unit": "client:0", "examples": 7}])))
+    _, text, _ = read(
+        write(make("unknown", clients=[{"client": 0, "unit": "client:0", "examples": 7}]))
+    )
     assert "Who holds what" not in text
 
 
@@ -192,11 +239,19 @@ def test_malicious_names_stay_text(make: Maker) -> None:
 
 
 def test_running_run_and_half_a_line(make: Maker) -> None:
-    _, text, _ = read(write(make(log=rows()[:3], tail='{"kind": "round"', status="running", result=None, ledger=None)))
+    _, text, _ = read(
+        write(
+            make(
+                log=rows()[:3], tail='{"kind": "round"', status="running", result=None, ledger=None
+            )
+        )
+    )
     assert "3 rounds are closed" in text
     assert "Spent when the last round of the log closed: epsilon = 1.2" in text
     assert "line 4 of rounds.jsonl is half written" in text
-    assert "sordino ledger epsilon run-001" in text  # the log is behind the ledger: charge, then release
+    assert (
+        "sordino ledger epsilon run-001" in text
+    )  # the log is behind the ledger: charge, then release
     assert "digest of the last entry is written here when the run is finished" in text
 
 
@@ -234,10 +289,20 @@ def test_equal_folders_give_equal_bytes_and_a_small_page(make: Maker) -> None:
 def test_long_run_of_many_clients_stays_small(make: Maker) -> None:
     base = rows()[4]
     log = [
-        {**base, "round": i, "steps": 2 * i, "tau": 2 + i % 2, "snr": i * 7919 % 101 / 100, "clipped": i * 31 % 97 / 97}
+        {
+            **base,
+            "round": i,
+            "steps": 2 * i,
+            "tau": 2 + i % 2,
+            "snr": i * 7919 % 101 / 100,
+            "clipped": i * 31 % 97 / 97,
+        }
         for i in range(1, 3001)
     ]
-    clients = [{"client": i, "unit": f"client:{i}", "examples": 60, "labels": [i % 60] * 10} for i in range(2000)]
+    clients = [
+        {"client": i, "unit": f"client:{i}", "examples": 60, "labels": [i % 60] * 10}
+        for i in range(2000)
+    ]
     page = write(make(log=log, clients=clients, classes=[f"class {i}" for i in range(10)]))
     assert page.stat().st_size < 1_000_000
     assert "The first 500 are shown" in read(page)[1]
@@ -259,7 +324,11 @@ def test_ledger_kept_with_the_data(make: Maker) -> None:
 
 
 def test_comparison(make: Maker, tmp_path: Path) -> None:
-    folders = [make("x", name="one"), make("y", name="two", form="paper", epsilon_budget=2.0), make("z", name="three", accountant="rdp")]
+    folders = [
+        make("x", name="one"),
+        make("y", name="two", form="paper", epsilon_budget=2.0),
+        make("z", name="three", accountant="rdp"),
+    ]
     html, text, _ = read(write_comparison(folders, tmp_path / "c.html"))
     assert "No privacy guarantee for two ." in text or "No privacy guarantee for two." in text
     assert "one ali-dpfl done 73.13 % 75.01 % 1.98766 2 1e-05 pld 5 12 3 2.3208 0.06 0.5" in text

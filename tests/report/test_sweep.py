@@ -21,11 +21,21 @@ KEPT = Goal("accuracy", 0.75)
 
 
 def curve(*accuracies: float) -> list[dict[str, Any]]:
-    return [{"kind": "round", "round": 10 * i, "accuracy": value, "loss": 1 - value} for i, value in enumerate(accuracies, start=1)]
+    return [
+        {"kind": "round", "round": 10 * i, "accuracy": value, "loss": 1 - value}
+        for i, value in enumerate(accuracies, start=1)
+    ]
 
 
 def run(arrive: Maker, at: str, *accuracies: float, **changes: Any) -> Run:
-    return load(arrive(at, log=curve(*accuracies), result={"accuracy": accuracies[-1], "epsilon": 1.0}, **changes))
+    return load(
+        arrive(
+            at,
+            log=curve(*accuracies),
+            result={"accuracy": accuracies[-1], "epsilon": 1.0},
+            **changes,
+        )
+    )
 
 
 @given(st.lists(st.floats(0, 1), max_size=12), st.floats(0.01, 1))
@@ -54,12 +64,23 @@ def test_who_did_not_get_there_counts_with_all_it_did_and_is_marked(arrive: Make
 
 def test_accuracy_over_epsilon_with_a_level_for_what_is_not_private(arrive: Maker) -> None:
     lines = {
-        "mapa": {x: [run(arrive, f"m{x}{s}", 0.1 * x + 0.01 * s) for s in (0, 1)] for x in (0.5, 1.0, 4.0)},
+        "mapa": {
+            x: [run(arrive, f"m{x}{s}", 0.1 * x + 0.01 * s) for s in (0, 1)]
+            for x in (0.5, 1.0, 4.0)
+        },
         "asgd": {float("inf"): [run(arrive, "free", 0.9)]},
     }
     asked = Sweep(EPSILON, lines)
     said = texts(sweep.draw(asked))
-    assert {"mapa", "asgd (ε = ∞)", "0.5", "1", "4", "epsilon that may be spent", "accuracy (%)"} <= set(said)
+    assert {
+        "mapa",
+        "asgd (ε = ∞)",
+        "0.5",
+        "1",
+        "4",
+        "epsilon that may be spent",
+        "accuracy (%)",
+    } <= set(said)
     assert sweep.title(asked) == "Final accuracy against epsilon"
     assert "level" in sweep.caption(asked)
     assert sweep.draw(Sweep(EPSILON, {"asgd": lines["asgd"]})) is None
@@ -73,7 +94,9 @@ def test_updates_until_a_threshold_over_edges(arrive: Maker) -> None:
     assert sweep.title(asked) == "Updates until accuracy ≥ 75 % against the number of edges"
 
 
-@pytest.mark.parametrize("xs", [(1.0,), (1.0, 1.0001), tuple(float(k) for k in range(1, 60)), (1e-3, 1e3)])
+@pytest.mark.parametrize(
+    "xs", [(1.0,), (1.0, 1.0001), tuple(float(k) for k in range(1, 60)), (1e-3, 1e3)]
+)
 def test_any_values_make_a_picture(arrive: Maker, xs: tuple[float, ...]) -> None:
     one = run(arrive, "a", 0.5, 0.8)
     lines = {f"method {i} <&>": {x: [one] for x in xs} for i in range(9)}

@@ -29,14 +29,22 @@ from .test_asynchronous import texts
 from .test_figures import SVG, polyline
 from .test_page import read
 
-PICTURES = (stream.errors, stream.regret, stream.activation, stream.traffic, stream.times, stream.prices)
+PICTURES = (
+    stream.errors,
+    stream.regret,
+    stream.activation,
+    stream.traffic,
+    stream.times,
+    stream.prices,
+)
 
 
 def dotted(picture: str | None) -> int:
     """How many lines mark a change."""
     assert picture is not None
     return sum(
-        "stroke-dasharray" in path.get("style", "") and "clip-path" in path.attrib for path in ET.fromstring(picture).iter(f"{SVG}path")
+        "stroke-dasharray" in path.get("style", "") and "clip-path" in path.attrib
+        for path in ET.fromstring(picture).iter(f"{SVG}path")
     )
 
 
@@ -71,15 +79,41 @@ def test_changes_of_the_world_are_marked_unless_there_are_too_many(play: Maker) 
 SHARES = st.lists(st.floats(0, 1), min_size=2, max_size=2)
 
 
-@given(st.lists(st.tuples(st.integers(1, 50), SHARES, SHARES, st.integers(0, 3)), min_size=1, max_size=8))
-def test_totals_are_means_over_all_events(parts: list[tuple[int, list[float], list[float], int]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 50), SHARES, SHARES, st.integers(0, 3)), min_size=1, max_size=8
+    )
+)
+def test_totals_are_means_over_all_events(
+    parts: list[tuple[int, list[float], list[float], int]],
+) -> None:
     rows, at = [], 0
     each: list[tuple[float, float]] = []
     for used, active, silent, unused in parts:
         at += used + unused
-        rows.append(VerticalRound(round=at, active=tuple(active), silent=tuple(silent), unused=unused, up=at * MIB, down=0, framing=5))
+        rows.append(
+            VerticalRound(
+                round=at,
+                active=tuple(active),
+                silent=tuple(silent),
+                unused=unused,
+                up=at * MIB,
+                down=0,
+                framing=5,
+            )
+        )
         each += [(active[1], silent[0])] * used
-    found = totals(Run(Path(), About(facts=Vertical(clients=(Party(), Party()))), "", Environment(), tuple(rows), (), None))
+    found = totals(
+        Run(
+            Path(),
+            About(facts=Vertical(clients=(Party(), Party()))),
+            "",
+            Environment(),
+            tuple(rows),
+            (),
+            None,
+        )
+    )
     assert found is not None
     assert found.events == len(each)
     assert found.unused == sum(part[3] for part in parts)
@@ -101,7 +135,9 @@ def test_bars_say_who_was_active_and_who_did_not_answer(play: Maker) -> None:
     answering = [{**row, "silent": [0.0] * 3} for row in event_rows()[:-1]]
     assert "did not answer" not in texts(stream.activation(load(play("all", log=answering))))
     crowd = [{**row, "active": [0.5] * 400, "silent": [0.1] * 400} for row in event_rows()[:-1]]
-    drawn = stream.activation(load(play("crowd", log=crowd, clients=[{"client": i} for i in range(400)])))
+    drawn = stream.activation(
+        load(play("crowd", log=crowd, clients=[{"client": i} for i in range(400)]))
+    )
     assert "400 parties, the most active first" in texts(drawn)
     assert drawn is not None
     assert len(drawn) < 150_000
@@ -109,22 +145,39 @@ def test_bars_say_who_was_active_and_who_did_not_answer(play: Maker) -> None:
 
 def test_bytes_and_seconds_are_those_of_the_last_row(play: Maker) -> None:
     run = load(play())
-    assert {"payload up 7.81 MiB", "payload down 3.91 MiB", "framing 1.95 MiB"} <= set(texts(stream.traffic(run)))
-    assert {"0.4 s, 100 µs an event", "0.2 s, 50 µs an event", "0.08 s, 20 µs an event"} <= set(texts(stream.times(run)))
+    assert {"payload up 7.81 MiB", "payload down 3.91 MiB", "framing 1.95 MiB"} <= set(
+        texts(stream.traffic(run))
+    )
+    assert {"0.4 s, 100 µs an event", "0.2 s, 50 µs an event", "0.08 s, 20 µs an event"} <= set(
+        texts(stream.times(run))
+    )
 
 
 def test_prices_are_drawn_as_far_as_they_are_finite(play: Maker) -> None:
     run = load(play(log=under_privacy(event_rows()), **LABELS))
     said = texts(stream.prices(run))
-    assert {"label", "features at each party, 0 to 2", "3", "∞, not protected", "budget"} <= set(said)
+    assert {"label", "features at each party, 0 to 2", "3", "∞, not protected", "budget"} <= set(
+        said
+    )
     assert stream.prices(load(play("free"))) is None
     literal = load(play("paper", log=under_privacy(event_rows()), **LABELS, form="paper"))
     assert stream.prices(literal) is None  # a finite bar would look like a promise
 
 
 def test_neighbouring_parties_with_the_same_price_are_told_together(play: Maker) -> None:
-    entries = [("party:0", 2.0, "a"), ("party:1", 2.0, "a"), ("party:2", "inf", "b"), ("entities", 9.0, "c")]
-    run = load(play(releases=[{"unit": unit, "epsilon": epsilon, "what": what} for unit, epsilon, what in entries]))
+    entries = [
+        ("party:0", 2.0, "a"),
+        ("party:1", 2.0, "a"),
+        ("party:2", "inf", "b"),
+        ("entities", 9.0, "c"),
+    ]
+    run = load(
+        play(
+            releases=[
+                {"unit": unit, "epsilon": epsilon, "what": what} for unit, epsilon, what in entries
+            ]
+        )
+    )
     assert stream.released(run) == [
         ("features at each party, 0 to 1", 2.0, "a"),
         ("features at party 2", math.inf, "b"),
@@ -151,18 +204,34 @@ def test_the_page_speaks_of_events_and_parties(play: Maker) -> None:
     ):
         assert shown in text, shown
     body = text.split(" Study ")[0].lower()
-    for word in ("test set", "test accuracy", "client", "round", "local steps", "best:", "examples of each label"):
+    for word in (
+        "test set",
+        "test accuracy",
+        "client",
+        "round",
+        "local steps",
+        "best:",
+        "examples of each label",
+    ):
         assert word not in body, word
 
 
 def test_what_is_not_protected_is_said_with_the_guarantee(play: Maker) -> None:
     html, text, _ = read(write(play(log=under_privacy(event_rows()), **LABELS)))
     sentence = "Features are not protected: embeddings are sent without noise."
-    assert html.index(LABELS["guarantee"][:30]) < html.index(sentence) < html.index('class="numbers"')
+    assert (
+        html.index(LABELS["guarantee"][:30]) < html.index(sentence) < html.index('class="numbers"')
+    )
     assert "epsilon of features ∞ not protected" in text
     assert "who is protected each entity's label" in text
-    assert "label 2.99999 randomised response at epsilon = 3, once features at each party, 0 to 2 ∞ embeddings" in text
-    assert "it is an estimate, unbiased but for entities whose response was learned from before" in text
+    assert (
+        "label 2.99999 randomised response at epsilon = 3, once features at each party, 0 to "
+        "2 ∞ embeddings" in text
+    )
+    assert (
+        "it is an estimate, unbiased but for entities whose response was learned from before"
+        in text
+    )
     closed = {**LABELS, "open": None, "releases": LABELS["releases"][:1]}
     _, text, _ = read(write(play("closed", log=under_privacy(event_rows()), **closed)))
     assert "not protected" not in text.split(" Study ")[0]
@@ -173,15 +242,26 @@ def test_while_it_runs_accuracy_is_that_of_all_events_so_far(play: Maker) -> Non
     run = load(play(log=rows, status="running", result=None))
     assert run.accuracy == pytest.approx(1 - rows[-1]["accumulated"])
     assert "280 events are played" in render(run)
-    assert "No event is played yet." in render(load(play("new", log=[], status="running", result=None)))
+    assert "No event is played yet." in render(
+        load(play("new", log=[], status="running", result=None))
+    )
 
 
 @pytest.mark.parametrize(
     ("method", "window", "followed"),
-    [("ogd", 1, "the loss of the event itself"), ("slr", 10, "at the weights of now"), ("dlr", 10, "at the weights of its time")],
+    [
+        ("ogd", 1, "the loss of the event itself"),
+        ("slr", 10, "at the weights of now"),
+        ("dlr", 10, "at the weights of its time"),
+    ],
 )
-def test_regret_is_told_as_what_the_method_follows(play: Maker, method: str, window: int, followed: str) -> None:
-    told = {title: caption for title, _, caption, _ in events.pictures(load(play(method=method, window=window)))}
+def test_regret_is_told_as_what_the_method_follows(
+    play: Maker, method: str, window: int, followed: str
+) -> None:
+    told = {
+        title: caption
+        for title, _, caption, _ in events.pictures(load(play(method=method, window=window)))
+    }
     assert followed in told["Local regret"]
     assert ("static local regret" in told["Local regret"]) == (method == "slr")
 
@@ -206,9 +286,26 @@ def test_odd_values_in_rows_stop_no_picture(play: Maker, value: Any) -> None:
 
 @pytest.mark.parametrize("value", ODD[2:7])
 def test_odd_facts_stop_no_page(play: Maker, value: Any) -> None:
-    kept = ("run", "name", "regime", "status", "clients", "classes", "assumptions", "warnings", "result", "ledger", "guarantee", "stages")
-    facts: dict[str, Any] = dict.fromkeys(key for key in plain(load(play("whole")).about) if key not in kept)
-    odd = [(key, value) for key in facts] + [("releases", [{"unit": value, "what": value, "epsilon": value}, value])]
+    kept = (
+        "run",
+        "name",
+        "regime",
+        "status",
+        "clients",
+        "classes",
+        "assumptions",
+        "warnings",
+        "result",
+        "ledger",
+        "guarantee",
+        "stages",
+    )
+    facts: dict[str, Any] = dict.fromkeys(
+        key for key in plain(load(play("whole")).about) if key not in kept
+    )
+    odd = [(key, value) for key in facts] + [
+        ("releases", [{"unit": value, "what": value, "epsilon": value}, value])
+    ]
     for i, (key, each) in enumerate(odd):
         folder = play(str(i), log=event_rows()[:3], **{**LABELS, key: each})
         try:
@@ -221,10 +318,14 @@ def test_odd_facts_stop_no_page(play: Maker, value: Any) -> None:
 
 
 def test_a_long_stream_has_grouped_digits(play: Maker) -> None:
-    assert "1\u202f000\u202f000" in texts(stream.errors(load(play(log=event_rows(2_000_000, 20_000)))))
+    assert "1\u202f000\u202f000" in texts(
+        stream.errors(load(play(log=event_rows(2_000_000, 20_000))))
+    )
 
 
-def test_several_streams_are_held_against_each_other_by_their_error(play: Maker, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_several_streams_are_held_against_each_other_by_their_error(
+    play: Maker, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     private = play("private", log=under_privacy(event_rows()), **LABELS, name="private")
     out = tmp_path_factory.mktemp("out") / "c.html"
     write_comparison([play("a", name="a"), private], out)
@@ -257,7 +358,10 @@ def test_a_page_of_two_regimes_says_both(play: Maker, arrive: Maker) -> None:
     assert "Accuracy on the test set, or in the events of the last five rows of the log" in html
     assert "accuracy (%)" in html
     assert "run-time error" not in html
-    assert vocabulary.shared(map(vocabulary.of, ("synchronous", "asynchronous", "vertical"))).rounds == "rounds, updates or events"
+    assert (
+        vocabulary.shared(map(vocabulary.of, ("synchronous", "asynchronous", "vertical"))).rounds
+        == "rounds, updates or events"
+    )
 
 
 def test_costs_are_means_over_the_runs_of_a_study(play: Maker) -> None:
@@ -272,4 +376,6 @@ def test_costs_are_means_over_the_runs_of_a_study(play: Maker) -> None:
 def test_smoothing_keeps_means(values: list[float], last: int) -> None:
     found = figures.smoothed(values, last)
     assert found[0] == values[0]
-    assert found == pytest.approx([fmean(values[max(0, i + 1 - last) : i + 1]) for i in range(len(values))])
+    assert found == pytest.approx(
+        [fmean(values[max(0, i + 1 - last) : i + 1]) for i in range(len(values))]
+    )

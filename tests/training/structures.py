@@ -14,7 +14,9 @@ Make = Callable[[], nn.Module]
 
 
 class SortedByLength(nn.Module):
-    """Sorts the batch by its examples' lengths, works, and sorts back by a rank that ties with a neighbour."""
+    """Sorts the batch by its examples' lengths, works, and sorts back by a rank that ties with a
+    neighbour.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,7 +25,9 @@ class SortedByLength(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         order = x.detach().norm(dim=1).round().argsort(stable=True)
         h = torch.tanh(self.inner(x[order]))
-        h = h + 9.0 * h.roll(1, 0) * (x[order].detach().norm(dim=1, keepdim=True) > 30.0)  # only where somebody is very long
+        h = h + 9.0 * h.roll(1, 0) * (
+            x[order].detach().norm(dim=1, keepdim=True) > 30.0
+        )  # only where somebody is very long
         return self.head(h[order.argsort()])  # type: ignore[no-any-return]
 
 
@@ -122,7 +126,9 @@ class Chain(nn.Sequential):
 
 def sequence(*layers: Callable[[], nn.Module]) -> Make:
     """A plain sequence, and a head of the size that it turns out to need."""
-    return lambda: nn.Sequential(*(layer() for layer in layers), nn.Flatten(), nn.LazyLinear(CLASSES))
+    return lambda: nn.Sequential(
+        *(layer() for layer in layers), nn.Flatten(), nn.LazyLinear(CLASSES)
+    )
 
 
 def conv(*arguments: int, **more: object) -> Callable[[], nn.Module]:
@@ -148,29 +154,56 @@ STRUCTURES: dict[str, tuple[Make, tuple[int, ...]]] = {
     "sequence, Gram, no bias": (sequence(linear(64, 64, bias=False), nn.Identity), (2, 64)),
     "sequence, norm": (sequence(linear(4, 8), lambda: nn.LayerNorm(8), nn.Tanh), (5, 4)),
     "conv, patches": (sequence(conv(2, 5, 3), nn.ReLU), IMAGE),
-    "conv, stride, padding, no bias": (sequence(conv(2, 5, (4, 3), stride=(2, 1), padding=(1, 2), bias=False), nn.Tanh), IMAGE),  # type: ignore[arg-type]
-    "conv, dilation, same": (sequence(conv(2, 5, 3, padding="same", dilation=2), nn.Sigmoid), IMAGE),
+    "conv, stride, padding, no bias": (
+        sequence(
+            conv(2, 5, (4, 3), stride=(2, 1), padding=(1, 2), bias=False),  # type: ignore[arg-type]
+            nn.Tanh,
+        ),
+        IMAGE,
+    ),
+    "conv, dilation, same": (
+        sequence(conv(2, 5, 3, padding="same", dilation=2), nn.Sigmoid),
+        IMAGE,
+    ),
     "conv, one of many": (sequence(conv(2, 3, 1), nn.ELU), IMAGE),
     "conv, Gram": (sequence(conv(30, 40, 3), nn.Identity), (30, 4, 3)),
     "conv, tiles": (sequence(conv(2, 8, 3), nn.ReLU), IMAGE),
-    "conv, tiles, two": (sequence(conv(2, 8, 3, padding=1), nn.ReLU, conv(8, 16, 2, stride=2), nn.Tanh), IMAGE),
-    "conv, tiles, pool": (sequence(conv(2, 8, 3), nn.ReLU, lambda: nn.MaxPool2d(2), conv(8, 8, 1)), (2, 8, 8)),
-    "max pool, overlapping": (sequence(conv(2, 4, 2), lambda: nn.MaxPool2d(3, 1), conv(4, 3, 2)), IMAGE),
+    "conv, tiles, two": (
+        sequence(conv(2, 8, 3, padding=1), nn.ReLU, conv(8, 16, 2, stride=2), nn.Tanh),
+        IMAGE,
+    ),
+    "conv, tiles, pool": (
+        sequence(conv(2, 8, 3), nn.ReLU, lambda: nn.MaxPool2d(2), conv(8, 8, 1)),
+        (2, 8, 8),
+    ),
+    "max pool, overlapping": (
+        sequence(conv(2, 4, 2), lambda: nn.MaxPool2d(3, 1), conv(4, 3, 2)),
+        IMAGE,
+    ),
     "max pool, padded": (sequence(conv(2, 4, 2), lambda: nn.MaxPool2d(2, padding=1)), IMAGE),
-    "average pool": (sequence(conv(2, 4, 3), lambda: nn.AvgPool2d(2), lambda: nn.ReLU(inplace=True)), (2, 8, 8)),
+    "average pool": (
+        sequence(conv(2, 4, 3), lambda: nn.AvgPool2d(2), lambda: nn.ReLU(inplace=True)),
+        (2, 8, 8),
+    ),
     "adaptive pool": (sequence(conv(2, 4, 3), lambda: nn.AdaptiveAvgPool2d(2)), IMAGE),
     "padding layer": (sequence(lambda: nn.ReflectionPad2d(1), conv(2, 4, 3)), IMAGE),
     "group norm": (sequence(conv(2, 4, 3), lambda: nn.GroupNorm(2, 4), nn.ReLU), IMAGE),
     "layer norm": (sequence(linear(6, 8), lambda: nn.LayerNorm(8), nn.ReLU), (6,)),
     "softmax": (sequence(linear(6, 8), lambda: nn.Softmax(dim=1)), (6,)),
     "softmax over channels": (sequence(conv(2, 4, 3), lambda: nn.Softmax(1)), IMAGE),
-    "unflatten": (sequence(lambda: nn.Unflatten(1, (2, 2, 3)), conv(2, 4, 2), lambda: nn.SiLU()), (12,)),
+    "unflatten": (
+        sequence(lambda: nn.Unflatten(1, (2, 2, 3)), conv(2, 4, 2), lambda: nn.SiLU()),
+        (12,),
+    ),
     "conv without padding of its own": (sequence(conv(2, 5, 2, padding="same"), nn.ReLU), IMAGE),
     "grouped conv": (sequence(conv(2, 4, 3, groups=2), nn.ReLU), IMAGE),
     "conv 1d": (sequence(lambda: nn.Conv1d(2, 4, 3), nn.ReLU), (2, 9)),
     "prelu": (sequence(linear(6, 8), lambda: nn.PReLU(8)), (6,)),
     "transposed conv": (sequence(lambda: nn.ConvTranspose2d(2, 3, 2), nn.ReLU), (2, 3, 3)),
-    "weight norm": (sequence(lambda: torch.nn.utils.parametrizations.weight_norm(nn.Linear(6, 8)), nn.Tanh), (6,)),
+    "weight norm": (
+        sequence(lambda: torch.nn.utils.parametrizations.weight_norm(nn.Linear(6, 8)), nn.Tanh),
+        (6,),
+    ),
     "subclass": (lambda: Chain(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, CLASSES)), (6,)),
     "residual": (Residual, IMAGE),
     "tied weights": (Tied, (6,)),
@@ -183,12 +216,37 @@ STRUCTURES: dict[str, tuple[Make, tuple[int, ...]]] = {
     "sorted by length": (SortedByLength, (6,)),
     "trimmed padding": (Trimmed, (70, 2)),
     "float64": (lambda: sequence(linear(6, 8), nn.Tanh)().double(), (6,)),
-    "tokens": (lambda: nn.Sequential(nn.Embedding(TOKENS, 4), nn.Tanh(), nn.Flatten(), nn.Linear(24, CLASSES)), (6,)),
-    "tokens, padding": (lambda: nn.Sequential(nn.Embedding(TOKENS, 4, padding_idx=0), nn.Flatten(), nn.Linear(24, CLASSES)), (6,)),
-    "tokens, own": (lambda: Chain(nn.Embedding(TOKENS, 4), nn.Flatten(), nn.Linear(24, CLASSES)), (6,)),
+    "tokens": (
+        lambda: nn.Sequential(
+            nn.Embedding(TOKENS, 4), nn.Tanh(), nn.Flatten(), nn.Linear(24, CLASSES)
+        ),
+        (6,),
+    ),
+    "tokens, padding": (
+        lambda: nn.Sequential(
+            nn.Embedding(TOKENS, 4, padding_idx=0), nn.Flatten(), nn.Linear(24, CLASSES)
+        ),
+        (6,),
+    ),
+    "tokens, own": (
+        lambda: Chain(nn.Embedding(TOKENS, 4), nn.Flatten(), nn.Linear(24, CLASSES)),
+        (6,),
+    ),
 }
 
-INPUTS = ("random", "tiny", "denormal", "large", "huge", "constant", "equal halves", "one hot", "aligned", "broken", "mixed scales")
+INPUTS = (
+    "random",
+    "tiny",
+    "denormal",
+    "large",
+    "huge",
+    "constant",
+    "equal halves",
+    "one hot",
+    "aligned",
+    "broken",
+    "mixed scales",
+)
 WEIGHTS = ("random", "sure", "cancelling", "tiny", "far apart")
 
 
@@ -201,7 +259,9 @@ def inputs(kind: str, shape: tuple[int, ...], n: int, rng: np.random.Generator) 
     match kind:
         case "constant":
             return torch.ones_like(x)
-        case "equal halves":  # positions, or halves of the features, that are the same but for a rounding
+        case (
+            "equal halves"
+        ):  # positions, or halves of the features, that are the same but for a rounding
             half = (shape[0] + 1) // 2
             x[:, half:] = x[:, : shape[0] - half] * (1 + 1e-7)
             return x
@@ -210,7 +270,9 @@ def inputs(kind: str, shape: tuple[int, ...], n: int, rng: np.random.Generator) 
             flat[torch.arange(n), torch.from_numpy(rng.integers(0, flat.shape[1], n))] = 1.0
             return flat.view(x.shape)
         case "aligned":  # all in one direction, so that roundings add up
-            return x[:1].expand_as(x) * torch.linspace(1, 2, n, dtype=torch.float64).view(-1, *[1] * len(shape))
+            return x[:1].expand_as(x) * torch.linspace(1, 2, n, dtype=torch.float64).view(
+                -1, *[1] * len(shape)
+            )
         case "broken":
             x[1], x[-1] = torch.inf, torch.nan
             return x
@@ -224,9 +286,13 @@ def weighted(module: nn.Module, kind: str, rng: np.random.Generator) -> None:
     scale = {"random": 0.4, "sure": 20.0, "cancelling": 0.4, "tiny": 1e-9, "far apart": 1.0}[kind]
     with torch.no_grad():
         for parameter in module.parameters():
-            own = 10.0 ** rng.uniform(-24, 18) if kind == "far apart" else scale  # what vanishes here comes back there
+            own = (
+                10.0 ** rng.uniform(-24, 18) if kind == "far apart" else scale
+            )  # what vanishes here comes back there
             parameter.copy_(torch.from_numpy(own * rng.standard_normal(parameter.shape)))
         last = list(module.modules())[-1]
-        if kind == "cancelling" and isinstance(last, nn.Linear):  # positions whose gradients take each other away
+        if kind == "cancelling" and isinstance(
+            last, nn.Linear
+        ):  # positions whose gradients take each other away
             half = last.in_features // 2
             last.weight[:, half : 2 * half] = -last.weight[:, :half] * (1 + 1e-6)

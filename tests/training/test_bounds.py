@@ -1,4 +1,6 @@
-"""Sums bounded per layer and in norms of one's own, on every path, against gradients taken one example at a time."""
+"""Sums bounded per layer and in norms of one's own, on every path, against gradients taken one
+example at a time.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,11 @@ class Branches(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.a, self.b, self.head = nn.Linear(18 * 18, 12), nn.Linear(18 * 18, 12), nn.Linear(12, 10)
+        self.a, self.b, self.head = (
+            nn.Linear(18 * 18, 12),
+            nn.Linear(18 * 18, 12),
+            nn.Linear(12, 10),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.flatten(1)
@@ -61,11 +67,22 @@ def module(kind: str) -> nn.Module:
             return nn.Sequential(nn.Conv2d(1, 5, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(320, 10))
         case "gram and norm":
             return nn.Sequential(
-                nn.Conv2d(1, 8, 9, 4), nn.GroupNorm(2, 8), nn.Conv2d(8, 128, 3), nn.ReLU(), nn.Flatten(), nn.Linear(128, 10)
+                nn.Conv2d(1, 8, 9, 4),
+                nn.GroupNorm(2, 8),
+                nn.Conv2d(8, 128, 3),
+                nn.ReLU(),
+                nn.Flatten(),
+                nn.Linear(128, 10),
             )
         case "norms":
             return nn.Sequential(
-                nn.Conv2d(1, 8, 3, 2), nn.GroupNorm(2, 8), nn.ReLU(), nn.Flatten(), nn.Linear(512, 16), nn.LayerNorm(16), nn.Linear(16, 10)
+                nn.Conv2d(1, 8, 3, 2),
+                nn.GroupNorm(2, 8),
+                nn.ReLU(),
+                nn.Flatten(),
+                nn.Linear(512, 16),
+                nn.LayerNorm(16),
+                nn.Linear(16, 10),
             )
         case "hooks":
             return Branches()
@@ -78,7 +95,9 @@ KINDS = ["tiles", "patches", "norms", "gram and norm", "hooks", "one by one"]
 
 def data() -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(5)
-    return torch.randn(N, 1, 18, 18, generator=generator), torch.randint(0, 10, (N,), generator=generator)
+    return torch.randn(N, 1, 18, 18, generator=generator), torch.randint(
+        0, 10, (N,), generator=generator
+    )
 
 
 def room(flat: Flat) -> Tensor:
@@ -91,7 +110,9 @@ def alone(flat: Flat, x: Tensor, y: Tensor) -> Tensor:
     rows = []
     for i in range(len(x)):
         loss = torch.nn.functional.cross_entropy(flat.module(x[i : i + 1]), y[i : i + 1])
-        grads = torch.autograd.grad(loss, list(flat.module.parameters()), allow_unused=True, materialize_grads=True)
+        grads = torch.autograd.grad(
+            loss, list(flat.module.parameters()), allow_unused=True, materialize_grads=True
+        )
         row = torch.empty(flat.dim)
         for slot, grad in zip(flat.layout, grads, strict=True):
             slot.logical(row).copy_(grad)
@@ -102,21 +123,27 @@ def alone(flat: Flat, x: Tensor, y: Tensor) -> Tensor:
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_are_each_examples_own_gradient(kind: str) -> None:
     flat, (x, y) = Flat(module(kind)), data()
-    assert torch.allclose(ClippedSum(flat, cross_entropy).rows(x, y), alone(flat, x, y), rtol=1e-4, atol=1e-5)
+    assert torch.allclose(
+        ClippedSum(flat, cross_entropy).rows(x, y), alone(flat, x, y), rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_layers_are_bounded_each_by_itself(kind: str) -> None:
     flat, (x, y) = Flat(module(kind)), data()
     rows, layers, out = alone(flat, x, y), layers_of(flat), room(flat)
-    norms = torch.stack([torch.cat([slot.flat(row) for slot in layer]).norm() for row in rows for layer in layers]).view(N, -1)
+    norms = torch.stack(
+        [torch.cat([slot.flat(row) for slot in layer]).norm() for row in rows for layer in layers]
+    ).view(N, -1)
     clip = 1.01 * float(norms.median()) * math.sqrt(len(layers))
     each = clip / math.sqrt(len(layers))
     wanted = torch.zeros(flat.dim, dtype=torch.float64)
     for row, own in zip(rows, norms, strict=True):
         for layer, norm in zip(layers, own, strict=True):
             for slot in layer:
-                slot.flat(wanted).add_(slot.flat(row).double(), alpha=min(1.0, MARGIN * each / float(norm)))
+                slot.flat(wanted).add_(
+                    slot.flat(row).double(), alpha=min(1.0, MARGIN * each / float(norm))
+                )
     seen = ClippedSum(flat, cross_entropy)(x, y, Layers(clip), out)
     assert torch.allclose(out, wanted, rtol=1e-3, atol=1e-4 * clip)
     assert seen.clipped == int((norms > each).any(1).sum())
@@ -139,11 +166,16 @@ def test_a_norm_of_ones_own_bounds_the_sum(kind: str) -> None:
 
 @pytest.mark.parametrize("per_layer", [False, True])
 @pytest.mark.parametrize("name", ["cnn", "logistic", "mlp", "cifar-cnn"])
-def test_gradients_formed_layer_by_layer_are_clipped_as_those_of_single_examples(name: str, per_layer: bool) -> None:
+def test_gradients_formed_layer_by_layer_are_clipped_as_those_of_single_examples(
+    name: str, per_layer: bool
+) -> None:
     shape = (3, 32, 32) if name == "cifar-cnn" else (1, 28, 28)
     flat = Flat(models.build(name, shape, 10, Seeded(0).at("model")))
     generator = torch.Generator().manual_seed(5)
-    x, y = torch.randn(N, *shape, generator=generator), torch.randint(0, 10, (N,), generator=generator)
+    x, y = (
+        torch.randn(N, *shape, generator=generator),
+        torch.randint(0, 10, (N,), generator=generator),
+    )
     x[4] = torch.nan
     basis = Basis.of(slot.size for slot in flat.layout) if per_layer else Basis.flat(flat.dim)
     weights = tuple(np.random.default_rng(1).uniform(0.5, 2.0, basis.groups).tolist())
@@ -152,7 +184,9 @@ def test_gradients_formed_layer_by_layer_are_clipped_as_those_of_single_examples
     seen = clipped(x, y, Measured.by(mechanism, 1.0), out)
     rows = alone(flat, x, y)
     norms = mechanism.norms(rows).double()
-    wanted = rows[norms < math.inf].double().T @ (mechanism.margin / norms[norms < math.inf]).clamp_max(1.0)
+    wanted = rows[norms < math.inf].double().T @ (
+        mechanism.margin / norms[norms < math.inf]
+    ).clamp_max(1.0)
     assert seen.clipped > 0
     assert math.isinf(float(seen.norms[4]))
     assert torch.allclose(seen.norms.double(), norms, rtol=1e-4)
@@ -162,10 +196,14 @@ def test_gradients_formed_layer_by_layer_are_clipped_as_those_of_single_examples
 def test_a_layer_that_the_loss_does_not_see_adds_nothing() -> None:
     flat, (x, y) = Flat(Idle()), data()
     basis, out = Basis.flat(flat.dim), room(flat)
-    mechanism = HaarGaussian.weighted(clip=0.5, noise_multiplier=1.0, basis=basis, weights=paper(basis))
+    mechanism = HaarGaussian.weighted(
+        clip=0.5, noise_multiplier=1.0, basis=basis, weights=paper(basis)
+    )
     rows = alone(flat, x, y)
     clipped = ClippedSum(flat, cross_entropy)
-    clipped._space.take("rows", (N, flat.dim)).fill_(torch.nan)  # what a buffer held before is nobody's gradient
+    clipped._space.take("rows", (N, flat.dim)).fill_(
+        torch.nan
+    )  # what a buffer held before is nobody's gradient
     seen = clipped(x, y, Measured.by(mechanism, 0.5), out)
     assert torch.allclose(seen.norms, mechanism.norms(rows), rtol=1e-4)
 
@@ -176,9 +214,16 @@ def test_one_broken_example_does_not_spoil_the_others(kind: str, bound: str) -> 
     flat, (x, y) = Flat(module(kind)), data()
     x[4] = torch.nan
     mechanism = HaarGaussian.weighted(
-        clip=0.5, noise_multiplier=1.0, basis=Basis.flat(flat.dim), weights=(1.0,) * Basis.flat(flat.dim).groups
+        clip=0.5,
+        noise_multiplier=1.0,
+        basis=Basis.flat(flat.dim),
+        weights=(1.0,) * Basis.flat(flat.dim).groups,
     )
-    chosen: dict[str, Bound] = {"flat": FlatBound(0.5), "layers": Layers(0.5), "measured": Measured.by(mechanism, 0.5)}
+    chosen: dict[str, Bound] = {
+        "flat": FlatBound(0.5),
+        "layers": Layers(0.5),
+        "measured": Measured.by(mechanism, 0.5),
+    }
     whole, rest = room(flat), room(flat)
     keep = [i for i in range(N) if i != 4]
     seen = ClippedSum(flat, cross_entropy)(x, y, chosen[bound], whole)
@@ -194,7 +239,10 @@ def test_no_example_moves_the_sum_further_than_the_bound(bound: str) -> None:
     basis = Basis.of(slot.size for slot in flat.layout)
     rng = np.random.default_rng(1)
     mechanism = HaarGaussian.weighted(
-        clip=0.3, noise_multiplier=1.0, basis=basis, weights=tuple(float(w) for w in rng.uniform(0.2, 5.0, basis.groups))
+        clip=0.3,
+        noise_multiplier=1.0,
+        basis=basis,
+        weights=tuple(float(w) for w in rng.uniform(0.2, 5.0, basis.groups)),
     )
     chosen: Bound = Layers(0.3) if bound == "layers" else Measured.by(mechanism, 0.3)
     total, without = room(flat), room(flat)
@@ -204,5 +252,9 @@ def test_no_example_moves_the_sum_further_than_the_bound(bound: str) -> None:
         keep = [k for k in range(N) if k != i]
         clipped(x[keep], y[keep], chosen, without)
         moved = total - without
-        size = float(moved.norm()) if bound == "layers" else float(basis.weighted_norms(moved.unsqueeze(0), mechanism.clip_weights))
+        size = (
+            float(moved.norm())
+            if bound == "layers"
+            else float(basis.weighted_norms(moved.unsqueeze(0), mechanism.clip_weights))
+        )
         assert size <= 0.3

@@ -26,7 +26,12 @@ from sordino.training.sgd import PlainClient
 Q, ETA, N = 0.2, 0.5, 60
 
 
-def client(examples: int = N, mechanism: Gaussian | CountedGaussian | None = None, seed: int = 0, scale: float = 1.0) -> PrivateClient:
+def client(
+    examples: int = N,
+    mechanism: Gaussian | CountedGaussian | None = None,
+    seed: int = 0,
+    scale: float = 1.0,
+) -> PrivateClient:
     flat = Flat(models.build("mlp", (8, 8), 4, np.random.default_rng(0)))
     rng = np.random.default_rng(seed)
     x = torch.from_numpy(scale * rng.standard_normal((examples, 8, 8)).astype(np.float32))
@@ -37,13 +42,20 @@ def client(examples: int = N, mechanism: Gaussian | CountedGaussian | None = Non
         mechanism=mechanism or Gaussian(clip=0.5, noise_multiplier=1.2),
         sampling_rate=Q,
         learning_rate=ETA,
-        kernels=ModelKernels(flat, ClippedSum(flat, cross_entropy), MeanGradient(flat, cross_entropy)),
+        kernels=ModelKernels(
+            flat, ClippedSum(flat, cross_entropy), MeanGradient(flat, cross_entropy)
+        ),
         entropy=Seeded(5),
     )
 
 
 def task(one: PrivateClient | PlainClient, steps: int = 1, number: int = 1) -> Train:
-    return Train(round=number, steps=steps, weights=np.zeros(one.kernels.flat.dim, np.float32) + 0.01, wants_first=True)
+    return Train(
+        round=number,
+        steps=steps,
+        weights=np.zeros(one.kernels.flat.dim, np.float32) + 0.01,
+        wants_first=True,
+    )
 
 
 def test_nothing_is_done_unless_exactly_its_price_was_booked() -> None:
@@ -73,21 +85,38 @@ def test_a_step_is_the_update_it_claims_to_be() -> None:
     flat, total = one.kernels.flat, torch.empty(one.kernels.flat.dim, dtype=torch.float64)
     flat.load(torch.from_numpy(asked.weights))
     one.kernels.clipped(one.examples.x[chosen], one.examples.y[chosen], 0.5, total)
-    noisy, _ = Gaussian(clip=0.5, noise_multiplier=1.2).release(total.float(), None, Seeded(5).at("client", 3, "round", 1, "noise"))
-    wanted = asked.weights - ETA / (Q * N) * noisy.numpy()  # divided by the expected batch, not by len(chosen)
+    noisy, _ = Gaussian(clip=0.5, noise_multiplier=1.2).release(
+        total.float(), None, Seeded(5).at("client", 3, "round", 1, "noise")
+    )
+    wanted = (
+        asked.weights - ETA / (Q * N) * noisy.numpy()
+    )  # divided by the expected batch, not by len(chosen)
     assert len(chosen) != Q * N
     assert update.weights == pytest.approx(wanted, abs=1e-6)
     assert update.first == pytest.approx(noisy.numpy() / (Q * N), rel=1e-6)
 
 
-@pytest.mark.parametrize("mechanism", [Gaussian(clip=0.5, noise_multiplier=1.2), CountedGaussian(clip=0.5, noise_multiplier=1.2)])
-def test_an_empty_batch_releases_noise_of_the_booked_scale(mechanism: Gaussian | CountedGaussian) -> None:
+@pytest.mark.parametrize(
+    "mechanism",
+    [Gaussian(clip=0.5, noise_multiplier=1.2), CountedGaussian(clip=0.5, noise_multiplier=1.2)],
+)
+def test_an_empty_batch_releases_noise_of_the_booked_scale(
+    mechanism: Gaussian | CountedGaussian,
+) -> None:
     one = client(examples=1, mechanism=mechanism)
-    seed = next(s for s in range(99) if not len(poisson(1, Q, Seeded(s).at("client", 3, "round", 1, "batches"))))
+    seed = next(
+        s
+        for s in range(99)
+        if not len(poisson(1, Q, Seeded(s).at("client", 3, "round", 1, "batches")))
+    )
     one = replace(one, entropy=Seeded(seed))
     asked = task(one)
     update = one.answer(asked, permits(one.price(asked)))
-    multiplier = mechanism.vector_multiplier if isinstance(mechanism, CountedGaussian) else mechanism.noise_multiplier
+    multiplier = (
+        mechanism.vector_multiplier
+        if isinstance(mechanism, CountedGaussian)
+        else mechanism.noise_multiplier
+    )
     scale = ETA * multiplier * mechanism.clip / (Q * 1)
     noise = torch.from_numpy((asked.weights - update.weights) / scale)
     assert looks_standard_normal(noise)
@@ -103,7 +132,10 @@ def test_huge_examples_move_the_model_by_no_more_than_their_clip() -> None:
     asked = task(many)
     for seed in range(5):
         a, b = (replace(c, entropy=Seeded(seed)) for c in (many, fewer))
-        moved = a.answer(asked, permits(a.price(asked))).weights - b.answer(asked, permits(b.price(asked))).weights
+        moved = (
+            a.answer(asked, permits(a.price(asked))).weights
+            - b.answer(asked, permits(b.price(asked))).weights
+        )
         assert np.linalg.norm(moved) <= ETA * 2 * 0.5 / (Q * N) * (1 + 1e-4)
 
 
@@ -141,7 +173,9 @@ def test_statistics_are_computed_from_the_noisy_gradients_alone() -> None:
 
 
 def test_the_clipped_fraction_is_noisy_and_unbiased() -> None:
-    one = client(mechanism=CountedGaussian(clip=1e-6, noise_multiplier=1.2))  # every example is clipped
+    one = client(
+        mechanism=CountedGaussian(clip=1e-6, noise_multiplier=1.2)
+    )  # every example is clipped
     seen = []
     for number in range(200):
         update = one.answer(task(one, 2, number), permits(one.price(task(one, 2)), number))
@@ -181,14 +215,20 @@ def test_plain_sgd_is_sgd_and_has_no_bound() -> None:
     update = one.answer(asked, permits(one.price(asked)))
     chosen = poisson(N, Q, Seeded(5).at("client", 3, "round", 1, "batches"))
     flat = one.kernels.flat.load(torch.from_numpy(asked.weights))
-    loss = torch.nn.functional.cross_entropy(flat.module(one.examples.x[chosen]), one.examples.y[chosen])
+    loss = torch.nn.functional.cross_entropy(
+        flat.module(one.examples.x[chosen]), one.examples.y[chosen]
+    )
     loss.backward()  # type: ignore[no-untyped-call]
     grads = torch.cat([p.grad.reshape(-1) for p in flat.module.parameters() if p.grad is not None])
-    assert update.weights == pytest.approx((torch.from_numpy(asked.weights) - ETA * grads).numpy(), abs=1e-5)
+    assert update.weights == pytest.approx(
+        (torch.from_numpy(asked.weights) - ETA * grads).numpy(), abs=1e-5
+    )
 
 
 def test_poisson_batches_are_poisson() -> None:
     rng = np.random.default_rng(0)
     sizes = np.array([len(poisson(400, 0.05, rng)) for _ in range(4000)])
     assert sizes.mean() == pytest.approx(20.0, abs=6 * (19.0 / 4000) ** 0.5)
-    assert sizes.var() == pytest.approx(19.0, rel=0.15)  # 400 q (1 - q): a fixed size would have none
+    assert sizes.var() == pytest.approx(
+        19.0, rel=0.15
+    )  # 400 q (1 - q): a fixed size would have none

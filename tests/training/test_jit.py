@@ -1,4 +1,6 @@
-"""Register tiles against float64 convolutions and the library's pools, on shapes nobody chose, inside guarded buffers."""
+"""Register tiles against float64 convolutions and the library's pools, on shapes nobody chose,
+inside guarded buffers.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,10 @@ def compare(shape: conv.Shape, padding: tuple[int, int], n: int, seed: int) -> N
     total, total_whole = guarded(shape.patch, shape.outputs)
     kernel.by_weights(x, g, total)
     near(total, by_weight.permute(2, 3, 1, 0).reshape(shape.patch, shape.outputs), positions * n)
-    assert all(untouched(whole) for whole in (x_whole, g_whole, out_whole, grads_whole, squared_whole, total_whole))
+    assert all(
+        untouched(whole)
+        for whole in (x_whole, g_whole, out_whole, grads_whole, squared_whole, total_whole)
+    )
 
     if conv.fits(shape.kernel[1] * shape.channels):
         slope, slope_whole = guarded(n, high - 2 * top, wide - 2 * left, shape.channels)
@@ -92,9 +97,18 @@ def near(seen: NDArray[np.float32], wanted: torch.Tensor, terms: int) -> None:
 
 @st.composite
 def shapes(draw: st.DrawFn) -> tuple[conv.Shape, tuple[int, int]]:
-    kernel, stride, padding = (draw(st.tuples(st.integers(low, high), st.integers(low, high))) for low, high in ((1, 4), (1, 3), (0, 2)))
-    image = tuple(k + draw(st.integers(0, 9)) + (2 * p if k <= 2 * p else 0) for k, p in zip(kernel, padding, strict=True))
-    channels, outputs = draw(st.sampled_from([1, 3, 8, 16])), draw(st.sampled_from([8, 16, 24, 32, 64]))
+    kernel, stride, padding = (
+        draw(st.tuples(st.integers(low, high), st.integers(low, high)))
+        for low, high in ((1, 4), (1, 3), (0, 2))
+    )
+    image = tuple(
+        k + draw(st.integers(0, 9)) + (2 * p if k <= 2 * p else 0)
+        for k, p in zip(kernel, padding, strict=True)
+    )
+    channels, outputs = (
+        draw(st.sampled_from([1, 3, 8, 16])),
+        draw(st.sampled_from([8, 16, 24, 32, 64])),
+    )
     return conv.Shape((image[0], image[1]), channels, outputs, kernel, stride), padding
 
 
@@ -117,14 +131,17 @@ def test_convolutions_equal_float64(shape: conv.Shape, padding: tuple[int, int])
 @settings(max_examples=25, deadline=None)
 @given(what=shapes(), n=st.integers(1, 3), seed=st.integers(0, 1000))
 @pytest.mark.nightly
-def test_convolutions_of_any_shape_equal_float64(what: tuple[conv.Shape, tuple[int, int]], n: int, seed: int) -> None:
+def test_convolutions_of_any_shape_equal_float64(
+    what: tuple[conv.Shape, tuple[int, int]], n: int, seed: int
+) -> None:
     compare(*what, n, seed)
 
 
 @pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize("rectified", [False, True])
 @pytest.mark.parametrize(
-    ("image", "window", "stride"), [((14, 14, 16), (2, 2), (1, 1)), ((9, 7, 8), (3, 2), (2, 3)), ((8, 8, 48), (4, 4), (4, 4))]
+    ("image", "window", "stride"),
+    [((14, 14, 16), (2, 2), (1, 1)), ((9, 7, 8), (3, 2), (2, 3)), ((8, 8, 48), (4, 4), (4, 4))],
 )
 def test_pools_equal_the_library_ties_and_nan_included(
     image: tuple[int, int, int], window: tuple[int, int], stride: tuple[int, int], rectified: bool

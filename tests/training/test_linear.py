@@ -1,4 +1,6 @@
-"""One linear layer in one compiled call: against the plan's path and against float64, on stores of bytes and of floats."""
+"""One linear layer in one compiled call: against the plan's path and against float64, on stores of
+bytes and of floats.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class Case:
     def __str__(self) -> str:
         kind = "hinge" if self.loss is multiclass_hinge else "entropy"
         what = "bytes" if self.bytes else "floats"
-        return f"{math.prod(self.shape)}-{self.classes} {kind} {what}{'' if self.bias else ' no bias'}"
+        return (
+            f"{math.prod(self.shape)}-{self.classes} {kind} {what}{'' if self.bias else ' no bias'}"
+        )
 
 
 CASES = [  # each is compiled anew: no more of them than there are ways to be cut into tiles
@@ -56,14 +60,22 @@ CASES = [  # each is compiled anew: no more of them than there are ways to be cu
     Case((1100,), 12, bytes=False, bias=False),  # two stretches, and a rest
     Case((40,), 27),  # tiles of two sizes
 ]
-BYTES, FLOATS, HINGE = Case((12,), 5), Case((6, 8), 9, bytes=False), Case((3, 7), 7, multiclass_hinge, bytes=False)
+BYTES, FLOATS, HINGE = (
+    Case((12,), 5),
+    Case((6, 8), 9, bytes=False),
+    Case((3, 7), 7, multiclass_hinge, bytes=False),
+)
 
 
 def built(case: Case, weights: float = 0.3) -> Flat:
     features = math.prod(case.shape)
     flat = Flat(nn.Sequential(nn.Flatten(), nn.Linear(features, case.classes, bias=case.bias)))
     rng = np.random.default_rng(features)
-    flat.load(torch.from_numpy((weights * rng.standard_normal(flat.dim) / features**0.5).astype(np.float32)))
+    flat.load(
+        torch.from_numpy(
+            (weights * rng.standard_normal(flat.dim) / features**0.5).astype(np.float32)
+        )
+    )
     return flat
 
 
@@ -96,12 +108,17 @@ def in_float64(case: Case, flat: Flat, examples: Examples, chosen: Tensor) -> tu
         slopes = np.zeros_like(scores)
         slopes[here, others.argmax(1)], slopes[here, y] = 1, -1
         slopes *= losses[:, None] > 0
-    rows = [(slopes[:, :, None] * x[:, None, :]).reshape(len(y), case.classes * features), *([slopes] if case.bias else [])]
+    rows = [
+        (slopes[:, :, None] * x[:, None, :]).reshape(len(y), case.classes * features),
+        *([slopes] if case.bias else []),
+    ]
     return losses, np.concatenate(rows, 1)
 
 
 def batch(size: int, seed: int) -> Tensor:
-    return torch.from_numpy(np.random.default_rng(seed).integers(0, N, size))  # with repeats, in any order
+    return torch.from_numpy(
+        np.random.default_rng(seed).integers(0, N, size)
+    )  # with repeats, in any order
 
 
 def room(flat: Flat) -> Tensor:
@@ -123,21 +140,36 @@ def in_place(*kernels: ClippedSum | MeanGradient) -> bool:
 
 def compare(case: Case, sizes: list[int], seed: int, share: float) -> None:
     flat, examples = built(case), stored(case, seed)
-    kernel, slow, mean = ClippedSum(flat, case.loss), by_layers(flat, case.loss), MeanGradient(flat, case.loss)
+    kernel, slow, mean = (
+        ClippedSum(flat, case.loss),
+        by_layers(flat, case.loss),
+        MeanGradient(flat, case.loss),
+    )
     out, other, plain = room(flat), room(flat), torch.empty(flat.dim)
     for number, size in enumerate(sizes):
         chosen = batch(size, seed + number)
         losses, rows = in_float64(case, flat, examples, chosen)
         norms = np.linalg.norm(rows, axis=1)
-        clip = float(np.quantile(norms, share)) * 1.003 + 1e-6 if size else 1.0  # none lies on the bound
+        clip = (
+            float(np.quantile(norms, share)) * 1.003 + 1e-6 if size else 1.0
+        )  # none lies on the bound
         wanted = (rows * np.minimum(1, clip * MARGIN / np.maximum(norms, 1e-30))[:, None]).sum(0)
 
         seen = kernel.of(examples, chosen, clip, out)
         old = slow(*examples.take(chosen), clip, other)
         terms = 1 + size**0.5
-        assert np.abs(out.numpy() - wanted).max() <= 2e-6 * terms * min(clip, norms.max(initial=0)) + 1e-9
-        assert torch.allclose(out, other, rtol=0, atol=4e-6 * terms * min(clip, norms.max(initial=0)) + 1e-9)
-        reach = 1e-6 * (1 + np.abs(examples.take(chosen)[0].flatten(1).numpy()).max(initial=0) * rows.shape[1] ** 0.5)
+        assert (
+            np.abs(out.numpy() - wanted).max()
+            <= 2e-6 * terms * min(clip, norms.max(initial=0)) + 1e-9
+        )
+        assert torch.allclose(
+            out, other, rtol=0, atol=4e-6 * terms * min(clip, norms.max(initial=0)) + 1e-9
+        )
+        reach = 1e-6 * (
+            1
+            + np.abs(examples.take(chosen)[0].flatten(1).numpy()).max(initial=0)
+            * rows.shape[1] ** 0.5
+        )
         assert np.allclose(seen.norms, norms, rtol=1e-5, atol=reach)
         assert torch.allclose(seen.norms, old.norms, rtol=1e-5, atol=reach)
         assert np.allclose(seen.loss, losses, rtol=1e-5, atol=2e-6)
@@ -146,14 +178,18 @@ def compare(case: Case, sizes: list[int], seed: int, share: float) -> None:
         assert seen.clip == clip
 
         average = mean.of(examples, chosen, plain)
-        assert np.abs(plain.numpy() - (rows.mean(0) if size else 0)).max() <= 2e-6 * (1 + norms.max(initial=0))
+        assert np.abs(plain.numpy() - (rows.mean(0) if size else 0)).max() <= 2e-6 * (
+            1 + norms.max(initial=0)
+        )
         assert float(average) == pytest.approx(losses.mean() if size else 0.0, rel=1e-5, abs=2e-6)
     assert in_place(kernel, mean)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_equals_the_other_path_and_float64(case: Case) -> None:
-    """All clipped, some, none; batches of one, of odd numbers, larger than what is worked off at once."""
+    """All clipped, some, none; batches of one, of odd numbers, larger than what is worked off at
+    once.
+    """
     for share in (0.0, 0.5, 1.0):
         compare(case, [2, 0, 1, 7, 32, 33, 120, 200], 1, share)
 
@@ -165,7 +201,9 @@ def test_equals_the_other_path_and_float64(case: Case) -> None:
     seed=st.integers(0, 10**6),
     share=st.floats(0, 1),
 )
-def test_equals_the_other_path_and_float64_on_any_batches(case: Case, sizes: list[int], seed: int, share: float) -> None:
+def test_equals_the_other_path_and_float64_on_any_batches(
+    case: Case, sizes: list[int], seed: int, share: float
+) -> None:
     compare(case, sizes, seed, share)
 
 
@@ -190,7 +228,9 @@ def test_examples_without_a_finite_gradient_are_left_out(case: Case, worst: floa
     kernel, out, other = ClippedSum(flat, case.loss), room(flat), room(flat)
     for chosen in (torch.arange(N), torch.tensor([3, 40, 100]), torch.tensor([5, 3])):
         seen = kernel.of(examples, chosen, 0.7, out)
-        keep = torch.tensor([i for i in chosen.tolist() if i not in (3, 40, 100)], dtype=torch.int64)
+        keep = torch.tensor(
+            [i for i in chosen.tolist() if i not in (3, 40, 100)], dtype=torch.int64
+        )
         kept = kernel.of(examples, keep, 0.7, other)
         assert torch.isfinite(out).all()
         assert torch.allclose(out, other, atol=1e-5)
@@ -211,7 +251,9 @@ def test_examples_without_a_finite_gradient_are_left_out(case: Case, worst: floa
 
 @pytest.mark.parametrize("case", [BYTES, HINGE], ids=str)
 def test_equal_scores_and_huge_ones(case: Case) -> None:
-    """Of a model of zeros, all of whose scores are ties, and of one sure of itself, whose exponentials are zero."""
+    """Of a model of zeros, all of whose scores are ties, and of one sure of itself, whose
+    exponentials are zero.
+    """
     for weights in (0.0, 300.0):
         flat, examples, chosen = built(case, weights), stored(case), torch.arange(N)
         out, other = room(flat), room(flat)
@@ -225,9 +267,17 @@ def test_equal_scores_and_huge_ones(case: Case) -> None:
 
 
 @settings(max_examples=30)
-@example(seed=50137, scale=1.0, clip=0.01)  # the first pair's gradients are nothing but the rounding of p - 1
-@given(seed=st.integers(0, 10**6), scale=st.sampled_from([1e-3, 1.0, 1e4, 1e17]), clip=st.sampled_from([1e-2, 0.7, 30.0]))
-def test_one_example_moves_the_sum_by_no_more_than_the_clip(seed: int, scale: float, clip: float) -> None:
+@example(
+    seed=50137, scale=1.0, clip=0.01
+)  # the first pair's gradients are nothing but the rounding of p - 1
+@given(
+    seed=st.integers(0, 10**6),
+    scale=st.sampled_from([1e-3, 1.0, 1e4, 1e17]),
+    clip=st.sampled_from([1e-2, 0.7, 30.0]),
+)
+def test_one_example_moves_the_sum_by_no_more_than_the_clip(
+    seed: int, scale: float, clip: float
+) -> None:
     """Sensitivity by brute force, as the machine computes it; no row is too short to be seen."""
     flat, examples = built(FLOATS, 30.0), stored(FLOATS, seed)
     examples.x.mul_(scale)
@@ -294,12 +344,18 @@ def hooked() -> nn.Module:
 
 
 OTHERS: dict[str, tuple[nn.Module, Loss]] = {
-    "two layers": (nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.Tanh(), nn.Linear(8, 4)), cross_entropy),
+    "two layers": (
+        nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.Tanh(), nn.Linear(8, 4)),
+        cross_entropy,
+    ),
     "double": (nn.Sequential(nn.Flatten(), nn.Linear(12, 4)).double(), cross_entropy),
     "a subclass": (nn.Sequential(nn.Flatten(), Scaled(12, 4)), cross_entropy),
     "a frozen bias": (frozen(), cross_entropy),
     "a hook": (hooked(), cross_entropy),
-    "another loss": (nn.Sequential(nn.Flatten(), nn.Linear(12, 4)), Differentiable(lambda scores, y: scores.square().sum(1))),
+    "another loss": (
+        nn.Sequential(nn.Flatten(), nn.Linear(12, 4)),
+        Differentiable(lambda scores, y: scores.square().sum(1)),
+    ),
 }
 
 
@@ -325,7 +381,12 @@ def test_everything_else_takes_the_other_paths(name: str) -> None:
 def test_other_bounds_stores_and_indices_take_the_other_paths() -> None:
     case = replace(FLOATS, shape=(3, 4, 4))
     flat, examples = built(case), stored(case)
-    kernel, out, other, chosen = ClippedSum(flat, case.loss), room(flat), room(flat), torch.arange(20)
+    kernel, out, other, chosen = (
+        ClippedSum(flat, case.loss),
+        room(flat),
+        room(flat),
+        torch.arange(20),
+    )
     kernel(*examples.take(chosen), 1.0, other)
     last = Examples(examples.x.contiguous(memory_format=torch.channels_last), examples.y)
     halves = Examples(examples.x.half().float().double(), examples.y)
@@ -342,7 +403,9 @@ def test_other_bounds_stores_and_indices_take_the_other_paths() -> None:
 
 
 def test_exponentials_are_right_to_the_last_places() -> None:
-    x = np.concatenate([np.linspace(-85.99, 0, 20_001), [-86.01, -1e30, -np.inf, np.nan]]).astype(np.float32)
+    x = np.concatenate([np.linspace(-85.99, 0, 20_001), [-86.01, -1e30, -np.inf, np.nan]]).astype(
+        np.float32
+    )
     seen = np.array([linear.exponential(one) for one in x])
     assert np.allclose(seen[:-4], np.exp(x[:-4].astype(np.float64)), rtol=2e-7, atol=0)
     assert seen[-4:-1].tolist() == [0, 0, 0]

@@ -1,4 +1,6 @@
-"""A client's bounded update: plain training in a loop of its own, the bound whatever the data, and no work before the charge."""
+"""A client's bounded update: plain training in a loop of its own, the bound whatever the data, and
+no work before the charge.
+"""
 
 from __future__ import annotations
 
@@ -31,22 +33,35 @@ def client(**changes: Any) -> LocalClient:
     flat = Flat(models.build("mlp", (6,), 3, rng))
     told: dict[str, Any] = {
         "index": 2,
-        "examples": Examples(torch.from_numpy(rng.standard_normal((N, 6)).astype(np.float32)), torch.from_numpy(rng.integers(0, 3, N))),
+        "examples": Examples(
+            torch.from_numpy(rng.standard_normal((N, 6)).astype(np.float32)),
+            torch.from_numpy(rng.integers(0, 3, N)),
+        ),
         "mechanism": CountedGaussian(clip=1.0, noise_multiplier=1.0),
         "sampling_rate": Q,
         "learning_rate": ETA,
         "batch": 10,
         "proximal": 0.0,
         "optimizer": Sgd(),
-        "kernels": ModelKernels(flat, ClippedSum(flat, cross_entropy), MeanGradient(flat, cross_entropy)),
+        "kernels": ModelKernels(
+            flat, ClippedSum(flat, cross_entropy), MeanGradient(flat, cross_entropy)
+        ),
         "entropy": Seeded(5),
     }
     return LocalClient(**{**told, **changes})
 
 
 def task(one: LocalClient, clip: float | None = 100.0, **changes: Any) -> Train:
-    weights = np.random.default_rng(8).standard_normal(one.kernels.flat.dim).astype(np.float32) * np.float32(0.1)
-    told: dict[str, Any] = {"round": 4, "steps": 7, "weights": weights, "clip": clip, "noise_multiplier": 1.3}
+    weights = np.random.default_rng(8).standard_normal(one.kernels.flat.dim).astype(
+        np.float32
+    ) * np.float32(0.1)
+    told: dict[str, Any] = {
+        "round": 4,
+        "steps": 7,
+        "weights": weights,
+        "clip": clip,
+        "noise_multiplier": 1.3,
+    }
     return Train(**{**told, **changes})
 
 
@@ -61,12 +76,19 @@ def test_training_is_plain_sgd_with_a_proximal_term(mu: float) -> None:
     moved = one.train(asked)
     draw = Seeded(5).at("client", 2, "round", 4, "batches")
     order = np.concatenate([draw.permutation(N) for _ in range(3)])
-    flat = Flat(models.build("mlp", (6,), 3, np.random.default_rng(0))).load(torch.from_numpy(asked.weights))
+    flat = Flat(models.build("mlp", (6,), 3, np.random.default_rng(0))).load(
+        torch.from_numpy(asked.weights)
+    )
     start = flat.weights.clone()
     for step in range(7):
         batch = order[10 * step : 10 * step + 10]
-        loss = torch.nn.functional.cross_entropy(flat.module(one.examples.x[batch]), one.examples.y[batch])
-        loss = loss + 0.5 * mu * sum((p - s).square().sum() for p, s in zip(flat.module.parameters(), _parts(flat, start), strict=True))
+        loss = torch.nn.functional.cross_entropy(
+            flat.module(one.examples.x[batch]), one.examples.y[batch]
+        )
+        loss = loss + 0.5 * mu * sum(
+            (p - s).square().sum()
+            for p, s in zip(flat.module.parameters(), _parts(flat, start), strict=True)
+        )
         grads = torch.autograd.grad(loss, list(flat.module.parameters()))
         with torch.no_grad():
             flat.weights.sub_(torch.cat([g.reshape(-1) for g in grads]), alpha=ETA)
@@ -88,7 +110,9 @@ def test_a_contribution_is_never_longer_than_its_bound(clip: float) -> None:
     assert answer.inside == (float(raw.norm()) <= clip)
     if not answer.inside:
         assert length == pytest.approx(clip, rel=1e-4)
-    cosine = float(torch.nn.functional.cosine_similarity(raw, torch.from_numpy(answer.delta), dim=0))
+    cosine = float(
+        torch.nn.functional.cosine_similarity(raw, torch.from_numpy(answer.delta), dim=0)
+    )
     assert cosine == pytest.approx(1.0, abs=1e-5)
 
 
@@ -104,7 +128,9 @@ def test_a_broken_example_contributes_nothing() -> None:
 def test_price_is_one_sampled_gaussian_and_work_waits_for_it() -> None:
     one = client()
     asked = task(one)
-    assert one.price(asked) == ((PoissonSampled(sampling_rate=Q, event=Gaussian(noise_multiplier=1.3)), 1),)
+    assert one.price(asked) == (
+        (PoissonSampled(sampling_rate=Q, event=Gaussian(noise_multiplier=1.3)), 1),
+    )
     with pytest.raises(LocalProtocolError):
         one.answer(asked, [])
     with pytest.raises(LocalProtocolError):
@@ -120,11 +146,17 @@ def test_a_client_without_examples_moves_nowhere() -> None:
 
 @pytest.mark.parametrize("optimizer", [Sgd(), Sgd(momentum=0.9), Adam(kind="adam")])
 def test_a_noisy_model_stays_within_what_its_price_rests_on(optimizer: Any) -> None:
-    """PE-DPFL's paper form: two data sets lead to models at most 2 eta C tau apart, whatever the steps; Adam's alone would not."""
+    """PE-DPFL's paper form: two data sets lead to models at most 2 eta C tau apart, whatever the
+    steps; Adam's alone would not.
+    """
     from dataclasses import fields
 
     base = client(optimizer=optimizer, gradient_clip=0.01)
-    work = {field.name: getattr(base, field.name) for field in fields(base) if field.name not in ("mechanism", "sampling_rate")}
+    work = {
+        field.name: getattr(base, field.name)
+        for field in fields(base)
+        if field.name not in ("mechanism", "sampling_rate")
+    }
     one = NoisyModelClient(**work, noise_multiplier=1e-9)
     asked = task(one)  # type: ignore[arg-type]
     assert one.price(asked)[0][0] == Gaussian(noise_multiplier=1e-9 / (N * asked.steps))

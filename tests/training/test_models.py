@@ -48,7 +48,11 @@ def test_sizes_seeds_and_privacy(name: str, shape: tuple[int, ...], parameters: 
 @pytest.mark.parametrize(
     ("name", "shape", "message"),
     [
-        ("cnn", (1, 8, 8), r"needs images of at least 15x15 pixels; the data's examples have shape \(1, 8, 8\)"),
+        (
+            "cnn",
+            (1, 8, 8),
+            r"needs images of at least 15x15 pixels; the data's examples have shape \(1, 8, 8\)",
+        ),
         ("cnn", (12,), "needs images"),
         ("cnm", (1, 28, 28), "did you mean 'cnn'"),
         ("nowhere.at.all:make", (4,), "No module named"),
@@ -66,13 +70,17 @@ def test_what_does_not_fit_is_said(name: str, shape: tuple[int, ...], message: s
 def test_a_factory_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.py").write_text(
         "import math\nfrom torch import nn\n"
-        "def net(shape, classes): return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))\n"
-        "def narrow(shape, classes): return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 3))\n"
+        "def net(shape, classes): return nn.Sequential(nn.Flatten(), "
+        "nn.Linear(math.prod(shape), classes))\n"
+        "def narrow(shape, classes): return nn.Sequential(nn.Flatten(), "
+        "nn.Linear(math.prod(shape), 3))\n"
         "def wrong(shape, classes): return nn.Linear(5, classes)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     assert Flat(models.build("mine:net", (1, 4, 4), 10, rng())).dim == 170
-    with pytest.raises(StudyError, match=r"gives scores of shape \(3,\) for one example; the data has 10 classes"):
+    with pytest.raises(
+        StudyError, match=r"gives scores of shape \(3,\) for one example; the data has 10 classes"
+    ):
         models.build("mine:narrow", (1, 4, 4), 10, rng())
     with pytest.raises(StudyError, match=r"does not fit examples of shape \(16,\)"):
         models.build("mine:wrong", (16,), 10, rng())
@@ -112,7 +120,10 @@ class Counting(nn.Module):
             nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)),
             r"layer '1' \(BatchNorm1d\) mixes .* use torch\.nn\.GroupNorm",
         ),
-        (nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 3)), r"layer '1' \(Dropout\) draws its own random numbers"),
+        (
+            nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 3)),
+            r"layer '1' \(Dropout\) draws its own random numbers",
+        ),
         (Centred(), "changing one example changes another's scores"),
         (Counting(), "changes 'seen'"),
     ],
@@ -127,7 +138,10 @@ def test_losses_equal_torch_and_their_definitions() -> None:
     labels = torch.randint(0, 6, (50,))
     rivals = [scores[i, [j for j in range(6) if j != int(labels[i])]].max() for i in range(50)]
     margins = 1 + torch.stack(rivals) - scores[range(50), labels]
-    hinge, entropy = margins.clamp(min=0), torch.nn.functional.cross_entropy(scores, labels, reduction="none")
+    hinge, entropy = (
+        margins.clamp(min=0),
+        torch.nn.functional.cross_entropy(scores, labels, reduction="none"),
+    )
     for loss, wanted in ((cross_entropy, entropy), (multiclass_hinge, hinge)):
         values, slopes = loss.slope(scores.detach(), labels)
         assert torch.allclose(values, wanted.detach())
@@ -141,19 +155,49 @@ def test_losses_equal_torch_and_their_definitions() -> None:
     [
         models.build("cnn", (1, 12 + 6, 18), 10, rng()),
         nn.Sequential(
-            nn.ReLU(), nn.MaxPool2d(3, 2), nn.ReLU(), nn.Conv2d(1, 3, 3), nn.MaxPool2d(2), nn.Flatten(), nn.ReLU(), nn.Linear(27, 10)
+            nn.ReLU(),
+            nn.MaxPool2d(3, 2),
+            nn.ReLU(),
+            nn.Conv2d(1, 3, 3),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.ReLU(),
+            nn.Linear(27, 10),
         ),
         nn.Sequential(nn.Flatten(), nn.ReLU(), nn.Linear(324, 10)),
         nn.Sequential(
-            nn.Conv2d(1, 4, (3, 2), (2, 1), (1, 0), (1, 2), bias=False), nn.MaxPool2d((2, 3), padding=1), nn.Conv2d(4, 10, (5, 6))
+            nn.Conv2d(1, 4, (3, 2), (2, 1), (1, 0), (1, 2), bias=False),
+            nn.MaxPool2d((2, 3), padding=1),
+            nn.Conv2d(4, 10, (5, 6)),
         ),
-        nn.Sequential(nn.Conv2d(1, 4, 2, padding="same"), nn.ReLU(), nn.Conv2d(4, 4, 3, padding="same", groups=2), nn.MaxPool2d(18)),
-        nn.Sequential(nn.Conv2d(1, 10, 3, padding=1, padding_mode="circular"), nn.MaxPool2d(4, ceil_mode=True), nn.AvgPool2d(5)),
-        nn.Sequential(nn.Conv2d(1, 4, 3, padding="valid"), nn.GroupNorm(2, 4), nn.Conv2d(4, 10, 16)),
+        nn.Sequential(
+            nn.Conv2d(1, 4, 2, padding="same"),
+            nn.ReLU(),
+            nn.Conv2d(4, 4, 3, padding="same", groups=2),
+            nn.MaxPool2d(18),
+        ),
+        nn.Sequential(
+            nn.Conv2d(1, 10, 3, padding=1, padding_mode="circular"),
+            nn.MaxPool2d(4, ceil_mode=True),
+            nn.AvgPool2d(5),
+        ),
+        nn.Sequential(
+            nn.Conv2d(1, 4, 3, padding="valid"), nn.GroupNorm(2, 4), nn.Conv2d(4, 10, 16)
+        ),
     ],
-    ids=["cnn", "pools", "rectified input", "odd shapes", "groups and same", "circular and ceil", "norm between"],
+    ids=[
+        "cnn",
+        "pools",
+        "rectified input",
+        "odd shapes",
+        "groups and same",
+        "circular and ceil",
+        "norm between",
+    ],
 )
-def test_evaluation_equals_the_plain_module_and_leaves_the_data_alone(module: nn.Sequential) -> None:
+def test_evaluation_equals_the_plain_module_and_leaves_the_data_alone(
+    module: nn.Sequential,
+) -> None:
     x, y = torch.randn(601, 1, 18, 18), torch.randint(0, 10, (601,))
     before = x.clone()
     if isinstance(module[-1], nn.Conv2d | nn.MaxPool2d | nn.AvgPool2d):
@@ -178,7 +222,16 @@ def test_pixels_are_evaluated_as_bytes_to_the_bit_as_model_input(name: str) -> N
 def test_evaluation_hides_no_number_that_is_not_finite(where: str) -> None:
     torch.manual_seed(0)
     conv, second = nn.Conv2d(1, 4, 3), nn.Conv2d(4, 10, 5)
-    module = nn.Sequential(conv, nn.ReLU(), nn.MaxPool2d(2), second, nn.ReLU(), nn.MaxPool2d(3), nn.Flatten(), nn.Linear(10, 10))
+    module = nn.Sequential(
+        conv,
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        second,
+        nn.ReLU(),
+        nn.MaxPool2d(3),
+        nn.Flatten(),
+        nn.Linear(10, 10),
+    )
     x, y = torch.randn(30, 1, 18, 18), torch.randint(0, 10, (30,))
     if where == "image":
         x[3, 0, 5, 5] = torch.nan

@@ -23,7 +23,10 @@ def gradients(count: int = 6, d: int = 40) -> list[Tensor]:
         (Sgd(), lambda p: torch.optim.SGD(p, lr=0.3)),
         (Sgd(momentum=0.8), lambda p: torch.optim.SGD(p, lr=0.3, momentum=0.8)),
         (AdaGrad(kind="adagrad", floor=1e-6), lambda p: torch.optim.Adagrad(p, lr=0.3, eps=1e-6)),
-        (Adam(kind="adam", beta1=0.7, beta2=0.95, floor=1e-4), lambda p: torch.optim.Adam(p, lr=0.3, betas=(0.7, 0.95), eps=1e-4)),
+        (
+            Adam(kind="adam", beta1=0.7, beta2=0.95, floor=1e-4),
+            lambda p: torch.optim.Adam(p, lr=0.3, betas=(0.7, 0.95), eps=1e-4),
+        ),
     ],
     ids=["sgd", "momentum", "adagrad", "adam"],
 )
@@ -71,5 +74,7 @@ def test_debiased_adam_divides_by_the_signal_and_not_by_the_noise() -> None:
 
 def test_debiased_adam_keeps_its_floor() -> None:
     weights = torch.zeros(3)
-    Adam(kind="adam", floor=0.1, debias=True).begin(1.0, weights).take(weights, torch.tensor([0.01, 0.0, -0.01]), 1.0)
+    Adam(kind="adam", floor=0.1, debias=True).begin(1.0, weights).take(
+        weights, torch.tensor([0.01, 0.0, -0.01]), 1.0
+    )
     assert weights.tolist() == pytest.approx([-0.1, 0.0, 0.1], rel=1e-5)

@@ -73,7 +73,10 @@ class Branching(nn.Module):
         self.scale, self.head = nn.Parameter(torch.ones(12)), nn.Linear(12, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
-        rows = [row * self.scale if float(row.detach().sum()) > 0 else row * self.scale.sin() for row in x.flatten(1)]
+        rows = [
+            row * self.scale if float(row.detach().sum()) > 0 else row * self.scale.sin()
+            for row in x.flatten(1)
+        ]
         return self.head(torch.stack(rows))  # type: ignore[no-any-return]
 
 
@@ -135,23 +138,59 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], bool]] = {
         (2, 7, 6),
         True,
     ),
-    "conv, dilation, same": (sequence(nn.Conv2d(2, 5, 3, padding="same", dilation=2), nn.Sigmoid()), (2, 7, 6), True),
+    "conv, dilation, same": (
+        sequence(nn.Conv2d(2, 5, 3, padding="same", dilation=2), nn.Sigmoid()),
+        (2, 7, 6),
+        True,
+    ),
     "conv, Gram": (sequence(nn.Conv2d(30, 40, 3), nn.ReLU()), (30, 4, 3), True),
-    "conv, Gram, hooked": (lambda: Chain(nn.Conv2d(30, 40, 3), nn.Flatten(), nn.Linear(80, CLASSES)), (30, 4, 3), False),
+    "conv, Gram, hooked": (
+        lambda: Chain(nn.Conv2d(30, 40, 3), nn.Flatten(), nn.Linear(80, CLASSES)),
+        (30, 4, 3),
+        False,
+    ),
     "summed positions": (sequence(nn.Linear(5, 8), nn.ReLU(), Summed()), (4, 5), False),
     "conv, two of them": (
         sequence(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 3, 2), nn.ReLU()),
         (1, 9, 9),
         True,
     ),
-    "max pool, overlapping": (sequence(nn.Conv2d(1, 4, 3), nn.MaxPool2d(3, 1), nn.Conv2d(4, 3, 2)), (1, 8, 8), True),
-    "max pool, gaps": (sequence(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2, 3), nn.Conv2d(4, 3, 2)), (1, 11, 10), True),
-    "max pool, stride and overlap": (sequence(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(3, 2), nn.Tanh()), (1, 10, 11), True),
-    "max pool, halves with a rest": (sequence(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d((2, 1)), nn.Tanh()), (1, 9, 9), True),
-    "rectified input": (sequence(nn.ReLU(), nn.MaxPool2d(1, 2), nn.ReLU(), nn.Conv2d(1, 4, 3), nn.ReLU()), (1, 9, 9), True),
+    "max pool, overlapping": (
+        sequence(nn.Conv2d(1, 4, 3), nn.MaxPool2d(3, 1), nn.Conv2d(4, 3, 2)),
+        (1, 8, 8),
+        True,
+    ),
+    "max pool, gaps": (
+        sequence(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2, 3), nn.Conv2d(4, 3, 2)),
+        (1, 11, 10),
+        True,
+    ),
+    "max pool, stride and overlap": (
+        sequence(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(3, 2), nn.Tanh()),
+        (1, 10, 11),
+        True,
+    ),
+    "max pool, halves with a rest": (
+        sequence(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d((2, 1)), nn.Tanh()),
+        (1, 9, 9),
+        True,
+    ),
+    "rectified input": (
+        sequence(nn.ReLU(), nn.MaxPool2d(1, 2), nn.ReLU(), nn.Conv2d(1, 4, 3), nn.ReLU()),
+        (1, 9, 9),
+        True,
+    ),
     "conv, same, even": (sequence(nn.Conv2d(2, 5, 2, padding="same"), nn.ReLU()), (2, 5, 5), False),
-    "conv, columns apart": (sequence(nn.Conv2d(1, 5, (3, 2), stride=2, dilation=(1, 3), padding=1), nn.Tanh()), (1, 8, 9), True),
-    "average pool": (sequence(nn.Conv2d(1, 4, 3), nn.AvgPool2d(2), nn.ReLU(inplace=True)), (1, 8, 8), True),
+    "conv, columns apart": (
+        sequence(nn.Conv2d(1, 5, (3, 2), stride=2, dilation=(1, 3), padding=1), nn.Tanh()),
+        (1, 8, 9),
+        True,
+    ),
+    "average pool": (
+        sequence(nn.Conv2d(1, 4, 3), nn.AvgPool2d(2), nn.ReLU(inplace=True)),
+        (1, 8, 8),
+        True,
+    ),
     "group norm": (sequence(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU()), (1, 6, 6), True),
     "layer norm": (sequence(nn.Linear(6, 8), nn.LayerNorm(8), nn.ReLU()), (6,), True),
     "grouped conv": (sequence(nn.Conv2d(4, 4, 3, groups=2), nn.ReLU()), (4, 5, 5), False),
@@ -164,7 +203,13 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], bool]] = {
     "recurrent": (Recurrent, (12,), False),
     "embedding": (Words, (6,), False),
     "embedding in a sequence": (
-        lambda: nn.Sequential(nn.Embedding(9, 6, padding_idx=0), nn.LayerNorm(6), nn.Tanh(), nn.Flatten(), nn.Linear(36, CLASSES)),
+        lambda: nn.Sequential(
+            nn.Embedding(9, 6, padding_idx=0),
+            nn.LayerNorm(6),
+            nn.Tanh(),
+            nn.Flatten(),
+            nn.Linear(36, CLASSES),
+        ),
         (6,),
         True,
     ),
@@ -177,7 +222,9 @@ def prepared(name: str, dtype: torch.dtype = torch.float64) -> tuple[Flat, Tenso
     module = make()
     rng = np.random.default_rng(1)
     words = isinstance(module, Words) or name.startswith("embedding")
-    x = torch.from_numpy(rng.integers(0, 9, (N, *shape)) if words else rng.standard_normal((N, *shape)))
+    x = torch.from_numpy(
+        rng.integers(0, 9, (N, *shape)) if words else rng.standard_normal((N, *shape))
+    )
     x = x if words else x.to(dtype)
     with torch.no_grad():
         module.to(torch.float32)(x if words else x.float())  # lazy layers learn their sizes
@@ -194,7 +241,9 @@ def one_by_one(flat: Flat, x: Tensor, y: Tensor) -> Tensor:
     for i in range(len(x)):
         loss = F.cross_entropy(flat.module(x[i : i + 1]), y[i : i + 1])
         grads = torch.autograd.grad(loss, [named[slot.name] for slot in flat.layout])
-        rows.append(torch.cat([(g.permute(0, 2, 3, 1) if g.ndim == 4 else g).reshape(-1) for g in grads]))
+        rows.append(
+            torch.cat([(g.permute(0, 2, 3, 1) if g.ndim == 4 else g).reshape(-1) for g in grads])
+        )
     return torch.stack(rows)
 
 
@@ -209,9 +258,19 @@ def clipped(rows: Tensor, clip: float) -> Tensor:
 def test_equals_a_loop_over_examples(name: str) -> None:
     flat, x, y = prepared(name)
     rows, untouched = one_by_one(flat, x, y), x.clone()
-    clip = 1.01 * float(rows.norm(dim=1).median())  # about half are clipped, and none lies on the bound
-    kernel, out = ClippedSum(flat, cross_entropy), torch.full((flat.dim,), torch.nan, dtype=torch.float64)
-    for part in (slice(0, N), slice(0, 1), slice(2, 5), slice(0, N)):  # buffers of one batch size serve another
+    clip = 1.01 * float(
+        rows.norm(dim=1).median()
+    )  # about half are clipped, and none lies on the bound
+    kernel, out = (
+        ClippedSum(flat, cross_entropy),
+        torch.full((flat.dim,), torch.nan, dtype=torch.float64),
+    )
+    for part in (
+        slice(0, N),
+        slice(0, 1),
+        slice(2, 5),
+        slice(0, N),
+    ):  # buffers of one batch size serve another
         seen = kernel(x[part], y[part], clip, out)
         assert torch.allclose(out, clipped(rows[part], clip), rtol=0, atol=1e-5 * float(out.norm()))
         assert torch.allclose(seen.norms, rows[part].norm(dim=1), rtol=1e-5)
@@ -232,7 +291,14 @@ def test_the_fast_plan_takes_what_it_should(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "shape"), [("cnn", (1, 28, 28)), ("logistic", (1, 8, 8)), ("svm", (1, 8, 8)), ("mlp", (1, 8, 8)), ("cifar-cnn", (3, 16, 16))]
+    ("name", "shape"),
+    [
+        ("cnn", (1, 28, 28)),
+        ("logistic", (1, 8, 8)),
+        ("svm", (1, 8, 8)),
+        ("mlp", (1, 8, 8)),
+        ("cifar-cnn", (3, 16, 16)),
+    ],
 )
 def test_models_equal_a_loop_in_float32(name: str, shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(3)
@@ -242,12 +308,19 @@ def test_models_equal_a_loop_in_float32(name: str, shape: tuple[int, ...]) -> No
     loss, rows = loss_for(name), []
     named = dict(flat.module.named_parameters())
     for i in range(9):
-        grads = torch.autograd.grad(loss(flat.module(x[i : i + 1]), y[i : i + 1]).sum(), [named[s.name] for s in flat.layout])
-        rows.append(torch.cat([(g.permute(0, 2, 3, 1) if g.ndim == 4 else g).reshape(-1) for g in grads]))
+        grads = torch.autograd.grad(
+            loss(flat.module(x[i : i + 1]), y[i : i + 1]).sum(),
+            [named[s.name] for s in flat.layout],
+        )
+        rows.append(
+            torch.cat([(g.permute(0, 2, 3, 1) if g.ndim == 4 else g).reshape(-1) for g in grads])
+        )
     stacked = torch.stack(rows)
     clip = float(stacked.norm(dim=1).median())
     out = torch.empty(flat.dim, dtype=torch.float64)
-    ClippedSum(flat, loss)(x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x, y, clip, out)
+    ClippedSum(flat, loss)(
+        x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x, y, clip, out
+    )
     assert float((out - clipped(stacked, clip)).norm() / out.norm()) < 1e-5
 
 
@@ -275,7 +348,11 @@ def test_a_first_batch_of_one_example_is_as_good_as_any(module: Callable[[], nn.
     torch.manual_seed(0)
     flat = Flat(module())
     shape = (4, 7) if isinstance(flat.module[0], nn.Linear) else (32, 32, 32)  # type: ignore[index]
-    x, y, out = torch.randn(N, *shape), torch.randint(0, CLASSES, (N,)), torch.empty(flat.dim, dtype=torch.float64)
+    x, y, out = (
+        torch.randn(N, *shape),
+        torch.randint(0, CLASSES, (N,)),
+        torch.empty(flat.dim, dtype=torch.float64),
+    )
     rows, kernel = one_by_one(flat, x, y), ClippedSum(flat, cross_entropy)
     for part in (slice(0, 1), slice(0, 2), slice(0, 5)):
         seen = kernel(x[part], y[part], 1e6, out)
@@ -286,13 +363,19 @@ def test_a_first_batch_of_one_example_is_as_good_as_any(module: Callable[[], nn.
 def test_other_losses_and_dense_labels_go_through_the_plan() -> None:
     torch.manual_seed(0)
     flat = Flat(nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, CLASSES, 1)))
-    x, y, out = torch.randn(N, 1, 6, 6), torch.randint(0, CLASSES, (N, 4, 4)), torch.empty(flat.dim, dtype=torch.float64)
+    x, y, out = (
+        torch.randn(N, 1, 6, 6),
+        torch.randint(0, CLASSES, (N, 4, 4)),
+        torch.empty(flat.dim, dtype=torch.float64),
+    )
     losses, slopes = cross_entropy.slope(scores := flat.module(x).detach(), y)
     leaf = scores.clone().requires_grad_()
     assert torch.allclose(losses, F.cross_entropy(leaf, y, reduction="none").detach())
     (wanted,) = torch.autograd.grad(F.cross_entropy(leaf, y, reduction="sum"), leaf)
     assert torch.allclose(slopes, wanted, atol=1e-6)
-    own = Differentiable(lambda scores, labels: F.cross_entropy(scores, labels, reduction="none").mean((1, 2)))
+    own = Differentiable(
+        lambda scores, labels: F.cross_entropy(scores, labels, reduction="none").mean((1, 2))
+    )
     seen = ClippedSum(flat, own)(x, y, 1e6, out)
     grads = torch.autograd.grad(own(flat.module(x), y).sum(), list(flat.module.parameters()))
     assert torch.allclose(out, torch.cat([_stored(g).flatten() for g in grads]).double(), atol=1e-5)
@@ -307,7 +390,10 @@ def test_micro_batches_give_the_same_sum() -> None:
     from dataclasses import replace
 
     flat, x, y = prepared("conv, two of them")
-    whole, parts = torch.empty(flat.dim, dtype=torch.float64), torch.empty(flat.dim, dtype=torch.float64)
+    whole, parts = (
+        torch.empty(flat.dim, dtype=torch.float64),
+        torch.empty(flat.dim, dtype=torch.float64),
+    )
     ClippedSum(flat, cross_entropy)(x, y, 0.5, whole)
     kernel = ClippedSum(flat, cross_entropy)
     plan = compiled(flat, tuple(x.shape[1:]))
@@ -333,9 +419,15 @@ def test_empty_batches_and_gradients_that_are_not_finite() -> None:
     assert not out.any()
 
 
-@given(seed=st.integers(0, 10**6), scale=st.sampled_from([1e-3, 1.0, 1e4]), clip=st.sampled_from([1e-2, 0.7, 30.0]))
+@given(
+    seed=st.integers(0, 10**6),
+    scale=st.sampled_from([1e-3, 1.0, 1e4]),
+    clip=st.sampled_from([1e-2, 0.7, 30.0]),
+)
 @settings(max_examples=30)
-def test_one_example_moves_the_sum_by_no_more_than_the_clip(seed: int, scale: float, clip: float) -> None:
+def test_one_example_moves_the_sum_by_no_more_than_the_clip(
+    seed: int, scale: float, clip: float
+) -> None:
     """Sensitivity by brute force, as the machine computes it."""
     rng = np.random.default_rng(seed)
     flat = Flat(models.build("mlp", (1, 8, 8), CLASSES, rng))
@@ -345,7 +437,10 @@ def test_one_example_moves_the_sum_by_no_more_than_the_clip(seed: int, scale: fl
     for i in range(6):
         kernel(x[i : i + 1], y[i : i + 1], clip, alone)
         assert float(alone.norm()) <= clip
-    with_, without = torch.empty(flat.dim, dtype=torch.float64), torch.empty(flat.dim, dtype=torch.float64)
+    with_, without = (
+        torch.empty(flat.dim, dtype=torch.float64),
+        torch.empty(flat.dim, dtype=torch.float64),
+    )
     kernel(x, y, clip, with_)
     kernel(x[1:], y[1:], clip, without)
     assert float((with_ - without).norm()) <= clip
@@ -358,12 +453,16 @@ def test_equals_opacus_where_opacus_can_do_it() -> None:
 
         rng = np.random.default_rng(5)
         flat = Flat(models.build("cnn", (1, 28, 28), 10, rng))
-        theirs = GradSampleModule(models.build("cnn", (1, 28, 28), 10, np.random.default_rng(5)), loss_reduction="sum")
+        theirs = GradSampleModule(
+            models.build("cnn", (1, 28, 28), 10, np.random.default_rng(5)), loss_reduction="sum"
+        )
         x = torch.from_numpy(rng.standard_normal((12, 1, 28, 28)).astype(np.float32))
         y = torch.from_numpy(rng.integers(0, 10, 12))
         F.cross_entropy(theirs(x), y, reduction="sum").backward()  # type: ignore[no-untyped-call]
         samples = [p.grad_sample for p in theirs.parameters()]
-    rows = torch.cat([(g.permute(0, 1, 3, 4, 2) if g.ndim == 5 else g).reshape(12, -1) for g in samples], 1)
+    rows = torch.cat(
+        [(g.permute(0, 1, 3, 4, 2) if g.ndim == 5 else g).reshape(12, -1) for g in samples], 1
+    )
     clip = float(rows.norm(dim=1).median())
     out = torch.empty(flat.dim, dtype=torch.float64)
     ClippedSum(flat, cross_entropy)(x, y, clip, out)

@@ -26,7 +26,9 @@ def shortsighted(count: int, rate: float, rng: np.random.Generator) -> NDArray[n
 
 
 def looks_poisson(draw: Draw, count: int, rate: float, repeats: int) -> bool:
-    """Sizes, every index alone, and neighbours: how often, against what independent draws would give."""
+    """Sizes, every index alone, and neighbours: how often, against what independent draws would
+    give.
+    """
     rng = Seeded(1).at(count)
     seen = np.zeros((repeats, count + 1), np.float32)
     for row in seen:
@@ -36,12 +38,21 @@ def looks_poisson(draw: Draw, count: int, rate: float, repeats: int) -> bool:
     seen = seen[:, :count]
     sizes, variance = seen.sum(1), count * rate * (1 - rate)
     mean_fits = abs(sizes.mean() - count * rate) < Z * (variance / repeats) ** 0.5
-    # the variance of a sample variance of nearly normal sizes is 2 sigma^4 / repeats; small means have a little more
+    # the variance of a sample variance of nearly normal sizes is 2 sigma^4 / repeats; small means
+    # have a little more
     spread_fits = abs(sizes.var() / variance - 1) < Z * ((2 + 1 / variance) / repeats) ** 0.5
-    alone = np.abs(seen.mean(0) - rate).max() < 1.3 * Z * (rate * (1 - rate) / repeats) ** 0.5 + 3 / repeats
+    alone = (
+        np.abs(seen.mean(0) - rate).max()
+        < 1.3 * Z * (rate * (1 - rate) / repeats) ** 0.5 + 3 / repeats
+    )
     pairs = [(seen[:, :-lag] * seen[:, lag:]).mean() for lag in (1, 2, 5)]
     deviation = (rate**2 * (1 + 2 * rate) / (repeats * (count - 5))) ** 0.5
-    return bool(mean_fits and spread_fits and alone and all(abs(pair - rate**2) < Z * deviation for pair in pairs))
+    return bool(
+        mean_fits
+        and spread_fits
+        and alone
+        and all(abs(pair - rate**2) < Z * deviation for pair in pairs)
+    )
 
 
 @pytest.mark.parametrize(("count", "rate"), [(60, 0.2), (400, 0.05), (50, 0.9), (7, 0.3)])
@@ -51,7 +62,9 @@ def test_gaps_and_numbers_have_one_distribution(count: int, rate: float) -> None
     assert looks_poisson(bench._by_gaps, count, rate, repeats)
     assert not looks_poisson(shortsighted, count, rate, repeats)
     assert not looks_poisson(lambda n, q, rng: by_numbers(n, 1.1 * q, rng), count, rate, repeats)
-    assert not looks_poisson(lambda n, q, rng: np.sort(rng.choice(n, round(n * q), replace=False)), count, rate, repeats)
+    assert not looks_poisson(
+        lambda n, q, rng: np.sort(rng.choice(n, round(n * q), replace=False)), count, rate, repeats
+    )
 
 
 def test_small_rates_of_many_are_poisson() -> None:
@@ -109,7 +122,10 @@ def test_one_example() -> None:
     rng = Seeded(5).at("x")
     draws: list[Draw] = [lambda n, q, rng: poisson(n, q, rng).numpy(), bench._by_gaps]
     for draw in draws:
-        assert abs(np.mean([len(draw(1, 0.3, rng)) for _ in range(20_000)]) - 0.3) < Z * (0.21 / 20_000) ** 0.5
+        assert (
+            abs(np.mean([len(draw(1, 0.3, rng)) for _ in range(20_000)]) - 0.3)
+            < Z * (0.21 / 20_000) ** 0.5
+        )
 
 
 def test_the_same_generator_gives_the_same_batch_of_whole_numbers() -> None:

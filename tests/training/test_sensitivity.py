@@ -1,7 +1,7 @@
 """How far one example moves a clipped sum, as the machine computes it: never further than the clip.
 
-The two runs have the same batch, in which one example is there or is nothing: its features are NaN (or its label is one that
-the loss answers with NaN), and such an example adds nothing in its place.
+The two runs have the same batch, in which one example is there or is nothing: its features are NaN
+(or its label is one that the loss answers with NaN), and such an example adds nothing in its place.
 """
 
 from __future__ import annotations
@@ -65,7 +65,11 @@ class Batch:
             warnings.simplefilter("ignore")
             module, tokens = make(), name.startswith("tokens")
             dtype = torch.float64 if name == "float64" else torch.float32
-            x = torch.from_numpy(rng.integers(0, TOKENS, (n, *shape))) if tokens else inputs(kind, shape, n, rng).to(dtype)
+            x = (
+                torch.from_numpy(rng.integers(0, TOKENS, (n, *shape)))
+                if tokens
+                else inputs(kind, shape, n, rng).to(dtype)
+            )
             with torch.no_grad():
                 module(x[:2].nan_to_num(0.0, 0.0, 0.0) * 0)  # lazy layers learn their sizes
         weighted(module, weights, rng)
@@ -89,7 +93,9 @@ class Batch:
         return out
 
 
-def bounds(flat: Flat, clip: float, seed: int) -> Iterator[tuple[Bound, Basis | None, tuple[float, ...]]]:
+def bounds(
+    flat: Flat, clip: float, seed: int
+) -> Iterator[tuple[Bound, Basis | None, tuple[float, ...]]]:
     """Every kind of bound, and the norm that it is in."""
     yield FlatBound(clip), None, ()
     yield Layers(clip), None, ()
@@ -107,7 +113,9 @@ def length(moved: Tensor, basis: Basis | None, weights: tuple[float, ...]) -> fl
     return float(np.linalg.norm(u * np.repeat(weights, basis.lengths)))
 
 
-def worst(name: str, kind: str, weights: str, seed: int, n: int = 5, which: int = 2) -> tuple[float, int]:
+def worst(
+    name: str, kind: str, weights: str, seed: int, n: int = 5, which: int = 2
+) -> tuple[float, int]:
     """The largest |S - S'| / C over bounds and clips, and how many pairs were looked at."""
     batch, found, pairs = Batch.of(name, kind, weights, n, seed), 0.0, 0
     rng = np.random.default_rng(seed)
@@ -127,7 +135,10 @@ def test_no_example_moves_a_sum_further_than_the_clip(name: str) -> None:
     number = list(STRUCTURES).index(name)
     # a third of the inputs, another for each structure; the nightly search has them all
     kinds = ("random",) if name.startswith("tokens") else INPUTS[number % 3 :: 3]
-    found = [worst(name, kind, WEIGHTS[(number + at) % len(WEIGHTS)], 1000 * number + at, which=1) for at, kind in enumerate(kinds)]
+    found = [
+        worst(name, kind, WEIGHTS[(number + at) % len(WEIGHTS)], 1000 * number + at, which=1)
+        for at, kind in enumerate(kinds)
+    ]
     assert max(ratio for ratio, _ in found) <= ALLOWED
 
 
@@ -138,7 +149,13 @@ def test_no_example_moves_a_sum_further_than_the_clip_in_a_hundred_thousand_case
 ) -> None:
     number, pairs, largest = list(STRUCTURES).index(name), 0, 0.0
     for at in range(10**6):
-        ratio, more = worst(name, INPUTS[at % len(INPUTS)], WEIGHTS[at // len(INPUTS) % len(WEIGHTS)], 10**7 * (number + 1) + at, which=3)
+        ratio, more = worst(
+            name,
+            INPUTS[at % len(INPUTS)],
+            WEIGHTS[at // len(INPUTS) % len(WEIGHTS)],
+            10**7 * (number + 1) + at,
+            which=3,
+        )
         pairs, largest = pairs + more, max(largest, ratio)
         if pairs * len(STRUCTURES) >= 100_000:
             break
@@ -159,7 +176,9 @@ def test_there_are_forty_structures_on_every_path_and_the_search_reaches_the_cli
 @pytest.mark.parametrize("width", [192, 4096])
 @pytest.mark.parametrize("clip", [1.0, 1e-4])
 def test_gradients_of_positions_that_take_each_other_away(width: int, clip: float) -> None:
-    """Gram matrices in float32 gave norms that were too small, with the worst weights 1.72 C at a width of 192, 3.4 C at 4096."""
+    """Gram matrices in float32 gave norms that were too small, with the worst weights 1.72 C at a
+    width of 192, 3.4 C at 4096.
+    """
     torch.manual_seed(0)
     head = nn.Linear(128, CLASSES, bias=False)
     module = nn.Sequential(nn.Linear(width, 64, bias=False), nn.Flatten(), head)
@@ -172,51 +191,85 @@ def test_gradients_of_positions_that_take_each_other_away(width: int, clip: floa
     kernel = ClippedSum(batch.flat, cross_entropy)
     for bound in (FlatBound(clip), Layers(clip)):
         for j in range(4):
-            assert float((batch.sum(kernel, bound) - batch.without(j).sum(kernel, bound)).norm()) <= clip
+            assert (
+                float((batch.sum(kernel, bound) - batch.without(j).sum(kernel, bound)).norm())
+                <= clip
+            )
 
 
 @pytest.mark.parametrize("clip", [1e-3, 1e-4, 1e-6, 1e-12])
 @pytest.mark.parametrize(
-    "name", ["logistic", "linear", "mlp", "conv, tiles", "conv, patches", "sequence, Gram", "group norm", "own parameter"]
+    "name",
+    [
+        "logistic",
+        "linear",
+        "mlp",
+        "conv, tiles",
+        "conv, patches",
+        "sequence, Gram",
+        "group norm",
+        "own parameter",
+    ],
 )
 def test_squares_that_vanish_are_not_forgotten(name: str, clip: float) -> None:
-    """Squares below 1e-38 vanish in float32: with the worst weights 5.6 C at a clip of 1e-4, 561 C at 1e-6."""
+    """Squares below 1e-38 vanish in float32: with the worst weights 5.6 C at a clip of 1e-4, 561 C
+    at 1e-6.
+    """
     batch = Batch.of(name, "random", "random", 4, 3)
     kernel = ClippedSum(batch.flat, cross_entropy)
     for power in np.linspace(-30, -2, 15):
         small = Batch(batch.flat, batch.loss, (batch.x * 10.0**power).to(batch.x.dtype), batch.y)
         for j in range(2):
-            moved = small.sum(kernel, FlatBound(clip)) - small.without(j).sum(kernel, FlatBound(clip))
+            moved = small.sum(kernel, FlatBound(clip)) - small.without(j).sum(
+                kernel, FlatBound(clip)
+            )
             assert float(moved.norm()) <= clip
 
 
 @pytest.mark.parametrize("clip", [1e-3, 1e-4, 1e-6])
 def test_what_vanishes_in_one_layer_and_comes_back_in_the_next(clip: float) -> None:
     """Inputs whose squares vanish, times slopes that are huge."""
-    layers = [nn.Linear(6, 8, bias=False), nn.Linear(8, 8, bias=False), nn.Linear(8, CLASSES, bias=False)]
+    layers = [
+        nn.Linear(6, 8, bias=False),
+        nn.Linear(8, 8, bias=False),
+        nn.Linear(8, CLASSES, bias=False),
+    ]
     rng = np.random.default_rng(0)
     for down, up, out in ((0, 0, 18), (-10, 10, 8), (6, -6, 12)):
         weights = [
-            torch.from_numpy(rng.standard_normal(layer.weight.shape)) * 10.0**p for layer, p in zip(layers, (down, up, out), strict=True)
+            torch.from_numpy(rng.standard_normal(layer.weight.shape)) * 10.0**p
+            for layer, p in zip(layers, (down, up, out), strict=True)
         ]
         for layer, weight in zip(layers, weights, strict=True):
             layer.weight = nn.Parameter(weight.float())
         flat = Flat(nn.Sequential(*layers))
         for power in range(18, 27):
             x = torch.from_numpy(10.0**-power * rng.standard_normal((3, 6))).float()
-            batch, kernel = Batch(flat, cross_entropy, x, torch.tensor([0, 1, 2])), ClippedSum(flat, cross_entropy)
+            batch, kernel = (
+                Batch(flat, cross_entropy, x, torch.tensor([0, 1, 2])),
+                ClippedSum(flat, cross_entropy),
+            )
             for bound in (FlatBound(clip), Layers(clip)):
                 for j in range(3):
-                    assert float((batch.sum(kernel, bound) - batch.without(j).sum(kernel, bound)).norm()) <= clip
+                    assert (
+                        float(
+                            (batch.sum(kernel, bound) - batch.without(j).sum(kernel, bound)).norm()
+                        )
+                        <= clip
+                    )
 
 
 @pytest.mark.parametrize("name", ["sorted by length", "trimmed padding"])
 def test_modules_that_mix_examples_see_one_at_a_time(name: str) -> None:
-    """One comparison on the first two examples was trusted for ever: up to 7.6 C by sorting, 39 C by trimming."""
+    """One comparison on the first two examples was trusted for ever: up to 7.6 C by sorting, 39 C
+    by trimming.
+    """
     for seed in range(3):
         batch = Batch.of(name, "random", "sure", 8, seed)
         kernel = ClippedSum(batch.flat, cross_entropy)
-        batch.sum(kernel, FlatBound(0.1))  # harmless first: nothing that is learned here may be trusted later
+        batch.sum(
+            kernel, FlatBound(0.1)
+        )  # harmless first: nothing that is learned here may be trusted later
         if name == "trimmed padding":
             batch.x[[0, 1, *range(3, 8)], 2:] = 0.0
         else:
@@ -224,7 +277,10 @@ def test_modules_that_mix_examples_see_one_at_a_time(name: str) -> None:
         whole = batch.sum(kernel, FlatBound(0.1))
         for j in (2, 5):
             gone = Batch(batch.flat, batch.loss, batch.x.clone(), batch.y)
-            gone.x[j] = 0.0  # anything else in its place: at most two clips away, and the others where they were
+            gone.x[j] = (
+                # anything else in its place: at most two clips away, and the others where they were
+                0.0
+            )
             assert float((whole - gone.sum(kernel, FlatBound(0.1))).norm()) <= 0.2
             assert float((whole - batch.without(j).sum(kernel, FlatBound(0.1))).norm()) <= 0.1
 
@@ -254,15 +310,24 @@ def test_norms_are_never_too_small(k: int, scale: float) -> None:
 @pytest.mark.parametrize("inner", [3, 192, 4096])
 @pytest.mark.parametrize("bias", [False, True])
 def test_gram_norms_of_gradients_that_cancel_are_never_too_small(inner: int, bias: bool) -> None:
-    """Positions in pairs that take each other away but for a last digit: the squared norm is 10^-16 of what is added up for it."""
+    """Positions in pairs that take each other away but for a last digit: the squared norm is 10^-16
+    of what is added up for it.
+    """
     rng = np.random.default_rng(inner)
     a = np.repeat(rng.standard_normal((12, 4, inner)), 2, axis=1).astype(np.float32)
     g = np.repeat(rng.standard_normal((12, 4, 5)), 2, axis=1).astype(np.float32)
     g[:, 1::2] *= -1.0
-    a[:, ::2, 0] = np.nextafter(a[:, ::2, 0], np.float32(9.0))  # the pairs differ by one unit in the last place
-    seen = np.sqrt(squared_norms(torch.from_numpy(a), torch.from_numpy(g), weight=True, bias=bias).numpy())
+    a[:, ::2, 0] = np.nextafter(
+        a[:, ::2, 0], np.float32(9.0)
+    )  # the pairs differ by one unit in the last place
+    seen = np.sqrt(
+        squared_norms(torch.from_numpy(a), torch.from_numpy(g), weight=True, bias=bias).numpy()
+    )
     wide_a, wide_g = a.astype(np.longdouble), g.astype(np.longdouble)
-    parts = [np.einsum("npo,npi->noi", wide_g, wide_a).reshape(12, -1), *([wide_g.sum(1)] if bias else [])]
+    parts = [
+        np.einsum("npo,npi->noi", wide_g, wide_a).reshape(12, -1),
+        *([wide_g.sum(1)] if bias else []),
+    ]
     exact = np.sqrt(sum((part**2).sum(1) for part in parts)).astype(np.float64)
     assert (exact > 0).all()
     assert (seen >= exact).all()
@@ -285,12 +350,20 @@ def _hooked(own: nn.Linear) -> nn.Linear:
     return own
 
 
-CHANGED = {"subclass": lambda: Sorting(3, 4), "patched": lambda: _patched(nn.Linear(3, 4)), "hooked": lambda: _hooked(nn.Linear(3, 4))}
+CHANGED = {
+    "subclass": lambda: Sorting(3, 4),
+    "patched": lambda: _patched(nn.Linear(3, 4)),
+    "hooked": lambda: _hooked(nn.Linear(3, 4)),
+}
 
 
 @pytest.mark.parametrize("make", CHANGED.values(), ids=CHANGED)
-def test_a_layer_that_was_changed_is_not_the_layer_of_its_name(make: Callable[[], nn.Module]) -> None:
-    """In a batch it would give each example's gradient to another one; alone an example has nobody to change places with."""
+def test_a_layer_that_was_changed_is_not_the_layer_of_its_name(
+    make: Callable[[], nn.Module],
+) -> None:
+    """In a batch it would give each example's gradient to another one; alone an example has nobody
+    to change places with.
+    """
     assert known(nn.Linear(3, 4))
     assert not known(make())
     flat = Flat(nn.Sequential(make(), nn.Tanh(), nn.Linear(4, CLASSES)))
@@ -298,7 +371,9 @@ def test_a_layer_that_was_changed_is_not_the_layer_of_its_name(make: Callable[[]
 
 
 def test_a_type_that_was_changed_is_not_known_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nn.Linear, "forward", lambda self, x: F.linear(x.flip(0), self.weight, self.bias))
+    monkeypatch.setattr(
+        nn.Linear, "forward", lambda self, x: F.linear(x.flip(0), self.weight, self.bias)
+    )
     assert not known(nn.Linear(3, 4))
 
 
@@ -344,4 +419,6 @@ class Counting(nn.Module):
 def test_a_module_that_keeps_what_it_saw_is_refused() -> None:
     flat, out = Flat(Counting()), torch.empty(21, dtype=torch.float64)
     with pytest.raises(StudyError, match="changes 'seen'"):
-        ClippedSum(flat, cross_entropy)(torch.zeros(2, 6), torch.zeros(2, dtype=torch.int64), 1.0, out)
+        ClippedSum(flat, cross_entropy)(
+            torch.zeros(2, 6), torch.zeros(2, dtype=torch.int64), 1.0, out
+        )

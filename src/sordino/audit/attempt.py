@@ -1,9 +1,11 @@
 r"""Releases made for an attack, at several noise levels, and what came out of them.
 
-A release here is what a client lets out of itself in one local step (:mod:`sordino.training.dpsgd`): per-example
-clipping in the mechanism's own norm, the sum over a batch, the mechanism's noise, the expected batch as divisor.
-Without noise (sigma = 0) clipping stays. With MAPA's noise it is the vector of :func:`sordino.mechanism.knorm.exponential_norm` with mean
-norm Delta S / eps_0 on the average, Delta S = 2 C / b (Li et al., section 5.1), which is 2 C / eps_0 on the sum.
+A release here is what a client lets out of itself in one local step
+(:mod:`sordino.training.dpsgd`): per-example clipping in the mechanism's own norm, the sum over a
+batch, the mechanism's noise, the expected batch as divisor. Without noise (sigma = 0) clipping
+stays. With MAPA's noise it is the vector of :func:`sordino.mechanism.knorm.exponential_norm` with
+mean norm Delta S / eps_0 on the average, Delta S = 2 C / b (Li et al., section 5.1), which is 2 C /
+eps_0 on the sum.
 
 The same image meets the same random numbers at every level: what differs is how large the noise is.
 """
@@ -82,7 +84,8 @@ class Scene:
 
     Attributes:
         model: its name.
-        alone: whether every target was alone in its batch; else it lay in a Poisson sample of its client's data.
+        alone: whether every target was alone in its batch; else it lay in a Poisson sample of its
+            client's data.
         batch: mean size of the batches.
         shape: of an image.
         labels: names of the targets' labels.
@@ -111,7 +114,8 @@ class Attack:
         clipped: the kernel, over the model's present weights.
         noise: the study's mechanism, which says what a gradient is clipped in.
         layer: where the pixels go in.
-        slopes: of every label, (classes, classes); see :func:`~sordino.audit.inversion.mean_slopes`.
+        slopes: of every label, (classes, classes); see
+            :func:`~sordino.audit.inversion.mean_slopes`.
         dimension: d.
     """
 
@@ -129,11 +133,20 @@ class Attack:
         if level.claimed is not None:
             total += exponential_norm(self.dimension, 2.0 * self.noise.clip / level.claimed, rng)
         elif level.sigma:
-            total, _ = self.noise.scaled(self.noise.clip, level.sigma).release_counted(total, 0.0, rng)
+            total, _ = self.noise.scaled(self.noise.clip, level.sigma).release_counted(
+                total, 0.0, rng
+            )
         return total / target.divisor
 
-    def attempt(self, targets: Sequence[Target], level: Level, randomness: Callable[[int], np.random.Generator]) -> Attempt:
-        """Release every target at one level and recover it; ``randomness`` gives the noise of each."""
+    def attempt(
+        self,
+        targets: Sequence[Target],
+        level: Level,
+        randomness: Callable[[int], np.random.Generator],
+    ) -> Attempt:
+        """Release every target at one level and recover it; ``randomness`` gives the noise of
+        each.
+        """
         images, correlations, lost = [], [], []
         for number, target in enumerate(targets):
             seen = self.release(target, level, randomness(number))

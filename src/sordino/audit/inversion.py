@@ -12,17 +12,19 @@ and x stands in it unprotected. Four ways to read it, with v[:-1] / v[-1] unders
                noise on every number where nothing is known of g
     matched    v = g^T A with g known up to its length
 
-g is nearly known: who receives the gradient knows the model, the loss and thereby how the scores of an example of
-label y are pulled (up for y, down for the rivals). Here it is the mean slope of public examples of that label. For a
-batch, A = sum_i c_i g_i [x_i; 1]^T with clipping factors c_i; with G the slopes (labels, rows) of the labels in it,
+g is nearly known: who receives the gradient knows the model, the loss and thereby how the scores of
+an example of label y are pulled (up for y, down for the rivals). Here it is the mean slope of
+public examples of that label. For a batch, A = sum_i c_i g_i [x_i; 1]^T with clipping factors c_i;
+with G the slopes (labels, rows) of the labels in it,
 
     V = pinv(G^T) A        rows of V: a positive multiple of [x; 1] for each label
 
-takes the images apart again, exactly where G is exact and no label comes twice; of a label that comes twice it
-gives a mixture. ``matched`` is the one that is used where the rows are the classes (logistic, svm): it is the only
-one of the four that tells the examples of a batch apart, and it lasts longest under noise; ``rank one`` elsewhere (mlp).
-Trained weights pull examples of one label less alike: 0.99 below becomes 0.58 after 300 steps.
-Mean correlation over 30 Fashion-MNIST images, C = 1, initial weights:
+takes the images apart again, exactly where G is exact and no label comes twice; of a label that
+comes twice it gives a mixture. ``matched`` is the one that is used where the rows are the classes
+(logistic, svm): it is the only one of the four that tells the examples of a batch apart, and it
+lasts longest under noise; ``rank one`` elsewhere (mlp). Trained weights pull examples of one label
+less alike: 0.99 below becomes 0.58 after 300 steps. Mean correlation over 30 Fashion-MNIST images,
+C = 1, initial weights:
 
     | sigma, batch | logistic: ratio | rows | rank one | matched | svm: ratio | rows | rank one | matched |
     | 0, 1         | 1.00            | 1.00 | 1.00     | 1.00    | 1.00       | 1.00 | 1.00     | 1.00    |
@@ -31,9 +33,11 @@ Mean correlation over 30 Fashion-MNIST images, C = 1, initial weights:
     | 0.1, 1       | 0.04            | 0.04 | 0.03     | 0.26    | 0.01       | 0.02 | 0.00     | 0.21    |
     | 0, 9 labels  | 0.54            | 0.53 | 0.08     | 0.99    | 0.46       | 0.58 | 0.50     | 0.68    |
 
-The attacker is granted the labels in the batch: with little noise the signs of db tell them (Zhao et al. 2020).
+The attacker is granted the labels in the batch: with little noise the signs of db tell them (Zhao
+et al. 2020).
 
-Shapes: A (rows, pixels + 1), slopes (labels, rows), images (pixels,) or (labels, pixels); all up to scale.
+Shapes: A (rows, pixels + 1), slopes (labels, rows), images (pixels,) or (labels, pixels); all up to
+scale.
 
 >>> x, g = np.array([0.25, 1.0]), np.array([-0.6, 0.2, 0.4])
 >>> seen = np.outer(g, [*x, 1.0])
@@ -43,8 +47,8 @@ Shapes: A (rows, pixels + 1), slopes (labels, rows), images (pixels,) or (labels
 [[0.25, 1.0]]
 
 References:
-    Phong, Aono, Hayashi, Wang, Moriai 2018, Privacy-Preserving Deep Learning via Additively Homomorphic Encryption.
-    Zhao, Mopuri, Bilen 2020, iDLG: Improved Deep Leakage from Gradients.
+    Phong, Aono, Hayashi, Wang, Moriai 2018, Privacy-Preserving Deep Learning via Additively
+    Homomorphic Encryption. Zhao, Mopuri, Bilen 2020, iDLG: Improved Deep Leakage from Gradients.
 """
 
 from __future__ import annotations
@@ -88,19 +92,26 @@ class FirstLayer:
 
 
 def first_layer(flat: Flat, shape: tuple[int, ...], name: str) -> FirstLayer:
-    """The first layer of a model for examples of ``shape``, if it is linear and sees the pixels as they are.
+    """The first layer of a model for examples of ``shape``, if it is linear and sees the pixels as
+    they are.
 
     Raises:
         StudyError: if it is not.
     """
-    probe = torch.linspace(-1.0, 1.0, 2 * math.prod(shape), dtype=flat.weights.dtype, device=flat.weights.device).view(2, *shape)
+    probe = torch.linspace(
+        -1.0, 1.0, 2 * math.prod(shape), dtype=flat.weights.dtype, device=flat.weights.device
+    ).view(2, *shape)
     seen: list[tuple[nn.Linear, Tensor]] = []
 
     def look(layer: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> None:
         if isinstance(layer, nn.Linear) and torch.equal(given[0], probe.flatten(1)):
             seen.append((layer, output))
 
-    hooks = [part.register_forward_hook(look) for part in flat.module.modules() if isinstance(part, nn.Linear)]
+    hooks = [
+        part.register_forward_hook(look)
+        for part in flat.module.modules()
+        if isinstance(part, nn.Linear)
+    ]
     try:
         with torch.no_grad():
             scores = flat.module(probe)
@@ -108,17 +119,24 @@ def first_layer(flat: Flat, shape: tuple[int, ...], name: str) -> FirstLayer:
         for hook in hooks:
             hook.remove()
     for layer, output in seen:
-        weight, bias = flat.slot(layer.weight), None if layer.bias is None else flat.slot(layer.bias)
+        weight, bias = (
+            flat.slot(layer.weight),
+            None if layer.bias is None else flat.slot(layer.bias),
+        )
         if weight is not None and bias is not None:
-            return FirstLayer(weight, bias, output.shape == scores.shape and torch.equal(output, scores))
+            return FirstLayer(
+                weight, bias, output.shape == scores.shape and torch.equal(output, scores)
+            )
     raise StudyError(
-        f"model.name = {name!r}: --attack inversion reads images off a linear first layer with biases, and this model has none on"
+        f"model.name = {name!r}: --attack inversion reads images off a linear first layer "
+        "with biases, and this model has none on"
         " the pixels. Use logistic, svm or mlp (--set model.name=logistic)"
     )
 
 
 def mean_slopes(flat: Flat, loss: Loss, x: Tensor, y: Tensor, classes: int) -> Matrix:
-    """g of each label (classes, classes): its mean over public examples x (n, ...) with labels y (n,), under the model's weights.
+    """g of each label (classes, classes): its mean over public examples x (n, ...) with labels y
+    (n,), under the model's weights.
 
     A label that no example pulls is taken to be pulled up against all others alike.
     """
@@ -156,7 +174,8 @@ def rank_one(seen: Matrix) -> Matrix:
 def matched(seen: Matrix, slopes: Matrix) -> Matrix:
     """An image (labels, pixels) for each of the slopes (labels, rows).
 
-    What multiplies [x; 1] is known to be positive, so its sign is not read off the noisy last column.
+    What multiplies [x; 1] is known to be positive, so its sign is not read off the noisy last
+    column.
     """
     found = np.linalg.pinv(slopes.T, rcond=_NEGLIGIBLE) @ seen
     scale = np.abs(found[:, -1:])
@@ -164,8 +183,11 @@ def matched(seen: Matrix, slopes: Matrix) -> Matrix:
     return image
 
 
-def recovered(gradient: Tensor, layer: FirstLayer, slopes: Matrix, labels: Tensor, target: int) -> Matrix:
-    """The image (pixels,) of label ``target`` in a released gradient (d,), by the estimator that is best for the layer.
+def recovered(
+    gradient: Tensor, layer: FirstLayer, slopes: Matrix, labels: Tensor, target: int
+) -> Matrix:
+    """The image (pixels,) of label ``target`` in a released gradient (d,), by the estimator that is
+    best for the layer.
 
     Args:
         gradient: as released; its scale does not matter.

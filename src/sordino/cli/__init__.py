@@ -40,9 +40,14 @@ def main() -> None:
         app()
     except SordinoError as error:
         sys.stderr.write(f"sordino: {error}\n")
-        sys.exit(2 if isinstance(error, StudyError) else 3 if isinstance(error, BudgetExceeded) else 1)
+        sys.exit(
+            2 if isinstance(error, StudyError) else 3 if isinstance(error, BudgetExceeded) else 1
+        )
     except KeyboardInterrupt:
-        sys.stderr.write("sordino: interrupted. Continue from the last checkpoint with `sordino run --resume RUN`\n")
+        sys.stderr.write(
+            "sordino: interrupted. Continue from the last checkpoint with `sordino run "
+            "--resume RUN`\n"
+        )
         sys.exit(130)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output went away; there is nobody to tell
@@ -51,5 +56,8 @@ def main() -> None:
         if error.errno not in FULL:
             raise
         where = f"{error.filename}: " if error.filename else ""
-        sys.stderr.write(f"sordino: {where}{error.strerror}. Free some space, then continue with `sordino run --resume RUN`\n")
+        sys.stderr.write(
+            f"sordino: {where}{error.strerror}. Free some space, then continue with `sordino "
+            "run --resume RUN`\n"
+        )
         sys.exit(1)

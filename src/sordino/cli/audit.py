@@ -23,22 +23,45 @@ if TYPE_CHECKING:
     from sordino.federation.study import HorizontalStudy
 
 ATTACKS = {"inversion": "recover training images from a client's gradient, at several noise levels"}
-RAW = "the picture contains raw training images. With real data, it must stay with the owner of the data"
-NO_PROOF = "An attack that fails proves nothing: another may succeed. The guarantee is the ledger's epsilon."
+RAW = (
+    "the picture contains raw training images. With real data, it must stay with the owner "
+    "of the data"
+)
+NO_PROOF = (
+    "An attack that fails proves nothing: another may succeed. The guarantee is the "
+    "ledger's epsilon."
+)
 NOISE = "0,0.01,0.1,1,study"
-MOST = 1e9  # noise multiplier, and one over the least epsilon of MAPA's noise: beyond it numbers leave float32
+# noise multiplier, and one over the least epsilon of MAPA's noise: beyond it numbers leave float32
+MOST = 1e9
 PICTURE = "inversion.svg"
 
 
 def audit(
-    path: Annotated[Path, typer.Argument(metavar="STUDY|RUN", help="A study file (initial weights) or a run folder (trained model).")],
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="STUDY|RUN",
+            help="A study file (initial weights) or a run folder (trained model).",
+        ),
+    ],
     attack: Annotated[str | None, typer.Option(help=f"One of: {', '.join(ATTACKS)}.")] = None,
     images: Annotated[int, typer.Option(help="Number of training images to attack.")] = 6,
     noise: Annotated[
-        str, typer.Option(metavar="LEVELS", help="Noise multipliers; 'study' for the study's own, mapa@EPSILON for MAPA's noise.")
+        str,
+        typer.Option(
+            metavar="LEVELS",
+            help="Noise multipliers; 'study' for the study's own, mapa@EPSILON for MAPA's noise.",
+        ),
     ] = NOISE,
-    model: Annotated[list[str] | None, typer.Option(help="A model to use instead of the study's. May be repeated.")] = None,
-    out: Annotated[Path | None, typer.Option(help=f"The picture (SVG) or a folder for it; {PICTURE} by default.")] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="A model to use instead of the study's. May be repeated."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help=f"The picture (SVG) or a folder for it; {PICTURE} by default."),
+    ] = None,
     change: Set = None,
     as_json: AsJson = False,
 ) -> None:
@@ -59,14 +82,23 @@ def audit(
     weights = "trained" if path.is_dir() else "initial"
     _show(scenes)
     say.people(
-        f"weights: {weights}; epsilon of one release, and of all that the study plans, at delta {found[0].delta:g}"
+        f"weights: {weights}; epsilon of one release, and of all that the study plans, at "
+        f"delta {found[0].delta:g}"
         f" ({found[0].accountant}), one example's contribution replaced by none"
     )
     say.people(f"warning: {RAW}")
     say.people(NO_PROOF)
     say.people(f"Picture: {picture}")
     if as_json:
-        say.machine({"attack": attack, "study": str(path), "weights": weights, "picture": str(picture), **_as_table(found[0], scenes)})
+        say.machine(
+            {
+                "attack": attack,
+                "study": str(path),
+                "weights": weights,
+                "picture": str(picture),
+                **_as_table(found[0], scenes),
+            }
+        )
 
 
 def _known(attack: str | None) -> None:
@@ -76,7 +108,10 @@ def _known(attack: str | None) -> None:
     if attack is None:
         raise StudyError(f"--attack is missing: it says which one. Known: {listed}")
     if attack not in ATTACKS:
-        raise StudyError(f"--attack {attack!r} is not known{did_you_mean(attack, ATTACKS) or '.'} Known: {listed}")
+        raise StudyError(
+            f"--attack {attack!r} is not known{did_you_mean(attack, ATTACKS) or '.'} Known: "
+            f"{listed}"
+        )
 
 
 def _levels(text: str) -> list[NoiseLevel]:
@@ -95,7 +130,8 @@ def _levels(text: str) -> list[NoiseLevel]:
             value = math.nan
         if not (0.0 <= value <= MOST if claimed == word else 1.0 / MOST <= value < math.inf):
             raise StudyError(
-                f"--noise {text}: {word!r} is no noise level. Give noise multipliers from 0 to {MOST:g}, 'study' for the study's own, or"
+                f"--noise {text}: {word!r} is no noise level. Give noise multipliers from 0 "
+                f"to {MOST:g}, 'study' for the study's own, or"
                 f" mapa@EPSILON for MAPA's noise, with commas between: --noise {NOISE}"
             )
         found.append(NoiseLevel(sigma=value) if claimed == word else NoiseLevel(claimed=value))
@@ -108,14 +144,20 @@ def _picture(out: Path | None) -> Path:
         return Path(PICTURE)
     if out.is_dir() or not out.suffix:
         if out.is_file():
-            raise StudyError(f"{out}: this is a file; give --out a name that ends in .svg, or a folder")
+            raise StudyError(
+                f"{out}: this is a file; give --out a name that ends in .svg, or a folder"
+            )
         return out / PICTURE
     if out.suffix != ".svg":
-        raise StudyError(f"{out}: the picture is an SVG file; give --out a name that ends in .svg, or a folder")
+        raise StudyError(
+            f"{out}: the picture is an SVG file; give --out a name that ends in .svg, or a folder"
+        )
     return out
 
 
-def _attacked(path: Path, asked: Sequence[NoiseLevel], models: Sequence[str], changes: Sequence[str]) -> list[Attacked]:
+def _attacked(
+    path: Path, asked: Sequence[NoiseLevel], models: Sequence[str], changes: Sequence[str]
+) -> list[Attacked]:
     """The study, once for each model."""
     from sordino.engine import study as studies
     from sordino.federation.inversion import MODEL, attacked, with_model
@@ -128,13 +170,23 @@ def _attacked(path: Path, asked: Sequence[NoiseLevel], models: Sequence[str], ch
                 tell(name)
         return [attacked(with_model(study, name), asked) for name in named]
     if models:
-        raise StudyError(f"{path}: --model does not go with a run folder, whose model is trained; give its study file instead")
+        raise StudyError(
+            f"{path}: --model does not go with a run folder, whose model is trained; give "
+            "its study file instead"
+        )
     if missing := [name for name in ("run.json", "study.toml") if not there(path, name)]:
-        raise StudyError(f"{path}: this is no run folder: it has no {missing[0]}. Give a study file, or a folder that `sordino run` made")
+        raise StudyError(
+            f"{path}: this is no run folder: it has no {missing[0]}. Give a study file, or a "
+            "folder that `sordino run` made"
+        )
     from sordino.engine import records
     from sordino.engine.session import study_of
 
-    study = _gradients(study_of(path, records.about(read_below(path, "run.json"), path / "run.json"), changes=changes))
+    study = _gradients(
+        study_of(
+            path, records.about(read_below(path, "run.json"), path / "run.json"), changes=changes
+        )
+    )
     return [attacked(study, asked, path / MODEL)]
 
 
@@ -143,7 +195,8 @@ def _gradients(study: Study) -> HorizontalStudy:
 
     if not isinstance(study, HorizontalStudy):
         raise StudyError(
-            f"method.name = {study.method.name!r}: --attack inversion reads gradients, and parties of this method send embeddings."
+            f"method.name = {study.method.name!r}: --attack inversion reads gradients, and "
+            "parties of this method send embeddings."
             " Use a study whose clients take noisy gradient steps, such as dp-sgd"
         )
     return study
@@ -155,7 +208,12 @@ def _show(scenes: Sequence[Scene]) -> None:
     for scene in scenes:
         rows = [["the label's mean image, no gradient", "0", "0", *_quality(scene.guessed), "-"]]
         rows += [
-            [noise_words(each.level), *_prices(each.level), *_quality(each.correlations), say.number(_mean(each.psnr), 3)]
+            [
+                noise_words(each.level),
+                *_prices(each.level),
+                *_quality(each.correlations),
+                say.number(_mean(each.psnr), 3),
+            ]
             for each in scene.attempts
         ]
         head = ["noise", "epsilon once", "in all", "correlation", "lowest to highest", "PSNR (dB)"]
@@ -167,7 +225,10 @@ def _prices(level: Level) -> tuple[str, str]:
 
 
 def _quality(correlations: Sequence[float]) -> tuple[str, str]:
-    mean, low, high = (f"{round(value, 2) + 0.0:.2f}" for value in (_mean(correlations), min(correlations), max(correlations)))
+    mean, low, high = (
+        f"{round(value, 2) + 0.0:.2f}"
+        for value in (_mean(correlations), min(correlations), max(correlations))
+    )
     return mean, f"{low} to {high}"
 
 

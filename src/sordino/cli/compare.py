@@ -21,21 +21,52 @@ if TYPE_CHECKING:
 
 
 def compare(
-    paths: Annotated[list[Path], typer.Argument(metavar="STUDY...", help="Study files. The first one is the baseline.")],
-    count: Annotated[int, typer.Option("--seeds", help="Number of seeds. They start at the first study's seed, for every study.")] = 3,
-    out: Annotated[Path | None, typer.Option(help="Folder for all runs. Give the same folder to continue a comparison.")] = None,
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="STUDY...", help="Study files. The first one is the baseline."),
+    ],
+    count: Annotated[
+        int,
+        typer.Option(
+            "--seeds",
+            help="Number of seeds. They start at the first study's seed, for every study.",
+        ),
+    ] = 3,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for all runs. Give the same folder to continue a comparison."),
+    ] = None,
     change: Set = None,
     vary: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=V1,V2,...", help="Compare variants of each study, one for each value; may be repeated."),
+        typer.Option(
+            metavar="KEY=V1,V2,...",
+            help="Compare variants of each study, one for each value; may be repeated.",
+        ),
     ] = None,
-    jobs: Annotated[int | None, typer.Option(help="Number of parallel runs. Default: the number of cores.")] = None,
-    at: Annotated[str, typer.Option(metavar="true|claimed", help="Which epsilon to show: the true one, or what a paper claims.")] = "true",
+    jobs: Annotated[
+        int | None, typer.Option(help="Number of parallel runs. Default: the number of cores.")
+    ] = None,
+    at: Annotated[
+        str,
+        typer.Option(
+            metavar="true|claimed",
+            help="Which epsilon to show: the true one, or what a paper claims.",
+        ),
+    ] = "true",
     over: Annotated[
-        str | None, typer.Option(metavar="privacy.epsilon|data.clients", help="Add a figure over a key in which the studies differ.")
+        str | None,
+        typer.Option(
+            metavar="privacy.epsilon|data.clients",
+            help="Add a figure over a key in which the studies differ.",
+        ),
     ] = None,
     until: Annotated[
-        str | None, typer.Option(metavar="ACCURACY", help="With --over data.clients: the accuracy to reach and keep, or loss=LOSS.")
+        str | None,
+        typer.Option(
+            metavar="ACCURACY",
+            help="With --over data.clients: the accuracy to reach and keep, or loss=LOSS.",
+        ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
     as_json: AsJson = False,
@@ -55,7 +86,10 @@ def compare(
     folders.states(tasks)  # what holds something else is refused before anything is made
     for side in sides:
         if side.study.seed != seeds[0]:
-            say.people(f"warning: {side.path} says seed = {side.study.seed}; all use the first study's seeds, for paired differences")
+            say.people(
+                f"warning: {side.path} says seed = {side.study.seed}; all use the first "
+                "study's seeds, for paired differences"
+            )
     with folders.held(folder) as keep:
         if keep:
             folders.sweep(tasks)
@@ -77,7 +111,9 @@ def _at(at: str) -> Literal["true", "claimed"]:
     raise StudyError(f"--at must be true or claimed; got {at!r}")
 
 
-def _sides(paths: Sequence[Path], changes: Sequence[str], variants: Sequence[Variant]) -> list[Side]:
+def _sides(
+    paths: Sequence[Path], changes: Sequence[str], variants: Sequence[Variant]
+) -> list[Side]:
     """Every study in every variant, read and calibrated; all wrong ones are told at once."""
     from sordino.compare.schedule import Side, labels, refuse_shared, slug
     from sordino.engine import study as studies
@@ -92,13 +128,22 @@ def _sides(paths: Sequence[Path], changes: Sequence[str], variants: Sequence[Var
             wrong.append(str(error))
     if wrong:
         raise StudyError("\n".join(dict.fromkeys(wrong)))
-    names = labels([study.name for study, *_ in read], [path for _, _, path, _ in read], [variant.title for *_, variant in read])
-    sides = [Side(name, slug(name), path, study, full) for name, (study, full, path, _) in zip(names, read, strict=True)]
+    names = labels(
+        [study.name for study, *_ in read],
+        [path for _, _, path, _ in read],
+        [variant.title for *_, variant in read],
+    )
+    sides = [
+        Side(name, slug(name), path, study, full)
+        for name, (study, full, path, _) in zip(names, read, strict=True)
+    ]
     refuse_shared(sides)
     return sides
 
 
-def _play(tasks: Sequence[Task], at_once: int, keep: tuple[int, ...], quiet: bool) -> dict[Task, str]:
+def _play(
+    tasks: Sequence[Task], at_once: int, keep: tuple[int, ...], quiet: bool
+) -> dict[Task, str]:
     """Run what is not done yet; why each failed that did."""
     import tempfile
 
@@ -119,8 +164,16 @@ def _play(tasks: Sequence[Task], at_once: int, keep: tuple[int, ...], quiet: boo
         if progress is not None:
             progress.tick(going)
 
-    with tempfile.TemporaryDirectory(prefix="sordino-") as scratch, runner.terminated_like_interrupted(), progress or nullcontext():
-        todo = [runner.job(task, state, Path(scratch)) for task, state in zip(tasks, states, strict=True) if state != "done"]
+    with (
+        tempfile.TemporaryDirectory(prefix="sordino-") as scratch,
+        runner.terminated_like_interrupted(),
+        progress or nullcontext(),
+    ):
+        todo = [
+            runner.job(task, state, Path(scratch))
+            for task, state in zip(tasks, states, strict=True)
+            if state != "done"
+        ]
         try:
             runner.play(todo, at_once, ended=ended, tick=tick, keep=keep)
         except KeyboardInterrupt:
@@ -147,7 +200,11 @@ def _tell(comparison: Comparison) -> None:
         say.table("Beside what is reported", beside.head, beside.rows)
     found = tables.differences(comparison)
     if found.rows:
-        say.table(f"Differences to {comparison.members[0].side.label}, with the same seed", found.head, found.rows)
+        say.table(
+            f"Differences to {comparison.members[0].side.label}, with the same seed",
+            found.head,
+            found.rows,
+        )
         for verdict, unequal in tables.verdicts(comparison):
             say.people(" ".join(filter(None, (verdict, unequal))))
     for failure in comparison.failures:

@@ -22,11 +22,16 @@ def list_(as_json: AsJson = False) -> None:
     """List the known data sets and where each was found."""
     from sordino.data import PUBLISHED, where
 
-    found = {name: Path(EMBEDDED) if name == "digits" else where(name) for name in ("digits", *PUBLISHED)}
+    found = {
+        name: Path(EMBEDDED) if name == "digits" else where(name) for name in ("digits", *PUBLISHED)
+    }
     if as_json:
         say.machine({name: None if path is None else str(path) for name, path in found.items()})
         return
-    rows = [[name, "not here; see `sordino data find " + name + "`" if path is None else str(path)] for name, path in found.items()]
+    rows = [
+        [name, "not here; see `sordino data find " + name + "`" if path is None else str(path)]
+        for name, path in found.items()
+    ]
     say.table("Data sets", ["name", "where"], rows)
 
 
@@ -56,14 +61,19 @@ def partition(
     change: Set = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how a study partitions its data: label counts for public data, sizes only for private data."""
+    """Show how a study partitions its data: label counts for public data, sizes only for private
+    data.
+    """
     from sordino.engine import study as studies
     from sordino.federation.division import federation
     from sordino.federation.study import HorizontalStudy
 
     read = studies.read(study, change or ())
     if not isinstance(read, HorizontalStudy):
-        raise StudyError(f"{study}: its parties hold different features of the same entities, and no examples of their own; see data.parts")
+        raise StudyError(
+            f"{study}: its parties hold different features of the same entities, and no "
+            "examples of their own; see data.parts"
+        )
     divided = federation(read)
     counts = divided.counts.tolist()
     names = divided.names or tuple(f"client {i}" for i in range(len(counts)))
@@ -79,7 +89,9 @@ def partition(
     if as_json:
         say.machine({"classes": divided.test.classes, "counts": counts})
     elif out is None:
-        rows = [[name, str(sum(row)), *map(str, row)] for name, row in zip(names, counts, strict=True)]
+        rows = [
+            [name, str(sum(row)), *map(str, row)] for name, row in zip(names, counts, strict=True)
+        ]
         say.table("Examples of each label", ["", "all", *divided.test.classes], rows)
 
 
@@ -87,12 +99,16 @@ def _sizes(names: Sequence[str], sizes: Sequence[int], out: Path | None, as_json
     """What is public of a division of private examples."""
     if out is not None:
         raise StudyError(
-            "--out draws how many examples of each label a client has, which is private data: only sizes are public."
-            " Leave --out out, or, if the file is public, set privacy.unit = 'none' with a method that adds no noise"
+            "--out draws how many examples of each label a client has, which is private "
+            "data: only sizes are public."
+            " Leave --out out, or, if the file is public, set privacy.unit = 'none' with a "
+            "method that adds no noise"
         )
     if as_json:
         say.machine({"clients": list(names), "sizes": list(sizes)})
         return
     say.table(
-        "Examples (labels are private and not counted)", ["", "all"], [[name, str(size)] for name, size in zip(names, sizes, strict=True)]
+        "Examples (labels are private and not counted)",
+        ["", "all"],
+        [[name, str(size)] for name, size in zip(names, sizes, strict=True)],
     )

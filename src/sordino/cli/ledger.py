@@ -37,7 +37,9 @@ def _clean(text: str) -> str:
 def show(
     run: Run,
     unit: Annotated[str | None, typer.Option(help="Only this unit, such as client:3.")] = None,
-    last: Annotated[int, typer.Option(help="Number of entries to show, from the end. 0 shows all.", min=0)] = 20,
+    last: Annotated[
+        int, typer.Option(help="Number of entries to show, from the end. 0 shows all.", min=0)
+    ] = 20,
     seconds: Seconds = 300.0,
     as_json: AsJson = False,
 ) -> None:
@@ -56,15 +58,30 @@ def show(
             chosen, count = _last(ledger, unit, last)
             labels = ledger.labels()
         rows = [
-            [str(e.seq), _named(e.unit, labels.get(e.unit)), str(e.round), str(e.count), _clean(_words(e.event)), _clean(e.digest[:12])]
+            [
+                str(e.seq),
+                _named(e.unit, labels.get(e.unit)),
+                str(e.round),
+                str(e.count),
+                _clean(_words(e.event)),
+                _clean(e.digest[:12]),
+            ]
             for e in chosen
         ]
-        say.table(f"{path}: {len(rows)} of {count} charges", ["seq", "unit", "round", "times", "event", "digest"], rows)
+        say.table(
+            f"{path}: {len(rows)} of {count} charges",
+            ["seq", "unit", "round", "times", "event", "digest"],
+            rows,
+        )
     if as_json:
         say.machine(found)
     if unit is not None and unit not in known:
-        listed = ", ".join(_clean(each) for each in sorted(known)[:10]) + (", ..." if len(known) > 10 else "")
-        raise StudyError(f"--unit {_clean(unit)}: no such unit is kept here; there are {listed or 'none'}")
+        listed = ", ".join(_clean(each) for each in sorted(known)[:10]) + (
+            ", ..." if len(known) > 10 else ""
+        )
+        raise StudyError(
+            f"--unit {_clean(unit)}: no such unit is kept here; there are {listed or 'none'}"
+        )
 
 
 def _last(ledger: Ledger, unit: str | None, most: int) -> tuple[list[Entry], int]:
@@ -97,7 +114,15 @@ def _named(unit: str, label: str | None) -> str:
 
 
 def _words(event: object) -> str:
-    from sordino.privacy import Chosen, Composed, Gaussian, NonPrivate, PoissonSampled, Pure, Repeated
+    from sordino.privacy import (
+        Chosen,
+        Composed,
+        Gaussian,
+        NonPrivate,
+        PoissonSampled,
+        Pure,
+        Repeated,
+    )
 
     match event:
         case Repeated(event=inside, count=count):
@@ -123,11 +148,18 @@ def _words(event: object) -> str:
 @app.command()
 def verify(
     run: Run,
-    digest: Annotated[str | None, typer.Option(help="A digest noted earlier, such as from a report. The chain must contain it.")] = None,
+    digest: Annotated[
+        str | None,
+        typer.Option(
+            help="A digest noted earlier, such as from a report. The chain must contain it."
+        ),
+    ] = None,
     seconds: Seconds = 300.0,
     as_json: AsJson = False,
 ) -> None:
-    """Check the chain, price every unit, and compare a run's study, log, model and result with the ledger."""
+    """Check the chain, price every unit, and compare a run's study, log, model and result with the
+    ledger.
+    """
     from sordino.verify import verify as look
 
     verdict = look(run, digest=digest, seconds=seconds)
@@ -152,7 +184,11 @@ def _as_table(verdict: Verdict) -> dict[str, object]:
         "delta": None if verdict.terms is None else verdict.terms.delta,
         "accountant": None if verdict.terms is None else verdict.terms.accountant,
         "sealed": verdict.sealed,
-        "units": {unit.name: {"label": unit.label, "epsilon": unit.epsilon} for kept in verdict.ledgers for unit in kept.units},
+        "units": {
+            unit.name: {"label": unit.label, "epsilon": unit.epsilon}
+            for kept in verdict.ledgers
+            for unit in kept.units
+        },
         "problems": verdict.problems,
         "remarks": verdict.remarks,
     }
@@ -164,22 +200,34 @@ def _tell(verdict: Verdict) -> None:
         if kept.terms is not None:
             _units(kept, kept.terms)
         elif kept.units:
-            say.people(f"{len(kept.units)} units; no run began in this ledger, so price them with `sordino ledger epsilon --delta`")
+            say.people(
+                f"{len(kept.units)} units; no run began in this ledger, so price them with "
+                "`sordino ledger epsilon --delta`"
+            )
     for remark in verdict.remarks:
         say.people(remark + ".")
     if verdict.sealed and not verdict.problems:
-        say.people("The run ended and was sealed. Study, log, model, environment and result match the seal in the ledger.")
+        say.people(
+            "The run ended and was sealed. Study, log, model, environment and result match "
+            "the seal in the ledger."
+        )
     if verdict.epsilon is not None and verdict.terms is not None:
         from sordino.privacy.rounding import epsilon_text
 
         terms = verdict.terms
-        say.people(f"epsilon {epsilon_text(verdict.epsilon)} at delta {say.number(terms.delta)} ({terms.accountant}), the maximum")
+        say.people(
+            f"epsilon {epsilon_text(verdict.epsilon)} at delta {say.number(terms.delta)} "
+            f"({terms.accountant}), the maximum"
+        )
 
 
 def _units(kept: Kept, terms: Terms) -> None:
     from sordino.privacy.rounding import epsilon_text
 
-    rows = [[_named(unit.name, unit.label), "-" if unit.epsilon is None else epsilon_text(unit.epsilon)] for unit in kept.units]
+    rows = [
+        [_named(unit.name, unit.label), "-" if unit.epsilon is None else epsilon_text(unit.epsilon)]
+        for unit in kept.units
+    ]
     say.table(f"epsilon at delta {terms.delta:g} ({terms.accountant})", ["unit", "epsilon"], rows)
 
 
@@ -187,7 +235,9 @@ def _units(kept: Kept, terms: Terms) -> None:
 def epsilon(
     run: Run,
     delta: Annotated[float | None, typer.Option(help="Another delta than the run's.")] = None,
-    accountant: Annotated[str | None, typer.Option(help="Another accountant than the run's.")] = None,
+    accountant: Annotated[
+        str | None, typer.Option(help="Another accountant than the run's.")
+    ] = None,
     seconds: Seconds = 300.0,
     as_json: AsJson = False,
 ) -> None:

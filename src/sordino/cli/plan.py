@@ -20,15 +20,23 @@ if TYPE_CHECKING:
 
 
 def plan(
-    study: Annotated[Path | None, typer.Argument(help="The study file. Without a study file, give the options below.")] = None,
+    study: Annotated[
+        Path | None,
+        typer.Argument(help="The study file. Without a study file, give the options below."),
+    ] = None,
     change: Set = None,
     epsilon: Annotated[str | None, typer.Option(help="Target epsilon.")] = None,
     delta: Annotated[float | None, typer.Option(help="Target delta.")] = None,
     sampling_rate: Annotated[float | None, typer.Option(help="q of Poisson sampling.")] = None,
-    noise_multiplier: Annotated[float | None, typer.Option(help="Noise multiplier sigma. Without it, give --steps.")] = None,
+    noise_multiplier: Annotated[
+        float | None, typer.Option(help="Noise multiplier sigma. Without it, give --steps.")
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Steps to calibrate the noise for.")] = None,
     accountant: Annotated[str, typer.Option(help="pld, rdp or rdp-classic.")] = "pld",
-    advise: Annotated[bool, typer.Option("--advise", help="A grid of sampling rates and tau at the study's epsilon.")] = False,
+    advise: Annotated[
+        bool,
+        typer.Option("--advise", help="A grid of sampling rates and tau at the study's epsilon."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the privacy price of a study before training."""
@@ -43,7 +51,10 @@ def plan(
         "--steps": steps,
     }
     if extra := [name for name, value in given.items() if value is not None]:
-        raise StudyError(f"{', '.join(extra)}: these are for a plan without a study. With one, use --set privacy.epsilon=… and so on")
+        raise StudyError(
+            f"{', '.join(extra)}: these are for a plan without a study. With one, use --set "
+            "privacy.epsilon=… and so on"
+        )
     from sordino.engine import assemble as build
     from sordino.engine import study as studies
 
@@ -71,7 +82,10 @@ def _without_study(
     from sordino.engine import plan as plans
 
     if epsilon is None or delta is None or rate is None or (sigma is None and steps is None):
-        raise StudyError("give a study file, or --epsilon, --delta, --sampling-rate and one of --noise-multiplier and --steps")
+        raise StudyError(
+            "give a study file, or --epsilon, --delta, --sampling-rate and one of "
+            "--noise-multiplier and --steps"
+        )
     try:
         target = float(epsilon)
     except ValueError:
@@ -82,29 +96,53 @@ def _without_study(
         assert steps is not None
         if math.isinf(target):
             raise StudyError("--epsilon inf needs no noise; give a finite epsilon to calibrate it")
-        sigma = privacy.noise_multiplier(sampling_rate=rate, steps=steps, epsilon=target, delta=delta, accountant=accountant)
+        sigma = privacy.noise_multiplier(
+            sampling_rate=rate, steps=steps, epsilon=target, delta=delta, accountant=accountant
+        )
     event = plans.step_event(rate, sigma)
     most = plans.limits(event, target, delta, (accountant,) if as_json else plans.ACCOUNTANTS)
     taken = steps if steps is not None else most[accountant]
-    spent = math.inf if taken is None else privacy.epsilon_after(event, [taken], delta=delta, accountant=accountant)[0]
+    spent = (
+        math.inf
+        if taken is None
+        else privacy.epsilon_after(event, [taken], delta=delta, accountant=accountant)[0]
+    )
     if as_json:
-        say.machine({"steps": most[accountant], "epsilon": spent, "noise_multiplier": sigma, "delta": delta, "accountant": accountant})
+        say.machine(
+            {
+                "steps": most[accountant],
+                "epsilon": spent,
+                "noise_multiplier": sigma,
+                "delta": delta,
+                "accountant": accountant,
+            }
+        )
         return
     say.people(f"noise multiplier {sigma:g}, sampling rate {rate:g}, delta {delta:g}")
     say.people(f"epsilon {say.bound(spent)} after {taken} steps ({accountant})")
-    say.table("Most steps within the budget (R_c)", ["accountant", "steps"], [[name, say.number(n, 10)] for name, n in most.items()])
+    say.table(
+        "Most steps within the budget (R_c)",
+        ["accountant", "steps"],
+        [[name, say.number(n, 10)] for name, n in most.items()],
+    )
 
 
-def _check(epsilon: float, delta: float, rate: float, sigma: float | None, steps: int | None) -> None:
+def _check(
+    epsilon: float, delta: float, rate: float, sigma: float | None, steps: int | None
+) -> None:
     if not epsilon > 0:
         raise StudyError(f"--epsilon must be positive; got {epsilon}")
     if not 0 < delta < 1:
-        raise StudyError(f"--delta must lie between 0 and 1, below one over the number of examples; got {delta:g}")
+        raise StudyError(
+            "--delta must lie between 0 and 1, below one over the number of examples; got "
+            f"{delta:g}"
+        )
     if not 0 < rate <= 1:
         raise StudyError(f"--sampling-rate must lie in (0, 1]; got {rate:g}")
     if sigma is not None and not (sigma > 0 and math.isfinite(sigma)):
         raise StudyError(
-            f"--noise-multiplier must be a positive number for a finite epsilon; got {sigma:g}. Leave it out and give --steps to calibrate"
+            "--noise-multiplier must be a positive number for a finite epsilon; got "
+            f"{sigma:g}. Leave it out and give --steps to calibrate"
         )
     if steps is not None and steps < 1:
         raise StudyError(f"--steps must be at least 1; got {steps}")
@@ -117,7 +155,10 @@ def _advise(study: Study, as_json: bool) -> None:
     from sordino.regimes.synchronous.study import SynchronousStudy
 
     if not isinstance(study, SynchronousStudy):
-        raise StudyError("--advise compares sampling rates and tau of synchronous methods; this method is not synchronous")
+        raise StudyError(
+            "--advise compares sampling rates and tau of synchronous methods; this method is "
+            "not synchronous"
+        )
     sized = of(study).sized(study)
     cells = advise(sized, federation(sized).sizes)
     if as_json:
@@ -135,16 +176,27 @@ def _advise(study: Study, as_json: bool) -> None:
         for c in cells
     ]
     head = ["q", "tau", "steps", "sigma", "sigma/(q n) x 1e6", "examples per client"]
-    title = f"epsilon {say.bound(study.privacy.epsilon)} in {study.budget.rounds} rounds: what sampling rate and tau would give"
+    title = (
+        f"epsilon {say.bound(study.privacy.epsilon)} in {study.budget.rounds} rounds: what "
+        "sampling rate and tau would give"
+    )
     say.table(title, head, rows)
-    say.people("sigma/(q n) is the noise of an averaged step relative to the data. Lower is better. The last column is the computing cost.")
+    say.people(
+        "sigma/(q n) is the noise of an averaged step relative to the data. Lower is better. "
+        "The last column is the computing cost."
+    )
 
 
 def _show(study: Study, priced: Plan, sizes: tuple[int, ...]) -> None:
     from sordino.engine import regimes
 
     weighed = study.privacy.unit != "client" or getattr(study.method, "weights", "size") == "size"
-    held = f", {len(sizes)} clients" + (f" of {min(sizes)} to {max(sizes)} examples" if weighed else "") if sizes else ""
+    held = (
+        f", {len(sizes)} clients"
+        + (f" of {min(sizes)} to {max(sizes)} examples" if weighed else "")
+        if sizes
+        else ""
+    )
     say.people(f"{study.name}: {study.method.name}{held}")
     for warning in priced.warnings:
         say.people(f"warning: {warning}")
@@ -171,7 +223,8 @@ def _show_test(study: Study) -> None:
         own = study.privacy.evaluation_epsilon
         most = say.bound(study.privacy.epsilon if own is None else own)
         say.people(
-            f"      {evaluations(study)} evaluations within epsilon {most}: noise {multiplier(study):.4g} on the number of right answers"
+            f"      {evaluations(study)} evaluations within epsilon {most}: noise "
+            f"{multiplier(study):.4g} on the number of right answers"
         )
 
 
@@ -179,21 +232,41 @@ def _show_left(priced: Plan) -> None:
     """What the ledgers of the data have left, of those first that have least."""
     if not priced.left:
         return
-    ordered = sorted(priced.left, key=lambda each: (math.inf if each.steps is None else each.steps, -each.spent))
-    rows = [[each.called, say.bound(each.spent), say.number(each.steps, 10)] for each in ordered[:MOST_CLIENTS]]
-    more = "" if len(ordered) <= MOST_CLIENTS else f"; {len(ordered) - MOST_CLIENTS} more have no less"
-    say.table(f"What the data's ledgers have left{more}", ["client", "epsilon spent", "still pays for"], rows)
+    ordered = sorted(
+        priced.left, key=lambda each: (math.inf if each.steps is None else each.steps, -each.spent)
+    )
+    rows = [
+        [each.called, say.bound(each.spent), say.number(each.steps, 10)]
+        for each in ordered[:MOST_CLIENTS]
+    ]
+    more = (
+        "" if len(ordered) <= MOST_CLIENTS else f"; {len(ordered) - MOST_CLIENTS} more have no less"
+    )
+    say.table(
+        f"What the data's ledgers have left{more}",
+        ["client", "epsilon spent", "still pays for"],
+        rows,
+    )
 
 
 def methods(as_json: AsJson = False) -> None:
     """List every method with its regime, paper and forms, and whether each form is sound."""
     from sordino.engine.methods import known
 
-    listed = {name: kind.about for name, kind in sorted(known().items(), key=lambda each: each[1].about.regime)}
+    listed = {
+        name: kind.about
+        for name, kind in sorted(known().items(), key=lambda each: each[1].about.regime)
+    }
     if as_json:
         say.machine(
             [
-                {"name": name, "regime": about.regime, "paper": about.paper, "forms": dict(about.forms), "about": about.does}
+                {
+                    "name": name,
+                    "regime": about.regime,
+                    "paper": about.paper,
+                    "forms": dict(about.forms),
+                    "about": about.does,
+                }
                 for name, about in listed.items()
             ]
         )
@@ -202,14 +275,21 @@ def methods(as_json: AsJson = False) -> None:
         [
             name,
             about.regime,
-            ", ".join(f"{form} ({'private' if sound else 'NOT private'})" for form, sound in about.forms.items()),
+            ", ".join(
+                f"{form} ({'private' if sound else 'NOT private'})"
+                for form, sound in about.forms.items()
+            ),
             about.does,
             about.paper,
         ]
         for name, about in listed.items()
     ]
     say.table("Methods", ["name", "regime", "forms", "what it does", "paper"], rows)
-    say.table("Mechanisms of those that add noise (privacy.mechanism)", ["kind", "forms", "what it does"], _mechanisms())
+    say.table(
+        "Mechanisms of those that add noise (privacy.mechanism)",
+        ["kind", "forms", "what it does"],
+        _mechanisms(),
+    )
 
 
 def _mechanisms() -> list[list[str]]:
@@ -220,6 +300,8 @@ def _mechanisms() -> list[list[str]]:
     rows = []
     for name, kind in known().items():
         forms = typing.get_args(kind.model_fields["form"].annotation)
-        words = ", ".join(f"{form} ({'NOT private' if form == 'paper' else 'private'})" for form in forms)
+        words = ", ".join(
+            f"{form} ({'NOT private' if form == 'paper' else 'private'})" for form in forms
+        )
         rows.append([name, words, (kind.__doc__ or "").strip().partition("\n")[0].rstrip(".")])
     return rows

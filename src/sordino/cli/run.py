@@ -18,17 +18,29 @@ if TYPE_CHECKING:
     from sordino.engine.records import Row
     from sordino.engine.session import Going
 
-Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the study; may be repeated.")]
-Modules = Annotated[
-    Path | None, typer.Option(help="Folder of the modules that the study names. Default: its own folder, or installed modules.")
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the study; may be repeated."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="End with one JSON object on standard output.")]
+Modules = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder of the modules that the study names. Default: its own folder, or installed "
+        "modules."
+    ),
+]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="End with one JSON object on standard output.")
+]
 
 
 def run(
     study: Annotated[Path | None, typer.Argument(help="The study file (TOML).")] = None,
     resume: Annotated[Path | None, typer.Option(help="Resume this run folder.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The run folder to create. Default: runs/NAME-001, -002, ...")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The run folder to create. Default: runs/NAME-001, -002, ..."),
+    ] = None,
     change: Set = None,
     modules: Modules = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
@@ -56,12 +68,16 @@ def run(
     words = vocabulary.of(outcome.regime)
     accuracy = "-" if outcome.accuracy is None else f"{100 * outcome.accuracy:.2f} %"
     chosen = (
-        "" if outcome.spent == outcome.epsilon else f", the budget ({say.bound(outcome.spent)} was spent, but only the budget is a bound),"
+        ""
+        if outcome.spent == outcome.epsilon
+        else f", the budget ({say.bound(outcome.spent)} was spent, but only the budget is a bound),"
     )
     say.people(
-        f"{outcome.method}: {words.many(outcome.rounds)}, at most {outcome.steps} {words.steps_of_one},"
+        f"{outcome.method}: {words.many(outcome.rounds)}, at most {outcome.steps} "
+        f"{words.steps_of_one},"
         f" {words.accuracy.told} {accuracy},"
-        f" epsilon {say.bound(outcome.epsilon)}{chosen} at delta {say.number(outcome.delta)} ({outcome.accountant}).\n"
+        f" epsilon {say.bound(outcome.epsilon)}{chosen} at delta {say.number(outcome.delta)} "
+        f"({outcome.accountant}).\n"
         f"It ended because {outcome.why}.\nReport: {page}"
     )
     if as_json:
@@ -78,7 +94,12 @@ class _Progress:
     def __enter__(self) -> _Progress:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self.open is not None:
             self.open.__exit__(kind, error, trace)
 
@@ -92,7 +113,9 @@ class _Progress:
         if not self.quiet:
             self.open = self.display(
                 total_rounds=known(about.R_s) or 0,
-                budget_epsilon=math.inf if (budget := number(about.epsilon_budget)) is None else budget,
+                budget_epsilon=math.inf
+                if (budget := number(about.epsilon_budget)) is None
+                else budget,
                 budget_steps=known(about.facts.R_c),
                 title=known(about.name) or "",
                 regime=about.regime,
@@ -106,22 +129,33 @@ class _Progress:
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders. Several folders give one page that compares them.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(help="Run folders. Several folders give one page that compares them."),
+    ],
     out: Annotated[Path | None, typer.Option(help="Where to write a comparison.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write report.html of a run again, or write one page that compares several runs."""
     from sordino.report import write, write_comparison
 
-    page = write(runs[0]) if len(runs) == 1 and out is None else write_comparison(runs, out or Path("comparison.html"))
+    page = (
+        write(runs[0])
+        if len(runs) == 1 and out is None
+        else write_comparison(runs, out or Path("comparison.html"))
+    )
     say.people(f"Report: {page}")
     if as_json:
         say.machine({"report": str(page)})
 
 
 def new(
-    regime: Annotated[str, typer.Argument(help="synchronous, asynchronous or vertical")] = "synchronous",
-    out: Annotated[Path | None, typer.Option(help="The file to write. Default: standard output.")] = None,
+    regime: Annotated[
+        str, typer.Argument(help="synchronous, asynchronous or vertical")
+    ] = "synchronous",
+    out: Annotated[
+        Path | None, typer.Option(help="The file to write. Default: standard output.")
+    ] = None,
 ) -> None:
     """Write a study file to begin with."""
     import sys
@@ -138,5 +172,7 @@ def new(
     except FileExistsError:
         raise StudyError(f"{out}: exists already; choose another name") from None
     except OSError as error:
-        raise StudyError(f"{out}: cannot be written ({error.strerror}); choose another place") from None
+        raise StudyError(
+            f"{out}: cannot be written ({error.strerror}); choose another place"
+        ) from None
     say.people(f"Wrote {out}. Next: sordino plan {out}")

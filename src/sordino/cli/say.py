@@ -32,11 +32,19 @@ def table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Non
 
     drawn = Table(box=None, padding=(0, 2, 0, 0))
     for i, name in enumerate(head):
-        numbers = i > 0 and all(row[i].removeprefix("-")[:1].isdigit() or row[i] in ("-", "inf") for row in rows)
+        numbers = i > 0 and all(
+            row[i].removeprefix("-")[:1].isdigit() or row[i] in ("-", "inf") for row in rows
+        )
         drawn.add_column(name, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         drawn.add_row(*map(Text, row))  # names come from files: square brackets are no markup
-    console = Console(stderr=True, width=None if sys.stderr.isatty() else 120, highlight=False, markup=False, emoji=False)
+    console = Console(
+        stderr=True,
+        width=None if sys.stderr.isatty() else 120,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
     console.print(Text(title, style="bold"))
     console.print(drawn)
 

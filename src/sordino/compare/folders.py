@@ -49,24 +49,38 @@ def _state(task: Task) -> State:
     if not task.folder.exists():
         return "missing"
     run = load(task.folder)
-    with nothing_new():  # it may be anybody's folder: what its study names is not run to find out that it differs
+    with (
+        nothing_new()
+    ):  # it may be anybody's folder: what its study names is not run to find out that it differs
         there = studies.read_run(task.folder, modules=task.side.path.parent)
     if changed := differing(there, task.full):
-        raise StudyError(f"{task.folder}: holds a run of another study than {task.side.path} asks for: {'; '.join(changed)}")
+        raise StudyError(
+            f"{task.folder}: holds a run of another study than {task.side.path} asks for: "
+            f"{'; '.join(changed)}"
+        )
     return "done" if run.done and known(run.about.result) is not None else "begun"
 
 
 def differing(there: Study, asked: Study) -> list[str]:
     """What stands otherwise in two studies, key by key; defaults and order do not count."""
-    old, new = (_flat(study.model_dump(mode="json", by_alias=True, exclude_none=True)) for study in (there, asked))
+    old, new = (
+        _flat(study.model_dump(mode="json", by_alias=True, exclude_none=True))
+        for study in (there, asked)
+    )
     keys = sorted({*old, *new}, key=[*old, *new].index)
-    return [f"{key} is {old.get(key, 'not set')} there, {new.get(key, 'not set')} here" for key in keys if old.get(key) != new.get(key)]
+    return [
+        f"{key} is {old.get(key, 'not set')} there, {new.get(key, 'not set')} here"
+        for key in keys
+        if old.get(key) != new.get(key)
+    ]
 
 
 def _flat(table: Mapping[str, object], above: str = "") -> dict[str, object]:
     found: dict[str, object] = {}
     for key, value in table.items():
-        found |= _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {above + key: value}
+        found |= (
+            _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {above + key: value}
+        )
     return found
 
 
@@ -90,7 +104,9 @@ def refuse_file(out: Path) -> None:
 
 
 def sweep(tasks: Sequence[Task]) -> None:
-    """Remove what runs left that were killed before they began; only while the folder is held, so that none is beginning now."""
+    """Remove what runs left that were killed before they began; only while the folder is held, so
+    that none is beginning now.
+    """
     for task in tasks:
         for draft in task.folder.parent.glob(f".{task.folder.name}.*"):
             shutil.rmtree(draft, ignore_errors=True)
@@ -119,7 +135,10 @@ def held(out: Path) -> Iterator[tuple[int, ...]]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                raise StudyError(f"{out}: another comparison is running there. Wait until it ends, or choose another --out") from None
+                raise StudyError(
+                    f"{out}: another comparison is running there. Wait until it ends, or "
+                    "choose another --out"
+                ) from None
         yield (handle,)  # a file system without locks: then without
     finally:
         os.close(handle)

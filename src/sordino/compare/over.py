@@ -1,4 +1,5 @@
-"""Studies that differ in one key, as lines of a picture: a line for each method, a point for each value.
+"""Studies that differ in one key, as lines of a picture: a line for each method, a point for each
+value.
 
 >>> goal("0.75"), goal("loss=0.5")
 (Goal(key='accuracy', value=0.75), Goal(key='loss', value=0.5))
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 
 KEYS: dict[str, Callable[[Study], float]] = {
     EPSILON: lambda study: math.inf if study.privacy.epsilon is None else study.privacy.epsilon,
-    EDGES: lambda study: float(study.data.clients) if isinstance(study, HorizontalStudy) else float("nan"),
+    EDGES: lambda study: (
+        float(study.data.clients) if isinstance(study, HorizontalStudy) else float("nan")
+    ),
 }
 
 
@@ -54,23 +57,30 @@ def over(key: str | None, until: str | None, sides: Sequence[Side]) -> Over | No
         raise StudyError(f"--over must be one of {', '.join(KEYS)}; got {key!r}")
     if (key == EDGES) != (until is not None):
         raise StudyError(
-            f"--over {EDGES} draws how long it took: give a threshold with it, for example --until 0.75"
+            f"--over {EDGES} draws how long it took: give a threshold with it, for example "
+            "--until 0.75"
             if key == EDGES
             else f"--over {key} draws final accuracies: --until goes with --over {EDGES}"
         )
     asked = Over(key, None if until is None else goal(until))
     if without := next((side for side in sides if math.isnan(asked.value(side))), None):
-        raise StudyError(f"--over {key}: {without.path} has no {key}; give studies that do, or --over {EPSILON}")
+        raise StudyError(
+            f"--over {key}: {without.path} has no {key}; give studies that do, or --over {EPSILON}"
+        )
     values = {asked.value(side) for side in sides}
     if len({value for value in values if math.isfinite(value)}) < 2:
         told = ", ".join(f"{value:g}" for value in sorted(values))
-        raise StudyError(f"--over {key}: the studies do not differ in it (it is {told}); there is nothing to draw over")
+        raise StudyError(
+            f"--over {key}: the studies do not differ in it (it is {told}); there is nothing "
+            "to draw over"
+        )
     taken: dict[tuple[str, float], Side] = {}
     for side in sides:
         place = line(side.study), asked.value(side)
         if place in taken:
             raise StudyError(
-                f"--over {key}: {taken[place].path} and {side.path} both have method {place[0]} and {key} = {place[1]:g};"
+                f"--over {key}: {taken[place].path} and {side.path} both have method "
+                f"{place[0]} and {key} = {place[1]:g};"
                 " a line holds one study at each value"
             )
         taken[place] = side
@@ -92,7 +102,9 @@ def goal(text: str) -> Goal:
         return Goal("accuracy", number)
     if key == "loss" and 0 < number < math.inf:
         return Goal("loss", number)
-    raise StudyError(f"--until must be an accuracy such as 0.75 or a loss such as loss=0.5; got {text!r}")
+    raise StudyError(
+        f"--until must be an accuracy such as 0.75 or a loss such as loss=0.5; got {text!r}"
+    )
 
 
 def line(study: Study) -> str:
@@ -105,7 +117,9 @@ def lines(asked: Over, members: Sequence[Member]) -> Lines:
     found: dict[str, dict[float, list[Run]]] = {}
     for member in members:
         if member.runs:
-            found.setdefault(line(member.side.study), {})[asked.value(member.side)] = list(member.runs.values())
+            found.setdefault(line(member.side.study), {})[asked.value(member.side)] = list(
+                member.runs.values()
+            )
     return found
 
 
@@ -120,8 +134,15 @@ def recorded(asked: Over, members: Sequence[Member]) -> OverOf:
         PointOf(
             method=line(member.side.study),
             value=asked.value(member.side),
-            by_seed={str(seed): run.accuracy if asked.goal is None else asked.goal.of(run) for seed, run in member.runs.items()},
+            by_seed={
+                str(seed): run.accuracy if asked.goal is None else asked.goal.of(run)
+                for seed, run in member.runs.items()
+            },
         )
         for member in members
     )
-    return OverOf(key=asked.key, until=None if asked.goal is None else {asked.goal.key: asked.goal.value}, points=points)
+    return OverOf(
+        key=asked.key,
+        until=None if asked.goal is None else {asked.goal.key: asked.goal.value},
+        points=points,
+    )

@@ -22,10 +22,18 @@ class Progress(Screen):
 
     transient = True
 
-    def __init__(self, tasks: Sequence[Task], states: Sequence[State], stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        states: Sequence[State],
+        stream: TextIO,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         super().__init__("comparison", stream, clock)
         self.tasks, self.going = tasks, list[Task]()
-        self.ends: dict[Task, str] = {task: "done" for task, state in zip(tasks, states, strict=True) if state == "done"}
+        self.ends: dict[Task, str] = {
+            task: "done" for task, state in zip(tasks, states, strict=True) if state == "done"
+        }
         self.rounds = {task: rounds_done(task.folder) for task in tasks}
         self.first, self.looked = self.share(), clock()
 
@@ -38,7 +46,10 @@ class Progress(Screen):
         """A run ended, or failed for a reason."""
         self.ends[task] = "done" if why is None else "failed"
         if self.live is None:
-            self.say(f"{len(self.ends)}/{len(self.tasks)}  {task.side.label}, seed {task.seed}: {outcome(task.folder, why)}")
+            self.say(
+                f"{len(self.ends)}/{len(self.tasks)}  {task.side.label}, seed {task.seed}: "
+                f"{outcome(task.folder, why)}"
+            )
 
     def tick(self, going: Sequence[Task]) -> None:
         """Look at the logs now and then."""
@@ -50,7 +61,10 @@ class Progress(Screen):
 
     def share(self) -> float:
         """How much of all rounds is behind us."""
-        parts = [1.0 if task in self.ends else self.rounds[task] / task.study.horizon for task in self.tasks]
+        parts = [
+            1.0 if task in self.ends else self.rounds[task] / task.study.horizon
+            for task in self.tasks
+        ]
         return sum(parts) / len(parts)
 
     def facts(self) -> Sequence[Fact]:
@@ -66,7 +80,11 @@ class Progress(Screen):
 
 
 def line(
-    side: Side, tasks: Sequence[Task], ends: Mapping[Task, str], rounds: Mapping[Task, int], going: Sequence[Task]
+    side: Side,
+    tasks: Sequence[Task],
+    ends: Mapping[Task, str],
+    rounds: Mapping[Task, int],
+    going: Sequence[Task],
 ) -> tuple[str, str, str]:
     """One study: its name, seeds done of all, and where each seed is."""
     mine = [task for task in tasks if task.side is side]
@@ -87,4 +105,7 @@ def outcome(folder: Path, why: str | None) -> str:
         run = load(folder)
     except StudyError as error:
         return f"failed: {error}"
-    return f"{run.vocabulary.accuracy.told} {words.percent(run.accuracy)}, epsilon {words.bound(run.spent, 5)}"
+    return (
+        f"{run.vocabulary.accuracy.told} {words.percent(run.accuracy)}, epsilon "
+        f"{words.bound(run.spent, 5)}"
+    )

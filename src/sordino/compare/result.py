@@ -25,16 +25,25 @@ At = Literal["true", "claimed"]
 EQUAL = 0.01  # epsilons this close, relatively, count as equal
 
 INTERVALS = (
-    f"Each interval holds the mean difference with {CONFIDENCE:.0%} confidence over seeds: other noise, batches, start and division of"
+    f"Each interval holds the mean difference with {CONFIDENCE:.0%} confidence over seeds: "
+    "other noise, batches, start and division of"
     " the same data. It says nothing about other data."
 )
-MANY = "Each interval stands for itself: the more studies are compared, the likelier one of them misses by chance."
-CHOOSING = "To choose a study by its accuracy on the same private data is itself a use of that data; no epsilon here accounts for it."
+MANY = (
+    "Each interval stands for itself: the more studies are compared, the likelier one of "
+    "them misses by chance."
+)
+CHOOSING = (
+    "To choose a study by its accuracy on the same private data is itself a use of that "
+    "data; no epsilon here accounts for it."
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Member:
-    """One study with its runs, in the order of the seeds; a seed is in ``runs`` or in ``failed``."""
+    """One study with its runs, in the order of the seeds; a seed is in ``runs`` or in
+    ``failed``.
+    """
 
     side: Side
     runs: Mapping[int, Run]
@@ -57,12 +66,18 @@ class Member:
     @property
     def claimed(self) -> float | None:
         """The highest that is claimed over the seeds."""
-        return max((run.claimed for run in self.runs.values() if run.claimed is not None), default=None)
+        return max(
+            (run.claimed for run in self.runs.values() if run.claimed is not None), default=None
+        )
 
     @property
     def overclaims(self) -> bool:
         """Whether less is claimed than is true."""
-        return self.epsilon is not None and self.claimed is not None and self.epsilon > self.claimed * (1 + 1e-9)
+        return (
+            self.epsilon is not None
+            and self.claimed is not None
+            and self.epsilon > self.claimed * (1 + 1e-9)
+        )
 
     def at(self, at: At) -> float | None:
         """The epsilon that studies are compared at."""
@@ -117,11 +132,18 @@ class Comparison:
             for seed, why in member.failed.items():
                 found.setdefault((member.side.label, why), []).append(seed)
         return [
-            f"{label}, seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}: {why}" for (label, why), seeds in found.items()
+            f"{label}, seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}: {why}"
+            for (label, why), seeds in found.items()
         ]
 
 
-def collect(folder: Path, at: At, tasks: Sequence[Task], failed: Mapping[Task, str], over: Over | None = None) -> Comparison:
+def collect(
+    folder: Path,
+    at: At,
+    tasks: Sequence[Task],
+    failed: Mapping[Task, str],
+    over: Over | None = None,
+) -> Comparison:
     """Read what the runs left."""
     members: list[Member] = []
     for side in dict.fromkeys(task.side for task in tasks):
@@ -139,7 +161,13 @@ def collect(folder: Path, at: At, tasks: Sequence[Task], failed: Mapping[Task, s
     return compared(folder, at, tuple(dict.fromkeys(task.seed for task in tasks)), members, over)
 
 
-def compared(folder: Path, at: At, seeds: tuple[int, ...], members: Sequence[Member], over: Over | None = None) -> Comparison:
+def compared(
+    folder: Path,
+    at: At,
+    seeds: tuple[int, ...],
+    members: Sequence[Member],
+    over: Over | None = None,
+) -> Comparison:
     """The differences of all members to the first, and what must be said with them."""
     first, *others = members
     notes = [INTERVALS] if others and len(seeds) > 1 else []
@@ -153,7 +181,9 @@ def compared(folder: Path, at: At, seeds: tuple[int, ...], members: Sequence[Mem
         differences=tuple(difference(first, other, at) for other in others),
         overclaims=tuple(_overclaim(member) for member in members if member.overclaims),
         notes=tuple(notes),
-        warnings=tuple(f"{member.side.label}: {warning}" for member in members for warning in _warnings(member)),
+        warnings=tuple(
+            f"{member.side.label}: {warning}" for member in members for warning in _warnings(member)
+        ),
         over=over,
     )
 
@@ -167,7 +197,14 @@ def difference(first: Member, other: Member, at: At) -> Difference:
     if at == "claimed" and not shown and unequal:
         shown.append(f"at the claimed epsilon only; in truth {unequal[0]}")
     equal = not unequal and bool(found.seeds)
-    return Difference(label, first.side.label, found, verdict(label, found), equal, (*shown, *_remarks(first, other)))
+    return Difference(
+        label,
+        first.side.label,
+        found,
+        verdict(label, found),
+        equal,
+        (*shown, *_remarks(first, other)),
+    )
 
 
 def inequalities(first: Member, other: Member, at: At) -> list[str]:
@@ -175,10 +212,22 @@ def inequalities(first: Member, other: Member, at: At) -> list[str]:
     a, b = first.side.study.privacy, other.side.study.privacy
     if a.unit != b.unit:
         return [f"not at equal privacy: unit {b.unit} against {a.unit}"]
-    found = [] if a.unit == "none" or a.delta == b.delta else [f"not at equal privacy: delta {b.delta:g} against {a.delta:g}"]
+    found = (
+        []
+        if a.unit == "none" or a.delta == b.delta
+        else [f"not at equal privacy: delta {b.delta:g} against {a.delta:g}"]
+    )
     one, two = first.at(at), other.at(at)
-    if one is not None and two is not None and not (one == two or math.isclose(one, two, rel_tol=EQUAL)):
-        same = " of the same budget" if a.epsilon == b.epsilon and math.isfinite(one) and math.isfinite(two) else ""
+    if (
+        one is not None
+        and two is not None
+        and not (one == two or math.isclose(one, two, rel_tol=EQUAL))
+    ):
+        same = (
+            " of the same budget"
+            if a.epsilon == b.epsilon and math.isfinite(one) and math.isfinite(two)
+            else ""
+        )
         found.append(f"not at equal privacy: epsilon {bound(two)} against {bound(one)}{same}")
     return found
 
@@ -188,12 +237,21 @@ def _remarks(first: Member, other: Member) -> list[str]:
     a, b = first.side.study, other.side.study
     found = []
     if a.privacy.unit == b.privacy.unit != "none" and a.privacy.accountant != b.privacy.accountant:
-        found.append(f"the bounds are of different accountants ({b.privacy.accountant} against {a.privacy.accountant})")
+        found.append(
+            f"the bounds are of different accountants ({b.privacy.accountant} against "
+            f"{a.privacy.accountant})"
+        )
     old, new = a.data.model_dump(mode="json"), b.data.model_dump(mode="json")
     if keys := [key for key in old if old[key] != new[key]]:
-        found.append(f"not on the same data: data.{', data.'.join(keys)} {'differs' if len(keys) == 1 else 'differ'}")
+        found.append(
+            f"not on the same data: data.{', data.'.join(keys)} "
+            f"{'differs' if len(keys) == 1 else 'differ'}"
+        )
     if len({_made_by(run) for member in (first, other) for run in member.runs.values()}) > 1:
-        found.append("the runs were not all made by the same program (environment.json differs): run them again in a new --out")
+        found.append(
+            "the runs were not all made by the same program (environment.json differs): run "
+            "them again in a new --out"
+        )
     return found
 
 
@@ -204,7 +262,10 @@ def _made_by(run: Run) -> tuple[tuple[str, str], ...]:
 
 def _overclaim(member: Member) -> str:
     true = "infinite" if member.epsilon == math.inf else bound(member.epsilon)
-    return f"{member.side.label} is NOT private at the epsilon of {bound(member.claimed)} that it claims: its true epsilon is {true}."
+    return (
+        f"{member.side.label} is NOT private at the epsilon of {bound(member.claimed)} that it "
+        f"claims: its true epsilon is {true}."
+    )
 
 
 def _warnings(member: Member) -> list[str]:
@@ -212,7 +273,10 @@ def _warnings(member: Member) -> list[str]:
     found: dict[str, str] = {}
     for seed, run in member.runs.items():
         for warning in known(run.about.warnings) or ():
-            found.setdefault(re.sub(r"[\d.e+-]+", "#", warning), f"{warning} (seed {seed})" if len(member.runs) > 1 else warning)
+            found.setdefault(
+                re.sub(r"[\d.e+-]+", "#", warning),
+                f"{warning} (seed {seed})" if len(member.runs) > 1 else warning,
+            )
     return list(found.values())
 
 
@@ -225,11 +289,15 @@ def recorded(comparison: Comparison) -> ComparisonOf:
         confidence=CONFIDENCE,
         studies=tuple(map(_study, comparison.members)),
         differences=tuple(map(_difference, comparison.differences)),
-        not_private_as_claimed=tuple(member.side.label for member in comparison.members if member.overclaims),
+        not_private_as_claimed=tuple(
+            member.side.label for member in comparison.members if member.overclaims
+        ),
         failed=sum(len(member.failed) for member in comparison.members),
         notes=comparison.notes,
         warnings=comparison.warnings,
-        over=UNSET if comparison.over is None else sweeps.recorded(comparison.over, comparison.members),
+        over=UNSET
+        if comparison.over is None
+        else sweeps.recorded(comparison.over, comparison.members),
     )
 
 

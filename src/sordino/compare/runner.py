@@ -22,9 +22,13 @@ from sordino.engine.files import replace_file
 from sordino.engine.study.parse import write
 from sordino.errors import StudyError
 
-# As `python -m sordino`, but the current folder is never where modules are looked for; ours is, after all others: it may be there
+# As `python -m sordino`, but the current folder is never where modules are looked for; ours is,
+# after all others: it may be there
 # because of the current folder.
-PROGRAM = f"import sys; sys.path.append({str(Path(sordino.__file__).parents[1])!r}); from sordino.cli import main; main()"
+PROGRAM = (
+    f"import sys; sys.path.append({str(Path(sordino.__file__).parents[1])!r}); from "
+    "sordino.cli import main; main()"
+)
 PAUSE = 0.1  # seconds between two looks
 PATIENCE = 10.0  # seconds that a run has to stop
 
@@ -45,7 +49,9 @@ class _Child:
 
 
 def job(task: Task, state: State, scratch: Path) -> Job:
-    """The ordinary ``sordino run`` of a task; its study is written into ``scratch``, so that what was checked is what runs."""
+    """The ordinary ``sordino run`` of a task; its study is written into ``scratch``, so that what
+    was checked is what runs.
+    """
     if state == "begun":
         what = ["--resume", str(task.folder)]
     else:
@@ -53,7 +59,11 @@ def job(task: Task, state: State, scratch: Path) -> Job:
         replace_file(path, write(task.study).encode())
         what = [str(path), "--out", str(task.folder)]
     what += ["--modules", str(task.side.path.parent)]
-    return Job(task, (sys.executable, "-P", "-c", PROGRAM, "run", *what, "--quiet"), task.study.execution.threads)
+    return Job(
+        task,
+        (sys.executable, "-P", "-c", PROGRAM, "run", *what, "--quiet"),
+        task.study.execution.threads,
+    )
 
 
 def jobs_at_once(asked: int | None, threads: Iterable[int]) -> int:
@@ -62,7 +72,9 @@ def jobs_at_once(asked: int | None, threads: Iterable[int]) -> int:
         if asked < 1:
             raise StudyError(f"--jobs must be at least 1; got {asked}")
         return asked
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     return max(cores // max(threads, default=1), 1)
 
 
@@ -118,7 +130,13 @@ def _start(job: Job, keep: tuple[int, ...]) -> _Child:
     said = tempfile.TemporaryFile()  # noqa: SIM115 — closed when the process is gone
     environment = {**os.environ, "OMP_NUM_THREADS": str(job.threads)}
     process = subprocess.Popen(
-        job.command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said, env=environment, pass_fds=keep, close_fds=True
+        job.command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=said,
+        env=environment,
+        pass_fds=keep,
+        close_fds=True,
     )
     return _Child(process, said)
 
@@ -132,13 +150,24 @@ def _why(child: _Child) -> str | None:
     if code == 0:
         return None
     if code < 0:
-        return f"stopped by signal {-code} ({signal.strsignal(-code)}); the same command goes on with it"
+        return (
+            f"stopped by signal {-code} ({signal.strsignal(-code)}); the same command goes on "
+            "with it"
+        )
     _, marked, message = words.rpartition("sordino: ")
-    return (message if marked else words.splitlines()[-1] if words else f"ended with status {code} and said nothing").strip()
+    return (
+        message
+        if marked
+        else words.splitlines()[-1]
+        if words
+        else f"ended with status {code} and said nothing"
+    ).strip()
 
 
 def _stop(children: Sequence[_Child]) -> None:
-    deaf = sys.platform == "win32" or signal.getsignal(signal.SIGINT) == signal.SIG_IGN  # which a child takes over from us
+    deaf = (
+        sys.platform == "win32" or signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    )  # which a child takes over from us
     for child in children:
         if child.process.poll() is None:
             child.process.send_signal(signal.SIGTERM if deaf else signal.SIGINT)

@@ -1,4 +1,5 @@
-"""What a comparison runs: every study with the same seeds, every run in a folder of its own. No files, no processes.
+"""What a comparison runs: every study with the same seeds, every run in a folder of its own. No
+files, no processes.
 
 >>> slug("ALI-DPFL on digits"), slug("§")
 ('ali-dpfl-on-digits', 'study')
@@ -81,10 +82,16 @@ def variants(vary: Sequence[str]) -> tuple[Variant, ...]:
     for asked in vary:
         key, equals, text = asked.partition("=")
         if not equals or not key.strip() or not text.strip():
-            raise StudyError(f"--vary {asked}: write it as section.key=value,value, for example --vary method.length=10,50")
+            raise StudyError(
+                f"--vary {asked}: write it as section.key=value,value, for example --vary "
+                "method.length=10,50"
+            )
         last = key.strip().rpartition(".")[2]
         found = tuple(
-            Variant((*before.changes, f"{key.strip()}={value}"), ", ".join(filter(None, (before.title, f"{last} {value}"))))
+            Variant(
+                (*before.changes, f"{key.strip()}={value}"),
+                ", ".join(filter(None, (before.title, f"{last} {value}"))),
+            )
             for before in found
             for value in _values(text)
         )
@@ -92,7 +99,9 @@ def variants(vary: Sequence[str]) -> tuple[Variant, ...]:
 
 
 def _values(text: str) -> list[str]:
-    """The values of a list, as TOML has them: a comma inside a table or a string divides nothing."""
+    """The values of a list, as TOML has them: a comma inside a table or a string divides
+    nothing.
+    """
     depth, quoted, parts = 0, "", [""]
     for letter in text:
         if quoted:
@@ -108,8 +117,11 @@ def _values(text: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
-def labels(names: Sequence[str], paths: Sequence[Path], titles: Sequence[str] | None = None) -> list[str]:
-    """What the studies are called: their names, or where those do not differ, their files; with the titles of variants.
+def labels(
+    names: Sequence[str], paths: Sequence[Path], titles: Sequence[str] | None = None
+) -> list[str]:
+    """What the studies are called: their names, or where those do not differ, their files; with the
+    titles of variants.
 
     >>> labels(["a", "b"], [Path("x.toml"), Path("y.toml")]), labels(["a", "A"], [Path("x.toml"), Path("y.toml")])
     (['a', 'b'], ['x', 'y'])
@@ -121,16 +133,24 @@ def labels(names: Sequence[str], paths: Sequence[Path], titles: Sequence[str] | 
     given = [(path.resolve(), title) for path, title in zip(paths, titles, strict=True)]
     for i, path in enumerate(paths):
         if given[i] in given[:i]:
-            raise StudyError(f"{path}: given twice. A study compared with itself shows nothing; raise --seeds to see how much seeds matter")
+            raise StudyError(
+                f"{path}: given twice. A study compared with itself shows nothing; raise "
+                "--seeds to see how much seeds matter"
+            )
     for plain in (list(names), [path.stem for path in paths]):
         tried = [", ".join(filter(None, both)) for both in zip(plain, titles, strict=True)]
         if len({slug(label) for label in tried}) == len(tried):
             return tried
-    raise StudyError(f"{', '.join(map(str, paths))}: their names do not tell them apart. Give each study another name")
+    raise StudyError(
+        f"{', '.join(map(str, paths))}: their names do not tell them apart. Give each study "
+        "another name"
+    )
 
 
 def seeds_of(first: Study, count: int) -> tuple[int, ...]:
-    """The seeds of every study: those of the first, since only runs with the same seed are pairs."""
+    """The seeds of every study: those of the first, since only runs with the same seed are
+    pairs.
+    """
     if count < 1:
         raise StudyError(f"--seeds must be at least 1; got {count}")
     return tuple(range(first.seed, first.seed + count))
@@ -141,7 +161,8 @@ def refuse_shared(sides: Sequence[Side]) -> None:
     for side in sides:
         if side.study.privacy.ledger != "run":
             raise StudyError(
-                f"{side.path}: privacy.ledger = {side.study.privacy.ledger!r} is shared by runs, so each seed would lower the next budget."
+                f"{side.path}: privacy.ledger = {side.study.privacy.ledger!r} is shared by "
+                "runs, so each seed would lower the next budget."
                 " Compare with --set privacy.ledger=run"
             )
 
@@ -153,4 +174,6 @@ def tasks(sides: Sequence[Side], seeds: Sequence[int], out: Path) -> list[Task]:
 
 def usual_folder(sides: Sequence[Side]) -> Path:
     """Where a comparison goes if nothing is said: the same place for the same studies."""
-    return Path("runs") / ("compare-" + "-and-".join(side.slug for side in sides))[: 2 * LONGEST].strip("-")
+    return Path("runs") / ("compare-" + "-and-".join(side.slug for side in sides))[
+        : 2 * LONGEST
+    ].strip("-")

@@ -30,8 +30,8 @@ class Paired:
     Attributes:
         seeds, differences: in the same order.
         mean, sd: None where there are too few.
-        interval: of the mean, at ``CONFIDENCE``; None for fewer than two seeds and where all differences are
-            equal, since then the spread is not known.
+        interval: of the mean, at ``CONFIDENCE``; None for fewer than two seeds and where all
+            differences are equal, since then the spread is not known.
     """
 
     seeds: tuple[int, ...]
@@ -73,7 +73,8 @@ def verdict(label: str, found: Paired) -> str:
     >>> verdict("B", paired({0: 0.5, 1: 0.6, 2: 0.4}, {0: 0.52, 1: 0.615, 2: 0.416}))
     'B is better in every seed, by 1.5 to 2.0 points'
     >>> verdict("B", paired({0: 0.5, 1: 0.6}, {0: 0.51, 1: 0.63}))
-    'B is ahead in every seed, by 1.0 to 3.0 points, but 2 seeds cannot show that this is more than chance'
+    'B is ahead in every seed, by 1.0 to 3.0 points, but 2 seeds cannot show that this is more than
+    chance'
     """
     count = len(found.seeds)
     if count == 0 or found.mean is None:
@@ -87,12 +88,22 @@ def verdict(label: str, found: Paired) -> str:
     range_ = _range(low, high)
     always = low > 0 or high < 0
     if found.interval is None:
-        return f"{label} is {way} by the same {range_} in all {count} seeds: without a spread, chance cannot be judged"
+        return (
+            f"{label} is {way} by the same {range_} in all {count} seeds: without a spread, "
+            "chance cannot be judged"
+        )
     if found.interval[0] > 0 or found.interval[1] < 0:
-        return f"{label} is {way} in every seed, by {range_}" if always else f"{label} is {way} on average, not in every seed"
+        return (
+            f"{label} is {way} in every seed, by {range_}"
+            if always
+            else f"{label} is {way} on average, not in every seed"
+        )
     if always:
         ahead = "ahead" if found.mean > 0 else "behind"
-        return f"{label} is {ahead} in every seed, by {range_}, but {count} seeds cannot show that this is more than chance"
+        return (
+            f"{label} is {ahead} in every seed, by {range_}, but {count} seeds cannot show that "
+            "this is more than chance"
+        )
     return f"no difference that {count} seeds can show"
 
 
@@ -110,5 +121,7 @@ def _interval(found: Spread, differences: Sequence[float]) -> tuple[float, float
         return None
     from scipy.stats import t  # type: ignore[import-untyped]
 
-    low, high = t.interval(CONFIDENCE, found.count - 1, loc=found.mean, scale=found.sd / found.count**0.5)
+    low, high = t.interval(
+        CONFIDENCE, found.count - 1, loc=found.mean, scale=found.sd / found.count**0.5
+    )
     return float(low), float(high)

@@ -16,7 +16,11 @@ def content(comparison: Comparison) -> Content:
     """What the page says."""
     members, seeds = comparison.members, comparison.seeds
     claimed, measured = comparison.at == "claimed", _spoken(comparison).accuracy
-    which = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds, {seeds[0]} to {seeds[-1]}, the same for each study"
+    which = (
+        f"seed {seeds[0]}"
+        if len(seeds) == 1
+        else f"{len(seeds)} seeds, {seeds[0]} to {seeds[-1]}, the same for each study"
+    )
     return Content(
         sub=which,
         labels=[member.side.label for member in members],
@@ -27,7 +31,8 @@ def content(comparison: Comparison) -> Content:
         warnings=[*(() if claimed else comparison.overclaims), *comparison.warnings],
         studies=studies(comparison),
         reported=reported(comparison),
-        against=f"Differences to {members[0].side.label}" + (f" in {measured.told}" if measured.streamed else ""),
+        against=f"Differences to {members[0].side.label}"
+        + (f" in {measured.told}" if measured.streamed else ""),
         differences=differences(comparison),
         verdicts=verdicts(comparison),
         remarks=comparison.notes,
@@ -39,7 +44,11 @@ def content(comparison: Comparison) -> Content:
 def studies(comparison: Comparison) -> Table:
     """One row for each study."""
     claimed = comparison.at == "claimed"
-    streamed = any(run.vocabulary.accuracy.streamed for member in comparison.members for run in member.runs.values())
+    streamed = any(
+        run.vocabulary.accuracy.streamed
+        for member in comparison.members
+        for run in member.runs.values()
+    )
     epsilons = ("epsilon claimed", "epsilon true") if claimed else ("epsilon",)
     rows = [
         [
@@ -55,7 +64,17 @@ def studies(comparison: Comparison) -> Table:
         for member in comparison.members
     ]
     told = _spoken(comparison).accuracy.told
-    head = ("study", "method", "seeds", told, *epsilons, "delta", "accountant", "unit", *(costs.HEAD if streamed else ()))
+    head = (
+        "study",
+        "method",
+        "seeds",
+        told,
+        *epsilons,
+        "delta",
+        "accountant",
+        "unit",
+        *(costs.HEAD if streamed else ()),
+    )
     return Table(head, rows)
 
 
@@ -66,7 +85,9 @@ def reported(comparison: Comparison) -> Table:
         told = member.side.study.reported
         if told is None:
             continue
-        accuracy = 1.0 - told.error if told.accuracy is None and told.error is not None else told.accuracy
+        accuracy = (
+            1.0 - told.error if told.accuracy is None and told.error is not None else told.accuracy
+        )
         mib, _, seconds = costs.cells(list(member.runs.values()))
         rows.append(
             [
@@ -81,12 +102,26 @@ def reported(comparison: Comparison) -> Table:
             ]
         )
     there = "reported"
-    return Table(("study", _spoken(comparison).accuracy.told, there, "payload MiB", there, "party s", there, "source"), rows)
+    return Table(
+        (
+            "study",
+            _spoken(comparison).accuracy.told,
+            there,
+            "payload MiB",
+            there,
+            "party s",
+            there,
+            "source",
+        ),
+        rows,
+    )
 
 
 def _spoken(comparison: Comparison) -> vocabulary.Vocabulary:
     """Words for all runs."""
-    return vocabulary.shared(run.vocabulary for member in comparison.members for run in member.runs.values())
+    return vocabulary.shared(
+        run.vocabulary for member in comparison.members for run in member.runs.values()
+    )
 
 
 def differences(comparison: Comparison) -> Table:
@@ -97,7 +132,10 @@ def differences(comparison: Comparison) -> Table:
 
 def verdicts(comparison: Comparison) -> list[tuple[str, str]]:
     """In words: what each difference means, and what makes the two unequal."""
-    return [(_sentence(each.label, each.verdict), f"But {'; '.join(each.notes)}." if each.notes else "") for each in comparison.differences]
+    return [
+        (_sentence(each.label, each.verdict), f"But {'; '.join(each.notes)}." if each.notes else "")
+        for each in comparison.differences
+    ]
 
 
 def _sentence(label: str, verdict: str) -> str:
@@ -120,18 +158,38 @@ def runs(comparison: Comparison) -> Table:
         for seed, run in member.runs.items()
     ]
     spoken = _spoken(comparison)
-    return Table(("study", "seed", spoken.accuracy.told, "epsilon", spoken.rounds, spoken.steps.removeprefix("local "), "folder"), rows)
+    return Table(
+        (
+            "study",
+            "seed",
+            spoken.accuracy.told,
+            "epsilon",
+            spoken.rounds,
+            spoken.steps.removeprefix("local "),
+            "folder",
+        ),
+        rows,
+    )
 
 
 def write(comparison: Comparison) -> None:
     """Leave ``comparison.json`` and ``comparison.html`` in the folder."""
-    replace_file(comparison.folder / "comparison.json", text(recorded(comparison), indent=1).encode())
-    replace_file(comparison.folder / "comparison.html", render_studies(content(comparison)).encode("utf-8", "replace"))
+    replace_file(
+        comparison.folder / "comparison.json", text(recorded(comparison), indent=1).encode()
+    )
+    replace_file(
+        comparison.folder / "comparison.html",
+        render_studies(content(comparison)).encode("utf-8", "replace"),
+    )
 
 
 def _difference(each: Difference) -> list[str]:
     found = each.paired
-    interval = "-" if found.interval is None else f"{_points(found.interval[0])} to {_points(found.interval[1])}"
+    interval = (
+        "-"
+        if found.interval is None
+        else f"{_points(found.interval[0])} to {_points(found.interval[1])}"
+    )
     return [
         each.label,
         "-" if found.mean is None else f"{_points(found.mean)} points",
@@ -157,7 +215,11 @@ def _accuracy(found: Spread) -> str:
     """
     if found.mean is None:
         return "-"
-    return words.percent(found.mean) if found.sd is None else f"{100 * found.mean:.2f} ± {100 * found.sd:.2f} %"
+    return (
+        words.percent(found.mean)
+        if found.sd is None
+        else f"{100 * found.mean:.2f} ± {100 * found.sd:.2f} %"
+    )
 
 
 def _epsilon(value: float | None) -> str:

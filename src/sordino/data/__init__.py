@@ -12,7 +12,17 @@ np.int64(1437)
 from sordino.data.dataset import Corpus, Dataset, Features, Indices, Labels, scaled
 from sordino.data.holdout import hold_out, per_client_validation
 from sordino.data.locate import PUBLISHED, Published, fetch, places, where
-from sordino.data.partition import PARTITIONS, Column, Dirichlet, Iid, Partition, Parts, Shards, checked, label_counts
+from sordino.data.partition import (
+    PARTITIONS,
+    Column,
+    Dirichlet,
+    Iid,
+    Partition,
+    Parts,
+    Shards,
+    checked,
+    label_counts,
+)
 from sordino.data.readers import NAMES, load
 
 __all__ = [

@@ -1,10 +1,12 @@
 """Users' files that announce more than they hold, refused before memory is asked for.
 
-**npz** is a zip archive: what its members expand to, and what the header of each array announces, are compared with each other
-and with what may be read. Only stored and deflated members are read, as NumPy writes them, and no pickles.
+**npz** is a zip archive: what its members expand to, and what the header of each array announces,
+are compared with each other and with what may be read. Only stored and deflated members are read,
+as NumPy writes them, and no pickles.
 
-**Parquet** says how many rows and columns it has; a constant column of any length takes a few bytes. What a single page inside
-claims is known to the library alone, which asks for up to 2 GiB for one: that is not looked at here.
+**Parquet** says how many rows and columns it has; a constant column of any length takes a few
+bytes. What a single page inside claims is known to the library alone, which asks for up to 2 GiB
+for one: that is not looked at here.
 
 **CSV** may be compressed, and has as many columns as its first line has commas.
 """
@@ -37,7 +39,9 @@ _PACKED = (b"\x1f\x8b", b"BZh")
 _UNKNOWN = (b"\x28\xb5\x2f\xfd", b"x\x01", b"x\x5e", b"x\x9c", b"x\xda", b"\xfd7zXZ", b"PK\x03\x04")
 
 
-def read_arrays(path: Path, wanted: Collection[str]) -> tuple[dict[str, npt.NDArray[Any]], list[str]]:
+def read_arrays(
+    path: Path, wanted: Collection[str]
+) -> tuple[dict[str, npt.NDArray[Any]], list[str]]:
     """The arrays of these names in an npz archive, and the names of all that it has.
 
     Raises:
@@ -47,7 +51,10 @@ def read_arrays(path: Path, wanted: Collection[str]) -> tuple[dict[str, npt.NDAr
         with open_plain(path) as content, zipfile.ZipFile(content) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
             chosen = {name: info for name, info in members.items() if name in wanted}
-            total, most = sum(info.file_size for info in chosen.values()), allowed(path.stat().st_size)
+            total, most = (
+                sum(info.file_size for info in chosen.values()),
+                allowed(path.stat().st_size),
+            )
             if total > most:
                 raise DataError(too_large(path, "its arrays expand to", total, most))
             return {name: _array(archive, info) for name, info in chosen.items()}, list(members)
@@ -55,7 +62,9 @@ def read_arrays(path: Path, wanted: Collection[str]) -> tuple[dict[str, npt.NDAr
         raise
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except Exception as error:  # zip, zlib and header parsers each have their own errors for damaged bytes
+    except (
+        Exception
+    ) as error:  # zip, zlib and header parsers each have their own errors for damaged bytes
         raise DataError(
             f"{path}: expected an npz archive of plain arrays, but reading it failed ({error}). "
             "Arrays of Python objects are not read; save numbers or fixed-length text (numpy.savez)"
@@ -69,7 +78,9 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> npt.NDArray[Any]:
         announced = _announced(member)
         held = info.file_size - member.tell()
     if announced != held:
-        raise ValueError(f"the header of {info.filename} announces {announced} bytes, and {held} follow")
+        raise ValueError(
+            f"the header of {info.filename} announces {announced} bytes, and {held} follow"
+        )
     with archive.open(info) as member:
         found: npt.NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
     return found
@@ -77,10 +88,15 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> npt.NDArray[Any]:
 
 def _announced(member: IO[bytes]) -> int:
     """Bytes of the numbers of an array, from its header."""
-    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    readers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
     version = np.lib.format.read_magic(member)
     if version not in readers:
-        raise ValueError(f"its header has version {version}, which arrays of plain numbers do not need")
+        raise ValueError(
+            f"its header has version {version}, which arrays of plain numbers do not need"
+        )
     shape, _, dtype = readers[version](member)
     if dtype.hasobject:
         raise ValueError("it holds Python objects")
@@ -93,16 +109,22 @@ def csv_input(path: Path) -> Path | bytes:
     """What to give to a CSV reader: the path of plain text, or what compressed text expands to.
 
     Raises:
-        DataError: if it is compressed in a way that is not known here, expands too far, or has too many columns.
+        DataError: if it is compressed in a way that is not known here, expands too far, or has too
+            many columns.
     """
     with open_plain(path) as file:
         head = file.read(HEADER)
     if head.startswith(_UNKNOWN):
-        raise DataError(f"{path}: this is no text but a compressed file; expand it first (gzip and bzip2 are read as they are)")
+        raise DataError(
+            f"{path}: this is no text but a compressed file; expand it first (gzip and bzip2 "
+            "are read as they are)"
+        )
     content = Source(path, whole=True).whole() if head.startswith(_PACKED) else None
     first = (head if content is None else content[:HEADER]).partition(b"\n")[0]
     if first.count(b",") >= MOST_COLUMNS:
-        raise DataError(f"{path}: its first line has more than {MOST_COLUMNS:,} columns; is it a CSV file?")
+        raise DataError(
+            f"{path}: its first line has more than {MOST_COLUMNS:,} columns; is it a CSV file?"
+        )
     return path if content is None else content
 
 
@@ -112,18 +134,34 @@ def refuse_large(path: Path, frame: pl.LazyFrame) -> None:
 
     schema = frame.collect_schema()
     if len(schema) > MOST_COLUMNS:
-        raise DataError(f"{path}: it has {len(schema):,} columns, and at most {MOST_COLUMNS:,} are read")
+        raise DataError(
+            f"{path}: it has {len(schema):,} columns, and at most {MOST_COLUMNS:,} are read"
+        )
     if nested := [name for name, kind in schema.items() if kind.is_nested()]:
-        raise DataError(f"{path}: column {nested[0]!r} holds {schema[nested[0]]}, not a number or a text in each row; drop it")
+        raise DataError(
+            f"{path}: column {nested[0]!r} holds {schema[nested[0]]}, not a number or a text "
+            "in each row; drop it"
+        )
     rows = int(frame.select(pl.len()).collect().item())
-    size, most = 12 * rows * len(schema), allowed(path.stat().st_size)  # eight bytes as stored, four as a feature
+    size, most = (
+        12 * rows * len(schema),
+        allowed(path.stat().st_size),
+    )  # eight bytes as stored, four as a feature
     if size > most:
-        raise DataError(too_large(path, f"its {rows:,} rows of {len(schema):,} columns need", size, most))
+        raise DataError(
+            too_large(path, f"its {rows:,} rows of {len(schema):,} columns need", size, most)
+        )
 
 
 def refuse_long(series: pl.Series, path: Path) -> None:
-    """Refuse labels or owners that are texts of a size that no name has: an array of texts is as wide as the longest."""
+    """Refuse labels or owners that are texts of a size that no name has: an array of texts is as
+    wide as the longest.
+    """
     import polars as pl
 
-    if series.dtype == pl.String and (longest := int(series.str.len_bytes().max() or 0)) > MOST_TEXT:  # type: ignore[arg-type]
-        raise DataError(f"{path}: column {series.name!r} has a text of {longest:,} bytes; labels and owners have at most {MOST_TEXT:,}")
+    longest = series.str.len_bytes().max() if series.dtype == pl.String else 0
+    if isinstance(longest, int) and longest > MOST_TEXT:
+        raise DataError(
+            f"{path}: column {series.name!r} has a text of {longest:,} bytes; labels and "
+            f"owners have at most {MOST_TEXT:,}"
+        )

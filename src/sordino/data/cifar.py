@@ -36,7 +36,12 @@ Split = tuple[Pixels, Labels]
 def read_folder(folder: Path, records: int = RECORDS) -> tuple[Split, Split]:
     """(training, test) from the batches that lie in ``folder``; the binary form is preferred."""
     names = BINARY if all((folder / name).is_file() for name in BINARY) else PYTHON
-    return _assemble(names, ((name, str(folder / name), Source(folder / name).whole()) for name in names), records, str(folder))
+    return _assemble(
+        names,
+        ((name, str(folder / name), Source(folder / name).whole()) for name in names),
+        records,
+        str(folder),
+    )
 
 
 def read_archive(path: Path, records: int = RECORDS) -> tuple[Split, Split]:
@@ -56,7 +61,9 @@ def _members(path: Path, names: tuple[str, ...], records: int) -> Iterator[tuple
                 if name not in names or not member.isreg():
                     continue
                 if member.size > most:
-                    raise source.damaged(f"expected {name} to have at most {most} bytes", f"it has {member.size}")
+                    raise source.damaged(
+                        f"expected {name} to have at most {most} bytes", f"it has {member.size}"
+                    )
                 content = archive.extractfile(member)
                 yield name, f"{path}: {name}", content.read() if content else b""
     except DataError:
@@ -66,7 +73,9 @@ def _members(path: Path, names: tuple[str, ...], records: int) -> Iterator[tuple
     source.drain()
 
 
-def _assemble(names: tuple[str, ...], batches: Iterator[tuple[str, str, bytes]], records: int, place: str) -> tuple[Split, Split]:
+def _assemble(
+    names: tuple[str, ...], batches: Iterator[tuple[str, str, bytes]], records: int, place: str
+) -> tuple[Split, Split]:
     """Decode each batch into its part of one array; the test batch is the last of ``names``."""
     decode: Callable[[bytes, str, int], Split] = _binary if names == BINARY else _python
     x = np.empty((len(names) * records, 3, 32, 32), dtype=np.uint8)
@@ -79,7 +88,10 @@ def _assemble(names: tuple[str, ...], batches: Iterator[tuple[str, str, bytes]],
         y[start : start + records] = labels
         seen.add(name)
     if missing := [name for name in names if name not in seen]:
-        raise DataError(f"{place}: expected the batches {', '.join(names)}, but {', '.join(missing)} is not there. {AGAIN}")
+        raise DataError(
+            f"{place}: expected the batches {', '.join(names)}, but {', '.join(missing)} is "
+            f"not there. {AGAIN}"
+        )
     cut = (len(names) - 1) * records
     return (x[:cut], y[:cut]), (x[cut:], y[cut:])
 
@@ -87,7 +99,10 @@ def _assemble(names: tuple[str, ...], batches: Iterator[tuple[str, str, bytes]],
 def _binary(content: bytes, place: str, records: int) -> Split:
     expected = records * (_PIXELS + 1)
     if len(content) != expected:
-        raise DataError(f"{place}: expected {expected} bytes ({records} images of {_PIXELS + 1}), found {len(content)}. {AGAIN}")
+        raise DataError(
+            f"{place}: expected {expected} bytes ({records} images of {_PIXELS + 1}), found "
+            f"{len(content)}. {AGAIN}"
+        )
     raw = np.frombuffer(content, dtype=np.uint8).reshape(records, _PIXELS + 1)
     return raw[:, 1:].reshape(records, 3, 32, 32), _labels(raw[:, 0].astype(np.int64), place)
 
@@ -95,17 +110,33 @@ def _binary(content: bytes, place: str, records: int) -> Split:
 def _python(content: bytes, place: str, records: int) -> Split:
     batch = read_inert(content, place)
     if not isinstance(batch, Mapping):
-        raise DataError(f"{place}: expected a dictionary with 'data' and 'labels', found {type(batch).__name__}. {AGAIN}")
-    fields = {key.decode("latin1") if isinstance(key, bytes) else key: value for key, value in batch.items()}
+        raise DataError(
+            f"{place}: expected a dictionary with 'data' and 'labels', found "
+            f"{type(batch).__name__}. {AGAIN}"
+        )
+    fields = {
+        key.decode("latin1") if isinstance(key, bytes) else key: value
+        for key, value in batch.items()
+    }
     pixels = array_of(fields.get("data"), (records, _PIXELS), f"{place}: data")
     labels = fields.get("labels")
-    if not isinstance(labels, list) or len(labels) != records or not all(type(v) is int and 0 <= v < _CLASSES for v in labels):
-        raise DataError(f"{place}: expected 'labels' to be a list of {records} integers 0..{_CLASSES - 1}. {AGAIN}")
+    if (
+        not isinstance(labels, list)
+        or len(labels) != records
+        or not all(type(v) is int and 0 <= v < _CLASSES for v in labels)
+    ):
+        raise DataError(
+            f"{place}: expected 'labels' to be a list of {records} integers "
+            f"0..{_CLASSES - 1}. {AGAIN}"
+        )
     return pixels.reshape(records, 3, 32, 32), np.array(labels, dtype=np.int64)
 
 
 def _labels(labels: Labels, place: str) -> Labels:
     if int(labels.max()) >= _CLASSES:
         row = int(np.argmax(labels >= _CLASSES))
-        raise DataError(f"{place}: expected labels 0..{_CLASSES - 1}, found {int(labels[row])} in image {row}. {AGAIN}")
+        raise DataError(
+            f"{place}: expected labels 0..{_CLASSES - 1}, found {int(labels[row])} in image "
+            f"{row}. {AGAIN}"
+        )
     return labels

@@ -68,7 +68,8 @@ class Dataset:
         y: class numbers, int64, 0 <= y < len(classes).
         classes: a name for each class number.
         client: whose each example is, as a number, where the file says so.
-        words: what each example is recognised by, (examples, 2), or 3 with a person; see :mod:`sordino.data.identity`.
+        words: what each example is recognised by, (examples, 2), or 3 with a person; see
+            :mod:`sordino.data.identity`.
         owners: what these numbers are called, fit to be shown.
     """
 
@@ -83,19 +84,27 @@ class Dataset:
     def __post_init__(self) -> None:
         """Refuse what no later room could make sense of."""
         if self.x.dtype not in (np.uint8, np.float32):
-            raise DataError(f"{self.name}: features must be uint8 (pixels) or float32, found {self.x.dtype}")
+            raise DataError(
+                f"{self.name}: features must be uint8 (pixels) or float32, found {self.x.dtype}"
+            )
         if self.x.ndim < 2:
-            raise DataError(f"{self.name}: features must have a row for each example, found an array of shape {self.x.shape}")
+            raise DataError(
+                f"{self.name}: features must have a row for each example, found an array of "
+                f"shape {self.x.shape}"
+            )
         for what, values in (("labels", self.y), ("client numbers", self.client)):
             if values is None:
                 continue
             if values.dtype != np.int64:
                 raise DataError(f"{self.name}: {what} must be int64, found {values.dtype}")
             if values.shape != (len(self.x),):
-                raise DataError(f"{self.name}: {len(self.x)} examples, but {what} of shape {values.shape}")
+                raise DataError(
+                    f"{self.name}: {len(self.x)} examples, but {what} of shape {values.shape}"
+                )
         if len(self.y) and not (int(self.y.min()) >= 0 and int(self.y.max()) < len(self.classes)):
             raise DataError(
-                f"{self.name}: labels must lie in 0..{len(self.classes) - 1} ({len(self.classes)} classes), "
+                f"{self.name}: labels must lie in 0..{len(self.classes) - 1} "
+                f"({len(self.classes)} classes), "
                 f"found {int(self.y.min())}..{int(self.y.max())}"
             )
 
@@ -111,10 +120,18 @@ class Dataset:
         """The examples at ``indices``, in that order, as a dataset of its own (copied)."""
         at = np.asarray(indices, dtype=np.int64)
         client = None if self.client is None else self.client[at]
-        return replace(self, x=self.x[at], y=self.y[at], client=client, words=None if self.words is None else self.words[at])
+        return replace(
+            self,
+            x=self.x[at],
+            y=self.y[at],
+            client=client,
+            words=None if self.words is None else self.words[at],
+        )
 
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of the examples; see the chapter above for what it leaves out on purpose."""
+        """SHA-256 (hex) of the examples; see the chapter above for what it leaves out on
+        purpose.
+        """
         digest = hashlib.sha256(b"sordino-dataset-1")
         for values in (self.x, self.y):
             digest.update(f"{values.dtype.name}{values.shape}".encode())
@@ -125,7 +142,9 @@ class Dataset:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Corpus:
-    """A training set and the test set that stays one: no method ever trains or chooses on ``test``."""
+    """A training set and the test set that stays one: no method ever trains or chooses on
+    ``test``.
+    """
 
     train: Dataset
     test: Dataset
@@ -133,13 +152,20 @@ class Corpus:
     def __post_init__(self) -> None:
         """Train and test must be of the same kind."""
         if self.train.shape != self.test.shape:
-            raise DataError(f"{self.train.name}: training examples have shape {self.train.shape}, test examples {self.test.shape}")
+            raise DataError(
+                f"{self.train.name}: training examples have shape {self.train.shape}, test "
+                f"examples {self.test.shape}"
+            )
         if self.train.classes != self.test.classes:
-            raise DataError(f"{self.train.name}: training and test set do not have the same classes")
+            raise DataError(
+                f"{self.train.name}: training and test set do not have the same classes"
+            )
 
 
 def scaled(x: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """Model input from stored features, by public constants only; ``float32`` passes through uncopied."""
+    """Model input from stored features, by public constants only; ``float32`` passes through
+    uncopied.
+    """
     if x.dtype == np.uint8:
         # A table look-up rounds once from float64 and makes exactly one float copy.
         return np.take(_PIXEL, x)
@@ -158,6 +184,7 @@ def refuse_non_finite(x: npt.NDArray[np.float32], place: str, columns: Sequence[
         row, *rest = (int(i) for i in np.argwhere(~good)[0])
         column = columns[rest[0]] if columns and len(rest) == 1 else ", ".join(map(str, rest))
         raise DataError(
-            f"{place}: row {start + row} (the first is 0), column {column} is {block[(row, *rest)]}; every feature must be finite. "
+            f"{place}: row {start + row} (the first is 0), column {column} is "
+            f"{block[(row, *rest)]}; every feature must be finite. "
             "Drop the row, or fill the gap with a constant that does not depend on the data"
         )

@@ -27,7 +27,10 @@ from sordino.errors import StudyError
 def hold_out(dataset: Dataset, count: int, rng: np.random.Generator) -> tuple[Dataset, Dataset]:
     """(the rest, ``count`` examples drawn at random), both in their original order."""
     if not 0 < count < len(dataset):
-        raise StudyError(f"hold-out of {count} examples from {len(dataset)}: choose between 1 and {len(dataset) - 1}")
+        raise StudyError(
+            f"hold-out of {count} examples from {len(dataset)}: choose between 1 and "
+            f"{len(dataset) - 1}"
+        )
     order = rng.permutation(len(dataset))
     return dataset.take(np.sort(order[count:])), dataset.take(np.sort(order[:count]))
 
@@ -35,7 +38,9 @@ def hold_out(dataset: Dataset, count: int, rng: np.random.Generator) -> tuple[Da
 def per_client_validation(
     parts: Sequence[Indices], fraction: float, rng: np.random.Generator
 ) -> tuple[tuple[Indices, ...], tuple[Indices, ...]]:
-    """(training parts, validation parts): ``fraction`` of each client, rounded down, never the whole client."""
+    """(training parts, validation parts): ``fraction`` of each client, rounded down, never the
+    whole client.
+    """
     if not 0 < fraction < 1:
         raise StudyError(f"validation fraction must lie between 0 and 1, got {fraction}")
     train, validation = [], []

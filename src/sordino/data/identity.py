@@ -1,19 +1,22 @@
 r"""Words that tell records apart, whatever the file they stand in looks like.
 
-A budget belongs to records, and a record comes along in another order of rows or columns, under other column names, with its
-label coded otherwise, in another file format, at another client. So a row becomes two words of 64 bits that know none of that:
+A budget belongs to records, and a record comes along in another order of rows or columns, under
+other column names, with its label coded otherwise, in another file format, at another client. So a
+row becomes two words of 64 bits that know none of that:
 
     all(row)        sum over all of its columns, the label and the owner too, of h(value)       mod 2^64
     features(row)   the same sum over its features alone
 
-A sum has no order (an additive multiset hash; Clarke et al. 2003, "Incremental multiset hash functions"). h mixes the bits of
-a value as a 32-bit float, so that 3 in an integer column, 3.0 in another and "3" in a CSV file are one value; text that is no
-number is hashed as text. A row is recognised where either word is: ``all`` where another column became the label, ``features``
-where the label was coded anew. Images are rows of pixels.
+A sum has no order (an additive multiset hash; Clarke et al. 2003, "Incremental multiset hash
+functions"). h mixes the bits of a value as a 32-bit float, so that 3 in an integer column, 3.0 in
+another and "3" in a CSV file are one value; text that is no number is hashed as text. A row is
+recognised where either word is: ``all`` where another column became the label, ``features`` where
+the label was coded anew. Images are rows of pixels.
 
-**What this mistakes.** Rows that hold the same values in another order look the same: two images with equal histograms, two
-one-hot rows. They are taken for one record, and its price is then too high, never too low. **What it cannot see**: a row
-whose values changed, be it rounding, scaling or a column more. Where that happens, name a person column (``data.person``).
+**What this mistakes.** Rows that hold the same values in another order look the same: two images
+with equal histograms, two one-hot rows. They are taken for one record, and its price is then too
+high, never too low. **What it cannot see**: a row whose values changed, be it rounding, scaling or
+a column more. Where that happens, name a person column (``data.person``).
 
 Shapes: features (n, ...), words (n,) or (n, 2).
 
@@ -38,7 +41,9 @@ _AT_ONCE = 1 << 16  # values mixed at once
 
 
 def _mixed(bits: Words) -> Words:
-    """Steele, Lea and Flood 2014 (SplitMix64): each bit of the argument turns half of the bits of the answer."""
+    """Steele, Lea and Flood 2014 (SplitMix64): each bit of the argument turns half of the bits of
+    the answer.
+    """
     z = (bits + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -80,20 +85,36 @@ def _cell(text: str) -> int:
     try:
         number = float(text)
     except ValueError:
-        return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "little")
+        return int.from_bytes(
+            hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).digest(),
+            "little",
+        )
     return int(_numbers(np.array([number]))[0])
 
 
 def entity(name: str) -> int:
     """A number below 2^63 for a person's name."""
-    return int.from_bytes(hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "little") >> 1
+    return (
+        int.from_bytes(
+            hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).digest(),
+            "little",
+        )
+        >> 1
+    )
 
 
 def persons(values: npt.NDArray[Any]) -> Words:
-    """A word for each row's person; the same that streams know an entity by, so that 12 in a CSV file and in Parquet are one."""
+    """A word for each row's person; the same that streams know an entity by, so that 12 in a CSV
+    file and in Parquet are one.
+    """
     if values.dtype.kind == "b":
         values = values.astype(np.int64)
-    if values.dtype.kind == "f" and np.isfinite(values).all() and (values == np.round(values)).all() and (np.abs(values) < 2**53).all():
+    if (
+        values.dtype.kind == "f"
+        and np.isfinite(values).all()
+        and (values == np.round(values)).all()
+        and (np.abs(values) < 2**53).all()
+    ):
         values = values.astype(np.int64)
     names, places = np.unique(values, return_inverse=True)
     return np.array([entity(str(name).strip()) for name in names.tolist()], dtype=np.uint64)[places]

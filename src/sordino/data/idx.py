@@ -36,13 +36,16 @@ def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
     (magic,) = struct.unpack(">I", source.exactly(4, "IDX magic number"))
     if magic != wanted:
         raise source.damaged(
-            f"expected the IDX magic number 0x{wanted:08x} (unsigned bytes, {dimensions} dimension{'s' * (dimensions > 1)})",
+            f"expected the IDX magic number 0x{wanted:08x} (unsigned bytes, {dimensions} "
+            f"dimension{'s' * (dimensions > 1)})",
             f"found 0x{magic:08x}",
         )
     shape = struct.unpack(f">{dimensions}I", source.exactly(4 * dimensions, "IDX dimensions"))
     size = math.prod(shape)
     if size == 0:
-        raise source.damaged("expected at least one value", f"the header announces the shape {shape}")
+        raise source.damaged(
+            "expected at least one value", f"the header announces the shape {shape}"
+        )
     what = f"values (shape {' x '.join(map(str, shape))})"
     source.check_room(size, what)
     if size > (most := allowed(path.stat().st_size)):
@@ -58,8 +61,12 @@ def read_images(images: Path, labels: Path, classes: int) -> tuple[npt.NDArray[n
     x = read_idx(images, 3)
     y = read_idx(labels, 1)
     if len(x) != len(y):
-        raise Source(labels).damaged(f"expected {len(x)} labels, one for each image of {images.name}", f"found {len(y)}")
+        raise Source(labels).damaged(
+            f"expected {len(x)} labels, one for each image of {images.name}", f"found {len(y)}"
+        )
     if int(y.max()) >= classes:
         row = int(np.argmax(y >= classes))
-        raise Source(labels).damaged(f"expected labels 0..{classes - 1}", f"label {row} is {int(y[row])}")
+        raise Source(labels).damaged(
+            f"expected labels 0..{classes - 1}", f"label {row} is {int(y[row])}"
+        )
     return x[:, None], y.astype(np.int64)

@@ -97,13 +97,17 @@ _ANSWERS: dict[tuple[str, str], object] = {
     ("numpy", "ndarray"): _Ndarray(),
     ("numpy", "dtype"): _Dtype(),
     ("_codecs", "encode"): _Encode(),
-    **{(f"{core}.multiarray", "_reconstruct"): _Reconstruct() for core in ("numpy.core", "numpy._core")},
+    **{
+        (f"{core}.multiarray", "_reconstruct"): _Reconstruct()
+        for core in ("numpy.core", "numpy._core")
+    },
     **{(f"{core}.numeric", "_frombuffer"): _FromBuffer() for core in ("numpy.core", "numpy._core")},
 }
 
 
 # The interpreter written in Python, not the faster one in C: a damaged memo index makes the latter
-# allocate and touch up to 64 GB, which ends the process instead of raising. A batch takes some 50 ms.
+# allocate and touch up to 64 GB, which ends the process instead of raising. A batch takes some 50
+# ms.
 class _Reader(pickle._Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         answer = _ANSWERS.get((module, name))
@@ -120,19 +124,40 @@ def read_inert(content: bytes, place: str) -> object:
     file = io.BytesIO(content)
     try:
         value = _Reader(file, encoding="bytes").load()
-    except Exception as error:  # damaged bytes are arbitrary instructions: anything may come of them
-        raise DataError(f"{place}: expected a batch of arrays in Python's pickle format, but reading it failed ({error})") from error
+    except (
+        Exception
+    ) as error:  # damaged bytes are arbitrary instructions: anything may come of them
+        raise DataError(
+            f"{place}: expected a batch of arrays in Python's pickle format, but reading it "
+            f"failed ({error})"
+        ) from error
     if file.read(1):
-        raise DataError(f"{place}: expected the end of the file after the batch, but more bytes follow")
+        raise DataError(
+            f"{place}: expected the end of the file after the batch, but more bytes follow"
+        )
     return value
 
 
 def array_of(value: object, shape: tuple[int, ...], place: str) -> npt.NDArray[np.uint8]:
-    """The array of unsigned bytes with this shape that ``value`` describes (a view of its bytes)."""
+    """The array of unsigned bytes with this shape that ``value`` describes (a view of its
+    bytes).
+    """
     if not isinstance(value, InertArray):
-        raise DataError(f"{place}: expected an array of shape {shape}, found {type(value).__name__}")
+        raise DataError(
+            f"{place}: expected an array of shape {shape}, found {type(value).__name__}"
+        )
     code = value.dtype.code if isinstance(value.dtype, InertDtype) else None
     size = int(np.prod(shape))
-    if code != "u1" or value.shape != shape or not isinstance(value.values, bytes | bytearray) or len(value.values) != size:
-        raise DataError(f"{place}: expected unsigned bytes of shape {shape}, found type {code}, shape {value.shape}")
-    return np.frombuffer(value.values, dtype=np.uint8).reshape(shape, order="F" if value.fortran else "C")
+    if (
+        code != "u1"
+        or value.shape != shape
+        or not isinstance(value.values, bytes | bytearray)
+        or len(value.values) != size
+    ):
+        raise DataError(
+            f"{place}: expected unsigned bytes of shape {shape}, found type {code}, shape "
+            f"{value.shape}"
+        )
+    return np.frombuffer(value.values, dtype=np.uint8).reshape(
+        shape, order="F" if value.fortran else "C"
+    )

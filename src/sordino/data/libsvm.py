@@ -29,7 +29,9 @@ from sordino.errors import DataError
 from sordino.files import allowed, too_large
 
 
-def read_libsvm(path: Path, features: int, examples: int | None = None) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]:
+def read_libsvm(
+    path: Path, features: int, examples: int | None = None
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]:
     """Dense features (examples, features) and labels as written, from text (bzip2, gzip or plain).
 
     Raises:
@@ -48,18 +50,27 @@ def read_libsvm(path: Path, features: int, examples: int | None = None) -> tuple
         return _parsed(content, features)
     except _MISTAKES:
         lines = [line + b"\n" for line in content[:-1].split(b"\n")]
-    row = bisect.bisect_left(range(len(lines)), True, key=lambda last: _why(lines[: last + 1], features) is not None)
-    expected = f"line {row + 1}: expected 'label index:value ...' with finite numbers and rising feature numbers 1..{features}"
+    row = bisect.bisect_left(
+        range(len(lines)), True, key=lambda last: _why(lines[: last + 1], features) is not None
+    )
+    expected = (
+        f"line {row + 1}: expected 'label index:value ...' with finite numbers and rising "
+        f"feature numbers 1..{features}"
+    )
     raise source.damaged(expected, _why(lines[: row + 1], features) or "found others")
 
 
 _MISTAKES = (ValueError, OverflowError)
 
 
-def _parsed(content: bytes, features: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]:
+def _parsed(
+    content: bytes, features: int
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]:
     from sklearn.datasets import load_svmlight_file
 
-    x, y = load_svmlight_file(io.BytesIO(content), n_features=features, dtype=np.float32, zero_based=False)
+    x, y = load_svmlight_file(
+        io.BytesIO(content), n_features=features, dtype=np.float32, zero_based=False
+    )
     if len(y) != content.count(b"\n"):
         raise ValueError("found an empty line")
     if not (np.isfinite(x.data).all() and np.isfinite(y).all()):

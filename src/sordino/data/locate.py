@@ -15,8 +15,9 @@ Checksums are those that the publishers or torchvision state (MD5, which still r
 forged file for a given sum; the connection is authenticated besides), and SHA-256 for
 Fashion-MNIST. Debian's package holds the same Fashion-MNIST recompressed without the
 original names in the gzip headers, hence other sums; putting these names and times back
-gives the published sums, which is how the equality was established. UCI states none for SUSY and HIGGS: theirs are
-those that scikit-learn_bench checks; the one of HIGGS is stated by several others too, of SUSY by none that we know.
+gives the published sums, which is how the equality was established. UCI states none for SUSY and
+HIGGS: theirs are those that scikit-learn_bench checks; the one of HIGGS is stated by several others
+too, of SUSY by none that we know.
 """
 
 from __future__ import annotations
@@ -37,7 +38,12 @@ from sordino.errors import DataError
 
 TIMEOUT = 60.0
 _SYSTEM = Path("/usr/share/datasets")
-_IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+_IDX = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +66,10 @@ class Published:
     """A published data set: its classes, what a folder must hold, where that comes from.
 
     Attributes:
-        layouts: sets of file names, each of which is enough; a name may have a suffix from ``endings``.
-        streamed: whether it is read row by row (:mod:`sordino.data.stream`), because it is too large to be loaded.
+        layouts: sets of file names, each of which is enough; a name may have a suffix from
+            ``endings``.
+        streamed: whether it is read row by row (:mod:`sordino.data.stream`), because it is too
+            large to be loaded.
     """
 
     name: str
@@ -73,8 +81,13 @@ class Published:
     streamed: bool = False
 
     def missing(self, folder: Path) -> tuple[str, ...]:
-        """What ``folder`` lacks for the layout that it comes closest to; nothing where one is complete."""
-        lacking = [tuple(n for n in layout if pick(folder, n, self.endings) is None) for layout in self.layouts]
+        """What ``folder`` lacks for the layout that it comes closest to; nothing where one is
+        complete.
+        """
+        lacking = [
+            tuple(n for n in layout if pick(folder, n, self.endings) is None)
+            for layout in self.layouts
+        ]
         return min(lacking, key=len)
 
 
@@ -92,7 +105,18 @@ PUBLISHED: Mapping[str, Published] = MappingProxyType(
         for p in (
             Published(
                 "fashion-mnist",
-                ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
+                (
+                    "T-shirt/top",
+                    "Trouser",
+                    "Pullover",
+                    "Dress",
+                    "Coat",
+                    "Sandal",
+                    "Shirt",
+                    "Sneaker",
+                    "Bag",
+                    "Ankle boot",
+                ),
                 (_IDX,),
                 (".gz", ""),
                 _remotes(
@@ -123,7 +147,18 @@ PUBLISHED: Mapping[str, Published] = MappingProxyType(
             ),
             Published(
                 "cifar10",
-                ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+                (
+                    "airplane",
+                    "automobile",
+                    "bird",
+                    "cat",
+                    "deer",
+                    "dog",
+                    "frog",
+                    "horse",
+                    "ship",
+                    "truck",
+                ),
                 (
                     ("cifar-10-binary.tar.gz",),
                     ("cifar-10-python.tar.gz",),
@@ -132,7 +167,10 @@ PUBLISHED: Mapping[str, Published] = MappingProxyType(
                     tuple(f"cifar-10-batches-bin/{n}" for n in cifar.BINARY),
                     tuple(f"cifar-10-batches-py/{n}" for n in cifar.PYTHON),
                 ),
-                remote=_remotes("https://www.cs.toronto.edu/~kriz/", {"cifar-10-binary.tar.gz": "md5:c32a1d4ab5d03f1284b67883e8d87530"}),
+                remote=_remotes(
+                    "https://www.cs.toronto.edu/~kriz/",
+                    {"cifar-10-binary.tar.gz": "md5:c32a1d4ab5d03f1284b67883e8d87530"},
+                ),
             ),
             Published(
                 "usps",
@@ -141,7 +179,10 @@ PUBLISHED: Mapping[str, Published] = MappingProxyType(
                 (".bz2", ""),
                 _remotes(
                     "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass/",
-                    {"usps.bz2": "md5:ec16c51db3855ca6c91edd34d0e9b197", "usps.t.bz2": "md5:8ea070ee2aca1ac39742fdd1ef5ed118"},
+                    {
+                        "usps.bz2": "md5:ec16c51db3855ca6c91edd34d0e9b197",
+                        "usps.t.bz2": "md5:8ea070ee2aca1ac39742fdd1ef5ed118",
+                    },
                 ),
             ),
             Published(
@@ -149,7 +190,12 @@ PUBLISHED: Mapping[str, Published] = MappingProxyType(
                 ("background", "signal"),
                 (("SUSY.csv",),),
                 (".gz", ""),
-                _remotes(_UCI + "00279/", {"SUSY.csv.gz": "sha256:be56cb5598da8ece4b13912230ee713bab8b3431a7d118e0054ffdf3a2f25664"}),
+                _remotes(
+                    _UCI + "00279/",
+                    {
+                        "SUSY.csv.gz": "sha256:be56cb5598da8ece4b13912230ee713bab8b3431a7d118e0054ffdf3a2f25664"
+                    },
+                ),
                 streamed=True,
             ),
             Published(
@@ -157,7 +203,12 @@ PUBLISHED: Mapping[str, Published] = MappingProxyType(
                 ("background", "signal"),
                 (("HIGGS.csv",),),
                 (".gz", ""),
-                _remotes(_UCI + "00280/", {"HIGGS.csv.gz": "sha256:ea302c18164d4e3d916a1e2e83a9a8d07069fa6ebc7771e4c0540d54e593b698"}),
+                _remotes(
+                    _UCI + "00280/",
+                    {
+                        "HIGGS.csv.gz": "sha256:ea302c18164d4e3d916a1e2e83a9a8d07069fa6ebc7771e4c0540d54e593b698"
+                    },
+                ),
                 streamed=True,
             ),
         )
@@ -175,12 +226,18 @@ def cache_folder() -> Path:
 def places(name: str) -> tuple[Path, ...]:
     """The folders in which ``name`` is looked for, first to last."""
     own = os.environ.get("SORDINO_DATA", "")
-    return (*((Path(own).expanduser() / name,) if own else ()), cache_folder() / name, _SYSTEM / name)
+    return (
+        *((Path(own).expanduser() / name,) if own else ()),
+        cache_folder() / name,
+        _SYSTEM / name,
+    )
 
 
 def pick(folder: Path, name: str, endings: tuple[str, ...] = ("",)) -> Path | None:
     """The file ``name`` in ``folder`` under the first ending that exists."""
-    return next((path for path in (folder / (name + ending) for ending in endings) if path.is_file()), None)
+    return next(
+        (path for path in (folder / (name + ending) for ending in endings) if path.is_file()), None
+    )
 
 
 def where(name: str) -> Path | None:
@@ -191,7 +248,9 @@ def where(name: str) -> Path | None:
 def find(name: str) -> Path:
     """As :func:`where`; a DataError says all places and all ways where there is none."""
     if name not in PUBLISHED:
-        raise DataError(f"data find: nothing is known about {name!r}; known: digits, {', '.join(PUBLISHED)}")
+        raise DataError(
+            f"data find: nothing is known about {name!r}; known: digits, {', '.join(PUBLISHED)}"
+        )
     folder = where(name)
     if folder is None:
         raise DataError(missing_message(PUBLISHED[name]))
@@ -206,12 +265,17 @@ def missing_message(published: Published) -> str:
         lines.append(f"  $SORDINO_DATA/{name}: SORDINO_DATA is not set")
     for folder in places(name):
         lacking = published.missing(folder)
-        lines.append(f"  {folder}: " + (f"lacks {', '.join(lacking)}" if folder.is_dir() else "no such folder"))
+        lines.append(
+            f"  {folder}: "
+            + (f"lacks {', '.join(lacking)}" if folder.is_dir() else "no such folder")
+        )
     ways = []
     if published.package:
         ways.append(f"install Debian's package: apt install {published.package}")
     if published.remote:
-        ways.append(f"download it with its checksum, where there is a network: sordino data fetch {name}")
+        ways.append(
+            f"download it with its checksum, where there is a network: sordino data fetch {name}"
+        )
     wanted = " or ".join(", ".join(layout) for layout in published.layouts[:2])
     compressed = f" (each with or without {published.endings[0]})" if published.endings[0] else ""
     ways.append(f"put {wanted}{compressed} into {cache_folder() / name}")
@@ -220,18 +284,29 @@ def missing_message(published: Published) -> str:
     return "\n".join([*lines, "Ways to get it:", *(f"  - {way}" for way in ways)])
 
 
-def fetch(name: str, *, folder: Path | None = None, say: Callable[[str], None] | None = None) -> Path:
-    """Download ``name`` into ``folder`` (the user's cache), checked; files already right are kept."""
+def fetch(
+    name: str, *, folder: Path | None = None, say: Callable[[str], None] | None = None
+) -> Path:
+    """Download ``name`` into ``folder`` (the user's cache), checked; files already right are
+    kept.
+    """
     if name not in PUBLISHED:
-        raise DataError(f"data fetch: nothing is known about {name!r}; known: {', '.join(PUBLISHED)}")
+        raise DataError(
+            f"data fetch: nothing is known about {name!r}; known: {', '.join(PUBLISHED)}"
+        )
     published = PUBLISHED[name]
     if not published.remote:
-        raise DataError(f"data fetch: no trusted checksum is known for {name}, so it is not downloaded.\n{missing_message(published)}")
+        raise DataError(
+            f"data fetch: no trusted checksum is known for {name}, so it is not "
+            f"downloaded.\n{missing_message(published)}"
+        )
     target = cache_folder() / name if folder is None else folder
     try:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DataError(f"data fetch: cannot make the folder {target} ({error.strerror})") from error
+        raise DataError(
+            f"data fetch: cannot make the folder {target} ({error.strerror})"
+        ) from error
     for remote in published.remote:
         path = target / remote.name
         if path.is_file() and _sum_of(path, remote.checksum) == remote.checksum:
@@ -259,7 +334,8 @@ def _download(remote: Remote, path: Path) -> None:
             except (OSError, http.client.HTTPException) as error:
                 reason = getattr(error, "reason", None) or error
                 raise DataError(
-                    f"data fetch: {remote.url} could not be downloaded into {path} ({reason}). Without a network, copy the file "
+                    f"data fetch: {remote.url} could not be downloaded into {path} "
+                    f"({reason}). Without a network, copy the file "
                     f"there by hand; it must have {kind} {remote.checksum.partition(':')[2]}"
                 ) from error
             file.flush()
@@ -267,9 +343,12 @@ def _download(remote: Remote, path: Path) -> None:
         found = f"{kind}:{digest.hexdigest()}"
         if found != remote.checksum:
             raise DataError(
-                f"data fetch: {remote.url} is not the published file: expected {remote.checksum}, found {found}; nothing was kept"
+                f"data fetch: {remote.url} is not the published file: expected "
+                f"{remote.checksum}, found {found}; nothing was kept"
             )
-        os.chmod(temporary, 0o644)  # a data folder may be shared; temporary files are their owner's alone
+        os.chmod(
+            temporary, 0o644
+        )  # a data folder may be shared; temporary files are their owner's alone
         os.replace(temporary, path)
     finally:
         with contextlib.suppress(FileNotFoundError):

@@ -1,8 +1,9 @@
-"""Rows of two files that are about the same people, by a column or by their order, as the words that a ledger knows them by.
+"""Rows of two files that are about the same people, by a column or by their order, as the words
+that a ledger knows them by.
 
-A row has two words, (n, 2). In a table both are over all of its columns, whichever of them a study takes for the label. In an npz
-file a study reads the array that names people only where it asks for it: there one word is over the features alone, which
-every study reads.
+A row has two words, (n, 2). In a table both are over all of its columns, whichever of them a study
+takes for the label. In an npz file a study reads the array that names people only where it asks for
+it: there one word is over the features alone, which every study reads.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from sordino.errors import DataError
 
 
 def paired(first: Path, second: Path, on: str | None) -> tuple[Words, Words]:
-    """(words of rows of the first file, of the second), (n, 2) each; ``on`` None pairs them by their order.
+    """(words of rows of the first file, of the second), (n, 2) each; ``on`` None pairs them by
+    their order.
 
     Raises:
         DataError: if a file cannot be read, has no such column, or the orders do not match.
@@ -28,7 +30,10 @@ def paired(first: Path, second: Path, on: str | None) -> tuple[Words, Words]:
     (one, left), (other, right) = _read(first, on), _read(second, on)
     if on is None:
         if len(one) != len(other):
-            raise DataError(f"{first} has {len(one)} rows, {second} has {len(other)}: pair them by a column (--on)")
+            raise DataError(
+                f"{first} has {len(one)} rows, {second} has {len(other)}: pair them by a "
+                "column (--on)"
+            )
         return one, other
     # Everybody's first row stands for all of them: each row of either file is paired with it.
     names, start = np.unique(left, return_index=True)

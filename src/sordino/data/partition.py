@@ -1,4 +1,5 @@
-r"""Who holds what: how examples are dealt to clients, each way a class that is the ``data.partition`` table of a study.
+r"""Who holds what: how examples are dealt to clients, each way a class that is the
+``data.partition`` table of a study.
 
 **The problem.** Federated data is uneven: a client sees some classes often and others
 never, and holds few examples or many. Published results depend on this more than on
@@ -23,7 +24,8 @@ The whole deal is drawn anew until the smallest client has ``minimum`` examples,
 client to those below the minimum: with small beta and many clients a good deal would
 practically never be drawn. Either way **the minimum is a guarantee**.
 
-**A way of your own** is a class with a registration, or ``kind = "package.module:Class"`` in a study (docs/own-tables.md).
+**A way of your own** is a class with a registration, or ``kind = "package.module:Class"`` in a
+study (docs/own-tables.md).
 
 **Units and shapes.** ``split`` returns one sorted int64 index array a client, disjoint;
 together they cover all examples (shards: those in dealt fragments).
@@ -66,24 +68,36 @@ Parts = tuple[Indices, ...]
 DRAWS = 200
 """Deals that a Dirichlet partition draws before it evens out the last one."""
 
-_ALIKE = 1e18  # a larger beta changes no proportion in float64, and its sum over clients could overflow
+_ALIKE = (
+    1e18  # a larger beta changes no proportion in float64, and its sum over clients could overflow
+)
 
 
 def _check_clients(examples: int, clients: int) -> None:
     if clients < 1:
         raise StudyError(f"data.clients must be at least 1, got {clients}")
     if clients > examples:
-        raise StudyError(f"data.clients: {clients} clients, but only {examples} training examples; use at most {examples} clients")
+        raise StudyError(
+            f"data.clients: {clients} clients, but only {examples} training examples; use at "
+            f"most {examples} clients"
+        )
 
 
 class Partition(Section):
-    """One way to deal examples, and the ``data.partition`` table of a study that asks for it. Its fields are the keys."""
+    """One way to deal examples, and the ``data.partition`` table of a study that asks for it.
 
-    by_column: ClassVar[bool] = False  # whether it asks the file whose each example is; others would deal them anew
+    Its fields are the keys.
+    """
+
+    by_column: ClassVar[bool] = (
+        False  # whether it asks the file whose each example is; others would deal them anew
+    )
 
     kind: str
 
-    def split(self, labels: Labels, clients: int, rng: np.random.Generator, column: Labels | None = None) -> Parts:
+    def split(
+        self, labels: Labels, clients: int, rng: np.random.Generator, column: Labels | None = None
+    ) -> Parts:
         """Deal examples to clients.
 
         Args:
@@ -101,7 +115,14 @@ class Partition(Section):
         raise NotImplementedError
 
 
-PARTITIONS = Registry(base=Partition, noun="partition", key="kind", place="data.partition", page="docs/own-tables.md", needs=("split",))
+PARTITIONS = Registry(
+    base=Partition,
+    noun="partition",
+    key="kind",
+    place="data.partition",
+    page="docs/own-tables.md",
+    needs=("split",),
+)
 
 
 @PARTITIONS.register
@@ -110,7 +131,9 @@ class Iid(Partition):
 
     kind: Literal["iid"] = "iid"
 
-    def split(self, labels: Labels, clients: int, rng: np.random.Generator, column: Labels | None = None) -> Parts:
+    def split(
+        self, labels: Labels, clients: int, rng: np.random.Generator, column: Labels | None = None
+    ) -> Parts:
         """Deal ``len(labels)`` examples to ``clients``."""
         _check_clients(len(labels), clients)
         order = rng.permutation(len(labels)).astype(np.int64)
@@ -130,13 +153,17 @@ class Dirichlet(Partition):
     beta: float = Field(gt=0, allow_inf_nan=False)
     minimum: int = Field(10, ge=1)
 
-    def split(self, labels: Labels, clients: int, rng: np.random.Generator, column: Labels | None = None) -> Parts:
+    def split(
+        self, labels: Labels, clients: int, rng: np.random.Generator, column: Labels | None = None
+    ) -> Parts:
         """Deal ``len(labels)`` examples to ``clients``, each at least ``minimum``."""
         _check_clients(len(labels), clients)
         if clients * self.minimum > len(labels):
             raise StudyError(
-                f"data.partition.minimum: {clients} clients with at least {self.minimum} examples each need {clients * self.minimum}, "
-                f"there are {len(labels)}; use minimum <= {len(labels) // clients} or at most {len(labels) // self.minimum} clients"
+                f"data.partition.minimum: {clients} clients with at least {self.minimum} "
+                f"examples each need {clients * self.minimum}, "
+                f"there are {len(labels)}; use minimum <= {len(labels) // clients} or at "
+                f"most {len(labels) // self.minimum} clients"
             )
         pools = [np.flatnonzero(labels == k) for k in np.unique(labels)]
         sizes = np.array([len(pool) for pool in pools], dtype=np.int64)
@@ -170,7 +197,9 @@ class Dirichlet(Partition):
 
 
 def _evened_out(parts: list[Indices], minimum: int) -> list[Indices]:
-    """Move examples from the largest clients to those below ``minimum``; the same parts give the same result."""
+    """Move examples from the largest clients to those below ``minimum``; the same parts give the
+    same result.
+    """
     largest = [(-len(part), client) for client, part in enumerate(parts) if len(part) > minimum]
     heapq.heapify(largest)
     for client in range(len(parts)):
@@ -192,16 +221,23 @@ class Shards(Partition):
     fragments: int = Field(400, ge=1)
     each: int = Field(40, ge=1)
 
-    def split(self, labels: Labels, clients: int, rng: np.random.Generator, column: Labels | None = None) -> Parts:
+    def split(
+        self, labels: Labels, clients: int, rng: np.random.Generator, column: Labels | None = None
+    ) -> Parts:
         """Deal fragments; where clients * each < fragments, the rest stays unused."""
         _check_clients(len(labels), clients)
         if self.fragments < clients * self.each:
             raise StudyError(
-                f"data.partition: {clients} clients with {self.each} fragments each need {clients * self.each}, there are "
-                f"{self.fragments}; use each <= {self.fragments // clients} or fragments >= {clients * self.each}"
+                f"data.partition: {clients} clients with {self.each} fragments each need "
+                f"{clients * self.each}, there are "
+                f"{self.fragments}; use each <= {self.fragments // clients} or fragments >= "
+                f"{clients * self.each}"
             )
         if self.fragments > len(labels):
-            raise StudyError(f"data.partition.fragments: {self.fragments} fragments of only {len(labels)} examples; use fewer")
+            raise StudyError(
+                f"data.partition.fragments: {self.fragments} fragments of only {len(labels)} "
+                "examples; use fewer"
+            )
         pieces = np.array_split(np.argsort(labels, kind="stable").astype(np.int64), self.fragments)
         dealt = rng.permutation(self.fragments)[: clients * self.each].reshape(clients, self.each)
         return tuple(np.sort(np.concatenate([pieces[i] for i in row])) for row in dealt)
@@ -215,42 +251,62 @@ class Column(Partition):
 
     kind: Literal["column"] = "column"
 
-    def split(self, labels: Labels, clients: int, rng: np.random.Generator, column: Labels | None = None) -> Parts:
+    def split(
+        self, labels: Labels, clients: int, rng: np.random.Generator, column: Labels | None = None
+    ) -> Parts:
         """Group by ``column``; nothing is drawn from ``rng``."""
         if column is None:
             raise StudyError(
-                "data.partition: kind = 'column' needs a file that says whose each example is; name the column in "
+                "data.partition: kind = 'column' needs a file that says whose each example "
+                "is; name the column in "
                 "data.client_column (csv, parquet) or store an array 'client' (npz)"
             )
         if column.shape != labels.shape:
-            raise StudyError(f"data.partition: {len(labels)} labels, but a client column of shape {column.shape}")
+            raise StudyError(
+                f"data.partition: {len(labels)} labels, but a client column of shape {column.shape}"
+            )
         _check_clients(len(labels), clients)
         names, first_to_last = np.unique(column, return_inverse=True)
         if len(names) != clients:
             raise StudyError(
-                f"data.clients: the client column has {len(names)} clients, the study asks for {clients}; set data.clients = {len(names)}"
+                f"data.clients: the client column has {len(names)} clients, the study asks "
+                f"for {clients}; set data.clients = {len(names)}"
             )
         order = np.argsort(first_to_last, kind="stable").astype(np.int64)
         return tuple(np.split(order, np.cumsum(np.bincount(first_to_last))[:-1]))
 
 
 def checked(parts: Parts, examples: int, clients: int) -> Parts:
-    """What a partition gave, if every client holds something, and no example is dealt twice: each client has a ledger of its own.
+    """What a partition gave, if every client holds something, and no example is dealt twice: each
+    client has a ledger of its own.
 
     Raises:
         StudyError: if not.
     """
     given: object = parts
     if not isinstance(given, (tuple, list)):
-        raise StudyError("data.partition must give one array of the numbers of examples (n_i,) for each client")
+        raise StudyError(
+            "data.partition must give one array of the numbers of examples (n_i,) for each client"
+        )
     parts = tuple(np.asarray(part) for part in given)
-    if not all(part.ndim == 1 and (np.issubdtype(part.dtype, np.integer) or not len(part)) for part in parts):
-        raise StudyError("data.partition must give arrays of whole numbers: the numbers of the examples that each client holds")
+    if not all(
+        part.ndim == 1 and (np.issubdtype(part.dtype, np.integer) or not len(part))
+        for part in parts
+    ):
+        raise StudyError(
+            "data.partition must give arrays of whole numbers: the numbers of the examples "
+            "that each client holds"
+        )
     if len(parts) != clients or not all(len(part) for part in parts):
-        raise StudyError(f"data.partition gave {sum(map(bool, map(len, parts)))} clients examples; data.clients is {clients}")
+        raise StudyError(
+            f"data.partition gave {sum(map(bool, map(len, parts)))} clients examples; "
+            f"data.clients is {clients}"
+        )
     dealt = np.concatenate(parts)
     if dealt.min() < 0 or dealt.max() >= examples or int(np.bincount(dealt).max()) > 1:
-        raise StudyError(f"data.partition must deal the examples 0 to {examples - 1}, none of them twice")
+        raise StudyError(
+            f"data.partition must deal the examples 0 to {examples - 1}, none of them twice"
+        )
     return parts
 
 

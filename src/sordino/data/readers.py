@@ -24,7 +24,16 @@ from sordino.data.embedded import digits
 from sordino.data.identity import words
 from sordino.data.idx import read_images
 from sordino.data.libsvm import read_usps
-from sordino.data.table import SUFFIXES, Raw, Scale, client_names, encode_clients, encode_labels, read_npz, read_table
+from sordino.data.table import (
+    SUFFIXES,
+    Raw,
+    Scale,
+    client_names,
+    encode_clients,
+    encode_labels,
+    read_npz,
+    read_table,
+)
 from sordino.entropy import Seeded
 from sordino.errors import DataError
 
@@ -56,19 +65,25 @@ def load(
         label: the column of labels (CSV, Parquet).
         client_column: the column that says whose each example is (CSV, Parquet).
         test_file: a second file of the same form; otherwise ``test_fraction`` of ``file``.
-        test_fraction: fraction of rows set aside where there is no test set, 0 < fraction < 1; None sets none aside, and the test
-            set may then be empty.
+        test_fraction: fraction of rows set aside where there is no test set, 0 < fraction < 1; None
+            sets none aside, and the test set may then be empty.
         scale: public constants, known without looking at the data, by which features are divided.
         person: the column (or array) that says who a row is about.
         identify: whether the training set is to know what its examples are recognised by.
     """
     if file is not None:
         how = _How(label, client_column, scale, person, identify)
-        return _own(name, Path(file), None if test_file is None else Path(test_file), test_fraction, how)
+        return _own(
+            name, Path(file), None if test_file is None else Path(test_file), test_fraction, how
+        )
     if person is not None:
         raise DataError(f"data.person: {name!r} names no persons; leave it out")
     found = _published(name)
-    return replace(found, train=replace(found.train, words=words(found.train.x, found.train.y))) if identify else found
+    return (
+        replace(found, train=replace(found.train, words=words(found.train.x, found.train.y)))
+        if identify
+        else found
+    )
 
 
 def _published(name: str) -> Corpus:
@@ -78,7 +93,10 @@ def _published(name: str) -> Corpus:
         raise DataError(_unknown(name))
     published = locate.PUBLISHED[name]
     if published.streamed:
-        raise DataError(f"data.name: {name!r} is too large to be loaded; it is read as a stream, row by row; to load: {', '.join(NAMES)}")
+        raise DataError(
+            f"data.name: {name!r} is too large to be loaded; it is read as a stream, row by "
+            f"row; to load: {', '.join(NAMES)}"
+        )
     train, test = _HALVES[name](locate.find(name), published)
     return Corpus(*(Dataset(name, x, y, published.classes) for x, y in (train, test)))
 
@@ -88,12 +106,19 @@ def _unknown(name: str) -> str:
         return f"data.name: {name!r} looks like a file; write file = {name!r} and choose any name"
     near = difflib.get_close_matches(name, NAMES, 1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"data.name: unknown data set {name!r}; {hint}known: {', '.join(NAMES)}; your own file: file = 'x.csv' (or .parquet, .npz)"
+    return (
+        f"data.name: unknown data set {name!r}; {hint}known: {', '.join(NAMES)}; your own "
+        "file: file = 'x.csv' (or .parquet, .npz)"
+    )
 
 
 def _idx_halves(folder: Path, published: locate.Published) -> Halves:
-    train_x, train_y, test_x, test_y = (_present(folder, name, published) for name in published.layouts[0])
-    return read_images(train_x, train_y, len(published.classes)), read_images(test_x, test_y, len(published.classes))
+    train_x, train_y, test_x, test_y = (
+        _present(folder, name, published) for name in published.layouts[0]
+    )
+    return read_images(train_x, train_y, len(published.classes)), read_images(
+        test_x, test_y, len(published.classes)
+    )
 
 
 def _usps_halves(folder: Path, published: locate.Published) -> Halves:
@@ -102,9 +127,13 @@ def _usps_halves(folder: Path, published: locate.Published) -> Halves:
 
 
 def _cifar_halves(folder: Path, published: locate.Published) -> Halves:
-    whole = [layout for layout in published.layouts if all((folder / name).is_file() for name in layout)]
+    whole = [
+        layout for layout in published.layouts if all((folder / name).is_file() for name in layout)
+    ]
     # Batches before archives: no decompression; the binary form before the python one: no pickle.
-    first = max(whole, key=lambda layout: (len(layout) > 1, "binary" in layout[0] or ".bin" in layout[0]))
+    first = max(
+        whole, key=lambda layout: (len(layout) > 1, "binary" in layout[0] or ".bin" in layout[0])
+    )
     if len(first) == 1:
         return cifar.read_archive(folder / first[0])
     return cifar.read_folder((folder / first[0]).parent)
@@ -136,14 +165,20 @@ class _How:
     identify: bool
 
 
-def _own(name: str, file: Path, test_file: Path | None, test_fraction: float | None, how: _How) -> Corpus:
+def _own(
+    name: str, file: Path, test_file: Path | None, test_fraction: float | None, how: _How
+) -> Corpus:
     train, test = _read(file, how)
     if test_file is not None:
         if test is not None:
-            raise DataError(f"{file}: it has a test set of its own (x_test); leave data.test_file out")
+            raise DataError(
+                f"{file}: it has a test set of its own (x_test); leave data.test_file out"
+            )
         test, surplus = _read(test_file, how)
         if surplus is not None:
-            raise DataError(f"{test_file}: a test file must not have a test set of its own (x_test)")
+            raise DataError(
+                f"{test_file}: a test file must not have a test set of its own (x_test)"
+            )
     if test is None and test_fraction is None:
         return _without_test(name, file, train)
     if test is None:
@@ -169,10 +204,14 @@ def _own(name: str, file: Path, test_file: Path | None, test_fraction: float | N
 
 def _read(file: Path, how: _How) -> tuple[Raw, Raw | None]:
     if file.suffix.lower() not in SUFFIXES:
-        raise DataError(f"{file}: its kind is told by its ending, which must be one of {', '.join(SUFFIXES)}")
+        raise DataError(
+            f"{file}: its kind is told by its ending, which must be one of {', '.join(SUFFIXES)}"
+        )
     if file.suffix.lower() == ".npz":
         return read_npz(file, how.scale, person=how.person, identify=how.identify)
-    return read_table(file, how.label, how.client_column, how.scale, person=how.person, identify=how.identify), None
+    return read_table(
+        file, how.label, how.client_column, how.scale, person=how.person, identify=how.identify
+    ), None
 
 
 def _without_test(name: str, file: Path, raw: Raw) -> Corpus:
@@ -185,12 +224,19 @@ def _without_test(name: str, file: Path, raw: Raw) -> Corpus:
 
 def _owned(raw: Raw) -> tuple[Labels | None, tuple[str, ...]]:
     """Whose each example is, as a number, and the names of the numbers."""
-    return (None, ()) if raw.client is None else (encode_clients((raw.client,))[0], client_names((raw.client,)))
+    return (
+        (None, ())
+        if raw.client is None
+        else (encode_clients((raw.client,))[0], client_names((raw.client,)))
+    )
 
 
 def _set_aside(name: str, file: Path, raw: Raw, fraction: float | None) -> Corpus:
     if fraction is None or not (0 < fraction < 1 and math.isfinite(fraction)):
-        raise DataError(f"data.test_fraction must lie between 0 and 1, got {fraction}; a run is always judged on rows it did not train on")
+        raise DataError(
+            f"data.test_fraction must lie between 0 and 1, got {fraction}; a run is always "
+            "judged on rows it did not train on"
+        )
     if len(raw.x) < 2:
         raise DataError(f"{file}: one row cannot be both training and test set")
     (y,), classes = encode_labels((raw.y,), str(file))
@@ -198,7 +244,8 @@ def _set_aside(name: str, file: Path, raw: Raw, fraction: float | None) -> Corpu
     count = min(max(round(fraction * len(y)), 1), len(y) - 1)
     cut = len(y) - count
     chosen = np.sort(Seeded(0).at("test rows").permutation(len(y))[:count])
-    # Test rows change places with the last rows, so that both sets are slices of the one copy in memory.
+    # Test rows change places with the last rows, so that both sets are slices of the one copy in
+    # memory.
     columns = tuple(values for values in (raw.x, y, client, raw.words) if values is not None)
     _swap_rows(columns, chosen[chosen < cut], np.setdiff1d(np.arange(cut, len(y)), chosen))
     whole = Dataset(name, raw.x, y, classes, client, owners=names, words=raw.words)

@@ -98,7 +98,8 @@ class Source:
         """Look at the file's first bytes.
 
         Args:
-            whole: whether its content is to be held in memory, and hence must not expand without limit.
+            whole: whether its content is to be held in memory, and hence must not expand without
+                limit.
         """
         self.path = path
         self.expands = 1
@@ -118,14 +119,18 @@ class Source:
         """``size`` bytes of ``what``, or a DataError that counts what was found."""
         found = self.read(size)
         if len(found) < size:
-            raise self.damaged(f"expected {size} bytes of {what}", f"the file ends after {len(found)} of them")
+            raise self.damaged(
+                f"expected {size} bytes of {what}", f"the file ends after {len(found)} of them"
+            )
         return found
 
     def fill(self, out: memoryview, what: str) -> None:
         """Fill ``out`` (bytes) with ``what``, or say how many bytes were found."""
         filled = self._into(out)
         if filled < len(out):
-            raise self.damaged(f"expected {len(out)} bytes of {what}", f"the file ends after {filled} of them")
+            raise self.damaged(
+                f"expected {len(out)} bytes of {what}", f"the file ends after {filled} of them"
+            )
 
     def end(self, what: str) -> None:
         """Insist that nothing follows ``what``; also verifies the checksum of a compressed file."""
@@ -147,7 +152,10 @@ class Source:
         """Refuse a header that announces more than the file can possibly hold."""
         held = self.path.stat().st_size
         if size > held * self.expands:
-            raise self.damaged(f"expected {size} bytes of {what}, as the header says", f"the file has only {held} bytes")
+            raise self.damaged(
+                f"expected {size} bytes of {what}, as the header says",
+                f"the file has only {held} bytes",
+            )
 
     def damaged(self, expected: str, found: str) -> DataError:
         """The one form in which a damaged file is reported."""
@@ -175,7 +183,9 @@ class Source:
     def _count(self, more: int) -> None:
         self._given += more
         if self._most is not None and self._given > self._most:
-            raise DataError(too_large(self.path, "it expands to more than", self._given - more, self._most))
+            raise DataError(
+                too_large(self.path, "it expands to more than", self._given - more, self._most)
+            )
 
     def _open(self) -> Iterator[bytes]:
         # Not a generator itself: the file's kind must be known before the first read.
@@ -210,10 +220,14 @@ class Source:
                 try:
                     plain = engine.step(block)
                 except (zlib.error, OSError, EOFError, ValueError) as error:
-                    raise self.damaged(f"expected a {kind} stream", f"expanding it failed ({error})") from error
+                    raise self.damaged(
+                        f"expected a {kind} stream", f"expanding it failed ({error})"
+                    ) from error
                 if plain:  # an empty piece would read as the end
                     self._count(len(plain))
                     yield plain
                 block = engine.unused_data if engine.eof else b""
         if not engine.eof:
-            raise self.damaged(f"expected a complete {kind} stream", "it breaks off before its end mark")
+            raise self.damaged(
+                f"expected a complete {kind} stream", "it breaks off before its end mark"
+            )

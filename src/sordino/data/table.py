@@ -41,7 +41,9 @@ from sordino.errors import DataError
 if TYPE_CHECKING:
     import polars as pl
 
-_LOOKED_AT = 100_000  # values of a column of text in which the first that is no number is looked for
+_LOOKED_AT = (
+    100_000  # values of a column of text in which the first that is no number is looked for
+)
 ARRAYS = tuple(f"{name}{half}" for half in ("", "_test") for name in ("x", "y", "client"))
 SUFFIXES = (".csv", ".parquet", ".npz")
 MOST_CLASSES = 1 << 16
@@ -53,7 +55,9 @@ Scale = float | Sequence[float]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Raw:
-    """Features that are ready, labels and owners as the file writes them, and what rows are recognised by if that was asked."""
+    """Features that are ready, labels and owners as the file writes them, and what rows are
+    recognised by if that was asked.
+    """
 
     x: Features
     y: npt.NDArray[Any]
@@ -70,20 +74,33 @@ def read_table(
     person: str | None = None,
     identify: bool = False,
 ) -> Raw:
-    """A CSV or Parquet file. The column ``person`` says who a row is about; it is no feature, and ``client_column`` may be the same."""
+    """A CSV or Parquet file.
+
+    The column ``person`` says who a row is about; it is no feature, and ``client_column`` may be
+    the same.
+    """
     frame = _frame(path)
     if frame.height == 0:
         raise DataError(f"{path}: there are no rows")
     for role, column in (("label", label), ("client_column", client_column), ("person", person)):
         if column is not None and column not in frame.columns:
-            raise DataError(f"{path}: no column {column!r} (data.{role}); its columns are {_listed(frame.columns)}")
+            raise DataError(
+                f"{path}: no column {column!r} (data.{role}); its columns are "
+                f"{_listed(frame.columns)}"
+            )
     if label == client_column:
         raise DataError(f"{path}: column {label!r} cannot be both the label and the client")
     if label == person:
         raise DataError(f"{path}: column {label!r} cannot be both the label and the person")
     y = _plain(frame.drop_in_place(label), path)
     client = None if client_column is None else _plain(frame.drop_in_place(client_column), path)
-    who = client if person == client_column else None if person is None else _plain(frame.drop_in_place(person), path)
+    who = (
+        client
+        if person == client_column
+        else None
+        if person is None
+        else _plain(frame.drop_in_place(person), path)
+    )
     columns = frame.columns
     if not columns:
         raise DataError(f"{path}: no feature columns beside {label!r}")
@@ -91,11 +108,20 @@ def read_table(
     for j, column in enumerate(columns):
         series = frame.drop_in_place(column)
         if not (series.dtype.is_numeric() or str(series.dtype) == "Boolean"):
-            hint = " (is it the client column? name it in data.client_column)" if client_column is None else ""
+            hint = (
+                " (is it the client column? name it in data.client_column)"
+                if client_column is None
+                else ""
+            )
             found = f"{series.dtype}, not numbers{_first_word(series)}"
-            raise DataError(f"{path}: feature column {column!r} holds {found}; drop it or encode it as numbers{hint}")
+            raise DataError(
+                f"{path}: feature column {column!r} holds {found}; drop it or encode it as "
+                f"numbers{hint}"
+            )
         _refuse_gaps(series, path)
-        with np.errstate(over="ignore"):  # becomes an infinity, which is refused below with its place
+        with np.errstate(
+            over="ignore"
+        ):  # becomes an infinity, which is refused below with its place
             x[:, j] = series.to_numpy()
     others = (y, client, None if person == client_column else who)
     words = _identified(x, others, who) if identify else None
@@ -104,16 +130,22 @@ def read_table(
     return Raw(x, y, client, words)
 
 
-def _identified(x: Features, others: Sequence[npt.NDArray[Any] | None], who: npt.NDArray[Any] | None) -> Words:
+def _identified(
+    x: Features, others: Sequence[npt.NDArray[Any] | None], who: npt.NDArray[Any] | None
+) -> Words:
     """(n, 2), or (n, 3) with persons; of features as they are in the file."""
     found = identity.words(x, *(values for values in others if values is not None))
     return found if who is None else np.concatenate([found, identity.persons(who)[:, None]], axis=1)
 
 
 def columns_of(path: Path, also: str | None = None) -> dict[str, npt.NDArray[Any]]:
-    """Every column of a CSV or Parquet file, (n,), or the arrays that an npz trains on and the one named ``also``."""
+    """Every column of a CSV or Parquet file, (n,), or the arrays that an npz trains on and the one
+    named ``also``.
+    """
     if path.suffix.lower() not in SUFFIXES:
-        raise DataError(f"{path}: its kind is told by its ending, which must be one of {', '.join(SUFFIXES)}")
+        raise DataError(
+            f"{path}: its kind is told by its ending, which must be one of {', '.join(SUFFIXES)}"
+        )
     if path.suffix.lower() == ".npz":
         return _arrays(path, (*ARRAYS[:3], *(() if also is None else (also,))))
     frame = _frame(path)
@@ -127,11 +159,16 @@ def _arrays(path: Path, wanted: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
     arrays, found = read_arrays(path, wanted)
     for name in ("x", "y"):
         if name not in arrays:
-            raise DataError(f"{path}: no array {name!r}; expected x and y (optional: client, x_test, y_test), found {_listed(found)}")
+            raise DataError(
+                f"{path}: no array {name!r}; expected x and y (optional: client, x_test, "
+                f"y_test), found {_listed(found)}"
+            )
     return arrays
 
 
-def read_npz(path: Path, scale: Scale | None = None, *, person: str | None = None, identify: bool = False) -> tuple[Raw, Raw | None]:
+def read_npz(
+    path: Path, scale: Scale | None = None, *, person: str | None = None, identify: bool = False
+) -> tuple[Raw, Raw | None]:
     """(the examples, the test examples if the file has any)."""
     arrays = _arrays(path, (*ARRAYS, *(() if person is None else (person,))))
     if ("x_test" in arrays) != ("y_test" in arrays):
@@ -142,16 +179,28 @@ def read_npz(path: Path, scale: Scale | None = None, *, person: str | None = Non
     return train, _raw(path, arrays, "_test", scale, None, identify) if "x_test" in arrays else None
 
 
-def _raw(path: Path, arrays: dict[str, npt.NDArray[Any]], suffix: str, scale: Scale | None, person: str | None, identify: bool) -> Raw:
+def _raw(
+    path: Path,
+    arrays: dict[str, npt.NDArray[Any]],
+    suffix: str,
+    scale: Scale | None,
+    person: str | None,
+    identify: bool,
+) -> Raw:
     x, y, client = arrays.pop("x" + suffix), arrays["y" + suffix], arrays.get("client" + suffix)
     if x.dtype.kind not in "buif":
         raise DataError(f"{path}: x{suffix} must hold numbers, found {x.dtype}")
     if x.ndim < 2 or len(x) == 0 or x.size == 0:
-        raise DataError(f"{path}: x{suffix} must have a row for each example, found shape {x.shape}")
+        raise DataError(
+            f"{path}: x{suffix} must have a row for each example, found shape {x.shape}"
+        )
     who = None if person is None else arrays[person]
     for name, values in (("y", y), ("client", client), (person, who)):
         if values is not None and values.shape != (len(x),):
-            raise DataError(f"{path}: {name}{suffix} must have one entry for each of {len(x)} examples, found shape {values.shape}")
+            raise DataError(
+                f"{path}: {name}{suffix} must have one entry for each of {len(x)} examples, "
+                f"found shape {values.shape}"
+            )
     if x.dtype != np.uint8 or scale is not None:
         with np.errstate(over="ignore"):
             x = x.astype(np.float32, copy=False)
@@ -163,7 +212,9 @@ def _raw(path: Path, arrays: dict[str, npt.NDArray[Any]], suffix: str, scale: Sc
     return Raw(x[:, None] if x.ndim == 3 else x, y, client, words)
 
 
-def encode_labels(parts: Sequence[npt.NDArray[Any]], place: str) -> tuple[tuple[Labels, ...], tuple[str, ...]]:
+def encode_labels(
+    parts: Sequence[npt.NDArray[Any]], place: str
+) -> tuple[tuple[Labels, ...], tuple[str, ...]]:
     """Class numbers for each of ``parts`` (training, test) under one list of class names."""
     for values in parts:
         if values.dtype.kind == "f":
@@ -173,20 +224,30 @@ def encode_labels(parts: Sequence[npt.NDArray[Any]], place: str) -> tuple[tuple[
         for values in numbers:
             row = int(np.argmin(values))
             if values[row] < 0:
-                raise DataError(f"{place}: row {row} has the label {values[row]}; class numbers start at 0 (use 0 and 1, not -1 and 1)")
+                raise DataError(
+                    f"{place}: row {row} has the label {values[row]}; class numbers start at "
+                    "0 (use 0 and 1, not -1 and 1)"
+                )
         largest = max(int(values.max()) for values in numbers)
         if largest >= MOST_CLASSES:
-            raise DataError(f"{place}: label {largest} would mean {largest + 1} classes; number the classes 0, 1, 2, ... or use text")
+            raise DataError(
+                f"{place}: label {largest} would mean {largest + 1} classes; number the "
+                "classes 0, 1, 2, ... or use text"
+            )
         return numbers, tuple(str(i) for i in range(largest + 1))
     try:
         texts = [values.astype(str) for values in parts]
     except UnicodeDecodeError as error:
-        raise DataError(f"{place}: labels must be class numbers or text, but some are bytes that are not ASCII") from error
+        raise DataError(
+            f"{place}: labels must be class numbers or text, but some are bytes that are not ASCII"
+        ) from error
     for values in texts:
         if (empty := np.flatnonzero(values == "")).size:
             raise DataError(f"{place}: row {int(empty[0])} has no label")
     names = np.unique(np.concatenate(texts))
-    return tuple(np.searchsorted(names, values).astype(np.int64) for values in texts), tuple(str(name) for name in names)
+    return tuple(np.searchsorted(names, values).astype(np.int64) for values in texts), tuple(
+        str(name) for name in names
+    )
 
 
 def encode_clients(parts: Sequence[npt.NDArray[Any]]) -> tuple[Labels, ...]:
@@ -197,9 +258,11 @@ def encode_clients(parts: Sequence[npt.NDArray[Any]]) -> tuple[Labels, ...]:
 
 
 def client_names(parts: Sequence[npt.NDArray[Any]]) -> tuple[str, ...]:
-    """What the owners of :func:`encode_clients` are called, by number; each name once, and fit to be shown.
+    """What the owners of :func:`encode_clients` are called, by number; each name once, and fit to
+    be shown.
 
-    Names are text from a file: control characters go, white space becomes one blank, and what is long is cut.
+    Names are text from a file: control characters go, white space becomes one blank, and what is
+    long is cut.
 
     >>> client_names([np.array(["b", "a\\x1b[31m", "b"])])
     ('a[31m', 'b')
@@ -208,14 +271,26 @@ def client_names(parts: Sequence[npt.NDArray[Any]]) -> tuple[str, ...]:
     for number, value in enumerate(np.unique(np.concatenate(list(parts)))):
         name = shown_name(str(value)) or f"client {number}"
         while name in shown:
-            name = f"{name[: LONGEST_NAME - 12]} ({number})" if f"{name} ({number})" not in shown else f"{name}'"
+            name = (
+                f"{name[: LONGEST_NAME - 12]} ({number})"
+                if f"{name} ({number})" not in shown
+                else f"{name}'"
+            )
         shown[name] = None
     return tuple(shown)
 
 
 def shown_name(text: str) -> str:
-    """A name from a file on one line, without control characters, of :data:`LONGEST_NAME` characters at most."""
-    clean = " ".join("".join(" " if c.isspace() else c for c in text if c.isspace() or unicodedata.category(c)[0] != "C").split())
+    """A name from a file on one line, without control characters, of :data:`LONGEST_NAME`
+    characters at most.
+    """
+    clean = " ".join(
+        "".join(
+            " " if c.isspace() else c
+            for c in text
+            if c.isspace() or unicodedata.category(c)[0] != "C"
+        ).split()
+    )
     return clean if len(clean) <= LONGEST_NAME else f"{clean[: LONGEST_NAME - 1]}…"
 
 
@@ -233,9 +308,14 @@ def _frame(path: Path) -> pl.DataFrame:
         return pl.read_csv(csv_input(path), infer_schema_length=None)
     except DataError:
         raise
-    except (Exception, pl.exceptions.PanicException) as error:  # a panic of its Rust part is no Exception
+    except (
+        Exception,
+        pl.exceptions.PanicException,
+    ) as error:  # a panic of its Rust part is no Exception
         kind = "a Parquet file" if parquet else "a CSV file with a header and equally long rows"
-        raise DataError(f"{path}: expected {kind}, but reading it failed ({str(error).splitlines()[0]})") from error
+        raise DataError(
+            f"{path}: expected {kind}, but reading it failed ({str(error).splitlines()[0]})"
+        ) from error
 
 
 def _plain(series: pl.Series, path: Path) -> npt.NDArray[Any]:
@@ -263,15 +343,21 @@ def _refuse_gaps(series: pl.Series, path: Path) -> None:
     if series.null_count():
         row = int(np.argmax(series.is_null().to_numpy()))
         raise DataError(
-            f"{path}: row {row} (the first is 0), column {series.name!r} is empty; drop the row, or fill the gap with a constant "
+            f"{path}: row {row} (the first is 0), column {series.name!r} is empty; drop the "
+            "row, or fill the gap with a constant "
             "that does not depend on the data"
         )
 
 
 def _whole_numbers(values: npt.NDArray[Any], place: str) -> None:
-    bad = np.flatnonzero(~np.isfinite(values) | (values != np.round(values)) | (np.abs(values) > 2**53))
+    bad = np.flatnonzero(
+        ~np.isfinite(values) | (values != np.round(values)) | (np.abs(values) > 2**53)
+    )
     if bad.size:
-        raise DataError(f"{place}: row {int(bad[0])} has the label {values[bad[0]]}; labels must be class numbers or text")
+        raise DataError(
+            f"{place}: row {int(bad[0])} has the label {values[bad[0]]}; labels must be "
+            "class numbers or text"
+        )
 
 
 def _rescale(x: npt.NDArray[np.float32], scale: Scale | None, path: Path) -> None:
@@ -282,7 +368,10 @@ def _rescale(x: npt.NDArray[np.float32], scale: Scale | None, path: Path) -> Non
     if not (np.isfinite(divisor).all() and (divisor > 0).all()):
         raise DataError(f"{path}: data.scale must be positive and finite, got {scale}")
     if divisor.ndim and (divisor.shape != x.shape[1:]):
-        raise DataError(f"{path}: data.scale has {divisor.size} entries, the data has features of shape {x.shape[1:]}")
+        raise DataError(
+            f"{path}: data.scale has {divisor.size} entries, the data has features of shape "
+            f"{x.shape[1:]}"
+        )
     x /= divisor.astype(np.float32)
 
 

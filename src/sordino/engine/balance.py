@@ -1,4 +1,6 @@
-"""What the ledgers of data have left for a study: what each client has spent, what it can still pay for, and what would help."""
+"""What the ledgers of data have left for a study: what each client has spent, what it can still pay
+for, and what would help.
+"""
 
 from __future__ import annotations
 
@@ -43,11 +45,20 @@ def priced(before: Spending, budget: Budget) -> float:
     return accountant(budget.accountant).epsilon(before, budget.delta) if before else 0.0
 
 
-def enough(event: Callable[[float], Event], sigma: float, steps: int, before: Spending, budget: Budget) -> float | None:
-    """The noise multiplier, to a thousandth, at which so many steps fit after what was spent; None if no noise is enough."""
+def enough(
+    event: Callable[[float], Event], sigma: float, steps: int, before: Spending, budget: Budget
+) -> float | None:
+    """The noise multiplier, to a thousandth, at which so many steps fit after what was spent; None
+    if no noise is enough.
+    """
 
     def fits(tried: float) -> bool:
-        return accountant(budget.accountant).epsilon([*before, (event(tried), steps)], budget.delta, quick=True) <= budget.epsilon
+        return (
+            accountant(budget.accountant).epsilon(
+                [*before, (event(tried), steps)], budget.delta, quick=True
+            )
+            <= budget.epsilon
+        )
 
     low, high = sigma, 2.0 * sigma
     while not fits(high):
@@ -69,7 +80,8 @@ def remedies(
     event: Callable[[float], Event] | None,
     sigma: float,
 ) -> list[str]:
-    """What stands in the way of a study, and the remedy that fits, of the client that has least left.
+    """What stands in the way of a study, and the remedy that fits, of the client that has least
+    left.
 
     Args:
         clients: with what is left of each.
@@ -80,27 +92,45 @@ def remedies(
         event: what is charged, by noise multiplier; None where charges differ along a schedule.
         sigma: the study's noise multiplier.
     """
-    short = [(left, spent) for left, spent in zip(clients, before, strict=True) if spent and left.steps is not None and left.steps < wanted]
+    short = [
+        (left, spent)
+        for left, spent in zip(clients, before, strict=True)
+        if spent and left.steps is not None and left.steps < wanted
+    ]
     if not short:
         return []
     worst, spent = min(short, key=lambda pair: (pair[0].steps or 0, -pair[0].spent))
-    others = f" ({len(short)} of {len(clients)} clients have too little left)" if len(short) > 1 else ""
+    others = (
+        f" ({len(short)} of {len(clients)} clients have too little left)" if len(short) > 1 else ""
+    )
     most = epsilon_text(budget.epsilon)
     if math.isinf(worst.spent):
         return [
-            f"the ledger of {worst.called}: its data was used without a bound, so no finite epsilon can be promised for it again{others}:"
+            f"the ledger of {worst.called}: its data was used without a bound, so no finite "
+            f"epsilon can be promised for it again{others}:"
             " use other data, or privacy.unit = 'none'"
         ]
     if worst.spent >= budget.epsilon:
         return [
-            f"the ledger of {worst.called} has spent epsilon {epsilon_text(worst.spent)}, which is all of {most}{others}:"
-            " use other data, or raise privacy.epsilon, which is a promise to the people in the data"
+            f"the ledger of {worst.called} has spent epsilon {epsilon_text(worst.spent)}, "
+            f"which is all of {most}{others}:"
+            " use other data, or raise privacy.epsilon, which is a promise to the people in "
+            "the data"
         ]
     raised = None if event is None else enough(event, sigma, wanted, spent, budget)
     ways = ["raise privacy.noise_multiplier"] if event is None else []
-    ways += [] if raised is None else [f"raise privacy.noise_multiplier from {sigma:.4g} to {raised * _CLOSE:.4g}"]
-    ways += [f"plan for at most {worst.steps} {charged} (budget.rounds or budget.updates)"] if worst.steps else []
+    ways += (
+        []
+        if raised is None
+        else [f"raise privacy.noise_multiplier from {sigma:.4g} to {raised * _CLOSE:.4g}"]
+    )
+    ways += (
+        [f"plan for at most {worst.steps} {charged} (budget.rounds or budget.updates)"]
+        if worst.steps
+        else []
+    )
     return [
-        f"the ledger of {worst.called} has spent epsilon {epsilon_text(worst.spent)} of {most}, and pays for {worst.steps} of {wanted}"
+        f"the ledger of {worst.called} has spent epsilon {epsilon_text(worst.spent)} of "
+        f"{most}, and pays for {worst.steps} of {wanted}"
         f" {charged}{others}: {', or '.join([*ways, 'use other data'])}"
     ]

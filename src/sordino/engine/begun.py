@@ -1,11 +1,12 @@
 """What a run begins with, as its ledger notes it, and whether it still stands when the run goes on.
 
-A run that goes on over another study, other data, other code or an older ledger could release what was released before
-with the same noise on other numbers, whose difference is free of noise; or it could forget what was spent. So all of that
-is noted in the chain before the first release, and what differs is named and refused.
+A run that goes on over another study, other data, other code or an older ledger could release what
+was released before with the same noise on other numbers, whose difference is free of noise; or it
+could forget what was spent. So all of that is noted in the chain before the first release, and what
+differs is named and refused.
 
-Keys of ``[execution]`` other than those in the environment (device, threads) may be changed: they say what is looked at
-and saved, and change nothing that is released.
+Keys of ``[execution]`` other than those in the environment (device, threads) may be changed: they
+say what is looked at and saved, and change nothing that is released.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ from sordino.privacy.vault import refuse_closed
 
 LEDGER = "ledger.sqlite"
 LATER = ("status", "guarantee", "ledger", "result")  # keys of run.json that say how a run ended
-CODE = "modules"  # where a study's own modules lie, which may be moved; what they hold is part of the environment
+# where a study's own modules lie, which may be moved; what they hold is part of the environment
+CODE = "modules"
 REMEDY = "Put back what is named above as it was, or begin a new run with what is new"
 SHOWN = 300  # characters of a value that a note holds as it is; of a longer one it holds the digest
-# Parts of the environment that may differ when a run goes on. Noise is replayed on sums that another library, device or
+# Parts of the environment that may differ when a run goes on. Noise is replayed on sums that
+# another library, device or
 # number of threads rounds otherwise, so their difference would be free of noise: none.
 FREE: frozenset[str] = frozenset()
 
@@ -39,9 +42,16 @@ Row = dict[str, object]
 
 
 def facts(folder: Path, study: Study, about: Mapping[str, object]) -> Begin:
-    """What a run begins with: the calibrated study, the environment, what ``run.json`` promises, and a digest of its secret key."""
+    """What a run begins with: the calibrated study, the environment, what ``run.json`` promises,
+    and a digest of its secret key.
+    """
     key = _key(folder)
-    return Begin(study=asked(study), environment=environment(study), promise=promise(about), key=UNSET if key is None else _digest(key))
+    return Begin(
+        study=asked(study),
+        environment=environment(study),
+        promise=promise(about),
+        key=UNSET if key is None else _digest(key),
+    )
 
 
 def read(folder: Path, facts: Mapping[str, object]) -> Begin:
@@ -54,7 +64,8 @@ def read(folder: Path, facts: Mapping[str, object]) -> Begin:
         return fitted(facts, Begin)
     except Misfit as error:
         raise LedgerError(
-            f"{folder}: the ledger's note of how this run began lacks a part ({error}). Restore the ledger from a copy"
+            f"{folder}: the ledger's note of how this run began lacks a part ({error}). "
+            "Restore the ledger from a copy"
         ) from error
 
 
@@ -68,9 +79,11 @@ def _digest(key: bytes) -> str:
 
 
 def refuse_another_key(folder: Path, before: Begin, *, ended: bool) -> None:
-    """Hold the secret key that noise comes from against the one that the run began with; one that has ``ended`` needs it no more.
+    """Hold the secret key that noise comes from against the one that the run began with; one that
+    has ``ended`` needs it no more.
 
-    With another key, releases that were booked once would be released a second time, under noise of their own.
+    With another key, releases that were booked once would be released a second time, under noise of
+    their own.
 
     Raises:
         ResumeError: if it is another, or missing.
@@ -80,9 +93,16 @@ def refuse_another_key(folder: Path, before: Begin, *, ended: bool) -> None:
     found = _key(folder)
     if (found == ENDED and ended) or (found is not None and _digest(found) == before.key):
         return
-    what = "missing" if found is None else "destroyed, as when a run has ended" if found == ENDED else "not the one that the run began with"
+    what = (
+        "missing"
+        if found is None
+        else "destroyed, as when a run has ended"
+        if found == ENDED
+        else "not the one that the run began with"
+    )
     raise ResumeError(
-        f"{folder / KEY}: the secret key is {what}. Releases that were already charged would be repeated with other noise:"
+        f"{folder / KEY}: the secret key is {what}. Releases that were already charged would "
+        "be repeated with other noise:"
         " put back the whole run folder from a copy, or begin a new run"
     )
 
@@ -101,7 +121,9 @@ def held(values: Mapping[str, object]) -> Row:
     found = {}
     for key, value in flat(plain(values)):
         text = canonical(value)
-        found[key] = value if len(text) <= SHOWN else "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+        found[key] = (
+            value if len(text) <= SHOWN else "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+        )
     return found
 
 
@@ -132,7 +154,8 @@ def noted(folder: Path, study: Study, run: str) -> Begin:
         refuse_odd(folder / LEDGER)
     if own and not (folder / LEDGER).is_file():
         raise ResumeError(
-            f"{folder / LEDGER}: the ledger is missing, and it records all releases. Restore it from a copy, or begin"
+            f"{folder / LEDGER}: the ledger is missing, and it records all releases. Restore "
+            "it from a copy, or begin"
             " a new run; a new ledger would forget what the run has spent"
         )
     if not own:
@@ -144,7 +167,8 @@ def noted(folder: Path, study: Study, run: str) -> Begin:
                 return read(folder, note.facts)
     where = folder / LEDGER if own else kept
     raise ResumeError(
-        f"{where}: no ledger here knows of run {run}, which run.json names: it was made anew, replaced by another, or belongs to"
+        f"{where}: no ledger here knows of run {run}, which run.json names: it was made "
+        "anew, replaced by another, or belongs to"
         " another run. Put back the ledger that the run began with, or begin a new run"
     )
 
@@ -158,25 +182,40 @@ def refuse_changes(folder: Path, study: Study, about: Mapping[str, object], befo
     try:
         then = dict(flat(toml_of(before.study)))
     except Malformed as error:
-        raise LedgerError(f"{folder}: the ledger's note of how this run began holds no study that can be read") from error
+        raise LedgerError(
+            f"{folder}: the ledger's note of how this run began holds no study that can be read"
+        ) from error
     now = dict(flat(toml_of(asked(study))))
     lines = [f"{folder / 'study.toml'}: {each}" for each in differences(then, now)]
-    lines += [f"{folder / 'run.json'}: {each}" for each in differences(before.promise, promise(about))]
+    lines += [
+        f"{folder / 'run.json'}: {each}" for each in differences(before.promise, promise(about))
+    ]
     here = {key: value for key, value in environment(study).items() if key not in FREE}
     there = {key: value for key, value in before.environment.items() if key not in FREE}
     lines += [f"environment: {each}" for each in differences(there, here)]
     if lines:
-        raise ResumeError("\n".join((*lines, f"{folder}: a run can be resumed only without changes. {REMEDY}")))
+        raise ResumeError(
+            "\n".join((*lines, f"{folder}: a run can be resumed only without changes. {REMEDY}"))
+        )
 
 
 def refuse_another(folder: Path, about: Mapping[str, object], before: Begin) -> None:
-    """Hold what a run was built to again against what it began with: what its public data decides is held, too.
+    """Hold what a run was built to again against what it began with: what its public data decides
+    is held, too.
 
     Raises:
         ResumeError: naming each fact that differs.
     """
     if lines := differences(before.promise, promise(about)):
-        raise ResumeError("\n".join((*lines, f"{folder}: its data, or a file that it reads, has changed since the run began. {REMEDY}")))
+        raise ResumeError(
+            "\n".join(
+                (
+                    *lines,
+                    f"{folder}: its data, or a file that it reads, has changed since the run "
+                    f"began. {REMEDY}",
+                )
+            )
+        )
 
 
 def differences(then: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
@@ -190,7 +229,9 @@ def differences(then: Mapping[str, object], now: Mapping[str, object]) -> list[s
 
 def differing(then: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
     """Every key whose value differs; one that is not set has no value."""
-    return [key for key in dict.fromkeys((*then, *now)) if _text(then.get(key)) != _text(now.get(key))]
+    return [
+        key for key in dict.fromkeys((*then, *now)) if _text(then.get(key)) != _text(now.get(key))
+    ]
 
 
 def shown(table: Mapping[str, object], key: str) -> str:

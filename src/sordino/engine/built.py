@@ -25,7 +25,9 @@ UNIT = "test"
 """Whose data the rows of a private test share are, in the ledger."""
 
 PUBLIC = "public"
-"""Whose data rows are that were set aside and declared public, in a ledger of the data: later runs must know."""
+"""Whose data rows are that were set aside and declared public, in a ledger of the data: later runs
+must know.
+"""
 
 
 class Paid(Protocol):
@@ -47,7 +49,8 @@ class Built:
         first: the moment before anything happened.
         facts: what run.json says of this regime.
         model: the model's name, and ``named`` its parameters by name, from one vector (d,).
-        paid: what privacy is paid for, in the singular, and ``remedy`` what to do if not even one can be.
+        paid: what privacy is paid for, in the singular, and ``remedy`` what to do if not even one
+            can be.
         evaluation: on rows that are private, if that is asked for.
     """
 
@@ -78,10 +81,12 @@ def vault(
     others: Mapping[str, str] | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> Vault:
-    """The run's own ledger in ``folder``, or one that knows records: that of the data, or the run's own.
+    """The run's own ledger in ``folder``, or one that knows records: that of the data, or the run's
+    own.
 
-    ``fingerprints``, and ``labels`` for people, by unit; ``others`` names units that are not priced by records. A folder with a
-    ``run.json`` is that of a run which has begun: its ledger must be there, and is not made again.
+    ``fingerprints``, and ``labels`` for people, by unit; ``others`` names units that are not priced
+    by records. A folder with a ``run.json`` is that of a run which has begun: its ledger must be
+    there, and is not made again.
     """
     begun = (folder / "run.json").exists()
     if study.privacy.ledger == "run" and not known:
@@ -94,4 +99,8 @@ def budget(study: Study, epsilon: float | None) -> Budget:
     """What is held against the ledger: infinite where nothing is promised, or nothing can be."""
     privacy = study.privacy
     promised = privacy.unit != "none" and study.form == "sound" and epsilon is not None
-    return Budget(epsilon=(epsilon or math.inf) if promised else math.inf, delta=privacy.delta or 1e-5, accountant=privacy.accountant)
+    return Budget(
+        epsilon=(epsilon or math.inf) if promised else math.inf,
+        delta=privacy.delta or 1e-5,
+        accountant=privacy.accountant,
+    )

@@ -4,8 +4,9 @@ The file is replaced whole, so it holds one moment or the one before, never a mi
 it stands the length that the log had at that moment: on resuming, what the log has beyond
 it is cut off and played again. So does the head of every ledger: one that has lost it is older.
 
-A thousand edges may hold a thousand models, 100 MB of them for a small CNN. They are written from where they lie, and read a
-few at a time: the library would write them from a copy, and read them all from one mapping that counts as memory, too.
+A thousand edges may hold a thousand models, 100 MB of them for a small CNN. They are written from
+where they lie, and read a few at a time: the library would write them from a copy, and read them
+all from one mapping that counts as memory, too.
 """
 
 from __future__ import annotations
@@ -29,7 +30,14 @@ Array = np.ndarray[Any, Any]
 
 FORMAT = 4
 NAME = "latest.safetensors"
-NAMES = {"float32": "F32", "float64": "F64", "int64": "I64", "int32": "I32", "uint8": "U8", "bool": "BOOL"}
+NAMES = {
+    "float32": "F32",
+    "float64": "F64",
+    "int64": "I64",
+    "int32": "I32",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
 AT_ONCE = 64  # vectors read from one mapping of the file
 
 
@@ -40,7 +48,8 @@ class Saved:
     Attributes:
         moment: of the simulation.
         log_length: bytes that the log had.
-        heads: number and digest of the last link of each ledger, by one of its units. A ledger without it is an older one.
+        heads: number and digest of the last link of each ledger, by one of its units. A ledger
+            without it is an older one.
     """
 
     moment: Moment
@@ -58,21 +67,34 @@ class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def write(folder: Path, saved: Saved) -> None:
     """Replace the folder's checkpoint."""
     packed = saved.moment.pack()
-    header = _Header(format=FORMAT, log_length=saved.log_length, heads=dict(saved.heads), moment=msgspec.Raw(packed.rest))
+    header = _Header(
+        format=FORMAT,
+        log_length=saved.log_length,
+        heads=dict(saved.heads),
+        moment=msgspec.Raw(packed.rest),
+    )
     pieces = _pieces(packed.vectors, {"state": msgspec.json.encode(header).decode()})
     replace_file(folder / NAME, *pieces, below=folder.parent)
 
 
 def _pieces(vectors: Mapping[str, Array], metadata: Mapping[str, str]) -> list[bytes | memoryview]:
-    """A safetensors file: the header's length (8 bytes, the lowest first), the header as JSON, the numbers of every vector."""
+    """A safetensors file: the header's length (8 bytes, the lowest first), the header as JSON, the
+    numbers of every vector.
+    """
     header: dict[str, object] = {"__metadata__": metadata}
     pieces: list[bytes | memoryview] = []
     end = 0
     for name, vector in vectors.items():
-        little = np.ascontiguousarray(vector).astype(vector.dtype.newbyteorder("<"), casting="equiv", copy=False)
+        little = np.ascontiguousarray(vector).astype(
+            vector.dtype.newbyteorder("<"), casting="equiv", copy=False
+        )
         numbers = little.reshape(-1).view(np.uint8).data  # its own memory
         begin, end = end, end + len(numbers)
-        header[name] = {"dtype": NAMES[vector.dtype.name], "shape": vector.shape, "data_offsets": (begin, end)}
+        header[name] = {
+            "dtype": NAMES[vector.dtype.name],
+            "shape": vector.shape,
+            "data_offsets": (begin, end),
+        }
         pieces.append(numbers)
     told = msgspec.json.encode(header)
     told += b" " * (-len(told) % 8)  # the format asks that the numbers begin at a multiple of 8
@@ -106,11 +128,26 @@ def read(folder: Path, play: Play) -> Saved | None:
         version = msgspec.json.decode(state, type=dict[str, msgspec.Raw]).get("format")
         if version is None or bytes(version) != str(FORMAT).encode():
             found = None if version is None else bytes(version).decode()
-            raise ResumeError(f"{path}: written in format {found}; this version reads format {FORMAT}. Begin a new run")
+            raise ResumeError(
+                f"{path}: written in format {found}; this version reads format {FORMAT}. "
+                "Begin a new run"
+            )
         header = msgspec.json.decode(state, type=_Header)
         moment = play.unpack(Packed(vectors, bytes(header.moment)))
-    except (SafetensorError, msgspec.MsgspecError, KeyError, ValueError, TypeError, OverflowError, RecursionError, OSError) as error:
-        raise ResumeError(f"{path}: this checkpoint cannot be read ({error}). Restore it from a copy, or begin a new run") from error
+    except (
+        SafetensorError,
+        msgspec.MsgspecError,
+        KeyError,
+        ValueError,
+        TypeError,
+        OverflowError,
+        RecursionError,
+        OSError,
+    ) as error:
+        raise ResumeError(
+            f"{path}: this checkpoint cannot be read ({error}). Restore it from a copy, or "
+            "begin a new run"
+        ) from error
     return Saved(moment, header.log_length, header.heads)
 
 
@@ -128,5 +165,15 @@ def heads(folder: Path) -> Mapping[str, tuple[int, str]]:
     try:
         with safe_open(path, framework="numpy") as file:
             return msgspec.json.decode(file.metadata()["state"].encode(), type=_Header).heads
-    except (SafetensorError, msgspec.MsgspecError, KeyError, TypeError, ValueError, OSError, RecursionError) as error:
-        raise ResumeError(f"{path}: this checkpoint cannot be read ({error}). Restore it from a copy") from error
+    except (
+        SafetensorError,
+        msgspec.MsgspecError,
+        KeyError,
+        TypeError,
+        ValueError,
+        OSError,
+        RecursionError,
+    ) as error:
+        raise ResumeError(
+            f"{path}: this checkpoint cannot be read ({error}). Restore it from a copy"
+        ) from error

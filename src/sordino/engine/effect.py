@@ -1,11 +1,14 @@
-"""What a regime is told, and what it asks for: events in, effects out; one set of both for all regimes.
+"""What a regime is told, and what it asks for: events in, effects out; one set of both for all
+regimes.
 
-A regime has ``step(state, event) -> (state, effects)``; it does no I/O and reads no clock. Time reaches it as :class:`Woke`,
-the outside world as the other events, and what it wants done it returns as effects. The kernel
-(:mod:`sordino.engine.kernel`) carries them out, in simulation or over a network. Unknown, stale and repeated events change
-nothing. A state that is changed in place is returned as well, and the one that was given must not be used any more.
+A regime has ``step(state, event) -> (state, effects)``; it does no I/O and reads no clock. Time
+reaches it as :class:`Woke`, the outside world as the other events, and what it wants done it
+returns as effects. The kernel (:mod:`sordino.engine.kernel`) carries them out, in simulation or
+over a network. Unknown, stale and repeated events change nothing. A state that is changed in place
+is returned as well, and the one that was given must not be used any more.
 
-Sites (clients, edges, parties) are numbered from 0. Numbers of rounds, tasks and events count from 1; 0 is none.
+Sites (clients, edges, parties) are numbered from 0. Numbers of rounds, tasks and events count from
+1; 0 is none.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A task for an engine that plays many events in one call: its local fast path, never sent to anybody.
+    """A task for an engine that plays many events in one call: its local fast path, never sent to
+    anybody.
 
     Attributes:
         number: of the first event, from 1.
@@ -58,7 +62,10 @@ Said = Reply | Stretched
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A message reached the server. Who sent it stands in it, and was checked by whoever received it."""
+    """A message reached the server.
+
+    Who sent it stands in it, and was checked by whoever received it.
+    """
 
     message: Said
 
@@ -72,7 +79,9 @@ class Booked:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The ledger booked nothing of what the answer to :class:`Begin` needed, and nothing of it was done: the state is as before."""
+    """The ledger booked nothing of what the answer to :class:`Begin` needed, and nothing of it was
+    done: the state is as before.
+    """
 
     why: str
 
@@ -100,7 +109,9 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Lapsed:
-    """The answer to this task would not be used any more, and the simulator has not troubled to compute it; it is paid for."""
+    """The answer to this task would not be used any more, and the simulator has not troubled to
+    compute it; it is paid for.
+    """
 
     site: int
     number: int
@@ -108,7 +119,9 @@ class Lapsed:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """The server's own model has done what :class:`Learn` asked for: messages for the sites that wait for its answer."""
+    """The server's own model has done what :class:`Learn` asked for: messages for the sites that
+    wait for its answer.
+    """
 
     number: int
     answers: tuple[tuple[int, Task], ...]
@@ -119,7 +132,9 @@ Event = Begin | Arrived | Booked | Refused | Woke | Joined | Left | Lapsed | Lea
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """Charge every site, in the cohort or not, with what a round releases of it; before anything is sent."""
+    """Charge every site, in the cohort or not, with what a round releases of it; before anything is
+    sent.
+    """
 
     number: int
     fact: Fact
@@ -143,7 +158,8 @@ class Wake:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Learn:
-    """Every embedding of an event is there: let the server's own model learn from it, and answer the active parties.
+    """Every embedding of an event is there: let the server's own model learn from it, and answer
+    the active parties.
 
     Attributes:
         number: of the event.

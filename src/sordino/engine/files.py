@@ -19,17 +19,32 @@ def said_clearly(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise SordinoError(
-                f"{path}: no space left on the disk. Nothing that stood there was lost; free some space and resume"
+                f"{path}: no space left on the disk. Nothing that stood there was lost; free "
+                "some space and resume"
             ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise StudyError(f"{path}: not allowed to write there. Choose another folder with --out") from error
-        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL):
-            raise StudyError(f"{path}: nothing can be written there ({error.strerror}). Choose another folder with --out") from error
+            raise StudyError(
+                f"{path}: not allowed to write there. Choose another folder with --out"
+            ) from error
+        if error.errno in (
+            errno.ENOENT,
+            errno.ENOTDIR,
+            errno.EEXIST,
+            errno.EISDIR,
+            errno.ENAMETOOLONG,
+            errno.ELOOP,
+            errno.EINVAL,
+        ):
+            raise StudyError(
+                f"{path}: nothing can be written there ({error.strerror}). Choose another "
+                "folder with --out"
+            ) from error
         raise
 
 
 def replace_file(path: Path, *data: bytes | memoryview, below: Path | None = None) -> None:
-    """Put ``data``, piece by piece, at ``path``: the old bytes or the new ones, never a mixture, durable on return.
+    """Put ``data``, piece by piece, at ``path``: the old bytes or the new ones, never a mixture,
+    durable on return.
 
     Args:
         below: the folder from which on no link is followed; the file's own folder if left out.

@@ -1,25 +1,29 @@
-r"""The kernel: one heap, one virtual clock, one place that charges, one packing of a moment. It plays any regime.
+r"""The kernel: one heap, one virtual clock, one place that charges, one packing of a moment. It
+plays any regime.
 
 It tells the regime what happens and carries out what the regime asks for:
 
-* ``Book``, ``Send``  — charge what they release in one durable transaction, *then* let the site work;
+* ``Book``, ``Send``  — charge what they release in one durable transaction, *then* let the site
+  work;
 * ``Send``            — put its answer on the heap, at now and what its trip takes;
 * ``Wake``            — put the alarm on the heap;
 * ``Learn``, ``Skip`` — let the server's own model work, and tell what came of it;
-* ``Log``             — write the row; that of a round when the round is closed, with its epsilon and what was measured;
-* ``Closed``          — measure the model, write the row, save a checkpoint, and ask for the next round;
+* ``Log``             — write the row; that of a round when the round is closed, with its epsilon
+  and what was measured;
+* ``Closed``          — measure the model, write the row, save a checkpoint, and ask for the next
+  round;
 * ``Finish``          — forget what is still on its way, and save.
 
-What is particular to a regime it asks of a :class:`~sordino.engine.world.World`: which charges belong to which tasks, how long an
-answer takes, who answers, what a row may show.
+What is particular to a regime it asks of a :class:`~sordino.engine.world.World`: which charges
+belong to which tasks, how long an answer takes, who answers, what a row may show.
 
-A site's work is done when its answer is due, and not at all if the regime would drop the answer anyway (``Lapsed``): the
-charge stands, the arithmetic is saved.
+A site's work is done when its answer is due, and not at all if the regime would drop the answer
+anyway (``Lapsed``): the charge stands, the arithmetic is saved.
 
-Killed anywhere, a run resumes from its last checkpoint. What came after it is played again with the same addresses of
-randomness, so it releases the same bytes; the ledger knows their charges by key and books them once. Where the environment
-differs (another version of torch, another device) the bytes may differ, and the charges are booked again: a world puts its
-environment into each key.
+Killed anywhere, a run resumes from its last checkpoint. What came after it is played again with the
+same addresses of randomness, so it releases the same bytes; the ledger knows their charges by key
+and books them once. Where the environment differs (another version of torch, another device) the
+bytes may differ, and the charges are booked again: a world puts its environment into each key.
 """
 
 from __future__ import annotations
@@ -74,14 +78,17 @@ class Kernel(Generic[S, M]):
         self.tasks: dict[int, Request] = {}
         self.paid: dict[int, tuple[Permit, ...]] = {}
         self._closed = True
-        self._unpriced: dict[str, tuple[int, Budget]] = {}  # entry of the last charge of each unit that no row has priced yet
+        self._unpriced: dict[
+            str, tuple[int, Budget]
+        ] = {}  # entry of the last charge of each unit that no row has priced yet
         self._prices: dict[Any, float] = {}
 
     def run(self) -> M:
         """Play to the end of the run.
 
         Raises:
-            BudgetExceeded: if somebody else spent this data's budget meanwhile. What was released until then is saved.
+            BudgetExceeded: if somebody else spent this data's budget meanwhile. What was released
+                until then is saved.
         """
         self.tasks.update(self.world.asked(self.state))
         self.book(self.world.reissued(self.state, self._first.blocks))
@@ -94,21 +101,29 @@ class Kernel(Generic[S, M]):
 
     def moment(self) -> M:
         """The run as it stands now."""
-        kept = {site: self.world.kept(self.state, site, permits) for site, permits in self.paid.items()}
+        kept = {
+            site: self.world.kept(self.state, site, permits) for site, permits in self.paid.items()
+        }
         return replace(
             self._first,
             state=self.state,
             time=self.time,
             flights=tuple(sorted(self.heap)),
             away=dict(self.away),
-            blocks={site: tuple((each.round, each.count) for each in permits) for site, permits in kept.items() if permits},
+            blocks={
+                site: tuple((each.round, each.count) for each in permits)
+                for site, permits in kept.items()
+                if permits
+            },
             count=self.count,
             epsilon=self.epsilon,
         )
 
     def begin(self) -> None:
         """Let those come back whose time it is, then ask for what is next."""
-        self._closed = False  # the loop begins the next: many empty rounds in a row must not pile up calls
+        self._closed = (
+            False  # the loop begins the next: many empty rounds in a row must not pile up calls
+        )
         for site, back in sorted(self.away.items()):
             if back <= self.state.number + 1:
                 del self.away[site]
@@ -183,7 +198,9 @@ class Kernel(Generic[S, M]):
         """Price what was booked since the last row, measure the model, and write the row."""
         self._price()
         seen = self.world.measured(self.state, number)
-        self.epsilon = max(self.epsilon, seen.get("test_epsilon", 0.0))  # of rows that only test, where these are private
+        self.epsilon = max(
+            self.epsilon, seen.get("test_epsilon", 0.0)
+        )  # of rows that only test, where these are private
         self.write(msgspec.structs.replace(log, epsilon=self.epsilon, time=self.time, **seen))
         self._closed = True
 
@@ -212,7 +229,8 @@ class Kernel(Generic[S, M]):
         self.tell(Left(site))
 
     def book(self, bills: Sequence[Bill]) -> tuple[Permit, ...]:
-        """Charge durably, and hand out the permits; one transaction for all who have the same budget.
+        """Charge durably, and hand out the permits; one transaction for all who have the same
+        budget.
 
         Raises:
             BudgetExceeded: after a row in the log.
@@ -225,17 +243,24 @@ class Kernel(Generic[S, M]):
             try:
                 permits = self.world.vault.charge([bill.charge for bill in own], budget)
             except BudgetExceeded as refusal:
-                self.write(records.Refused(round=self.state.number, time=self.time, why=str(refusal)))
+                self.write(
+                    records.Refused(round=self.state.number, time=self.time, why=str(refusal))
+                )
                 raise
             fresh: dict[int, list[Permit]] = {}
             for bill, permit in zip(own, permits, strict=True):
                 for site in bill.sites:
                     fresh.setdefault(site, []).append(permit)
-                if bill.counts:  # as of this entry: a run that is being replayed has booked later ones already
+                if (
+                    bill.counts
+                ):  # as of this entry: a run that is being replayed has booked later ones already
                     before = self._unpriced.get(permit.unit, (0, budget))[0]
                     self._unpriced[permit.unit] = max(permit.seq, before), budget
             for site, handed in fresh.items():
-                self.paid[site] = (*self.world.kept(self.state, site, self.paid.get(site, ())), *handed)
+                self.paid[site] = (
+                    *self.world.kept(self.state, site, self.paid.get(site, ())),
+                    *handed,
+                )
             found += permits
         return tuple(found)
 

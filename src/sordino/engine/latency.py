@@ -1,7 +1,7 @@
 r"""How long clients take, and when they are away: seeded models for the virtual clock.
 
-Each model of latency is a class that is the ``world.latency`` table of a study; one of your own is a class with a
-registration, or ``kind = "package.module:Class"`` (docs/own-tables.md).
+Each model of latency is a class that is the ``world.latency`` table of a study; one of your own is
+a class with a registration, or ``kind = "package.module:Class"`` (docs/own-tables.md).
 
 A task of tau steps at client i costs  scale_i (base_i + tau step)  seconds, base_i drawn anew
 for every round from one of
@@ -12,10 +12,10 @@ for every round from one of
     pareto          minimum m, tail index a:  m U^(-1/a)
 
 and scale_i fixed for the client, log-normal with shape ``spread`` (some devices are always slow).
-With arrivals instead of rounds there are two more: *cyclic*, where all take equally long and so answer
-in turn, each one K - 1 updates stale (the cyclic delay of Li et al. 2022, section 7.1.1), and a
-*trace* of measured seconds from a file, of which each client plays its own column again and again.
-Independently, with probability ``dropout`` a client that took a task vanishes before it
+With arrivals instead of rounds there are two more: *cyclic*, where all take equally long and so
+answer in turn, each one K - 1 updates stale (the cyclic delay of Li et al. 2022, section 7.1.1),
+and a *trace* of measured seconds from a file, of which each client plays its own column again and
+again. Independently, with probability ``dropout`` a client that took a task vanishes before it
 answers, and comes back after a geometric number of rounds with probability ``rejoin`` each.
 
 Every draw has its own address (client, round), so that latencies do not depend on the order
@@ -57,7 +57,10 @@ class Latency(Section):
         spread: shape of the fixed per-client factor; 0 makes all clients alike.
     """
 
-    on_arrival: ClassVar[bool] = False  # whether it is for methods that work on arrival alone: rounds have no order of arrival
+    on_arrival: ClassVar[bool] = (
+        # whether it is for methods that work on arrival alone: rounds have no order of arrival
+        False
+    )
     even: ClassVar[bool] = False  # whether all tasks of a client take equally long
     reads: ClassVar[bool] = False  # whether it needs a file
 
@@ -70,7 +73,9 @@ class Latency(Section):
 
     @model_validator(mode="after")
     def _gives_seconds(self) -> Latency:
-        if not self.reads and not self.even:  # one of somebody's own is found out before anything is charged
+        if (
+            not self.reads and not self.even
+        ):  # one of somebody's own is found out before anything is charged
             if type(self).trip is Latency.trip:
                 raise ValueError(f"latency '{self.kind}' needs a method trip")
             self.checked(self.trip(np.random.default_rng(0)))
@@ -84,15 +89,19 @@ class Latency(Section):
         """
         if isinstance(seconds, (int, float, np.integer, np.floating)) and seconds >= 0:
             return min(float(seconds), LONGEST)
-        raise ValueError(f"latency '{self.kind}' gave {seconds!r}; it must give seconds: a number, at least 0")
+        raise ValueError(
+            f"latency '{self.kind}' gave {seconds!r}; it must give seconds: a number, at least 0"
+        )
 
     @model_validator(mode="after")
     def _has_its_file(self) -> Latency:
         if self.reads != (self.file is not None):
             raise ValueError(
-                f"kind '{self.kind}' needs world.latency.file, a CSV with the columns client and seconds"
+                f"kind '{self.kind}' needs world.latency.file, a CSV with the columns client "
+                "and seconds"
                 if self.reads
-                else f"kind '{self.kind}' reads no world.latency.file: leave it out, or say kind = 'trace'"
+                else f"kind '{self.kind}' reads no world.latency.file: leave it out, or say kind "
+                "= 'trace'"
             )
         return self
 
@@ -102,7 +111,11 @@ class Latency(Section):
 
     def scale(self, entropy: Entropy, client: int) -> float:
         """scale_i."""
-        return min(float(entropy.at("speed", client).lognormal(0.0, self.spread)), LONGEST) if self.spread else 1.0
+        return (
+            min(float(entropy.at("speed", client).lognormal(0.0, self.spread)), LONGEST)
+            if self.spread
+            else 1.0
+        )
 
     def draw(self, entropy: Entropy, client: int, round_number: int, steps: int) -> float:
         """Seconds from the sending of a round's task to the answer's arrival."""
@@ -110,7 +123,8 @@ class Latency(Section):
         return self.scale(entropy, client) * (trip + steps * self.step)
 
     def tasks(self, entropy: Entropy, clients: int) -> Callable[[int, int], float]:
-        """Seconds from the sending of a client's task, from 1, to the arrival of its answer: a function of (client, task).
+        """Seconds from the sending of a client's task, from 1, to the arrival of its answer: a
+        function of (client, task).
 
         It is called thousands of times a second.
         """
@@ -119,10 +133,20 @@ class Latency(Section):
             fixed = [min(scale * (self.typical + self.step), LONGEST) for scale in scales]
             return lambda client, task: fixed[client]
         streams = [entropy.stream("latency", client) for client in range(clients)]
-        return lambda client, task: min(scales[client] * (self.checked(self.trip(streams[client].at(task))) + self.step), LONGEST)
+        return lambda client, task: min(
+            scales[client] * (self.checked(self.trip(streams[client].at(task))) + self.step),
+            LONGEST,
+        )
 
 
-LATENCIES = Registry(base=Latency, noun="latency", key="kind", place="world.latency", page="docs/own-tables.md", usual="constant")
+LATENCIES = Registry(
+    base=Latency,
+    noun="latency",
+    key="kind",
+    place="world.latency",
+    page="docs/own-tables.md",
+    usual="constant",
+)
 
 
 @LATENCIES.register
@@ -168,7 +192,9 @@ class Pareto(Latency):
 
     def trip(self, rng: np.random.Generator) -> float:
         """See :class:`Latency`."""
-        return self.typical * math.exp(min(-math.log1p(-float(rng.random())) / self.shape, math.log(LONGEST)))
+        return self.typical * math.exp(
+            min(-math.log1p(-float(rng.random())) / self.shape, math.log(LONGEST))
+        )
 
 
 @LATENCIES.register
@@ -225,7 +251,9 @@ class Delays:
     def __init__(self, latency: Latency, churn: Churn, entropy: Entropy, clients: int) -> None:
         self._latency, self._churn = latency, churn
         self.seconds = latency.tasks(entropy, clients)
-        self._absences = [entropy.stream("churn", client) for client in range(clients)] if churn.dropout else []
+        self._absences = (
+            [entropy.stream("churn", client) for client in range(clients)] if churn.dropout else []
+        )
 
     def away(self, client: int, task: int) -> float:
         """Seconds for which a client vanishes with this task in hand; 0 if it stays."""
@@ -238,7 +266,8 @@ class Delays:
 
 
 def read_trace(path: Path, clients: int) -> dict[int, tuple[float, ...]]:
-    """Measured seconds of each client, from a CSV file with the columns ``client`` and ``seconds``, in the order of measuring.
+    """Measured seconds of each client, from a CSV file with the columns ``client`` and ``seconds``,
+    in the order of measuring.
 
     Raises:
         StudyError: naming the line that cannot be used, or the client of whom nothing was measured.
@@ -249,18 +278,29 @@ def read_trace(path: Path, clients: int) -> dict[int, tuple[float, ...]]:
         with io.StringIO(content, newline="") as file:
             reader = csv.DictReader(file)
             if not {"client", "seconds"} <= set(reader.fieldnames or ()):
-                raise StudyError(f"{path}: a trace needs the columns client and seconds; it has {', '.join(reader.fieldnames or ())}")
+                raise StudyError(
+                    f"{path}: a trace needs the columns client and seconds; it has "
+                    f"{', '.join(reader.fieldnames or ())}"
+                )
             for row in reader:
                 try:
                     client, seconds = int(row["client"]), float(row["seconds"])
                 except (TypeError, ValueError):
-                    raise StudyError(f"{path}, line {reader.line_num}: client and seconds must be numbers; got {row}") from None
+                    raise StudyError(
+                        f"{path}, line {reader.line_num}: client and seconds must be "
+                        f"numbers; got {row}"
+                    ) from None
                 if not (np.isfinite(seconds) and seconds > 0):
-                    raise StudyError(f"{path}, line {reader.line_num}: seconds must be positive; got {seconds}")
+                    raise StudyError(
+                        f"{path}, line {reader.line_num}: seconds must be positive; got {seconds}"
+                    )
                 if client in found:
                     found[client].append(seconds)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise StudyError(f"world.latency.file = '{path}': cannot be read ({error})") from error
     if missing := [client for client, measured in found.items() if not measured]:
-        raise StudyError(f"{path}: nothing was measured of client {missing[0]}; data.clients asks for 0 to {clients - 1}")
+        raise StudyError(
+            f"{path}: nothing was measured of client {missing[0]}; data.clients asks for 0 "
+            f"to {clients - 1}"
+        )
     return {client: tuple(measured) for client, measured in found.items()}

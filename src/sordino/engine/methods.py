@@ -11,5 +11,13 @@ def _lacks(kind: type) -> str | None:
     return None if isinstance(getattr(kind, "about", None), About) else "an about"
 
 
-METHODS = Registry(base=Method, noun="method", key="name", place="method", page="docs/own-method.md", lacks=_lacks, load=regimes.known)
+METHODS = Registry(
+    base=Method,
+    noun="method",
+    key="name",
+    place="method",
+    page="docs/own-method.md",
+    lacks=_lacks,
+    load=regimes.known,
+)
 register, known, imported = METHODS.register, METHODS.known, METHODS.imported

@@ -11,7 +11,9 @@ import msgspec
 from sordino.engine.watch import Packed, bound
 
 Flight = tuple[float, int, int, int, str]
-"""When, in which order among equals, whose answer, to which number (0: a site that comes back); or an alarm's tag, if there is one."""
+"""When, in which order among equals, whose answer, to which number (0: a site that comes back); or
+an alarm's tag, if there is one.
+"""
 
 Block = tuple[int, int]
 """Number of the first release of a permit, and how many."""
@@ -104,5 +106,11 @@ def unpacked(packed: Packed) -> tuple[Packed, dict[str, Any]]:
         ValueError: if it cannot be one.
     """
     rest = msgspec.json.decode(packed.rest, type=_Rest)
-    own = {"time": rest.time, "flights": tuple(rest.flights), "away": rest.away, "blocks": rest.blocks, "count": rest.count}
+    own = {
+        "time": rest.time,
+        "flights": tuple(rest.flights),
+        "away": rest.away,
+        "blocks": rest.blocks,
+        "count": rest.count,
+    }
     return Packed(packed.vectors, bytes(rest.state)), {**own, "epsilon": float(rest.epsilon)}

@@ -21,22 +21,28 @@ class Plan:
 
     Attributes:
         noise_multiplier: sigma; 0 without privacy.
-        steps: R_c under the study's accountant, in local steps, or in rounds where whole clients are protected; None without a limit.
+        steps: R_c under the study's accountant, in local steps, or in rounds where whole clients
+            are protected; None without a limit.
         most: R_c under every accountant.
         rounds: R_s, or T updates.
         used: how many of them a client will use if tau keeps to the pace.
         epsilon: after ``used`` steps: a proven bound, infinite where there is none.
         curve: epsilon after each round at that pace; of a paper's literal form, what it claims.
         ends: "rounds" or "privacy": which budget ends the run.
-        batches: expected batch of the smallest, median and largest client; of the cohort (three times) where clients are protected.
+        batches: expected batch of the smallest, median and largest client; of the cohort (three
+            times) where clients are protected.
         signal_to_noise: upper bound for one step of the median client.
-        relative_noise: sigma / (q n), n all examples: noise of an averaged step in units of C / sqrt(d), times the clients.
+        relative_noise: sigma / (q n), n all examples: noise of an averaged step in units of C /
+            sqrt(d), times the clients.
         calibrated: whether sigma was calibrated here.
         warnings: what to look at before running.
-        stages: of clipping bound and learning rate, where gradients are applied as they arrive; dataclasses.
+        stages: of clipping bound and learning rate, where gradients are applied as they arrive;
+            dataclasses.
         claimed: what a paper's literal form says that epsilon is; None for sound forms.
-        gradients: how gradients of single examples are computed, why so and what it costs; empty where none are clipped.
-        releases: of parties with different features: unit of the ledger, what is released of an entity, and epsilon.
+        gradients: how gradients of single examples are computed, why so and what it costs; empty
+            where none are clipped.
+        releases: of parties with different features: unit of the ledger, what is released of an
+            entity, and epsilon.
         left: what each client's data has left, where its ledger outlives runs.
     """
 
@@ -63,7 +69,8 @@ class Plan:
         """The plan of a form that gives ``true`` where it claims what was planned, and says so."""
         claim = f" (noise multiplier {self.noise_multiplier:.4g})" if self.noise_multiplier else ""
         warning = (
-            f"{where} = 'paper' is NOT private: it claims epsilon = {epsilon_text(self.epsilon)}{claim}"
+            f"{where} = 'paper' is NOT private: it claims epsilon = "
+            f"{epsilon_text(self.epsilon)}{claim}"
             f" and gives epsilon = {epsilon_text(true)} ({why}); the ledger books what it gives"
         )
         return replace(self, epsilon=true, claimed=self.epsilon, warnings=(*self.warnings, warning))
@@ -71,11 +78,18 @@ class Plan:
 
 def step_event(sampling_rate: float, sigma: float, noise: Noise | None = None) -> Event:
     """One DP-SGD step with this mechanism (Gaussian unless given) as the ledger books it."""
-    return PoissonSampled(sampling_rate=sampling_rate, event=(noise or GaussianNoise()).event(sigma))
+    return PoissonSampled(
+        sampling_rate=sampling_rate, event=(noise or GaussianNoise()).event(sigma)
+    )
 
 
-def limits(event: Event, epsilon: float, delta: float, accountants: Sequence[str] = ACCOUNTANTS) -> dict[str, int | None]:
+def limits(
+    event: Event, epsilon: float, delta: float, accountants: Sequence[str] = ACCOUNTANTS
+) -> dict[str, int | None]:
     """R_c under each accountant; None where epsilon is infinite."""
     if math.isinf(epsilon):
         return dict.fromkeys(accountants)
-    return {name: most_steps(event, epsilon=epsilon, delta=delta, accountant=name) for name in accountants}
+    return {
+        name: most_steps(event, epsilon=epsilon, delta=delta, accountant=name)
+        for name in accountants
+    }

@@ -29,7 +29,9 @@ class Play(Protocol):
 
     @property
     def payable(self) -> list[int] | None:
-        """Steps that each client could pay for when the run began, or rounds that all of them could; None without a limit."""
+        """Steps that each client could pay for when the run began, or rounds that all of them
+        could; None without a limit.
+        """
         ...
 
     def unpack(self, packed: Packed) -> Moment:

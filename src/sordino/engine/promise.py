@@ -6,19 +6,30 @@ from sordino.engine import regimes
 from sordino.engine.study.base import Study
 from sordino.privacy.rounding import epsilon_text
 
-SIMULATED = "This is a simulation: batches and noise come from the study's seed, and a person who knows the seed can subtract the noise."
-FLOATS = (
-    "What is released lies on a public grid, with noise in whole numbers whose distribution is proved. Sums and norms are in floating"
-    " point: the clip keeps a margin that is proved to cover their rounding, if one example's values leave the bits of others alone."
+SIMULATED = (
+    "This is a simulation: batches and noise come from the study's seed, and a person who "
+    "knows the seed can subtract the noise."
 )
-LOOKING = "If clip, learning rate or anything else was chosen from results on the same private data, epsilon does not cover that choice."
+FLOATS = (
+    "What is released lies on a public grid, with noise in whole numbers whose "
+    "distribution is proved. Sums and norms are in floating"
+    " point: the clip keeps a margin that is proved to cover their rounding, if one "
+    "example's values leave the bits of others alone."
+)
+LOOKING = (
+    "If clip, learning rate or anything else was chosen from results on the same private "
+    "data, epsilon does not cover that choice."
+)
 DRAWN = (
-    "Batches and noise come from AES-256 under a secret key of the operating system, which is destroyed when the run ends. Until then it"
+    "Batches and noise come from AES-256 under a secret key of the operating system, which "
+    "is destroyed when the run ends. Until then it"
     " lies in the run's folder: whoever reads it can subtract the noise."
 )
 RECOGNISED = (
-    "The data's ledger recognises a record by all of its values, or by all of its features, in whatever file and order they stand."
-    " It does not recognise a record with changed values, unless data.person or `sordino ledger link` identifies its person."
+    "The data's ledger recognises a record by all of its values, or by all of its "
+    "features, in whatever file and order they stand."
+    " It does not recognise a record with changed values, unless data.person or `sordino "
+    "ledger link` identifies its person."
 )
 RELEASED = {
     "sample": "Everything that the clients send and the server publishes",
@@ -28,13 +39,18 @@ RELEASED = {
 }
 ADJACENCY = {
     "sample": "one example's contribution replaced by none (sizes are public)",
-    "client": "one client's contribution, with all its data, replaced by none (sizes and the number of clients are public)",
+    "client": "one client's contribution, with all its data, replaced by none (sizes "
+    "and the number "
+    "of clients are public)",
     "label": "replace one entity's label",
     "entity": "replace one entity's label and its features at every party",
     "none": "none",
 }
 PERSON = "all examples of one person replaced by none (sizes are public)"
-PAPER = "The study asks for the paper's literal form. It sends values without noise, or with noise that gives no bound."
+PAPER = (
+    "The study asks for the paper's literal form. It sends values without noise, or with "
+    "noise that gives no bound."
+)
 
 
 def adjacency(study: Study) -> str:
@@ -51,32 +67,46 @@ def guarantee(study: Study, epsilon: float | None) -> str:
         return f"No privacy guarantee: epsilon is infinite. {PAPER}"
     if study.form == "paper":
         true = "far above what it claims" if epsilon is None else epsilon_text(epsilon)
-        return f"No privacy guarantee: the study asks for the literal form of a mechanism; its true epsilon is {true}."
+        return (
+            "No privacy guarantee: the study asks for the literal form of a mechanism; its true "
+            f"epsilon is {true}."
+        )
     value = privacy.epsilon if epsilon is None else guaranteed(study, epsilon)
     shown = "inf" if value is None else epsilon_text(value, 6)
     evaluated = ", and every evaluation on private test rows," if study.pays_to_test else ""
     what, verb = f"{RELEASED[privacy.unit]}{evaluated}", "will be" if epsilon is None else "is"
     return (
-        f"{what} {verb} (epsilon = {shown}, delta = {privacy.delta:g})-differentially private, by the {privacy.accountant} accountant."
+        f"{what} {verb} (epsilon = {shown}, delta = {privacy.delta:g})-differentially "
+        f"private, by the {privacy.accountant} accountant."
         f" Neighbouring data sets: {adjacency(study)}."
-        f" This holds even if an observer knows everything else and controls all other {regimes.of(study).others}."
+        " This holds even if an observer knows everything else and controls all other "
+        f"{regimes.of(study).others}."
     )
 
 
 def looked(study: Study) -> bool:
     """Whether releases decide how many steps are taken, or with how much noise.
 
-    What was spent in the end is then a value chosen by looking, and no bound in itself: only the budget was fixed in advance, and
-    the ledger stops the run before it (Rogers et al. 2016, on filters and odometers).
+    What was spent in the end is then a value chosen by looking, and no bound in itself: only the
+    budget was fixed in advance, and the ledger stops the run before it (Rogers et al. 2016, on
+    filters and odometers).
     """
     adapts = bool(getattr(study.method, "adapts_noise", False))
-    return study.privacy.unit != "none" and (getattr(study.method, "fixed_tau", 1) is None or adapts)
+    return study.privacy.unit != "none" and (
+        getattr(study.method, "fixed_tau", 1) is None or adapts
+    )
 
 
 def guaranteed(study: Study, spent: float) -> float:
-    """The epsilon that is a bound: what was spent, or the budget where that was chosen by looking."""
+    """The epsilon that is a bound: what was spent, or the budget where that was chosen by
+    looking.
+    """
     budget = study.privacy.epsilon
-    return spent if study.form != "sound" or budget is None or not looked(study) else max(budget, spent)
+    return (
+        spent
+        if study.form != "sound" or budget is None or not looked(study)
+        else max(budget, spent)
+    )
 
 
 def assumptions(study: Study) -> list[str]:
@@ -84,7 +114,9 @@ def assumptions(study: Study) -> list[str]:
     found = regimes.of(study).assumptions(study)
     if study.privacy.ledger != "run":
         found = [*found, RECOGNISED]
-    return [DRAWN if each == SIMULATED and study.privacy.entropy == "system" else each for each in found]
+    return [
+        DRAWN if each == SIMULATED and study.privacy.entropy == "system" else each for each in found
+    ]
 
 
 def remarks(study: Study) -> list[str]:

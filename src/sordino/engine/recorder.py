@@ -20,8 +20,8 @@ CHECKPOINTS = "checkpoints"
 
 
 class Recorder:
-    """Appends rows to ``rounds.jsonl`` and saves a checkpoint every so many rounds, counted from 0 whatever was ``begun`` with.
-    ``heads`` says where the ledgers stand.
+    """Appends rows to ``rounds.jsonl`` and saves a checkpoint every so many rounds, counted from 0
+    whatever was ``begun`` with. ``heads`` says where the ledgers stand.
 
     The log is flushed to the disk before a checkpoint that counts its bytes.
     """
@@ -47,7 +47,12 @@ class Recorder:
     def __enter__(self) -> Recorder:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         with said_clearly(self.folder / LOG):
             self.file.close()
 
@@ -66,7 +71,9 @@ class Recorder:
         with said_clearly(self.folder / LOG):
             self.file.flush()
             os.fsync(self.file.fileno())
-        checkpoint.write(self.folder / CHECKPOINTS, checkpoint.Saved(moment, self.file.tell(), self.heads()))
+        checkpoint.write(
+            self.folder / CHECKPOINTS, checkpoint.Saved(moment, self.file.tell(), self.heads())
+        )
 
 
 def length_of(folder: Path) -> int:
@@ -90,14 +97,21 @@ def rows(folder: Path, regime: str) -> Iterator[Row | records.Unknown]:
                 try:
                     yield records.row(line, regime)
                 except Malformed as error:
-                    raise ResumeError(f"{folder / LOG}: line {count}: cannot be read ({error}). Restore it from a copy") from error
+                    raise ResumeError(
+                        f"{folder / LOG}: line {count}: cannot be read ({error}). Restore it "
+                        "from a copy"
+                    ) from error
     except FileNotFoundError:
         return
 
 
 def last_accuracy(folder: Path, regime: str) -> float | None:
     """The last accuracy that the log tells; None if it tells none."""
-    told = [value for row in rows(folder, regime) if (value := number(records.at(row, "accuracy"))) is not None]
+    told = [
+        value
+        for row in rows(folder, regime)
+        if (value := number(records.at(row, "accuracy"))) is not None
+    ]
     return told[-1] if told else None
 
 

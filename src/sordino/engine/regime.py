@@ -1,7 +1,7 @@
 """What a regime is: one way to learn together, in a folder of its own.
 
-The engine knows regimes by this interface only. A new one is a package with a subclass of it, and one call of
-:func:`sordino.engine.regimes.register`.
+The engine knows regimes by this interface only. A new one is a package with a subclass of it, and
+one call of :func:`sordino.engine.regimes.register`.
 """
 
 from __future__ import annotations
@@ -39,22 +39,31 @@ class Regime(ABC, Generic[S]):
     template: ClassVar[str]
     tables: ClassVar[tuple[Registry[Any], ...]] = ()
     others: ClassVar[str] = "clients"
-    plain: ClassVar[str] = "No privacy guarantee: the clients' updates were computed without noise, and epsilon is infinite."
+    plain: ClassVar[str] = (
+        "No privacy guarantee: the clients' updates were computed without noise, and epsilon "
+        "is infinite."
+    )
 
     @abstractmethod
     def calibrated(self, study: S) -> S:
-        """The same study with its noise filled in. Data is loaded only where the price depends on it."""
+        """The same study with its noise filled in.
+
+        Data is loaded only where the price depends on it.
+        """
 
     @abstractmethod
     def plan(self, study: S) -> tuple[Plan, tuple[int, ...]]:
-        """The price of a study, with its data loaded but nothing trained; and how many examples each client has, where it has its own."""
+        """The price of a study, with its data loaded but nothing trained; and how many examples
+        each client has, where it has its own.
+        """
 
     @abstractmethod
     def build(self, study: S, folder: Path, run: str, payable: Sequence[int] | None) -> Built:
         """The simulation of a study, calibrated. The ledger is opened (or made) in ``folder``.
 
         Args:
-            payable: what each client could pay for when the run began, if it began before: its own charges must not be counted twice.
+            payable: what each client could pay for when the run began, if it began before: its own
+                charges must not be counted twice.
         """
 
     @abstractmethod

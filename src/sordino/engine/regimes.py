@@ -1,11 +1,12 @@
 """Regimes by name. A regime is a package whose modules are looked at when they are asked for:
 
-* ``regime``      ``REGIME``, a :class:`~sordino.engine.regime.Regime`: studies, plans, what runs them;
+* ``regime``      ``REGIME``, a :class:`~sordino.engine.regime.Regime`: studies, plans, what runs
+  them;
 * ``vocabulary``  ``WORDS``, its nouns;
 * ``report``      ``TELLER``, what it tells of a run.
 
-Who only draws a page does not wait for what trains. The program's own regimes stand above the engine: their names are
-registered when somebody first asks.
+Who only draws a page does not wait for what trains. The program's own regimes stand above the
+engine: their names are registered when somebody first asks.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Reading a run folder, at any moment of its life.
 
 A report must be possible for a run that is finished, that was killed, or that goes on while it
-is read. So a log without a row is read, and so is a log whose last line is only half written; rows of
-a kind that this version does not know are counted and left alone. What cannot be missing is what
+is read. So a log without a row is read, and so is a log whose last line is only half written; rows
+of a kind that this version does not know are counted and left alone. What cannot be missing is what
 says what was promised: ``run.json`` and ``study.toml``.
 
-A row or a file that does not fit its record is named: the line or the key, what belongs there, and what stands there.
+A row or a file that does not fit its record is named: the line or the key, what belongs there, and
+what stands there.
 """
 
 from __future__ import annotations
@@ -113,7 +114,10 @@ class Run:
 
     @property
     def private(self) -> bool:
-        """Whether anything is promised at all. Closed by default: a unit, a delta, a finite epsilon and the sound form must be stated."""
+        """Whether anything is promised at all.
+
+        Closed by default: a unit, a delta, a finite epsilon and the sound form must be stated.
+        """
         delta = number(self.about.delta)
         stated = known(self.about.unit) not in (None, "", "none") and self.about.form == "sound"
         promised = stated and delta is not None and 0 <= delta < 1 and math.isfinite(self.budget)
@@ -121,36 +125,48 @@ class Run:
 
     @property
     def epsilon(self) -> float | None:
-        """Spent by the client that spent most: the highest that any row or the result states, for nothing is ever given back."""
+        """Spent by the client that spent most: the highest that any row or the result states, for
+        nothing is ever given back.
+        """
         stated = [self.result.epsilon, *(row.epsilon for row in self.rounds)]
         found = max((value for each in stated if (value := number(each)) is not None), default=None)
         return math.inf if found is not None and self.about.unit == "none" else found
 
     @property
     def chosen(self) -> bool:
-        """Whether what was spent was chosen by looking at releases: then only the budget, which was fixed in advance, is a bound."""
+        """Whether what was spent was chosen by looking at releases: then only the budget, which was
+        fixed in advance, is a bound.
+        """
         return self.private and self.about.chosen is True
 
     @property
     def guaranteed(self) -> float | None:
-        """Epsilon that is a bound: the highest that is stated, or the budget where that was chosen by looking."""
+        """Epsilon that is a bound: the highest that is stated, or the budget where that was chosen
+        by looking.
+        """
         return max(self.budget, self.epsilon or 0.0) if self.chosen else self.epsilon
 
     @property
     def spent(self) -> float | None:
-        """Epsilon that the result states, exactly; of a run without one, the highest of its rows."""
+        """Epsilon that the result states, exactly; of a run without one, the highest of its
+        rows.
+        """
         found = number(self.result.epsilon)
         return self.epsilon if found is None or self.about.unit == "none" else found
 
     @property
     def claimed(self) -> float | None:
-        """Epsilon that the paper claims for what it does; what was spent where nothing else is claimed."""
+        """Epsilon that the paper claims for what it does; what was spent where nothing else is
+        claimed.
+        """
         found = number(self.about.claimed_epsilon)
         return self.spent if found is None else found
 
     @property
     def accuracy(self) -> float | None:
-        """In [0, 1], on the test set: of the model handed out, else of the last one looked at. On a stream: of all its events so far."""
+        """In [0, 1], on the test set: of the model handed out, else of the last one looked at. On a
+        stream: of all its events so far.
+        """
         found = number(self.result.accuracy)
         if found is None and self.vocabulary.accuracy.streamed:
             return next((1.0 - error for error in reversed(self.values("accumulated"))), None)
@@ -176,7 +192,11 @@ class Run:
 
     def values(self, key: str) -> list[float]:
         """The finite numbers under ``key``, of the rounds that have one."""
-        return [value for row in self.rounds if (value := number(at(row, key))) is not None and math.isfinite(value)]
+        return [
+            value
+            for row in self.rounds
+            if (value := number(at(row, key))) is not None and math.isfinite(value)
+        ]
 
     def count(self, kind: str) -> int:
         """Rows of another kind: late, lost, refused, ..."""
@@ -190,7 +210,9 @@ def load(folder: Path) -> Run:
         StudyError: if it is none, or one of the files it must have cannot be read.
     """
     if not folder.is_dir():
-        raise StudyError(f"{folder}: there is no such run folder. Give the folder that `sordino run` named")
+        raise StudyError(
+            f"{folder}: there is no such run folder. Give the folder that `sordino run` named"
+        )
     if missing := [name for name in NEEDED if not there(folder, name)]:
         raise StudyError(f"{folder}: this is no run folder: it has no {' and no '.join(missing)}")
     about = records.about(_bytes(folder / "run.json"), folder / "run.json")
@@ -200,7 +222,9 @@ def load(folder: Path) -> Run:
         folder=folder,
         about=about,
         study=_text(folder / "study.toml"),
-        environment=records.environment(_bytes(surrounded), surrounded) if there(folder, surrounded.name) else empty,
+        environment=records.environment(_bytes(surrounded), surrounded)
+        if there(folder, surrounded.name)
+        else empty,
         rounds=rounds,
         others=others,
         damaged=damaged,
@@ -221,8 +245,12 @@ def _text(path: Path) -> str:
         raise StudyError(f"{path}: cannot be read ({error}). Restore it from a copy") from error
 
 
-def _log(path: Path, regime: str) -> tuple[tuple[Round, ...], tuple[Row | Unknown, ...], str | None]:
-    """Rounds, other rows, and what is wrong with the log. Reading stops at the first damaged line."""
+def _log(
+    path: Path, regime: str
+) -> tuple[tuple[Round, ...], tuple[Row | Unknown, ...], str | None]:
+    """Rounds, other rows, and what is wrong with the log. Reading stops at the first damaged
+    line.
+    """
     rounds: list[Round] = []
     others: list[Row | Unknown] = []
     try:
@@ -235,11 +263,23 @@ def _log(path: Path, regime: str) -> tuple[tuple[Round, ...], tuple[Row | Unknow
         try:
             row = records.row(line, regime)
         except records.Misfit as error:
-            return tuple(rounds), tuple(others), f"line {i} of {path.name}: {error}; what follows is left out"
+            return (
+                tuple(rounds),
+                tuple(others),
+                f"line {i} of {path.name}: {error}; what follows is left out",
+            )
         except Malformed:
-            half = i == len(lines)  # without its end of line: it is being written, or the run was killed
+            half = i == len(
+                lines
+            )  # without its end of line: it is being written, or the run was killed
             where = f"line {i} of {path.name}"
-            return tuple(rounds), tuple(others), f"{where} is half written" if half else f"{where} is damaged; what follows is left out"
+            return (
+                tuple(rounds),
+                tuple(others),
+                f"{where} is half written"
+                if half
+                else f"{where} is damaged; what follows is left out",
+            )
         if isinstance(row, Round):
             rounds.append(row)
         else:

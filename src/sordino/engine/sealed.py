@@ -1,7 +1,9 @@
-"""What a run seals in its ledger when it ends: digests of its files, and what ``run.json`` says of it.
+"""What a run seals in its ledger when it ends: digests of its files, and what ``run.json`` says of
+it.
 
-A seal releases nothing and costs nothing. It makes everything that a folder says part of the chain, so that a number, a
-sentence, a row of the log or a weight that is changed afterwards no longer fits.
+A seal releases nothing and costs nothing. It makes everything that a folder says part of the chain,
+so that a number, a sentence, a row of the log or a weight that is changed afterwards no longer
+fits.
 """
 
 from __future__ import annotations
@@ -22,14 +24,22 @@ _PIECE = 1 << 20
 
 
 def facts(folder: Path, done: Mapping[str, object], model: bytes, spent: Spent) -> Seal:
-    """The seal of a run that ended with ``done`` in its ``run.json`` and this model, which need not be written yet."""
-    files = {name: file_digest(folder / name) for name in FILES if name != MODEL and (folder / name).exists()}
+    """The seal of a run that ended with ``done`` in its ``run.json`` and this model, which need not
+    be written yet.
+    """
+    files = {
+        name: file_digest(folder / name)
+        for name in FILES
+        if name != MODEL and (folder / name).exists()
+    }
     files[MODEL] = hashlib.sha256(model).hexdigest()
     return Seal(files=files, run=run(done), spent=spent)
 
 
 def run(done: Mapping[str, object]) -> dict[str, object]:
-    """What a seal holds of ``run.json``: all but its place in the ledger, which follows, and how long it took."""
+    """What a seal holds of ``run.json``: all but its place in the ledger, which follows, and how
+    long it took.
+    """
     found = held({key: value for key, value in done.items() if key != "ledger"})
     found.pop("result.seconds", None)
     return found
@@ -45,7 +55,8 @@ def read(folder: Path, facts: Mapping[str, object]) -> Seal:
         return fitted(facts, Seal)
     except Misfit as error:
         raise ResumeError(
-            f"{folder}: the seal in its ledger does not say how it ended, or what was spent then ({error}). Restore the ledger from a copy"
+            f"{folder}: the seal in its ledger does not say how it ended, or what was spent "
+            f"then ({error}). Restore the ledger from a copy"
         ) from error
 
 
@@ -56,9 +67,15 @@ def refuse_another_end(folder: Path, before: Seal, now: Seal) -> None:
         ResumeError: if anything does.
     """
     lines = [f"{folder / 'run.json'}: {each}" for each in differences(before.run, now.run)]
-    lines += [f"{folder / name}: not the file that the run ended with" for name in changed({"files": before.files}, now.files)]
+    lines += [
+        f"{folder / name}: not the file that the run ended with"
+        for name in changed({"files": before.files}, now.files)
+    ]
     if lines:
-        raise ResumeError("\n".join(lines) + "\nThe run had ended and was sealed in its ledger. Restore the folder from a copy")
+        raise ResumeError(
+            "\n".join(lines)
+            + "\nThe run had ended and was sealed in its ledger. Restore the folder from a copy"
+        )
 
 
 def changed(before: Mapping[str, object], files: Mapping[str, str]) -> list[str]:
@@ -68,7 +85,9 @@ def changed(before: Mapping[str, object], files: Mapping[str, str]) -> list[str]
     return [name for name in dict.fromkeys((*known, *files)) if known.get(name) != files.get(name)]
 
 
-def file_digest(path: Path, late: Callable[[], None] = lambda: None, most: int | None = None) -> str:
+def file_digest(
+    path: Path, late: Callable[[], None] = lambda: None, most: int | None = None
+) -> str:
     """SHA-256 (hex) of a plain file; ``late`` is asked now and then and may stop it.
 
     Raises:
@@ -78,10 +97,15 @@ def file_digest(path: Path, late: Callable[[], None] = lambda: None, most: int |
     try:
         with open_below(path.parent, path.name) as file:
             if most is not None and (size := os.fstat(file.fileno()).st_size) > most:
-                raise StudyError(f"{path}: {size} bytes; a file of this kind has at most {most}. Restore it from a copy")
+                raise StudyError(
+                    f"{path}: {size} bytes; a file of this kind has at most {most}. Restore "
+                    "it from a copy"
+                )
             while piece := file.read(_PIECE):
                 found.update(piece)
                 late()
     except OSError as error:
-        raise StudyError(f"{path}: cannot be read ({error.strerror}). Restore it from a copy") from error
+        raise StudyError(
+            f"{path}: cannot be read ({error.strerror}). Restore it from a copy"
+        ) from error
     return found.hexdigest()

@@ -14,8 +14,9 @@ A run folder holds everything and can be moved::
 The folder is made under another name and renamed when the study, the data and the model have
 proved to fit together: bad input leaves nothing behind.
 
-What a run begins with is noted in its ledger before the first release, and how it ended is sealed there
-(:mod:`sordino.engine.begun`, :mod:`sordino.engine.sealed`). A run goes on only as it was begun.
+What a run begins with is noted in its ledger before the first release, and how it ended is sealed
+there (:mod:`sordino.engine.begun`, :mod:`sordino.engine.sealed`). A run goes on only as it was
+begun.
 """
 
 from __future__ import annotations
@@ -40,7 +41,14 @@ from sordino.engine.built import PUBLIC, UNIT, Built
 from sordino.engine.files import replace_file, said_clearly
 from sordino.engine.play import Play
 from sordino.engine.promise import adjacency, assumptions, guarantee, guaranteed, looked, remarks
-from sordino.engine.recorder import CHECKPOINTS, LOG, Recorder, last_accuracy, length_of, why_refused
+from sordino.engine.recorder import (
+    CHECKPOINTS,
+    LOG,
+    Recorder,
+    last_accuracy,
+    length_of,
+    why_refused,
+)
 from sordino.engine.records import About, Place, Result, Row, Spent, known, number
 from sordino.engine.study.base import Study
 from sordino.engine.surroundings import destroyed, forget, surrounded
@@ -65,7 +73,8 @@ class Outcome:
         rounds: rounds closed, or updates done.
         steps: local steps, or gradients, of the client that did most.
         accuracy: of the final model on the test set, in [0, 1].
-        epsilon: what is guaranteed: the highest over the clients, from the ledger, or the budget where that was chosen by looking.
+        epsilon: what is guaranteed: the highest over the clients, from the ledger, or the budget
+            where that was chosen by looking.
         spent: the highest over the clients, from the ledger.
         delta, accountant, unit: what epsilon means.
         seconds: wall time of this session.
@@ -95,14 +104,18 @@ class Going:
     rounds_done: int
 
 
-def begin(study: Study, out: Path | None, show: Callable[[Row], None], announce: Callable[[Going], None]) -> Outcome:
+def begin(
+    study: Study, out: Path | None, show: Callable[[Row], None], announce: Callable[[Going], None]
+) -> Outcome:
     """Run a study in a new folder.
 
     Raises:
         StudyError: if it cannot be run; nothing has been written then.
     """
     started = time.monotonic()
-    folder, about = _founded(study, out)  # what it built, data and all, is let go of before the run builds its own
+    folder, about = _founded(
+        study, out
+    )  # what it built, data and all, is let go of before the run builds its own
     return _play(folder, about, show, announce, started)
 
 
@@ -126,7 +139,11 @@ def _founded(study: Study, out: Path | None) -> tuple[Path, About]:
         replace_file(draft / "run.json", records.text(about, indent=1).encode())
         replace_file(draft / "environment.json", records.text(surrounded(full), indent=1).encode())
         promised = [*built.simulation.units, *(() if built.evaluation is None else (UNIT,))]
-        built.simulation.vault.begin(run, records.plain(begun.facts(draft, full, records.plain(about))), list(dict.fromkeys(promised)))
+        built.simulation.vault.begin(
+            run,
+            records.plain(begun.facts(draft, full, records.plain(about))),
+            list(dict.fromkeys(promised)),
+        )
         built.simulation.vault.close()
         draft.rename(folder)
     except BaseException:
@@ -135,7 +152,13 @@ def _founded(study: Study, out: Path | None) -> tuple[Path, About]:
     return folder, about
 
 
-def resume(folder: Path, show: Callable[[Row], None], announce: Callable[[Going], None], *, modules: Path | None = None) -> Outcome:
+def resume(
+    folder: Path,
+    show: Callable[[Row], None],
+    announce: Callable[[Going], None],
+    *,
+    modules: Path | None = None,
+) -> Outcome:
     """Go on with a run that was stopped, or say again how a finished one ended.
 
     Args:
@@ -159,7 +182,9 @@ def describe(built: Built, run: str) -> About:
         unit=privacy.unit,
         adjacency=adjacency(study),
         epsilon_budget=math.inf if privacy.epsilon is None else privacy.epsilon,
-        chosen=looked(study),  # whether releases decide what is spent: then only the budget is a bound
+        chosen=looked(
+            study
+        ),  # whether releases decide what is spent: then only the budget is a bound
         claimed_epsilon=plan.claimed,
         delta=privacy.delta,
         accountant=privacy.accountant,
@@ -186,7 +211,8 @@ def _play(
     modules: Path | None = None,
 ) -> Outcome:
     study, run, promised = study_of(folder, about, modules), str(about.run), records.plain(about)
-    # First what is quickly said, and names what differs; then, along the chain, that this is what every ledger says.
+    # First what is quickly said, and names what differs; then, along the chain, that this is what
+    # every ledger says.
     before = begun.noted(folder, study, run)
     begun.refuse_changes(folder, study, promised, before)
     begun.refuse_another_key(folder, before, ended=True)  # whether it has ended is known below
@@ -198,15 +224,23 @@ def _play(
     saved = checkpoint.read(folder / CHECKPOINTS, sim)
     sim.vault.refuse_older({} if saved is None else saved.heads)
     moment: Moment = built.first if saved is None else saved.moment
-    if moment.ended is None and destroyed(folder) and (why := why_refused(folder, study.regime)) is not None:
+    if (
+        moment.ended is None
+        and destroyed(folder)
+        and (why := why_refused(folder, study.regime)) is not None
+    ):
         raise BudgetExceeded(why)
     begun.refuse_another_key(folder, before, ended=moment.ended is not None)
     length = 0 if saved is None else saved.log_length
     if length_of(folder) < length:
-        raise ResumeError(f"{folder / LOG}: shorter than at the last checkpoint. Restore it from a copy; nothing was changed")
+        raise ResumeError(
+            f"{folder / LOG}: shorter than at the last checkpoint. Restore it from a copy; "
+            "nothing was changed"
+        )
     announce(Going(about, moment.number))
     refused: BudgetExceeded | None = None
-    tune()  # not before the data is loaded: what loading needed for a moment goes back to the system
+    # not before the data is loaded: what loading needed for a moment goes back to the system
+    tune()
     if moment.ended is None:
         _book_public(run, sim)
         with Recorder(
@@ -234,11 +268,15 @@ def _play(
 
 
 def _book_public(run: str, sim: Play) -> None:
-    """Book rows that were set aside and declared public as what they are, before a model is measured on them."""
+    """Book rows that were set aside and declared public as what they are, before a model is
+    measured on them.
+    """
     if PUBLIC in sim.vault.names:
         charge = Charge(
             unit=PUBLIC,
-            event=NonPrivate(reason="they were declared public, and models were measured on them exactly"),
+            event=NonPrivate(
+                reason="they were declared public, and models were measured on them exactly"
+            ),
             count=1,
             why="rows that the study declares public",
             method="measure",
@@ -251,8 +289,8 @@ def _book_public(run: str, sim: Play) -> None:
 def _finish(folder: Path, about: About, built: Built, moment: Moment, seconds: float) -> Outcome:
     """Write the model and the result, and seal both in the ledger.
 
-    A ledger of the data goes on when a run has ended, and what its records had spent by then cannot be added up from it later: a run
-    that was sealed says again what its seal holds.
+    A ledger of the data goes on when a run has ended, and what its records had spent by then cannot
+    be added up from it later: a run that was sealed says again what its seal holds.
     """
     sim, run = built.simulation, str(about.run)
     model = save(built.named(moment.model), metadata={"model": built.model})
@@ -266,12 +304,16 @@ def _finish(folder: Path, about: About, built: Built, moment: Moment, seconds: f
     replace_file(folder / sealed.MODEL, model)
     sim.vault.seal(run, records.plain(seal))
     seq, digest = sim.vault.head()
-    place = Place(seq=seq, digest=digest, scope="run" if built.study.privacy.ledger == "run" else "data")
+    place = Place(
+        seq=seq, digest=digest, scope="run" if built.study.privacy.ledger == "run" else "data"
+    )
     replace_file(folder / "run.json", records.text(replace(done, ledger=place), indent=1).encode())
     return outcome
 
 
-def _end(folder: Path, about: About, built: Built, moment: Moment, seconds: float, spent: Spent) -> tuple[Outcome, About]:
+def _end(
+    folder: Path, about: About, built: Built, moment: Moment, seconds: float, spent: Spent
+) -> tuple[Outcome, About]:
     """How a run ended, and what its ``run.json`` says then, but for its place in the ledger."""
     study, plain, before = built.study, built.study.privacy.unit == "none", known(about.result)
     most = math.inf if plain else max((*spent.each, spent.test or 0.0))
@@ -300,16 +342,25 @@ def _end(folder: Path, about: About, built: Built, moment: Moment, seconds: floa
         spent=None if plain else spent.each,
         test_epsilon=spent.test,
     )
-    return outcome, replace(about, status="done", guarantee=guarantee(study, outcome.epsilon), result=result)
+    return outcome, replace(
+        about, status="done", guarantee=guarantee(study, outcome.epsilon), result=result
+    )
 
 
 def _spent_now(built: Built) -> Spent:
-    """What each unit of the ledger has spent, the highest among its records; equal histories are priced once."""
+    """What each unit of the ledger has spent, the highest among its records; equal histories are
+    priced once.
+    """
     sim = built.simulation
     histories = {unit: sim.vault.histories(unit) for unit in dict.fromkeys(sim.units)}
     chosen = accountant(sim.budget.accountant)
-    prices = {history: chosen.epsilon(history, sim.budget.delta) for history in {each for own in histories.values() for each in own}}
-    each = tuple(max((prices[history] for history in own), default=0.0) for own in histories.values())
+    prices = {
+        history: chosen.epsilon(history, sim.budget.delta)
+        for history in {each for own in histories.values() for each in own}
+    }
+    each = tuple(
+        max((prices[history] for history in own), default=0.0) for own in histories.values()
+    )
     return Spent(each=each, test=None if built.evaluation is None else built.evaluation.spent())
 
 
@@ -322,7 +373,9 @@ def _about(folder: Path) -> About:
         raise StudyError(f"{folder / 'run.json'}: cannot be read ({error.strerror})") from error
     found = object_of(content, folder / "run.json", ResumeError)
     if missing := [key for key in NEEDED if key not in found]:
-        raise ResumeError(f"{folder / 'run.json'}: it has no {' and no '.join(missing)}. Restore it from a copy")
+        raise ResumeError(
+            f"{folder / 'run.json'}: it has no {' and no '.join(missing)}. Restore it from a copy"
+        )
     return records.about_of(_unended(found), folder / "run.json", ResumeError)
 
 
@@ -331,10 +384,15 @@ def _unended(found: Mapping[str, object]) -> dict[str, object]:
     result = found.get("result")
     seconds = number(result.get("seconds")) if isinstance(result, dict) else None
     kept = {key: value for key, value in found.items() if key not in begun.LATER}
-    return {**kept, "result": None if result is None else {} if seconds is None else {"seconds": seconds}}
+    return {
+        **kept,
+        "result": None if result is None else {} if seconds is None else {"seconds": seconds},
+    }
 
 
-def study_of(folder: Path, about: About, modules: Path | None = None, changes: Sequence[str] = ()) -> Study:
+def study_of(
+    folder: Path, about: About, modules: Path | None = None, changes: Sequence[str] = ()
+) -> Study:
     """The study of a run folder; a module that it names must be the one that it was begun with.
 
     Raises:
@@ -343,14 +401,23 @@ def study_of(folder: Path, about: About, modules: Path | None = None, changes: S
     recorded = known(about.modules) or {}
     digests = {name: str(known(each.sha256)) for name, each in recorded.items()}
     files = [Path(known(each.file) or "") for each in recorded.values() if known(each.beside)]
-    beside = files[0].parent.parent if files and files[0].name == "__init__.py" else files[0].parent if files else None
+    beside = (
+        files[0].parent.parent
+        if files and files[0].name == "__init__.py"
+        else files[0].parent
+        if files
+        else None
+    )
     return studies.read_run(folder, changes, modules=modules or beside, recorded=digests)
 
 
 def _code(study: Study) -> dict[str, records.Module] | None:
     """The modules that the study names, for who goes on with it."""
     lying = code.lying(studies.named_modules(study))
-    found = {name: records.Module(file=str(each.file or ""), sha256=each.digest, beside=beside) for name, (each, beside) in lying.items()}
+    found = {
+        name: records.Module(file=str(each.file or ""), sha256=each.digest, beside=beside)
+        for name, (each, beside) in lying.items()
+    }
     return found or None
 
 
@@ -359,7 +426,8 @@ def _free(out: Path | None, name: str) -> Path:
     if out is not None:
         if out.exists():
             raise StudyError(
-                f"{out}: this output folder exists already. Choose another with --out, or go on with `sordino run --resume {out}`"
+                f"{out}: this output folder exists already. Choose another with --out, or go "
+                f"on with `sordino run --resume {out}`"
             )
         return out
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60] or "run"
@@ -376,6 +444,7 @@ def _refuse_hopeless(built: Built) -> None:
         why, remedy = built.simulation.vault.blame(), built.remedy
         raise BudgetExceeded(
             f"privacy.epsilon = {privacy.epsilon} does not pay for a single {built.paid}"
-            f" at noise_multiplier = {built.plan.noise_multiplier} (or the data's ledger has spent it)."
+            f" at noise_multiplier = {built.plan.noise_multiplier} (or the data's ledger has "
+            "spent it)."
             f" {remedy if why is None else why[:1].upper() + why[1:]}"
         )

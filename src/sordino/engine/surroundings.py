@@ -33,16 +33,24 @@ def device(study: Study) -> torch.device:
     """The device to compute on; "auto" takes a GPU where there is one."""
     name = study.execution.device
     try:
-        place = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+        place = torch.device(
+            ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
+        )
         torch.zeros(1, device=place).item()  # a device may have a name and not be there
         return place
-    except (RuntimeError, AssertionError, NotImplementedError) as error:  # torch asserts that it was compiled for CUDA
+    except (
+        RuntimeError,
+        AssertionError,
+        NotImplementedError,
+    ) as error:  # torch asserts that it was compiled for CUDA
         raise StudyError(f"execution.device = {name!r}: {str(error).splitlines()[0]}") from error
 
 
 @functools.cache
 def _code() -> str:
-    """Digest of this package's sources: an order of summation that changed is another environment, whatever the version says."""
+    """Digest of this package's sources: an order of summation that changed is another environment,
+    whatever the version says.
+    """
     found = hashlib.sha256()
     root = Path(sordino.__file__).parent
     for path in sorted(root.rglob("*.py")):
@@ -53,7 +61,8 @@ def _code() -> str:
 def surrounded(study: Study) -> records.Environment:
     """What the bits of a result depend on besides the study."""
     return records.Environment(
-        modules=modules.digests(studies.named_modules(study)) or UNSET,  # code of others that the study names
+        modules=modules.digests(studies.named_modules(study))
+        or UNSET,  # code of others that the study names
         sordino=sordino.__version__,
         code=_code(),
         python=sys.version.split()[0],
@@ -74,16 +83,24 @@ def environment(study: Study) -> dict[str, object]:
 
 
 def lineage(study: Study, run: str) -> str:
-    """Run, environment and study: part of every charge's key. A study changed by hand would replay other releases."""
+    """Run, environment and study: part of every charge's key. A study changed by hand would replay
+    other releases.
+    """
     return f"{run}/{hashlib.sha256(f'{sorted(environment(study).items())}{asked(study)}'.encode()).hexdigest()[:8]}"
 
 
 def origin(study: Study, run: str) -> str:
-    """What answers about labels depend on, where nothing else has a finite price and a ledger is the run's own: a key, and whole numbers.
+    """What answers about labels depend on, where nothing else has a finite price and a ledger is
+    the run's own: a key, and whole numbers.
 
-    Elsewhere the environment counts, too: :func:`lineage`. Noise on embeddings, whatever is promised, lies on numbers that it rounds.
+    Elsewhere the environment counts, too: :func:`lineage`. Noise on embeddings, whatever is
+    promised, lies on numbers that it rounds.
     """
-    if study.privacy.unit == "entity" or study.privacy.ledger != "run" or getattr(study.privacy, "embedding", None) is not None:
+    if (
+        study.privacy.unit == "entity"
+        or study.privacy.ledger != "run"
+        or getattr(study.privacy, "embedding", None) is not None
+    ):
         return lineage(study, run)
     own = sorted(modules.digests(studies.named_modules(study)).items()) or ""
     return f"{run}/{hashlib.sha256(f'{_code()}{own}{asked(study)}'.encode()).hexdigest()[:8]}"
@@ -97,12 +114,14 @@ def asked(study: Study) -> str:
 def protective(study: Study, run: str, data: Iterable[str], folder: Path) -> Entropy:
     """Where batches and noise come from.
 
-    With ``privacy.entropy = "seed"`` that is the study's seed and a digest of all that shapes what is released: the study, the
-    data (fingerprints), this program and its environment; and the run, where one ledger adds up several. So the same study
-    over the same data repeats bit for bit, and any other draws afresh. Noise that two releases share cancels in their
-    difference, and no sum of their prices would bound what that tells.
+    With ``privacy.entropy = "seed"`` that is the study's seed and a digest of all that shapes what
+    is released: the study, the data (fingerprints), this program and its environment; and the run,
+    where one ledger adds up several. So the same study over the same data repeats bit for bit, and
+    any other draws afresh. Noise that two releases share cancels in their difference, and no sum of
+    their prices would bound what that tells.
 
-    With "system" it is a secret key of the operating system's, kept in ``folder`` until the run ends.
+    With "system" it is a secret key of the operating system's, kept in ``folder`` until the run
+    ends.
     """
     if study.privacy.entropy == "system":
         return System(_secret_key(folder))
@@ -111,17 +130,37 @@ def protective(study: Study, run: str, data: Iterable[str], folder: Path) -> Ent
 
 
 def answering(study: Study, run: str, data: Iterable[str], folder: Path) -> Entropy:
-    """Where the answers about labels come from: as :func:`protective`, but whatever the environment, which :func:`origin` leaves out."""
+    """Where the answers about labels come from: as :func:`protective`, but whatever the
+    environment, which :func:`origin` leaves out.
+    """
     if study.privacy.entropy == "system":
         return System(_secret_key(folder))
-    return Seeded(study.seed, _joined(["labels", _shape(study), _code(), *data, *_of_run(study, run)]))
+    return Seeded(
+        study.seed, _joined(["labels", _shape(study), _code(), *data, *_of_run(study, run)])
+    )
 
 
 def _shape(study: Study) -> str:
-    """The study without what cannot change the meaning of its results: how it is executed, and where files lie."""
-    told = study.model_copy(update={"execution": studies.Execution()}).model_dump(mode="python", by_alias=True)
-    data = _placeless(told.pop("data"), lambda _: "a file")  # its fingerprint is taken of what was read
-    return str((data, _placeless(told, lambda path: hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "missing")))
+    """The study without what cannot change the meaning of its results: how it is executed, and
+    where files lie.
+    """
+    told = study.model_copy(update={"execution": studies.Execution()}).model_dump(
+        mode="python", by_alias=True
+    )
+    data = _placeless(
+        told.pop("data"), lambda _: "a file"
+    )  # its fingerprint is taken of what was read
+    return str(
+        (
+            data,
+            _placeless(
+                told,
+                lambda path: (
+                    hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "missing"
+                ),
+            ),
+        )
+    )
 
 
 def _placeless(value: Any, told: Callable[[Path], str]) -> Any:
@@ -149,7 +188,9 @@ def _secret_key(folder: Path) -> bytes:
     """The run's secret key: made when the run begins, read when it goes on."""
     path = folder / KEY
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600)
+        handle = os.open(
+            path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600
+        )
     except FileExistsError:
         return _kept_key(path)
     with os.fdopen(handle, "wb") as file:
@@ -165,12 +206,17 @@ def _kept_key(path: Path) -> bytes:
     if key == ENDED:
         return secrets.token_bytes(32)  # of a run that has ended: nothing is released any more
     if len(key) != 32:
-        raise ResumeError(f"{path}: this is not the secret key that the run began with. Restore it from a copy, or begin a new run")
+        raise ResumeError(
+            f"{path}: this is not the secret key that the run began with. Restore it from a "
+            "copy, or begin a new run"
+        )
     return key
 
 
 def forget(folder: Path) -> None:
-    """Destroy a run's secret key, once nothing is left to be repeated: from then on nobody can take the noise off again."""
+    """Destroy a run's secret key, once nothing is left to be repeated: from then on nobody can take
+    the noise off again.
+    """
     path = folder / KEY
     if there(folder, KEY):
         check_below(folder, KEY)

@@ -1,4 +1,5 @@
-"""How each regime speaks of what it does: rounds of clients, updates by edges, events that parties see a part of.
+"""How each regime speaks of what it does: rounds of clients, updates by edges, events that parties
+see a part of.
 
 The log calls what the server counts "round" and what privacy is paid for "steps", whatever the
 regime. People should not have to: a run says in ``run.json`` which regime it is of, and pages,
@@ -32,7 +33,8 @@ class Accuracy:
         final: likewise, of a run that is over.
         curve: what is drawn over the course of a run: key of the rows, label of the axis.
         curve_is: likewise, the start of a caption; ``{round}`` stands for what is counted.
-        streamed: whether it is of a stream, so that one number tells all of a run, and no row has a best one.
+        streamed: whether it is of a stream, so that one number tells all of a run, and no row has a
+            best one.
     """
 
     name: str

@@ -19,7 +19,8 @@ class Away:
 
     Attributes:
         seconds: until it is back.
-        until: the number whose :class:`Begin` finds it back, where rounds are counted and not seconds.
+        until: the number whose :class:`Begin` finds it back, where rounds are counted and not
+            seconds.
     """
 
     seconds: float = 0.0
@@ -58,23 +59,34 @@ class World(Generic[S]):
         raise NotImplementedError
 
     def expects(self, state: S, site: int, number: int, /) -> bool:
-        """Whether an answer of this site to this number would be used if it came now; computed it is only then."""
+        """Whether an answer of this site to this number would be used if it came now; computed it
+        is only then.
+        """
         return True
 
     def asked(self, state: S, /) -> Mapping[int, Request]:
         """The task that each site holds in a state that was kept."""
         return {}
 
-    def answer(self, site: int, number: int, task: Request | None, permits: Sequence[Permit], /) -> Said | None:
-        """Let the site work, and what it sends; None if it sends nothing. It was last asked for ``task``, if for anything."""
+    def answer(
+        self, site: int, number: int, task: Request | None, permits: Sequence[Permit], /
+    ) -> Said | None:
+        """Let the site work, and what it sends; None if it sends nothing.
+
+        It was last asked for ``task``, if for anything.
+        """
         raise NotImplementedError
 
     def trip(self, site: int, task: Request, /) -> float | Away:
         """Seconds until the answer is there, or how the site vanishes."""
         return 0.0
 
-    def bills(self, state: S, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]], /) -> Sequence[Bill]:
-        """What must be booked before these effects may be carried out; sites hold the permits ``paid``."""
+    def bills(
+        self, state: S, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]], /
+    ) -> Sequence[Bill]:
+        """What must be booked before these effects may be carried out; sites hold the permits
+        ``paid``.
+        """
         raise NotImplementedError
 
     def reissued(self, state: S, blocks: Mapping[int, Sequence[Block]], /) -> Sequence[Bill]:

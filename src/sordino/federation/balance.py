@@ -24,7 +24,9 @@ Spending = tuple[tuple[Event, int], ...]
 
 
 def spent(folder: Path, known: Sequence[Records], own: Sequence[Budget]) -> dict[str, Spending]:
-    """What each unit has spent in the ledger of this folder, the dearest history of its records; nothing where there is no ledger yet."""
+    """What each unit has spent in the ledger of this folder, the dearest history of its records;
+    nothing where there is no ledger yet.
+    """
     path = data_ledger(folder)
     if not path.exists():
         return {each.unit: () for each in known}
@@ -41,27 +43,50 @@ def _price(budget: Budget, spent: Spending) -> float:
 
 
 def left(regime: HorizontalRegime[H], study: H, divided: Federation, plan: Plan) -> Plan:
-    """The plan of a calibrated study, with what its data's ledgers have left, and the remedy where that is too little."""
+    """The plan of a calibrated study, with what its data's ledgers have left, and the remedy where
+    that is too little.
+    """
     privacy = study.privacy
-    if privacy.ledger == "run" or privacy.unit == "none" or study.form != "sound" or privacy.epsilon is None or privacy.delta is None:
+    if (
+        privacy.ledger == "run"
+        or privacy.unit == "none"
+        or study.form != "sound"
+        or privacy.epsilon is None
+        or privacy.delta is None
+    ):
         return plan
     kind = CLIENT if regime.whole(study) else SAMPLE
     units = [f"client:{i}" for i in range(len(divided.parts))]
     found, wanted = [], regime.wanted(study)
-    budgets = [Budget(epsilon=epsilon, delta=privacy.delta, accountant=privacy.accountant) for epsilon in regime.epsilons(study)]
+    budgets = [
+        Budget(epsilon=epsilon, delta=privacy.delta, accountant=privacy.accountant)
+        for epsilon in regime.epsilons(study)
+    ]
     known = [records(part, unit, kind) for part, unit in zip(divided.parts, units, strict=True)]
     before = spent(Path(privacy.ledger).expanduser(), known, budgets)
     for i, (unit, own) in enumerate(zip(units, budgets, strict=True)):
         name = divided.names[i] if divided.names else None
-        found.append(Balance(unit, name, priced(before[unit], own), regime.steps(study, divided.sizes, i, own, before[unit])))
-    worst = min(range(len(units)), key=lambda i: (wanted if (steps := found[i].steps) is None else steps, -found[i].spent))
+        found.append(
+            Balance(
+                unit,
+                name,
+                priced(before[unit], own),
+                regime.steps(study, divided.sizes, i, own, before[unit]),
+            )
+        )
+    worst = min(
+        range(len(units)),
+        key=lambda i: (wanted if (steps := found[i].steps) is None else steps, -found[i].spent),
+    )
     said = remedies(
         found,
         wanted,
         "rounds" if privacy.unit == "client" else regime.charged,
         budgets[worst],
         [before[unit] for unit in units],
-        None if regime.scheduled(study) else lambda sigma: regime.event(study, divided.sizes, worst, sigma),
+        None
+        if regime.scheduled(study)
+        else lambda sigma: regime.event(study, divided.sizes, worst, sigma),
         plan.noise_multiplier,
     )
     return replace(plan, left=tuple(found), warnings=(*plan.warnings, *said))

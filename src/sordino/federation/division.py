@@ -32,7 +32,8 @@ class Federation:
     Attributes:
         parts: the training set of each client.
         test: what models are measured on, for reporting only; empty where nothing is.
-        validation: examples set aside to choose by, before partitioning or from each client, or None.
+        validation: examples set aside to choose by, before partitioning or from each client, or
+            None.
         counts: label counts, of shape (clients, classes): raw data.
         names: of the clients, where the file has any.
     """
@@ -51,25 +52,41 @@ class Federation:
 
 def federation(study: HorizontalStudy) -> Federation:
     """Load the data and divide it."""
-    wanted, entropy, corpus = study.data, Seeded(study.seed), evaluation.corpus(study, identify=identified(study))
+    wanted, entropy, corpus = (
+        study.data,
+        Seeded(study.seed),
+        evaluation.corpus(study, identify=identified(study)),
+    )
     train, validation = corpus.train, None
     if wanted.validation:
         train, validation = datasets.hold_out(train, wanted.validation, entropy.at("validation"))
     if study.pooled:
         indices: datasets.Parts = (np.arange(len(train.y)),)
     else:
-        dealt = wanted.partition.split(train.y, wanted.clients, entropy.at("partition"), column=train.client)
+        dealt = wanted.partition.split(
+            train.y, wanted.clients, entropy.at("partition"), column=train.client
+        )
         indices = datasets.checked(dealt, len(train.y), wanted.clients)
     if wanted.client_validation:
-        indices, held = datasets.per_client_validation(indices, wanted.client_validation, entropy.at("client validation"))
+        indices, held = datasets.per_client_validation(
+            indices, wanted.client_validation, entropy.at("client validation")
+        )
         validation = train.take(np.sort(np.concatenate(held)))
     counts = datasets.label_counts(train.y, indices, len(train.classes))
-    names = tuple(train.owners[k] for k in np.unique(train.client)) if train.client is not None and len(indices) > 1 else ()
-    return Federation(tuple(train.take(part) for part in indices), corpus.test, validation, counts, names)
+    names = (
+        tuple(train.owners[k] for k in np.unique(train.client))
+        if train.client is not None and len(indices) > 1
+        else ()
+    )
+    return Federation(
+        tuple(train.take(part) for part in indices), corpus.test, validation, counts, names
+    )
 
 
 def identified(study: HorizontalStudy) -> bool:
-    """Whether records are to be recognised: by a ledger that outlives the run, or for the persons behind them."""
+    """Whether records are to be recognised: by a ledger that outlives the run, or for the persons
+    behind them.
+    """
     return study.privacy.ledger != "run" or study.data.person is not None
 
 
@@ -85,10 +102,14 @@ def records(part: datasets.Dataset, unit: str, kind: str) -> Records:
     """Who is in a client's data."""
     if part.words is None:
         raise StudyError(f"{unit}: what its examples are recognised by was not read")
-    return Records(unit, kind, part.words[:, :2], part.words[:, 2] if part.words.shape[1] == 3 else None)
+    return Records(
+        unit, kind, part.words[:, :2], part.words[:, 2] if part.words.shape[1] == 3 else None
+    )
 
 
-def tensors(part: datasets.Dataset | None, place: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def tensors(
+    part: datasets.Dataset | None, place: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
     if part is None:
         return torch.empty(0), torch.empty(0, dtype=torch.int64)
     return model_input(placed(part.x, place)), torch.from_numpy(part.y).to(place)

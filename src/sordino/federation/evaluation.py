@@ -4,13 +4,15 @@ Of a test set that is private, an evaluation of model w on m rows releases one n
 
     c~ = #{rows that w gets right} + N(0, z^2),        accuracy = min(max(c~ / m, 0), 1),
 
-and nothing else: no loss, no share of a class. One row's contribution, replaced by none, moves the count by at most 1, and m is
-public, so this is a Gaussian mechanism of multiplier z (Dwork and Roth 2014, appendix A), without sampling. It is booked under a unit of
-its own, "test", before it leaves. No row both trains and tests: a row's epsilon is that of its own unit, and the run's is the
-largest over units (parallel composition, McSherry 2009). That w depends on training rows costs the test rows nothing.
+and nothing else: no loss, no share of a class. One row's contribution, replaced by none, moves the
+count by at most 1, and m is public, so this is a Gaussian mechanism of multiplier z (Dwork and Roth
+2014, appendix A), without sampling. It is booked under a unit of its own, "test", before it leaves.
+No row both trains and tests: a row's epsilon is that of its own unit, and the run's is the largest
+over units (parallel composition, McSherry 2009). That w depends on training rows costs the test
+rows nothing.
 
-The same model is evaluated once: its digest is the key of the charge and the address of the noise, so a run that is
-resumed says the same again.
+The same model is evaluated once: its digest is the key of the charge and the address of the noise,
+so a run that is resumed says the same again.
 """
 
 from __future__ import annotations
@@ -37,20 +39,29 @@ from sordino.privacy import Budget, Charge, Permit, Vault, covers_round
 
 
 def corpus(study: HorizontalStudy, *, identify: bool = False) -> Corpus:
-    """A study's data, with the test set that it asks for: an empty one where it asks for none; ``identify`` its records.
+    """A study's data, with the test set that it asks for: an empty one where it asks for none;
+    ``identify`` its records.
 
     Raises:
         StudyError: where the file and the study do not fit.
     """
     wanted, testing = study.data, study.data.testing
     share = testing in ("public share", "private share")
-    inside = wanted.file is not None and wanted.file.suffix.lower() == ".npz" and _has_test(str(wanted.file))
+    inside = (
+        wanted.file is not None
+        and wanted.file.suffix.lower() == ".npz"
+        and _has_test(str(wanted.file))
+    )
     if share and inside:
         raise StudyError(
-            f"{wanted.file}: it has a test set of its own (x_test), and data.test = '{testing}' would set rows aside: use 'file'"
+            f"{wanted.file}: it has a test set of its own (x_test), and data.test = "
+            f"'{testing}' would set rows aside: use 'file'"
         )
     if testing == "file" and wanted.test_file is None and not inside:
-        raise StudyError(f"{wanted.file}: data.test = 'file', and it holds no x_test and y_test: add them, or give data.test_file")
+        raise StudyError(
+            f"{wanted.file}: data.test = 'file', and it holds no x_test and y_test: add "
+            "them, or give data.test_file"
+        )
     found = datasets.load(
         wanted.name or "",
         file=wanted.file,
@@ -59,14 +70,18 @@ def corpus(study: HorizontalStudy, *, identify: bool = False) -> Corpus:
         client_column=wanted.client_column,
         person=wanted.person,
         identify=identify,
-        test_fraction=(SHARE if wanted.test_share is None else wanted.test_share) if share else None,
+        test_fraction=(SHARE if wanted.test_share is None else wanted.test_share)
+        if share
+        else None,
     )
     if testing == "none":
         found = replace(found, test=found.test.take([]))
     if found.train.client is not None and not wanted.partition.by_column:
         raise StudyError(
-            f"{wanted.file}: its array 'client' says whose each example is, and data.partition kind '{wanted.partition.kind}' would deal"
-            ' them to others: set data.partition = { kind = "column" } with data.client_column = "client", or leave the array out'
+            f"{wanted.file}: its array 'client' says whose each example is, and "
+            f"data.partition kind '{wanted.partition.kind}' would deal"
+            ' them to others: set data.partition = { kind = "column" } with '
+            'data.client_column = "client", or leave the array out'
         )
     return found
 
@@ -104,7 +119,9 @@ class PaidEvaluation:
     lineage: str
 
     def __call__(self, weights: Vector) -> Mapping[str, float]:
-        """The row of an evaluation: accuracy, and what the test rows have spent; no accuracy where they cannot pay for it."""
+        """The row of an evaluation: accuracy, and what the test rows have spent; no accuracy where
+        they cannot pay for it.
+        """
         digest = hashlib.sha256(np.ascontiguousarray(weights).tobytes()).hexdigest()
         charge = Charge(
             unit=UNIT,
@@ -120,17 +137,23 @@ class PaidEvaluation:
         except BudgetExceeded:
             return {}
         accuracy = self.release(weights, digest, permit)
-        return {"accuracy": accuracy, "test_epsilon": self.vault.check(UNIT, self.budget, permit.seq)}
+        return {
+            "accuracy": accuracy,
+            "test_epsilon": self.vault.check(UNIT, self.budget, permit.seq),
+        }
 
     def release(self, weights: Vector, digest: str, permit: Permit) -> float:
-        """The noisy accuracy of a model; ``permit`` is of one evaluation, under the key of this model's digest.
+        """The noisy accuracy of a model; ``permit`` is of one evaluation, under the key of this
+        model's digest.
 
         Raises:
             LocalProtocolError: without that permit; nothing has been computed then.
         """
         covers_round([permit], [(self.mechanism.event(), 1)], 0)
         if permit.unit != UNIT or not permit.key.endswith(digest):
-            raise LocalProtocolError(f"the permit is for {permit.unit}, {permit.key}, and not for this evaluation")
+            raise LocalProtocolError(
+                f"the permit is for {permit.unit}, {permit.key}, and not for this evaluation"
+            )
         exact = torch.tensor([float(self.right(weights))], dtype=torch.float64)
         noisy, _ = self.mechanism.release(exact, None, self.entropy.at("evaluation", digest))
         return min(max(float(noisy[0]) / self.rows, 0.0), 1.0)
@@ -160,5 +183,10 @@ def told(study: HorizontalStudy, rows: int) -> records.TestSet:
         return records.TestSet(kind=kind, rows=rows)
     mechanism, budget, times = priced(study)
     return records.TestSet(
-        kind=kind, rows=rows, unit=UNIT, epsilon=budget.epsilon, noise_multiplier=mechanism.noise_multiplier, evaluations=times
+        kind=kind,
+        rows=rows,
+        unit=UNIT,
+        epsilon=budget.epsilon,
+        noise_multiplier=mechanism.noise_multiplier,
+        evaluations=times,
     )

@@ -14,7 +14,9 @@ def evaluations(study: HorizontalStudy) -> int:
 
 
 def multiplier(study: HorizontalStudy) -> float:
-    """z of the noise on a count of right answers, for :func:`evaluations` of them within the epsilon that the test rows may spend."""
+    """z of the noise on a count of right answers, for :func:`evaluations` of them within the
+    epsilon that the test rows may spend.
+    """
     privacy = study.privacy
     epsilon = privacy.epsilon if privacy.evaluation_epsilon is None else privacy.evaluation_epsilon
     assert epsilon is not None
@@ -27,4 +29,11 @@ def _multiplier(times: int, epsilon: float, delta: float, accountant: str) -> fl
     def release(sigma: float) -> Event:
         return Gaussian(noise_multiplier=sigma)
 
-    return noise_multiplier(sampling_rate=1.0, steps=times, epsilon=epsilon, delta=delta, accountant=accountant, release=release)
+    return noise_multiplier(
+        sampling_rate=1.0,
+        steps=times,
+        epsilon=epsilon,
+        delta=delta,
+        accountant=accountant,
+        release=release,
+    )

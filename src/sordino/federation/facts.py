@@ -1,4 +1,6 @@
-"""What run.json says of a study in which every client has examples of its own, beside what it says of every study."""
+"""What run.json says of a study in which every client has examples of its own, beside what it says
+of every study.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def _digest(examples: Tensors) -> str | None:
     """SHA-256 (hex) of examples, (n, ...) and (n,); None of none."""
     if not len(examples[1]):
         return None
-    return hashlib.sha256(b"".join(each.cpu().contiguous().numpy().tobytes() for each in examples)).hexdigest()
+    return hashlib.sha256(
+        b"".join(each.cpu().contiguous().numpy().tobytes() for each in examples)
+    ).hexdigest()
 
 
 def horizontal(
@@ -44,7 +48,8 @@ def horizontal(
 ) -> records.Horizontal:
     """Clients and what they hold, the model's size, bounds and rates."""
     privacy = study.privacy
-    # Label counts are raw data, and so are sizes where whole clients are protected and weigh the same.
+    # Label counts are raw data, and so are sizes where whole clients are protected and weigh the
+    # same.
     labels = study.data.file is None or privacy.unit == "none"
     sizes = labels or privacy.unit == "sample" or getattr(study.method, "weights", "size") == "size"
     return kind(
@@ -66,7 +71,9 @@ def horizontal(
         noise_multipliers=getattr(privacy, "noise_multipliers", None),  # likewise
         sampling_rate=getattr(privacy, "sampling_rate", None),
         staleness=getattr(study, "stalest", None),
-        validation=_digest(setup.validation),  # public: bounds and weights of noise may be chosen by it
+        validation=_digest(
+            setup.validation
+        ),  # public: bounds and weights of noise may be chosen by it
         R_c=plan.steps if privacy.unit != "client" else None,  # there, rounds are what is charged
         stages=tuple(records.Stage(**asdict(stage)) for stage in plan.stages),
     )

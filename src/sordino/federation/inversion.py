@@ -1,4 +1,6 @@
-"""A study under ``sordino audit --attack inversion``: whose images, in which batches, at which noise, at what price."""
+"""A study under ``sordino audit --attack inversion``: whose images, in which batches, at which
+noise, at what price.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ MODEL = "model.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class NoiseLevel:
-    """One noise level as it was asked for: a noise multiplier, MAPA's eps_0 (``claimed``), or neither for the study's own."""
+    """One noise level as it was asked for: a noise multiplier, MAPA's eps_0 (``claimed``), or
+    neither for the study's own.
+    """
 
     sigma: float | None = None
     claimed: float | None = None
@@ -64,15 +68,19 @@ class Attacked:
     delta: float
 
 
-def attacked(study: HorizontalStudy, asked: Sequence[NoiseLevel], weights: Path | None = None) -> Attacked:
-    """A study's model, data and noise levels; ``weights`` of a trained model, else the initial ones.
+def attacked(
+    study: HorizontalStudy, asked: Sequence[NoiseLevel], weights: Path | None = None
+) -> Attacked:
+    """A study's model, data and noise levels; ``weights`` of a trained model, else the initial
+    ones.
 
     Raises:
         StudyError: if the attack has nothing to work on.
     """
     if study.privacy.unit == "client":
         raise StudyError(
-            f"method.name = {study.method.name!r}: --attack inversion reads gradients, and this method's clients send whole updates."
+            f"method.name = {study.method.name!r}: --attack inversion reads gradients, and "
+            "this method's clients send whole updates."
             " Use a study whose clients take noisy gradient steps, such as dp-sgd"
         )
     divided = federation(study)
@@ -80,10 +88,14 @@ def attacked(study: HorizontalStudy, asked: Sequence[NoiseLevel], weights: Path 
     full = regime.calibrate(regime.sized(study, divided), divided.sizes)
     shape = divided.test.shape
     if len(shape) != 3 or shape[0] not in (1, 3):
-        raise StudyError(f"data: its examples have shape {shape}; --attack inversion needs images (channels, height, width)")
+        raise StudyError(
+            f"data: its examples have shape {shape}; --attack inversion needs images "
+            "(channels, height, width)"
+        )
     if not len(divided.test) or full.data.testing == "private share":
         raise StudyError(
-            f"data.test = '{full.data.testing}': --attack inversion starts from the mean images of a public test set;"
+            f"data.test = '{full.data.testing}': --attack inversion starts from the mean "
+            "images of a public test set;"
             " set data.test = 'file' or 'public share'"
         )
     flat = Flat(model(full, shape, len(divided.test.classes)))
@@ -92,28 +104,48 @@ def attacked(study: HorizontalStudy, asked: Sequence[NoiseLevel], weights: Path 
         load_weights(flat, weights)
     noise = _mechanism(full, divided, flat)
     used = regime.price(full, divided.sizes, flat.dim).used
-    levels = _levels(full, noise, full.horizon if used is None else used, max(regime.rates(full, divided.sizes)), asked)
-    return Attacked(full, flat, noise, tuple(levels), divided, full.privacy.accountant, _delta(full))
+    levels = _levels(
+        full,
+        noise,
+        full.horizon if used is None else used,
+        max(regime.rates(full, divided.sizes)),
+        asked,
+    )
+    return Attacked(
+        full, flat, noise, tuple(levels), divided, full.privacy.accountant, _delta(full)
+    )
 
 
 def _delta(study: HorizontalStudy) -> float:
     return study.privacy.delta or 1e-5
 
 
-def _levels(study: HorizontalStudy, noise: Bounded, steps: int, rate: float, asked: Sequence[NoiseLevel]) -> list[Level]:
-    """What was asked for, with prices: the study's mechanism from the least noise to the most, then MAPA's noise likewise."""
+def _levels(
+    study: HorizontalStudy, noise: Bounded, steps: int, rate: float, asked: Sequence[NoiseLevel]
+) -> list[Level]:
+    """What was asked for, with prices: the study's mechanism from the least noise to the most, then
+    MAPA's noise likewise.
+    """
     own = 0.0 if study.privacy.unit == "none" else study.privacy.noise_multiplier or 0.0
     found = []
-    for sigma in sorted({own if one.sigma is None else one.sigma for one in asked if one.claimed is None}):
+    for sigma in sorted(
+        {own if one.sigma is None else one.sigma for one in asked if one.claimed is None}
+    ):
         once, whole = _costs(study, noise, steps, rate, sigma)
-        found.append(Level(sigma=sigma, own=NoiseLevel() in asked and sigma == own, once=once, whole=whole))
+        found.append(
+            Level(sigma=sigma, own=NoiseLevel() in asked and sigma == own, once=once, whole=whole)
+        )
     for claimed in sorted({one.claimed for one in asked if one.claimed is not None}, reverse=True):
         found.append(Level(sigma=None, claimed=claimed, once=math.inf, whole=math.inf))
     return found
 
 
-def _costs(study: HorizontalStudy, noise: Bounded, steps: int, rate: float, sigma: float) -> tuple[float, float]:
-    """Epsilon of one release and of all planned ones, at another noise multiplier than the study's, as the mechanism books it."""
+def _costs(
+    study: HorizontalStudy, noise: Bounded, steps: int, rate: float, sigma: float
+) -> tuple[float, float]:
+    """Epsilon of one release and of all planned ones, at another noise multiplier than the study's,
+    as the mechanism books it.
+    """
     if sigma == 0.0:
         return math.inf, math.inf
     privacy, delta = study.privacy, _delta(study)
@@ -122,7 +154,9 @@ def _costs(study: HorizontalStudy, noise: Bounded, steps: int, rate: float, sigm
     once = chosen.epsilon([(event, 1)], delta)
     if study.method.unpriced is not None:
         return once, math.inf
-    return once, math.inf if math.isinf(once) else chosen.epsilon(horizontal.of(study).spending(study, true, sigma, rate, steps), delta)
+    return once, math.inf if math.isinf(once) else chosen.epsilon(
+        horizontal.of(study).spending(study, true, sigma, rate, steps), delta
+    )
 
 
 def load_weights(flat: Flat, path: Path) -> None:
@@ -135,13 +169,20 @@ def load_weights(flat: Flat, path: Path) -> None:
         saved = load_file(check_below(path.parent, path.name))
     except FileNotFoundError:
         raise StudyError(
-            f"{path}: there is no trained model. Finish the run with `sordino run --resume {path.parent}`, or audit its study.toml"
+            f"{path}: there is no trained model. Finish the run with `sordino run --resume "
+            f"{path.parent}`, or audit its study.toml"
         ) from None
     except (SafetensorError, OSError) as error:
-        raise StudyError(f"{path}: cannot be read ({error}). Restore it from a copy, or audit the run's study.toml") from error
+        raise StudyError(
+            f"{path}: cannot be read ({error}). Restore it from a copy, or audit the run's "
+            "study.toml"
+        ) from error
     found = {name: tuple(values.shape) for name, values in saved.items()}
     if found != {slot.name: slot.shape for slot in flat.layout}:
-        raise StudyError(f"{path}: its parameters {found} are not those of the study's model; leave model and data as they were in the run")
+        raise StudyError(
+            f"{path}: its parameters {found} are not those of the study's model; leave model "
+            "and data as they were in the run"
+        )
     for slot in flat.layout:
         slot.logical(flat.weights).copy_(torch.from_numpy(saved[slot.name]))
 
@@ -149,8 +190,8 @@ def load_weights(flat: Flat, path: Path) -> None:
 def scenes(found: Attacked, images: int) -> list[Scene]:
     """The attack on each of so many training images, alone and in its client's expected batch.
 
-    Alone is also what is left for somebody who knows all other examples of the batch and subtracts them: the
-    adversary whom differential privacy is about.
+    Alone is also what is left for somebody who knows all other examples of the batch and subtracts
+    them: the adversary whom differential privacy is about.
     """
     return [_scene(found, images, alone) for alone in (True, False)]
 
@@ -163,9 +204,18 @@ def _scene(found: Attacked, images: int, alone: bool) -> Scene:
     def drawn(what: str, number: int) -> np.random.Generator:
         return entropy.at("audit", "inversion", what, number)
 
-    rates, chosen = horizontal.of(study).rates(study, divided.sizes), choose([part.y for part in divided.parts], classes, images)
-    targets = [_target(divided.parts[who], place, rates[who], alone, drawn("batch", i)) for i, (who, place) in enumerate(chosen)]
-    public, labels = torch.from_numpy(datasets.scaled(divided.test.x)), torch.from_numpy(divided.test.y)
+    rates, chosen = (
+        horizontal.of(study).rates(study, divided.sizes),
+        choose([part.y for part in divided.parts], classes, images),
+    )
+    targets = [
+        _target(divided.parts[who], place, rates[who], alone, drawn("batch", i))
+        for i, (who, place) in enumerate(chosen)
+    ]
+    public, labels = (
+        torch.from_numpy(datasets.scaled(divided.test.x)),
+        torch.from_numpy(divided.test.y),
+    )
     attack = Attack(
         clipped=ClippedSum(flat, loss),
         noise=found.noise,
@@ -184,13 +234,16 @@ def _scene(found: Attacked, images: int, alone: bool) -> Scene:
         labels=tuple(divided.test.classes[int(target.y[0])] for target in targets),
         originals=originals,
         guesses=guesses,
-        guessed=tuple(correlation(guess, truth) for guess, truth in zip(guesses, originals, strict=True)),
+        guessed=tuple(
+            correlation(guess, truth) for guess, truth in zip(guesses, originals, strict=True)
+        ),
         attempts=tuple(attempts),
     )
 
 
 def choose(labels: Sequence[datasets.Labels], classes: int, images: int) -> list[tuple[int, int]]:
-    """Which examples to attack, as (client, place): the first of every label, then the second, and so on.
+    """Which examples to attack, as (client, place): the first of every label, then the second, and
+    so on.
 
     >>> choose([np.array([1, 1]), np.array([0, 1, 0])], 2, 4)
     [(1, 0), (0, 0), (1, 2), (0, 1)]
@@ -204,11 +257,15 @@ def choose(labels: Sequence[datasets.Labels], classes: int, images: int) -> list
     return turn[:images]
 
 
-def _target(part: datasets.Dataset, place: int, rate: float, alone: bool, rng: np.random.Generator) -> Target:
+def _target(
+    part: datasets.Dataset, place: int, rate: float, alone: bool, rng: np.random.Generator
+) -> Target:
     """The example at ``place`` and, unless it is alone, a Poisson sample of the others."""
     others = [] if alone else [i for i in poisson(len(part), rate, rng).tolist() if i != place]
     batch = part.take([place, *others])
-    return Target(torch.from_numpy(datasets.scaled(batch.x)), torch.from_numpy(batch.y), rate * len(part))
+    return Target(
+        torch.from_numpy(datasets.scaled(batch.x)), torch.from_numpy(batch.y), rate * len(part)
+    )
 
 
 def _mean_image(x: torch.Tensor, y: torch.Tensor, label: int) -> Matrix:
@@ -218,13 +275,18 @@ def _mean_image(x: torch.Tensor, y: torch.Tensor, label: int) -> Matrix:
 
 
 def _mechanism(study: HorizontalStudy, divided: Federation, flat: Flat) -> Bounded:
-    """The study's mechanism as it begins; a Gaussian with the study's clip where it promises nothing."""
+    """The study's mechanism as it begins; a Gaussian with the study's clip where it promises
+    nothing.
+    """
     if study.privacy.unit == "none":
         return Gaussian(clip=study.privacy.clip, noise_multiplier=1.0)
     loss = loss_for(study.model.name)
     public = (torch.empty(0), torch.empty(0, dtype=torch.int64))
     if divided.validation is not None:
-        public = (torch.from_numpy(datasets.scaled(divided.validation.x)), torch.from_numpy(divided.validation.y))
+        public = (
+            torch.from_numpy(datasets.scaled(divided.validation.x)),
+            torch.from_numpy(divided.validation.y),
+        )
     kernels = ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))
     made = horizontal.of(study).mechanism(study, divided.sizes, kernels, public)
     return made.shaped(()) if isinstance(made, Learning) else made

@@ -31,7 +31,9 @@ def in_words(event: Event) -> str:
             return repr(event)
 
 
-def energies(kernels: ModelKernels, public: tuple[Tensor, Tensor], measure: Callable[[Tensor], Tensor]) -> list[float]:
+def energies(
+    kernels: ModelKernels, public: tuple[Tensor, Tensor], measure: Callable[[Tensor], Tensor]
+) -> list[float]:
     """The mean of ``measure`` over gradients of public examples, each of length one."""
     x, y = public[0][:LOOKED_AT], public[1][:LOOKED_AT]
     found = []

@@ -6,29 +6,48 @@ from sordino.engine.promise import FLOATS, LOOKING, SIMULATED
 from sordino.engine.study.sections import SHARE
 from sordino.federation.study import HorizontalStudy
 
-SIZES = "The sizes of the clients' data sets are public: they weight the average and set the expected batch."
-BATCHES = "The choice of the examples in a batch is secret. Privacy amplification by sampling depends on this."
+SIZES = (
+    "The sizes of the clients' data sets are public: they weight the average and set the "
+    "expected batch."
+)
+BATCHES = (
+    "The choice of the examples in a batch is secret. Privacy amplification by sampling "
+    "depends on this."
+)
 DIVIDED = "The partition of the examples among the clients and the set of classes are public."
-IDEAL = "The price of K-norm noise assumes an ideal sampler. It is not known what its floating-point sampler may reveal."
+IDEAL = (
+    "The price of K-norm noise assumes an ideal sampler. It is not known what its "
+    "floating-point sampler may reveal."
+)
 TESTS = {
     "published": "The test set is public and used for reporting only.",
-    "file": "The rows of the test file were declared public: models are measured on them exactly, and often.",
+    "file": "The rows of the test file were declared public: models are measured on them exactly, "
+    "and often.",
     "public share": (
-        "{share} of the file's rows were set aside and DECLARED PUBLIC (data.test = 'public share'): models are measured on them exactly,"
+        "{share} of the file's rows were set aside and DECLARED PUBLIC (data.test = 'public "
+        "share'): models are measured on them exactly,"
         " and the people in these rows get no privacy guarantee."
     ),
     "private share": (
-        "{share} of the file's rows were set aside to measure models on. They are private: an evaluation releases how many of them a model"
-        " gets right, with Gaussian noise and at a price, booked under the unit 'test', and the promise holds for each of them."
+        "{share} of the file's rows were set aside to measure models on. They are private: "
+        "an evaluation releases how many of them a model"
+        " gets right, with Gaussian noise and at a price, booked under the unit 'test', and "
+        "the promise holds for each of them."
     ),
-    "none": "No row of the file is declared public, and no model is measured: there is no accuracy.",
+    "none": "No row of the file is declared public, and no model is measured: there "
+    "is no accuracy.",
 }
 VALIDATION = "The validation examples set aside from the training data are treated as public."
-DIVISION = "How this public data set was divided among the clients (sizes and label counts) is shown, and treated as public."
+DIVISION = (
+    "How this public data set was divided among the clients (sizes and label counts) is "
+    "shown, and treated as public."
+)
 
 
 def resting_on(study: HorizontalStudy, first: tuple[str, ...] = (SIZES, BATCHES)) -> list[str]:
-    """What the guarantee, or the run, rests on; ``first`` is what it rests on in one regime, or for one unit."""
+    """What the guarantee, or the run, rests on; ``first`` is what it rests on in one regime, or for
+    one unit.
+    """
     found = [*first, SIMULATED, FLOATS, LOOKING, DIVIDED]
     if study.data.validation or study.data.client_validation:
         found.append(VALIDATION)

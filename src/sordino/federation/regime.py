@@ -33,7 +33,10 @@ H = TypeVar("H", bound=HorizontalStudy)
 Tensors = tuple[torch.Tensor, torch.Tensor]
 Spending = tuple[tuple[Event, int], ...]
 
-MEASURE = "For an accuracy set data.test = 'private share' (with noise, at a price), 'public share' or 'file'."
+MEASURE = (
+    "For an accuracy set data.test = 'private share' (with noise, at a price), 'public "
+    "share' or 'file'."
+)
 
 
 class HorizontalRegime(Regime[H]):
@@ -47,23 +50,39 @@ class HorizontalRegime(Regime[H]):
 
     @abstractmethod
     def calibrate(self, study: H, sizes: Sequence[int]) -> H:
-        """The same study with its noise filled in, if it was left out, for clients of these sizes."""
+        """The same study with its noise filled in, if it was left out, for clients of these
+        sizes.
+        """
 
     @abstractmethod
     def price(self, study: H, sizes: Sequence[int], dimension: int) -> Plan:
         """The plan of a study over clients of these sizes and a model of this dimension."""
 
     @abstractmethod
-    def mechanism(self, study: H, sizes: Sequence[int], kernels: ModelKernels, public: Tensors) -> Bounded:
-        """The mechanism that a calibrated study begins with; ``public`` are its validation examples."""
+    def mechanism(
+        self, study: H, sizes: Sequence[int], kernels: ModelKernels, public: Tensors
+    ) -> Bounded:
+        """The mechanism that a calibrated study begins with; ``public`` are its validation
+        examples.
+        """
 
     @abstractmethod
     def announced(self, priced: Plan, study: H, noise: Bounded, sizes: Sequence[int]) -> Plan:
         """The plan with what a literal form claims beside what it gives."""
 
     @abstractmethod
-    def assemble(self, study: H, setup: SharedSetup, parts: list[Dataset], folder: Path, run: str, payable: Sequence[int] | None) -> Built:
-        """See :meth:`~sordino.engine.regime.Regime.build`; ``parts`` is emptied on the way, so that the pixels are kept once."""
+    def assemble(
+        self,
+        study: H,
+        setup: SharedSetup,
+        parts: list[Dataset],
+        folder: Path,
+        run: str,
+        payable: Sequence[int] | None,
+    ) -> Built:
+        """See :meth:`~sordino.engine.regime.Regime.build`; ``parts`` is emptied on the way, so that
+        the pixels are kept once.
+        """
 
     @abstractmethod
     def rates(self, study: H, sizes: Sequence[int]) -> tuple[float, ...]:
@@ -78,19 +97,29 @@ class HorizontalRegime(Regime[H]):
         """One charge of a client at this noise multiplier."""
 
     @abstractmethod
-    def spending(self, study: H, true: Event, sigma: float, rate: float, charges: int) -> Sequence[tuple[Event, int]]:
-        """So many charges of a client that draws with this rate, where one release at ``sigma`` is ``true``."""
+    def spending(
+        self, study: H, true: Event, sigma: float, rate: float, charges: int
+    ) -> Sequence[tuple[Event, int]]:
+        """So many charges of a client that draws with this rate, where one release at ``sigma`` is
+        ``true``.
+        """
 
     def epsilons(self, study: H) -> tuple[float, ...]:
         """What each client may spend."""
         return (study.privacy.epsilon or 0.0,) * study.data.clients
 
-    def steps(self, study: H, sizes: Sequence[int], client: int, own: Budget, before: Spending) -> int | None:
+    def steps(
+        self, study: H, sizes: Sequence[int], client: int, own: Budget, before: Spending
+    ) -> int | None:
         """Charges that a client can still pay for after what it has spent; None without a limit."""
-        return own.remaining_steps(self.event(study, sizes, client, study.privacy.noise_multiplier or 0.0), before)
+        return own.remaining_steps(
+            self.event(study, sizes, client, study.privacy.noise_multiplier or 0.0), before
+        )
 
     def bounded(self, study: H) -> bool:
-        """Whether what clients send goes through the mechanism; a paper's literal form may have none."""
+        """Whether what clients send goes through the mechanism; a paper's literal form may have
+        none.
+        """
         return True
 
     def scheduled(self, study: H) -> bool:
@@ -102,7 +131,9 @@ class HorizontalRegime(Regime[H]):
         return False
 
     def sized(self, study: H, divided: Federation | None = None) -> H:
-        """The same study with its model's size told to a mechanism whose price depends on it; its data, where it is loaded already."""
+        """The same study with its model's size told to a mechanism whose price depends on it; its
+        data, where it is loaded already.
+        """
         if study.privacy.unit == "none" or not study.privacy.mechanism.sized:
             return study
         test = (divided or federation(study)).test
@@ -116,7 +147,10 @@ class HorizontalRegime(Regime[H]):
         """See :class:`~sordino.engine.regime.Regime`."""
         divided = federation(study)
         flat = Flat(model(study, divided.test.shape, len(divided.test.classes)))
-        priced, loss = self.price(for_dimension(study, flat.dim), divided.sizes, flat.dim), loss_for(study.model.name)
+        priced, loss = (
+            self.price(for_dimension(study, flat.dim), divided.sizes, flat.dim),
+            loss_for(study.model.name),
+        )
         if study.privacy.unit == "none":
             return priced, divided.sizes
         if study.privacy.unit == "sample":
@@ -128,7 +162,9 @@ class HorizontalRegime(Regime[H]):
         )
         full = self.calibrate(for_dimension(study, flat.dim), divided.sizes)
         if self.bounded(full):
-            priced = self.announced(priced, full, self.mechanism(full, divided.sizes, kernels, public), divided.sizes)
+            priced = self.announced(
+                priced, full, self.mechanism(full, divided.sizes, kernels, public), divided.sizes
+            )
         priced = replace(priced, warnings=(*priced.warnings, *_of_persons(full, divided)))
         return left(self, full, divided, priced), divided.sizes
 
@@ -167,6 +203,8 @@ def _of_persons(study: HorizontalStudy, divided: Federation) -> list[str]:
     if most <= 1:
         return []
     return [
-        f"data.person: one person has up to {most} examples, which share one budget, at all clients together. This plan counts"
-        " examples by themselves: such a person's budget is spent sooner, and the run then ends sooner. Raise noise_multiplier"
+        f"data.person: one person has up to {most} examples, which share one budget, at all "
+        "clients together. This plan counts"
+        " examples by themselves: such a person's budget is spent sooner, and the run then "
+        "ends sooner. Raise noise_multiplier"
     ]

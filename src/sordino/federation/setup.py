@@ -19,7 +19,16 @@ from sordino.engine.surroundings import device
 from sordino.engine.watch import Moment
 from sordino.entropy import Entropy
 from sordino.errors import StudyError
-from sordino.federation.division import Counts, Federation, evaluate, identified, model, placed, records, tensors
+from sordino.federation.division import (
+    Counts,
+    Federation,
+    evaluate,
+    identified,
+    model,
+    placed,
+    records,
+    tensors,
+)
 from sordino.federation.evaluation import PaidEvaluation, priced
 from sordino.federation.study import HorizontalStudy
 from sordino.message import Vector
@@ -56,10 +65,12 @@ class SharedSetup:
         sizes, counts, classes: of the clients' data.
         fingerprints: of each client's data.
         records: who is in each client's data, where a ledger asks; nobody otherwise.
-        shaping: of all data that bears on what is released: the clients', and the test and validation sets.
+        shaping: of all data that bears on what is released: the clients', and the test and
+            validation sets.
         evaluator: accuracy and loss of the kernels's model.
         names: of the clients, where they have any.
-        secret: rows that models are measured on at a price, and their fingerprint; then ``test`` is empty.
+        secret: rows that models are measured on at a price, and their fingerprint; then ``test`` is
+            empty.
     """
 
     kernels: ModelKernels
@@ -81,9 +92,15 @@ class SharedSetup:
         """Everything but the clients' own data."""
         torch.set_num_threads(study.execution.threads)
         place, classes = device(study), divided.test.classes
-        flat, loss = Flat(model(study, divided.test.shape, len(classes)).to(place)), loss_for(study.model.name)
+        flat, loss = (
+            Flat(model(study, divided.test.shape, len(classes)).to(place)),
+            loss_for(study.model.name),
+        )
         test = placed(divided.test.x, place), torch.from_numpy(divided.test.y).to(place)
-        paid, prints = study.data.testing == "private share", tuple(part.fingerprint() for part in divided.parts)
+        paid, prints = (
+            study.data.testing == "private share",
+            tuple(part.fingerprint() for part in divided.parts),
+        )
         return cls(
             kernels=ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss)),
             place=place,
@@ -94,7 +111,11 @@ class SharedSetup:
             classes=classes,
             fingerprints=prints,
             records=_records(study, divided, paid=paid),
-            shaping=(*prints, divided.test.fingerprint(), *([divided.validation.fingerprint()] if divided.validation is not None else [])),
+            shaping=(
+                *prints,
+                divided.test.fingerprint(),
+                *([divided.validation.fingerprint()] if divided.validation is not None else []),
+            ),
             evaluator=Evaluator(flat, loss),
             names=divided.names,
             secret=(test, divided.test.fingerprint()) if paid else None,
@@ -106,14 +127,24 @@ class SharedSetup:
         return len((self.test if self.secret is None else self.secret[0])[1])
 
     def units(self, fingerprints: Mapping[str, str]) -> dict[str, str]:
-        """The ledger's units with their data's fingerprints: the clients', and that of test rows that are paid for."""
+        """The ledger's units with their data's fingerprints: the clients', and that of test rows
+        that are paid for.
+        """
         return {**fingerprints, **({} if self.secret is None else {UNIT: self.secret[1]})}
 
     def labels(self, units: Sequence[str]) -> dict[str, str]:
-        """What the clients' units are called, for people; none where clients have no names, or share a unit."""
-        return dict(zip(units, self.names, strict=True)) if self.names and len(set(units)) == len(self.names) else {}
+        """What the clients' units are called, for people; none where clients have no names, or
+        share a unit.
+        """
+        return (
+            dict(zip(units, self.names, strict=True))
+            if self.names and len(set(units)) == len(self.names)
+            else {}
+        )
 
-    def evaluation(self, study: HorizontalStudy, ledgers: Vault, entropy: Entropy, lineage: str) -> PaidEvaluation | None:
+    def evaluation(
+        self, study: HorizontalStudy, ledgers: Vault, entropy: Entropy, lineage: str
+    ) -> PaidEvaluation | None:
         """How models are measured on private rows; None where there are none."""
         if self.secret is None:
             return None
@@ -138,7 +169,11 @@ class SharedSetup:
 
     def measured(self, paid: PaidEvaluation | None) -> Callable[[Vector], Mapping[str, float]]:
         """What is told of a model: on public rows as it is, on private ones at their price."""
-        return self.evaluate if paid is None else lambda weights: {**self.evaluate(weights), **paid(weights)}
+        return (
+            self.evaluate
+            if paid is None
+            else lambda weights: {**self.evaluate(weights), **paid(weights)}
+        )
 
     def evaluate(self, weights: Vector) -> Mapping[str, float]:
         """Accuracy and loss of a model."""
@@ -148,10 +183,25 @@ class SharedSetup:
         """One client's data, on the device."""
         return Examples(placed(part.x, self.place), torch.from_numpy(part.y).to(self.place))
 
-    def built(self, study: HorizontalStudy, plan: Plan, simulation: Play, first: Moment, **told: Unpack[Told]) -> Built:
+    def built(
+        self,
+        study: HorizontalStudy,
+        plan: Plan,
+        simulation: Play,
+        first: Moment,
+        **told: Unpack[Told],
+    ) -> Built:
         """Everything that a run needs."""
         model, parameters = study.model.name, partial(named, self.kernels.flat)
-        return Built(study=study, plan=plan, simulation=simulation, first=first, model=model, named=parameters, **told)
+        return Built(
+            study=study,
+            plan=plan,
+            simulation=simulation,
+            first=first,
+            model=model,
+            named=parameters,
+            **told,
+        )
 
     def first(self) -> Vector:
         """The initial model, (d,)."""
@@ -168,7 +218,10 @@ def _records(study: HorizontalStudy, divided: Federation, *, paid: bool) -> tupl
         found.append(records(divided.test, UNIT, SAMPLE))
     if study.privacy.ledger == "run" or study.data.file is None:
         return tuple(found)
-    aside = [divided.validation, divided.test if study.data.testing in ("public share", "file") else None]
+    aside = [
+        divided.validation,
+        divided.test if study.data.testing in ("public share", "file") else None,
+    ]
     shown = [records(part, PUBLIC, SAMPLE) for part in aside if part is not None and len(part)]
     if not shown:
         return tuple(found)
@@ -179,26 +232,37 @@ def _records(study: HorizontalStudy, divided: Federation, *, paid: bool) -> tupl
 
 def _together(parts: Sequence[Records]) -> Records:
     people = [part.people for part in parts if part.people is not None]
-    return replace(parts[0], rows=np.concatenate([part.rows for part in parts]), people=np.concatenate(people) if people else None)
+    return replace(
+        parts[0],
+        rows=np.concatenate([part.rows for part in parts]),
+        people=np.concatenate(people) if people else None,
+    )
 
 
 def _refuse_alike(study: HorizontalStudy, public: Records, others: Sequence[Records]) -> None:
-    """A ledger of the data tells records apart by what stands in them; one of two that look the same cannot be public.
+    """A ledger of the data tells records apart by what stands in them; one of two that look the
+    same cannot be public.
 
     Raises:
-        StudyError: if a row that is declared public looks like one that is not, or is about the same person.
+        StudyError: if a row that is declared public looks like one that is not, or is about the
+            same person.
     """
     alike = 0
     for other in others:
-        same = np.isin(other.rows[:, 0], public.rows[:, 0]) | np.isin(other.rows[:, 1], public.rows[:, 1])
+        same = np.isin(other.rows[:, 0], public.rows[:, 0]) | np.isin(
+            other.rows[:, 1], public.rows[:, 1]
+        )
         if other.people is not None and public.people is not None:
             same |= np.isin(other.people, public.people)
         alike += int(same.sum())
     if alike:
         raise StudyError(
-            f"{study.data.file}: {alike} rows that train, or test at a price, look the same as rows that are declared public, or are about"
+            f"{study.data.file}: {alike} rows that train, or test at a price, look the same "
+            "as rows that are declared public, or are about"
             " the same people"
-            f" (data.test = '{study.data.testing}', data.validation, data.client_validation), and the ledger in"
+            f" (data.test = '{study.data.testing}', data.validation, "
+            "data.client_validation), and the ledger in"
             f" {study.privacy.ledger} cannot distinguish them: all of them would be public forever."
-            " Set data.test = 'private share' or 'none', and no validation; or remove the rows that occur twice"
+            " Set data.test = 'private share' or 'none', and no validation; or remove the "
+            "rows that occur twice"
         )

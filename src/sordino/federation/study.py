@@ -24,41 +24,63 @@ class HorizontalStudy(Study):
     @model_validator(mode="after")
     def _has_noise_that_fits(self) -> HorizontalStudy:
         name = self.method.name
-        if self.method.adapts_noise and self.form == "sound" and fixed_order(self.privacy.accountant) is None:
+        if (
+            self.method.adapts_noise
+            and self.form == "sound"
+            and fixed_order(self.privacy.accountant) is None
+        ):
             raise ValueError(
-                f"privacy.accountant '{self.privacy.accountant}' has no bound for noise chosen along the way, as method '{name}' does:"
+                f"privacy.accountant '{self.privacy.accountant}' has no bound for noise "
+                f"chosen along the way, as method '{name}' does:"
                 " fix a Rényi order in advance, for example 'rdp@8'"
             )
-        if self.privacy.mechanism.sized and (self.method.adapts_noise or not getattr(self.method, "aggregated", True)):
+        if self.privacy.mechanism.sized and (
+            self.method.adapts_noise or not getattr(self.method, "aggregated", True)
+        ):
             raise ValueError(
                 f"method '{name}' in this form reckons with Gaussian noise,"
-                f" and privacy.mechanism '{self.privacy.mechanism.kind}' has another price: leave the mechanism out"
+                f" and privacy.mechanism '{self.privacy.mechanism.kind}' has another price: "
+                "leave the mechanism out"
             )
         self._can_be_measured()
-        if (refusal := self.privacy.mechanism.refused(self.privacy.unit, bool(self.data.validation))) is not None:
+        if (
+            refusal := self.privacy.mechanism.refused(self.privacy.unit, bool(self.data.validation))
+        ) is not None:
             raise ValueError(refusal)
         return self
 
     def _can_be_measured(self) -> None:
-        """Refuse a test set that pays for its evaluations where its rows have no price of their own."""
+        """Refuse a test set that pays for its evaluations where its rows have no price of their
+        own.
+        """
         own, most = self.privacy.evaluation_epsilon, self.privacy.epsilon
         if self.data.testing != "private share":
             if own is not None:
                 raise ValueError(
-                    "privacy.evaluation_epsilon is what the rows of data.test = 'private share' pay: ask for that, or leave it out"
+                    "privacy.evaluation_epsilon is what the rows of data.test = 'private "
+                    "share' pay: ask for that, or leave it out"
                 )
             return
         if self.privacy.unit != "sample" or self.form != "sound":
-            why = f"privacy.unit is '{self.privacy.unit}'" if self.privacy.unit != "sample" else "the paper's literal form is not private"
+            why = (
+                f"privacy.unit is '{self.privacy.unit}'"
+                if self.privacy.unit != "sample"
+                else "the paper's literal form is not private"
+            )
             raise ValueError(
-                f"data.test = 'private share' releases counts of single rows at the price of a row, and {why}:"
+                "data.test = 'private share' releases counts of single rows at the price of "
+                f"a row, and {why}:"
                 " use test = 'none', 'file' or 'public share'"
             )
         if most is None or math.isinf(own if own is not None else most):
-            raise ValueError("data.test = 'private share' needs a finite privacy.epsilon, or privacy.evaluation_epsilon")
+            raise ValueError(
+                "data.test = 'private share' needs a finite privacy.epsilon, or "
+                "privacy.evaluation_epsilon"
+            )
         if own is not None and own > most:
             raise ValueError(
-                f"privacy.evaluation_epsilon must not pass epsilon = {epsilon_text(most)}; got {epsilon_text(own)}:"
+                f"privacy.evaluation_epsilon must not pass epsilon = {epsilon_text(most)}; "
+                f"got {epsilon_text(own)}:"
                 " the promise is for every row, whether it trains or tests"
             )
 
@@ -88,8 +110,16 @@ H = TypeVar("H", bound=HorizontalStudy)
 
 
 def for_dimension(study: H, dimension: int) -> H:
-    """The same study with a mechanism for d numbers, for those mechanisms whose price depends on d."""
+    """The same study with a mechanism for d numbers, for those mechanisms whose price depends on
+    d.
+    """
     noise = study.privacy.mechanism
     if study.privacy.unit == "none" or not noise.sized:
         return study
-    return study.model_copy(update={"privacy": study.privacy.model_copy(update={"mechanism": noise.for_dimension(dimension)})})
+    return study.model_copy(
+        update={
+            "privacy": study.privacy.model_copy(
+                update={"mechanism": noise.for_dimension(dimension)}
+            )
+        }
+    )

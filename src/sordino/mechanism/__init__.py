@@ -1,6 +1,17 @@
-"""Mechanisms: the only ways in which something about raw data may leave a client. Importing this package registers them."""
+"""Mechanisms: the only ways in which something about raw data may leave a client. Importing this
+package registers them.
+"""
 
-from sordino.mechanism.gaussian import SHRINK, Bounded, CountedGaussian, Gaussian, Learning, Measuring, length, shortened
+from sordino.mechanism.gaussian import (
+    SHRINK,
+    Bounded,
+    CountedGaussian,
+    Gaussian,
+    Learning,
+    Measuring,
+    length,
+    shortened,
+)
 from sordino.mechanism.knorm import ExponentialNorm, KNorm
 from sordino.mechanism.plain import GaussianNoise
 from sordino.mechanism.pure import KNormNoise

@@ -33,21 +33,31 @@ def looks_standard_normal(sample: Tensor) -> bool:
     z = 6.1  # two-sided 1e-9
     mean_fits = abs(ordered.mean()) < z / math.sqrt(n)
     variance_fits = abs((ordered**2).mean() - 1.0) < z * math.sqrt(2.0 / n)
-    return bool(mean_fits and variance_fits and _follows(0.5 * (1.0 + np.vectorize(math.erf)(ordered / math.sqrt(2.0)))))
+    return bool(
+        mean_fits
+        and variance_fits
+        and _follows(0.5 * (1.0 + np.vectorize(math.erf)(ordered / math.sqrt(2.0))))
+    )
 
 
 def _follows(quantiles: np.ndarray[Any, np.dtype[np.float64]]) -> bool:
-    """Whether a sample has this distribution, given the distribution's values at the sorted sample (n,)."""
+    """Whether a sample has this distribution, given the distribution's values at the sorted sample
+    (n,).
+    """
     n = len(quantiles)
-    distance = max((np.arange(1, n + 1) / n - quantiles).max(), (quantiles - np.arange(n) / n).max())
+    distance = max(
+        (np.arange(1, n + 1) / n - quantiles).max(), (quantiles - np.arange(n) / n).max()
+    )
     # Massart's bound: P(distance > e) <= 2 exp(-2 n e^2)
     return bool(distance < math.sqrt(math.log(2.0 / FALSE_ALARM) / (2.0 * n)))
 
 
 def looks_k_norm(sample: Tensor) -> bool:
-    """Whether a sample (n, d) could have density ~ exp(-||x||): Gamma lengths of shape d, and uniform directions.
+    """Whether a sample (n, d) could have density ~ exp(-||x||): Gamma lengths of shape d, and
+    uniform directions.
 
-    Of directions, the means and the distribution of the first number are looked at, whose square is Beta(1/2, (d-1)/2).
+    Of directions, the means and the distribution of the first number are looked at, whose square is
+    Beta(1/2, (d-1)/2).
     """
     from scipy.special import betainc, gammainc  # type: ignore[import-untyped]
 
@@ -61,7 +71,9 @@ def looks_k_norm(sample: Tensor) -> bool:
     return bool(centred and even and _follows(gammainc(d, np.sort(lengths))))
 
 
-def check_noise(draw: Callable[[np.random.Generator], Tensor], booked: float, sensitivity: float) -> None:
+def check_noise(
+    draw: Callable[[np.random.Generator], Tensor], booked: float, sensitivity: float
+) -> None:
     """Hold a release's noise against the multiplier that is booked for it.
 
     Args:
@@ -82,15 +94,25 @@ def check_noise(draw: Callable[[np.random.Generator], Tensor], booked: float, se
     noise = torch.cat([first, other])
     scale = booked * sensitivity
     if not looks_standard_normal(noise / scale):
-        raise ContractBroken(f"the noise is not N(0, {scale:g}^2): its standard deviation is {float(noise.double().std()):g}")
+        raise ContractBroken(
+            f"the noise is not N(0, {scale:g}^2): its standard deviation is "
+            f"{float(noise.double().std()):g}"
+        )
     _rejects_other_scales(lambda wrong: looks_standard_normal(noise / (scale * wrong)))
 
 
-def check_pure_noise(draw: Callable[[np.random.Generator], Tensor], booked: float, sensitivity: float, draws: int = 5000) -> None:
-    """Hold a release's noise against the epsilon that is booked for it, as :func:`check_noise` does for a Gaussian's.
+def check_pure_noise(
+    draw: Callable[[np.random.Generator], Tensor],
+    booked: float,
+    sensitivity: float,
+    draws: int = 5000,
+) -> None:
+    """Hold a release's noise against the epsilon that is booked for it, as :func:`check_noise` does
+    for a Gaussian's.
 
     Args:
-        draw: releases zero data with the given randomness and returns the noise (d,), of density ~ exp(-booked ||x|| / sensitivity).
+        draw: releases zero data with the given randomness and returns the noise (d,), of density ~
+            exp(-booked ||x|| / sensitivity).
         booked: epsilon of the ledger's pure event.
         sensitivity: of the release, L2.
         draws: how many releases are looked at.
@@ -102,12 +124,17 @@ def check_pure_noise(draw: Callable[[np.random.Generator], Tensor], booked: floa
     noise = torch.stack([draw(entropy.at(number)) for number in range(draws)])
     if not torch.equal(noise[0], draw(entropy.at(0))):
         raise ContractBroken("the same randomness gave two different releases")
-    if len(torch.unique(noise, dim=0)) < 0.98 * draws:  # in one dimension, a few of thousands meet on the grid
+    if (
+        len(torch.unique(noise, dim=0)) < 0.98 * draws
+    ):  # in one dimension, a few of thousands meet on the grid
         raise ContractBroken("different addresses of randomness gave equal noise")
     scale = sensitivity / booked
     if not looks_k_norm(noise / scale):
         length = float(torch.linalg.vector_norm(noise.double(), dim=1).mean()) / noise.shape[1]
-        raise ContractBroken(f"the noise has not the density ~ exp(-|x| / {scale:g}): its mean length over d is {length:g}")
+        raise ContractBroken(
+            f"the noise has not the density ~ exp(-|x| / {scale:g}): its mean length over d "
+            f"is {length:g}"
+        )
     _rejects_other_scales(lambda wrong: looks_k_norm(noise / (scale * wrong)))
 
 

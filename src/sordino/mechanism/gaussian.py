@@ -47,8 +47,9 @@ COUNT_SHARE = 1.0 / 400.0
 COUNT_SENSITIVITY = 0.5
 """An example adds 1/2 or -1/2 to the excess, or nothing."""
 SHRINK = 1.0 - 2.0**-18
-"""Room for the rounding of a quotient and a product in float32, where the norm was added up in float64; sums of many vectors
-need more, see :mod:`sordino.training.perexample.clipping`."""
+"""Room for the rounding of a quotient and a product in float32, where the norm was added up in
+float64; sums of many vectors need more, see :mod:`sordino.training.perexample.clipping`.
+"""
 
 
 Measure = Literal["flat", "layers", "own"]
@@ -89,7 +90,9 @@ class Bounded(Protocol):
         """A contribution (d,) shortened to the bound, and whether it was within it already."""
         ...
 
-    def release_counted(self, total: Tensor, excess: float, rng: np.random.Generator) -> tuple[Tensor, float | None]:
+    def release_counted(
+        self, total: Tensor, excess: float, rng: np.random.Generator
+    ) -> tuple[Tensor, float | None]:
         """The noisy sum, and a noisy count if the mechanism releases one."""
         ...
 
@@ -110,7 +113,9 @@ class Measuring(Protocol):
 
 @runtime_checkable
 class Learning(Protocol):
-    """A mechanism whose shape follows what was released before; its price does not depend on the shape."""
+    """A mechanism whose shape follows what was released before; its price does not depend on the
+    shape.
+    """
 
     def observed(self, seen: tuple[float, ...], moved: Tensor, unit: float) -> tuple[float, ...]:
         """What is known after one release more.
@@ -131,10 +136,14 @@ class Learning(Protocol):
         ...
 
 
-def shortened(vector: Tensor, norm: float, clip: float, margin: float = SHRINK) -> tuple[Tensor, bool]:
-    """``vector`` times min(1, C / norm), rounding included, and whether norm was within C; zeros where norm is not finite, or above 1e19.
+def shortened(
+    vector: Tensor, norm: float, clip: float, margin: float = SHRINK
+) -> tuple[Tensor, bool]:
+    """``vector`` times min(1, C / norm), rounding included, and whether norm was within C; zeros
+    where norm is not finite, or above 1e19.
 
-    There the factor may be denormal, and a product with it be longer than C; a batch's kernels cannot square it either.
+    There the factor may be denormal, and a product with it be longer than C; a batch's kernels
+    cannot square it either.
     """
     if not norm <= LONGEST:
         return torch.zeros_like(vector), False
@@ -142,7 +151,9 @@ def shortened(vector: Tensor, norm: float, clip: float, margin: float = SHRINK) 
 
 
 def length(vector: Tensor) -> float:
-    """||vector||, added up in float64: in float32 the sum over a long vector loses more than SHRINK leaves room for."""
+    """||vector||, added up in float64: in float32 the sum over a long vector loses more than SHRINK
+    leaves room for.
+    """
     return float(torch.linalg.vector_norm(vector, dtype=torch.float64))
 
 
@@ -150,7 +161,10 @@ def _check(clip: float, noise_multiplier: float) -> None:
     if not (clip > 0 and math.isfinite(clip)):
         raise StudyError(f"clip must be a positive number; got {clip}")
     if not (noise_multiplier > 0 and math.isfinite(noise_multiplier)):
-        raise StudyError(f"noise_multiplier must be a positive number; got {noise_multiplier}. For no privacy, set privacy.unit = 'none'")
+        raise StudyError(
+            f"noise_multiplier must be a positive number; got {noise_multiplier}. For no "
+            "privacy, set privacy.unit = 'none'"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +190,8 @@ class Gaussian(Euclidean):
     Attributes:
         clip: C, the L2 bound of one contribution (units of the vector).
         noise_multiplier: sigma, dimensionless.
-        measure: whether contributions are bounded as a whole, or each layer by itself within the same C.
+        measure: whether contributions are bounded as a whole, or each layer by itself within the
+            same C.
     """
 
     measure: Literal["flat", "layers"] = "flat"
@@ -193,13 +208,20 @@ class Gaussian(Euclidean):
         """The fact that the ledger keeps of one release, before sampling."""
         return event.Gaussian(noise_multiplier=self.noise_multiplier)
 
-    def release_counted(self, total: Tensor, excess: float, rng: np.random.Generator) -> tuple[Tensor, None]:
+    def release_counted(
+        self, total: Tensor, excess: float, rng: np.random.Generator
+    ) -> tuple[Tensor, None]:
         """See :class:`Bounded`; no count is released."""
         return self.release(total, None, rng)
 
     def release(self, total: Tensor, memory: None, rng: np.random.Generator) -> tuple[Tensor, None]:
-        """The noisy sum (d,), float32, of a sum (d,) of clipped contributions. ``total`` is left as it is."""
-        return add_gaussian(total, rng, clip=self.clip, noise_multiplier=self.noise_multiplier), None
+        """The noisy sum (d,), float32, of a sum (d,) of clipped contributions.
+
+        ``total`` is left as it is.
+        """
+        return add_gaussian(
+            total, rng, clip=self.clip, noise_multiplier=self.noise_multiplier
+        ), None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,11 +257,15 @@ class CountedGaussian(Euclidean):
         """The fact that the ledger keeps of one release of the pair, before sampling."""
         return event.Gaussian(noise_multiplier=self.noise_multiplier)
 
-    def release_counted(self, total: Tensor, excess: float, rng: np.random.Generator) -> tuple[Tensor, float]:
+    def release_counted(
+        self, total: Tensor, excess: float, rng: np.random.Generator
+    ) -> tuple[Tensor, float]:
         """See :class:`Bounded`."""
         return self.release(total, excess, rng)
 
-    def release(self, total: Tensor, excess: float, rng: np.random.Generator) -> tuple[Tensor, float]:
+    def release(
+        self, total: Tensor, excess: float, rng: np.random.Generator
+    ) -> tuple[Tensor, float]:
         """Noisy vector (d,) and noisy excess.
 
         Args:
@@ -249,5 +275,10 @@ class CountedGaussian(Euclidean):
         """
         noisy = add_gaussian(total, rng, clip=self.clip, noise_multiplier=self.vector_multiplier)
         half = torch.tensor([excess], dtype=torch.float64)
-        count = add_gaussian(half, rng, clip=COUNT_SENSITIVITY, noise_multiplier=self.count_deviation / COUNT_SENSITIVITY)
+        count = add_gaussian(
+            half,
+            rng,
+            clip=COUNT_SENSITIVITY,
+            noise_multiplier=self.count_deviation / COUNT_SENSITIVITY,
+        )
         return noisy, float(count)

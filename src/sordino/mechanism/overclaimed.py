@@ -17,7 +17,8 @@ from sordino.privacy import event
 class Overclaimed:
     """v + N(0, (sigma D)^2 I), where v moves by up to D' = excess D.
 
-    So its true noise multiplier is sigma / excess, and that is what is booked. For papers' literal forms.
+    So its true noise multiplier is sigma / excess, and that is what is booked. For papers' literal
+    forms.
 
     Attributes:
         claimed: D, the sensitivity that the noise was scaled to (units of the vector).
@@ -30,13 +31,28 @@ class Overclaimed:
     excess: float
 
     def __post_init__(self) -> None:
-        if not (self.claimed > 0 and self.noise_multiplier > 0 and self.excess >= 1 and math.isfinite(self.excess)):
-            raise StudyError(f"a misjudged mechanism needs positive scales and an excess of at least 1; got {self}")
+        if not (
+            self.claimed > 0
+            and self.noise_multiplier > 0
+            and self.excess >= 1
+            and math.isfinite(self.excess)
+        ):
+            raise StudyError(
+                "a misjudged mechanism needs positive scales and an excess of at least 1; "
+                f"got {self}"
+            )
 
     def event(self) -> event.Gaussian:
         """The fact that the ledger keeps of one release."""
         return event.Gaussian(noise_multiplier=self.noise_multiplier / self.excess)
 
     def release(self, vector: Tensor, rng: np.random.Generator) -> Tensor:
-        """The noisy vector (d,), float32, on a public grid (:mod:`.grid`); ``vector`` is left as it is."""
-        return add_gaussian(vector, rng, clip=self.claimed * self.excess, noise_multiplier=self.noise_multiplier / self.excess)
+        """The noisy vector (d,), float32, on a public grid (:mod:`.grid`); ``vector`` is left as it
+        is.
+        """
+        return add_gaussian(
+            vector,
+            rng,
+            clip=self.claimed * self.excess,
+            noise_multiplier=self.noise_multiplier / self.excess,
+        )

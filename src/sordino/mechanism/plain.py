@@ -13,7 +13,8 @@ from sordino.mechanism.registry import Noise, NoiseRequest, register
 class GaussianNoise(Noise):
     """The same noise on every number; clipped as a whole or per layer.
 
-    ``clipping`` bounds the whole gradient, or each layer by itself (C over the root of their number).
+    ``clipping`` bounds the whole gradient, or each layer by itself (C over the root of their
+    number).
     """
 
     counts: ClassVar[bool] = True
@@ -25,7 +26,10 @@ class GaussianNoise(Noise):
     def refused(self, unit: str, public: bool) -> str | None:
         """Layers are bounded in gradients only."""
         if self.clipping == "per-layer" and unit == "client":
-            return "privacy.mechanism.clipping 'per-layer' is for gradients of single examples; unit 'client' has one bound"
+            return (
+                "privacy.mechanism.clipping 'per-layer' is for gradients of single examples; "
+                "unit 'client' has one bound"
+            )
         return None
 
     def make(self, asked: NoiseRequest) -> Bounded:
@@ -39,7 +43,10 @@ class GaussianNoise(Noise):
         share = (sigma / (2.0 * deviation)) ** 2
         if share >= 1.0:
             raise StudyError(
-                f"noise of {deviation:g} clients on the count (method.count_noise) leaves nothing of noise_multiplier = {sigma:g}"
+                f"noise of {deviation:g} clients on the count (method.count_noise) leaves "
+                f"nothing of noise_multiplier = {sigma:g}"
                 f" for the updates; it must be above {sigma / 2.0:g}"
             )
-        return CountedGaussian(clip=asked.clip, noise_multiplier=sigma, share=share, measure=measure)
+        return CountedGaussian(
+            clip=asked.clip, noise_multiplier=sigma, share=share, measure=measure
+        )

@@ -15,10 +15,11 @@ from sordino.privacy import event
 
 @register
 class KNormNoise(Noise):
-    """Noise of density exp(-epsilon |x| / C): pure privacy for each step (Hardt and Talwar 2010); much noise if d is large.
+    """Noise of density exp(-epsilon |x| / C): pure privacy for each step (Hardt and Talwar 2010);
+    much noise if d is large.
 
-    ``form = "paper"`` draws its length as MAPA does: NOT private, and booked at what it is. ``dimension`` is the
-    model's, filled in when the noise is calibrated.
+    ``form = "paper"`` draws its length as MAPA does: NOT private, and booked at what it is.
+    ``dimension`` is the model's, filled in when the noise is calibrated.
     """
 
     simulated: ClassVar[bool] = True
@@ -30,13 +31,19 @@ class KNormNoise(Noise):
     def for_dimension(self, dimension: int) -> Self:
         """With d filled in."""
         if self.dimension not in (None, dimension):
-            raise StudyError(f"privacy.mechanism.dimension is {self.dimension}, but the model has {dimension} numbers; leave it out")
+            raise StudyError(
+                f"privacy.mechanism.dimension is {self.dimension}, but the model has "
+                f"{dimension} numbers; leave it out"
+            )
         return self.model_copy(update={"dimension": dimension})
 
     def event(self, noise_multiplier: float) -> event.Event:
         """epsilon_0 of one release; in the paper's form, what it claims."""
         if self.dimension is None:
-            raise StudyError("the price of privacy.mechanism 'k-norm' depends on the model's size, which is not known here")
+            raise StudyError(
+                "the price of privacy.mechanism 'k-norm' depends on the model's size, which "
+                "is not known here"
+            )
         priced = KNorm.priced if self.form == "sound" else ExponentialNorm.claimed
         return priced(noise_multiplier, self.dimension)
 

@@ -1,4 +1,5 @@
-"""Mechanisms by name: the ``[privacy.mechanism]`` table of a study. A new one is a file with one registration.
+"""Mechanisms by name: the ``[privacy.mechanism]`` table of a study. A new one is a file with one
+registration.
 
 A study names a registered kind, or a class in a module of its own as ``package.module:Class``;
 docs/own-mechanism.md shows one.
@@ -27,11 +28,13 @@ class NoiseRequest:
         clip: C (or S), L2 bound of a contribution in the mechanism's norm.
         noise_multiplier: sigma.
         parameters: how many numbers each parameter of the model has, in the vector's order.
-        energies: of a map from rows (n, d) to (n, groups), its mean over public examples' gradients of length one, (groups,);
-            None where a study has no public examples.
+        energies: of a map from rows (n, d) to (n, groups), its mean over public examples' gradients
+            of length one, (groups,); None where a study has no public examples.
         counted: whether a noisy count of clipped contributions is wanted beside the sum.
-        count_deviation: standard deviation that its noise must have, in contributions; None leaves it to the mechanism.
-        update_bound: eta tau C, how far a client can get by tau steps of gradients of length C; None for unit "sample".
+        count_deviation: standard deviation that its noise must have, in contributions; None leaves
+            it to the mechanism.
+        update_bound: eta tau C, how far a client can get by tau steps of gradients of length C;
+            None for unit "sample".
         largest: the largest weight of a client, in examples; 1 where all weigh the same.
     """
 
@@ -54,13 +57,17 @@ class NoiseRequest:
 class Noise(Section):
     """One mechanism, and the ``[privacy.mechanism]`` table of a study that asks for it.
 
-    A subclass adds its constants as fields. ``form`` is "paper" where it is a paper's literal algorithm,
-    whose :meth:`Bounded.event` then differs from what is asked for.
+    A subclass adds its constants as fields. ``form`` is "paper" where it is a paper's literal
+    algorithm, whose :meth:`Bounded.event` then differs from what is asked for.
     """
 
     counts: ClassVar[bool] = False  # whether it can release a count beside the sum
-    simulated: ClassVar[bool] = False  # whether its price rests on an ideal sampler that no computer has
-    sized: ClassVar[bool] = False  # whether its price depends on d, which a study learns from its data and model
+    simulated: ClassVar[bool] = (
+        False  # whether its price rests on an ideal sampler that no computer has
+    )
+    sized: ClassVar[bool] = (
+        False  # whether its price depends on d, which a study learns from its data and model
+    )
 
     kind: str
     form: Literal["sound", "paper"] = "sound"
@@ -71,7 +78,9 @@ class Noise(Section):
         return False
 
     def refused(self, unit: str, public: bool) -> str | None:
-        """Why it cannot serve this unit, or needs public examples that are not there; None if it can."""
+        """Why it cannot serve this unit, or needs public examples that are not there; None if it
+        can.
+        """
         return None
 
     def for_dimension(self, dimension: int) -> Self:
@@ -79,7 +88,8 @@ class Noise(Section):
         return self
 
     def event(self, noise_multiplier: float) -> event.Event:
-        """What one release at this sigma is booked as, before sampling: what noise is calibrated by. In a paper's form, what it claims.
+        """What one release at this sigma is booked as, before sampling: what noise is calibrated
+        by. In a paper's form, what it claims.
 
         A mechanism that is no Gaussian of multiplier sigma says here what it is.
         """
@@ -96,5 +106,12 @@ def _load() -> None:
     register_all("sordino.mechanism", importlib.import_module("sordino.mechanism").__path__)
 
 
-MECHANISMS = Registry(base=Noise, noun="mechanism", key="kind", place="privacy.mechanism", page="docs/own-mechanism.md", load=_load)
+MECHANISMS = Registry(
+    base=Noise,
+    noun="mechanism",
+    key="kind",
+    place="privacy.mechanism",
+    page="docs/own-mechanism.md",
+    load=_load,
+)
 register, known, imported = MECHANISMS.register, MECHANISMS.known, MECHANISMS.imported

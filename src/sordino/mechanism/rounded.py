@@ -1,42 +1,49 @@
-r"""Whole numbers round(s Z), Z standard normal: drawn from random words, with a proof for each that it was rounded the right way.
+r"""Whole numbers round(s Z), Z standard normal: drawn from random words, with a proof for each that
+it was rounded the right way.
 
 Box and Muller (1958): for u, v uniform on (0, 1), the pair
 
     z_1 = sqrt(-2 log u) cos(2 pi v),    z_2 = sqrt(-2 log u) sin(2 pi v)
 
-is standard normal. Two words of 64 bits are the first digits of u and v; they are worth a small interval of each. The
-pair is computed in float64, where every error is bounded: for any u, v in those intervals the computed z is within
+is standard normal. Two words of 64 bits are the first digits of u and v; they are worth a small
+interval of each. The pair is computed in float64, where every error is bounded: for any u, v in
+those intervals the computed z is within
 
     E = 2^-42
 
-of the true one (below). So round(s z) is the true whole number unless s z lies within s E of the middle between two
-whole numbers. There, and where u is so near 0 or 1 that E does not hold, 64 more bits of u and v are drawn, and the pair
-is computed to 250 bits (once in 800 000 pairs at s = 2^20). The whole number is then that of a *real* normal number,
-but for a chance below 2^-95 that even 128 digits of u and v leave two possibilities.
+of the true one (below). So round(s z) is the true whole number unless s z lies within s E of the
+middle between two whole numbers. There, and where u is so near 0 or 1 that E does not hold, 64 more
+bits of u and v are drawn, and the pair is computed to 250 bits (once in 800 000 pairs at s = 2^20).
+The whole number is then that of a *real* normal number, but for a chance below 2^-95 that even 128
+digits of u and v leave two possibilities.
 
-**No number depends on the data.** Which pairs are computed twice is a matter of the words and of s alone.
+**No number depends on the data.** Which pairs are computed twice is a matter of the words and of s
+alone.
 
-**The error bound.** With k the first 63 bits of u, x = k 2^-63 as float64, m in [sqrt(1/2), sqrt(2)) its fraction and e its
-exponent, t = (m - 1)/(m + 1):
+**The error bound.** With k the first 63 bits of u, x = k 2^-63 as float64, m in [sqrt(1/2),
+sqrt(2)) its fraction and e its exponent, t = (m - 1)/(m + 1):
 
     log x = e log 2 + 2 (t + t^3/3 + ... + t^17/17),     |t| <= 0.1716, remainder below 2 |t|^19 / 19 / (1 - t^2) < 2^-51.
 
-* u against x: |log u - log x| <= 2^-63/u + 2^-53, which is at most 2^-41 + 2^-53 for u >= 2^-22. Both are divided by r.
-* Rounding in log x, where e is not 0: below 2^-47, and r >= 0.8. Where e = 0 nothing is added to the series, whose
-  error is a few 2^-53 of log x itself.
-* r = sqrt(-2 log u), so an error d in log u is d/r in r: 2^-41/5.5 at the small end, 2^-53/r <= 2^-43 at the large one
-  as long as r >= 2^-10.
-* The angle: the quarter of the turn and what is left of it, |angle| <= pi/4, are exact in 64 bits; the conversion to
-  float64 and the product with 2 pi are off by 2^-52 together. The Taylor series to angle^14/14! and angle^15/15! leave
-  less than 2^-49. Times r <= 5.6: below 2^-46.
+* u against x: |log u - log x| <= 2^-63/u + 2^-53, which is at most 2^-41 + 2^-53 for u >= 2^-22.
+  Both are divided by r.
+* Rounding in log x, where e is not 0: below 2^-47, and r >= 0.8. Where e = 0 nothing is added to
+  the series, whose error is a few 2^-53 of log x itself.
+* r = sqrt(-2 log u), so an error d in log u is d/r in r: 2^-41/5.5 at the small end, 2^-53/r <=
+  2^-43 at the large one as long as r >= 2^-10.
+* The angle: the quarter of the turn and what is left of it, |angle| <= pi/4, are exact in 64 bits;
+  the conversion to float64 and the product with 2 pi are off by 2^-52 together. The Taylor series
+  to angle^14/14! and angle^15/15! leave less than 2^-49. Times r <= 5.6: below 2^-46.
 
-The sum is below 2^-43 + 2^-45; E has twice that. Only fused products are allowed to the compiler, which make errors smaller.
+The sum is below 2^-43 + 2^-45; E has twice that. Only fused products are allowed to the compiler,
+which make errors smaller.
 
 Shapes: words (2 h,), the first h for u, the others for v; numbers (d,), d = 2 h or 2 h - 1.
 
 References:
     Box and Muller 1958, A Note on the Generation of Random Normal Deviates.
-    Mironov 2012, On Significance of the Least Significant Bits for Differential Privacy: why rounding must be exact.
+    Mironov 2012, On Significance of the Least Significant Bits for Differential Privacy: why
+    rounding must be exact.
 """
 
 from __future__ import annotations
@@ -142,7 +149,8 @@ def _noisy(words: Any, total: Any, out: Any, step: float, deviation: float, doub
     for number in range(doubtful.size):
         start = number * STRETCH
         end = min(start + STRETCH, total.size - half)
-        # slices, so that indices start at zero and cannot be negative: the compiler then uses its widest vectors
+        # slices, so that indices start at zero and cannot be negative: the compiler then uses its
+        # widest vectors
         first, second = words[start:end], words[half + start : half + end]
         left, right = total[start:end], total[half + start : half + end]
         out_left, out_right = out[start:end], out[half + start : half + end]
@@ -153,7 +161,11 @@ def _noisy(words: Any, total: Any, out: Any, step: float, deviation: float, doub
             radius = F(deviation) * math.sqrt(square)
             x, y = radius * cosine, radius * sine
             near_x, near_y = _whole_fast(x), _whole_fast(y)
-            counted += I((max(abs(x - near_x), abs(y - near_y)) > sure) | (square < F(SHORTEST)) | (square > F(LONGEST)))
+            counted += I(
+                (max(abs(x - near_x), abs(y - near_y)) > sure)
+                | (square < F(SHORTEST))
+                | (square > F(LONGEST))
+            )
             out_left[i] = np.float32((_steps_fast(left[i], per_step) + near_x) * step)
             out_right[i] = np.float32((_steps_fast(right[i], per_step) + near_y) * step)
         doubtful[number] = counted
@@ -171,14 +183,18 @@ def _noisy(words: Any, total: Any, out: Any, step: float, deviation: float, doub
 
 
 noisy: Run = compiled(_noisy)
-"""``noisy(words, total, out, step, deviation, doubtful)``: fills ``out`` (d,), float32, and returns how many pairs are doubtful.
+"""``noisy(words, total, out, step, deviation, doubtful)``: fills ``out`` (d,), float32, and returns
+how many pairs are doubtful.
 
 ``doubtful`` (ceil(h / STRETCH),) gets their number in each stretch of pairs.
 """
 
 
 def _mark(words: Any, deviation: float, start: int, marks: Any) -> None:
-    half, sure = words.size // 2, F(0.5 - deviation * ERROR * 2.0)  # perhaps some more than were counted
+    half, sure = (
+        words.size // 2,
+        F(0.5 - deviation * ERROR * 2.0),
+    )  # perhaps some more than were counted
     for i in range(marks.size):
         square = _length_fast(words[start + i])
         cosine, sine = _turned_fast(words[half + start + i])
@@ -189,11 +205,17 @@ def _mark(words: Any, deviation: float, start: int, marks: Any) -> None:
 
 
 mark: Run = compiled(_mark)
-"""``mark(words, deviation, start, marks)``: which pairs from ``start`` on are doubtful, ``marks`` (k,)."""
+"""``mark(words, deviation, start, marks)``: which pairs from ``start`` on are doubtful, ``marks``
+(k,).
+"""
 
 
-def doubtful_pairs(words: NDArray[np.uint64], deviation: float, doubtful: NDArray[np.int64]) -> list[int]:
-    """The pairs whose whole numbers are not certain: looked for in the stretches (k,) that have some."""
+def doubtful_pairs(
+    words: NDArray[np.uint64], deviation: float, doubtful: NDArray[np.int64]
+) -> list[int]:
+    """The pairs whose whole numbers are not certain: looked for in the stretches (k,) that have
+    some.
+    """
     half, found = words.size // 2, []
     for number in np.flatnonzero(doubtful).tolist():
         start = number * STRETCH
@@ -212,10 +234,14 @@ def _normal_pairs(words: Any, out: Any) -> None:
 
 
 normal_pairs: Run = compiled(_normal_pairs)
-"""``normal_pairs(words, out)``: the numbers z (2 h,) themselves, as computed; to be held against the bound E."""
+"""``normal_pairs(words, out)``: the numbers z (2 h,) themselves, as computed; to be held against
+the bound E.
+"""
 
 
-def exact_pair(word_u: int, word_v: int, more_u: int, more_v: int, deviation: float) -> tuple[int, int]:
+def exact_pair(
+    word_u: int, word_v: int, more_u: int, more_v: int, deviation: float
+) -> tuple[int, int]:
     """The two whole numbers of a pair from 128 bits of u and of v, to 250 bits."""
     from mpmath import mp, mpf  # rarely needed
 

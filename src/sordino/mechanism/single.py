@@ -1,18 +1,23 @@
-r"""A Gaussian release of one bounded vector: what somebody tells of a single row, before anybody adds anything to it.
+r"""A Gaussian release of one bounded vector: what somebody tells of a single row, before anybody
+adds anything to it.
 
 A row with the vector v releases
 
     v min(1, s C / ||v||)  +  N(0, (2 z C)^2 I_d),        s = 1 - 2^-18.
 
-The adjacency is replace-one: the entity's row is replaced by another, whose vector lies in the same ball, at most 2C away.
-So the noise is z times as wide as the largest distance, and the price is that of a Gaussian with noise multiplier z (Dwork
-and Roth 2014, appendix A); of n releases about one row, ``Repeated(event, n)``, also where each depends on those before. The
-accountants' sampling is for a contribution replaced by none: :class:`~sordino.privacy.event.PoissonSampled` must not be put around it.
+The adjacency is replace-one: the entity's row is replaced by another, whose vector lies in the same
+ball, at most 2C away. So the noise is z times as wide as the largest distance, and the price is
+that of a Gaussian with noise multiplier z (Dwork and Roth 2014, appendix A); of n releases about
+one row, ``Repeated(event, n)``, also where each depends on those before. The accountants' sampling
+is for a contribution replaced by none: :class:`~sordino.privacy.event.PoissonSampled` must not be
+put around it.
 
-s leaves room for float32, as in :mod:`sordino.mechanism.gaussian`: norms are added up in float64; a factor, a product and the noise's
-scale are each off by 2^-24 at most, and 2^-18 is 64 of these. That holds while no factor is denormal, so C lies in [1e-12, 1e12], and
-a vector longer than 1e19, like one that is not finite, has no direction that could be kept: it becomes zero, which is in the ball.
-What is released are whole numbers on a public grid, so that no digit of them shows what was hidden (:mod:`.grid`).
+s leaves room for float32, as in :mod:`sordino.mechanism.gaussian`: norms are added up in float64; a
+factor, a product and the noise's scale are each off by 2^-24 at most, and 2^-18 is 64 of these.
+That holds while no factor is denormal, so C lies in [1e-12, 1e12], and a vector longer than 1e19,
+like one that is not finite, has no direction that could be kept: it becomes zero, which is in the
+ball. What is released are whole numbers on a public grid, so that no digit of them shows what was
+hidden (:mod:`.grid`).
 
 Shapes: vectors (d,), rows (n, d), float32; C in their units, z dimensionless.
 
@@ -55,7 +60,9 @@ class Single:
     def __post_init__(self) -> None:
         for name, value in (("clip", self.clip), ("noise_multiplier", self.noise_multiplier)):
             if not SMALLEST <= value <= LARGEST:
-                raise StudyError(f"{name} must be a number from {SMALLEST:g} to {LARGEST:g}; got {value}")
+                raise StudyError(
+                    f"{name} must be a number from {SMALLEST:g} to {LARGEST:g}; got {value}"
+                )
 
     @property
     def sensitivity(self) -> float:
@@ -68,11 +75,15 @@ class Single:
         return self.noise_multiplier * self.sensitivity
 
     def event(self) -> event.Gaussian:
-        """The fact that the ledger keeps of one release; of :meth:`release_rows`, of what it tells about one row."""
+        """The fact that the ledger keeps of one release; of :meth:`release_rows`, of what it tells
+        about one row.
+        """
         return event.Gaussian(noise_multiplier=self.noise_multiplier)
 
     def bounded(self, rows: Tensor) -> Tensor:
-        """Rows (n, d), each shortened to s C where it is longer, and zero where it is longer than 1e19 or not finite."""
+        """Rows (n, d), each shortened to s C where it is longer, and zero where it is longer than
+        1e19 or not finite.
+        """
         norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True, dtype=torch.float64)
         factors = (self.clip * SHRINK / norms).clamp_max_(1.0).to(rows.dtype)
         return torch.where(norms <= LONGEST, rows * factors, 0.0)  # NaN is not
@@ -84,12 +95,17 @@ class Single:
         return self.release_rows(v.unsqueeze(0), rng).squeeze(0)
 
     def release_rows(self, rows: Tensor, rng: np.random.Generator) -> Tensor:
-        """Noisy rows (n, d) of rows (n, d), each with noise of its own: n releases, one about each row. ``rows`` are left as they are.
+        """Noisy rows (n, d) of rows (n, d), each with noise of its own: n releases, one about each
+        row. ``rows`` are left as they are.
 
         Raises:
             DataError: for anything but float32 (n, d).
         """
         if rows.ndim != 2 or rows.dtype != torch.float32:
-            raise DataError(f"single releases are of float32 rows (n, d); got {rows.dtype} {tuple(rows.shape)}")
+            raise DataError(
+                f"single releases are of float32 rows (n, d); got {rows.dtype} {tuple(rows.shape)}"
+            )
         within, (_, d) = self.bounded(rows.detach()).flatten(), rows.shape
-        return add_gaussian(within, rng, clip=self.sensitivity, noise_multiplier=self.noise_multiplier, dimension=d).view(rows.shape)
+        return add_gaussian(
+            within, rng, clip=self.sensitivity, noise_multiplier=self.noise_multiplier, dimension=d
+        ).view(rows.shape)

@@ -1,12 +1,13 @@
 """SipHash-2-4 of many pairs of words under one key: a draw for every number, without a table.
 
-SipHash (Aumasson and Bernstein 2012) is a keyed pseudorandom function of 128 bits of key: whoever does not know the key
-cannot tell its words from independent uniform ones with any effort that can be had. So the word of an entity may stand
-for the coin that was tossed for it, and is found again whenever it is asked for. That is a guarantee against bounded
-effort, as every generator's is; mixers of 64-bit words (Murmur's, SplitMix's) give none, since they can be run backwards.
+SipHash (Aumasson and Bernstein 2012) is a keyed pseudorandom function of 128 bits of key: whoever
+does not know the key cannot tell its words from independent uniform ones with any effort that can
+be had. So the word of an entity may stand for the coin that was tossed for it, and is found again
+whenever it is asked for. That is a guarantee against bounded effort, as every generator's is;
+mixers of 64-bit words (Murmur's, SplitMix's) give none, since they can be run backwards.
 
-What is hashed is always 32 bytes: two words that the caller fixes, then one pair. Adding, turning and xor of 64-bit
-words are all it does, so every machine gets the same answers.
+What is hashed is always 32 bytes: two words that the caller fixes, then one pair. Adding, turning
+and xor of 64-bit words are all it does, so every machine gets the same answers.
 
 Shapes: pairs (n,), words (n,), of 64 bits.
 """
@@ -74,8 +75,15 @@ def _hash(key: Any, first: Any, left: Any, right: Any, out: Any) -> None:
 _hash_fast: Run = njit(nogil=True)(_hash)
 
 
-def words(key: tuple[int, int], first: tuple[int, int], left: NDArray[np.uint64], right: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SipHash-2-4 under ``key`` of first[0], first[1], left[i], right[i], little-endian words: (n,) for left and right (n,)."""
+def words(
+    key: tuple[int, int],
+    first: tuple[int, int],
+    left: NDArray[np.uint64],
+    right: NDArray[np.uint64],
+) -> NDArray[np.uint64]:
+    """SipHash-2-4 under ``key`` of first[0], first[1], left[i], right[i], little-endian words: (n,)
+    for left and right (n,).
+    """
     out = np.empty(len(left), dtype=np.uint64)
     _hash_fast(np.array(key, dtype=np.uint64), np.array(first, dtype=np.uint64), left, right, out)
     return out

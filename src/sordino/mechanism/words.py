@@ -1,10 +1,12 @@
 """Random words for noise: 64 bits each, many at once.
 
-A generator of a simulation hands out one word in two nanoseconds, which is as long as the noise itself takes.
-So its words seed 32 generators of the same kind (SFC64, Doty-Humphrey 2018) that run side by side in the
-processor's vectors: half a nanosecond a word. Each of the 32 has a state of 192 bits of its own.
+A generator of a simulation hands out one word in two nanoseconds, which is as long as the noise
+itself takes. So its words seed 32 generators of the same kind (SFC64, Doty-Humphrey 2018) that run
+side by side in the processor's vectors: half a nanosecond a word. Each of the 32 has a state of 192
+bits of its own.
 
-A cryptographic generator (:class:`sordino.keystream.KeyStream`) hands out its own words, in bulk: they are used as they are.
+A cryptographic generator (:class:`sordino.keystream.KeyStream`) hands out its own words, in bulk:
+they are used as they are.
 """
 
 from __future__ import annotations
@@ -39,11 +41,14 @@ def random_words(count: int, rng: np.random.Generator) -> Words:
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function compiled for this processor; kept on disk beside its source, or in the user's cache, where one of them can be written.
+    """The function compiled for this processor; kept on disk beside its source, or in the user's
+    cache, where one of them can be written.
 
     Without that every process would compile the noise anew, for three seconds.
     """
-    from numba import njit  # not before there is something to fill: the compiler takes a while to load
+    from numba import (
+        njit,
+    )  # not before there is something to fill: the compiler takes a while to load
 
     made: Callable[..., Any]
     try:

@@ -1,10 +1,11 @@
 r"""Accountants: from facts to an upper bound on epsilon.
 
-By name, all for one record's contribution that is there or replaced by none (:mod:`sordino.privacy.event`):
+By name, all for one record's contribution that is there or replaced by none
+(:mod:`sordino.privacy.event`):
 
 * ``pld``: the closed form for Gaussians, privacy loss distributions for sampled ones
-  (:mod:`~sordino.privacy.loss`), exact sums for pure releases (:mod:`~sordino.privacy.pure`), and ``rdp``
-  where that is lower. The tightest; the default.
+  (:mod:`~sordino.privacy.loss`), exact sums for pure releases (:mod:`~sordino.privacy.pure`), and
+  ``rdp`` where that is lower. The tightest; the default.
 * ``rdp``: Rényi divergences with the improved conversion (:mod:`~sordino.privacy.renyi`).
 * ``rdp-classic``: the same over integer orders with the classic conversion, which the ALI-DPFL
   and ALS-DPFL papers use.
@@ -12,8 +13,9 @@ By name, all for one record's contribution that is there or replaced by none (:m
 Facts are first flattened: equal steps are merged, so that k of them are composed once by k-fold
 self-composition, and their order and nesting cannot matter. What is released from the *same*
 sample (a sampled :class:`~sordino.privacy.event.Composed`) is one Gaussian whose precisions
-1/sigma^2 add, and one pure release whose epsilons add. Answers are remembered: the same history costs nothing
-twice. What pure releases come to by basic composition needs no delta, and these three never show more than that.
+1/sigma^2 add, and one pure release whose epsilons add. Answers are remembered: the same history
+costs nothing twice. What pure releases come to by basic composition needs no delta, and these three
+never show more than that.
 
 ``quick`` asks for a bound that may be looser (by less than a hundredth in 220 random histories)
 and costs a fifth. Both are upper bounds. A run shows the quick one round by round.
@@ -37,7 +39,18 @@ from typing import Protocol
 
 from sordino.errors import StudyError
 from sordino.privacy import groups, loss, pure, renyi
-from sordino.privacy.event import Chosen, Composed, Event, Gaussian, Grouped, NonPrivate, Nothing, PoissonSampled, Pure, Repeated
+from sordino.privacy.event import (
+    Chosen,
+    Composed,
+    Event,
+    Gaussian,
+    Grouped,
+    NonPrivate,
+    Nothing,
+    PoissonSampled,
+    Pure,
+    Repeated,
+)
 from sordino.privacy.step import Kind, Steps
 
 Spent = Iterable[tuple[Event, int]]
@@ -69,7 +82,8 @@ class Accountant(Protocol):
 
 
 def flatten(spent: Spent, order: float | None = None) -> Steps | None:
-    """Merge equal steps; None if something in it has no bound, or none by an accountant that is not of this one order.
+    """Merge equal steps; None if something in it has no bound, or none by an accountant that is not
+    of this one order.
 
     Raises:
         TypeError: for an event that no accountant here can price, naming it.
@@ -110,7 +124,9 @@ def _add(totals: dict[Kind, int], event: Event, count: int, order: float | None)
 
 def _put(totals: dict[Kind, int], kind: Kind, count: int) -> bool:
     # What was not sampled is of no common sample: its parts are counted by themselves.
-    parts = (Kind(1.0, kind.sigma), Kind(1.0, epsilon=kind.epsilon)) if kind.rate == 1.0 else (kind,)
+    parts = (
+        (Kind(1.0, kind.sigma), Kind(1.0, epsilon=kind.epsilon)) if kind.rate == 1.0 else (kind,)
+    )
     for part in parts:
         if not (part.pure and part.gaussian):  # else nothing was released
             totals[part] = totals.get(part, 0) + count
@@ -118,7 +134,9 @@ def _put(totals: dict[Kind, int], kind: Kind, count: int) -> bool:
 
 
 def _joint(event: Event, rate: float) -> Kind:
-    """The one Gaussian and the one pure release that releases from the same sample come to; sigma is 0 without a bound."""
+    """The one Gaussian and the one pure release that releases from the same sample come to; sigma
+    is 0 without a bound.
+    """
     match event:
         case Nothing():
             return Kind(rate)
@@ -130,13 +148,21 @@ def _joint(event: Event, rate: float) -> Kind:
             return Kind(rate, epsilon=epsilon)
         case Repeated(event=inside, count=times):
             one = _joint(inside, rate)
-            return Kind(rate, one.sigma / math.sqrt(times), one.epsilon * times) if times else Kind(rate)
+            return (
+                Kind(rate, one.sigma / math.sqrt(times), one.epsilon * times)
+                if times
+                else Kind(rate)
+            )
         case Composed(events=events):
             kinds = [_joint(inside, rate) for inside in events]
             if any(kind.sigma == 0.0 for kind in kinds):
                 return Kind(rate, 0.0)
             precision = math.fsum((1.0 / kind.sigma) * (1.0 / kind.sigma) for kind in kinds)
-            return Kind(rate, 1.0 / math.sqrt(precision) if precision else math.inf, math.fsum(kind.epsilon for kind in kinds))
+            return Kind(
+                rate,
+                1.0 / math.sqrt(precision) if precision else math.inf,
+                math.fsum(kind.epsilon for kind in kinds),
+            )
         case _:
             raise TypeError(f"no accountant here can price {event!r} inside a sample")
 
@@ -182,7 +208,9 @@ class _Named:
 
 def _parts(steps: Steps) -> tuple[float, Steps]:
     """What the pure steps come to at delta 0, and the others."""
-    return math.fsum(pure.most(kind, count) for kind, count in steps if kind.pure), tuple(step for step in steps if not step[0].pure)
+    return math.fsum(pure.most(kind, count) for kind, count in steps if kind.pure), tuple(
+        step for step in steps if not step[0].pure
+    )
 
 
 def _or_basic(price: Price) -> Price:
@@ -202,7 +230,11 @@ def _or_basic_delta(deltas: Price) -> Price:
     def at_most(steps: Steps, epsilon: float) -> float:
         worst, others = _parts(steps)
         shown = deltas(steps, epsilon)
-        return min(shown, deltas(others, epsilon - worst) if others else 0.0) if 0.0 < worst <= epsilon else shown
+        return (
+            min(shown, deltas(others, epsilon - worst) if others else 0.0)
+            if 0.0 < worst <= epsilon
+            else shown
+        )
 
     return at_most
 
@@ -234,9 +266,27 @@ _classic, _classic_delta = _or_basic(renyi.classic_epsilon), _or_basic_delta(ren
 _ALL: dict[str, Accountant] = {
     a.name: a
     for a in (
-        _Named("pld", "privacy loss distributions, rounded up (Doroshenko et al. 2022)", _pld, _pld_quick, _pld_delta),
-        _Named("rdp", "Rényi divergences, improved conversion (Canonne et al. 2020)", _rdp, _rdp, _rdp_delta),
-        _Named("rdp-classic", "Rényi divergences of integer order, classic conversion (Mironov 2017)", _classic, _classic, _classic_delta),
+        _Named(
+            "pld",
+            "privacy loss distributions, rounded up (Doroshenko et al. 2022)",
+            _pld,
+            _pld_quick,
+            _pld_delta,
+        ),
+        _Named(
+            "rdp",
+            "Rényi divergences, improved conversion (Canonne et al. 2020)",
+            _rdp,
+            _rdp,
+            _rdp_delta,
+        ),
+        _Named(
+            "rdp-classic",
+            "Rényi divergences of integer order, classic conversion (Mironov 2017)",
+            _classic,
+            _classic,
+            _classic_delta,
+        ),
     )
 }
 NAMES = tuple(_ALL)
@@ -254,8 +304,17 @@ def fixed_order(name: str) -> float | None:
 @lru_cache(maxsize=64)
 def _fixed(name: str, order: float) -> Accountant:
     price = lru_cache(maxsize=65536)(lambda steps, delta: renyi.fixed_epsilon(steps, delta, order))
-    bound = f"Rényi divergence of the one order {order:g}, fixed in advance (Feldman and Zrnic 2021)"
-    return _Named(name, bound, price, price, lambda steps, epsilon: renyi.fixed_delta(steps, epsilon, order), order)
+    bound = (
+        f"Rényi divergence of the one order {order:g}, fixed in advance (Feldman and Zrnic 2021)"
+    )
+    return _Named(
+        name,
+        bound,
+        price,
+        price,
+        lambda steps, epsilon: renyi.fixed_delta(steps, epsilon, order),
+        order,
+    )
 
 
 def accountant(name: str) -> Accountant:
@@ -270,5 +329,8 @@ def accountant(name: str) -> Accountant:
     if name not in _ALL:
         close = difflib.get_close_matches(name, NAMES, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else "."
-        raise StudyError(f"accountant {name!r} is not known{hint} Known: {', '.join(NAMES)}, rdp@8 (or another order above 1)")
+        raise StudyError(
+            f"accountant {name!r} is not known{hint} Known: {', '.join(NAMES)}, rdp@8 (or "
+            "another order above 1)"
+        )
     return _ALL[name]

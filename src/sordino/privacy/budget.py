@@ -28,7 +28,9 @@ class Budget:
 
     def __post_init__(self) -> None:
         if not self.epsilon >= 0.0:
-            raise StudyError(f"epsilon must be a number from 0, or infinite for no promise; got {self.epsilon}")
+            raise StudyError(
+                f"epsilon must be a number from 0, or infinite for no promise; got {self.epsilon}"
+            )
         if not 0.0 < self.delta < 1.0:
             raise StudyError(f"delta must lie between 0 and 1; got {self.delta}")
         accountant(self.accountant)
@@ -40,18 +42,24 @@ class Budget:
         before = list(spent)
         if self._price(before) > self.epsilon:
             return 0
-        return most_steps(event, epsilon=self.epsilon, delta=self.delta, accountant=self.accountant, spent=before)
+        return most_steps(
+            event, epsilon=self.epsilon, delta=self.delta, accountant=self.accountant, spent=before
+        )
 
     def admit(self, unit: str, spent: Spent) -> None:
         """Refuse a history that passes the budget, asking the cheapest bound first.
 
-        What "pld" shows is never above the improved Rényi bound, which takes a hundredth of its time.
+        What "pld" shows is never above the improved Rényi bound, which takes a hundredth of its
+        time.
 
         Raises:
             BudgetExceeded: see :meth:`check`.
         """
         history = list(spent)
-        if self.accountant != "pld" or accountant("rdp").epsilon(history, self.delta) > self.epsilon:
+        if (
+            self.accountant != "pld"
+            or accountant("rdp").epsilon(history, self.delta) > self.epsilon
+        ):
             self.check(unit, history)
 
     def check(self, unit: str, spent: Spent) -> float:
@@ -72,15 +80,19 @@ class Budget:
         return value
 
     def _refusal(self, unit: str, value: float) -> str:
-        digits = next((d for d in range(4, 17) if epsilon_text(value, d) != epsilon_text(self.epsilon, d)), 17)
+        digits = next(
+            (d for d in range(4, 17) if epsilon_text(value, d) != epsilon_text(self.epsilon, d)), 17
+        )
         remedy = (
-            "No bound is known for this release: only a run without a guarantee (infinite epsilon) can make it"
+            "No bound is known for this release: only a run without a guarantee (infinite "
+            "epsilon) can make it"
             if math.isinf(value)
             else "Lower rounds or local steps, or raise noise_multiplier"
         )
         return (
             f"{unit}: this release would bring epsilon to {epsilon_text(value, digits)},"
-            f" over the budget of {epsilon_text(self.epsilon, digits)} (delta {self.delta:g}, {self.accountant}). {remedy}"
+            f" over the budget of {epsilon_text(self.epsilon, digits)} (delta "
+            f"{self.delta:g}, {self.accountant}). {remedy}"
         )
 
     def _price(self, spent: Spent) -> float:

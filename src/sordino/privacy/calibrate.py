@@ -25,7 +25,9 @@ _UNIT = 10_000  # sigma is sought in ten-thousandths
 _LARGEST_SIGMA = 10**6
 
 
-def most_steps(event: Event, *, epsilon: float, delta: float, accountant: str, spent: Spent = ()) -> int:
+def most_steps(
+    event: Event, *, epsilon: float, delta: float, accountant: str, spent: Spent = ()
+) -> int:
     """The most further steps of ``event`` with epsilon at most ``epsilon``, after ``spent``.
 
     Returns 0 where not even one step fits, and never more than a thousand million.
@@ -44,8 +46,14 @@ def most_steps(event: Event, *, epsilon: float, delta: float, accountant: str, s
         return lambda count: chosen.epsilon([*before, (event, count)], delta)
 
     # Rényi bounds cost next to nothing and say roughly where to look.
-    start = 1 if accountant != "pld" else _last(price("rdp"), lambda value: value <= epsilon, target=epsilon, start=1, most=MOST)
-    return _last(price(accountant), lambda value: value <= epsilon, target=epsilon, start=start, most=MOST)
+    start = (
+        1
+        if accountant != "pld"
+        else _last(price("rdp"), lambda value: value <= epsilon, target=epsilon, start=1, most=MOST)
+    )
+    return _last(
+        price(accountant), lambda value: value <= epsilon, target=epsilon, start=start, most=MOST
+    )
 
 
 Schedule = Sequence[tuple[float, int]]
@@ -65,10 +73,11 @@ def noise_multiplier(
     accountant: str,
     release: Callable[[float], Event] = _gaussian,
 ) -> float:
-    """The smallest sigma with epsilon at most ``epsilon`` after ``steps``, rounded up to four decimals.
+    """The smallest sigma with epsilon at most ``epsilon`` after ``steps``, rounded up to four
+    decimals.
 
-    ``steps`` are all at sigma, or at a schedule of multiples of it. ``release`` says what one is, before sampling; a larger
-    sigma must not cost more.
+    ``steps`` are all at sigma, or at a schedule of multiples of it. ``release`` says what one is,
+    before sampling; a larger sigma must not cost more.
 
     Raises:
         StudyError: if no sigma up to a million is enough, or the promise is no promise.
@@ -85,27 +94,45 @@ def noise_multiplier(
 
         def at(units: int) -> float:
             spent = [
-                (PoissonSampled(sampling_rate=sampling_rate, event=release(units / _UNIT * factor)), count) for factor, count in schedule
+                (
+                    PoissonSampled(
+                        sampling_rate=sampling_rate, event=release(units / _UNIT * factor)
+                    ),
+                    count,
+                )
+                for factor, count in schedule
             ]
             return chosen.epsilon(spent, delta)
 
         return at
 
-    # The search runs over ten-thousandths: the last sigma that is too small is followed by the answer.
+    # The search runs over ten-thousandths: the last sigma that is too small is followed by the
+    # answer.
     most = _LARGEST_SIGMA * _UNIT
     start = _UNIT
     for name in ("rdp", "pld") if accountant == "pld" else (accountant,):
-        start = 1 + _last(price(name), lambda value: value > epsilon, target=epsilon, start=start, most=most)
+        start = 1 + _last(
+            price(name), lambda value: value > epsilon, target=epsilon, start=start, most=most
+        )
     if start > most:
         raise StudyError(
-            f"no noise multiplier up to {_LARGEST_SIGMA} brings {total} steps at sampling_rate {sampling_rate} within epsilon = {epsilon}."
+            f"no noise multiplier up to {_LARGEST_SIGMA} brings {total} steps at "
+            f"sampling_rate {sampling_rate} within epsilon = {epsilon}."
             " Lower the steps or the sampling rate, or allow a larger epsilon"
         )
     return start / _UNIT
 
 
-def _last(value: Callable[[int], float], near: Callable[[float], bool], *, target: float, start: int, most: int) -> int:
-    """The last n in 0..most with ``near(value(n))``, where all before some n are near and all after are not.
+def _last(
+    value: Callable[[int], float],
+    near: Callable[[float], bool],
+    *,
+    target: float,
+    start: int,
+    most: int,
+) -> int:
+    """The last n in 0..most with ``near(value(n))``, where all before some n are near and all after
+    are not.
 
     Strides from ``start`` until the border is between two numbers, then false position on
     logarithms (Illinois: an end that stays for a second turn counts half), until they are
@@ -136,12 +163,20 @@ def _log(value: float, target: float) -> float:
 
 
 def _crossing(low: int, high: int, gap_low: float, gap_high: float) -> int:
-    """Where a straight line on logarithms crosses the target; the middle where there is no such line."""
+    """Where a straight line on logarithms crosses the target; the middle where there is no such
+    line.
+    """
     share = gap_low / (gap_low - gap_high) if gap_low != gap_high else math.nan
     return round(low * (high / low) ** share) if 0.0 <= share <= 1.0 else (low + high) // 2
 
 
-def epsilon_after(event: Event, steps: Sequence[int], *, delta: float, accountant: str) -> tuple[float, ...]:
-    """epsilon after each of these numbers of steps; the last by the fine bound, the others by the quick one."""
+def epsilon_after(
+    event: Event, steps: Sequence[int], *, delta: float, accountant: str
+) -> tuple[float, ...]:
+    """epsilon after each of these numbers of steps; the last by the fine bound, the others by the
+    quick one.
+    """
     chosen = _accountant(accountant)
-    return tuple(chosen.epsilon([(event, count)], delta, quick=count != steps[-1]) for count in steps)
+    return tuple(
+        chosen.epsilon([(event, count)], delta, quick=count != steps[-1]) for count in steps
+    )

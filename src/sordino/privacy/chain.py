@@ -1,11 +1,12 @@
 """What a ledger consists of, and how its parts are chained by digest.
 
-A ledger is one sequence of links, numbered 1, 2, 3, and so on. A link is a charge (:class:`Entry`) or a note
-(:class:`Note`): a unit that is kept from here on, the beginning of a run, the seal of a run that ended. The digest of a
-link covers all that it says, its number and the digest of the link before; the first one continues a digest of the
-format and the adjacency. So nothing that a ledger says can be changed, taken out or put in between without breaking the
-chain. That the *last* links were cut off shows only against a digest that is kept elsewhere: in a checkpoint, in
-``run.json``, in a report.
+A ledger is one sequence of links, numbered 1, 2, 3, and so on. A link is a charge (:class:`Entry`)
+or a note (:class:`Note`): a unit that is kept from here on, the beginning of a run, the seal of a
+run that ended. The digest of a link covers all that it says, its number and the digest of the link
+before; the first one continues a digest of the format and the adjacency. So nothing that a ledger
+says can be changed, taken out or put in between without breaking the chain. That the *last* links
+were cut off shows only against a digest that is kept elsewhere: in a checkpoint, in ``run.json``,
+in a report.
 
 The file has no other source of facts: what it says besides (an index, a count) is never read.
 """
@@ -24,7 +25,10 @@ from sordino.errors import LedgerError
 from sordino.privacy.event import Event, decode
 
 FORMAT = "2"
-ADJACENCY = "one record's contribution replaced by none, sizes public; of the units labels, party and entities of events: replace one"
+ADJACENCY = (
+    "one record's contribution replaced by none, sizes public; of the units labels, party "
+    "and entities of events: replace one"
+)
 META = {"format": FORMAT, "adjacency": ADJACENCY}
 MOST = 2**40  # of one number in an entry: a file of millions of them still adds up within 64 bits
 UNIT, BEGIN, SEAL, RECORDS = "unit", "begin", "seal", "records"
@@ -62,7 +66,8 @@ class Charge(_Charged):
     """A release that is about to happen."""
 
     def __post_init__(self) -> None:
-        # SQLite keeps numpy's integers as bytes, which add up to next to nothing, and True and 2.0 as
+        # SQLite keeps numpy's integers as bytes, which add up to next to nothing, and True and 2.0
+        # as
         # integers, which hash otherwise: what is kept must be what was hashed.
         object.__setattr__(self, "count", _whole("count", self.count))
         object.__setattr__(self, "round", _whole("round", self.round))
@@ -80,9 +85,22 @@ class Entry(_Charged):
 
 
 def entry(row: Row, event: Event) -> Entry:
-    """The charge in a row of the ledger: seq, unit, event as text, count, why, method, round, key, prev, digest."""
+    """The charge in a row of the ledger: seq, unit, event as text, count, why, method, round, key,
+    prev, digest.
+    """
     seq, unit, _, count, why, method, number, key, prev, digest = row
-    return Entry(seq=seq, unit=unit, event=event, count=count, why=why, method=method, round=number, key=key, prev=prev, digest=digest)
+    return Entry(
+        seq=seq,
+        unit=unit,
+        event=event,
+        count=count,
+        why=why,
+        method=method,
+        round=number,
+        key=key,
+        prev=prev,
+        digest=digest,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +148,18 @@ def canonical(value: object) -> str:
     >>> canonical({"b": 1, "a": [0.1, "x"]})
     '{"a":[0.1,"x"],"b":1}'
     """
-    return json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    return json.dumps(
+        value, sort_keys=True, ensure_ascii=True, separators=(",", ":"), allow_nan=False
+    )
 
 
 def digest(body: Sequence[object]) -> str:
     """SHA-256 (hex) of what a link says."""
-    # What was tampered with may hold anything, bytes too: it must still hash to something, and to something else.
-    return hashlib.sha256(json.dumps(list(body), ensure_ascii=True, separators=(",", ":"), default=repr).encode()).hexdigest()
+    # What was tampered with may hold anything, bytes too: it must still hash to something, and to
+    # something else.
+    return hashlib.sha256(
+        json.dumps(list(body), ensure_ascii=True, separators=(",", ":"), default=repr).encode()
+    ).hexdigest()
 
 
 START = digest(["sordino ledger", *sorted(META.items())])
@@ -151,7 +174,12 @@ class Walk:
         units: units noted so far, with the fingerprints of their data and their labels.
     """
 
-    def __init__(self, place: object, head: Head = (0, START), units: dict[str, tuple[str, str | None]] | None = None) -> None:
+    def __init__(
+        self,
+        place: object,
+        head: Head = (0, START),
+        units: dict[str, tuple[str, str | None]] | None = None,
+    ) -> None:
         self.place, self.head = place, head
         self.units: dict[str, tuple[str, str | None]] = {} if units is None else units
         self._events: dict[str, Event] = {}
@@ -165,13 +193,22 @@ class Walk:
         for charge, row in rows:
             seq, prev = self.head
             if row[0] != seq + 1:
-                raise LedgerError(f"{self.place}: entry {seq + 1} is missing: the chain goes on with entry {row[0]}")
+                raise LedgerError(
+                    f"{self.place}: entry {seq + 1} is missing: the chain goes on with entry "
+                    f"{row[0]}"
+                )
             if row[-2] != prev:
-                raise LedgerError(f"{self.place}: entry {seq + 1} does not continue the entry before it: one of the two was changed")
+                raise LedgerError(
+                    f"{self.place}: entry {seq + 1} does not continue the entry before it: "
+                    "one of the two was changed"
+                )
             found = digest(row[:-1])
             if row[-1] != found:
                 about = f"{row[1]}, round {row[6]}" if charge else f"{row[1]} {row[2]}"
-                raise LedgerError(f"{self.place}: entry {seq + 1} ({_short(about)}) was changed after it was written")
+                raise LedgerError(
+                    f"{self.place}: entry {seq + 1} ({_short(about)}) was changed after it "
+                    "was written"
+                )
             link = self._entry(row) if charge else self._note(row)
             self.head = (seq + 1, found)
             yield link
@@ -179,12 +216,23 @@ class Walk:
     def _entry(self, row: Row) -> Entry:
         seq, unit, event, count, why, method, number, key = row[:8]
         where = f"{self.place}: entry {seq}"
-        if not all(isinstance(each, str) for each in (unit, event, why, method, key)) or type(count) is not int or type(number) is not int:
-            raise LedgerError(f"{where} does not hold what a charge holds: text and whole numbers. Restore the ledger from a copy")
+        if (
+            not all(isinstance(each, str) for each in (unit, event, why, method, key))
+            or type(count) is not int
+            or type(number) is not int
+        ):
+            raise LedgerError(
+                f"{where} does not hold what a charge holds: text and whole numbers. Restore "
+                "the ledger from a copy"
+            )
         if not 1 <= count <= MOST:
-            raise LedgerError(f"{where} says that a release happened {count} times; it must be from 1 to {MOST}")
+            raise LedgerError(
+                f"{where} says that a release happened {count} times; it must be from 1 to {MOST}"
+            )
         if unit not in self.units:
-            raise LedgerError(f"{where} charges {_short(unit)!r}, which no entry before it registers")
+            raise LedgerError(
+                f"{where} charges {_short(unit)!r}, which no entry before it registers"
+            )
         if event not in self._events:
             try:
                 self._events[event] = decode(event)
@@ -196,17 +244,28 @@ class Walk:
         seq, kind, name, content = row[:4]
         where = f"{self.place}: entry {seq}"
         if not all(isinstance(each, str) for each in (kind, name, content)) or kind not in KINDS:
-            raise LedgerError(f"{where} is of a kind that this version does not know: {_short(kind)!r}")
+            raise LedgerError(
+                f"{where} is of a kind that this version does not know: {_short(kind)!r}"
+            )
         try:
             facts = json.loads(content)
         except (ValueError, RecursionError) as error:
-            raise LedgerError(f"{where} ({kind} {_short(name)}) holds no JSON that can be read") from error
+            raise LedgerError(
+                f"{where} ({kind} {_short(name)}) holds no JSON that can be read"
+            ) from error
         if not isinstance(facts, dict):
             raise LedgerError(f"{where} ({kind} {_short(name)}) holds no JSON object")
         if kind == UNIT:
             fingerprint, label = facts.get("fingerprint"), facts.get("label")
-            if not isinstance(fingerprint, str) or not isinstance(label, str | None) or name in self.units:
-                raise LedgerError(f"{where} registers {_short(name)!r} without one fingerprint, or for the second time")
+            if (
+                not isinstance(fingerprint, str)
+                or not isinstance(label, str | None)
+                or name in self.units
+            ):
+                raise LedgerError(
+                    f"{where} registers {_short(name)!r} without one fingerprint, or for the "
+                    "second time"
+                )
             self.units[name] = (fingerprint, label)
         return Note(seq, kind, name, content, row[4], row[5])
 

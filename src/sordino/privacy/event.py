@@ -7,10 +7,11 @@ tomorrow's better accountant can price yesterday's run.
 Promise to old ledgers: an event is never removed and no field ever changes its meaning;
 events and fields are only added.
 
-Adjacency is zero-out, unless whoever books says otherwise: neighbours differ in that one record's contribution is replaced by
-none, while sizes stay what they are (Kairouz et al. 2021, "Practical and private (deep) learning without sampling or
-shuffling"). With Poisson sampling it has the same dominating pair as adding or removing a record (docs/mathematics.md). An
-unsampled Gaussian or Pure release costs the same under replace-one, if its noise was measured by how far a replacement moves
+Adjacency is zero-out, unless whoever books says otherwise: neighbours differ in that one record's
+contribution is replaced by none, while sizes stay what they are (Kairouz et al. 2021, "Practical
+and private (deep) learning without sampling or shuffling"). With Poisson sampling it has the same
+dominating pair as adding or removing a record (docs/mathematics.md). An unsampled Gaussian or Pure
+release costs the same under replace-one, if its noise was measured by how far a replacement moves
 it. Sampling is for zero-out.
 
 >>> step = PoissonSampled(sampling_rate=0.015, event=Gaussian(noise_multiplier=1.1))
@@ -41,12 +42,15 @@ class Gaussian(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_u
 
     def __post_init__(self) -> None:
         if not (self.noise_multiplier >= 0 and math.isfinite(self.noise_multiplier)):
-            raise StudyError(f"noise_multiplier must be a number from 0; got {self.noise_multiplier}")
+            raise StudyError(
+                f"noise_multiplier must be a number from 0; got {self.noise_multiplier}"
+            )
         _as_float(self, "noise_multiplier")
 
 
 class Pure(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True):
-    """A release after which no answer is more than e^epsilon times as likely with a record as without it, nor as likely without.
+    """A release after which no answer is more than e^epsilon times as likely with a record as
+    without it, nor as likely without.
 
     Attributes:
         epsilon: of this release alone, dimensionless; delta is 0. With 0 nothing was told.
@@ -56,11 +60,15 @@ class Pure(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unkno
 
     def __post_init__(self) -> None:
         if not (self.epsilon >= 0 and math.isfinite(self.epsilon)):
-            raise StudyError(f"epsilon of a pure release must be a number from 0; got {self.epsilon}")
+            raise StudyError(
+                f"epsilon of a pure release must be a number from 0; got {self.epsilon}"
+            )
         _as_float(self, "epsilon")
 
 
-class PoissonSampled(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True):
+class PoissonSampled(
+    msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True
+):
     """The event, run on a sample that holds every record independently with probability q.
 
     Attributes:
@@ -99,9 +107,11 @@ class Repeated(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_u
 
 
 class Chosen(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True):
-    """The event, with noise that was chosen by looking at earlier releases, under a filter of one Rényi order.
+    """The event, with noise that was chosen by looking at earlier releases, under a filter of one
+    Rényi order.
 
-    Only the accountant of that very order, fixed before the first release, can bound what such choices come to.
+    Only the accountant of that very order, fixed before the first release, can bound what such
+    choices come to.
 
     Attributes:
         order: alpha, above 1.
@@ -118,7 +128,8 @@ class Chosen(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unk
 
 
 class Grouped(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True):
-    """The event as it bounds data sets that are ``size`` steps of adjacency apart, where no event of one step is known to.
+    """The event as it bounds data sets that are ``size`` steps of adjacency apart, where no event
+    of one step is known to.
 
     Group privacy prices all of them together; see :mod:`sordino.privacy.records.group`.
 
@@ -136,7 +147,9 @@ class Grouped(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_un
             raise StudyError(f"a group has at least one record; got {self.size}")
 
 
-class NonPrivate(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True):
+class NonPrivate(
+    msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True
+):
     """A release for which no bound is known. Every accountant answers infinity."""
 
     reason: str
@@ -146,7 +159,9 @@ class Nothing(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_un
     """No data was used. Every accountant answers 0."""
 
 
-Event = Gaussian | Pure | PoissonSampled | Composed | Repeated | Chosen | Grouped | NonPrivate | Nothing
+Event = (
+    Gaussian | Pure | PoissonSampled | Composed | Repeated | Chosen | Grouped | NonPrivate | Nothing
+)
 
 
 def _as_float(event: msgspec.Struct, field: str) -> None:

@@ -1,14 +1,17 @@
-r"""Group privacy on an accountant's curve: what ``size`` steps of adjacency cost, where one step is priced.
+r"""Group privacy on an accountant's curve: what ``size`` steps of adjacency cost, where one step is
+priced.
 
 If a history is (epsilon, delta(epsilon)) for one step, for all epsilon, it is for k steps
 
     ( k epsilon,  delta(epsilon) (1 + e^epsilon + ... + e^((k-1) epsilon)) )
 
-(Vadhan 2017, "The complexity of differential privacy", lemma 2.2). Any epsilon gives a bound, so a search that does not find
-the best is still right. Parts of different k compose by adding up epsilons and deltas (Dwork and Roth 2014, theorem 3.16);
-each part gets an equal share of delta. Or everything is taken for a group of the largest k: the lower of the two is shown.
+(Vadhan 2017, "The complexity of differential privacy", lemma 2.2). Any epsilon gives a bound, so a
+search that does not find the best is still right. Parts of different k compose by adding up
+epsilons and deltas (Dwork and Roth 2014, theorem 3.16); each part gets an equal share of delta. Or
+everything is taken for a group of the largest k: the lower of the two is shown.
 
-The formula needs the curve at deltas far below the one that is asked for; the accountants have it down to what floats hold.
+The formula needs the curve at deltas far below the one that is asked for; the accountants have it
+down to what floats hold.
 """
 
 from __future__ import annotations
@@ -45,10 +48,18 @@ def epsilon(curve: Curve, history: History, delta: float, *, quick: bool = False
     """A bound at ``delta`` on a history with groups in it."""
     by_size = parts(history)
     share = delta / len(by_size)
-    apart = math.fsum(_of_group(curve, spent, size, share, quick=quick) for size, spent in by_size.items())
+    apart = math.fsum(
+        _of_group(curve, spent, size, share, quick=quick) for size, spent in by_size.items()
+    )
     if len(by_size) == 1:
         return apart
-    together = _of_group(curve, [one for spent in by_size.values() for one in spent], max(by_size), delta, quick=quick)
+    together = _of_group(
+        curve,
+        [one for spent in by_size.values() for one in spent],
+        max(by_size),
+        delta,
+        quick=quick,
+    )
     return min(apart, together)
 
 
@@ -72,7 +83,8 @@ def _factor(epsilon: float, size: int) -> float:
 def _of_group(curve: Curve, spent: History, size: int, delta: float, *, quick: bool) -> float:
     if size == 1:
         return curve.epsilon(spent, delta, quick=quick)
-    # The smallest epsilon at which one step's delta, times the factor, is within delta: from below, each answer asks for a
+    # The smallest epsilon at which one step's delta, times the factor, is within delta: from below,
+    # each answer asks for a
     # smaller delta than the one before. It is accepted only where it was checked.
     tried = 0.0
     for _ in range(_ROUNDS):

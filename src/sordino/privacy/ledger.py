@@ -2,7 +2,8 @@
 
 One SQLite file (write-ahead log, synchronous=FULL). A charge says which unit's data was used,
 by which event and how often, why, by which method and in which round. Units, and how runs began
-and ended, are links of the same chain (:mod:`sordino.privacy.chain`). :mod:`sordino.privacy.reading` reads it.
+and ended, are links of the same chain (:mod:`sordino.privacy.chain`).
+:mod:`sordino.privacy.reading` reads it.
 
 ``charge`` checks the budget and appends in one transaction, so that two runs over the same data
 cannot both spend the last of it. It returns permits (:mod:`sordino.privacy.permit`); nothing may be
@@ -26,13 +27,36 @@ from typing import Any
 from sordino.errors import LedgerError, ResumeError
 from sordino.privacy import storage
 from sordino.privacy.budget import Budget
-from sordino.privacy.chain import ADJACENCY, FORMAT, START, UNIT, Charge, Entry, Head, Note, Verified, canonical, digest
+from sordino.privacy.chain import (
+    ADJACENCY,
+    FORMAT,
+    START,
+    UNIT,
+    Charge,
+    Entry,
+    Head,
+    Note,
+    Verified,
+    canonical,
+    digest,
+)
 from sordino.privacy.event import Event, encode
 from sordino.privacy.permit import Permit, issue
 from sordino.privacy.reading import LedgerReader
 from sordino.privacy.storage import LedgerExists, said
 
-__all__ = ["ADJACENCY", "FORMAT", "START", "Charge", "Entry", "Ledger", "LedgerExists", "Note", "Permit", "Verified"]
+__all__ = [
+    "ADJACENCY",
+    "FORMAT",
+    "START",
+    "Charge",
+    "Entry",
+    "Ledger",
+    "LedgerExists",
+    "Note",
+    "Permit",
+    "Verified",
+]
 
 Admit = Callable[[Sequence[str], Budget], None]
 """Refuses, by an error, charges on these units; their totals count them already."""
@@ -42,13 +66,17 @@ class Ledger(LedgerReader):
     """One ledger file."""
 
     @classmethod
-    def create(cls, path: Path, units: Mapping[str, str], labels: Mapping[str, str] | None = None) -> Ledger:
-        """A new ledger for these units and the fingerprints of their data; ``labels`` are names for people, by unit.
+    def create(
+        cls, path: Path, units: Mapping[str, str], labels: Mapping[str, str] | None = None
+    ) -> Ledger:
+        """A new ledger for these units and the fingerprints of their data; ``labels`` are names for
+        people, by unit.
 
         Raises:
             LedgerError: if the file exists or cannot be written.
         """
-        # Made under another name and then linked: killed at any instant, there is a whole ledger or none,
+        # Made under another name and then linked: killed at any instant, there is a whole ledger or
+        # none,
         # and of two processes that make the same one, one is told that it exists.
         fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         with said(path):
@@ -56,7 +84,9 @@ class Ledger(LedgerReader):
                 raise FileExistsError
             try:
                 fresh.unlink(missing_ok=True)
-                with closing(sqlite3.connect(fresh, timeout=storage.PATIENCE, isolation_level=None)) as db:
+                with closing(
+                    sqlite3.connect(fresh, timeout=storage.PATIENCE, isolation_level=None)
+                ) as db:
                     storage.create(db)
                     cls(path, db)._register(units, labels or {})
                     db.execute("COMMIT")
@@ -90,7 +120,8 @@ class Ledger(LedgerReader):
                 )
 
     def note(self, kind: str, name: str, facts: Mapping[str, Any]) -> Note:
-        """Add a note to the chain, durably; a note of this kind and name that says the same is left as it is.
+        """Add a note to the chain, durably; a note of this kind and name that says the same is left
+        as it is.
 
         Raises:
             ResumeError: if one says something else.
@@ -101,7 +132,10 @@ class Ledger(LedgerReader):
             if found is None:
                 return self._note(kind, name, facts)
             if found.content != canonical(dict(facts)):
-                raise ResumeError(f"{self.path}: entry {found.seq} ({kind} {name}) already has other content, and a note cannot be changed")
+                raise ResumeError(
+                    f"{self.path}: entry {found.seq} ({kind} {name}) already has other "
+                    "content, and a note cannot be changed"
+                )
             return found
 
     def noted_within(self, kind: str, name: str, facts: Mapping[str, Any]) -> Note:
@@ -118,20 +152,26 @@ class Ledger(LedgerReader):
             self._learn(link)
         return Note(*row)
 
-    def charge(self, charges: Sequence[Charge], budget: Budget, admit: Admit | None = None) -> tuple[Permit, ...]:
+    def charge(
+        self, charges: Sequence[Charge], budget: Budget, admit: Admit | None = None
+    ) -> tuple[Permit, ...]:
         """Book all of the charges, durably, or none.
 
-        ``admit`` is asked, inside of the transaction, instead of holding each unit's own history against the budget.
+        ``admit`` is asked, inside of the transaction, instead of holding each unit's own history
+        against the budget.
 
         Raises:
             BudgetExceeded: if a unit would pass the budget; nothing was booked.
             ResumeError: if a key was booked before with other content.
-            LedgerError: for a unit that is not kept here, a chain that is broken, or a file that cannot be written.
+            LedgerError: for a unit that is not kept here, a chain that is broken, or a file that
+                cannot be written.
         """
         with self._writing():
             return self._book(charges, budget, admit)
 
-    def _book(self, charges: Sequence[Charge], budget: Budget, admit: Admit | None) -> tuple[Permit, ...]:
+    def _book(
+        self, charges: Sequence[Charge], budget: Budget, admit: Admit | None
+    ) -> tuple[Permit, ...]:
         self._refresh()
         permits, rows, touched = [], [], set()
         new: dict[str, tuple[Charge, Head]] = {}
@@ -140,15 +180,30 @@ class Ledger(LedgerReader):
             if charge.unit not in self._totals:
                 raise LedgerError(f"{self.path}: no data of {charge.unit!r} is kept here")
             if charge.count < 1:
-                raise LedgerError(f"{charge.unit}: a release happens at least once; got {charge.count}")
+                raise LedgerError(
+                    f"{charge.unit}: a release happens at least once; got {charge.count}"
+                )
             booked = self._booked(charge)
             if charge.key in new:
                 same, booked = new[charge.key]
                 if same != charge:
-                    raise ResumeError(f"{self.path}: two releases of one call have the key {charge.key!r}; a key names one release only")
+                    raise ResumeError(
+                        f"{self.path}: two releases of one call have the key {charge.key!r}; "
+                        "a key names one release only"
+                    )
             if booked is None:
                 seq += 1
-                body = (seq, charge.unit, encode(charge.event), charge.count, charge.why, charge.method, charge.round, charge.key, prev)
+                body = (
+                    seq,
+                    charge.unit,
+                    encode(charge.event),
+                    charge.count,
+                    charge.why,
+                    charge.method,
+                    charge.round,
+                    charge.key,
+                    prev,
+                )
                 prev = digest(body)
                 rows.append((*body, prev))
                 self._add(charge.unit, charge.event, charge.count, seq)
@@ -167,7 +222,8 @@ class Ledger(LedgerReader):
 
     def _booked(self, charge: Charge) -> Head | None:
         found = self._db.execute(
-            "SELECT seq, digest, unit, event, count, method, round FROM entries WHERE key = ?", (charge.key,)
+            "SELECT seq, digest, unit, event, count, method, round FROM entries WHERE key = ?",
+            (charge.key,),
         ).fetchone()
         if found is None:
             return None
@@ -175,7 +231,8 @@ class Ledger(LedgerReader):
         content = (charge.unit, encode(charge.event), charge.count, charge.method, charge.round)
         if found[2:] != content:
             raise ResumeError(
-                f"{self.path}: the release {charge.key!r} was booked before as {found[2:]}, now it would be {content}."
+                f"{self.path}: the release {charge.key!r} was booked before as {found[2:]}, "
+                f"now it would be {content}."
                 " The study or the data changed: begin a new run"
             )
         return int(found[0]), str(found[1])
@@ -187,7 +244,8 @@ class Ledger(LedgerReader):
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """One durable change of tables that stand beside the ledger's own; nobody charges meanwhile.
+        """One durable change of tables that stand beside the ledger's own; nobody charges
+        meanwhile.
 
         Raises:
             LedgerError: if the file cannot be written.
@@ -202,7 +260,9 @@ class Ledger(LedgerReader):
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """A transaction that ends as a whole, over a schema that nobody has changed since it was checked."""
+        """A transaction that ends as a whole, over a schema that nobody has changed since it was
+        checked.
+        """
         with said(self.path, self._clock):
             try:
                 self._db.execute("BEGIN IMMEDIATE")

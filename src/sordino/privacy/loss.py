@@ -2,9 +2,9 @@ r"""The privacy loss of composed, Poisson-sampled steps: four upper bounds, each
 
 A history is a list of kinds of steps and how often each was taken: k times a Gaussian of noise
 multiplier sigma on a Poisson sample of rate q, or a pure release on one. One record's
-contribution, replaced by none, moves the noise-scaled answer of a Gaussian step by 1/sigma if the record was drawn and by
-nothing otherwise. The question is delta(epsilon), the hockey-stick divergence of the two sides,
-and its inverse.
+contribution, replaced by none, moves the noise-scaled answer of a Gaussian step by 1/sigma if the
+record was drawn and by nothing otherwise. The question is delta(epsilon), the hockey-stick
+divergence of the two sides, and its inverse.
 
 **Not sampled.** k Gaussians are one of mu^2 = k/sigma^2, and delta is known exactly (Balle and
 Wang 2018, theorem 8): delta = Phi(a) - e^epsilon Phi(b), with a = mu/2 - epsilon/mu and
@@ -26,8 +26,9 @@ not knowing *which* steps, which at such noise is worth next to nothing anyway.
 
 Where a history holds both kinds, each part gets half of delta and the epsilons add.
 
-**Pure.** k equal releases are priced exactly (:mod:`sordino.privacy.pure`); beside other steps their k-fold
-loss goes to the grid as a whole. Of a Gaussian and a pure release from *one* sample this module knows nothing.
+**Pure.** k equal releases are priced exactly (:mod:`sordino.privacy.pure`); beside other steps
+their k-fold loss goes to the grid as a whole. Of a Gaussian and a pure release from *one* sample
+this module knows nothing.
 
 >>> round(epsilon(((Kind(1.0, sigma=5.0), 25),), 1e-5), 3)                  # one Gaussian of sigma 1
 4.377
@@ -86,7 +87,13 @@ def delta(steps: Steps, epsilon: float) -> float:
     if not mild:
         return min(1.0, _harsh_delta(harsh, epsilon))
     # Any split of epsilon is a bound; the harsh part is what costs.
-    return min(1.0, min(_harsh_delta(harsh, (1 - part) * epsilon) + _mild_delta(mild, part * epsilon) for part in (0.01, 0.1, 0.5)))
+    return min(
+        1.0,
+        min(
+            _harsh_delta(harsh, (1 - part) * epsilon) + _mild_delta(mild, part * epsilon)
+            for part in (0.01, 0.1, 0.5)
+        ),
+    )
 
 
 def _known(steps: Steps) -> bool:
@@ -94,8 +101,12 @@ def _known(steps: Steps) -> bool:
 
 
 def _split(steps: Steps) -> tuple[Steps, Steps]:
-    """Gaussians with hardly any noise, and the other steps; what is not sampled is merged into one Gaussian."""
-    precision = sum(count * (1.0 / kind.sigma) * (1.0 / kind.sigma) for kind, count in steps if kind.rate == 1.0)
+    """Gaussians with hardly any noise, and the other steps; what is not sampled is merged into one
+    Gaussian.
+    """
+    precision = sum(
+        count * (1.0 / kind.sigma) * (1.0 / kind.sigma) for kind, count in steps if kind.rate == 1.0
+    )
     whole = ((Kind(1.0, 1.0 / math.sqrt(precision)), 1),) if precision else ()
     merged = (*whole, *((kind, count) for kind, count in steps if kind.rate < 1.0 or kind.pure))
     harsh = tuple(step for step in merged if step[0].sigma < _LITTLE_NOISE)
@@ -106,7 +117,9 @@ def _split(steps: Steps) -> tuple[Steps, Steps]:
 
 
 def gaussian_delta(mu: Any, epsilon: float) -> Any:
-    """delta of Gaussians with distance ``mu`` (number or array) between the two sides, never too small."""
+    """delta of Gaussians with distance ``mu`` (number or array) between the two sides, never too
+    small.
+    """
     import numpy as np
     from scipy.special import erfcx, ndtr  # type: ignore[import-untyped]
 
@@ -123,7 +136,9 @@ def gaussian_delta(mu: Any, epsilon: float) -> Any:
 
 
 def _invert(delta_at: Callable[[float], float], delta: float) -> float:
-    """The smallest epsilon (to twelve digits, from above) at which a falling bound is at most ``delta``."""
+    """The smallest epsilon (to twelve digits, from above) at which a falling bound is at most
+    ``delta``.
+    """
     if delta_at(0.0) <= delta:
         return 0.0
     low, high = 0.0, 1.0
@@ -141,19 +156,29 @@ def _invert(delta_at: Callable[[float], float], delta: float) -> float:
 
 
 def _harsh_delta(steps: Steps, epsilon: float) -> float:
-    """E over the number of steps that drew the record; several kinds are taken as the worst of them."""
+    """E over the number of steps that drew the record; several kinds are taken as the worst of
+    them.
+    """
     fixed = sum((1.0 / kind.sigma) * (1.0 / kind.sigma) for kind, _ in steps if kind.rate == 1.0)
     drawn = [step for step in steps if step[0].rate < 1.0]
     if not drawn:
         return float(gaussian_delta(math.sqrt(fixed), epsilon))
-    rate, sigma, count = max(kind.rate for kind, _ in drawn), min(kind.sigma for kind, _ in drawn), sum(k for _, k in drawn)
+    rate, sigma, count = (
+        max(kind.rate for kind, _ in drawn),
+        min(kind.sigma for kind, _ in drawn),
+        sum(k for _, k in drawn),
+    )
     reached, mass = _inclusions(rate, count)
-    return float(mass @ gaussian_delta((fixed + reached * (1.0 / sigma) * (1.0 / sigma)) ** 0.5, epsilon))
+    return float(
+        mass @ gaussian_delta((fixed + reached * (1.0 / sigma) * (1.0 / sigma)) ** 0.5, epsilon)
+    )
 
 
 @lru_cache(maxsize=64)
 def _inclusions(rate: float, count: int) -> tuple[Any, Any]:
-    """Numbers of inclusions and their probabilities under Bin(count, rate), each rounded up within a bucket."""
+    """Numbers of inclusions and their probabilities under Bin(count, rate), each rounded up within
+    a bucket.
+    """
     import numpy as np
     from scipy.special import bdtrc
 
@@ -185,7 +210,13 @@ def _mild_delta(steps: Steps, epsilon: float) -> float:
     if (exact := _exact(steps)) is not None:
         return exact(epsilon)
     composed = _composed(steps, _FINE)
-    return 1.0 if composed is None else min(1.0, float(composed.get_delta_for_epsilon(epsilon)) + _ROUNDING * _composed_steps(steps))
+    return (
+        1.0
+        if composed is None
+        else min(
+            1.0, float(composed.get_delta_for_epsilon(epsilon)) + _ROUNDING * _composed_steps(steps)
+        )
+    )
 
 
 def _exact(steps: Steps) -> Callable[[float], float] | None:
@@ -205,8 +236,14 @@ def _composed_steps(steps: Steps) -> int:
 
 def _variance(rate: float, sigma: float) -> float:
     """About the variance of one Gaussian step's loss."""
-    mean = 0.5 / (sigma * sigma)  # of the loss of a step that drew the record; its variance is twice that
-    return 2 * mean if rate == 1.0 else min(rate * rate * math.expm1(2 * mean), rate * (mean * mean + 2 * mean))
+    mean = 0.5 / (
+        sigma * sigma
+    )  # of the loss of a step that drew the record; its variance is twice that
+    return (
+        2 * mean
+        if rate == 1.0
+        else min(rate * rate * math.expm1(2 * mean), rate * (mean * mean + 2 * mean))
+    )
 
 
 def _grid(steps: Steps, share: float) -> float | None:
@@ -214,8 +251,14 @@ def _grid(steps: Steps, share: float) -> float | None:
 
     None where all that can be afforded is coarser than the losses: such a bound would say nothing.
     """
-    total = sum(k * (pure.variance(kind) if kind.pure else _variance(kind.rate, kind.sigma)) for kind, k in steps)
-    widest = max(pure.span(kind, k) / 2 if kind.pure else 0.5 / (kind.sigma * kind.sigma) + 10.0 / kind.sigma for kind, k in steps)
+    total = sum(
+        k * (pure.variance(kind) if kind.pure else _variance(kind.rate, kind.sigma))
+        for kind, k in steps
+    )
+    widest = max(
+        pure.span(kind, k) / 2 if kind.pure else 0.5 / (kind.sigma * kind.sigma) + 10.0 / kind.sigma
+        for kind, k in steps
+    )
     deviation = math.sqrt(total / _composed_steps(steps))
     wanted = share * deviation
     affordable = max(_SMALLEST_GRID, 30.0 * math.sqrt(total) / _MOST_COMPOSED, widest / _MOST_CELLS)
@@ -239,13 +282,19 @@ def _step(rate: float, sigma: float, grid: float) -> Any:
 
 @lru_cache(maxsize=4)
 def _composed(steps: Steps, share: float) -> Any:
-    """The distribution of the loss of all steps together, or None where no useful grid can be had."""
+    """The distribution of the loss of all steps together, or None where no useful grid can be
+    had.
+    """
     grid = _grid(steps, share)
     if grid is None:
         return None
     whole = None
     for kind, count in steps:
-        part = _pure(kind, count, grid) if kind.pure else _power(_step(kind.rate, kind.sigma, grid), count)
+        part = (
+            _pure(kind, count, grid)
+            if kind.pure
+            else _power(_step(kind.rate, kind.sigma, grid), count)
+        )
         if part is None:
             return None
         whole = part if whole is None else whole.compose(part)
@@ -254,9 +303,11 @@ def _composed(steps: Steps, share: float) -> Any:
 
 
 def _forget_tables() -> None:
-    """Make SciPy forget the tables of its last transforms, of which it keeps sixteen of each sort and up to 16 MB each.
+    """Make SciPy forget the tables of its last transforms, of which it keeps sixteen of each sort
+    and up to 16 MB each.
 
-    Hardly two histories have a transform's length in common. There is no call for it; sixteen short transforms take their place.
+    Hardly two histories have a transform's length in common. There is no call for it; sixteen short
+    transforms take their place.
     """
     import numpy as np
     from scipy import fft  # type: ignore[import-untyped]
@@ -272,12 +323,16 @@ def _pure(kind: Kind, count: int, grid: float) -> Any:
     from dp_accounting.pld import privacy_loss_distribution as pld
 
     sides = [pure.on_grid(kind, count, grid, with_record=side) for side in (True, False)]
-    made = [pld_pmf.DensePLDPmf(grid, lowest, masses, infinite, True) for lowest, masses, infinite in filter(None, sides)]
+    made = [
+        pld_pmf.DensePLDPmf(grid, lowest, masses, infinite, True)
+        for lowest, masses, infinite in filter(None, sides)
+    ]
     return pld.PrivacyLossDistribution(*made) if len(made) == 2 else None
 
 
 def _power(part: Any, count: int) -> Any:
-    # dp-accounting raises a small distribution's size to the power of count, as an exact integer, to
+    # dp-accounting raises a small distribution's size to the power of count, as an exact integer,
+    # to
     # choose a representation: above some thousand that takes longer than the composition itself.
     if count <= _BLOCK:
         return part.self_compose(count) if count > 1 else part

@@ -1,8 +1,11 @@
-"""Permits: what a ledger hands out for a charge that it has booked durably, and the only key to a release.
+"""Permits: what a ledger hands out for a charge that it has booked durably, and the only key to a
+release.
 
-Whoever releases something computed from data (a client, an edge, a party, an aggregator, a respondent, an evaluation on private
-rows) takes permits and checks, before it computes anything, that they cover just what it is about to release. Plain methods book
-:class:`~sordino.privacy.event.NonPrivate` and take permits as well. Only the ledger makes them: :func:`issue` is for it alone.
+Whoever releases something computed from data (a client, an edge, a party, an aggregator, a
+respondent, an evaluation on private rows) takes permits and checks, before it computes anything,
+that they cover just what it is about to release. Plain methods book
+:class:`~sordino.privacy.event.NonPrivate` and take permits as well. Only the ledger makes them:
+:func:`issue` is for it alone.
 """
 
 from __future__ import annotations
@@ -47,7 +50,10 @@ class Permit:
 
     def __post_init__(self) -> None:
         if self.maker is not _LEDGER:
-            raise LocalProtocolError(f"{self.unit}: a permit comes from the ledger that has booked the release, and from nowhere else")
+            raise LocalProtocolError(
+                f"{self.unit}: a permit comes from the ledger that has booked the release, "
+                "and from nowhere else"
+            )
 
     def named(self, unit: str) -> Permit:
         """The same permit, for who calls the unit by another name than the ledger."""
@@ -60,18 +66,24 @@ class Permit:
 
 def issue(charge: Charge, seq: int, digest: str) -> Permit:
     """For the ledger: the permit of a charge that it has written as entry ``seq``."""
-    return Permit(charge.unit, charge.event, charge.count, charge.round, charge.key, seq, digest, _LEDGER)
+    return Permit(
+        charge.unit, charge.event, charge.count, charge.round, charge.key, seq, digest, _LEDGER
+    )
 
 
 def covers_round(permits: Sequence[Permit], price: Price, number: int) -> None:
-    """Refuse unless permits of this round cover just this price: these events, so often, nothing else.
+    """Refuse unless permits of this round cover just this price: these events, so often, nothing
+    else.
 
     Raises:
         LocalProtocolError: if they do not; nothing may be computed then.
     """
     booked = [(permit.event, permit.count) for permit in permits if permit.round == number]
     if not booked or booked != list(price):
-        raise LocalProtocolError(f"round {number}: the ledger booked {booked}, but the client would release {list(price)}")
+        raise LocalProtocolError(
+            f"round {number}: the ledger booked {booked}, but the client would release "
+            f"{list(price)}"
+        )
 
 
 def covers_one(permit: Permit | None, event: Event, number: int) -> None:
@@ -81,15 +93,19 @@ def covers_one(permit: Permit | None, event: Event, number: int) -> None:
         LocalProtocolError: if it does not; nothing may be computed then.
     """
     if permit is None or permit.event != event or not permit.holds(number):
-        raise LocalProtocolError(f"task {number}: the ledger booked {permit}, the work would release {event}")
+        raise LocalProtocolError(
+            f"task {number}: the ledger booked {permit}, the work would release {event}"
+        )
 
 
 class Allowance:
-    """Permits on several units, for releases that the ledger counts by the one who released most: an entity's appearances.
+    """Permits on several units, for releases that the ledger counts by the one who released most:
+    an entity's appearances.
 
     Args:
         permits: all that the run has, of every unit.
-        times: how often whoever releases most has released by the end of what is covered, now included.
+        times: how often whoever releases most has released by the end of what is covered, now
+            included.
     """
 
     def __init__(self, permits: Sequence[Permit], times: int = 1) -> None:
@@ -99,11 +115,15 @@ class Allowance:
             self._booked[permit.unit, permit.event] += permit.count
 
     def covers(self, unit: str, event: Event, times: int | None = None) -> None:
-        """Refuse unless permits on a unit cover the event so often (``self.times``, where nothing else is said), all together.
+        """Refuse unless permits on a unit cover the event so often (``self.times``, where nothing
+        else is said), all together.
 
         Raises:
             LocalProtocolError: if they do not; nothing may be computed then.
         """
         booked, wanted = self._booked[unit, event], self.times if times is None else times
         if booked < wanted:
-            raise LocalProtocolError(f"{unit}: the ledger booked {event} {booked} times, the work would release it {wanted} times")
+            raise LocalProtocolError(
+                f"{unit}: the ledger booked {event} {booked} times, the work would release "
+                f"it {wanted} times"
+            )

@@ -1,10 +1,10 @@
 r"""Pure releases on Poisson samples, composed: exactly as much as can be learned from them.
 
-A pair of answers within e^epsilon of each other is a function of randomised response (Kairouz, Oh and
-Viswanath 2015, theorem 3.4): a bit that is 1 with probability e^epsilon / (1 + e^epsilon) with the record,
-and with probability 1 / (1 + e^epsilon) without. So nothing is worse than that bit, and on a Poisson sample of
-rate q nothing is worse than the bit on a sample (the function does not ask who was drawn). Its loss, with the record against
-without, takes two values:
+A pair of answers within e^epsilon of each other is a function of randomised response (Kairouz, Oh
+and Viswanath 2015, theorem 3.4): a bit that is 1 with probability e^epsilon / (1 + e^epsilon) with
+the record, and with probability 1 / (1 + e^epsilon) without. So nothing is worse than that bit, and
+on a Poisson sample of rate q nothing is worse than the bit on a sample (the function does not ask
+who was drawn). Its loss, with the record against without, takes two values:
 
     up    =  log(1 + q (e^epsilon - 1)),        the amplified epsilon, at a 1;
     -down =  log(1 - q (1 - e^-epsilon)),       at a 0;     down = up = epsilon if q = 1.
@@ -14,19 +14,20 @@ k steps lie on a line: K ones cost K up - (k - K) down, and K is binomial under 
     delta(x) = sum_j P(K = j) (1 - e^(x - loss_j))_+ ,
 
 the larger of both directions, is exact, with no grid: the optimal composition of Kairouz, Oh and
-Viswanath if q = 1, and less than that of the amplified epsilon if q < 1. No delta at all is needed from k up
-on: basic composition.
+Viswanath if q = 1, and less than that of the amplified epsilon if q < 1. No delta at all is needed
+from k up on: basic composition.
 
-Beside other kinds of steps the k-fold loss is put on a grid once, by connecting the dots: an atom between two points
-is divided among them so that both sides keep their mass. Whoever cannot tell the parts apart is back at the
-atom, so the parts tell no less.
+Beside other kinds of steps the k-fold loss is put on a grid once, by connecting the dots: an atom
+between two points is divided among them so that both sides keep their mass. Whoever cannot tell the
+parts apart is back at the atom, so the parts tell no less.
 
 >>> step = Kind(0.001, epsilon=0.1)
 >>> round(most(step, 15_000), 2), f"{delta(step, 15_000, 0.036):.1g}"    # by basic composition; and with some delta
 (1.58, '5e-06')
 
-References: Kairouz, Oh and Viswanath 2015, The Composition Theorem for Differential Privacy; Zhu, Dong and
-Wang 2022, Optimal accounting of differential privacy via characteristic function, theorem 11 (sampling).
+References: Kairouz, Oh and Viswanath 2015, The Composition Theorem for Differential Privacy; Zhu,
+Dong and Wang 2022, Optimal accounting of differential privacy via characteristic function, theorem
+11 (sampling).
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ def variance(kind: Kind) -> float:
 
 
 def span(kind: Kind, count: int) -> float:
-    """About how far apart the losses of ``count`` steps lie, but for what is hardly ever reached."""
+    """About how far apart the losses of ``count`` steps lie, but for what is hardly ever
+    reached.
+    """
     chance = _chance(kind, with_record=True)
     return sum(losses(kind)) * min(count, 20.0 * math.sqrt(count * chance * (1.0 - chance)) + 90.0)
 
@@ -85,8 +88,12 @@ def delta(kind: Kind, count: int, epsilon: float) -> float:
     return min(1.0, found)
 
 
-def on_grid(kind: Kind, count: int, grid: float, *, with_record: bool) -> tuple[int, Any, float] | None:
-    """The loss of ``count`` steps on multiples of ``grid``: the lowest multiple, probabilities from there on, and that of infinity."""
+def on_grid(
+    kind: Kind, count: int, grid: float, *, with_record: bool
+) -> tuple[int, Any, float] | None:
+    """The loss of ``count`` steps on multiples of ``grid``: the lowest multiple, probabilities from
+    there on, and that of infinity.
+    """
     import numpy as np
 
     composed = _composed(kind, count, with_record)
@@ -103,7 +110,9 @@ def on_grid(kind: Kind, count: int, grid: float, *, with_record: bool) -> tuple[
     lowest = int(cell[0])
     place = (cell - lowest).astype(np.int64)
     length = int(place[-1]) + 2
-    found = np.bincount(place, kept * (1.0 - share), length) + np.bincount(place + 1, kept * share, length)
+    found = np.bincount(place, kept * (1.0 - share), length) + np.bincount(
+        place + 1, kept * share, length
+    )
     return lowest, found, infinite
 
 
@@ -124,7 +133,8 @@ def _log_odds(kind: Kind, with_record: bool) -> float:
 
 @lru_cache(maxsize=8)
 def _composed(kind: Kind, count: int, with_record: bool) -> tuple[Any, Any] | None:
-    """Losses of ``count`` steps by the number of ones, and their probabilities, rounded up; None where they are too many.
+    """Losses of ``count`` steps by the number of ones, and their probabilities, rounded up; None
+    where they are too many.
 
     Numbers of ones that are left out have a probability below 1e-300 (Bernstein's inequality).
     """
@@ -132,14 +142,20 @@ def _composed(kind: Kind, count: int, with_record: bool) -> tuple[Any, Any] | No
 
     chance, odds = _chance(kind, with_record), _log_odds(kind, with_record)
     reach = 40.0 * math.sqrt(count * chance * (1.0 - chance)) + 500.0
-    low, high = max(0, math.floor(count * chance - reach)), min(count, math.ceil(count * chance + reach))
+    low, high = (
+        max(0, math.floor(count * chance - reach)),
+        min(count, math.ceil(count * chance + reach)),
+    )
     if high - low > _MOST_TERMS:
         return None
     ones = np.arange(low, high + 1, dtype=np.float64)
-    # From one number to the next the binomial's logarithm changes by this; sums start where it is highest.
+    # From one number to the next the binomial's logarithm changes by this; sums start where it is
+    # highest.
     change = np.log((count - ones[:-1]) / (ones[:-1] + 1.0)) + odds
     top = int(np.searchsorted(-change, 0.0))  # change falls
-    log_mass = np.concatenate((-np.cumsum(change[:top][::-1])[::-1], [0.0], np.cumsum(change[top:])))
+    log_mass = np.concatenate(
+        (-np.cumsum(change[:top][::-1])[::-1], [0.0], np.cumsum(change[top:]))
+    )
     mass = np.exp(log_mass)
     mass *= (1.0 + _MARGIN) / mass.sum()
     up, down = losses(kind)

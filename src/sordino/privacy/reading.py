@@ -1,6 +1,7 @@
 """A ledger file, read along its chain: a link that does not fit is an error, never a smaller sum.
 
-Queries change nothing. Other processes may write the file meanwhile: every question first looks what they have added.
+Queries change nothing. Other processes may write the file meanwhile: every question first looks
+what they have added.
 """
 
 from __future__ import annotations
@@ -15,15 +16,28 @@ from sordino.errors import LedgerError, StudyError
 from sordino.files import refuse_odd
 from sordino.privacy import storage
 from sordino.privacy.accounting import accountant
-from sordino.privacy.chain import RECORDS, START, UNIT, Entry, Head, Note, Row, Verified, Walk, entry
+from sordino.privacy.chain import (
+    RECORDS,
+    START,
+    UNIT,
+    Entry,
+    Head,
+    Note,
+    Row,
+    Verified,
+    Walk,
+    entry,
+)
 from sordino.privacy.event import Event, decode
 from sordino.privacy.storage import SECONDS, Clock, said
 
 BATCH = 64  # links read at once; a hostile one has megabytes
 
 _LINKS = (
-    "SELECT 1, seq, unit, event, count, why, method, round, key, prev, digest FROM entries WHERE seq BETWEEN :first AND :last"
-    " UNION ALL SELECT 0, seq, kind, name, content, prev, digest, 0, 0, 0, 0 FROM notes WHERE seq BETWEEN :first AND :last"
+    "SELECT 1, seq, unit, event, count, why, method, round, key, prev, digest FROM entries "
+    "WHERE seq BETWEEN :first AND :last"
+    " UNION ALL SELECT 0, seq, kind, name, content, prev, digest, 0, 0, 0, 0 FROM notes "
+    "WHERE seq BETWEEN :first AND :last"
     " ORDER BY 2 LIMIT :batch"
 )
 _LOWEST = -(2**63)
@@ -32,7 +46,9 @@ _LOWEST = -(2**63)
 class LedgerReader:
     """One ledger file, as it is read."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, clock: Clock | None = None) -> None:
+    def __init__(
+        self, path: Path, connection: sqlite3.Connection, clock: Clock | None = None
+    ) -> None:
         self.path = path
         self._db = connection
         self._clock = clock
@@ -41,10 +57,12 @@ class LedgerReader:
 
     @classmethod
     def open(cls, path: Path, *, readonly: bool = False, seconds: float = SECONDS) -> Self:
-        """A ledger that exists. A reader sees it as it stood when opened, or live if somebody was writing then.
+        """A ledger that exists. A reader sees it as it stood when opened, or live if somebody was
+        writing then.
 
         Raises:
-            LedgerError: if there is none, or the file is no ledger. Of a reader also, later, when its ``seconds`` are over.
+            LedgerError: if there is none, or the file is no ledger. Of a reader also, later, when
+                its ``seconds`` are over.
         """
         _refuse_odd(path)
         if not path.is_file():
@@ -56,13 +74,20 @@ class LedgerReader:
     def noted(self, kind: str, name: str) -> Note | None:
         """The note of this kind and name, if there is one."""
         with said(self.path, self._clock):
-            found = self._db.execute("SELECT * FROM notes WHERE kind = ? AND name = ?", (kind, name)).fetchone()
+            found = self._db.execute(
+                "SELECT * FROM notes WHERE kind = ? AND name = ?", (kind, name)
+            ).fetchone()
             return None if found is None else Note(*found)
 
     def notes(self, kind: str) -> tuple[Note, ...]:
         """All notes of a kind, in order."""
         with said(self.path, self._clock):
-            return tuple(Note(*row) for row in self._db.execute("SELECT * FROM notes WHERE kind = ? ORDER BY seq", (kind,)))
+            return tuple(
+                Note(*row)
+                for row in self._db.execute(
+                    "SELECT * FROM notes WHERE kind = ? ORDER BY seq", (kind,)
+                )
+            )
 
     def _forget(self) -> None:
         self._walk = Walk(self.path)
@@ -70,10 +95,13 @@ class LedgerReader:
         self._last: dict[str, int] = {}  # number of each unit's last entry
 
     def _refresh(self) -> None:
-        """Bring what memory holds up to the file, which other processes may have written, along the chain."""
+        """Bring what memory holds up to the file, which other processes may have written, along the
+        chain.
+        """
         if not self._stands(self._walk.head):
             self._forget()
-        # The head is read first: what another process adds between the two queries is then next time's news.
+        # The head is read first: what another process adds between the two queries is then next
+        # time's news.
         until = self._head()
         if until == self._walk.head:
             return
@@ -98,11 +126,16 @@ class LedgerReader:
     def _stands(self, head: Head) -> bool:
         if head[0] == 0:
             return head[1] == START
-        asked = "SELECT digest FROM entries WHERE seq = :seq UNION ALL SELECT digest FROM notes WHERE seq = :seq"
+        asked = (
+            "SELECT digest FROM entries WHERE seq = :seq UNION ALL SELECT digest FROM notes "
+            "WHERE seq = :seq"
+        )
         return bool(self._db.execute(asked, {"seq": head[0]}).fetchall() == [(head[1],)])
 
     def stands(self, head: Head) -> bool:
-        """Whether the chain, which is checked, holds just this link: what was noted elsewhere is still part of it."""
+        """Whether the chain, which is checked, holds just this link: what was noted elsewhere is
+        still part of it.
+        """
         with said(self.path, self._clock):
             self._refresh()
             return 0 <= head[0] <= self._walk.head[0] and self._stands(head)
@@ -111,15 +144,22 @@ class LedgerReader:
         """Whether a link of the chain, which is checked, has this digest."""
         with said(self.path, self._clock):
             self._refresh()
-            asked = "SELECT 1 FROM entries WHERE digest = :digest UNION ALL SELECT 1 FROM notes WHERE digest = :digest LIMIT 1"
-            return digest == START or self._db.execute(asked, {"digest": digest}).fetchone() is not None
+            asked = (
+                "SELECT 1 FROM entries WHERE digest = :digest UNION ALL SELECT 1 FROM notes "
+                "WHERE digest = :digest LIMIT 1"
+            )
+            return (
+                digest == START
+                or self._db.execute(asked, {"digest": digest}).fetchone() is not None
+            )
 
     def spent(self, unit: str, until: int | None = None) -> tuple[tuple[Event, int], ...]:
-        """What a unit has spent: events and how often; up to and with entry ``until`` where that is given.
+        """What a unit has spent: events and how often; up to and with entry ``until`` where that is
+        given.
 
         Raises:
-            LedgerError: for a chain that is broken, or a unit that is not kept here: a slip in its name must not read as
-                "nothing spent".
+            LedgerError: for a chain that is broken, or a unit that is not kept here: a slip in its
+                name must not read as "nothing spent".
         """
         with said(self.path, self._clock):
             self._refresh()
@@ -128,7 +168,9 @@ class LedgerReader:
             if until is None or until >= self._last.get(unit, 0):
                 return tuple(self._totals[unit].items())
             totals = self._db.execute(
-                "SELECT event, SUM(count) FROM entries WHERE unit = ? AND seq <= ? GROUP BY event ORDER BY MIN(seq)", (unit, until)
+                "SELECT event, SUM(count) FROM entries WHERE unit = ? AND seq <= ? GROUP BY "
+                "event ORDER BY MIN(seq)",
+                (unit, until),
             )
             return tuple((decode(text), int(count)) for text, count in totals.fetchall())
 
@@ -138,7 +180,9 @@ class LedgerReader:
         try:
             return accountant(name).epsilon(spent, delta)
         except (ArithmeticError, RecursionError, TypeError) as error:  # whatever a forger thinks of
-            raise LedgerError(f"{self.path}: what {unit!r} has spent cannot be priced ({error})") from error
+            raise LedgerError(
+                f"{self.path}: what {unit!r} has spent cannot be priced ({error})"
+            ) from error
 
     def units(self) -> dict[str, str]:
         """Every unit and the fingerprint of its data."""
@@ -150,7 +194,9 @@ class LedgerReader:
         """What people call the units that have a name."""
         with said(self.path, self._clock):
             self._refresh()
-            return {unit: label for unit, (_, label) in self._walk.units.items() if label is not None}
+            return {
+                unit: label for unit, (_, label) in self._walk.units.items() if label is not None
+            }
 
     def head(self) -> Head:
         """Number and digest of the last link."""
@@ -160,25 +206,33 @@ class LedgerReader:
     def _head(self) -> Head:
         found = [(0, START)]
         for table in ("entries", "notes"):
-            found += self._db.execute(f"SELECT seq, digest FROM {table} ORDER BY seq DESC LIMIT 1").fetchall()
+            found += self._db.execute(
+                f"SELECT seq, digest FROM {table} ORDER BY seq DESC LIMIT 1"
+            ).fetchall()
         last: Head = max(found, key=lambda head: int(head[0]))
         return last
 
     def entries(self, unit: str | None = None) -> Iterator[Entry]:
-        """The charges in order, of one unit or of all, up to the one that is last now; as they stand, checked or not."""
+        """The charges in order, of one unit or of all, up to the one that is last now; as they
+        stand, checked or not.
+        """
         for charge, row in self._links(0, self.head()[0]):
             if charge and (unit is None or row[1] == unit):
                 yield entry(row, decode(row[2]))
 
     def _links(self, after: int, last: int) -> Iterator[tuple[bool, Row]]:
-        # In batches: a query left half-read would hold this connection at an old state of the file, from
-        # which it could not charge; and with no fixed end, one who charges while reading would never be done.
+        # In batches: a query left half-read would hold this connection at an old state of the file,
+        # from
+        # which it could not charge; and with no fixed end, one who charges while reading would
+        # never be done.
         first = after + 1 if after else _LOWEST  # what stands before the first link is found, too
         while True:
             with said(self.path, self._clock):
                 if self._clock is not None:
                     self._clock.check()
-                rows = self._db.execute(_LINKS, {"first": first, "last": last, "batch": BATCH}).fetchall()
+                rows = self._db.execute(
+                    _LINKS, {"first": first, "last": last, "batch": BATCH}
+                ).fetchall()
             for row in rows:
                 yield bool(row[0]), row[1:] if row[0] else row[1:7]
             if not rows or rows[-1][1] >= last:
@@ -186,7 +240,8 @@ class LedgerReader:
             first = rows[-1][1] + 1
 
     def verify(self, expected_digest: str | None = None) -> Verified:
-        """Walk the whole chain and hash every link again, after SQLite has looked at the file's own order.
+        """Walk the whole chain and hash every link again, after SQLite has looked at the file's own
+        order.
 
         Raises:
             LedgerError: naming the first link that does not fit, or if the last digest is not the
@@ -195,7 +250,9 @@ class LedgerReader:
         with said(self.path, self._clock):
             (sound,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()
             if sound != "ok":
-                raise LedgerError(f"{self.path}: the file is damaged: {str(sound)[:200]}. Restore it from a copy")
+                raise LedgerError(
+                    f"{self.path}: the file is damaged: {str(sound)[:200]}. Restore it from a copy"
+                )
             walk, count = Walk(self.path), 0
             for link in walk.over(self._links(0, self._head()[0])):
                 count += isinstance(link, Entry)
@@ -203,7 +260,8 @@ class LedgerReader:
         seq, last = walk.head
         if expected_digest is not None and expected_digest != last:
             raise LedgerError(
-                f"{self.path}: the last digest is {last[:16]}… after {seq} entries, expected {expected_digest[:16]}…:"
+                f"{self.path}: the last digest is {last[:16]}… after {seq} entries, expected "
+                f"{expected_digest[:16]}…:"
                 " entries were cut off, or added since that digest was noted"
             )
         return Verified(count, last)
@@ -216,7 +274,8 @@ class LedgerReader:
 
         if told[-1].facts.get("digest") != digest(self._db):
             raise LedgerError(
-                f"{self.path}: the records that it knows are not those that entry {told[-1].seq} left: they were changed."
+                f"{self.path}: the records that it knows are not those that entry "
+                f"{told[-1].seq} left: they were changed."
                 " Restore the ledger from a copy"
             )
 
@@ -227,7 +286,12 @@ class LedgerReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def refresh(self) -> None:
@@ -237,7 +301,9 @@ class LedgerReader:
 
 
 def _refuse_odd(path: Path) -> None:
-    """SQLite opens by path and follows links: nothing but plain files may stand where it reads and writes."""
+    """SQLite opens by path and follows links: nothing but plain files may stand where it reads and
+    writes.
+    """
     for ending in ("", "-wal", "-shm", "-journal"):
         try:
             refuse_odd(path.with_name(path.name + ending))

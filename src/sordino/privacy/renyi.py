@@ -2,15 +2,15 @@ r"""Rényi differential privacy: divergences of a step at many orders, added up,
 
 Of the sampled Gaussian, divergences (Mironov, Talwar and Zhang 2019) come from dp-accounting; of
 the plain one they are alpha / (2 sigma^2). A pure release is at worst a bit of randomised response
-(:mod:`sordino.privacy.pure`). Seen on a sample, the bit multiplies the odds that the record was drawn by
-e^epsilon or e^-epsilon, and what else the sample released is then seen at that other rate. With r the
-bit's likelihood ratio, P_0 its probability without the record and q_b the rate after it,
+(:mod:`sordino.privacy.pure`). Seen on a sample, the bit multiplies the odds that the record was
+drawn by e^epsilon or e^-epsilon, and what else the sample released is then seen at that other rate.
+With r the bit's likelihood ratio, P_0 its probability without the record and q_b the rate after it,
 
     exp((alpha - 1) D_alpha)  =  sum_b P_0(b) r_b^alpha exp((alpha - 1) D_alpha(Gaussian at q_b)),
 
-D_alpha = 0 where there is no Gaussian. This is the direction with the record against without, the larger
-one for every pair that some involution exchanges (Mironov, Talwar and Zhang 2019, theorem 5), as minus does
-a Gaussian and negation a bit. Divergences add under composition. To epsilon:
+D_alpha = 0 where there is no Gaussian. This is the direction with the record against without, the
+larger one for every pair that some involution exchanges (Mironov, Talwar and Zhang 2019, theorem
+5), as minus does a Gaussian and negation a bit. Divergences add under composition. To epsilon:
 
 * improved (Canonne, Kamath and Steinke 2020, proposition 12), the best known;
 * classic (Mironov 2017, proposition 3), eps_alpha + log(1/delta)/(alpha - 1) over integer orders,
@@ -31,9 +31,13 @@ from sordino.privacy import pure
 from sordino.privacy.step import Kind, Steps
 
 CLASSIC_ORDERS = tuple(float(order) for order in (*range(2, 64), 128, 256, 512))
-ORDERS = tuple(float(order) for order in (*(1 + x / 10 for x in range(1, 100)), *range(11, 64), 128, 256, 512, 1024, 2048))
+ORDERS = tuple(
+    float(order)
+    for order in (*(1 + x / 10 for x in range(1, 100)), *range(11, 64), 128, 256, 512, 1024, 2048)
+)
 
-_ROUNDING = 1e-14  # added to each computed divergence: where it is tiny, rounding may have made it zero or less
+# added to each computed divergence: where it is tiny, rounding may have made it zero or less
+_ROUNDING = 1e-14
 
 
 def divergences(steps: Steps, orders: tuple[float, ...]) -> list[float]:
@@ -60,10 +64,19 @@ def divergence(kind: Kind, orders: tuple[float, ...]) -> tuple[float, ...]:
     after = [_gaussian(rate, kind.sigma, orders) for _, _, rate in bits]
     found = []
     for order, *rest in zip(orders, *after, strict=True):
-        terms = [p + order * r + (order - 1.0) * value for (p, r, _), value in zip(bits, rest, strict=True)]
+        terms = [
+            p + order * r + (order - 1.0) * value
+            for (p, r, _), value in zip(bits, rest, strict=True)
+        ]
         top = max(terms)
-        whole = top + math.log(math.fsum(math.exp(term - top) for term in terms)) if math.isfinite(top) else math.inf
-        found.append(min(max(whole / (order - 1.0), 0.0) * (1.0 + _ROUNDING) + _ROUNDING, up + rest[0]))
+        whole = (
+            top + math.log(math.fsum(math.exp(term - top) for term in terms))
+            if math.isfinite(top)
+            else math.inf
+        )
+        found.append(
+            min(max(whole / (order - 1.0), 0.0) * (1.0 + _ROUNDING) + _ROUNDING, up + rest[0])
+        )
     return tuple(found)
 
 
@@ -79,13 +92,18 @@ def _gaussian(rate: float, sigma: float, orders: tuple[float, ...]) -> tuple[flo
     from dp_accounting.rdp import RdpAccountant
 
     ledger, level = RdpAccountant(orders=list(orders)), logging.get_verbosity()
-    logging.set_verbosity(logging.ERROR)  # an order whose series does not converge is left out, which is sound: not for people's eyes
+    logging.set_verbosity(
+        logging.ERROR
+    )  # an order whose series does not converge is left out, which is sound: not for people's eyes
     try:
         ledger.compose(dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(sigma)))
     finally:
         logging.set_verbosity(level)
     # The divergences have no public name there; a test holds them to an integral by quadrature.
-    return tuple(max(float(value), 0.0) + _ROUNDING if math.isfinite(value) else math.inf for value in ledger._rdp)
+    return tuple(
+        max(float(value), 0.0) + _ROUNDING if math.isfinite(value) else math.inf
+        for value in ledger._rdp
+    )
 
 
 def improved_epsilon(steps: Steps, delta: float) -> float:
@@ -93,7 +111,8 @@ def improved_epsilon(steps: Steps, delta: float) -> float:
     best = math.inf
     for order, value in zip(ORDERS, divergences(steps, ORDERS), strict=True):
         if -math.expm1(-value) < delta * delta:
-            return 0.0  # total variation is at most sqrt(1 - exp(-KL)), and KL at most any divergence here
+            # total variation is at most sqrt(1 - exp(-KL)), and KL at most any divergence here
+            return 0.0
         best = min(best, value + math.log1p(-1.0 / order) - math.log(delta * order) / (order - 1.0))
     return max(0.0, best)
 
@@ -103,7 +122,9 @@ def improved_delta(steps: Steps, epsilon: float) -> float:
     best = 0.0
     for order, value in zip(ORDERS, divergences(steps, ORDERS), strict=True):
         if math.isfinite(value):
-            best = min(best, (order - 1.0) * (value - epsilon + math.log1p(-1.0 / order)) - math.log(order))
+            best = min(
+                best, (order - 1.0) * (value - epsilon + math.log1p(-1.0 / order)) - math.log(order)
+            )
             best = min(best, 0.5 * math.log(-math.expm1(-value)))
     return math.exp(best)
 
@@ -111,17 +132,30 @@ def improved_delta(steps: Steps, epsilon: float) -> float:
 def classic_epsilon(steps: Steps, delta: float) -> float:
     """The classic conversion, over integer orders."""
     total = divergences(steps, CLASSIC_ORDERS)
-    return min(value + math.log(1.0 / delta) / (order - 1.0) for order, value in zip(CLASSIC_ORDERS, total, strict=True))
+    return min(
+        value + math.log(1.0 / delta) / (order - 1.0)
+        for order, value in zip(CLASSIC_ORDERS, total, strict=True)
+    )
 
 
 def classic_delta(steps: Steps, epsilon: float) -> float:
     """delta at ``epsilon`` by the same conversion."""
     total = divergences(steps, CLASSIC_ORDERS)
-    return math.exp(min(0.0, *((order - 1.0) * (value - epsilon) for order, value in zip(CLASSIC_ORDERS, total, strict=True))))
+    return math.exp(
+        min(
+            0.0,
+            *(
+                (order - 1.0) * (value - epsilon)
+                for order, value in zip(CLASSIC_ORDERS, total, strict=True)
+            ),
+        )
+    )
 
 
 def fixed_epsilon(steps: Steps, delta: float, order: float) -> float:
-    """The improved conversion at one order, chosen before anything was released: a bound for steps chosen adaptively, too."""
+    """The improved conversion at one order, chosen before anything was released: a bound for steps
+    chosen adaptively, too.
+    """
     (value,) = divergences(steps, (order,))
     return max(0.0, value + math.log1p(-1.0 / order) - math.log(delta * order) / (order - 1.0))
 
@@ -131,4 +165,6 @@ def fixed_delta(steps: Steps, epsilon: float, order: float) -> float:
     (value,) = divergences(steps, (order,))
     if math.isinf(value):
         return 1.0
-    return math.exp(min(0.0, (order - 1.0) * (value - epsilon + math.log1p(-1.0 / order)) - math.log(order)))
+    return math.exp(
+        min(0.0, (order - 1.0) * (value - epsilon + math.log1p(-1.0 / order)) - math.log(order))
+    )

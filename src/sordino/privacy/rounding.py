@@ -1,8 +1,10 @@
-"""How epsilon is shown to people: rounded up, never down, by this one function wherever it is shown.
+"""How epsilon is shown to people: rounded up, never down, by this one function wherever it is
+shown.
 
-An epsilon is an upper bound, so a text that names a smaller number states a promise that nobody has proved: 2.0004 shown
-as "2" is wrong, and 1.9996 shown as "2" is merely coarse. That holds for what a paper claims as well as for what is proved.
-Rounding is done on the shortest decimal that stands for the float, so that 0.1 is shown as 0.1.
+An epsilon is an upper bound, so a text that names a smaller number states a promise that nobody has
+proved: 2.0004 shown as "2" is wrong, and 1.9996 shown as "2" is merely coarse. That holds for what
+a paper claims as well as for what is proved. Rounding is done on the shortest decimal that stands
+for the float, so that 0.1 is shown as 0.1.
 
 >>> epsilon_text(1.99941), epsilon_text(0.53), epsilon_text(2.0004), epsilon_text(float("inf")), epsilon_text(None)
 ('2', '0.53', '2.001', 'inf', '-')
@@ -18,7 +20,9 @@ from decimal import ROUND_CEILING, Context, Decimal
 _LARGEST = 1e15  # whole numbers are written out below it
 
 
-def epsilon_text(value: float | None, digits: int = 4, *, decimals: int | None = None, infinite: str = "inf") -> str:
+def epsilon_text(
+    value: float | None, digits: int = 4, *, decimals: int | None = None, infinite: str = "inf"
+) -> str:
     """Epsilon for people, rounded up.
 
     Args:

@@ -1,7 +1,7 @@
 """One step of a flattened history: what all releases from one sample come to.
 
-Accountants work on these, and no longer on events: a history is a sorted tuple of kinds of steps and
-how often each was taken.
+Accountants work on these, and no longer on events: a history is a sorted tuple of kinds of steps
+and how often each was taken.
 
 >>> Kind(0.015, sigma=1.1) < Kind(0.015, sigma=2.0) < Kind(1.0, epsilon=0.5)
 True
@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, order=True)
 class Kind:
-    """A Gaussian and a pure release, of the same Poisson sample. Equal kinds are composed by k-fold self-composition.
+    """A Gaussian and a pure release, of the same Poisson sample. Equal kinds are composed by k-fold
+    self-composition.
 
     Attributes:
         rate: q in (0, 1]; 1 means not sampled.

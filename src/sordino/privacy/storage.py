@@ -1,8 +1,9 @@
-"""The file of a ledger: its tables and nothing else, opened so that no file can do harm or take forever.
+"""The file of a ledger: its tables and nothing else, opened so that no file can do harm or take
+forever.
 
-A ledger may come from anybody. Before anything in it is read, its schema must be word for word the one that this version
-writes: no trigger, no view, no generated column, no further table or index. Text has a longest length, files have a largest
-size, and a reader has so many seconds.
+A ledger may come from anybody. Before anything in it is read, its schema must be word for word the
+one that this version writes: no trigger, no view, no generated column, no further table or index.
+Text has a longest length, files have a largest size, and a reader has so many seconds.
 """
 
 from __future__ import annotations
@@ -17,31 +18,40 @@ from pathlib import Path
 from sordino.errors import LedgerError
 from sordino.privacy.chain import FORMAT, META
 
-# Every table that a ledger may have. Whoever adds one adds it here, and it is made, checked and allowed.
+# Every table that a ledger may have. Whoever adds one adds it here, and it is made, checked and
+# allowed.
 TABLES: Mapping[str, str] = {
     "meta": "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
     "notes": (
-        "CREATE TABLE notes (seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, content TEXT NOT NULL,"
+        "CREATE TABLE notes (seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT "
+        "NULL, content TEXT NOT NULL,"
         " prev TEXT NOT NULL, digest TEXT NOT NULL, UNIQUE (kind, name))"
     ),
     "entries": (
-        "CREATE TABLE entries (seq INTEGER PRIMARY KEY, unit TEXT NOT NULL, event TEXT NOT NULL, count INTEGER NOT NULL,"
-        " why TEXT NOT NULL, method TEXT NOT NULL, round INTEGER NOT NULL, key TEXT NOT NULL UNIQUE,"
+        "CREATE TABLE entries (seq INTEGER PRIMARY KEY, unit TEXT NOT NULL, event TEXT NOT "
+        "NULL, count INTEGER NOT NULL,"
+        " why TEXT NOT NULL, method TEXT NOT NULL, round INTEGER NOT NULL, key TEXT NOT NULL "
+        "UNIQUE,"
         " prev TEXT NOT NULL, digest TEXT NOT NULL)"
     ),
     # Of records; see sordino.privacy.records.store.
-    "record_meta": "CREATE TABLE record_meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+    "record_meta": "CREATE TABLE record_meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) "
+    "WITHOUT ROWID",
     "record_sets": (
-        "CREATE TABLE record_sets (id INTEGER PRIMARY KEY, unit TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, live INTEGER NOT NULL,"
+        "CREATE TABLE record_sets (id INTEGER PRIMARY KEY, unit TEXT NOT NULL UNIQUE, kind "
+        "TEXT NOT NULL, live INTEGER NOT NULL,"
         " before TEXT NOT NULL, runs TEXT NOT NULL)"
     ),
     "record_classes": (
-        "CREATE TABLE record_classes (id INTEGER PRIMARY KEY, size INTEGER NOT NULL, person INTEGER NOT NULL, loose INTEGER NOT NULL,"
+        "CREATE TABLE record_classes (id INTEGER PRIMARY KEY, size INTEGER NOT NULL, person "
+        "INTEGER NOT NULL, loose INTEGER NOT NULL,"
         " runs TEXT NOT NULL, frozen TEXT NOT NULL, live TEXT NOT NULL)"
     ),
-    "record_events": "CREATE TABLE record_events (id INTEGER PRIMARY KEY, event TEXT NOT NULL UNIQUE)",
+    "record_events": "CREATE TABLE record_events (id INTEGER PRIMARY KEY, event TEXT NOT NULL "
+    "UNIQUE)",
     "record_arrays": (
-        "CREATE TABLE record_arrays (name TEXT NOT NULL, part INTEGER NOT NULL, content BLOB NOT NULL, PRIMARY KEY (name, part))"
+        "CREATE TABLE record_arrays (name TEXT NOT NULL, part INTEGER NOT NULL, content BLOB "
+        "NOT NULL, PRIMARY KEY (name, part))"
     ),
 }
 INDICES: Mapping[str, str] = {}  # beside those that SQLite makes for keys
@@ -88,7 +98,8 @@ class Clock:
 
 
 def connect(path: Path, *, clock: Clock | None) -> sqlite3.Connection:
-    """A connection to a ledger whose schema has been checked: with a ``clock`` to read, without one to write.
+    """A connection to a ledger whose schema has been checked: with a ``clock`` to read, without one
+    to write.
 
     Raises:
         LedgerError: if it is no ledger, or none that may be trusted.
@@ -97,7 +108,12 @@ def connect(path: Path, *, clock: Clock | None) -> sqlite3.Connection:
     db = _snapshot(path) if clock is not None else None
     if db is None:
         mode = "rw" if clock is None else "ro"
-        db = sqlite3.connect(f"{path.resolve().as_uri()}?mode={mode}", uri=True, timeout=PATIENCE, isolation_level=None)
+        db = sqlite3.connect(
+            f"{path.resolve().as_uri()}?mode={mode}",
+            uri=True,
+            timeout=PATIENCE,
+            isolation_level=None,
+        )
     try:
         harden(db, clock)
         check(db, path)
@@ -110,7 +126,9 @@ def connect(path: Path, *, clock: Clock | None) -> sqlite3.Connection:
 
 
 def harden(db: sqlite3.Connection, clock: Clock | None) -> None:
-    """Let no schema run anything, no row be endless and no query take longer than the clock says."""
+    """Let no schema run anything, no row be endless and no query take longer than the clock
+    says.
+    """
     db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
     db.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
     if hasattr(db, "setconfig"):  # from Python 3.12 on
@@ -129,27 +147,37 @@ def check(db: sqlite3.Connection, path: Path) -> None:
         LedgerError: naming the first thing that it has or lacks.
     """
     found = db.execute("SELECT type, name, tbl_name, sql FROM sqlite_master LIMIT 100").fetchall()
-    wanted = {("table", name): sql for name, sql in TABLES.items()} | {("index", name): sql for name, sql in INDICES.items()}
-    own = [row for row in found if not (row[0] == "index" and row[3] is None and row[2] in TABLES)]  # those of keys
+    wanted = {("table", name): sql for name, sql in TABLES.items()} | {
+        ("index", name): sql for name, sql in INDICES.items()
+    }
+    own = [
+        row for row in found if not (row[0] == "index" and row[3] is None and row[2] in TABLES)
+    ]  # those of keys
     if {row[1] for row in own if row[0] == "table"} == OLD:
         raise LedgerError(
-            f"{path}: a ledger of format 1, in which the units were no part of the chain; this version reads format {FORMAT}."
+            f"{path}: a ledger of format 1, in which the units were no part of the chain; "
+            f"this version reads format {FORMAT}."
             " Keep it, because its charges remain spent, and begin a new run with a new ledger"
         )
     for kind, name, table, sql in own:
         if wanted.pop((kind, name), None) != sql:
             raise LedgerError(
-                f"{path}: it has a {kind} {str(name)[:80]!r} on {str(table)[:80]!r} that no ledger of format {FORMAT} has."
+                f"{path}: it has a {kind} {str(name)[:80]!r} on {str(table)[:80]!r} that no "
+                f"ledger of format {FORMAT} has."
                 " It is no ledger, or somebody changed it: restore it from a copy"
             )
     if wanted:
         missing = ", ".join(name for _, name in wanted)
-        raise LedgerError(f"{path}: this is no ledger of format {FORMAT}: it has no {missing}. Restore it from a copy")
+        raise LedgerError(
+            f"{path}: this is no ledger of format {FORMAT}: it has no {missing}. Restore it "
+            "from a copy"
+        )
     stated = dict(db.execute("SELECT name, value FROM meta LIMIT 10").fetchall())
     if stated != META:
         name = next(name for name in (*META, *stated) if stated.get(name) != META.get(name))
         raise LedgerError(
-            f"{path}: meta.{str(name)[:80]} is {str(stated.get(name))[:80]!r}; in a ledger of this version it is {META.get(name)!r}."
+            f"{path}: meta.{str(name)[:80]} is {str(stated.get(name))[:80]!r}; in a ledger "
+            f"of this version it is {META.get(name)!r}."
             " It was changed, or written by another version"
         )
 
@@ -191,15 +219,24 @@ def said(path: Path, clock: Clock | None = None) -> Iterator[None]:
     try:
         yield
     except FileExistsError as error:
-        raise LedgerExists(f"{path}: a ledger exists there already; open it instead of making it anew") from error
+        raise LedgerExists(
+            f"{path}: a ledger exists there already; open it instead of making it anew"
+        ) from error
     except OSError as error:
-        raise LedgerError(f"{path}: the ledger cannot be used: {error}. Make sure that its folder exists and is writable") from error
+        raise LedgerError(
+            f"{path}: the ledger cannot be used: {error}. Make sure that its folder exists "
+            "and is writable"
+        ) from error
     except UnicodeError as error:
-        raise LedgerError(f"{path}: the ledger cannot hold or no longer holds readable text: {error}") from error
+        raise LedgerError(
+            f"{path}: the ledger cannot hold or no longer holds readable text: {error}"
+        ) from error
     except (Late, RecursionError, MemoryError) as error:
         raise _late(path, clock) from error
     except (TypeError, ValueError) as error:  # a number that rotted into something else
-        raise LedgerError(f"{path}: the ledger no longer holds readable numbers: {error}. Restore it from a copy") from error
+        raise LedgerError(
+            f"{path}: the ledger no longer holds readable numbers: {error}. Restore it from a copy"
+        ) from error
     except sqlite3.Error as error:
         text = str(error)
         if "interrupted" in text:
@@ -210,26 +247,36 @@ def said(path: Path, clock: Clock | None = None) -> Iterator[None]:
             "readonly": "Make the file and its folder writable",
             "unable to open": "Make sure that its folder exists and is writable",
         }
-        hint = next((words for part, words in remedy.items() if part in text), "Restore it from a copy; nothing is guessed")
+        hint = next(
+            (words for part, words in remedy.items() if part in text),
+            "Restore it from a copy; nothing is guessed",
+        )
         raise LedgerError(f"{path}: the ledger cannot be used: {text}. {hint}") from error
 
 
 def _late(path: Path, clock: Clock | None) -> LedgerError:
     within = "" if clock is None else f" within {clock.seconds:g} seconds"
-    return LedgerError(f"{path}: this ledger could not be read to its end{within}. It is damaged, or too large to be looked at here")
+    return LedgerError(
+        f"{path}: this ledger could not be read to its end{within}. It is damaged, or too "
+        "large to be looked at here"
+    )
 
 
 def _size(path: Path) -> None:
     for file, most in ((path, LARGEST), (path.with_name(path.name + "-wal"), LARGEST_LOG)):
         if file.exists() and (size := file.stat().st_size) > most:
-            raise LedgerError(f"{file}: {size} bytes; a ledger's file of this kind has at most {most}. Restore it from a copy")
+            raise LedgerError(
+                f"{file}: {size} bytes; a ledger's file of this kind has at most {most}. "
+                "Restore it from a copy"
+            )
 
 
 def _snapshot(path: Path) -> sqlite3.Connection | None:
     """The file as it stands, in memory; None while somebody writes to it, or where it is too large.
 
-    SQLite's own reader of a write-ahead log leaves an index beside the file, and needs the right to: a
-    query would leave a trace, and an archive could not be read. Where there is no log the file is whole.
+    SQLite's own reader of a write-ahead log leaves an index beside the file, and needs the right
+    to: a query would leave a trace, and an archive could not be read. Where there is no log the
+    file is whole.
     """
 
     def state() -> tuple[int, int, bool]:
@@ -242,7 +289,9 @@ def _snapshot(path: Path) -> sqlite3.Connection | None:
     content = bytearray(path.read_bytes())
     if state() != before or len(content) < 100:
         return None
-    content[18:20] = b"\x01\x01"  # the header's mark "has a write-ahead log", which memory cannot have
+    content[18:20] = (
+        b"\x01\x01"  # the header's mark "has a write-ahead log", which memory cannot have
+    )
     db = sqlite3.connect(":memory:", isolation_level=None)
     db.deserialize(bytes(content))
     db.execute("PRAGMA query_only = ON")

@@ -1,10 +1,12 @@
-"""Where a federation's charges go: a ledger of the run, or one that belongs to the data and outlives runs.
+"""Where a federation's charges go: a ledger of the run, or one that belongs to the data and
+outlives runs.
 
 A run's own ledger is enough to price the run. Its units are whatever the run calls them.
 
-A ledger of the data knows records. A unit of a run is a *set* of them there, named by who is in it, so that it does not matter
-which client or run somebody is in: what is charged on a set counts for everybody in it, and what is held against the budget is
-the whole history of those who are (:mod:`sordino.privacy.records`).
+A ledger of the data knows records. A unit of a run is a *set* of them there, named by who is in it,
+so that it does not matter which client or run somebody is in: what is charged on a set counts for
+everybody in it, and what is held against the budget is the whole history of those who are
+(:mod:`sordino.privacy.records`).
 """
 
 from __future__ import annotations
@@ -51,8 +53,16 @@ class Vault:
     _units: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def for_run(cls, path: Path, units: Mapping[str, str], *, labels: Mapping[str, str] | None = None, begun: bool = False) -> Vault:
-        """A ledger of one run for these units (name -> fingerprint), made where there is none; ``labels`` are names for people, by unit.
+    def for_run(
+        cls,
+        path: Path,
+        units: Mapping[str, str],
+        *,
+        labels: Mapping[str, str] | None = None,
+        begun: bool = False,
+    ) -> Vault:
+        """A ledger of one run for these units (name -> fingerprint), made where there is none;
+        ``labels`` are names for people, by unit.
 
         Raises:
             ResumeError: for a run that has ``begun`` with other data, or whose ledger is missing.
@@ -62,14 +72,22 @@ class Vault:
 
     @classmethod
     def for_data(
-        cls, folder: Path, run: str, records: Sequence[Records], others: Mapping[str, str] | None = None, *, begun: bool = False
+        cls,
+        folder: Path,
+        run: str,
+        records: Sequence[Records],
+        others: Mapping[str, str] | None = None,
+        *,
+        begun: bool = False,
     ) -> Vault:
-        """The ledger of the data in ``folder``, with the sets of a run opened; made where there is none yet.
+        """The ledger of the data in ``folder``, with the sets of a run opened; made where there is
+        none yet.
 
         ``others`` are units that no record is priced by, and what names them.
 
         Raises:
-            ResumeError: for a run that has ``begun`` where there is no ledger, or none that knows its records.
+            ResumeError: for a run that has ``begun`` where there is no ledger, or none that knows
+                its records.
         """
         # Here, because prices are asked for without records, and arrays take a while to import.
         from sordino.privacy.records import Prices, open_sets
@@ -77,14 +95,16 @@ class Vault:
         path = data_ledger(folder)
         if begun and not path.is_file():
             raise ResumeError(
-                f"{path}: the ledger is missing, and it records all releases. Restore it from a copy, or begin a new run;"
+                f"{path}: the ledger is missing, and it records all releases. Restore it "
+                "from a copy, or begin a new run;"
                 " a new ledger would forget what the run has spent"
             )
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StudyError(
-                f"privacy.ledger: {folder}: no folder for ledgers can be made here ({error.strerror}). Name another folder"
+                f"privacy.ledger: {folder}: no folder for ledgers can be made here "
+                f"({error.strerror}). Name another folder"
             ) from error
         told = dict(others or {})
         ledger = _kept(path, {name: name for name in told.values()})
@@ -100,14 +120,20 @@ class Vault:
         named = [replace(charge, unit=self._name(charge.unit)) for charge in charges]
         admit = None if self.prices is None else self.prices.admit(self._units)
         permits = self.ledger.charge(named, budget, admit)
-        return tuple(permit.named(charge.unit) for permit, charge in zip(permits, charges, strict=True))
+        return tuple(
+            permit.named(charge.unit) for permit, charge in zip(permits, charges, strict=True)
+        )
 
     def spent(self, unit: str, until: int | None = None) -> History:
-        """What was booked on a unit itself, up to and with entry ``until``; in a ledger of the data that is not all that counts."""
+        """What was booked on a unit itself, up to and with entry ``until``; in a ledger of the data
+        that is not all that counts.
+        """
         return self.ledger.spent(self._name(unit), until)
 
     def histories(self, unit: str, until: int | None = None) -> tuple[History, ...]:
-        """What its records were in, as it bounds the unit: the price of a unit is the highest of these."""
+        """What its records were in, as it bounds the unit: the price of a unit is the highest of
+        these.
+        """
         if self.prices is None:
             return (self.spent(unit, until),)
         return tuple(self.prices.histories(self._name(unit), until))
@@ -128,7 +154,9 @@ class Vault:
         return self.prices.remaining(self._name(unit), event, budget, self.run)
 
     def blame(self) -> str | None:
-        """Why nothing can be paid for any more, where a release without a bound is why; see :meth:`Prices.blame`."""
+        """Why nothing can be paid for any more, where a release without a bound is why; see
+        :meth:`Prices.blame`.
+        """
         if self.prices is None:
             return None
         found = (self.prices.blame(spent) for unit in self.names for spent in self.histories(unit))
@@ -139,15 +167,21 @@ class Vault:
         return self.ledger.head()
 
     def finish(self) -> None:
-        """The run has ended: what it was charged is history. A ledger of the run alone stays as it is."""
+        """The run has ended: what it was charged is history. A ledger of the run alone stays as it
+        is.
+        """
         if self.prices is not None:
             from sordino.privacy.records import close_sets
 
             close_sets(self.ledger, self.run)
 
     def begin(self, run: str, facts: Mapping[str, Any], promised: Sequence[str]) -> None:
-        """Note in the ledger what a run begins with, and which of its units it promises something to."""
-        self.ledger.note(BEGIN, run, {**facts, "units": {unit: self._name(unit) for unit in promised}})
+        """Note in the ledger what a run begins with, and which of its units it promises something
+        to.
+        """
+        self.ledger.note(
+            BEGIN, run, {**facts, "units": {unit: self._name(unit) for unit in promised}}
+        )
 
     def begun(self, run: str) -> dict[str, Any]:
         """What the run began with.
@@ -158,14 +192,17 @@ class Vault:
         found = self.ledger.noted(BEGIN, run)
         if found is None:
             raise ResumeError(
-                f"{self.ledger.path}: this ledger (of {next(iter(self.names), 'nobody')}) knows nothing of run {run}: it was made anew,"
-                " replaced by another, or belongs to other data. Put back the ledger and the data that the run began with,"
+                f"{self.ledger.path}: this ledger (of {next(iter(self.names), 'nobody')}) "
+                f"knows nothing of run {run}: it was made anew,"
+                " replaced by another, or belongs to other data. Put back the ledger and the "
+                "data that the run began with,"
                 " or begin a new run"
             )
         return found.facts
 
     def seal(self, run: str, facts: Mapping[str, Any]) -> None:
-        """Note in the ledger how a run ended; what it released before it was sealed cannot be told otherwise any more.
+        """Note in the ledger how a run ended; what it released before it was sealed cannot be told
+        otherwise any more.
 
         Raises:
             ResumeError: if it was sealed before with other facts.
@@ -182,7 +219,8 @@ class Vault:
         return {next(iter(self.names)): self.ledger.head()}
 
     def refuse_older(self, heads: Mapping[str, Head]) -> None:
-        """Hold the ledger against heads that were noted before: entries may have been added since, none taken away or changed.
+        """Hold the ledger against heads that were noted before: entries may have been added since,
+        none taken away or changed.
 
         Raises:
             ResumeError: naming the ledger that lacks one.
@@ -190,13 +228,16 @@ class Vault:
         for unit, head in heads.items():
             if unit not in self.names:
                 raise ResumeError(
-                    f"the checkpoint knows a ledger of {unit!r}, which this study does not have. Restore the run folder from a copy"
+                    f"the checkpoint knows a ledger of {unit!r}, which this study does not "
+                    "have. Restore the run folder from a copy"
                 )
             if not self.ledger.stands(head):
                 raise ResumeError(
-                    f"{self.ledger.path}: older than the checkpoint, or another ledger: it has no entry {head[0]} with digest"
+                    f"{self.ledger.path}: older than the checkpoint, or another ledger: it "
+                    f"has no entry {head[0]} with digest"
                     f" {head[1][:16]}…."
-                    " What was released since would be forgotten: put back the ledger that belongs to the checkpoint, or begin a new run"
+                    " What was released since would be forgotten: put back the ledger that "
+                    "belongs to the checkpoint, or begin a new run"
                 )
 
     def close(self) -> None:
@@ -211,7 +252,12 @@ class Vault:
     def __enter__(self) -> Vault:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
@@ -225,7 +271,8 @@ def data_ledger(folder: Path) -> Path:
     refuse_closed(folder)
     if folder.is_dir() and not path.exists() and (old := sorted(folder.glob("*.sqlite"))):
         raise LedgerError(
-            f"{folder}: its ledgers ({old[0].name}, …) were kept for files, so it is not known which records they charged."
+            f"{folder}: its ledgers ({old[0].name}, …) were kept for files, so it is not "
+            "known which records they charged."
             " Keep them, and give another folder: what they have spent is not known there"
         )
     return path
@@ -242,14 +289,17 @@ def refuse_closed(folder: Path) -> None:
             os.listdir(folder)
             (folder / NAME).exists()
     except PermissionError as error:
-        raise LedgerError(f"{folder}: no permission to read this folder. Give this user read and write permission") from error
+        raise LedgerError(
+            f"{folder}: no permission to read this folder. Give this user read and write permission"
+        ) from error
 
 
 def _begun(path: Path, units: Mapping[str, str]) -> Ledger:
     """The ledger of a run that has begun, which must be there and of the same data."""
     if not path.is_file():
         raise ResumeError(
-            f"{path}: the ledger is missing, and it records all releases. Restore it from a copy, or begin a new run;"
+            f"{path}: the ledger is missing, and it records all releases. Restore it from a "
+            "copy, or begin a new run;"
             " a new ledger would forget what the run has spent"
         )
     ledger = Ledger.open(path)
@@ -259,7 +309,8 @@ def _begun(path: Path, units: Mapping[str, str]) -> Ledger:
             if kept.get(unit) != units.get(unit):
                 who = f"{unit} ({labels[unit]})" if unit in labels else unit
                 raise ResumeError(
-                    f"{path}: the data of {who} is not what the run began with: its fingerprint was {kept.get(unit, 'none')[:12]},"
+                    f"{path}: the data of {who} is not what the run began with: its "
+                    f"fingerprint was {kept.get(unit, 'none')[:12]},"
                     f" is {units.get(unit, 'none')[:12]}. Put back the data, or begin a new run"
                 )
     except BaseException:

@@ -1,4 +1,7 @@
-"""The regimes that the program has, a package each. Importing this one makes their names known, and nothing else."""
+"""The regimes that the program has, a package each.
+
+Importing this one makes their names known, and nothing else.
+"""
 
 from sordino.engine.regimes import register
 

@@ -1,9 +1,10 @@
 """The contract of a method, as a function that tests any method.
 
-A method is pure and sees releases only. So the same memory and answers must lead to the same choice,
-nothing that is handed to it may change, its memory must survive a checkpoint, and what it asks of a
-round must be something that can be done and priced. A method that works on arrival has a public schedule:
-it must cover the run without gaps, and be the same whenever it is asked for. One that learns from events has a window.
+A method is pure and sees releases only. So the same memory and answers must lead to the same
+choice, nothing that is handed to it may change, its memory must survive a checkpoint, and what it
+asks of a round must be something that can be done and priced. A method that works on arrival has a
+public schedule: it must cover the run without gaps, and be the same whenever it is asked for. One
+that learns from events has a window.
 """
 
 from __future__ import annotations
@@ -49,11 +50,19 @@ def check_method(method: Method) -> None:
 
 def _look(method: OnlineMethod) -> None:
     if method.window < 1 or not 0.0 < method.attenuation <= 1.0:
-        raise ContractBroken(f"{method.name}: a window of {method.window} events at attenuation {method.attenuation}")
+        raise ContractBroken(
+            f"{method.name}: a window of {method.window} events at attenuation {method.attenuation}"
+        )
     if method.resends not in (1, method.window):
-        raise ContractBroken(f"{method.name}: sends {method.resends} examples an event, and its window holds {method.window}")
+        raise ContractBroken(
+            f"{method.name}: sends {method.resends} examples an event, and its window holds "
+            f"{method.window}"
+        )
     if method.resends > 1 and method.attenuation != 1.0:
-        raise ContractBroken(f"{method.name}: examples that are evaluated again count alike; its attenuation is {method.attenuation}")
+        raise ContractBroken(
+            f"{method.name}: examples that are evaluated again count alike; its attenuation "
+            f"is {method.attenuation}"
+        )
 
 
 def _walk(method: AsynchronousMethod) -> None:
@@ -73,7 +82,8 @@ def _walk(method: AsynchronousMethod) -> None:
     for stage in stages:
         if stage.start != end or stage.length < 1:
             raise ContractBroken(
-                f"{method.name}: stage {stage.number} begins after {stage.start} updates and lasts {stage.length}, after {end}"
+                f"{method.name}: stage {stage.number} begins after {stage.start} updates and "
+                f"lasts {stage.length}, after {end}"
             )
         if method.private and not 0 < stage.clip < math.inf:
             raise ContractBroken(f"{method.name}: stage {stage.number} has clip {stage.clip}")
@@ -83,7 +93,9 @@ def _walk(method: AsynchronousMethod) -> None:
                 raise ContractBroken(f"{method.name}: update {number} has learning rate {rate}")
         end = stage.end
     if end < terms.updates:
-        raise ContractBroken(f"{method.name}: its schedule ends after {end} of {terms.updates} updates")
+        raise ContractBroken(
+            f"{method.name}: its schedule ends after {end} of {terms.updates} updates"
+        )
 
 
 def _terms(method: SynchronousMethod) -> Terms:
@@ -110,33 +122,62 @@ def _play(method: SynchronousMethod) -> list[Any]:
     memory = method.start(terms)
     rng = np.random.default_rng(7)
     for number in range(1, ROUNDS + 1):
-        left = Remaining(ROUNDS - number + 1, None if terms.steps is None else terms.steps - 2 * number + 2)
-        choice, contract = method.choose(memory, terms, left), method.round_noise(memory, terms, number)
-        if choice != method.choose(memory, terms, left) or contract != method.round_noise(memory, terms, number):
+        left = Remaining(
+            ROUNDS - number + 1, None if terms.steps is None else terms.steps - 2 * number + 2
+        )
+        choice, contract = (
+            method.choose(memory, terms, left),
+            method.round_noise(memory, terms, number),
+        )
+        if choice != method.choose(memory, terms, left) or contract != method.round_noise(
+            memory, terms, number
+        ):
             raise ContractBroken(f"{method.name}: asked twice, it answers differently")
         if not isinstance(choice.tau, int) or choice.tau < 0:
-            raise ContractBroken(f"{method.name}: tau must be a whole number from 0; got {choice.tau!r}")
+            raise ContractBroken(
+                f"{method.name}: tau must be a whole number from 0; got {choice.tau!r}"
+            )
         if choice.tau == 0:
             break
-        if method.private and not (0 < contract.clip < math.inf and 0 < contract.noise_multiplier < math.inf):
-            raise ContractBroken(f"{method.name}: round {number} has clip {contract.clip} and noise {contract.noise_multiplier}")
+        if method.private and not (
+            0 < contract.clip < math.inf and 0 < contract.noise_multiplier < math.inf
+        ):
+            raise ContractBroken(
+                f"{method.name}: round {number} has clip {contract.clip} and noise "
+                f"{contract.noise_multiplier}"
+            )
         told += [choice, contract]
         memory = _after(method, memory, terms, number, choice.tau, rng)
         if not isinstance(memory, method.memory):
-            raise ContractBroken(f"{method.name}: its memory is a {type(memory).__name__}, not the {method.memory.__name__} it declares")
+            raise ContractBroken(
+                f"{method.name}: its memory is a {type(memory).__name__}, not the "
+                f"{method.memory.__name__} it declares"
+            )
         if msgspec.json.decode(msgspec.json.encode(memory), type=method.memory) != memory:
             raise ContractBroken(f"{method.name}: its memory does not survive a checkpoint")
         msgspec.json.encode(method.observed(memory))
     return told
 
 
-def _after(method: SynchronousMethod, memory: Any, terms: Terms, number: int, tau: int, rng: np.random.Generator) -> Any:
+def _after(
+    method: SynchronousMethod,
+    memory: Any,
+    terms: Terms,
+    number: int,
+    tau: int,
+    rng: np.random.Generator,
+) -> Any:
     if method.about.units == ("client",):
-        released = Released(mean=rng.standard_normal(DIMENSION).astype(np.float32), clipped=float(rng.random()))
+        released = Released(
+            mean=rng.standard_normal(DIMENSION).astype(np.float32), clipped=float(rng.random())
+        )
         return method.learn(memory, terms, released)
     answers = [_answer(client, number, tau, rng, method) for client in range(CLIENTS)]
     kept = copy.deepcopy(answers)
-    after, again = method.fold(memory, terms, answers), method.fold(memory, terms, copy.deepcopy(answers))
+    after, again = (
+        method.fold(memory, terms, answers),
+        method.fold(memory, terms, copy.deepcopy(answers)),
+    )
     if after != again:
         raise ContractBroken(f"{method.name}: the same answers were folded in two ways")
     if not all(a == b for a, b in zip(answers, kept, strict=True)):
@@ -146,7 +187,9 @@ def _after(method: SynchronousMethod, memory: Any, terms: Terms, number: int, ta
     return after
 
 
-def _answer(client: int, number: int, tau: int, rng: np.random.Generator, method: SynchronousMethod) -> Update:
+def _answer(
+    client: int, number: int, tau: int, rng: np.random.Generator, method: SynchronousMethod
+) -> Update:
     energy, first, change, moved = (float(x) for x in rng.uniform(0.5, 4.0, 4))
     statistics = Statistics(
         energy=energy,
@@ -161,4 +204,12 @@ def _answer(client: int, number: int, tau: int, rng: np.random.Generator, method
     vector = rng.standard_normal(DIMENSION).astype(np.float32)
     raw = Raw(beta=1.0, rho=0.5, gradient=vector) if method.wants.raw and number > 1 else None
     first_gradient = vector if method.wants.first else None
-    return Update(client=client, round=number, steps=tau, weights=vector, statistics=statistics, first=first_gradient, raw=raw)
+    return Update(
+        client=client,
+        round=number,
+        steps=tau,
+        weights=vector,
+        statistics=statistics,
+        first=first_gradient,
+        raw=raw,
+    )

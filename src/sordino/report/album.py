@@ -13,19 +13,28 @@ from sordino.report import course, partition
 from sordino.report.canvas import inline
 
 EVALUATED = "{share}, after the {rounds} that were evaluated."
-SPENT = " Below, epsilon spent by the {client} that spent most; it must stay under the dashed budget."
+SPENT = (
+    " Below, epsilon spent by the {client} that spent most; it must stay under the dashed budget."
+)
 MANY = (
-    "Examples of each label (column) at the {clients} (rows): the darker, the more; none is left blank. {Clients} are ordered by the label"
-    " they hold most of. Dark steps from the upper left to the lower right mean that each {client} holds few labels; even columns mean"
+    "Examples of each label (column) at the {clients} (rows): the darker, the more; none "
+    "is left blank. {Clients} are ordered by the label"
+    " they hold most of. Dark steps from the upper left to the lower right mean that each "
+    "{client} holds few labels; even columns mean"
     " evenly divided data."
 )
-FEW = "Examples of each label at each {client}: the larger a dot's area, the more. Rows that look alike mean evenly divided data."
+FEW = (
+    "Examples of each label at each {client}: the larger a dot's area, the more. Rows that "
+    "look alike mean evenly divided data."
+)
 SIMULATED = "known because this is a simulation, not released by {clients}"
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A figure: title, inline SVG (safe to embed), how to read it, and what must be known about where it comes from."""
+    """A figure: title, inline SVG (safe to embed), how to read it, and what must be known about
+    where it comes from.
+    """
 
     title: str
     svg: Any
@@ -36,7 +45,11 @@ class Picture:
 def pictures(run: Run) -> list[Picture]:
     """The figures of a run, those that have something to show."""
     drawn = regimes.teller(run.vocabulary.regime).pictures(run)
-    return [Picture(title, markup(picture), caption, mark) for title, picture, caption, mark in drawn if picture is not None]
+    return [
+        Picture(title, markup(picture), caption, mark)
+        for title, picture, caption, mark in drawn
+        if picture is not None
+    ]
 
 
 def measured(run: Run) -> str:
@@ -50,19 +63,29 @@ def evaluated(run: Run) -> str:
     """How to read such a curve."""
     words = run.vocabulary
     if not run.values("accuracy"):
-        return f"Epsilon spent by the {words.client} that spent most; it must stay under the dashed budget."
-    return EVALUATED.format(share=words.accuracy.share, rounds=words.rounds) + (SPENT.format(client=words.client) if run.private else "")
+        return (
+            f"Epsilon spent by the {words.client} that spent most; it must stay under the dashed "
+            "budget."
+        )
+    return EVALUATED.format(share=words.accuracy.share, rounds=words.rounds) + (
+        SPENT.format(client=words.client) if run.private else ""
+    )
 
 
 def holdings(run: Run) -> Drawn:
     """How examples are divided among clients."""
-    words, held = run.vocabulary, [known(client.labels) or () for client in known(run.horizontal.clients) or ()]
+    words, held = (
+        run.vocabulary,
+        [known(client.labels) or () for client in known(run.horizontal.clients) or ()],
+    )
     if not any(held):
         return "", None, "", ""
     names = [course.called(client) for client in known(run.horizontal.clients) or ()]
     picture = partition.partition_figure(held, known(run.about.facts.classes) or (), words, names)
     caption = MANY if len(held) > partition.MOST_BUBBLES else FEW
-    told = caption.format(client=words.client, clients=words.clients, Clients=words.clients.capitalize())
+    told = caption.format(
+        client=words.client, clients=words.clients, Clients=words.clients.capitalize()
+    )
     return "Who holds what", picture, told, SIMULATED.format(clients=words.clients)
 
 

@@ -28,7 +28,9 @@ def band(curves: Sequence[Curve]) -> Band:
     >>> band([([1], [0.5]), ([], [])]).xs
     []
     """
-    last = [dict(zip(xs, ys, strict=True)) for xs, ys in curves]  # of points above each other, the last
+    last = [
+        dict(zip(xs, ys, strict=True)) for xs, ys in curves
+    ]  # of points above each other, the last
     if not last or not all(last):
         return Band([], [], [], [])
     if all(len(points) == 1 for points in last):
@@ -36,7 +38,11 @@ def band(curves: Sequence[Curve]) -> Band:
     else:
         start, end = max(min(points) for points in last), min(max(points) for points in last)
         grid = np.array(sorted({float(x) for points in last for x in points if start <= x <= end}))
-    values = np.array([np.interp(grid, sorted(points), [points[x] for x in sorted(points)]) for points in last])
+    values = np.array(
+        [np.interp(grid, sorted(points), [points[x] for x in sorted(points)]) for points in last]
+    )
     if not len(grid):
         return Band([], [], [], [])
-    return Band(grid.tolist(), values.mean(0).tolist(), values.min(0).tolist(), values.max(0).tolist())
+    return Band(
+        grid.tolist(), values.mean(0).tolist(), values.min(0).tolist(), values.max(0).tolist()
+    )

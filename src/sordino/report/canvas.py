@@ -1,4 +1,5 @@
-"""From a drawing to SVG text: the same bytes for the same drawing, and nothing fetched from elsewhere.
+"""From a drawing to SVG text: the same bytes for the same drawing, and nothing fetched from
+elsewhere.
 
 matplotlib draws; this module fixes what would make two reports of one run differ (dates, random
 ids, the reader's own matplotlibrc) and removes what points outside (document type, metadata).
@@ -25,7 +26,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, QUIET, GRID = "#2a2f36", "#6b7280", "#d9dde3"
-BLUE, ORANGE, GREEN, RED, PURPLE, SKY = "#0072b2", "#d55e00", "#009e73", "#b3261e", "#aa4499", "#56b4e9"
+BLUE, ORANGE, GREEN, RED, PURPLE, SKY = (
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#b3261e",
+    "#aa4499",
+    "#56b4e9",
+)
 SERIES = (BLUE, ORANGE, GREEN, PURPLE, SKY, "#e69f00", "#332288", "#888888")
 
 NAMES = {
@@ -70,7 +78,9 @@ RC: dict[str, object] = {
 
 @contextmanager
 def canvas(salt: str) -> Iterator[None]:
-    """Our style, whatever the reader's own is. ``salt`` keeps the ids of a page's pictures apart."""
+    """Our style, whatever the reader's own is. ``salt`` keeps the ids of a page's pictures
+    apart.
+    """
     from matplotlib import style
 
     with style.context({**RC, "svg.hashsalt": salt}, after_reset=True):
@@ -78,7 +88,10 @@ def canvas(salt: str) -> Iterator[None]:
 
 
 def figure(rows: int, height: float, *, width: float = 5.6) -> tuple[Figure, list[Axes]]:
-    """An empty drawing of ``rows`` panels one above the other, with a common x axis. Sizes in inches."""
+    """An empty drawing of ``rows`` panels one above the other, with a common x axis.
+
+    Sizes in inches.
+    """
     from matplotlib.figure import Figure
 
     drawn = Figure(figsize=(width, height), layout="constrained")
@@ -96,14 +109,23 @@ def svg(drawn: Figure, label: str) -> str:
     text = text[text.index("<svg") :]
     text = re.sub(r"\s*<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     title = f"\n <title>{escape(clean(label))}</title>"
-    return re.sub(r"<svg ([^>]*)>", lambda found: f'<svg role="img" {found[1]}>{title}', text, count=1).rstrip() + "\n"
+    return (
+        re.sub(
+            r"<svg ([^>]*)>", lambda found: f'<svg role="img" {found[1]}>{title}', text, count=1
+        ).rstrip()
+        + "\n"
+    )
 
 
 def inline(picture: str) -> str:
-    """The picture as a part of a page: colours looked up in its style sheet, no ids but those that are pointed at."""
+    """The picture as a part of a page: colours looked up in its style sheet, no ids but those that
+    are pointed at.
+    """
     used = set(re.findall(r"url\(#([^)]+)\)|href=\"#([^\"]+)\"", picture))
     kept = {name for pair in used for name in pair if name}
-    picture = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in kept else "", picture)  # ids are unique in a page
+    picture = re.sub(
+        r' id="([^"]*)"', lambda found: found[0] if found[1] in kept else "", picture
+    )  # ids are unique in a page
     for colour, name in NAMES.items():
         picture = picture.replace(f": {colour}", f": var(--{name}, {colour})")
     return picture

@@ -11,8 +11,10 @@ from sordino.report.totals import Totals, amount, totals
 
 TITLE = "Messages and activity"
 CAPTION = (
-    "MiB sent in all: embeddings up, derivatives down, framing; and the share of events in which a party was active, on average over"
-    " parties. Of two methods that err as often, the one with the shorter bar is the better one.{mean}"
+    "MiB sent in all: embeddings up, derivatives down, framing; and the share of events in "
+    "which a party was active, on average over"
+    " parties. Of two methods that err as often, the one with the shorter bar is the "
+    "better one.{mean}"
 )
 MEAN = " Means over seeds."
 
@@ -27,13 +29,19 @@ def costs(groups: Sequence[Sequence[Run]], labels: Sequence[str]) -> str | None:
     with canvas("costs"):
         drawn, (axis,) = figure(1, 1.3 + 0.38 * len(told))
         starts = [0.0] * len(told)
-        for key, colour, name in (("up", BLUE, "payload up"), ("down", GREEN, "payload down"), ("framing", QUIET, "framing")):
+        for key, colour, name in (
+            ("up", BLUE, "payload up"),
+            ("down", GREEN, "payload down"),
+            ("framing", QUIET, "framing"),
+        ):
             parts = [fmean(getattr(each, key) for each in group) for _, group in told]
             axis.barh(range(len(told)), parts, left=starts, height=0.6, color=colour, label=name)
             starts = [start + part for start, part in zip(starts, parts, strict=True)]
         for i, (length, (_, group)) in enumerate(zip(lengths, told, strict=True)):
             said = f"{amount(length)} MiB{_active(group)}"
-            axis.annotate(said, (length, i), xytext=(4, 0), textcoords="offset points", va="center", size=9)
+            axis.annotate(
+                said, (length, i), xytext=(4, 0), textcoords="offset points", va="center", size=9
+            )
         axis.set_yticks(range(len(told)), [shortened(clean(label, 1000), 28) for label, _ in told])
         axis.set_ylim(len(told) - 0.5, -0.5)
         axis.set_xlim(0, 1.6 * max(lengths) or 1.0)

@@ -1,4 +1,6 @@
-"""What a run consists of, in the terms of its regime: the numbers to see first, its course, what its guarantee is made of."""
+"""What a run consists of, in the terms of its regime: the numbers to see first, its course, what
+its guarantee is made of.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,23 @@ def key_numbers(run: Run) -> list[Fact]:
     about, words = run.about, run.vocabulary
     delta, best = number(about.delta), max(run.values("accuracy"), default=None)
     streamed, tested = words.accuracy.streamed, known(run.horizontal.test)
-    sizes = [size for c in known(run.horizontal.clients) or () if (size := known(c.examples)) is not None]
+    sizes = [
+        size for c in known(run.horizontal.clients) or () if (size := known(c.examples)) is not None
+    ]
     unmeasured = tested is not None and tested.kind == "none"
     unseen = UNMEASURED if unmeasured else "never evaluated" if run.done else "not evaluated yet"
-    looked = unseen if best is None else "predicted before learned from" if streamed else f"best: {percent(best)}"
-    held = f"{sum(sizes):,} examples".replace(",", "\u202f") if sizes or not streamed else "with different features"
+    looked = (
+        unseen
+        if best is None
+        else "predicted before learned from"
+        if streamed
+        else f"best: {percent(best)}"
+    )
+    held = (
+        f"{sum(sizes):,} examples".replace(",", "\u202f")
+        if sizes or not streamed
+        else "with different features"
+    )
     found = [
         (words.accuracy.name, percent(run.accuracy), looked),
         _price(run),
@@ -50,13 +64,28 @@ def _price(run: Run) -> Fact:
     """Epsilon that is guaranteed, which is not what was spent where that was chosen by looking."""
     if run.chosen:
         values = [number(each) for each in known(run.result.spent) or ()]
-        spent = max((value for value in values if value is not None), default=max(run.values("epsilon"), default=0.0))
-        return "epsilon", bound(run.guaranteed), f"fixed in advance; {bound(spent)} spent, which is no bound: releases chose it"
-    return "epsilon spent", epsilon(run), f"{'' if run.done else 'so far; '}budget {bound(run.budget)}" if run.private else "no guarantee"
+        spent = max(
+            (value for value in values if value is not None),
+            default=max(run.values("epsilon"), default=0.0),
+        )
+        return (
+            "epsilon",
+            bound(run.guaranteed),
+            f"fixed in advance; {bound(spent)} spent, which is no bound: releases chose it",
+        )
+    return (
+        "epsilon spent",
+        epsilon(run),
+        f"{'' if run.done else 'so far; '}budget {bound(run.budget)}"
+        if run.private
+        else "no guarantee",
+    )
 
 
 def terms(run: Run) -> list[tuple[str, str]]:
-    """What the guarantee is made of, for whoever checks it: (name, value). Empty where nothing is guaranteed."""
+    """What the guarantee is made of, for whoever checks it: (name, value). Empty where nothing is
+    guaranteed.
+    """
     if not promise(run).private:
         return []
     about, words = run.about, run.vocabulary
@@ -100,10 +129,19 @@ def called(client: Holder) -> str:
 
 def holders(run: Run) -> Members:
     """Clients with examples of their own."""
-    words, clients, classes = run.vocabulary, known(run.horizontal.clients) or (), list(known(run.about.facts.classes) or ())[:MOST_CLASSES]
+    words, clients, classes = (
+        run.vocabulary,
+        known(run.horizontal.clients) or (),
+        list(known(run.about.facts.classes) or ())[:MOST_CLASSES],
+    )
     spent = by_client(run)
     rows = [
-        [called(c), known(c.unit) or "", "-" if (size := known(c.examples)) is None else str(size), *(spent[i] if spent else ())]
+        [
+            called(c),
+            known(c.unit) or "",
+            "-" if (size := known(c.examples)) is None else str(size),
+            *(spent[i] if spent else ()),
+        ]
         + [str(n) for n in (known(c.labels) or ())[: len(classes)]]
         for i, c in enumerate(clients)
     ]
@@ -112,7 +150,13 @@ def holders(run: Run) -> Members:
     return Members(
         f"{len(clients)} {words.clients} and their examples{' of each label' if counted else ''}",
         simulated if counted else "How many of each label there are is private.",
-        (words.client, "unit", "examples", *(("epsilon spent", "budget") if spent else ()), *(classes if counted else ())),
+        (
+            words.client,
+            "unit",
+            "examples",
+            *(("epsilon spent", "budget") if spent else ()),
+            *(classes if counted else ()),
+        ),
         rows,
     )
 

@@ -16,7 +16,20 @@ from sordino.engine.records import Round, Row, at, known, number
 from sordino.engine.runs import Run
 from sordino.engine.vocabulary import Vocabulary, shared
 from sordino.report.band import Band, band
-from sordino.report.canvas import BLUE, GREEN, INK, ORANGE, PURPLE, QUIET, SERIES, canvas, clean, figure, shortened, svg
+from sordino.report.canvas import (
+    BLUE,
+    GREEN,
+    INK,
+    ORANGE,
+    PURPLE,
+    QUIET,
+    SERIES,
+    canvas,
+    clean,
+    figure,
+    shortened,
+    svg,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,7 +48,11 @@ def points(rows: Sequence[Round], x: str, y: str) -> tuple[list[float], list[flo
     ([1.0], [0.5])
     """
     pairs = [(number(at(row, x)), number(at(row, y))) for row in rows]
-    kept = [(a, b) for a, b in pairs if a is not None and b is not None and math.isfinite(a) and math.isfinite(b)]
+    kept = [
+        (a, b)
+        for a, b in pairs
+        if a is not None and b is not None and math.isfinite(a) and math.isfinite(b)
+    ]
     return [a for a, _ in kept], [b for _, b in kept]
 
 
@@ -61,10 +78,22 @@ def learning(run: Run, over: str, marks: Sequence[Mark] = ()) -> str | None:
         left = iter(axes)
         if xs:
             axis = next(left)
-            axis.plot(xs, [100 * a for a in accuracy], color=BLUE, marker="o" if len(xs) < 60 else "", markersize=3.5)
+            axis.plot(
+                xs,
+                [100 * a for a in accuracy],
+                color=BLUE,
+                marker="o" if len(xs) < 60 else "",
+                markersize=3.5,
+            )
             vx, validation = points(run.rounds, over, "validation")
             if vx:
-                axis.plot(vx, [100 * a for a in validation], color=GREEN, linestyle="--", label="validation")
+                axis.plot(
+                    vx,
+                    [100 * a for a in validation],
+                    color=GREEN,
+                    linestyle="--",
+                    label="validation",
+                )
                 axis.lines[0].set_label("test")
                 axis.legend(loc="lower right")
             axis.set_ylabel("accuracy (%)")
@@ -73,7 +102,12 @@ def learning(run: Run, over: str, marks: Sequence[Mark] = ()) -> str | None:
             axis.plot(es, epsilon, color=ORANGE)
             axis.axhline(run.budget, color=INK, linestyle="--", linewidth=1)
             axis.annotate(
-                "budget", (0.01, run.budget), xycoords=("axes fraction", "data"), xytext=(0, -3), textcoords="offset points", va="top"
+                "budget",
+                (0.01, run.budget),
+                xycoords=("axes fraction", "data"),
+                xytext=(0, -3),
+                textcoords="offset points",
+                va="top",
             )
             axis.set_ylim(0, 1.08 * max(run.budget, *epsilon))
             axis.set_ylabel("epsilon spent")
@@ -84,7 +118,9 @@ def learning(run: Run, over: str, marks: Sequence[Mark] = ()) -> str | None:
 
 
 def draw_marks(axes: Sequence[Axes], marks: Sequence[Mark]) -> None:
-    """A line through all panels at each mark but at 0, its text above the first where there is room. Limits must be set."""
+    """A line through all panels at each mark but at 0, its text above the first where there is
+    room. Limits must be set.
+    """
     low, high = axes[0].get_xlim()
     free = low
     for mark in marks:
@@ -92,7 +128,12 @@ def draw_marks(axes: Sequence[Axes], marks: Sequence[Mark]) -> None:
             axis.axvline(mark.at, color=QUIET, linestyle=":", linewidth=1.1)
         if mark.text and mark.at >= free:
             axes[0].annotate(
-                mark.text, (mark.at, 1), xycoords=("data", "axes fraction"), xytext=(1, 1), textcoords="offset points", size=8.5
+                mark.text,
+                (mark.at, 1),
+                xycoords=("data", "axes fraction"),
+                xytext=(1, 1),
+                textcoords="offset points",
+                size=8.5,
             )
             free = mark.at + (high - low) * 0.018 * (len(mark.text) + 1)
 
@@ -114,7 +155,9 @@ def pace(run: Run) -> str | None:
         if steps and rounds and math.isfinite(steps / rounds):
             even = steps / rounds
             top = max(top, even)
-            axis.axhline(even, color=INK, linestyle="--", linewidth=1, label=f"pace R_c / R_s = {even:.3g}")
+            axis.axhline(
+                even, color=INK, linestyle="--", linewidth=1, label=f"pace R_c / R_s = {even:.3g}"
+            )
             axis.legend(loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
         axis.set_ylim(0, 1.15 * top)
         _whole_numbers(axis)
@@ -126,20 +169,39 @@ def pace(run: Run) -> str | None:
 def share_clipped(run: Run) -> str | None:
     """Fraction of the examples whose gradient was cut to the clipping norm."""
     xs, ys = points(run.rounds, "round", "clipped")
-    return _line(run, xs, [100 * y for y in ys], "clipped (%)", PURPLE, "Clipped gradients per round", limit=100.0)
+    return _line(
+        run,
+        xs,
+        [100 * y for y in ys],
+        "clipped (%)",
+        PURPLE,
+        "Clipped gradients per round",
+        limit=100.0,
+    )
 
 
 def signal(run: Run) -> str | None:
-    """Estimated signal to noise of a step: squares averaged over the last rounds, since one round says little."""
+    """Estimated signal to noise of a step: squares averaged over the last rounds, since one round
+    says little.
+    """
     xs, ys = points(run.rounds, "round", "snr")
     powers = smoothed([y * abs(y) for y in ys], SMOOTH)
-    return _line(run, xs, [max(power, 0.0) ** 0.5 for power in powers], "signal / noise", GREEN, "Signal to noise")
+    return _line(
+        run,
+        xs,
+        [max(power, 0.0) ** 0.5 for power in powers],
+        "signal / noise",
+        GREEN,
+        "Signal to noise",
+    )
 
 
 def absences(run: Run) -> str | None:
     """Late and lost answers per round, stacked."""
     counts = {kind: _per_round(run, kind) for kind in ("late", "lost")}
-    missing = {int(x): int(y) for x, y in zip(*points(run.rounds, "round", "missing"), strict=True) if y}
+    missing = {
+        int(x): int(y) for x, y in zip(*points(run.rounds, "round", "missing"), strict=True) if y
+    }
     if not any(counts.values()) and not missing:
         return None
     last = int(max([*run.values("round"), *missing, *counts["late"], *counts["lost"]]))
@@ -150,7 +212,9 @@ def absences(run: Run) -> str | None:
         below = [0] * last
         for kind, colour in (("late", BLUE), ("lost", ORANGE)):
             above = [old + counts[kind].get(x, 0) for x, old in zip(xs, below, strict=True)]
-            axis.stairs(above, edges, baseline=below, fill=True, color=colour, label=kind)  # one path, however many rounds
+            axis.stairs(
+                above, edges, baseline=below, fill=True, color=colour, label=kind
+            )  # one path, however many rounds
             below = above
         if missing:
             axis.step(
@@ -171,11 +235,21 @@ def absences(run: Run) -> str | None:
 def clock(run: Run) -> str | None:
     """Virtual time at which rounds closed; None if every round took equally long."""
     xs, ys = points(run.rounds, "round", "time")
-    lasted = [(b - a) / max(y - x, 1.0) for (x, a), (y, b) in pairwise([(0.0, 0.0), *zip(xs, ys, strict=True)])]
+    lasted = [
+        (b - a) / max(y - x, 1.0)
+        for (x, a), (y, b) in pairwise([(0.0, 0.0), *zip(xs, ys, strict=True)])
+    ]
     if not lasted or max(lasted) - min(lasted) < 1e-9 * max(1.0, max(lasted)):
         return None
     words = run.vocabulary
-    return _line(run, xs, ys, "virtual seconds", BLUE, f"Virtual time at which each {words.round} was {words.closed}")
+    return _line(
+        run,
+        xs,
+        ys,
+        "virtual seconds",
+        BLUE,
+        f"Virtual time at which each {words.round} was {words.closed}",
+    )
 
 
 def compared(runs: Sequence[Run], labels: Sequence[str], over: str) -> str | None:
@@ -183,28 +257,46 @@ def compared(runs: Sequence[Run], labels: Sequence[str], over: str) -> str | Non
     return together([[run] for run in runs], labels, over)
 
 
-def together(groups: Sequence[Sequence[Run]], labels: Sequence[str], over: str, *, claimed: bool = False) -> str | None:
-    """Accuracy (on streams: run-time error) of several groups of runs: means, with bands from lowest to highest.
+def together(
+    groups: Sequence[Sequence[Run]], labels: Sequence[str], over: str, *, claimed: bool = False
+) -> str | None:
+    """Accuracy (on streams: run-time error) of several groups of runs: means, with bands from
+    lowest to highest.
 
-    The axis is "round", "steps" or "epsilon". Below it the epsilon spent, unless that is the axis or it never changes. With
-    ``claimed`` the axis is what papers claim. Over epsilon, a group whose epsilon is infinite in every run is a level, if there
-    is a curve to hold against it.
+    The axis is "round", "steps" or "epsilon". Below it the epsilon spent, unless that is the axis
+    or it never changes. With ``claimed`` the axis is what papers claim. Over epsilon, a group whose
+    epsilon is infinite in every run is a level, if there is a curve to hold against it.
     """
     words = shared(run.vocabulary for runs in groups for run in runs)
-    label = f"epsilon {'claimed' if claimed else 'spent'}" if over == "epsilon" else _axis(words, over)
-    key, name_of_y = words.accuracy.curve if over != "epsilon" else ("accuracy", f"{words.accuracy.told} (%)")
+    label = (
+        f"epsilon {'claimed' if claimed else 'spent'}" if over == "epsilon" else _axis(words, over)
+    )
+    key, name_of_y = (
+        words.accuracy.curve if over != "epsilon" else ("accuracy", f"{words.accuracy.told} (%)")
+    )
     curves = [band([_measured(run, over, claimed, key) for run in runs]) for runs in groups]
     spent = over != "epsilon" and rising(run for runs in groups for run in runs)
     prices = [
-        band([points(run.rounds, over, "epsilon") for run in runs] if spent and all(run.private for run in runs) else []) for runs in groups
+        band(
+            [points(run.rounds, over, "epsilon") for run in runs]
+            if spent and all(run.private for run in runs)
+            else []
+        )
+        for runs in groups
     ]
     if not any(curve.xs for curve in curves):
         return None
     last = max(x for each in (*curves, *prices) for x in each.xs)
     levels = [band([])] * len(curves)
     if over == "epsilon":
-        levels = [band([]) if curve.xs else _level(runs, (0.0, 1.02 * last or 1.0)) for curve, runs in zip(curves, groups, strict=True)]
-        labels = [f"{name} (ε = ∞)" if level.xs else name for name, level in zip(labels, levels, strict=True)]
+        levels = [
+            band([]) if curve.xs else _level(runs, (0.0, 1.02 * last or 1.0))
+            for curve, runs in zip(curves, groups, strict=True)
+        ]
+        labels = [
+            f"{name} (ε = ∞)" if level.xs else name
+            for name, level in zip(labels, levels, strict=True)
+        ]
     wordy = any(len(label) > 34 for label in labels)
     with canvas(f"compared-{over}"):
         lines = len(labels) if wordy else -(-len(labels) // 2)
@@ -212,8 +304,21 @@ def together(groups: Sequence[Sequence[Run]], labels: Sequence[str], over: str, 
         for i, name in enumerate(labels):
             colour, dash = SERIES[i % len(SERIES)], ("-", "--", ":", "-.")[i // len(SERIES) % 4]
             shown = curves[i] if curves[i].xs else levels[i]
-            _band(axes[0], shown, 100, colour, dash, shortened(clean(name, 1000), 70 if wordy else 34) if shown.xs else None)
-            axes[0].plot(curves[i].xs[-1:], [100 * a for a in curves[i].mean[-1:]], color=colour, marker="o", markersize=5)
+            _band(
+                axes[0],
+                shown,
+                100,
+                colour,
+                dash,
+                shortened(clean(name, 1000), 70 if wordy else 34) if shown.xs else None,
+            )
+            axes[0].plot(
+                curves[i].xs[-1:],
+                [100 * a for a in curves[i].mean[-1:]],
+                color=colour,
+                marker="o",
+                markersize=5,
+            )
             if spent:
                 _band(axes[1], prices[i], 1, colour, dash)
         axes[0].set_ylabel(name_of_y)
@@ -227,17 +332,25 @@ def together(groups: Sequence[Sequence[Run]], labels: Sequence[str], over: str, 
         if over == "epsilon":
             axes[-1].set_xlim(0, 1.02 * last or 1.0)
         drawn_of = name_of_y.removesuffix(" (%)").capitalize()
-        what = f"{drawn_of} over {label}" if over == "epsilon" else f"{drawn_of} and epsilon of {len(groups)} runs over {label}"
+        what = (
+            f"{drawn_of} over {label}"
+            if over == "epsilon"
+            else f"{drawn_of} and epsilon of {len(groups)} runs over {label}"
+        )
         return svg(drawn, what)
 
 
 def rising(runs: Iterable[Run]) -> bool:
-    """Whether epsilon is worth a curve: some run promises something, and spends it as it goes on."""
+    """Whether epsilon is worth a curve: some run promises something, and spends it as it goes
+    on.
+    """
     return any(len(set(run.values("epsilon"))) > 1 for run in runs if run.private)
 
 
 def _measured(run: Run, over: str, claimed: bool, key: str) -> tuple[list[float], list[float]]:
-    """The curve of a run; over epsilon none where nothing is promised, and one point where only the end is told or claimed."""
+    """The curve of a run; over epsilon none where nothing is promised, and one point where only the
+    end is told or claimed.
+    """
     if over != "epsilon":
         xs, ys = points(run.rounds, over, key)
         return xs, smoothed(ys, STRETCHES) if run.vocabulary.accuracy.streamed else ys
@@ -265,18 +378,41 @@ def smoothed(values: Sequence[float], last: int) -> list[float]:
 
 
 def _level(runs: Sequence[Run], ends: tuple[float, float]) -> Band:
-    """The final accuracy of runs whose epsilon is infinite, from one end of the axis to the other; else nothing."""
+    """The final accuracy of runs whose epsilon is infinite, from one end of the axis to the other;
+    else nothing.
+    """
     final = [run.accuracy for run in runs if run.accuracy is not None and run.spent == math.inf]
-    return band([([*ends], [accuracy, accuracy]) for accuracy in final]) if len(final) == len(runs) else band([])
+    return (
+        band([([*ends], [accuracy, accuracy]) for accuracy in final])
+        if len(final) == len(runs)
+        else band([])
+    )
 
 
-def _band(axis: Axes, found: Band, scale: float, colour: str, dash: str, label: str | None = None) -> None:
+def _band(
+    axis: Axes, found: Band, scale: float, colour: str, dash: str, label: str | None = None
+) -> None:
     axis.plot(found.xs, [scale * y for y in found.mean], color=colour, linestyle=dash, label=label)
     if found.low != found.high:
-        axis.fill_between(found.xs, [scale * y for y in found.low], [scale * y for y in found.high], color=colour, alpha=0.18, linewidth=0)
+        axis.fill_between(
+            found.xs,
+            [scale * y for y in found.low],
+            [scale * y for y in found.high],
+            color=colour,
+            alpha=0.18,
+            linewidth=0,
+        )
 
 
-def _line(run: Run, xs: list[float], ys: list[float], label: str, colour: str, title: str, limit: float | None = None) -> str | None:
+def _line(
+    run: Run,
+    xs: list[float],
+    ys: list[float],
+    label: str,
+    colour: str,
+    title: str,
+    limit: float | None = None,
+) -> str | None:
     if not xs:
         return None
     with canvas(title):
@@ -296,7 +432,9 @@ def from_zero(axis: Axes, last: float, label: str) -> None:
         from matplotlib.ticker import FuncFormatter, MaxNLocator
 
         axis.xaxis.set_major_locator(MaxNLocator(5))
-        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}".replace(",", "\u202f")))
+        axis.xaxis.set_major_formatter(
+            FuncFormatter(lambda value, _: f"{value:,.0f}".replace(",", "\u202f"))
+        )
 
 
 def _whole_numbers(axis: Axes) -> None:
@@ -308,7 +446,12 @@ def _whole_numbers(axis: Axes) -> None:
 def _per_round(run: Run, kind: str) -> dict[int, int]:
     found: dict[int, int] = {}
     for row in run.others:
-        if isinstance(row, Row) and row.kind == kind and (place := known(row.round)) is not None and 1 <= place < MOST_ROUNDS:
+        if (
+            isinstance(row, Row)
+            and row.kind == kind
+            and (place := known(row.round)) is not None
+            and 1 <= place < MOST_ROUNDS
+        ):
             found[place] = found.get(place, 0) + 1
     return found
 
@@ -329,10 +472,17 @@ def ticks(low: float, high: float, most: int = 7) -> list[float]:
     """Round numbers for a logarithmic axis.
 
     >>> ticks(0.02, 3.0), ticks(900, 2100), ticks(1e-6, 1e6)
-    ([0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0], [1000.0, 1200.0, 1500.0, 2000.0], [1e-06, 0.0001, 0.01, 1.0, 100.0, 10000.0, 1000000.0])
+    ([0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0], [1000.0, 1200.0, 1500.0, 2000.0], [1e-06, 0.0001, 0.01,
+    1.0, 100.0, 10000.0, 1000000.0])
     """
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for parts in ((1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0), (1.0, 2.0, 5.0), (1.0, 3.0), (1.0,)):
+    for parts in (
+        (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0),
+        (1.0, 1.5, 2.0, 3.0, 5.0, 7.0),
+        (1.0, 2.0, 5.0),
+        (1.0, 3.0),
+        (1.0,),
+    ):
         found = [float(f"{part:g}e{decade}") for decade in decades for part in parts]
         found = [value for value in found if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
         if len(found) <= most:

@@ -1,8 +1,10 @@
-"""The picture of ``sordino audit --attack inversion``: originals, and what each noise level leaves of them.
+"""The picture of ``sordino audit --attack inversion``: originals, and what each noise level leaves
+of them.
 
-One block for each scene: models one below the other, batches side by side. Rows are the originals, the mean
-public image of the label (what the label alone gives away), then the noise levels. Every image is stretched to
-its own darkest and brightest pixel, and its correlation with the original stands below it.
+One block for each scene: models one below the other, batches side by side. Rows are the originals,
+the mean public image of the label (what the label alone gives away), then the noise levels. Every
+image is stretched to its own darkest and brightest pixel, and its correlation with the original
+stands below it.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from sordino.report.canvas import INK, QUIET, canvas, clean, figure, svg
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# In widths of an image: from one image to the next, from row to row, between blocks, left of all, and for a block's title.
+# In widths of an image: from one image to the next, from row to row, between blocks, left of all,
+# and for a block's title.
 ACROSS, DOWN, BETWEEN, LEFT, TITLE = 1.1, 1.38, 0.9, 4.7, 0.9
 NARROWEST = 4.4  # block, for its title
 INCHES = 0.5  # an image's width
@@ -62,7 +65,11 @@ def _hundredths(value: float) -> str:
 
 def scene_words(scene: Scene) -> str:
     """A scene in words."""
-    return f"{scene.model}, batch of 1" if scene.alone else f"{scene.model}, batch of about {scene.batch:.0f}"
+    return (
+        f"{scene.model}, batch of 1"
+        if scene.alone
+        else f"{scene.model}, batch of about {scene.batch:.0f}"
+    )
 
 
 def inversion_figure(scenes: Sequence[Scene]) -> str:
@@ -87,14 +94,31 @@ def inversion_figure(scenes: Sequence[Scene]) -> str:
 
 
 def _block(axis: Axes, scene: Scene, left: float, top: float, *, named: bool) -> None:
-    """One scene with its upper left corner there; ``named`` blocks say at their left what the rows are."""
+    """One scene with its upper left corner there; ``named`` blocks say at their left what the rows
+    are.
+    """
     axis.text(left, top + 0.5, clean(scene_words(scene)), fontsize=9.5, color=INK, va="center")
     rows: list[tuple[str, str, Pixels, Sequence[str]]] = [
-        ("original", "never leaves its owner", scene.originals, [clean(label, 10) for label in scene.labels]),
-        ("mean image of the label", "public: no gradient needed", scene.guesses, [_hundredths(r) for r in scene.guessed]),
+        (
+            "original",
+            "never leaves its owner",
+            scene.originals,
+            [clean(label, 10) for label in scene.labels],
+        ),
+        (
+            "mean image of the label",
+            "public: no gradient needed",
+            scene.guesses,
+            [_hundredths(r) for r in scene.guessed],
+        ),
     ]
     rows += [
-        (noise_words(each.level), price_words(each.level), each.images, [_hundredths(r) for r in each.correlations])
+        (
+            noise_words(each.level),
+            price_words(each.level),
+            each.images,
+            [_hundredths(r) for r in each.correlations],
+        )
         for each in scene.attempts
     ]
     for number, (name, remark, images, captions) in enumerate(rows):
@@ -105,14 +129,30 @@ def _block(axis: Axes, scene: Scene, left: float, top: float, *, named: bool) ->
         for place, (image, caption) in enumerate(zip(images, captions, strict=True)):
             x = left + place * ACROSS
             axis.imshow(
-                _shown(image, scene.shape), cmap="gray", vmin=0, vmax=1, extent=(x, x + 1, y + 1, y), interpolation="none", aspect="equal"
+                _shown(image, scene.shape),
+                cmap="gray",
+                vmin=0,
+                vmax=1,
+                extent=(x, x + 1, y + 1, y),
+                interpolation="none",
+                aspect="equal",
             )
-            axis.text(x + 0.5, y + 1.15, caption, fontsize=6.5, color=QUIET, ha="center", va="center")
+            axis.text(
+                x + 0.5, y + 1.15, caption, fontsize=6.5, color=QUIET, ha="center", va="center"
+            )
 
 
 def _shown(image: Pixels, shape: tuple[int, ...]) -> Pixels:
-    """(height, width) or (height, width, 3), from 0 for its darkest to 1 for its brightest pixel; grey where all are equal."""
+    """(height, width) or (height, width, 3), from 0 for its darkest to 1 for its brightest pixel;
+    grey where all are equal.
+    """
     low, spread = float(image.min()), float(np.ptp(image))
-    levels = (image - low) / spread if spread > 0.0 and math.isfinite(spread) else np.full_like(image, 0.5)
-    channels: Pixels = (np.round(levels * (GREYS - 1)) / (GREYS - 1)).reshape(shape).transpose(1, 2, 0)
+    levels = (
+        (image - low) / spread
+        if spread > 0.0 and math.isfinite(spread)
+        else np.full_like(image, 0.5)
+    )
+    channels: Pixels = (
+        (np.round(levels * (GREYS - 1)) / (GREYS - 1)).reshape(shape).transpose(1, 2, 0)
+    )
     return channels[..., 0] if shape[0] == 1 else channels

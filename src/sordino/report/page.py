@@ -1,4 +1,5 @@
-"""The page: one HTML file that opens anywhere, without a network, for as long as there are browsers.
+"""The page: one HTML file that opens anywhere, without a network, for as long as there are
+browsers.
 
 Everything is inside it: style, pictures, the study. Names from study files and data sets are
 escaped; no script runs. Equal run folders give equal bytes, so a report can be compared with
@@ -27,7 +28,10 @@ FEW_CLIENTS = 12
 MOST_TAU = 24
 
 STEPS = "Steps are what privacy is paid for; rounds are what communication is paid for."
-GRADIENTS = "Gradients are what an edge pays for with privacy; updates are what the server makes of those of all."
+GRADIENTS = (
+    "Gradients are what an edge pays for with privacy; updates are what the server makes "
+    "of those of all."
+)
 
 
 def write(folder: Path) -> Path:
@@ -51,7 +55,9 @@ def write_comparison(folders: Sequence[Path], out: Path) -> Path:
         raise StudyError("nothing to compare: give at least one run folder")
     if out.is_dir() or not out.parent.is_dir():
         raise StudyError(f"{out}: cannot be written; give a file name in a folder that exists")
-    replace_file(out, render_comparison([load(folder) for folder in folders]).encode("utf-8", "replace"))
+    replace_file(
+        out, render_comparison([load(folder) for folder in folders]).encode("utf-8", "replace")
+    )
     return out
 
 
@@ -93,7 +99,9 @@ def render_comparison(runs: Sequence[Run]) -> str:
     if spoken.accuracy.streamed:
         del captions["steps"]  # nothing is paid for by the activation
     drawn = [
-        Picture(f"Over {spoken.rounds if over == 'round' else spoken.steps}", markup(picture), caption)
+        Picture(
+            f"Over {spoken.rounds if over == 'round' else spoken.steps}", markup(picture), caption
+        )
         for over, caption in captions.items()
         if (picture := figures.compared(runs, labels, over)) is not None
     ]
@@ -116,14 +124,27 @@ def render_comparison(runs: Sequence[Run]) -> str:
 def _curves(runs: Sequence[Run], spoken: Vocabulary) -> str:
     """How to read the curves over rounds."""
     said = f"{spoken.accuracy.curve_is.format(round=spoken.round)}."
-    below = " Below, epsilon spent (dashed: budgets). Look how high a curve is where its epsilon is the same."
+    below = (
+        " Below, epsilon spent (dashed: budgets). Look how high a curve is where its epsilon "
+        "is the same."
+    )
     return said + (below if figures.rising(runs) else "") + words.estimated(runs)
 
 
 def _head(spoken: Vocabulary) -> tuple[str, ...]:
     counted = (spoken.rounds, spoken.steps.removeprefix("local "))
     return (
-        *("run", "method", "status", spoken.accuracy.told, "best", "epsilon", "budget", "delta", "accountant"),
+        *(
+            "run",
+            "method",
+            "status",
+            spoken.accuracy.told,
+            "best",
+            "epsilon",
+            "budget",
+            "delta",
+            "accountant",
+        ),
         *(*counted, "clip", "noise", "sampling", "learning rate", *costs.HEAD),
     )
 
@@ -131,7 +152,12 @@ def _head(spoken: Vocabulary) -> tuple[str, ...]:
 def _cells(run: Run, label: str) -> list[str]:
     about = run.about
     best = None if run.vocabulary.accuracy.streamed else max(run.values("accuracy"), default=None)
-    stated = (about.facts.clip, about.noise_multiplier, run.horizontal.sampling_rate, about.learning_rate)
+    stated = (
+        about.facts.clip,
+        about.noise_multiplier,
+        run.horizontal.sampling_rate,
+        about.learning_rate,
+    )
     return [
         label,
         run.method,
@@ -151,7 +177,10 @@ def _cells(run: Run, label: str) -> list[str]:
 
 def _notes(runs: Sequence[Run]) -> list[str]:
     """What makes the numbers of several runs hard to compare."""
-    notes = ["To choose a run by its accuracy on the same private data is itself a use of that data; no epsilon here accounts for it."]
+    notes = [
+        "To choose a run by its accuracy on the same private data is itself a use of that "
+        "data; no epsilon here accounts for it."
+    ]
     private = [run.about for run in runs if run.private]
     for key, what in (
         ("accountant", "accountants"),
@@ -168,5 +197,7 @@ def template(name: str) -> Any:
     from jinja2 import Environment, FileSystemLoader
 
     home = Path(__file__).parent
-    rooms = Environment(loader=FileSystemLoader(home), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    rooms = Environment(
+        loader=FileSystemLoader(home), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
     return rooms.get_template(name)

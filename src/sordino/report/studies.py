@@ -1,4 +1,6 @@
-"""The page of a comparison over seeds: means with bands, a table, the paired differences. Built like a comparison of runs."""
+"""The page of a comparison over seeds: means with bands, a table, the paired differences. Built
+like a comparison of runs.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,16 @@ from sordino.report.album import Picture, markup
 from sordino.report.page import template
 
 CAPTIONS = {
-    "round": "{curve_is}, mean over the seeds{below}. A band reaches from the lowest to the highest seed; a curve ends where its first"
+    "round": "{curve_is}, mean over the seeds{below}. A band reaches from the lowest "
+    "to the highest "
+    "seed; a curve ends where its first"
     " seed ends.{estimated}",
-    "epsilon": "{same} over the epsilon that was spent for it. Studies are at equal privacy where they stand above the same"
+    "epsilon": "{same} over the epsilon that was spent for it. Studies are at equal privacy where "
+    "they stand above the same"
     " point. A study without privacy is a level: it stands nowhere on this axis.",
-    "claimed": "{same} over the epsilon that is claimed for it. A single dot is a claim for the end of a run alone. What the"
+    "claimed": "{same} over the epsilon that is claimed for it. A single dot is a claim "
+    "for the end "
+    "of a run alone. What the"
     " banner names is not private at that epsilon.",
 }
 BELOW = " (above), and epsilon spent (below; dashed: budgets)"
@@ -41,7 +48,8 @@ class Content:
         claimed: whether they stand at the epsilon that is claimed.
         banner: which studies are not private as claimed.
         failures, warnings: what to know first.
-        studies, reported, differences, runs: the tables; of what publications report, empty where no study says.
+        studies, reported, differences, runs: the tables; of what publications report, empty where
+            no study says.
         against: the title of the differences.
         verdicts: what each difference means, and what makes it unequal.
         remarks: what all differences have in common.
@@ -73,7 +81,8 @@ def render_studies(content: Content) -> str:
         if runs
     ]
     html: str = template("comparison.html").render(
-        title=f"{len(content.labels)} {'study' if len(content.labels) == 1 else 'studies'} compared",
+        title=f"{len(content.labels)} "
+        f"{'study' if len(content.labels) == 1 else 'studies'} compared",
         sub=content.sub,
         banner=content.banner,
         failures=content.failures,
@@ -96,9 +105,14 @@ def render_studies(content: Content) -> str:
 def _pictures(content: Content) -> list[Picture]:
     drawn = []
     if content.sweep is not None and (picture := sweep.draw(content.sweep)) is not None:
-        drawn.append(Picture(sweep.title(content.sweep), markup(picture), sweep.caption(content.sweep)))
+        drawn.append(
+            Picture(sweep.title(content.sweep), markup(picture), sweep.caption(content.sweep))
+        )
     spoken = shared(run.vocabulary for runs in content.groups for run in runs)
-    measured, below = spoken.accuracy, BELOW if figures.rising(run for runs in content.groups for run in runs) else ""
+    measured, below = (
+        spoken.accuracy,
+        BELOW if figures.rising(run for runs in content.groups for run in runs) else "",
+    )
     told = {
         "round": spoken.round,
         "rounds": spoken.rounds,
@@ -107,10 +121,15 @@ def _pictures(content: Content) -> list[Picture]:
         "estimated": words.estimated(run for runs in content.groups for run in runs),
         "same": f"{measured.final}," if measured.streamed else "The same accuracy",
     }
-    for over, name in (("round", "round"), ("epsilon", "claimed" if content.claimed else "epsilon")):
+    for over, name in (
+        ("round", "round"),
+        ("epsilon", "claimed" if content.claimed else "epsilon"),
+    ):
         picture = figures.together(content.groups, content.labels, over, claimed=content.claimed)
         if picture is not None:
-            drawn.append(Picture(TITLES[name].format(**told), markup(picture), CAPTIONS[name].format(**told)))
+            drawn.append(
+                Picture(TITLES[name].format(**told), markup(picture), CAPTIONS[name].format(**told))
+            )
     if (picture := costs.costs(content.groups, content.labels)) is not None:
         drawn.append(Picture(costs.TITLE, markup(picture), costs.CAPTION.format(mean=costs.MEAN)))
     return drawn

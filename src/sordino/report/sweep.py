@@ -1,4 +1,5 @@
-"""Many studies that differ in one key: one line for each method, one point for each value of the key.
+"""Many studies that differ in one key: one line for each method, one point for each value of the
+key.
 
 Two pictures, those of Figures 6 and 7 of Li et al. 2022: final accuracy against the epsilon that
 may be spent, and updates until the accuracy first stays above a threshold (or the loss below one)
@@ -42,7 +43,9 @@ class Goal:
     value: float
 
     def first(self, rows: Iterable[tuple[float, float]]) -> float | None:
-        """The first round, or update, from which on the goal is kept to the end; None if it is not kept at the end."""
+        """The first round, or update, from which on the goal is kept to the end; None if it is not
+        kept at the end.
+        """
         found: float | None = None
         for at, value in rows:
             kept = value >= self.value if self.key == "accuracy" else value <= self.value
@@ -58,7 +61,11 @@ class Goal:
         >>> str(Goal("accuracy", 0.75)), str(Goal("loss", 0.5))
         ('accuracy ≥ 75 %', 'loss ≤ 0.5')
         """
-        return f"accuracy ≥ {100 * self.value:g} %" if self.key == "accuracy" else f"loss ≤ {self.value:g}"
+        return (
+            f"accuracy ≥ {100 * self.value:g} %"
+            if self.key == "accuracy"
+            else f"loss ≤ {self.value:g}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +79,10 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A point of a line. Where a goal was not reached by all seeds, ``open`` says that it took longer than this."""
+    """A point of a line.
+
+    Where a goal was not reached by all seeds, ``open`` says that it took longer than this.
+    """
 
     x: float
     mean: float
@@ -82,7 +92,9 @@ class Spot:
 
 
 def spots(line: Mapping[float, Sequence[Run]], goal: Goal | None) -> list[Spot]:
-    """The points of a line in the order of x; values of the key without a run that tells are left out."""
+    """The points of a line in the order of x; values of the key without a run that tells are left
+    out.
+    """
     found = []
     for x, runs in sorted(line.items()):
         if goal is None:
@@ -91,29 +103,48 @@ def spots(line: Mapping[float, Sequence[Run]], goal: Goal | None) -> list[Spot]:
         else:
             took = [goal.of(run) for run in runs]
             reached = [each for each in took if each is not None]
-            values = [float(run.number) if each is None else each for each, run in zip(took, runs, strict=True) if run.number]
+            values = [
+                float(run.number) if each is None else each
+                for each, run in zip(took, runs, strict=True)
+                if run.number
+            ]
         if values:
-            found.append(Spot(x, fmean(values), min(values), max(values), open=len(reached) < len(values)))
+            found.append(
+                Spot(x, fmean(values), min(values), max(values), open=len(reached) < len(values))
+            )
     return found
 
 
 def title(sweep: Sweep) -> str:
     """Of the figure."""
-    words = shared(run.vocabulary for line in sweep.lines.values() for runs in line.values() for run in runs)
+    words = shared(
+        run.vocabulary for line in sweep.lines.values() for runs in line.values() for run in runs
+    )
     over = {EPSILON: "epsilon", EDGES: f"the number of {words.clients}"}.get(sweep.key, sweep.key)
-    return f"{_final(words) if sweep.goal is None else f'{words.rounds.capitalize()} until {sweep.goal}'} against {over}"
+    return (
+        f"{_final(words) if sweep.goal is None else f'{words.rounds.capitalize()} until {sweep.goal}'} "
+        f"against {over}"
+    )
 
 
 def caption(sweep: Sweep) -> str:
     """How to read it."""
-    words = shared(run.vocabulary for line in sweep.lines.values() for runs in line.values() for run in runs)
+    words = shared(
+        run.vocabulary for line in sweep.lines.values() for runs in line.values() for run in runs
+    )
     bars = "A point is the mean over seeds, its bar reaches from the lowest to the highest."
     if sweep.goal is None:
-        level = f" A level is a method whose epsilon is infinite. The axis is {sweep.key}." if sweep.key == EPSILON else ""
+        level = (
+            f" A level is a method whose epsilon is infinite. The axis is {sweep.key}."
+            if sweep.key == EPSILON
+            else ""
+        )
         return f"{words.accuracy.final}. {bars}{level}"
     return (
-        f"{words.rounds.capitalize()} after which {sweep.goal} first held and went on holding to the end of the run, as far as it was"
-        f" evaluated. {bars} An open triangle: not every seed got there, and those that did not count with all they did."
+        f"{words.rounds.capitalize()} after which {sweep.goal} first held and went on "
+        "holding to the end of the run, as far as it was"
+        f" evaluated. {bars} An open triangle: not every seed got there, and those that did "
+        "not count with all they did."
     )
 
 
@@ -127,19 +158,39 @@ def draw(sweep: Sweep) -> str | None:
     placed = sorted({spot.x for line in lines.values() for spot in line if math.isfinite(spot.x)})
     if not placed:
         return None
-    words = shared(run.vocabulary for line in sweep.lines.values() for runs in line.values() for run in runs)
+    words = shared(
+        run.vocabulary for line in sweep.lines.values() for runs in line.values() for run in runs
+    )
     with canvas(f"sweep-{sweep.key}"):
         drawn, (axis,) = figure(1, 3.1 + 0.19 * -(-len(lines) // 2))
         if sweep.goal is not None or placed[-1] >= 8 * placed[0] > 0:
             axis.set_xscale("log")
         if sweep.goal is not None:
-            heights = [end for line in lines.values() for spot in line for end in (spot.low, spot.high) if end > 0]
+            heights = [
+                end
+                for line in lines.values()
+                for spot in line
+                for end in (spot.low, spot.high)
+                if end > 0
+            ]
             logarithmic(axis, 0.7 * min(heights, default=1.0), 1.4 * max(heights, default=1.0))
         for i, (name, line) in enumerate(lines.items()):
-            _line(axis, line, SERIES[i % len(SERIES)], MARKERS[i % len(MARKERS)], shortened(clean(name, 1000), 34))
+            _line(
+                axis,
+                line,
+                SERIES[i % len(SERIES)],
+                MARKERS[i % len(MARKERS)],
+                shortened(clean(name, 1000), 34),
+            )
         _ticks(axis, placed)
-        axis.set_xlabel({EPSILON: "epsilon that may be spent", EDGES: words.clients}.get(sweep.key, sweep.key))
-        axis.set_ylabel(f"{words.accuracy.told} (%)" if sweep.goal is None else f"{words.rounds} until {sweep.goal}")
+        axis.set_xlabel(
+            {EPSILON: "epsilon that may be spent", EDGES: words.clients}.get(sweep.key, sweep.key)
+        )
+        axis.set_ylabel(
+            f"{words.accuracy.told} (%)"
+            if sweep.goal is None
+            else f"{words.rounds} until {sweep.goal}"
+        )
         drawn.legend(loc="outside lower left", ncols=2)
         return svg(drawn, title(sweep))
 
@@ -148,17 +199,36 @@ def _line(axis: Axes, line: Sequence[Spot], colour: str, marker: str, name: str)
     level = [spot for spot in line if math.isinf(spot.x)]
     finite = [spot for spot in line if math.isfinite(spot.x)]
     for spot in level:
-        axis.axhline(spot.mean, color=colour, linestyle="--", linewidth=1.4, label=f"{name} (ε = ∞)")
+        axis.axhline(
+            spot.mean, color=colour, linestyle="--", linewidth=1.4, label=f"{name} (ε = ∞)"
+        )
         if spot.low < spot.high:
             axis.axhspan(spot.low, spot.high, color=colour, alpha=0.15, linewidth=0)
     if finite:
-        below, above = ([abs(spot.mean - end) for spot, end in zip(finite, ends, strict=True)] for ends in _ends(finite))
+        below, above = (
+            [abs(spot.mean - end) for spot, end in zip(finite, ends, strict=True)]
+            for ends in _ends(finite)
+        )
         xs, ys = [spot.x for spot in finite], [spot.mean for spot in finite]
-        axis.errorbar(xs, ys, yerr=[below, above], color=colour, capsize=3, elinewidth=1.2, linewidth=1.5, label=name)
+        axis.errorbar(
+            xs,
+            ys,
+            yerr=[below, above],
+            color=colour,
+            capsize=3,
+            elinewidth=1.2,
+            linewidth=1.5,
+            label=name,
+        )
         for spot in finite:
             shape = "^" if spot.open else marker
             axis.plot(
-                spot.x, spot.mean, shape, color=colour, markersize=7 if spot.open else 5.5, markerfacecolor="none" if spot.open else colour
+                spot.x,
+                spot.mean,
+                shape,
+                color=colour,
+                markersize=7 if spot.open else 5.5,
+                markerfacecolor="none" if spot.open else colour,
             )
 
 

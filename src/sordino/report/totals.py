@@ -1,7 +1,7 @@
 """What a stream has cost so far: messages, activations and time, added up over the rows of the log.
 
-Rows hold bytes and seconds since the beginning, but shares of the events since the row before; so the former
-are read off the last row, and the latter are weighed by events.
+Rows hold bytes and seconds since the beginning, but shares of the events since the row before; so
+the former are read off the last row, and the latter are weighed by events.
 """
 
 from __future__ import annotations
@@ -69,11 +69,25 @@ def totals(run: Run) -> Totals | None:
         for total, told in ((shares["active"], row.active), (shares["silent"], row.silent)):
             for party, share in enumerate(_shares(known(told) or (), parties)):
                 total[party] += used * share
-    active, silent = (tuple(each / max(events, 1.0) for each in shares[key]) for key in ("active", "silent"))
+    active, silent = (
+        tuple(each / max(events, 1.0) for each in shares[key]) for key in ("active", "silent")
+    )
     up, down, framing = (max(values, default=0.0) / MIB for values in sent.values())
-    seconds = [max(run.values(f"{who}_seconds"), default=0.0) for who in ("active", "passive", "server")]
+    seconds = [
+        max(run.values(f"{who}_seconds"), default=0.0) for who in ("active", "passive", "server")
+    ]
     dropped = math.fsum(known(row.dropped) or 0 for row in rows)
-    return Totals(events, unused, dropped, active, silent, up, down, framing, (seconds[0], seconds[1], seconds[2]))
+    return Totals(
+        events,
+        unused,
+        dropped,
+        active,
+        silent,
+        up,
+        down,
+        framing,
+        (seconds[0], seconds[1], seconds[2]),
+    )
 
 
 def amount(mebibytes: float, digits: int = 4) -> str:
@@ -82,7 +96,11 @@ def amount(mebibytes: float, digits: int = 4) -> str:
     >>> amount(0.99243), amount(4.3111), amount(976.6, 3), amount(12345.6)
     ('0.9924', '4.311', '977', '12\u202f346')
     """
-    return f"{mebibytes:.{digits}g}" if mebibytes < 999.5 else f"{mebibytes:,.0f}".replace(",", "\u202f")
+    return (
+        f"{mebibytes:.{digits}g}"
+        if mebibytes < 999.5
+        else f"{mebibytes:,.0f}".replace(",", "\u202f")
+    )
 
 
 def _shares(told: Sequence[float], parties: int) -> Sequence[float]:

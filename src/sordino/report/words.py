@@ -29,34 +29,61 @@ def promise(run: Run) -> Promise:
     said = known(run.about.guarantee) or ""
     no = "No privacy guarantee"
     if run.private and run.epsilon is not None and run.epsilon > run.budget * (1 + 1e-9):
-        return Promise(False, f"Epsilon {epsilon(run)} was spent, over the promised budget of {bound(run.budget)}. See the ledger.")
+        return Promise(
+            False,
+            f"Epsilon {epsilon(run)} was spent, over the promised budget of "
+            f"{bound(run.budget)}. See the ledger.",
+        )
     if run.private and said and not said.startswith(no):
         return Promise(True, said, exposed(run))
     if said.startswith(no):
         why = said.removeprefix(no).lstrip(": ")
         return Promise(False, why[:1].upper() + why[1:])
     if run.about.unit == "none":
-        return Promise(False, "The clients' updates were computed without noise, and epsilon is infinite.")
+        return Promise(
+            False, "The clients' updates were computed without noise, and epsilon is infinite."
+        )
     if run.about.form == "paper":
-        return Promise(False, "Epsilon is infinite: the paper's literal form sends values without noise, or with noise without a bound.")
+        return Promise(
+            False,
+            "Epsilon is infinite: the paper's literal form sends values without noise, or "
+            "with noise without a bound.",
+        )
     return Promise(
-        False, "run.json states none." if run.private else "Epsilon is infinite: run.json does not state all that a guarantee needs."
+        False,
+        "run.json states none."
+        if run.private
+        else "Epsilon is infinite: run.json does not state all that a guarantee needs.",
     )
 
 
 def exposed(run: Run) -> str | None:
     """What a promise leaves open, and why; None where it holds for all that is released."""
     why = known(run.vertical.open)
-    return f"Features are not protected: {why}. Epsilon of every party's features is infinite." if why else None
+    return (
+        f"Features are not protected: {why}. Epsilon of every party's features is infinite."
+        if why
+        else None
+    )
 
 
 def estimated(runs: Iterable[Run]) -> str:
-    """What to know of an error on a stream whose labels are known as responded only; nothing where there is none."""
+    """What to know of an error on a stream whose labels are known as responded only; nothing where
+    there is none.
+    """
     said = (
-        " Where labels are known as responded only, it is an estimate, unbiased but for entities whose response was learned from before;"
+        " Where labels are known as responded only, it is an estimate, unbiased but for "
+        "entities whose response was learned from before;"
         " that of a few events may lie below 0 or above 100 %."
     )
-    return said if any(run.vocabulary.accuracy.streamed and known(run.about.unit) not in (None, "none") for run in runs) else ""
+    return (
+        said
+        if any(
+            run.vocabulary.accuracy.streamed and known(run.about.unit) not in (None, "none")
+            for run in runs
+        )
+        else ""
+    )
 
 
 def status(run: Run) -> str:
@@ -69,7 +96,10 @@ def status(run: Run) -> str:
     if not run.rounds:
         return f"No {spoken.round} is {spoken.closed} yet."
     are = "is" if run.number == 1 else "are"
-    return f"Running, or stopped and not yet resumed: {spoken.many(run.number)} {are} {spoken.closed}. The numbers below are those so far."
+    return (
+        f"Running, or stopped and not yet resumed: {spoken.many(run.number)} {are} "
+        f"{spoken.closed}. The numbers below are those so far."
+    )
 
 
 def warnings(run: Run) -> list[str]:
@@ -127,7 +157,11 @@ def duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.1f} s"
     whole = round(seconds)
-    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
+    return (
+        f"{whole // 60} min {whole % 60} s"
+        if whole < 3600
+        else f"{whole // 3600} h {whole % 3600 // 60} min"
+    )
 
 
 def labels(names: Iterable[str], folders: Iterable[str]) -> list[str]:

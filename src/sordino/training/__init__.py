@@ -1,1 +1,3 @@
-"""Training on raw data: models, clipped sums of per-example gradients, local and online learning, and their evaluation."""
+"""Training on raw data: models, clipped sums of per-example gradients, local and online learning,
+and their evaluation.
+"""

@@ -11,19 +11,28 @@ from sordino.training.state import changed, state
 
 _MIXING = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _TRACKING = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
-_RANDOM = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU)
+_RANDOM = (
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+    nn.RReLU,
+)
 
 
 def check_private(module: nn.Module, shape: tuple[int, ...]) -> None:
     """Refuse a module in which one example can touch another's loss, or the module itself.
 
-    The guarantee does not rest on this: a module that is not known to keep examples apart sees one at a time
-    (:mod:`sordino.training.perexample.general`). But what it learns so is not what it does on a batch, when it is
-    measured or used. So layers known to mix examples are refused by name, and anything else is tried: changing one
-    example of a batch must leave the others' scores as they were. A forward pass must leave the module's buffers
-    and attributes as they were: what it carries over is raw data. State that cannot be seen so (globals, closures) is
-    its author's responsibility. Layers that draw random numbers are refused, too: they
-    would draw from a global generator, so that a run could not be resumed to the same end.
+    The guarantee does not rest on this: a module that is not known to keep examples apart sees one
+    at a time (:mod:`sordino.training.perexample.general`). But what it learns so is not what it
+    does on a batch, when it is measured or used. So layers known to mix examples are refused by
+    name, and anything else is tried: changing one example of a batch must leave the others' scores
+    as they were. A forward pass must leave the module's buffers and attributes as they were: what
+    it carries over is raw data. State that cannot be seen so (globals, closures) is its author's
+    responsibility. Layers that draw random numbers are refused, too: they would draw from a global
+    generator, so that a run could not be resumed to the same end.
 
     Args:
         module: to be trained.
@@ -36,12 +45,19 @@ def check_private(module: nn.Module, shape: tuple[int, ...]) -> None:
         place = f"model: layer {name!r} ({type(layer).__name__})"
         if isinstance(layer, _MIXING):
             raise StudyError(
-                f"{place} mixes the examples of a batch, so no example's gradient can be bounded alone; use torch.nn.GroupNorm"
+                f"{place} mixes the examples of a batch, so no example's gradient can be "
+                "bounded alone; use torch.nn.GroupNorm"
             )
         if isinstance(layer, _TRACKING) and layer.track_running_stats:
-            raise StudyError(f"{place} keeps statistics of the data in its buffers; set track_running_stats=False")
+            raise StudyError(
+                f"{place} keeps statistics of the data in its buffers; set "
+                "track_running_stats=False"
+            )
         if isinstance(layer, _RANDOM) and getattr(layer, "p", 1.0) != 0.0:
-            raise StudyError(f"{place} draws its own random numbers, so a resumed run would end differently; remove it")
+            raise StudyError(
+                f"{place} draws its own random numbers, so a resumed run would end "
+                "differently; remove it"
+            )
     _try_out(module, shape)
 
 
@@ -56,13 +72,18 @@ def _try_out(module: nn.Module, shape: tuple[int, ...]) -> None:
         first, second, again = module(batch), module(other), module(batch)
     moved = changed(before, module)
     if moved is not None:
-        raise StudyError(f"model: a forward pass changes {moved!r}: it would carry raw data from step to step; make it constant")
+        raise StudyError(
+            f"model: a forward pass changes {moved!r}: it would carry raw data from step to "
+            "step; make it constant"
+        )
     if not torch.allclose(first, again, rtol=1e-4, atol=1e-6, equal_nan=True):
         raise StudyError(
-            "model: two passes over the same batch differ, so it keeps a state or draws random numbers; let it depend on its input alone"
+            "model: two passes over the same batch differ, so it keeps a state or draws "
+            "random numbers; let it depend on its input alone"
         )
     if not torch.allclose(first[[0, 2]], second[[0, 2]], rtol=1e-4, atol=1e-6):
         raise StudyError(
             "model: changing one example changes another's scores, so the model mixes examples"
-            " and no example's gradient can be bounded alone; normalise within an example (torch.nn.GroupNorm)"
+            " and no example's gradient can be bounded alone; normalise within an example "
+            "(torch.nn.GroupNorm)"
         )

@@ -9,7 +9,8 @@ data. Step j, from weights w:
 
 The divisor is the *expected* batch size q n, not the realised one: the realised size
 would set the scale of the noise and so show itself, which the accounting does not cover:
-n is public, the same whether or not an example contributes (docs/mathematics.md). An empty batch releases noise like any other.
+n is public, the same whether or not an example contributes (docs/mathematics.md). An empty batch
+releases noise like any other.
 
 Nothing leaves :meth:`PrivateClient.answer` but the noisy gradients, in the form of the
 weights they lead to and of statistics computed from them; the raw norms and losses that
@@ -33,7 +34,15 @@ from sordino.errors import StudyError
 from sordino.mechanism import Bounded, Learning, Measuring
 from sordino.mechanism.grid import add_gaussian
 from sordino.message import Statistics, Train, Update
-from sordino.privacy import Chosen, Composed, Event, NonPrivate, Permit, PoissonSampled, covers_round
+from sordino.privacy import (
+    Chosen,
+    Composed,
+    Event,
+    NonPrivate,
+    Permit,
+    PoissonSampled,
+    covers_round,
+)
 from sordino.privacy import Gaussian as GaussianEvent
 from sordino.training.kernels import Examples, ModelKernels, poisson
 from sordino.training.optimizer import Optimizer
@@ -78,7 +87,9 @@ class PrivateClient:
         priced: list[tuple[Event, int]] = []
         steps = task.steps
         if task.loss_bound is not None and task.loss_noise:
-            both = Composed(events=(gradient, GaussianEvent(noise_multiplier=task.loss_noise)))  # of the same sample
+            both = Composed(
+                events=(gradient, GaussianEvent(noise_multiplier=task.loss_noise))
+            )  # of the same sample
             priced.append((self._booked(both, task), 1))
             steps -= 1
         if steps:
@@ -106,7 +117,9 @@ class PrivateClient:
         first, last, before = start, start, start
         seen: float | None = None
         for step in range(1, task.steps + 1):
-            chosen = poisson(len(self.examples), self.sampling_rate, batches).to(flat.weights.device)
+            chosen = poisson(len(self.examples), self.sampling_rate, batches).to(
+                flat.weights.device
+            )
             clipped = self.kernels.clipped.of(self.examples, chosen, bound, total)
             noisy, more = mechanism.release_counted(total, clipped.clipped - len(chosen) / 2, noise)
             if step == 1 and task.loss_bound is not None:
@@ -145,17 +158,36 @@ class PrivateClient:
         sampled = PoissonSampled(sampling_rate=self.sampling_rate, event=event)
         return sampled if task.order is None else Chosen(order=task.order, event=sampled)
 
-    def _loss(self, losses: Tensor, bound: float, deviation: float, rng: np.random.Generator) -> float:
-        """sum of losses within [0, M] + N(0, (sigma_h M)^2), over the expected batch; a loss that is not finite counts M."""
-        total = losses.nan_to_num(nan=bound, posinf=bound).clamp(0.0, bound).sum(dtype=torch.float64).reshape(1)
+    def _loss(
+        self, losses: Tensor, bound: float, deviation: float, rng: np.random.Generator
+    ) -> float:
+        """sum of losses within [0, M] + N(0, (sigma_h M)^2), over the expected batch; a loss that
+        is not finite counts M.
+        """
+        total = (
+            losses.nan_to_num(nan=bound, posinf=bound)
+            .clamp(0.0, bound)
+            .sum(dtype=torch.float64)
+            .reshape(1)
+        )
         # without noise it is booked as not private
-        seen = add_gaussian(total, rng, clip=bound, noise_multiplier=deviation) if deviation else total
+        seen = (
+            add_gaussian(total, rng, clip=bound, noise_multiplier=deviation) if deviation else total
+        )
         return float(seen) / self.expected_batch
 
     def _mechanism(self, task: Train) -> Bounded:
         """Clip and noise of this round: the task's, where a public schedule sets them."""
-        own = self.mechanism.shaped(task.shape) if isinstance(self.mechanism, Learning) else self.mechanism
-        return own if task.clip is None or task.noise_multiplier is None else own.scaled(task.clip, task.noise_multiplier)
+        own = (
+            self.mechanism.shaped(task.shape)
+            if isinstance(self.mechanism, Learning)
+            else self.mechanism
+        )
+        return (
+            own
+            if task.clip is None or task.noise_multiplier is None
+            else own.scaled(task.clip, task.noise_multiplier)
+        )
 
 
 def bound_of(mechanism: Bounded) -> Bound:
@@ -167,5 +199,8 @@ def bound_of(mechanism: Bounded) -> Bound:
             return Layers(mechanism.clip)
         case "own":
             if not isinstance(mechanism, Measuring):
-                raise StudyError(f"{type(mechanism).__name__}: a mechanism with a norm of its own needs norms and margin")
+                raise StudyError(
+                    f"{type(mechanism).__name__}: a mechanism with a norm of its own needs "
+                    "norms and margin"
+                )
             return Measured.by(mechanism, mechanism.clip)

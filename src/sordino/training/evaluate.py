@@ -1,7 +1,7 @@
 """Accuracy and mean loss on a data set, by a forward pass that keeps nothing.
 
-A sequence of known layers goes through the forward half of its plan, any other module through its own ``forward``.
-Batches of 200 keep the activations of the papers' networks within the cache.
+A sequence of known layers goes through the forward half of its plan, any other module through its
+own ``forward``. Batches of 200 keep the activations of the papers' networks within the cache.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ class Evaluator:
         self._plans: dict[tuple[int, ...], Plan | None] = {}
 
     def __call__(self, x: Tensor, y: Tensor) -> Evaluation:
-        """Accuracy and mean loss on examples x (n, ...), bytes or model input, labels y (n,); n at least 1."""
+        """Accuracy and mean loss on examples x (n, ...), bytes or model input, labels y (n,); n at
+        least 1.
+        """
         right, total = 0, 0.0
         with torch.no_grad():
             plan = self._plan(model_input(x[:1]))

@@ -19,7 +19,8 @@ Shapes: ``weights`` (d,). ``layout`` names every parameter, its shape and its of
 >>> flat.dim
 74
 >>> [(slot.name, slot.shape, slot.offset) for slot in flat.layout]
-[('0.weight', (4, 1, 3, 3), 0), ('0.bias', (4,), 36), ('2.weight', (2, 16), 40), ('2.bias', (2,), 72)]
+[('0.weight', (4, 1, 3, 3), 0), ('0.bias', (4,), 36), ('2.weight', (2, 16), 40), ('2.bias', (2,),
+72)]
 >>> _ = flat.load(torch.zeros(74))
 >>> float(flat.module[0].weight.detach().abs().sum())
 0.0
@@ -97,18 +98,27 @@ class Flat:
     def __init__(self, module: nn.Module) -> None:
         trainable = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         if not trainable:
-            raise StudyError("model: it has no trainable parameters, so there is nothing to learn; use a module with requires_grad")
+            raise StudyError(
+                "model: it has no trainable parameters, so there is nothing to learn; use a "
+                "module with requires_grad"
+            )
         kinds = {(p.dtype, p.device) for _, p in trainable}
         if len(kinds) > 1:
             raise StudyError(
-                f"model: parameters of several types or devices {sorted(map(str, kinds))}; convert it with module.to(...) first"
+                f"model: parameters of several types or devices {sorted(map(str, kinds))}; "
+                "convert it with module.to(...) first"
             )
         dtype, device = kinds.pop()
         if not dtype.is_floating_point:
-            raise StudyError(f"model: parameters of type {dtype}; only real floating-point parameters can be trained")
+            raise StudyError(
+                f"model: parameters of type {dtype}; only real floating-point parameters can "
+                "be trained"
+            )
         self.module = module
         self.layout = _slots(module)
-        self.weights = torch.empty(sum(slot.size for slot in self.layout), dtype=dtype, device=device)
+        self.weights = torch.empty(
+            sum(slot.size for slot in self.layout), dtype=dtype, device=device
+        )
         self._by_parameter: dict[int, Slot] = {}
         for slot, (_, parameter) in zip(self.layout, trainable, strict=True):
             view = slot.logical(self.weights)
@@ -125,7 +135,8 @@ class Flat:
         """Overwrite all weights with ``vector`` (d,), which stays its owner's."""
         if vector.shape != self.weights.shape:
             raise StudyError(
-                f"model: it has {self.dim} parameters, the vector has shape {tuple(vector.shape)}; it belongs to another model"
+                f"model: it has {self.dim} parameters, the vector has shape "
+                f"{tuple(vector.shape)}; it belongs to another model"
             )
         self.weights.copy_(vector)
         return self

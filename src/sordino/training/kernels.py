@@ -13,7 +13,10 @@ from torch import Tensor
 from sordino.training.flat import Flat
 from sordino.training.perexample import ClippedSum, MeanGradient, Rows
 
-GAPS_FROM, GAPS_BELOW = 1500, 0.1  # measured: 12 000 at 0.001 take 8 against 28 microseconds; 60 at any rate, 6 against 4
+GAPS_FROM, GAPS_BELOW = (
+    1500,
+    0.1,
+)  # measured: 12 000 at 0.001 take 8 against 28 microseconds; 60 at any rate, 6 against 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,8 +38,8 @@ class ModelKernels:
 class Examples:
     """One client's data on the device: ``x`` (n, ...) and labels ``y`` (n,).
 
-    Pixels stay bytes until a batch is taken: a quarter of the memory, and of what a batch has to fetch.
-    ``rows`` is the same memory as compiled code reads it, if it can.
+    Pixels stay bytes until a batch is taken: a quarter of the memory, and of what a batch has to
+    fetch. ``rows`` is the same memory as compiled code reads it, if it can.
     """
 
     x: Tensor
@@ -55,7 +58,8 @@ class Examples:
 
 
 def model_input(x: Tensor) -> Tensor:
-    """Bytes as pixels in [-1, 1], to the bit as :func:`sordino.data.scaled` has them; everything else as it is.
+    """Bytes as pixels in [-1, 1], to the bit as :func:`sordino.data.scaled` has them; everything
+    else as it is.
 
     >>> model_input(torch.tensor([0, 51, 255], dtype=torch.uint8))
     tensor([-1.0000, -0.6000,  1.0000])
@@ -64,13 +68,16 @@ def model_input(x: Tensor) -> Tensor:
 
 
 def poisson(count: int, rate: float, rng: np.random.Generator) -> Tensor:
-    """Indices (b,) of a Poisson sample, ascending: each of ``count`` independently with probability ``rate``.
+    """Indices (b,) of a Poisson sample, ascending: each of ``count`` independently with probability
+    ``rate``.
 
-    From one chosen index to the next it is a geometric number of places. Drawing these takes one number for
-    each index chosen, not for each there is; it pays where few of many are.
+    From one chosen index to the next it is a geometric number of places. Drawing these takes one
+    number for each index chosen, not for each there is; it pays where few of many are.
     """
     few = count > GAPS_FROM and 0.0 < rate < GAPS_BELOW
-    return torch.from_numpy(_by_gaps(count, rate, rng) if few else np.flatnonzero(rng.random(count) < rate))
+    return torch.from_numpy(
+        _by_gaps(count, rate, rng) if few else np.flatnonzero(rng.random(count) < rate)
+    )
 
 
 def _by_gaps(count: int, rate: float, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -79,8 +86,10 @@ def _by_gaps(count: int, rate: float, rng: np.random.Generator) -> NDArray[np.in
     start = 0
     while True:
         places = rng.geometric(rate, enough)
-        # Longer gaps end the sample all the same, and their sum must not wrap (the longest is 2^63 - 1). And numpy
-        # rounds an exponential number up to a gap: where that number is zero, once in 2^53, it gives 0.
+        # Longer gaps end the sample all the same, and their sum must not wrap (the longest is 2^63
+        # - 1). And numpy
+        # rounds an exponential number up to a gap: where that number is zero, once in 2^53, it
+        # gives 0.
         np.maximum(np.minimum(places, count + 1, out=places), 1, out=places)
         places[0] += start - 1
         np.add.accumulate(places, out=places)

@@ -13,7 +13,8 @@ Delta_i and costs nothing.
 Shapes: weights and Delta ``(d,)``.
 
 References:
-    McMahan, Ramage, Talwar, Zhang 2018, Learning Differentially Private Recurrent Language Models, algorithm 1.
+    McMahan, Ramage, Talwar, Zhang 2018, Learning Differentially Private Recurrent Language Models,
+    algorithm 1.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class LocalWork:
         index: which client, from 0.
         examples: its data.
         learning_rate: eta.
-        gradient_clip: C of single examples' gradients, where a paper's literal form rests on it; None leaves them as they are.
+        gradient_clip: C of single examples' gradients, where a paper's literal form rests on it;
+            None leaves them as they are.
         batch: examples in a local step; all of them where the client has fewer.
         proximal: mu, of the proximal term.
         optimizer: of the local steps.
@@ -66,7 +68,10 @@ class LocalWork:
         flat = self.kernels.flat
         start = torch.from_numpy(task.weights).to(flat.weights)
         flat.load(start)
-        gradient, total = torch.empty_like(flat.weights), torch.empty_like(flat.weights, dtype=torch.float64)
+        gradient, total = (
+            torch.empty_like(flat.weights),
+            torch.empty_like(flat.weights, dtype=torch.float64),
+        )
         steps = self.optimizer.begin(self.learning_rate, flat.weights)
         for chosen in self._batches(task):
             if self.gradient_clip is None:
@@ -88,7 +93,10 @@ class LocalWork:
         turns = -(-task.steps * size // count)
         order = np.concatenate([draw.permutation(count) for _ in range(turns)])[: task.steps * size]
         place = self.kernels.flat.weights.device
-        return [torch.from_numpy(part).to(place) for part in np.split(order, range(size, len(order), size))]
+        return [
+            torch.from_numpy(part).to(place)
+            for part in np.split(order, range(size, len(order), size))
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -105,28 +113,44 @@ class LocalClient(LocalWork):
 
     def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
         """What the round releases of every client, in the cohort or not; see :class:`Client`."""
-        return ((PoissonSampled(sampling_rate=self.sampling_rate, event=self._bound(task).event()), 1),)
+        return (
+            (PoissonSampled(sampling_rate=self.sampling_rate, event=self._bound(task).event()), 1),
+        )
 
     def answer(self, task: Train, permits: Sequence[Permit]) -> Contribution:
         """See :class:`Client`."""
         covers_round(permits, self.price(task), task.round)
         moved = self.train(task)
         bounded, inside = self._bound(task).bounded(moved)
-        return Contribution(client=self.index, round=task.round, steps=task.steps, delta=bounded.cpu().numpy().copy(), inside=inside)
+        return Contribution(
+            client=self.index,
+            round=task.round,
+            steps=task.steps,
+            delta=bounded.cpu().numpy().copy(),
+            inside=inside,
+        )
 
     def _bound(self, task: Train) -> Bounded:
         if task.clip is None or task.noise_multiplier is None:
-            raise LocalProtocolError(f"round {task.round}: the task does not say what an update is bounded by")
-        own = self.mechanism.shaped(task.shape) if isinstance(self.mechanism, Learning) else self.mechanism
+            raise LocalProtocolError(
+                f"round {task.round}: the task does not say what an update is bounded by"
+            )
+        own = (
+            self.mechanism.shaped(task.shape)
+            if isinstance(self.mechanism, Learning)
+            else self.mechanism
+        )
         return own.scaled(task.clip, task.noise_multiplier)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NoisyModelClient(LocalWork):
-    """Plain local training, and the trained model sent with noise on it: PE-DPFL in its paper's form. NOT private.
+    """Plain local training, and the trained model sent with noise on it: PE-DPFL in its paper's
+    form. NOT private.
 
-    With gradients of length at most C (``gradient_clip``), tau steps end within eta C tau of the model received, so
-    two data sets lead to models at most 2 eta C tau apart; the noise is scaled to 2 eta C / n_i.
+    With gradients of length at most C (``gradient_clip``), tau steps end within eta C tau of the
+    model received, so two data sets lead to models at most 2 eta C tau apart; the noise is scaled
+    to 2 eta C / n_i.
 
     Attributes:
         noise_multiplier: z, as claimed.
@@ -142,19 +166,33 @@ class NoisyModelClient(LocalWork):
         """See :class:`Client`."""
         covers_round(permits, self.price(task), task.round)
         trained = self.train(task)
-        # Plain steps never reach this bound; other optimizers could, and what is booked rests on it.
+        # Plain steps never reach this bound; other optimizers could, and what is booked rests on
+        # it.
         reach = self._reach(task)
         inside, _ = shortened(trained, length(trained), reach)
-        moved = self._mechanism(task).release(inside, self.entropy.at("client", self.index, "round", task.round, "noise"))
-        return Update(client=self.index, round=task.round, steps=task.steps, weights=task.weights + moved.cpu().numpy())
+        moved = self._mechanism(task).release(
+            inside, self.entropy.at("client", self.index, "round", task.round, "noise")
+        )
+        return Update(
+            client=self.index,
+            round=task.round,
+            steps=task.steps,
+            weights=task.weights + moved.cpu().numpy(),
+        )
 
     def _reach(self, task: Train) -> float:
         """eta C tau, how far tau plain steps can get."""
         if self.gradient_clip is None:
-            raise LocalProtocolError("without clipped gradients a trained model has no sensitivity at all")
+            raise LocalProtocolError(
+                "without clipped gradients a trained model has no sensitivity at all"
+            )
         return self.learning_rate * self.gradient_clip * task.steps
 
     def _mechanism(self, task: Train) -> Overclaimed:
         examples = max(len(self.examples), 1)
         claimed = 2.0 * self._reach(task) / (task.steps * examples)
-        return Overclaimed(claimed=claimed, noise_multiplier=self.noise_multiplier, excess=float(examples * task.steps))
+        return Overclaimed(
+            claimed=claimed,
+            noise_multiplier=self.noise_multiplier,
+            excess=float(examples * task.steps),
+        )

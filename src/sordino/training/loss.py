@@ -76,7 +76,11 @@ class MulticlassHinge:
         """See :class:`Loss`. At the kink itself the slope is zero."""
         margin, which = self._margin(scores, labels)
         inside = (margin > 0).to(scores.dtype).unsqueeze(1)
-        slopes = torch.zeros_like(scores).scatter_(1, which, inside).scatter_(1, labels.unsqueeze(1), -inside)
+        slopes = (
+            torch.zeros_like(scores)
+            .scatter_(1, which, inside)
+            .scatter_(1, labels.unsqueeze(1), -inside)
+        )
         return margin.clamp_min(0), slopes
 
 
@@ -90,7 +94,11 @@ class Differentiable:
         return self.function(scores, labels)
 
     def slope(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """See :class:`Loss`. The function sees one example at a time: nobody knows whether it would keep those of a batch apart."""
+        """See :class:`Loss`.
+
+        The function sees one example at a time: nobody knows whether it would keep those of a batch
+        apart.
+        """
 
         def single(own: Tensor, label: Tensor) -> Tensor:
             return self.function(own.unsqueeze(0), label.unsqueeze(0)).sum()
@@ -104,5 +112,7 @@ multiclass_hinge = MulticlassHinge()
 
 
 def loss_for(model: str) -> Loss:
-    """The loss a model of this name is trained with: the hinge for ``svm``, cross entropy for all others."""
+    """The loss a model of this name is trained with: the hinge for ``svm``, cross entropy for all
+    others.
+    """
     return multiclass_hinge if model == "svm" else cross_entropy

@@ -40,19 +40,25 @@ def _linear(shape: Shape, classes: int) -> nn.Module:
 
 
 def _mlp(shape: Shape, classes: int) -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 200), nn.ReLU(), nn.Linear(200, classes))
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(math.prod(shape), 200), nn.ReLU(), nn.Linear(200, classes)
+    )
 
 
 def _headed(body: list[nn.Module], hidden: int, shape: Shape, classes: int) -> nn.Module:
     """Convolutions, then two linear layers sized by what the convolutions give."""
     with torch.no_grad():
         features = nn.Sequential(*body, nn.Flatten())(torch.zeros(1, *shape)).shape[1]
-    return nn.Sequential(*body, nn.Flatten(), nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, classes))
+    return nn.Sequential(
+        *body, nn.Flatten(), nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, classes)
+    )
 
 
 def _cnn(shape: Shape, classes: int) -> nn.Module:
     first = [nn.Conv2d(shape[0], 16, 8, 2, padding=3), nn.ReLU(), nn.MaxPool2d(2, 1)]
-    return _headed([*first, nn.Conv2d(16, 32, 4, 2), nn.ReLU(), nn.MaxPool2d(2, 1)], 32, shape, classes)
+    return _headed(
+        [*first, nn.Conv2d(16, 32, 4, 2), nn.ReLU(), nn.MaxPool2d(2, 1)], 32, shape, classes
+    )
 
 
 def _cnn_large(shape: Shape, classes: int) -> nn.Module:
@@ -68,7 +74,15 @@ def _cifar_cnn(shape: Shape, classes: int) -> nn.Module:
 
 
 def _cnn_small(shape: Shape, classes: int) -> nn.Module:
-    body = [nn.Conv2d(shape[0], 10, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(10, 10, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
+    body = [
+        nn.Conv2d(shape[0], 10, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(10, 10, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+    ]
     with torch.no_grad():
         features = nn.Sequential(*body)(torch.zeros(1, *shape)).shape[1]
     return nn.Sequential(*body, nn.Linear(features, classes))
@@ -83,7 +97,12 @@ _KNOWN: dict[str, Callable[[Shape, int], nn.Module]] = {
     "cifar-cnn": _cifar_cnn,
     "cnn-small": _cnn_small,
 }
-_SMALLEST = {"cnn": 15, "cnn-large": 16, "cifar-cnn": 8, "cnn-small": 16}  # pixels a side that leave something after the last pool
+_SMALLEST = {
+    "cnn": 15,
+    "cnn-large": 16,
+    "cifar-cnn": 8,
+    "cnn-small": 16,
+}  # pixels a side that leave something after the last pool
 NAMES = tuple(_KNOWN)
 
 
@@ -97,7 +116,8 @@ def build(name: str, shape: Shape, classes: int, rng: np.random.Generator) -> nn
     if name in _SMALLEST and (len(shape) != 3 or min(shape[1:]) < _SMALLEST[name]):
         least = _SMALLEST[name]
         raise StudyError(
-            f"model.name = {name!r} needs images of at least {least}x{least} pixels; the data's examples have shape {shape}."
+            f"model.name = {name!r} needs images of at least {least}x{least} pixels; the "
+            f"data's examples have shape {shape}."
             " logistic, svm and mlp fit any shape"
         )
     with torch.random.fork_rng(devices=[]):
@@ -105,7 +125,10 @@ def build(name: str, shape: Shape, classes: int, rng: np.random.Generator) -> nn
         try:
             module = make(shape, classes)
         except Exception as error:  # a user's factory may raise anything
-            raise StudyError(f"model.name = {name!r}: making it for shape {shape} and {classes} classes failed: {error}") from error
+            raise StudyError(
+                f"model.name = {name!r}: making it for shape {shape} and {classes} classes "
+                f"failed: {error}"
+            ) from error
         _fits(name, module, shape, classes)
     return module
 
@@ -114,7 +137,10 @@ def _known(name: str) -> Callable[[Shape, int], nn.Module]:
     if name not in _KNOWN:
         close = difflib.get_close_matches(name, _KNOWN, n=1)
         meant = f"; did you mean {close[0]!r}?" if close else ""
-        raise StudyError(f"model.name = {name!r} is not known{meant}. Known: {', '.join(_KNOWN)}, or package.module:factory for your own")
+        raise StudyError(
+            f"model.name = {name!r} is not known{meant}. Known: {', '.join(_KNOWN)}, or "
+            "package.module:factory for your own"
+        )
     return _KNOWN[name]
 
 
@@ -122,25 +148,35 @@ def _factory(name: str) -> Callable[[Shape, int], nn.Module]:
     try:
         found = modules.attribute(name)
     except Exception as error:  # a user's module may raise anything
-        raise StudyError(f"model.name = {name!r}: {error}. Write package.module:factory, beside the study file or installed") from error
+        raise StudyError(
+            f"model.name = {name!r}: {error}. Write package.module:factory, beside the study "
+            "file or installed"
+        ) from error
     if not callable(found):
         raise StudyError(
-            f"model.name = {name!r}: {name.partition(':')[2]} is no function; it must take (shape, classes) and return a torch.nn.Module"
+            f"model.name = {name!r}: {name.partition(':')[2]} is no function; it must take "
+            "(shape, classes) and return a torch.nn.Module"
         )
     return found
 
 
 def _fits(name: str, module: object, shape: Shape, classes: int) -> None:
     if not isinstance(module, nn.Module):
-        raise StudyError(f"model.name = {name!r}: the factory returned {type(module).__name__}, not a torch.nn.Module")
+        raise StudyError(
+            f"model.name = {name!r}: the factory returned {type(module).__name__}, not a "
+            "torch.nn.Module"
+        )
     try:
         with torch.no_grad():
             scores = module(torch.zeros(2, *shape))
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise StudyError(f"model.name = {name!r} does not fit examples of shape {shape}: {first}") from error
+        raise StudyError(
+            f"model.name = {name!r} does not fit examples of shape {shape}: {first}"
+        ) from error
     if tuple(scores.shape) != (2, classes):
         raise StudyError(
-            f"model.name = {name!r} gives scores of shape {tuple(scores.shape)[1:]} for one example; the data has {classes} classes,"
+            f"model.name = {name!r} gives scores of shape {tuple(scores.shape)[1:]} for one "
+            f"example; the data has {classes} classes,"
             f" so it must give ({classes},)"
         )

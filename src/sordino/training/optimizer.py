@@ -16,7 +16,8 @@ each round: a client has no other state than the model it is sent.
 
 References:
     Kingma, Ba 2015, Adam. Duchi, Hazan, Singer 2011, AdaGrad.
-    Tang, Panisson, Lecuyer 2023, DP-AdamBC: Your DP-Adam Is Actually DP-SGD (Unless You Apply Bias Correction).
+    Tang, Panisson, Lecuyer 2023, DP-AdamBC: Your DP-Adam Is Actually DP-SGD (Unless You Apply Bias
+    Correction).
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class Steps(Protocol):
     """The steps of one round: an optimizer with its memory."""
 
     def take(self, weights: Tensor, gradient: Tensor, variance: float) -> None:
-        """Change ``weights`` (d,) by one step; ``variance`` of the noise in one coordinate of ``gradient``, 0 if there is none."""
+        """Change ``weights`` (d,) by one step; ``variance`` of the noise in one coordinate of
+        ``gradient``, 0 if there is none.
+        """
         ...
 
 
@@ -49,7 +52,14 @@ class Optimizer(Section):
         raise NotImplementedError
 
 
-OPTIMIZERS = Registry(base=Optimizer, noun="optimizer", key="kind", place="method.optimizer", page="docs/own-tables.md", needs=("begin",))
+OPTIMIZERS = Registry(
+    base=Optimizer,
+    noun="optimizer",
+    key="kind",
+    place="method.optimizer",
+    page="docs/own-tables.md",
+    needs=("begin",),
+)
 
 
 @OPTIMIZERS.register
@@ -101,7 +111,11 @@ class _Sgd:
 
     def take(self, weights: Tensor, gradient: Tensor, variance: float) -> None:
         if self._momentum:
-            self._velocity = gradient.clone() if self._velocity is None else self._velocity.mul_(self._momentum).add_(gradient)
+            self._velocity = (
+                gradient.clone()
+                if self._velocity is None
+                else self._velocity.mul_(self._momentum).add_(gradient)
+            )
             gradient = self._velocity
         weights.sub_(gradient, alpha=self._rate)
 
@@ -125,7 +139,11 @@ class _Adam:
         self._mean.lerp_(gradient, 1.0 - terms.beta1)
         self._squares.mul_(terms.beta2).addcmul_(gradient, gradient, value=1.0 - terms.beta2)
         squares = self._squares / (1.0 - terms.beta2**self._step)
-        scale = _cleaned(squares, variance, terms.floor) if terms.debias else squares.sqrt_().add_(terms.floor)
+        scale = (
+            _cleaned(squares, variance, terms.floor)
+            if terms.debias
+            else squares.sqrt_().add_(terms.floor)
+        )
         weights.addcdiv_(self._mean, scale, value=-self._rate / (1.0 - terms.beta1**self._step))
 
 

@@ -9,7 +9,9 @@ from sordino.errors import LocalProtocolError
 from sordino.message import Raw, Train
 from sordino.training.kernels import Examples, ModelKernels
 
-RAW_CONSTANTS = "raw curvature, Lipschitz constant and gradient are sent, as the paper's own form asks"
+RAW_CONSTANTS = (
+    "raw curvature, Lipschitz constant and gradient are sent, as the paper's own form asks"
+)
 
 
 def measure_raw(kernels: ModelKernels, examples: Examples, task: Train) -> Raw:

@@ -18,7 +18,9 @@ NO_NOISE = "plain gradients without noise"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PlainClient:
-    """SGD without any privacy, on Poisson batches (McMahan et al. 2017, with expected batch q n)."""
+    """SGD without any privacy, on Poisson batches (McMahan et al. 2017, with expected batch q
+    n).
+    """
 
     index: int
     examples: Examples
@@ -41,8 +43,15 @@ class PlainClient:
         gradient = torch.empty_like(flat.weights)
         steps = self.optimizer.begin(self.learning_rate, flat.weights)
         for _ in range(task.steps):
-            chosen = poisson(len(self.examples), self.sampling_rate, batches).to(flat.weights.device)
+            chosen = poisson(len(self.examples), self.sampling_rate, batches).to(
+                flat.weights.device
+            )
             if len(chosen):
                 self.kernels.mean.of(self.examples, chosen, gradient)
                 steps.take(flat.weights, gradient, 0.0)
-        return Update(client=self.index, round=task.round, steps=task.steps, weights=flat.weights.cpu().numpy().copy())
+        return Update(
+            client=self.index,
+            round=task.round,
+            steps=task.steps,
+            weights=flat.weights.cpu().numpy().copy(),
+        )

@@ -13,7 +13,9 @@ State = dict[str, Any]
 
 
 def state(module: nn.Module) -> State:
-    """Buffers, and the attributes of all parts that are tensors, numbers, strings or containers: copies, by name."""
+    """Buffers, and the attributes of all parts that are tensors, numbers, strings or containers:
+    copies, by name.
+    """
     found: State = {name: value.detach().clone() for name, value in module.named_buffers()}
     for name, part in module.named_modules():
         for key, value in vars(part).items():
@@ -37,13 +39,19 @@ def _copy(value: Any) -> Any:
 
 def _same(one: Any, other: Any) -> bool:
     if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one.nan_to_num(), other.nan_to_num())
+        return (
+            one.shape == other.shape
+            and one.dtype == other.dtype
+            and torch.equal(one.nan_to_num(), other.nan_to_num())
+        )
     if isinstance(one, Tensor) or isinstance(other, Tensor):
         return False
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(_same(a, b) for a, b in zip(one, other, strict=True))
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
+        return one.keys() == other.keys() and all(
+            _same(value, other[key]) for key, value in one.items()
+        )
     if isinstance(one, int | float | str | bytes | bool | tuple | set | None):
         return bool(one is other or one == other)
     return one is other

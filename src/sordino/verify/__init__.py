@@ -1,11 +1,12 @@
 """Whether a ledger is whole, and whether a run folder says what its ledger says.
 
-A ledger file is walked link by link, and every unit in it is priced. A run folder is held against its ledger: what it
-promised when it began, how it ended, the study, the log, the model, and the epsilon that the charges add up to, which is
-computed here and not taken from any file. What does not fit is one line: the file, the key, what stands there, and what the
-ledger gives.
+A ledger file is walked link by link, and every unit in it is priced. A run folder is held against
+its ledger: what it promised when it began, how it ended, the study, the log, the model, and the
+epsilon that the charges add up to, which is computed here and not taken from any file. What does
+not fit is one line: the file, the key, what stands there, and what the ledger gives.
 
-Nothing that is read here is trusted, or taken as code: files have a largest size, and everything together so many seconds.
+Nothing that is read here is trusted, or taken as code: files have a largest size, and everything
+together so many seconds.
 """
 
 from __future__ import annotations
@@ -37,18 +38,29 @@ def verify(path: Path, *, digest: str | None = None, seconds: float = SECONDS) -
     else:
         for file in places(path):
             check.ledger(file)
-        known = [unit.epsilon for kept in check.verdict.ledgers for unit in kept.units if unit.epsilon is not None]
+        known = [
+            unit.epsilon
+            for kept in check.verdict.ledgers
+            for unit in kept.units
+            if unit.epsilon is not None
+        ]
         check.verdict.epsilon = max(known, default=None)
-        check.verdict.terms = next((kept.terms for kept in check.verdict.ledgers if kept.terms is not None), None)
+        check.verdict.terms = next(
+            (kept.terms for kept in check.verdict.ledgers if kept.terms is not None), None
+        )
     if digest is not None and not check.found:
         check.verdict.problems.append(
-            f"{path}: no link of the chain has the digest {digest[:64]}: entries were cut off, or it is another ledger"
+            f"{path}: no link of the chain has the digest {digest[:64]}: entries were cut "
+            "off, or it is another ledger"
         )
     return check.verdict
 
 
-def priced(path: Path, delta: float | None, name: str | None, seconds: float = SECONDS) -> list[Kept]:
-    """Every unit of the ledgers at a path, at another delta or by another accountant than the last run's where they are given.
+def priced(
+    path: Path, delta: float | None, name: str | None, seconds: float = SECONDS
+) -> list[Kept]:
+    """Every unit of the ledgers at a path, at another delta or by another accountant than the last
+    run's where they are given.
 
     Raises:
         StudyError: if nobody says at which delta.
@@ -60,7 +72,9 @@ def priced(path: Path, delta: float | None, name: str | None, seconds: float = S
             begins = ledger.notes(BEGIN)
             terms = terms_of(begins[-1])[1] if begins else None
             if terms is None and delta is None:
-                raise StudyError(f"{file}: give --delta: no run that states one began in this ledger")
+                raise StudyError(
+                    f"{file}: give --delta: no run that states one began in this ledger"
+                )
             own = Terms(delta or 0.0, "pld") if terms is None else terms
             check.walk(ledger, Terms(delta or own.delta, name or own.accountant))
     return check.verdict.ledgers

@@ -19,7 +19,17 @@ from sordino.privacy.rounding import epsilon_text
 from sordino.privacy.storage import Clock, said
 from sordino.verify.found import Kept, Terms, Unit, Verdict
 from sordino.verify.places import ABOUT, STUDY, places, table, terms_of
-from sordino.verify.stated import at_least, at_place, bound_of, called, close, differing, in_words, number_of, numbers_in
+from sordino.verify.stated import (
+    at_least,
+    at_place,
+    bound_of,
+    called,
+    close,
+    differing,
+    in_words,
+    number_of,
+    numbers_in,
+)
 
 Row = dict[str, Any]
 Spent = tuple[tuple[Event, int], ...]
@@ -48,13 +58,24 @@ class Check:
             self.clock.check()
             if (history, terms) not in self.prices:
                 try:
-                    self.prices[history, terms] = accountant(terms.accountant).epsilon(history, terms.delta)
-                except (ArithmeticError, RecursionError, TypeError, MemoryError) as error:  # whatever a forger thinks of
-                    raise LedgerError(f"{ledger.path}: what {unit!r} has spent cannot be priced ({error})") from error
+                    self.prices[history, terms] = accountant(terms.accountant).epsilon(
+                        history, terms.delta
+                    )
+                except (
+                    ArithmeticError,
+                    RecursionError,
+                    TypeError,
+                    MemoryError,
+                ) as error:  # whatever a forger thinks of
+                    raise LedgerError(
+                        f"{ledger.path}: what {unit!r} has spent cannot be priced ({error})"
+                    ) from error
             return self.prices[history, terms]
 
     def bounds(self, ledger: Ledger) -> Mapping[str, Sequence[Spent]]:
-        """Of the sets of a ledger that knows records, what those in them have spent in all sets together."""
+        """Of the sets of a ledger that knows records, what those in them have spent in all sets
+        together.
+        """
         with said(ledger.path, self.clock):
             if not ledger.notes(RECORDS):
                 return {}
@@ -62,8 +83,18 @@ class Check:
 
             try:
                 return bounds(ledger, self.clock.check)
-            except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError, AttributeError, MemoryError) as error:
-                raise LedgerError(f"{ledger.path}: what its records have spent cannot be read ({error!r})") from error
+            except (
+                ArithmeticError,
+                LookupError,
+                RecursionError,
+                TypeError,
+                ValueError,
+                AttributeError,
+                MemoryError,
+            ) as error:
+                raise LedgerError(
+                    f"{ledger.path}: what its records have spent cannot be read ({error!r})"
+                ) from error
 
     def ledger(self, path: Path) -> Kept | None:
         """Walk a ledger and price all its units; None, and a problem, if that cannot be done."""
@@ -87,7 +118,9 @@ class Check:
             if terms is None:
                 return None
             own = self.price(ledger, unit, terms)
-            return max((own, *(self.priced(ledger, unit, terms, each) for each in together.get(unit, ()))))
+            return max(
+                (own, *(self.priced(ledger, unit, terms, each) for each in together.get(unit, ())))
+            )
 
         units = tuple(Unit(unit, labels.get(unit), most_of(unit)) for unit in ledger.units())
         kept = Kept(ledger.path, found.entries, found.digest, terms, units)
@@ -106,7 +139,9 @@ class Check:
             opened = []
             for path in paths:
                 try:
-                    ledger = stack.enter_context(Ledger.open(path, readonly=True, seconds=self.left()))
+                    ledger = stack.enter_context(
+                        Ledger.open(path, readonly=True, seconds=self.left())
+                    )
                     opened.append(self.noted(ledger, str(about.get("run"))))
                 except SordinoError as error:
                     self.verdict.problems.append(at_place(path, error))
@@ -122,25 +157,39 @@ class Check:
         self.walk(ledger, None if begin is None else terms_of(begin)[1])
         if begin is None:
             raise LedgerError(
-                f"it knows nothing of run {run[:80]!r}, which {ABOUT} names: it is the ledger of another run, or was made anew"
+                f"it knows nothing of run {run[:80]!r}, which {ABOUT} names: it is the "
+                "ledger of another run, or was made anew"
             )
         return ledger, begin, ledger.noted(SEAL, run)
 
-    def hold(self, folder: Path, about: Row, opened: list[tuple[Ledger, Note, Note | None]]) -> None:
+    def hold(
+        self, folder: Path, about: Row, opened: list[tuple[Ledger, Note, Note | None]]
+    ) -> None:
         """Everything that the folder says, against what stands in the chain."""
         (_, begin, seal), problems = opened[0], self.verdict.problems
         study, terms = terms_of(begin)
         privacy, before = study["privacy"], begin.facts
         problems += [f"{folder / STUDY}: {each}" for each in self.study(folder, study)]
-        problems += [f"{folder / ABOUT}: {each}" for each in differing(before.get("promise"), begun.promise(about))]
+        problems += [
+            f"{folder / ABOUT}: {each}"
+            for each in differing(before.get("promise"), begun.promise(about))
+        ]
         spent = dict(self.spent(opened, terms, own=privacy.get("ledger") == "run"))
         data = study.get("data")
-        if privacy.get("ledger") != "run" or (isinstance(data, dict) and data.get("person") is not None):
+        if privacy.get("ledger") != "run" or (
+            isinstance(data, dict) and data.get("person") is not None
+        ):
             tests = {unit: epsilon for unit, epsilon in spent.items() if unit == TEST}
             clients = {unit: epsilon for unit, epsilon in spent.items() if unit != TEST}
-            spent = at_least(clients, numbers_in(about, "spent")) | at_least(tests, numbers_in(about, "test_epsilon"))
+            spent = at_least(clients, numbers_in(about, "spent")) | at_least(
+                tests, numbers_in(about, "test_epsilon")
+            )
         plain = privacy.get("unit") == "none"
-        self.verdict.epsilon = math.inf if plain else bound_of(max(spent.values(), default=None), before.get("promise"))
+        self.verdict.epsilon = (
+            math.inf
+            if plain
+            else bound_of(max(spent.values(), default=None), before.get("promise"))
+        )
         self.verdict.terms, self.verdict.sealed = terms, seal is not None
         tested = None if plain else spent.pop(TEST, None)
         self.checkpoint(folder, opened)
@@ -149,14 +198,30 @@ class Check:
             return
         self.result(folder, about, {} if plain else spent)
         stated = about.get("result")
-        if tested is not None and not close(stated.get("test_epsilon") if isinstance(stated, dict) else None, tested):
-            problems.append(f"{folder / ABOUT}: result.test_epsilon is not what the ledger gives: {epsilon_text(tested)}")
-        problems += [f"{folder / ABOUT}: {each}" for each in differing(seal.facts.get("run"), sealed.run(about), self.verdict.epsilon)]
+        if tested is not None and not close(
+            stated.get("test_epsilon") if isinstance(stated, dict) else None, tested
+        ):
+            problems.append(
+                f"{folder / ABOUT}: result.test_epsilon is not what the ledger gives: "
+                f"{epsilon_text(tested)}"
+            )
+        problems += [
+            f"{folder / ABOUT}: {each}"
+            for each in differing(seal.facts.get("run"), sealed.run(about), self.verdict.epsilon)
+        ]
         files = {name: self.file(folder / name) for name in sealed.FILES}
-        problems += [f"{folder / name}: not the file that was sealed when the run ended" for name in sealed.changed(seal.facts, files)]
+        problems += [
+            f"{folder / name}: not the file that was sealed when the run ended"
+            for name in sealed.changed(seal.facts, files)
+        ]
         head = about.get("ledger")
-        if not isinstance(head, dict) or (privacy.get("ledger") == "run" and not opened[0][0].holds(str(head.get("digest")))):
-            problems.append(f"{folder / ABOUT}: ledger.digest is no link of the chain: entries were cut off, or it was changed")
+        if not isinstance(head, dict) or (
+            privacy.get("ledger") == "run" and not opened[0][0].holds(str(head.get("digest")))
+        ):
+            problems.append(
+                f"{folder / ABOUT}: ledger.digest is no link of the chain: entries were cut "
+                "off, or it was changed"
+            )
 
     def study(self, folder: Path, before: Row) -> Iterator[str]:
         now = table(folder / STUDY, toml_of)
@@ -164,19 +229,31 @@ class Check:
             each.pop("execution", None)
         yield from differing(dict(begun.flat(before)), dict(begun.flat(now)))
 
-    def spent(self, opened: list[tuple[Ledger, Note, Note | None]], terms: Terms, *, own: bool) -> Iterator[tuple[str, float]]:
-        """Each promised unit's epsilon: of all that its own ledger holds, or up to the seal in a ledger that outlives the run.
+    def spent(
+        self, opened: list[tuple[Ledger, Note, Note | None]], terms: Terms, *, own: bool
+    ) -> Iterator[tuple[str, float]]:
+        """Each promised unit's epsilon: of all that its own ledger holds, or up to the seal in a
+        ledger that outlives the run.
 
-        Without a seal nothing is stated that it could be compared with: then it is what the records have spent in all sets.
+        Without a seal nothing is stated that it could be compared with: then it is what the records
+        have spent in all sets.
         """
         for ledger, begin, seal in opened:
             units = begin.facts.get("units")
-            most = {unit.name: unit.epsilon for kept in self.verdict.ledgers if kept.path == ledger.path for unit in kept.units}
+            most = {
+                unit.name: unit.epsilon
+                for kept in self.verdict.ledgers
+                if kept.path == ledger.path
+                for unit in kept.units
+            }
             for unit, name in units.items() if isinstance(units, dict) else ():
                 if seal is None and (known := most.get(str(name))) is not None:
                     yield unit, known
                     continue
-                yield unit, self.price(ledger, str(name), terms, None if own or seal is None else seal.seq)
+                yield (
+                    unit,
+                    self.price(ledger, str(name), terms, None if own or seal is None else seal.seq),
+                )
 
     def result(self, folder: Path, about: Row, spent: Mapping[str, float]) -> None:
         """Epsilon, of all and of each, as stated and as added up here."""
@@ -184,30 +261,40 @@ class Check:
         stated = result if isinstance(result, dict) else {}
         where, given = f"{folder / ABOUT}: result", self.verdict.epsilon
         if given is not None and not close(stated.get("epsilon"), given):
-            self.verdict.problems.append(f"{where}.epsilon is {in_words(stated.get('epsilon'))}; the ledger gives {epsilon_text(given)}")
+            self.verdict.problems.append(
+                f"{where}.epsilon is {in_words(stated.get('epsilon'))}; the ledger gives "
+                f"{epsilon_text(given)}"
+            )
         listed = stated.get("spent")
         each = sorted(map(number_of, listed)) if isinstance(listed, list) else []
         if len(each) != len(spent) or not all(map(close, each, sorted(spent.values()))):
             self.verdict.problems.append(
-                f"{where}.spent lists {len(each)} units, at most {in_words(max(each, default=None))};"
-                f" the ledger gives {len(spent)}, at most {in_words(max(spent.values(), default=None))}"
+                f"{where}.spent lists {len(each)} units, at most "
+                f"{in_words(max(each, default=None))};"
+                f" the ledger gives {len(spent)}, at most "
+                f"{in_words(max(spent.values(), default=None))}"
             )
 
     def unsealed(self, folder: Path, about: Row) -> None:
         """A run without a seal may say nothing of how it ended."""
         if about.get("result") is not None or about.get("status") == "done":
             self.verdict.problems.append(
-                f"{folder / ABOUT}: it says that the run ended, and the ledger holds no seal of it: the result was never sealed, or"
+                f"{folder / ABOUT}: it says that the run ended, and the ledger holds no seal "
+                "of it: the result was never sealed, or"
                 " entries were cut off"
             )
-        self.verdict.remarks.append("This run has no seal: it is running, or was stopped. Its log and model are not held by the ledger yet")
+        self.verdict.remarks.append(
+            "This run has no seal: it is running, or was stopped. Its log and model are not "
+            "held by the ledger yet"
+        )
 
     def checkpoint(self, folder: Path, opened: list[tuple[Ledger, Note, Note | None]]) -> None:
         """Where the ledgers stood at the last checkpoint, they still stand."""
         for unit, (seq, digest) in checkpoint.heads(folder / CHECKPOINTS).items():
             if not any(ledger.stands((seq, digest)) for ledger, _, _ in opened):
                 self.verdict.problems.append(
-                    f"{folder / CHECKPOINTS}: at the checkpoint the ledger of {unit[:80]} had {seq} entries, and it lacks the last of them"
+                    f"{folder / CHECKPOINTS}: at the checkpoint the ledger of {unit[:80]} "
+                    f"had {seq} entries, and it lacks the last of them"
                 )
 
     def file(self, path: Path) -> str:

@@ -16,7 +16,8 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A unit of a ledger: its name, what people call it, and what it has spent (None where nobody said at which delta).
+    """A unit of a ledger: its name, what people call it, and what it has spent (None where nobody
+    said at which delta).
 
     Of a set of records that is what those in it have spent at most, in this set and in all others.
     """
@@ -45,7 +46,8 @@ class Verdict:
         ledgers: those that are whole.
         problems: what does not fit, one line each; none if all is well.
         remarks: what else should be known.
-        epsilon: of a run, what its promised units have spent at most; of ledgers, the highest of all units. None without a delta.
+        epsilon: of a run, what its promised units have spent at most; of ledgers, the highest of
+            all units. None without a delta.
         terms: what that epsilon means.
         sealed: whether a run had ended and was sealed; None of ledgers alone.
     """

@@ -1,4 +1,6 @@
-"""Where ledgers lie, and what the files beside them and their notes say: read with limits, and trusted in nothing."""
+"""Where ledgers lie, and what the files beside them and their notes say: read with limits, and
+trusted in nothing.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +38,21 @@ def places(path: Path) -> list[Path]:
         about, folder = table(path / ABOUT, json_of), data_folder(path)
         if folder is not None:
             refuse_closed(folder)
-        found = [] if folder is None else [each for each in sorted(folder.glob("*.sqlite")) if _knows(each, str(about.get("run")))]
+        found = (
+            []
+            if folder is None
+            else [
+                each
+                for each in sorted(folder.glob("*.sqlite"))
+                if _knows(each, str(about.get("run")))
+            ]
+        )
         if not found:
             where = f" (privacy.ledger in its {STUDY} names {folder})" if folder is not None else ""
-            raise StudyError(f"{path}: it holds no {begun.LEDGER}, and no ledger of its run was found where data is kept{where}")
+            raise StudyError(
+                f"{path}: it holds no {begun.LEDGER}, and no ledger of its run was found "
+                f"where data is kept{where}"
+            )
         return found
     found = sorted(path.glob("*.sqlite")) if path.is_dir() else []
     if not found:
@@ -51,7 +64,11 @@ def data_folder(folder: Path) -> Path | None:
     """Where a run folder's study keeps the ledgers of its data; None if nowhere."""
     privacy = table(folder / STUDY, toml_of).get("privacy")
     kept = privacy.get("ledger") if isinstance(privacy, dict) else None
-    return Path(kept).expanduser() if isinstance(kept, str) and kept != "run" and "\0" not in kept else None
+    return (
+        Path(kept).expanduser()
+        if isinstance(kept, str) and kept != "run" and "\0" not in kept
+        else None
+    )
 
 
 def _knows(path: Path, run: str) -> bool:
@@ -71,9 +88,13 @@ def table(path: Path, read: Callable[[str], Any]) -> Row:
     try:
         found = read(read_below(path.parent, path.name, most=LARGEST).decode())
     except (ValueError, RecursionError, OSError) as error:
-        raise StudyError(f"{path}: cannot be read ({str(error)[:200]}). Restore it from a copy") from error
+        raise StudyError(
+            f"{path}: cannot be read ({str(error)[:200]}). Restore it from a copy"
+        ) from error
     if not isinstance(found, dict):
-        raise StudyError(f"{path}: it must hold one table of keys and values. Restore it from a copy")
+        raise StudyError(
+            f"{path}: it must hold one table of keys and values. Restore it from a copy"
+        )
     return found
 
 
@@ -91,5 +112,7 @@ def terms_of(note: Note) -> tuple[Row, Terms]:
         if not 0.0 < delta < 1.0:
             raise ValueError(f"delta = {delta}")
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError, StudyError) as error:
-        raise LedgerError(f"entry {note.seq} (begin {note.name[:80]}) holds no study that can be read: {error!r}") from error
+        raise LedgerError(
+            f"entry {note.seq} (begin {note.name[:80]}) holds no study that can be read: {error!r}"
+        ) from error
     return study, found

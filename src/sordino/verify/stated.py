@@ -17,27 +17,41 @@ Row = dict[str, Any]
 
 
 def bound_of(spent: float | None, promise: object) -> float | None:
-    """The epsilon that is a bound: what was spent; or, where releases chose that, at least the budget that was fixed in advance."""
+    """The epsilon that is a bound: what was spent; or, where releases chose that, at least the
+    budget that was fixed in advance.
+    """
     told = promise if isinstance(promise, dict) else {}
     budget = number_of(told.get("epsilon_budget"))
-    return spent if spent is None or not told.get("chosen") or told.get("form") != "sound" or math.isinf(budget) else max(spent, budget)
+    return (
+        spent
+        if spent is None
+        or not told.get("chosen")
+        or told.get("form") != "sound"
+        or math.isinf(budget)
+        else max(spent, budget)
+    )
 
 
 def numbers_in(about: Row, key: str) -> list[float]:
     """The numbers that a result states under a key, in order of size."""
     result = about.get("result")
     found = result.get(key) if isinstance(result, dict) else None
-    return sorted(map(number_of, found if isinstance(found, list) else [] if found is None else [found]))
+    return sorted(
+        map(number_of, found if isinstance(found, list) else [] if found is None else [found])
+    )
 
 
 def at_least(spent: Mapping[str, float], stated: Sequence[float]) -> dict[str, float]:
-    """What is stated of each unit, where it is no less than what the unit's own entries come to: its records may have been in more.
+    """What is stated of each unit, where it is no less than what the unit's own entries come to:
+    its records may have been in more.
 
-    Once a run has ended its records' histories are those of classes, in which later runs are, too. That what is stated
-    was not changed since, the seal shows.
+    Once a run has ended its records' histories are those of classes, in which later runs are, too.
+    That what is stated was not changed since, the seal shows.
     """
     own = sorted(spent.items(), key=lambda item: item[1])
-    if len(stated) != len(own) or not all(told >= found or close(told, found) for told, (_, found) in zip(stated, own, strict=True)):
+    if len(stated) != len(own) or not all(
+        told >= found or close(told, found) for told, (_, found) in zip(stated, own, strict=True)
+    ):
         return dict(spent)
     return {unit: told for told, (unit, _) in zip(stated, own, strict=True)}
 
@@ -45,14 +59,24 @@ def at_least(spent: Mapping[str, float], stated: Sequence[float]) -> dict[str, f
 def called(begins: Sequence[Note]) -> dict[str, str]:
     """What the last run called units whose names are fingerprints."""
     units = begins[-1].facts.get("units") if begins else None
-    return {str(name): str(unit) for unit, name in units.items() if name != unit} if isinstance(units, dict) else {}
+    return (
+        {str(name): str(unit) for unit, name in units.items() if name != unit}
+        if isinstance(units, dict)
+        else {}
+    )
 
 
-def differing(ledger: object, file: Mapping[str, Any], epsilon: float | None = None) -> Iterator[str]:
+def differing(
+    ledger: object, file: Mapping[str, Any], epsilon: float | None = None
+) -> Iterator[str]:
     """Every key of a file that differs from what the ledger holds of it."""
     given = ledger if isinstance(ledger, dict) else {}
     for key in begun.differing(given, file):
-        if key in ("result.epsilon", "result.spent") and epsilon is not None and not close(given.get(key), file.get(key)):
+        if (
+            key in ("result.epsilon", "result.spent")
+            and epsilon is not None
+            and not close(given.get(key), file.get(key))
+        ):
             continue  # said already, with what the ledger adds up to
         yield f"{key} is {begun.shown(file, key)}; the ledger says {begun.shown(given, key)}"
 

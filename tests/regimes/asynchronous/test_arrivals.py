@@ -1,4 +1,6 @@
-"""Whole asynchronous runs: the same study gives the same run, killed anywhere it gives the same end, and the ledger never under-counts."""
+"""Whole asynchronous runs: the same study gives the same run, killed anywhere it gives the same
+end, and the ledger never under-counts.
+"""
 
 from __future__ import annotations
 
@@ -127,8 +129,12 @@ def test_killed_anywhere_it_comes_to_the_same_end(tmp_path: Path, changes: tuple
         shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("changes", WORLDS[:6], ids=[" ".join(w)[:40] or "plain" for w in WORLDS[:6]])
-def test_every_gradient_is_booked_before_it_is_computed_and_nobody_passes_its_budget(tmp_path: Path, changes: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "changes", WORLDS[:6], ids=[" ".join(w)[:40] or "plain" for w in WORLDS[:6]]
+)
+def test_every_gradient_is_booked_before_it_is_computed_and_nobody_passes_its_budget(
+    tmp_path: Path, changes: tuple[str, ...]
+) -> None:
     built, watch = made(tmp_path / "run", *changes), Watch()
     world: Any = built.simulation
     recorded = [Recorded(edge, partial(booked_of, world, edge.index)) for edge in world.edges]
@@ -168,7 +174,9 @@ def test_cyclic_delays_make_every_gradient_as_stale_as_there_are_others(tmp_path
 
 
 def test_edges_with_budgets_of_their_own_get_noise_of_their_own(tmp_path: Path) -> None:
-    built = made(tmp_path / "run", "privacy.epsilons=[1.0, 2.0, 3.0, 4.0]", 'world.latency={kind="cyclic"}')
+    built = made(
+        tmp_path / "run", "privacy.epsilons=[1.0, 2.0, 3.0, 4.0]", 'world.latency={kind="cyclic"}'
+    )
     world: Any = built.simulation
     sigmas = [edge.mechanism.noise_multiplier for edge in world.edges]
     assert sigmas == sorted(sigmas, reverse=True)
@@ -180,7 +188,12 @@ def test_edges_with_budgets_of_their_own_get_noise_of_their_own(tmp_path: Path) 
 
 
 def test_models_that_several_edges_hold_are_kept_once(tmp_path: Path) -> None:
-    built, watch = made(tmp_path / "run", 'world.latency={kind="cyclic"}', "data.clients=40", "method.batch=5"), Watch(die_after=1)
+    built, watch = (
+        made(
+            tmp_path / "run", 'world.latency={kind="cyclic"}', "data.clients=40", "method.batch=5"
+        ),
+        Watch(die_after=1),
+    )
     world: Any = built.simulation
     with pytest.raises(KeyboardInterrupt):
         world.run(built.first, watch)
@@ -202,7 +215,11 @@ def test_a_trace_is_played_and_its_mistakes_are_named(tmp_path: Path) -> None:
     assert end.state.given[0] > end.state.given[3]  # until it has spent its budget
     with pytest.raises(StudyError, match="nothing was measured of client 4"):
         read_trace(path, 5)
-    for line, message in (("0,-1", "must be positive"), ("x,1", "must be numbers"), ("0", "must be numbers")):
+    for line, message in (
+        ("0,-1", "must be positive"),
+        ("x,1", "must be numbers"),
+        ("0", "must be numbers"),
+    ):
         path.write_text(f"client,seconds\n{line}\n")
         with pytest.raises(StudyError, match=f"line 2.*{message}"):
             read_trace(path, 1)
@@ -228,7 +245,11 @@ def test_the_first_layer_alone_is_noised_only_if_asked_for(tmp_path: Path) -> No
 def test_the_compiled_call_and_the_general_path_give_the_same_run(
     tmp_path: Path, model: str, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changes = [f'model.name="{model}"', f"method={method}", *(['privacy={unit="none"}'] if "asgd" in method else [])]
+    changes = [
+        f'model.name="{model}"',
+        f"method={method}",
+        *(['privacy={unit="none"}'] if "asgd" in method else []),
+    ]
     fast = made(tmp_path / "fast", *changes)
     quick = fast.simulation.run(fast.first, Watch())
     monkeypatch.setattr(Paths, "in_place", lambda self, examples, chosen: None)
@@ -241,12 +262,27 @@ def test_the_compiled_call_and_the_general_path_give_the_same_run(
 def test_a_second_run_over_the_same_data_has_only_what_is_left(tmp_path: Path) -> None:
     kept = f'privacy.ledger="{tmp_path / "kept"}"'
     cyclic = 'world.latency={kind="cyclic"}'
-    first = made(tmp_path / "one", kept, cyclic, "privacy.noise_multiplier=2.0", "privacy.epsilon=3.0", run="one")
+    first = made(
+        tmp_path / "one",
+        kept,
+        cyclic,
+        "privacy.noise_multiplier=2.0",
+        "privacy.epsilon=3.0",
+        run="one",
+    )
     world: Any = first.simulation
     end = world.run(first.first, Watch())
     assert end.number == 120
     world.vault.close()
-    second = made(tmp_path / "two", kept, cyclic, "privacy.noise_multiplier=2.0", "privacy.epsilon=3.0", "budget.updates=2000", run="two")
+    second = made(
+        tmp_path / "two",
+        kept,
+        cyclic,
+        "privacy.noise_multiplier=2.0",
+        "privacy.epsilon=3.0",
+        "budget.updates=2000",
+        run="two",
+    )
     world = second.simulation
     before = [world.vault.epsilon(unit, 1e-3, "pld") for unit in world.units]
     assert min(before) > 0.5
@@ -274,8 +310,14 @@ def test_an_edge_that_is_away_keeps_all_of_its_blocks_over_a_restart(tmp_path: P
     for packed, _ in whole.saved:
         rest = json.loads(packed.rest)
         held = {edge for edge, *_ in rest["state"]["tasks"]}
-        blocks, given = {int(edge): own for edge, own in rest["blocks"].items()}, rest["state"]["given"]
-        if any(len(own) > 1 and edge not in held and given[edge] + 1 < own[1][0] for edge, own in blocks.items()):
+        blocks, given = (
+            {int(edge): own for edge, own in rest["blocks"].items()},
+            rest["state"]["given"],
+        )
+        if any(
+            len(own) > 1 and edge not in held and given[edge] + 1 < own[1][0]
+            for edge, own in blocks.items()
+        ):
             found.append(packed)
     assert found  # or the seed must change
     built = made(tmp_path / "run", *changes, "seed=2", payable=payable)
@@ -288,7 +330,12 @@ def test_an_edge_that_is_away_keeps_all_of_its_blocks_over_a_restart(tmp_path: P
 def test_two_runs_over_one_ledger_share_no_noise(tmp_path: Path) -> None:
     sent = []
     for name in ("a", "b"):
-        built = made(tmp_path / name, f"privacy.ledger='{tmp_path / 'kept'}'", "privacy.noise_multiplier=3.0", run=name)
+        built = made(
+            tmp_path / name,
+            f"privacy.ledger='{tmp_path / 'kept'}'",
+            "privacy.noise_multiplier=3.0",
+            run=name,
+        )
         world: Any = built.simulation
         watch = Watch()
         sent.append(world.run(built.first, watch).model)
@@ -299,10 +346,15 @@ def test_two_runs_over_one_ledger_share_no_noise(tmp_path: Path) -> None:
 def test_edges_with_equal_data_share_what_their_ledger_has_left(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     rows = [[*rng.normal(size=3), int(i % 2)] for i in range(80)]
-    lines = ["f0,f1,f2,label,who"] + [",".join(map(str, [*row, who])) for who in "ab" for row in rows]
+    lines = ["f0,f1,f2,label,who"] + [
+        ",".join(map(str, [*row, who])) for who in "ab" for row in rows
+    ]
     (tmp_path / "twins.csv").write_text("\n".join(lines))
     file = tmp_path / "twins.csv"
-    data = f'data={{file="{file}", test="none", client_column="who", clients=2, partition={{kind="column"}}}}'
+    data = (
+        f'data={{file="{file}", test="none", client_column="who", clients=2, '
+        'partition={kind="column"}}'
+    )
     built = made(tmp_path / "run", data, f"privacy.ledger='{tmp_path / 'kept'}'", "method.batch=10")
     world: Any = built.simulation
     end = world.run(built.first, Watch())
@@ -311,7 +363,11 @@ def test_edges_with_equal_data_share_what_their_ledger_has_left(tmp_path: Path) 
 
 
 def test_an_infinite_epsilon_of_one_edge_lifts_no_other_edges_limit(tmp_path: Path) -> None:
-    changes = ('privacy.epsilon="inf"', 'privacy.epsilons=[0.5, "inf", "inf", "inf"]', "privacy.noise_multiplier=2.0")
+    changes = (
+        'privacy.epsilon="inf"',
+        'privacy.epsilons=[0.5, "inf", "inf", "inf"]',
+        "privacy.noise_multiplier=2.0",
+    )
     built, watch = made(tmp_path / "run", *changes), Watch()
     world: Any = built.simulation
     end = world.run(built.first, watch)
@@ -321,7 +377,10 @@ def test_an_infinite_epsilon_of_one_edge_lifts_no_other_edges_limit(tmp_path: Pa
 
 
 def test_endless_delays_stay_finite(tmp_path: Path) -> None:
-    for name, latency in (("p", 'kind="pareto", shape=0.001'), ("l", 'kind="lognormal", shape=400')):
+    for name, latency in (
+        ("p", 'kind="pareto", shape=0.001'),
+        ("l", 'kind="lognormal", shape=400'),
+    ):
         built, watch = made(tmp_path / name, f"world.latency={{{latency}}}"), Watch()
         world: Any = built.simulation
         world.unpack((world.run(built.first, watch)).pack())
@@ -352,5 +411,8 @@ def test_a_plan_shows_the_edge_that_spends_most(tmp_path: Path) -> None:
     priced, sizes = builder.plan(study)
     full: Any = builder.calibrated(study)
     edges = zip(arrivals.rates(10, sizes), arrivals.multipliers(full), strict=True)
-    each = [accountant("pld").epsilon([(step_event(rate, z), arrivals.share(full))], 1e-3) for rate, z in edges]
+    each = [
+        accountant("pld").epsilon([(step_event(rate, z), arrivals.share(full))], 1e-3)
+        for rate, z in edges
+    ]
     assert priced.epsilon == pytest.approx(max(each), rel=1e-9)

@@ -1,4 +1,6 @@
-"""The rules of arrivals: what counts, what is dropped, who leaves; and that no order of arrival breaks them."""
+"""The rules of arrivals: what counts, what is dropped, who leaves; and that no order of arrival
+breaks them.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,23 @@ ONE = np.ones(D, np.float32)
 
 def regime(edges: int = 3, updates: int = 20, **changed: object) -> Asynchronous:
     method = Asgd()
-    terms = EdgeTerms(dimension=D, edges=edges, batch=12.0, clip=math.inf, noise=0.0, staleness=edges, updates=updates)
-    rules = Asynchronous(method=method, terms=terms, schedule=method.stages(terms), budget=None, every=5, noise=(0.0,) * edges)
+    terms = EdgeTerms(
+        dimension=D,
+        edges=edges,
+        batch=12.0,
+        clip=math.inf,
+        noise=0.0,
+        staleness=edges,
+        updates=updates,
+    )
+    rules = Asynchronous(
+        method=method,
+        terms=terms,
+        schedule=method.stages(terms),
+        budget=None,
+        every=5,
+        noise=(0.0,) * edges,
+    )
     return replace(rules, **changed)  # type: ignore[arg-type]
 
 
@@ -37,7 +54,11 @@ def begun(rules: Asynchronous) -> State:
 
 
 def sent(effects: Any) -> list[tuple[int, Compute]]:
-    return [(effect.site, effect.message) for effect in effects if isinstance(effect, Send) and isinstance(effect.message, Compute)]
+    return [
+        (effect.site, effect.message)
+        for effect in effects
+        if isinstance(effect, Send) and isinstance(effect.message, Compute)
+    ]
 
 
 def step(rules: Asynchronous, state: State, event: Any) -> Any:
@@ -97,7 +118,9 @@ def test_a_buffer_makes_one_update_of_several_gradients() -> None:
         assert state.version == 0
         step(rules, state, answer(state, edge, np.float32(size) * ONE))
     assert state.version == 1
-    assert state.weights == pytest.approx(-rules.method.rate(rules.terms, rules.schedule[0], 1) * 3.0 * ONE)
+    assert state.weights == pytest.approx(
+        -rules.method.rate(rules.terms, rules.schedule[0], 1) * 3.0 * ONE
+    )
 
 
 def test_an_edge_that_has_spent_its_budget_leaves_and_learning_goes_on() -> None:
@@ -127,7 +150,11 @@ def test_the_run_halts_after_t_updates_with_a_last_row() -> None:
     rows: list[AsynchronousRound] = []
     while state.ended is None:
         effects = step(rules, state, answer(state, 0))
-        rows += [effect.row for effect in effects if isinstance(effect, Log) and isinstance(effect.row, AsynchronousRound)]
+        rows += [
+            effect.row
+            for effect in effects
+            if isinstance(effect, Log) and isinstance(effect.row, AsynchronousRound)
+        ]
         assert sum(isinstance(effect, Closed) for effect in effects) == len(
             [e for e in effects if isinstance(e, Log) and isinstance(e.row, AsynchronousRound)]
         )
@@ -138,8 +165,17 @@ def test_the_run_halts_after_t_updates_with_a_last_row() -> None:
 
 def test_stages_change_the_clip_that_is_sent() -> None:
     method = Mapa(smoothness=1.0, gap=0.05)
-    terms = EdgeTerms(dimension=D, edges=1, batch=100.0, clip=1.0, noise=1.0, staleness=0, updates=60)
-    rules = Asynchronous(method=method, terms=terms, schedule=method.stages(terms), budget=None, every=100, noise=(0.0,))
+    terms = EdgeTerms(
+        dimension=D, edges=1, batch=100.0, clip=1.0, noise=1.0, staleness=0, updates=60
+    )
+    rules = Asynchronous(
+        method=method,
+        terms=terms,
+        schedule=method.stages(terms),
+        budget=None,
+        every=100,
+        noise=(0.0,),
+    )
     state = begun(rules)
     clips = []
     while state.ended is None:
@@ -151,12 +187,21 @@ def test_stages_change_the_clip_that_is_sent() -> None:
 
 
 ACTIONS = st.lists(
-    st.tuples(st.sampled_from(["answer", "again", "old", "lose", "join", "wrong", "future"]), st.integers(0, 3)), max_size=120
+    st.tuples(
+        st.sampled_from(["answer", "again", "old", "lose", "join", "wrong", "future"]),
+        st.integers(0, 3),
+    ),
+    max_size=120,
 )
 
 
 @settings(max_examples=200, deadline=None)
-@given(ACTIONS, st.lists(st.integers(0, 12), min_size=4, max_size=4), st.integers(1, 3), st.integers(0, 4))
+@given(
+    ACTIONS,
+    st.lists(st.integers(0, 12), min_size=4, max_size=4),
+    st.integers(1, 3),
+    st.integers(0, 4),
+)
 def test_no_order_of_arrivals_drops_and_duplicates_breaks_an_invariant(
     actions: list[tuple[str, int]], budget: list[int], buffer: int, bound: int
 ) -> None:
@@ -188,19 +233,25 @@ def test_no_order_of_arrivals_drops_and_duplicates_breaks_an_invariant(
         before = state.version * buffer + state.buffer[1]
         effects = step(rules, state, event)
         after = state.version * buffer + state.buffer[1]
-        assert after - before in ((0, 1) if fresh else (0,))  # never twice, never for what was not asked for
+        assert after - before in (
+            (0, 1) if fresh else (0,)
+        )  # never twice, never for what was not asked for
         applied += after - before
         if fresh:
             answered.add((said.client, said.task))
         tasks += sent(effects)
-        assert all(given <= most for given, most in zip(state.given, budget, strict=True))  # nobody past its budget
+        assert all(
+            given <= most for given, most in zip(state.given, budget, strict=True)
+        )  # nobody past its budget
         assert not state.gone & set(state.tasks)
         assert state.version <= 25
     numbers = [(client, task.task) for client, task in tasks]
     assert len(numbers) == len(set(numbers))  # a task is given once
     assert applied <= len(answered)
     for edge in range(4):
-        assert sorted(n for client, n in numbers if client == edge) == list(range(1, state.given[edge] + 1))
+        assert sorted(n for client, n in numbers if client == edge) == list(
+            range(1, state.given[edge] + 1)
+        )
 
 
 def test_a_lapsed_task_ends_as_its_stale_answer_would_and_no_other_does() -> None:
@@ -214,5 +265,13 @@ def test_a_lapsed_task_ends_as_its_stale_answer_would_and_no_other_does() -> Non
             step(rules, state, answer(state, 0))
         assert step(rules, state, Lapsed(1, 2)) == ()  # not its task
         effects = step(rules, state, Lapsed(1, 1) if lapse else answer(state, 1))
-        ends.append((kinds(effects), state.since.stale, state.given, state.version, [task.task for _, task in sent(effects)]))
+        ends.append(
+            (
+                kinds(effects),
+                state.since.stale,
+                state.given,
+                state.version,
+                [task.task for _, task in sent(effects)],
+            )
+        )
     assert ends[0] == ends[1]

@@ -1,4 +1,6 @@
-"""What an edge sends: sensitivity by brute force, the law of its noise, and that it works for nothing that is not booked."""
+"""What an edge sends: sensitivity by brute force, the law of its noise, and that it works for
+nothing that is not booked.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +37,15 @@ def bench() -> ModelKernels:
 
 def examples(n: int = N, seed: int = 0) -> Examples:
     rng = np.random.default_rng(seed)
-    return Examples(torch.from_numpy(rng.standard_normal((n, FEATURES)).astype(np.float32)), torch.from_numpy(rng.integers(0, CLASSES, n)))
+    return Examples(
+        torch.from_numpy(rng.standard_normal((n, FEATURES)).astype(np.float32)),
+        torch.from_numpy(rng.integers(0, CLASSES, n)),
+    )
 
 
-def private(data: Examples, *, z: float = 1.0, rate: float = 1.0, decay: float = 0.0, clip: float = 0.5) -> PrivateEdge:
+def private(
+    data: Examples, *, z: float = 1.0, rate: float = 1.0, decay: float = 0.0, clip: float = 0.5
+) -> PrivateEdge:
     return PrivateEdge(
         index=0,
         examples=data,
@@ -56,7 +63,12 @@ def paid(event: Event, first: int = 1, count: int = 10_000) -> Permit:
 
 
 def task(number: int = 1, clip: float | None = 0.5, weights: np.ndarray | None = None) -> Compute:
-    return Compute(task=number, version=3, weights=np.zeros(D, np.float32) if weights is None else weights, clip=clip)
+    return Compute(
+        task=number,
+        version=3,
+        weights=np.zeros(D, np.float32) if weights is None else weights,
+        clip=clip,
+    )
 
 
 def test_it_computes_nothing_that_is_not_booked() -> None:
@@ -64,7 +76,12 @@ def test_it_computes_nothing_that_is_not_booked() -> None:
     good = paid(edge.price, first=5, count=3)
     for number in (5, 6, 7):
         assert edge.answer(task(number), good).task == number
-    for bad, number in ((None, 5), (good, 4), (good, 8), (paid(GaussianEvent(noise_multiplier=1.0)), 5)):
+    for bad, number in (
+        (None, 5),
+        (good, 4),
+        (good, 8),
+        (paid(GaussianEvent(noise_multiplier=1.0)), 5),
+    ):
         with pytest.raises(LocalProtocolError, match="the ledger booked"):
             edge.answer(task(number), bad)
     for clip in (None, 0.0, -1.0, math.inf, math.nan):
@@ -93,13 +110,17 @@ def residuals(z: float) -> np.ndarray:
     edge = private(examples(), z=z)
     silent = private(examples(), z=1e-9)
     clean = silent.answer(task(), paid(silent.price)).gradient
-    found = [edge.answer(task(number), paid(edge.price)).gradient - clean for number in range(1, 401)]
+    found = [
+        edge.answer(task(number), paid(edge.price)).gradient - clean for number in range(1, 401)
+    ]
     return np.concatenate(found) * edge.expected_batch / 0.5
 
 
 def test_the_noise_is_what_is_booked_and_not_two_thirds_or_three_halves_of_it() -> None:
     edge = private(examples(), z=1.3)
-    assert edge.price == PoissonSampled(sampling_rate=1.0, event=GaussianEvent(noise_multiplier=1.3))
+    assert edge.price == PoissonSampled(
+        sampling_rate=1.0, event=GaussianEvent(noise_multiplier=1.3)
+    )
     assert stats.kstest(residuals(1.3) / 1.3, "norm").pvalue > 1e-4
     for wrong in (1.3 * 2 / 3, 1.3 * 3 / 2):
         assert stats.kstest(residuals(wrong) / 1.3, "norm").pvalue < 1e-12
@@ -108,7 +129,11 @@ def test_the_noise_is_what_is_booked_and_not_two_thirds_or_three_halves_of_it() 
 
 def test_an_empty_batch_releases_noise_over_the_expected_batch() -> None:
     edge = private(examples(), rate=1e-9, z=2.0)
-    found = np.concatenate([edge.answer(task(i), paid(edge.price)).gradient for i in range(1, 200)]) * edge.expected_batch / 0.5
+    found = (
+        np.concatenate([edge.answer(task(i), paid(edge.price)).gradient for i in range(1, 200)])
+        * edge.expected_batch
+        / 0.5
+    )
     assert stats.kstest(found / 2.0, "norm").pvalue > 1e-4
 
 
@@ -139,7 +164,9 @@ def test_a_plain_edge_sends_the_mean_gradient() -> None:
     nn.init.zeros_(model.weight)
     nn.init.zeros_(model.bias)
     loss = nn.functional.cross_entropy(model(data.x), data.y)
-    expected = torch.cat([part.flatten() for part in torch.autograd.grad(loss, [model.weight, model.bias])]).numpy()
+    expected = torch.cat(
+        [part.flatten() for part in torch.autograd.grad(loss, [model.weight, model.bias])]
+    ).numpy()
     assert found.gradient == pytest.approx(expected, abs=1e-6)
     assert (found.client, found.version) == (2, 3)
 
@@ -166,7 +193,9 @@ def test_the_papers_form_is_booked_as_not_private_and_has_its_variance() -> None
         squares.append(gradient)
     centred = np.array(squares) - clean / 2000  # type: ignore[operator]
     lengths = np.linalg.norm(centred, axis=1)
-    assert np.mean(lengths**2) == pytest.approx(edge.noise * 0.5**2, rel=0.2)  # 2 DS^2 / eps_0^2, whatever d
+    assert np.mean(lengths**2) == pytest.approx(
+        edge.noise * 0.5**2, rel=0.2
+    )  # 2 DS^2 / eps_0^2, whatever d
     assert stats.kstest(lengths, "expon", args=(0, 2 * 0.5 / N / 0.1)).pvalue > 1e-4
 
 
@@ -204,6 +233,8 @@ def test_the_sample_that_is_drawn_is_the_sample_that_is_booked() -> None:
 def test_the_noise_follows_the_clip_of_the_task() -> None:
     edge = private(examples(), z=1.3, rate=1e-9, clip=0.5)
     for clip in (0.1, 2.0):
-        numbers = np.concatenate([edge.answer(task(k, clip), paid(edge.price)).gradient for k in range(1, 400)])
+        numbers = np.concatenate(
+            [edge.answer(task(k, clip), paid(edge.price)).gradient for k in range(1, 400)]
+        )
         wanted = 1.3 * clip / edge.expected_batch
         assert abs(numbers.std() / wanted - 1.0) < 5.0 / (2.0 * numbers.size) ** 0.5

@@ -30,13 +30,33 @@ Q, N = 0.2, 50
 
 
 def terms(epsilon: float = 3.0, accountant: str = "rdp@8") -> Terms:
-    told = {"dimension": 4, "sizes": (N,), "weights": (1.0,), "sampling_rate": Q, "learning_rate": 0.1, "clip": 1.0, "noise": 2.0}
-    return Terms(**told, rounds=9, steps=99, sigma=2.0, epsilon=epsilon, delta=1e-5, accountant=accountant)  # type: ignore[arg-type]
+    told = {
+        "dimension": 4,
+        "sizes": (N,),
+        "weights": (1.0,),
+        "sampling_rate": Q,
+        "learning_rate": 0.1,
+        "clip": 1.0,
+        "noise": 2.0,
+    }
+    return Terms(
+        **told,  # type: ignore[arg-type]
+        rounds=9,
+        steps=99,
+        sigma=2.0,
+        epsilon=epsilon,
+        delta=1e-5,
+        accountant=accountant,
+    )
 
 
 def told(loss: float) -> Update:
-    statistics = Statistics(energy=1.0, first=1.0, change=0.0, moved=0.0, slope_first=0.0, slope_last=0.0, loss=loss)
-    return Update(client=0, round=1, steps=1, weights=np.zeros(4, np.float32), statistics=statistics)
+    statistics = Statistics(
+        energy=1.0, first=1.0, change=0.0, moved=0.0, slope_first=0.0, slope_last=0.0, loss=loss
+    )
+    return Update(
+        client=0, round=1, steps=1, weights=np.zeros(4, np.float32), statistics=statistics
+    )
 
 
 def test_sigma_falls_after_so_many_falls_in_a_row_and_not_below_its_floor() -> None:
@@ -49,9 +69,20 @@ def test_sigma_falls_after_so_many_falls_in_a_row_and_not_below_its_floor() -> N
     assert method.round_noise(memory, terms(), 1).noise_multiplier == pytest.approx(0.8)
 
 
-@given(epsilon=st.floats(0.5, 20.0), falls=st.lists(st.booleans(), min_size=1, max_size=40), tau=st.integers(1, 3))
-def test_what_is_let_through_never_passes_the_filter(epsilon: float, falls: list[bool], tau: int) -> None:
-    method, memory, loss, spent = AdapDpfl(tau=tau, patience=1, decay=0.7, floor=0.1), Memory(), 1.0, []
+@given(
+    epsilon=st.floats(0.5, 20.0),
+    falls=st.lists(st.booleans(), min_size=1, max_size=40),
+    tau=st.integers(1, 3),
+)
+def test_what_is_let_through_never_passes_the_filter(
+    epsilon: float, falls: list[bool], tau: int
+) -> None:
+    method, memory, loss, spent = (
+        AdapDpfl(tau=tau, patience=1, decay=0.7, floor=0.1),
+        Memory(),
+        1.0,
+        [],
+    )
     for fell in falls:
         if method.choose(memory, terms(epsilon), Remaining(1, None)).tau == 0:
             break
@@ -67,7 +98,10 @@ def test_what_is_let_through_never_passes_the_filter(epsilon: float, falls: list
 def client(labels: int = 3) -> PrivateClient:
     rng = np.random.default_rng(0)
     flat = Flat(models.build("logistic", (5,), labels, rng))
-    x, y = torch.from_numpy(rng.standard_normal((N, 5)).astype(np.float32)), torch.from_numpy(rng.integers(0, labels, N))
+    x, y = (
+        torch.from_numpy(rng.standard_normal((N, 5)).astype(np.float32)),
+        torch.from_numpy(rng.integers(0, labels, N)),
+    )
     return PrivateClient(
         index=0,
         examples=Examples(x, y),
@@ -75,13 +109,21 @@ def client(labels: int = 3) -> PrivateClient:
         sampling_rate=Q,
         learning_rate=0.1,
         optimizer=Sgd(),
-        kernels=ModelKernels(flat, ClippedSum(flat, cross_entropy), MeanGradient(flat, cross_entropy)),
+        kernels=ModelKernels(
+            flat, ClippedSum(flat, cross_entropy), MeanGradient(flat, cross_entropy)
+        ),
         entropy=Seeded(1),
     )
 
 
 def task(one: PrivateClient, **changes: Any) -> Train:
-    return Train(round=1, steps=3, weights=np.zeros(one.kernels.flat.dim, np.float32), loss_bound=1.5, **changes)
+    return Train(
+        round=1,
+        steps=3,
+        weights=np.zeros(one.kernels.flat.dim, np.float32),
+        loss_bound=1.5,
+        **changes,
+    )
 
 
 def test_a_loss_is_priced_with_the_gradient_of_the_same_sample() -> None:
@@ -105,13 +147,23 @@ def test_a_loss_has_the_noise_that_is_booked() -> None:
     one = client()
 
     def draw(rng: np.random.Generator) -> torch.Tensor:
-        return torch.tensor([one._loss(torch.zeros(0), 1.5, 8.0, rng) * one.expected_batch for _ in range(10_000)])
+        return torch.tensor(
+            [one._loss(torch.zeros(0), 1.5, 8.0, rng) * one.expected_batch for _ in range(10_000)]
+        )
 
     check_noise(draw, 8.0, 1.5)
 
 
-@given(st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), min_size=1, max_size=8), st.floats(0.1, 10.0))
-def test_one_example_moves_a_loss_by_no_more_than_its_bound(losses: list[float], bound: float) -> None:
+@given(
+    st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), min_size=1, max_size=8),
+    st.floats(0.1, 10.0),
+)
+def test_one_example_moves_a_loss_by_no_more_than_its_bound(
+    losses: list[float], bound: float
+) -> None:
     one = client()
-    values = [one._loss(torch.tensor(part), bound, 0.0, np.random.default_rng(0)) * one.expected_batch for part in (losses, losses[1:])]
+    values = [
+        one._loss(torch.tensor(part), bound, 0.0, np.random.default_rng(0)) * one.expected_batch
+        for part in (losses, losses[1:])
+    ]
     assert abs(values[0] - values[1]) <= bound * (1 + 1e-5)

@@ -27,13 +27,22 @@ EVEN = Terms(
 
 def bound(tau: float, mu: float, terms: Terms, gamma: float) -> float:
     """G(tau) of Eq. (11) up to the factor L/2 and terms without tau, written out from the paper."""
-    n = terms.noise**2 * terms.clip**2 * terms.dimension / (terms.sampling_rate * terms.sizes[0]) ** 2
+    n = (
+        terms.noise**2
+        * terms.clip**2
+        * terms.dimension
+        / (terms.sampling_rate * terms.sizes[0]) ** 2
+    )
     a = (2 + terms.learning_rate * mu) * (terms.clip**2 + n)
     return a * tau + (a + 4 / mu**2 + 3 * terms.clip**2 + 2 * gamma / terms.learning_rate + n) / tau
 
 
-@given(mu=st.floats(0.05, 5), gamma=st.floats(0, 20), eta=st.floats(0.01, 2), clip=st.floats(0.1, 5))
-def test_optimum_is_where_the_bound_is_smallest(mu: float, gamma: float, eta: float, clip: float) -> None:
+@given(
+    mu=st.floats(0.05, 5), gamma=st.floats(0, 20), eta=st.floats(0.01, 2), clip=st.floats(0.1, 5)
+)
+def test_optimum_is_where_the_bound_is_smallest(
+    mu: float, gamma: float, eta: float, clip: float
+) -> None:
     terms = replace(EVEN, learning_rate=eta, clip=clip)
     best = AliDpfl(gamma=gamma).optimum(mu, terms, tau=1)
     here = bound(best, mu, terms, gamma)
@@ -46,7 +55,9 @@ def test_eq11_lands_where_the_papers_experiments_do(mu: float, tau: float) -> No
     assert AliDpfl(gamma=10.0).optimum(mu, EVEN, tau=2) == pytest.approx(tau, abs=0.05)
 
 
-@pytest.mark.parametrize(("steps", "lowest", "at_one"), [(177, 8.5, 19), (317, 10.3, 25), (1585, 17.6, 57)])
+@pytest.mark.parametrize(
+    ("steps", "lowest", "at_one"), [(177, 8.5, 19), (317, 10.3, 25), (1585, 17.6, 57)]
+)
 def test_eq9_cannot_land_at_two_to_five(steps: int, lowest: float, at_one: float) -> None:
     terms = replace(EVEN, steps=steps, rounds=steps)  # so that T = steps
     rule = AliDpfl(gamma=10.0, tau_rule="eq9")
@@ -58,7 +69,9 @@ def test_eq9_cannot_land_at_two_to_five(steps: int, lowest: float, at_one: float
 def test_one_step_a_round_where_rounds_are_plenty() -> None:
     for rounds in (317, 400):
         terms = replace(EVEN, rounds=rounds)
-        assert AliDpfl().choose(Memory(squared_mu=0.01, tau=1), terms, Remaining(rounds, 317)).tau == 1
+        assert (
+            AliDpfl().choose(Memory(squared_mu=0.01, tau=1), terms, Remaining(rounds, 317)).tau == 1
+        )
 
 
 def test_first_round_takes_two_steps_to_see_curvature() -> None:
@@ -74,9 +87,15 @@ def test_first_round_takes_two_steps_to_see_curvature() -> None:
     floor=st.sampled_from(["pace", "none"]),
     bound=st.sampled_from(["min", "weighted"]),
 )
-def test_tau_stays_within_its_clamps(squared: float | None, rounds: int, steps: int, floor: Any, bound: Any) -> None:
+def test_tau_stays_within_its_clamps(
+    squared: float | None, rounds: int, steps: int, floor: Any, bound: Any
+) -> None:
     terms = replace(EVEN, rounds=400, steps=5000)
-    tau = AliDpfl(floor=floor, batch_bound=bound).choose(Memory(squared_mu=squared), terms, Remaining(rounds, steps)).tau
+    tau = (
+        AliDpfl(floor=floor, batch_bound=bound)
+        .choose(Memory(squared_mu=squared), terms, Remaining(rounds, steps))
+        .tau
+    )
     pace = steps / rounds
     assert 1 <= tau <= min(2 * math.ceil(pace), 100)
     if floor == "pace":
@@ -93,14 +112,20 @@ def test_one_tiny_client_pins_the_papers_bound_but_not_the_weighted_one() -> Non
 def answer(client: int, *, change: float, moved: float, steps: int = 2) -> Update:
     import numpy as np
 
-    seen = Statistics(energy=0.0, first=0.0, change=change, moved=moved, slope_first=0.0, slope_last=0.0)
-    return Update(client=client, round=1, steps=steps, weights=np.zeros(1, np.float32), statistics=seen)
+    seen = Statistics(
+        energy=0.0, first=0.0, change=change, moved=moved, slope_first=0.0, slope_last=0.0
+    )
+    return Update(
+        client=client, round=1, steps=steps, weights=np.zeros(1, np.float32), statistics=seen
+    )
 
 
 def test_fold_smooths_and_keeps_the_last_estimate_when_there_is_none() -> None:
     rule = AliDpfl()
     noise = 2 * EVEN.dimension * EVEN.deviation(0) ** 2 + EVEN.clip**2 / EVEN.batch(0)
-    memory = rule.fold(Memory(), EVEN, [answer(i, change=noise + 0.09 * 4.0, moved=4.0) for i in range(10)])
+    memory = rule.fold(
+        Memory(), EVEN, [answer(i, change=noise + 0.09 * 4.0, moved=4.0) for i in range(10)]
+    )
     assert memory.mu == pytest.approx(0.3, rel=1e-6)
     assert rule.fold(memory, EVEN, [answer(0, change=0.0, moved=0.0, steps=1)]).mu == memory.mu
     assert rule.fold(memory, EVEN, []) is memory
@@ -110,7 +135,12 @@ def test_fold_smooths_and_keeps_the_last_estimate_when_there_is_none() -> None:
 
 def test_paper_form_feeds_its_horizon_back_and_runs_away() -> None:
     """soundness: R_s = 158, R_c = 317, mu = 1 ends with tau* = 25 and 14 rounds used."""
-    rule, memory, used, rounds = AliDpfl(gamma=10.0, form="paper"), Memory(squared_mu=1.0, tau=1), 0, 0
+    rule, memory, used, rounds = (
+        AliDpfl(gamma=10.0, form="paper"),
+        Memory(squared_mu=1.0, tau=1),
+        0,
+        0,
+    )
     while used < 317:
         tau = min(rule.choose(memory, EVEN, Remaining(158 - rounds, 317 - used)).tau, 317 - used)
         used, rounds, memory = used + tau, rounds + 1, Memory(squared_mu=1.0, tau=tau)

@@ -49,10 +49,15 @@ def criterion(tau: int, memory: Memory, rule: AlsDpfl, terms: Terms, left: Remai
     steps=st.integers(1, 316),
     phi=st.floats(0.5, 50),
 )
-def test_traverses_to_the_smallest_value(beta: float, rho: float, xi: float, last: int, rounds: int, steps: int, phi: float) -> None:
+def test_traverses_to_the_smallest_value(
+    beta: float, rho: float, xi: float, last: int, rounds: int, steps: int, phi: float
+) -> None:
     rule, left = AlsDpfl(phi=phi), Remaining(rounds, steps)
     memory = Memory(squared_beta=beta**2, rho=rho, squared_xi=xi**2, tau=last)
-    values = {tau: criterion(tau, memory, rule, EVEN, left) for tau in range(2, max(min(2 * last, 100), 2) + 1)}
+    values = {
+        tau: criterion(tau, memory, rule, EVEN, left)
+        for tau in range(2, max(min(2 * last, 100), 2) + 1)
+    }
     choice = rule.choose(memory, EVEN, left)
     if min(values.values()) == math.inf:
         assert choice.note is not None
@@ -86,9 +91,12 @@ def test_papers_picture_all_ones_where_rounds_are_plenty_two_to_three_where_they
 
 def test_says_so_when_the_bound_says_nothing() -> None:
     hopeless = Memory(squared_beta=0.09, rho=1e6, squared_xi=1.0, tau=4)
-    choice = AlsDpfl().choose(Memory(squared_beta=16.0, rho=0.1, squared_xi=0.0, tau=2), EVEN, Remaining(100, 300))
+    choice = AlsDpfl().choose(
+        Memory(squared_beta=16.0, rho=0.1, squared_xi=0.0, tau=2), EVEN, Remaining(100, 300)
+    )
     assert choice.tau == 3
     assert choice.note is not None
     assert "conditions hold for no tau" in choice.note
-    # h(1) = 0: one step is always admissible by the bound, but two are the fewest that are considered
+    # h(1) = 0: one step is always admissible by the bound, but two are the fewest that are
+    # considered
     assert AlsDpfl().choose(hopeless, EVEN, Remaining(100, 300)).tau == 3

@@ -1,4 +1,6 @@
-"""Rounds that protect whole clients: Poisson cohorts, everybody charged, one client moves the release by no more than is booked."""
+"""Rounds that protect whole clients: Poisson cohorts, everybody charged, one client moves the
+release by no more than is booked.
+"""
 
 from __future__ import annotations
 
@@ -59,12 +61,21 @@ def aggregator(**changes: Any) -> PrivateSum:
     return PrivateSum(**{**told, **changes})
 
 
-def release(one: PrivateSum, answers: Any, contract: RoundNoise, number: int, dimension: int) -> Any:
-    return one.release(answers, contract, number, dimension, [permit(one.event(contract), 1, number)])
+def release(
+    one: PrivateSum, answers: Any, contract: RoundNoise, number: int, dimension: int
+) -> Any:
+    return one.release(
+        answers, contract, number, dimension, [permit(one.event(contract), 1, number)]
+    )
 
 
 def rules(rounds: int = 5, **changes: Any) -> Synchronous:
-    told: dict[str, Any] = {"method": DpFedAvg(tau=3), "aggregator": aggregator(), "seed": 1, **changes}
+    told: dict[str, Any] = {
+        "method": DpFedAvg(tau=3),
+        "aggregator": aggregator(),
+        "seed": 1,
+        **changes,
+    }
     seed = told.pop("seed")
     return Synchronous(terms=terms(rounds), budget=None, entropy=Seeded(seed), **told)
 
@@ -75,7 +86,15 @@ def sends(effects: Any) -> list[Any]:
 
 def answer(send: Any, delta: Any) -> Arrived:
     vector = np.asarray(delta, np.float32) * np.ones(D, np.float32)
-    return Arrived(Contribution(client=send.site, round=send.message.round, steps=send.message.steps, delta=vector, inside=True))
+    return Arrived(
+        Contribution(
+            client=send.site,
+            round=send.message.round,
+            steps=send.message.steps,
+            delta=vector,
+            inside=True,
+        )
+    )
 
 
 def opened(rule: Synchronous, state: State) -> tuple[State, list[Any]]:
@@ -106,7 +125,8 @@ def test_each_client_is_drawn_by_itself_with_the_rate_that_is_booked() -> None:
     drawn = np.zeros((400, N))
     for send in sends(seen):
         drawn[send.message.round - 1, send.site] = 1
-    # Within five standard deviations: the overall rate, each client's, and the variance of the cohort (a fixed one has none).
+    # Within five standard deviations: the overall rate, each client's, and the variance of the
+    # cohort (a fixed one has none).
     assert drawn.mean() == pytest.approx(Q, abs=5 * math.sqrt(Q * (1 - Q) / drawn.size))
     assert np.abs(drawn.mean(0) - Q).max() < 5 * math.sqrt(Q * (1 - Q) / 400)
     assert drawn.sum(1).var() == pytest.approx(N * Q * (1 - Q), rel=0.4)
@@ -140,18 +160,26 @@ def test_the_divisor_is_the_expected_weight_whoever_answers() -> None:
     noiseless = CountedGaussian(clip=S, noise_multiplier=1e-7)
     shares = tuple(0.25 + 0.75 * i / N for i in range(N))
     one = aggregator(mechanism=noiseless, shares=shares)
-    answers = [Contribution(client=i, round=1, steps=3, delta=np.full(D, 0.1 * i, np.float32), inside=True) for i in (2, 7, 11)]
+    answers = [
+        Contribution(client=i, round=1, steps=3, delta=np.full(D, 0.1 * i, np.float32), inside=True)
+        for i in (2, 7, 11)
+    ]
     released = release(one, answers, RoundNoise(S, 1e-7), 1, D)
     wanted = sum(shares[i] * 0.1 * i for i in (2, 7, 11)) / (Q * sum(shares))
     assert released.mean == pytest.approx(np.full(D, wanted), rel=1e-5)
 
 
-@pytest.mark.parametrize("mechanism", [Gaussian(clip=1.0, noise_multiplier=1.0), CountedGaussian(clip=1.0, noise_multiplier=1.0)])
+@pytest.mark.parametrize(
+    "mechanism",
+    [Gaussian(clip=1.0, noise_multiplier=1.0), CountedGaussian(clip=1.0, noise_multiplier=1.0)],
+)
 def test_the_noise_of_a_release_has_the_booked_scale(mechanism: Any) -> None:
     d, contract = 20_000, RoundNoise(0.3, 1.7)
     one = aggregator(mechanism=mechanism)
     scaled = mechanism.scaled(contract.clip, contract.noise_multiplier)
-    assert one.event(contract) == PoissonSampled(sampling_rate=Q, event=Booked(noise_multiplier=1.7))
+    assert one.event(contract) == PoissonSampled(
+        sampling_rate=Q, event=Booked(noise_multiplier=1.7)
+    )
 
     def draw(rng: np.random.Generator) -> torch.Tensor:
         whole = replace(one, entropy=Seeded(int(rng.integers(2**31))))
@@ -172,23 +200,39 @@ def test_the_noise_of_a_release_has_the_booked_scale(mechanism: Any) -> None:
 def test_one_client_moves_the_release_by_no_more_than_is_booked(
     seed: int, others: int, share: float, clip: float, size: float, adaptive: bool
 ) -> None:
-    """Neighbours by brute force: the same noise, one client more; the whitened pair (mean, count) moves by at most 1/z."""
+    """Neighbours by brute force: the same noise, one client more; the whitened pair (mean, count)
+    moves by at most 1/z.
+    """
     rng = np.random.default_rng(seed)
     mechanism = CountedGaussian(clip=clip, noise_multiplier=Z, share=0.3 if adaptive else 1 / 400)
     one = aggregator(mechanism=mechanism, shares=(share,) + (1.0,) * (N - 1))
     contributed = []
     for i in range(others + 1):
-        vector, inside = mechanism.bounded(torch.from_numpy(rng.standard_normal(D).astype(np.float32)) * size)
-        contributed.append(Contribution(client=i, round=1, steps=3, delta=vector.numpy(), inside=inside))
+        vector, inside = mechanism.bounded(
+            torch.from_numpy(rng.standard_normal(D).astype(np.float32)) * size
+        )
+        contributed.append(
+            Contribution(client=i, round=1, steps=3, delta=vector.numpy(), inside=inside)
+        )
     contract = RoundNoise(clip, Z)
-    with_it, without = release(one, contributed, contract, 1, D), release(one, contributed[1:], contract, 1, D)
+    with_it, without = (
+        release(one, contributed, contract, 1, D),
+        release(one, contributed[1:], contract, 1, D),
+    )
     assert with_it.clipped is not None
     assert without.clipped is not None
     weight = Q * (share + N - 1)
-    moved = np.linalg.norm((with_it.mean.astype(np.float64) - without.mean) * weight) / (mechanism.vector_multiplier * clip)
+    moved = np.linalg.norm((with_it.mean.astype(np.float64) - without.mean) * weight) / (
+        mechanism.vector_multiplier * clip
+    )
     count = (with_it.clipped - without.clipped) * Q * N / mechanism.count_deviation
     # float32 adds noise and sum: a unit in the last place of numbers of the size of both
-    slack = 1e-6 * (np.abs(with_it.mean).max() + np.abs(without.mean).max()) * weight / (mechanism.vector_multiplier * clip)
+    slack = (
+        1e-6
+        * (np.abs(with_it.mean).max() + np.abs(without.mean).max())
+        * weight
+        / (mechanism.vector_multiplier * clip)
+    )
     assert math.hypot(moved, count) <= 1 / Z * (1 + 1e-6) + slack
 
 
@@ -223,7 +267,11 @@ def test_strangers_duplicates_and_models_in_place_of_updates_are_dropped() -> No
     for wrong in (
         answer(first, 0.1),
         Arrived(model),
-        Arrived(Contribution(client=outsider, round=1, steps=3, delta=np.ones(D, np.float32), inside=True)),
+        Arrived(
+            Contribution(
+                client=outsider, round=1, steps=3, delta=np.ones(D, np.float32), inside=True
+            )
+        ),
     ):
         after, more = rule.step(state, wrong)
         assert after == state or after.answers == state.answers
@@ -240,9 +288,13 @@ def test_rounds_end_where_the_budget_does() -> None:
 
 def test_adaptive_clipping_is_geometric_and_finds_its_quantile() -> None:
     method = DpFedAvg(clipping="adaptive", quantile=0.3, clip_rate=0.4)
-    assert method.learn(Bound(2.0), terms(), Released(np.zeros(D, np.float32), 0.5)).clip == pytest.approx(2 * math.exp(-0.4 * 0.2))
+    assert method.learn(
+        Bound(2.0), terms(), Released(np.zeros(D, np.float32), 0.5)
+    ).clip == pytest.approx(2 * math.exp(-0.4 * 0.2))
     assert method.learn(Bound(2.0), terms(), Released(np.zeros(D, np.float32), None)) == Bound(2.0)
-    assert DpFedAvg().learn(Bound(2.0), terms(), Released(np.zeros(D, np.float32), 0.5)) == Bound(2.0)
+    assert DpFedAvg().learn(Bound(2.0), terms(), Released(np.zeros(D, np.float32), 0.5)) == Bound(
+        2.0
+    )
     norms, memory, path = np.random.default_rng(0).lognormal(0.0, 1.0, 4000), Bound(10.0), []
     rng = np.random.default_rng(1)
     for _ in range(300):
@@ -257,7 +309,10 @@ def test_a_schedule_is_sent_and_booked_as_it_is() -> None:
     _, seen = play(rules(6, method=method))
     booked = [effect.fact.event.noise_multiplier for effect in seen if isinstance(effect, Book)]  # type: ignore[union-attr]
     assert booked == pytest.approx([Z, Z, Z / math.sqrt(2), Z / math.sqrt(2), Z / 2, Z / 2])
-    told = {send.message.round: (send.message.clip, send.message.noise_multiplier) for send in sends(seen)}
+    told = {
+        send.message.round: (send.message.clip, send.message.noise_multiplier)
+        for send in sends(seen)
+    }
     assert told[6] == pytest.approx((S / 4, Z / 2))
     assert told[1] == (S, Z)
 
@@ -265,18 +320,30 @@ def test_a_schedule_is_sent_and_booked_as_it_is() -> None:
 def test_weights_learn_the_energies_of_releases_without_their_noise() -> None:
     """All noise and no signal leaves nothing to learn; a signal in one level is found there."""
     d, basis = 64, Basis.flat(64)
-    haar = replace(HaarGaussian.weighted(clip=S, noise_multiplier=Z, basis=basis, weights=(1.0,) * basis.groups), learns=1.0)
+    haar = replace(
+        HaarGaussian.weighted(
+            clip=S, noise_multiplier=Z, basis=basis, weights=(1.0,) * basis.groups
+        ),
+        learns=1.0,
+    )
     one = aggregator(mechanism=haar)
     smooth = torch.ones(d) / math.sqrt(d) * S  # all of it in the base, group 0
     for signal in (False, True):
         seen: tuple[float, ...] = ()
         energies, raw = np.zeros(basis.groups), np.zeros(basis.groups)
         for number in range(1, 401):
-            answers = [Contribution(client=i, round=number, steps=1, delta=smooth.numpy(), inside=True) for i in range(10 * signal)]
-            released = release(one, answers, RoundNoise(S, Z), number, d)  # shape kept, so that rounds can be averaged
+            answers = [
+                Contribution(client=i, round=number, steps=1, delta=smooth.numpy(), inside=True)
+                for i in range(10 * signal)
+            ]
+            released = release(
+                one, answers, RoundNoise(S, Z), number, d
+            )  # shape kept, so that rounds can be averaged
             seen = haar.observed((), torch.from_numpy(released.mean), one.unit)
             energies += np.array(seen) / 400
-            raw += 0.1 * basis.energies(torch.from_numpy(released.mean).unsqueeze(0))[0].numpy() / 400
+            raw += (
+                0.1 * basis.energies(torch.from_numpy(released.mean).unsqueeze(0))[0].numpy() / 400
+            )
         noise = basis.noise_energies([one.unit * s for s in haar.deviations]).numpy() * 0.1
         assert np.abs(energies[1:]).max() < 0.2 * noise[1:].max()
         assert raw[1:] == pytest.approx(noise[1:], rel=0.35)
@@ -293,6 +360,8 @@ def test_what_plain_steps_moved_has_the_noise_that_is_taken_off() -> None:
     batch, eta, tau, sigma = Q * 100, 0.1, 3, 2.0
     rule = rules(aggregator=None, method=DpSgd(tau=tau))
     rng = np.random.default_rng(0)
-    steps = rng.standard_normal((4000, N, tau)) * sigma / batch * eta  # one coordinate of every client's steps
+    steps = (
+        rng.standard_normal((4000, N, tau)) * sigma / batch * eta
+    )  # one coordinate of every client's steps
     moved = steps.sum(2).mean(1)
     assert moved.std() == pytest.approx(rule._unit(tau, range(N)) * sigma, rel=0.05)

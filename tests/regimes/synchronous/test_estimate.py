@@ -1,9 +1,9 @@
 """The debiased estimators against a problem whose constants are known exactly.
 
-Client i has the loss F_i(w) = mu/2 (w - c_i)^T S (w - c_i), S diagonal with as many +1 as -1: a saddle
-whose gradients change by mu per unit of distance in every direction, and whose trace is zero, as the
-models that we measured nearly have it (docs/estimators.md). Noise is added as DP-SGD adds it; nothing
-is clipped and nothing sampled, so the correction for sampling is made negligible.
+Client i has the loss F_i(w) = mu/2 (w - c_i)^T S (w - c_i), S diagonal with as many +1 as -1: a
+saddle whose gradients change by mu per unit of distance in every direction, and whose trace is
+zero, as the models that we measured nearly have it (docs/estimators.md). Noise is added as DP-SGD
+adds it; nothing is clipped and nothing sampled, so the correction for sampling is made negligible.
 """
 
 from dataclasses import replace
@@ -13,7 +13,13 @@ import pytest
 
 from sordino.message import Statistics, Update
 from sordino.regimes.synchronous.method import Terms
-from sordino.regimes.synchronous.methods.estimate import clipped_fraction, signal_to_noise, slope, squared_curvature, squared_divergence
+from sordino.regimes.synchronous.methods.estimate import (
+    clipped_fraction,
+    signal_to_noise,
+    slope,
+    squared_curvature,
+    squared_divergence,
+)
 
 D, N, TAU, ETA, MU = 4000, 10, 2, 0.5, 0.4
 SIGNS = np.where(np.arange(D) % 2, 1.0, -1.0)
@@ -53,11 +59,15 @@ def play(seed: int, spread: float = 0.02) -> tuple[list[Update], np.ndarray]:
             slope_last=float(gradients[-1] @ moved),
         )
         weights, first = w.astype(np.float32), gradients[0].astype(np.float32)
-        answers.append(Update(client=i, round=1, steps=TAU, weights=weights, statistics=seen, first=first))
+        answers.append(
+            Update(client=i, round=1, steps=TAU, weights=weights, statistics=seen, first=first)
+        )
     return answers, centres
 
 
-TINY = replace(TERMS, clip=1e-9, noise=TERMS.noise * 1e9)  # the same noise, no correction for sampling
+TINY = replace(
+    TERMS, clip=1e-9, noise=TERMS.noise * 1e9
+)  # the same noise, no correction for sampling
 
 
 def test_curvature_is_unbiased_and_the_naive_one_is_not() -> None:
@@ -106,7 +116,9 @@ def test_slope_is_the_secant_of_the_loss() -> None:
             slope_first=float(gradients[0] @ moved),
             slope_last=float(gradients[-1] @ moved),
         )
-        answers = [Update(client=0, round=1, steps=TAU, weights=np.zeros(1, np.float32), statistics=stats)]
+        answers = [
+            Update(client=0, round=1, steps=TAU, weights=np.zeros(1, np.float32), statistics=stats)
+        ]
         seen.append(slope(answers, TINY))
     error = np.array(seen, float) - np.abs(truth)
     assert abs(error.mean()) < 5 * error.std() / 30**0.5
@@ -115,7 +127,10 @@ def test_slope_is_the_secant_of_the_loss() -> None:
 
 def test_nothing_to_compare_is_no_estimate() -> None:
     answers, _ = play(0)
-    single = [Update(client=0, round=1, steps=1, weights=a.weights, statistics=a.statistics) for a in answers[:1]]
+    single = [
+        Update(client=0, round=1, steps=1, weights=a.weights, statistics=a.statistics)
+        for a in answers[:1]
+    ]
     assert squared_curvature(single, TERMS) is None
     assert slope([], TERMS) is None
     assert squared_divergence(answers[:1], TERMS) is None
@@ -135,8 +150,13 @@ def test_squares_of_signal_to_noise_average_to_zero_where_there_is_no_signal() -
     rng, squares = np.random.default_rng(5), []
     for _ in range(400):
         energy = TERMS.deviation(0) ** 2 * float(rng.chisquare(TERMS.dimension))
-        seen = Statistics(energy=energy, first=0.0, change=0.0, moved=0.0, slope_first=0.0, slope_last=0.0)
-        ratio = signal_to_noise([Update(client=0, round=1, steps=1, weights=np.zeros(1, np.float32), statistics=seen)], TERMS)
+        seen = Statistics(
+            energy=energy, first=0.0, change=0.0, moved=0.0, slope_first=0.0, slope_last=0.0
+        )
+        ratio = signal_to_noise(
+            [Update(client=0, round=1, steps=1, weights=np.zeros(1, np.float32), statistics=seen)],
+            TERMS,
+        )
         assert ratio is not None
         squares.append(ratio * abs(ratio))
     spread = (2.0 / TERMS.dimension) ** 0.5  # of one of them: chi-square over its mean
@@ -145,7 +165,9 @@ def test_squares_of_signal_to_noise_average_to_zero_where_there_is_no_signal() -
 
 
 def test_on_a_bowl_the_first_steps_noise_feeds_back() -> None:
-    """The known limit: where the trace is not zero, E1 is high by 2 eta d s^2 tr(H)/d per squared distance."""
+    """The known limit: where the trace is not zero, E1 is high by 2 eta d s^2 tr(H)/d per squared
+    distance.
+    """
     rng, s, seen = np.random.default_rng(0), TERMS.deviation(0), []
     for _ in range(40):
         first = s * rng.standard_normal(D)

@@ -35,16 +35,31 @@ class Toy:
 
     index: int
     vault: Vault
-    worked: list[tuple[int, int, int]] = field(default_factory=list)  # round, steps, steps in the ledger when asked
+    worked: list[tuple[int, int, int]] = field(
+        default_factory=list
+    )  # round, steps, steps in the ledger when asked
 
     def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
         return ((STEP, task.steps),)
 
     def answer(self, task: Train, permits: Sequence[Permit]) -> Update:
         assert [(r.event, r.count, r.round) for r in permits] == [(STEP, task.steps, task.round)]
-        self.worked.append((task.round, task.steps, sum(count for _, count in self.vault.spent(f"client:{self.index}"))))
-        noise = Seeded(7).at("client", self.index, "round", task.round).standard_normal(3).astype(np.float32)
-        return Update(client=self.index, round=task.round, steps=task.steps, weights=task.weights + noise)
+        self.worked.append(
+            (
+                task.round,
+                task.steps,
+                sum(count for _, count in self.vault.spent(f"client:{self.index}")),
+            )
+        )
+        noise = (
+            Seeded(7)
+            .at("client", self.index, "round", task.round)
+            .standard_normal(3)
+            .astype(np.float32)
+        )
+        return Update(
+            client=self.index, round=task.round, steps=task.steps, weights=task.weights + noise
+        )
 
 
 @dataclass
@@ -152,7 +167,9 @@ def test_late_answers_are_booked_but_not_used(tmp_path: Path) -> None:
 def test_lost_clients_are_booked_not_released_and_come_back(tmp_path: Path) -> None:
     watch = Watch()
     latency = Constant(typical=0.5)
-    with world(tmp_path, deadline=1.0, latency=latency, churn=Churn(dropout=0.3, rejoin=0.5), rounds=14) as (simulation, start):
+    with world(
+        tmp_path, deadline=1.0, latency=latency, churn=Churn(dropout=0.3, rejoin=0.5), rounds=14
+    ) as (simulation, start):
         simulation.run(start, watch)
         lost = [row for row in watch.rows if row["kind"] == "lost"]
         asked = sum(row["cohort"] for row in watch.rows if row["kind"] == "round")
@@ -163,7 +180,10 @@ def test_lost_clients_are_booked_not_released_and_come_back(tmp_path: Path) -> N
         assert len(worked(simulation)) == asked - len(lost)
 
 
-@pytest.mark.parametrize("options", [{}, {"deadline": 1.0}, {"deadline": 1.0, "churn": Churn(dropout=0.3)}, {"cohort": 3}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"deadline": 1.0}, {"deadline": 1.0, "churn": Churn(dropout=0.3)}, {"cohort": 3}],
+)
 def test_killed_after_any_row_it_ends_the_same(tmp_path: Path, options: dict[str, Any]) -> None:
     whole = Watch()
     (tmp_path / "whole").mkdir()
@@ -200,7 +220,9 @@ def test_another_environment_books_replayed_rounds_again(tmp_path: Path) -> None
         assert min(booked(simulation)) > 16
 
 
-def test_refused_when_somebody_else_spent_the_budget_and_nothing_is_released(tmp_path: Path) -> None:
+def test_refused_when_somebody_else_spent_the_budget_and_nothing_is_released(
+    tmp_path: Path,
+) -> None:
     tight = Budget(epsilon=3.0, delta=1e-5, accountant="rdp")
     allowed = tight.remaining_steps(STEP, [])
     assert allowed is not None
@@ -223,9 +245,18 @@ def test_budget_exhaustion_ends_the_run_with_the_last_round_cut(tmp_path: Path) 
 
 @pytest.mark.parametrize("kind", ["constant", "exponential", "lognormal", "pareto"])
 def test_latencies_have_the_moments_they_name(kind: Any) -> None:
-    model = LATENCIES.known()[kind].model_validate({"typical": 2.0, "shape": 3.0 if kind == "pareto" else 0.5})
+    model = LATENCIES.known()[kind].model_validate(
+        {"typical": 2.0, "shape": 3.0 if kind == "pareto" else 0.5}
+    )
     draws = np.array([model.draw(Seeded(1), 0, k, 1) for k in range(4000)])
-    median = {"constant": 2.0, "exponential": 2.0 * np.log(2), "lognormal": 2.0, "pareto": 2.0 * 2 ** (1 / 3)}[kind]
+    median = {
+        "constant": 2.0,
+        "exponential": 2.0 * np.log(2),
+        "lognormal": 2.0,
+        "pareto": 2.0 * 2 ** (1 / 3),
+    }[kind]
     assert np.median(draws) == pytest.approx(median, rel=0.1)
     assert draws.min() > 0
-    assert model.model_copy(update={"step": 1.0}).draw(Seeded(1), 0, 5, 3) == pytest.approx(model.draw(Seeded(1), 0, 5, 3) + 3.0)
+    assert model.model_copy(update={"step": 1.0}).draw(Seeded(1), 0, 5, 3) == pytest.approx(
+        model.draw(Seeded(1), 0, 5, 3) + 3.0
+    )

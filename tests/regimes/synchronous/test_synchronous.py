@@ -1,4 +1,6 @@
-"""The round protocol: pure, order-independent, deaf to duplicates and strangers, never overdrawn."""
+"""The round protocol: pure, order-independent, deaf to duplicates and strangers, never
+overdrawn.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -8,7 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sordino.engine.effect import Arrived, Closed, Effect, Event, Finish, Joined, Log, Send, Wake, Woke
+from sordino.engine.effect import (
+    Arrived,
+    Closed,
+    Effect,
+    Event,
+    Finish,
+    Joined,
+    Log,
+    Send,
+    Wake,
+    Woke,
+)
 from sordino.engine.records import SynchronousRound
 from sordino.entropy import Seeded
 from sordino.message import Update
@@ -20,7 +33,9 @@ from sordino.regimes.synchronous.protocol import State, Synchronous
 SIZES = (100, 200, 300, 400)
 
 
-def rules(*, tau: int = 2, rounds: int = 5, steps: int | None = None, **options: Any) -> Synchronous:
+def rules(
+    *, tau: int = 2, rounds: int = 5, steps: int | None = None, **options: Any
+) -> Synchronous:
     terms = Terms(
         dimension=3,
         sizes=SIZES,
@@ -43,7 +58,11 @@ def sends(effects: Any) -> list[Any]:
 
 def reply(send: Any, value: float = 1.0) -> Arrived:
     weights = send.message.weights + np.float32(value * (send.site + 1))
-    return Arrived(Update(client=send.site, round=send.message.round, steps=send.message.steps, weights=weights))
+    return Arrived(
+        Update(
+            client=send.site, round=send.message.round, steps=send.message.steps, weights=weights
+        )
+    )
 
 
 def play(rule: Synchronous, order: Any = lambda x: x) -> tuple[State, list[Effect]]:
@@ -97,9 +116,22 @@ def test_duplicates_strangers_and_stale_answers_are_harmless(data: st.DataObject
         state, effects = rule.begin(state)
         for send in sends(effects):
             junk: list[Event] = [
-                Arrived(Update(client=9, round=state.round, steps=2, weights=np.ones(3, np.float32))),
-                Arrived(Update(client=send.site, round=state.round + 1, steps=2, weights=np.ones(3, np.float32))),
-                Arrived(Update(client=send.site, round=state.round, steps=7, weights=np.ones(3, np.float32))),
+                Arrived(
+                    Update(client=9, round=state.round, steps=2, weights=np.ones(3, np.float32))
+                ),
+                Arrived(
+                    Update(
+                        client=send.site,
+                        round=state.round + 1,
+                        steps=2,
+                        weights=np.ones(3, np.float32),
+                    )
+                ),
+                Arrived(
+                    Update(
+                        client=send.site, round=state.round, steps=7, weights=np.ones(3, np.float32)
+                    )
+                ),
                 Woke("round 999"),
                 Woke("nonsense"),
                 Joined(send.site),
@@ -126,8 +158,15 @@ def test_step_is_pure() -> None:
     assert not state.weights.any()
 
 
-@given(tau=st.integers(1, 9), steps=st.integers(1, 40), rounds=st.integers(1, 12), adaptive=st.booleans())
-def test_budget_is_never_overdrawn_and_the_last_round_is_cut(tau: int, steps: int, rounds: int, adaptive: bool) -> None:
+@given(
+    tau=st.integers(1, 9),
+    steps=st.integers(1, 40),
+    rounds=st.integers(1, 12),
+    adaptive=st.booleans(),
+)
+def test_budget_is_never_overdrawn_and_the_last_round_is_cut(
+    tau: int, steps: int, rounds: int, adaptive: bool
+) -> None:
     method = AliDpfl() if adaptive else DpSgd(tau=tau)
     state, seen = play(rules(method=method, steps=steps, rounds=rounds))
     given_out = [0] * len(SIZES)
@@ -161,7 +200,9 @@ def test_deadline_closes_with_who_came_and_gives_up_the_rest_until_heard_from() 
     assert not repeated
     state, effects = rule.begin(state)
     assert [s.site for s in sends(effects)] == [0, 1]
-    late = rule.step(state, Arrived(Update(client=3, round=1, steps=2, weights=np.ones(3, np.float32))))
+    late = rule.step(
+        state, Arrived(Update(client=3, round=1, steps=2, weights=np.ones(3, np.float32)))
+    )
     assert late[0] is state
     state, _ = rule.step(state, Joined(3))
     assert 3 in state.present

@@ -1,4 +1,6 @@
-"""Three ways to play events: compiled, as one graph, message by message. One meaning, to float32 rounding."""
+"""Three ways to play events: compiled, as one graph, message by message. One meaning, to float32
+rounding.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,10 @@ unit = "none"
 [budget]
 events = 1500
 """
-DLR, SLR = '{name="dlr", length=7, alpha=0.9, learning_rate=0.05', '{name="slr", length=4, learning_rate=0.05'
+DLR, SLR = (
+    '{name="dlr", length=7, alpha=0.9, learning_rate=0.05',
+    '{name="slr", length=4, learning_rate=0.05',
+)
 RANDOM, EVENT = 'activation={kind="random", p=0.4}', 'activation={kind="event", threshold=0.3}'
 HERE = "tests.regimes.vertical.test_engines"
 OWN = f'model={{name="own", party="{HERE}:party", server="{HERE}:server", embedding=8}}'
@@ -53,14 +58,18 @@ def server(embeddings: tuple[int, ...], classes: int) -> nn.Module:
 def world(folder: Path, *changes: str) -> Events:
     folder.mkdir(exist_ok=True)
     (folder / "study.toml").write_text(STUDY)
-    simulation = builder.build(studies.read(folder / "study.toml", changes), folder, "run").simulation
+    simulation = builder.build(
+        studies.read(folder / "study.toml", changes), folder, "run"
+    ).simulation
     assert isinstance(simulation, Events)
     return simulation
 
 
 def paid(made: Events) -> Allowance:
     """For one appearance of every entity."""
-    return Allowance(made.vault.charge([bill.charge for bill in made.bill(1, 1, 1, "test")], made.unlimited))
+    return Allowance(
+        made.vault.charge([bill.charge for bill in made.bill(1, 1, 1, "test")], made.unlimited)
+    )
 
 
 def same(one: Any, other: Any, atol: float) -> None:
@@ -71,9 +80,14 @@ def same(one: Any, other: Any, atol: float) -> None:
 
 @pytest.mark.parametrize("method", ['{name="ogd", learning_rate=0.05', DLR, SLR])
 @pytest.mark.parametrize("whom", ['activation="full"', RANDOM, EVENT])
-def test_every_path_gives_the_same_weights_and_numbers(tmp_path: Path, method: str, whom: str) -> None:
+def test_every_path_gives_the_same_weights_and_numbers(
+    tmp_path: Path, method: str, whom: str
+) -> None:
     asked = f"method={method}, {whom}}}"
-    compiled, handed = world(tmp_path / "a", asked), world(tmp_path / "b", asked, 'execution.path="messages"')
+    compiled, handed = (
+        world(tmp_path / "a", asked),
+        world(tmp_path / "b", asked, 'execution.path="messages"'),
+    )
     joint = world(tmp_path / "c", asked, OWN)
     engines: list[Any] = [each.engine() for each in (compiled, joint, handed)]
     assert [type(engine) for engine in engines] == [Whole, Whole, Messages]
@@ -85,19 +99,37 @@ def test_every_path_gives_the_same_weights_and_numbers(tmp_path: Path, method: s
         read = compiled.stream.read(done, count)
         active = np.random.default_rng(done).random((count, 3)) < 0.6
         done += count
-        played = [engine.run(read.x, read.y, active, np.zeros_like(active), paid(compiled)) for engine in engines]
+        played = [
+            engine.run(read.x, read.y, active, np.zeros_like(active), paid(compiled))
+            for engine in engines
+        ]
         for other in played[1:]:
-            assert (other.seen.predictions == played[0].seen.predictions).mean() > 0.98  # scores that are all but equal
-            np.testing.assert_allclose(other.seen.losses, played[0].seen.losses, rtol=2e-3, atol=2e-4)
-            np.testing.assert_allclose(other.seen.regret, played[0].seen.regret, rtol=5e-3, atol=1e-5)
+            assert (
+                other.seen.predictions == played[0].seen.predictions
+            ).mean() > 0.98  # scores that are all but equal
+            np.testing.assert_allclose(
+                other.seen.losses, played[0].seen.losses, rtol=2e-3, atol=2e-4
+            )
+            np.testing.assert_allclose(
+                other.seen.regret, played[0].seen.regret, rtol=5e-3, atol=1e-5
+            )
         for engine in engines[1:]:
             same(engines[0].weights(), engine.weights(), 5e-5)
 
 
 def test_numbers_of_16_bits_are_rounded_in_the_same_place_on_every_path(tmp_path: Path) -> None:
-    """Of a window that is no power of two, the mean's derivative rounds elsewhere than each example's own: by thousandths."""
-    asked = ('method={name="slr", length=10, learning_rate=0.5, activation="full"}', "world.precision=16")
-    worlds = world(tmp_path / "a", *asked), world(tmp_path / "b", *asked, 'execution.path="messages"'), world(tmp_path / "c", *asked, OWN)
+    """Of a window that is no power of two, the mean's derivative rounds elsewhere than each
+    example's own: by thousandths.
+    """
+    asked = (
+        'method={name="slr", length=10, learning_rate=0.5, activation="full"}',
+        "world.precision=16",
+    )
+    worlds = (
+        world(tmp_path / "a", *asked),
+        world(tmp_path / "b", *asked, 'execution.path="messages"'),
+        world(tmp_path / "c", *asked, OWN),
+    )
     compiled, handed, joint = engines = [each.engine() for each in worlds]
     before: Any = compiled.weights()
     joint.unpack(joint.pack() | before)
@@ -108,12 +140,16 @@ def test_numbers_of_16_bits_are_rounded_in_the_same_place_on_every_path(tmp_path
         moved = np.abs(values - before[name]).max()
         assert moved > 1e-3
         for other in (handed, joint):
-            np.testing.assert_allclose(other.weights()[name], values, rtol=0, atol=2e-5 * moved, err_msg=name)
+            np.testing.assert_allclose(
+                other.weights()[name], values, rtol=0, atol=2e-5 * moved, err_msg=name
+            )
 
 
 @pytest.mark.parametrize("method", [DLR, SLR])
 @pytest.mark.parametrize("more", [(), (OWN,), (OWN, "method.batch=3", "budget.events=700")])
-def test_packed_and_unpacked_it_goes_on_bit_for_bit(tmp_path: Path, method: str, more: tuple[str, ...]) -> None:
+def test_packed_and_unpacked_it_goes_on_bit_for_bit(
+    tmp_path: Path, method: str, more: tuple[str, ...]
+) -> None:
     made = world(tmp_path / "a", f"method={method}, {RANDOM}}}", "world.precision=16", *more)
     engine, batch = made.engine(), made.batch
     for place, count in ((0, 40), (40, 60)):
@@ -124,7 +160,10 @@ def test_packed_and_unpacked_it_goes_on_bit_for_bit(tmp_path: Path, method: str,
     other.unpack({name: values.copy() for name, values in engine.pack().items()})
     read = made.stream.read(100 * batch, 200 * batch)
     active, _ = made.activity.drawn(read.x, 100, 200, 1000)
-    first, second = (each.run(read.x, read.y, active, np.zeros_like(active), paid(made)) for each in (engine, other))
+    first, second = (
+        each.run(read.x, read.y, active, np.zeros_like(active), paid(made))
+        for each in (engine, other)
+    )
     assert (first.seen.predictions == second.seen.predictions).all()
     assert (first.seen.regret == second.seen.regret).all()
     assert all((values == other.weights()[name]).all() for name, values in engine.weights().items())
@@ -133,11 +172,17 @@ def test_packed_and_unpacked_it_goes_on_bit_for_bit(tmp_path: Path, method: str,
 def test_batches_as_one_graph_and_by_messages_are_the_same(tmp_path: Path) -> None:
     for method in (DLR, SLR):
         asked = (f"method={method}, batch=4, {RANDOM}}}", "budget.events=300")
-        joint, handed = world(tmp_path / "a", *asked), world(tmp_path / "b", *asked, 'execution.path="messages"')
+        joint, handed = (
+            world(tmp_path / "a", *asked),
+            world(tmp_path / "b", *asked, 'execution.path="messages"'),
+        )
         read = joint.stream.read(0, 4 * 120)
         active, _ = joint.activity.drawn(read.x, 0, 120, 1000)
         engines = [joint.engine(), handed.engine()]
-        one, two = (engine.run(read.x, read.y, active, np.zeros_like(active), paid(joint)) for engine in engines)
+        one, two = (
+            engine.run(read.x, read.y, active, np.zeros_like(active), paid(joint))
+            for engine in engines
+        )
         assert (one.seen.predictions == two.seen.predictions).mean() > 0.98
         np.testing.assert_allclose(one.seen.losses, two.seen.losses, rtol=1e-3, atol=1e-4)
         same(engines[0].weights(), engines[1].weights(), 2e-5)

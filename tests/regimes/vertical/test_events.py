@@ -1,4 +1,6 @@
-"""Whole runs of events: killed anywhere they come to the same end, nothing raw gets past what is booked, and every byte is counted."""
+"""Whole runs of events: killed anywhere they come to the same end, nothing raw gets past what is
+booked, and every byte is counted.
+"""
 
 from __future__ import annotations
 
@@ -62,8 +64,14 @@ evaluate_every = 35
 LABEL = 'privacy={unit="label", epsilon=3.0, delta=1e-5}'
 COVERED = 'privacy={unit="label", epsilon=3.0, delta=1e-5, embedding={clip=1.0}, updates="noisy"}'
 OFTEN = 'privacy={unit="label", epsilon=6.0, delta=1e-5, memoised=false, appearances=3}'
-NOISY = 'privacy={unit="entity", epsilon=60.0, delta=1e-5, embedding={clip=1.0}, updates="noisy", appearances=2}'
-FROZEN = 'privacy={unit="entity", epsilon=60.0, delta=1e-5, memoised=false, embedding={clip=1.0}, updates="frozen", appearances=3}'
+NOISY = (
+    'privacy={unit="entity", epsilon=60.0, delta=1e-5, embedding={clip=1.0}, '
+    'updates="noisy", appearances=2}'
+)
+FROZEN = (
+    'privacy={unit="entity", epsilon=60.0, delta=1e-5, memoised=false, '
+    'embedding={clip=1.0}, updates="frozen", appearances=3}'
+)
 SILENT = "world.dropout=0.4"
 REPEATED = 'data={file="FILE", parties=3}'  # 60 rows, replayed: up to three times in 150 events
 OWNED = 'data={file="FILE", parties=3, stream="file", classes=["0","1","2"], entity="who"}'
@@ -74,14 +82,30 @@ OGD = 'method={name="ogd", batch=2, activation={kind="event", threshold=0.3}}'
 WORLDS = {
     "plain": (),
     "ogd, by event, two at a time, silent": (OGD, LABEL, SILENT, 'world.missing="zeros"'),
-    "slr, silent, 16 bits": (SLR, LABEL, REPEATED, 'method.activation={kind="random", p=0.3}', SILENT, "world.precision=16"),
+    "slr, silent, 16 bits": (
+        SLR,
+        LABEL,
+        REPEATED,
+        'method.activation={kind="random", p=0.3}',
+        SILENT,
+        "world.precision=16",
+    ),
     "labels told anew, skipped": (OFTEN, REPEATED, COUNT, SILENT, 'world.missing="skip"'),
     "entities, noisy, slr": (NOISY, SLR, REPEATED),
     "entities, noisy, dlr": (NOISY, COUNT, REPEATED, SILENT),
     "entities, frozen": (FROZEN, OWNED, "budget.events=60"),
-    "a file, names change": (OFTEN, OWNED, 'data.drift={kind="swap", every=20}', "budget.events=60"),
+    "a file, names change": (
+        OFTEN,
+        OWNED,
+        'data.drift={kind="swap", every=20}',
+        "budget.events=60",
+    ),
     "whole, compiled, labels": ('execution.path="auto"', LABEL, REPEATED),
-    "whole, compiled, slr, deformed": ('execution.path="auto"', SLR, 'data={name="digits", parties=3, stream={kind="deformed", size=12}}'),
+    "whole, compiled, slr, deformed": (
+        'execution.path="auto"',
+        SLR,
+        'data={name="digits", parties=3, stream={kind="deformed", size=12}}',
+    ),
     "whole, two at a time": ('execution.path="auto"', "method.batch=2"),
     "classes change": ('data.drift={kind="gradual", every=30}', 'method={name="ogd"}'),
 }
@@ -99,7 +123,9 @@ def table(tmp_path: Path) -> Path:
     for i in range(60):
         who = i % 23
         label = who % 3
-        lines.append(",".join(f"{v:.4f}" for v in rng.standard_normal(5) + label) + f",{label},{who}")
+        lines.append(
+            ",".join(f"{v:.4f}" for v in rng.standard_normal(5) + label) + f",{label},{who}"
+        )
     path.write_text("\n".join(lines) + "\n")
     return path
 
@@ -112,7 +138,9 @@ class Watch:
         self.saved: list[tuple[Any, int]] = []
 
     def row(self, row: Row) -> None:
-        self.rows.append({key: value for key, value in plain(row).items() if not key.endswith("_seconds")})
+        self.rows.append(
+            {key: value for key, value in plain(row).items() if not key.endswith("_seconds")}
+        )
 
     def save(self, moment: Any) -> None:
         self.saved.append((moment.pack(), len(self.rows)))
@@ -124,10 +152,15 @@ class Watch:
 
 def read(folder: Path, *changes: str) -> studies.Study:
     (folder / "study.toml").write_text(STUDY)
-    return studies.read(folder / "study.toml", [change.replace("FILE", str(folder / "table.csv")) for change in changes])
+    return studies.read(
+        folder / "study.toml",
+        [change.replace("FILE", str(folder / "table.csv")) for change in changes],
+    )
 
 
-def made(folder: Path, *changes: str, run: str = "run", payable: list[int] | None = None) -> tuple[Events, Any]:
+def made(
+    folder: Path, *changes: str, run: str = "run", payable: list[int] | None = None
+) -> tuple[Events, Any]:
     built = builder.build(read(folder, *changes), folder, run, payable)
     assert isinstance(built.simulation, Events)
     return built.simulation, built.first
@@ -138,7 +171,9 @@ def booked(world: Events) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("changes", WORLDS.values(), ids=WORLDS)
-def test_killed_anywhere_it_comes_to_the_same_end(tmp_path: Path, table: Path, changes: tuple[str, ...]) -> None:
+def test_killed_anywhere_it_comes_to_the_same_end(
+    tmp_path: Path, table: Path, changes: tuple[str, ...]
+) -> None:
     """From every checkpoint, with a ledger that knows the whole run already."""
     world, first = made(tmp_path, *changes)
     whole = Watch()
@@ -157,12 +192,18 @@ def test_killed_anywhere_it_comes_to_the_same_end(tmp_path: Path, table: Path, c
         assert rest.model.tobytes() == end.model.tobytes()
         assert again.rows == whole.rows
         assert booked(world) == once
-        assert {name: value.tobytes() for name, value in rest.kept.items()} == {name: value.tobytes() for name, value in end.kept.items()}
+        assert {name: value.tobytes() for name, value in rest.kept.items()} == {
+            name: value.tobytes() for name, value in end.kept.items()
+        }
     world.vault.ledger.verify()
 
 
-@pytest.mark.parametrize("changes", [(), (SLR, NOISY, REPEATED), (OGD, LABEL, SILENT)], ids=["plain", "noisy", "silent"])
-def test_what_is_logged_changes_nothing_that_is_drawn(tmp_path: Path, table: Path, changes: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "changes", [(), (SLR, NOISY, REPEATED), (OGD, LABEL, SILENT)], ids=["plain", "noisy", "silent"]
+)
+def test_what_is_logged_changes_nothing_that_is_drawn(
+    tmp_path: Path, table: Path, changes: tuple[str, ...]
+) -> None:
     ends, sums = [], []
     for every in (7, 40, 1000):
         folder = tmp_path / str(every)
@@ -173,18 +214,27 @@ def test_what_is_logged_changes_nothing_that_is_drawn(tmp_path: Path, table: Pat
         ends.append(world.run(first, watch).model.tobytes())
         last = watch.rounds[-1]
         sums.append({key: last[key] for key in ("up", "down", "framing", "accumulated", "steps")})
-        sums[-1] |= {key: sum(row[key] for row in watch.rounds) for key in ("learned", "dropped", "unused")}
+        sums[-1] |= {
+            key: sum(row[key] for row in watch.rounds) for key in ("learned", "dropped", "unused")
+        }
         assert [row["round"] for row in watch.rounds] == [*range(every, 150, every), 150]
     assert len(set(ends)) == 1
     assert sums[0] == sums[1] == sums[2]
 
 
-def test_a_session_that_is_killed_and_resumed_leaves_the_same_files(tmp_path: Path, table: Path) -> None:
-    study = read(tmp_path, LABEL, OGD, SILENT, "execution.checkpoint_every=1", "execution.evaluate_every=20")
+def test_a_session_that_is_killed_and_resumed_leaves_the_same_files(
+    tmp_path: Path, table: Path
+) -> None:
+    study = read(
+        tmp_path, LABEL, OGD, SILENT, "execution.checkpoint_every=1", "execution.evaluate_every=20"
+    )
 
     def lines(folder: Path) -> list[Any]:
         rows = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-        return [{key: value for key, value in row.items() if not key.endswith("_seconds")} for row in rows]
+        return [
+            {key: value for key, value in row.items() if not key.endswith("_seconds")}
+            for row in rows
+        ]
 
     def dies(row: Row) -> None:
         if (known(row.round) or 0) >= 120:
@@ -198,7 +248,9 @@ def test_a_session_that_is_killed_and_resumed_leaves_the_same_files(tmp_path: Pa
     done = session.resume(tmp_path / "killed", lambda _: None, lambda _: None)
     assert done.rounds == 150
     assert lines(tmp_path / "killed") == lines(tmp_path / "whole")
-    assert (tmp_path / "killed/model.safetensors").read_bytes() == (tmp_path / "whole/model.safetensors").read_bytes()
+    assert (tmp_path / "killed/model.safetensors").read_bytes() == (
+        tmp_path / "whole/model.safetensors"
+    ).read_bytes()
 
 
 # Who is active
@@ -207,8 +259,16 @@ def test_a_session_that_is_killed_and_resumed_leaves_the_same_files(tmp_path: Pa
 class Nobody:
     """An engine that learns nothing, says what it is told to, and keeps what it was given."""
 
-    def __init__(self, says: Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]] | None = None, skip: int = 0) -> None:
-        self.says, self.skip, self.given = says or (lambda x, y: np.zeros(len(y), np.int64)), skip, list[tuple[Any, ...]]()
+    def __init__(
+        self,
+        says: Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]] | None = None,
+        skip: int = 0,
+    ) -> None:
+        self.says, self.skip, self.given = (
+            says or (lambda x, y: np.zeros(len(y), np.int64)),
+            skip,
+            list[tuple[Any, ...]](),
+        )
 
     def run(self, x: Any, y: Any, active: Any, silent: Any, paid: Allowance) -> Played:
         self.given.append((x, y, active, silent))
@@ -229,7 +289,9 @@ class Nobody:
         return np.concatenate([given[place] for given in self.given])
 
 
-def observed(folder: Path, *changes: str, engine: Nobody | None = None) -> tuple[Nobody, Watch, Events]:
+def observed(
+    folder: Path, *changes: str, engine: Nobody | None = None
+) -> tuple[Nobody, Watch, Events]:
     world, _ = made(folder, *changes)
     spy, watch = engine or Nobody(), Watch()
     world = replace(world, engine=lambda: spy)
@@ -238,10 +300,17 @@ def observed(folder: Path, *changes: str, engine: Nobody | None = None) -> tuple
 
 
 @pytest.mark.parametrize("p", [0.0, 0.25, 0.5, 1.0])
-def test_random_activates_each_party_as_often_as_it_says_and_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, p: float) -> None:
+def test_random_activates_each_party_as_often_as_it_says_and_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, p: float
+) -> None:
     monkeypatch.setattr(events, "PIECE", 1000)
     n = 20_000
-    spy, watch, world = observed(tmp_path, f'method.activation={{kind="random", p={p}}}', f"budget.events={n}", "world.dropout=0.2")
+    spy, watch, world = observed(
+        tmp_path,
+        f'method.activation={{kind="random", p={p}}}',
+        f"budget.events={n}",
+        "world.dropout=0.2",
+    )
     active, silent = spy.all(2), spy.all(3)
     deviation = math.sqrt(p * (1 - p) / n)
     assert np.abs(active.mean(0) - p).max() <= 5 * deviation
@@ -249,7 +318,9 @@ def test_random_activates_each_party_as_often_as_it_says_and_by_itself(tmp_path:
     for pattern, count in patterns.items():
         share = math.prod(p if on else 1 - p for on in pattern)
         assert abs(count / n - share) <= 5 * math.sqrt(share * (1 - share) / n)
-    assert abs((active[1:, 0] & active[:-1, 0]).mean() - p * p) <= 5 * math.sqrt(p * p * (1 - p * p) * 3 / n)
+    assert abs((active[1:, 0] & active[:-1, 0]).mean() - p * p) <= 5 * math.sqrt(
+        p * p * (1 - p * p) * 3 / n
+    )
     assert not (active & silent).any()
     if p < 1:
         share = silent[~active].mean()
@@ -262,17 +333,25 @@ def test_random_activates_each_party_as_often_as_it_says_and_by_itself(tmp_path:
 
 
 @pytest.mark.parametrize("k", [0, 1, 2, 3])
-def test_count_activates_exactly_so_many_each_as_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, k: int) -> None:
+def test_count_activates_exactly_so_many_each_as_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, k: int
+) -> None:
     monkeypatch.setattr(events, "PIECE", 1000)
-    spy, _, _ = observed(tmp_path, f'method.activation={{kind="count", k={k}}}', "budget.events=9000")
+    spy, _, _ = observed(
+        tmp_path, f'method.activation={{kind="count", k={k}}}', "budget.events=9000"
+    )
     active = spy.all(2)
     assert (active.sum(1) == k).all()
     assert np.abs(active.mean(0) - k / 3).max() <= 5 * math.sqrt(2 / 9 / 9000)
 
 
 @pytest.mark.parametrize("threshold", ["-inf", "0.25", "inf"])
-def test_a_stimulus_activates_where_the_mean_feature_is_above(tmp_path: Path, threshold: str) -> None:
-    spy, _, world = observed(tmp_path, f'method.activation={{kind="event", threshold={threshold}}}', "method.batch=2")
+def test_a_stimulus_activates_where_the_mean_feature_is_above(
+    tmp_path: Path, threshold: str
+) -> None:
+    spy, _, world = observed(
+        tmp_path, f'method.activation={{kind="event", threshold={threshold}}}', "method.batch=2"
+    )
     x = spy.all(0).astype(np.float64).reshape(150, 2, 64)
     for m, columns in enumerate(world.activity.columns):
         means = x[:, :, columns].mean((1, 2))
@@ -291,7 +370,9 @@ def encoded(world: Events) -> Iterator[Counter[str]]:
 
     def hears(self: Vertical, state: Any, heard: Any) -> Any:
         state, effects = step(self, state, heard)
-        if isinstance(heard, Arrived) and isinstance(heard.message, Embedding):  # in time or too late
+        if isinstance(heard, Arrived) and isinstance(
+            heard.message, Embedding
+        ):  # in time or too late
             found["up"] += len(heard.message.values)
             found["framing"] += len(encode(heard.message)) - len(heard.message.values)
         for effect in effects:
@@ -310,11 +391,15 @@ def encoded(world: Events) -> Iterator[Counter[str]]:
         yield found
 
 
-HANDED = {name: changes for name, changes in WORLDS.items() if "file" not in name and "whole" not in name}
+HANDED = {
+    name: changes for name, changes in WORLDS.items() if "file" not in name and "whole" not in name
+}
 
 
 @pytest.mark.parametrize("changes", HANDED.values(), ids=HANDED)
-def test_every_byte_that_is_counted_was_sent(tmp_path: Path, table: Path, changes: tuple[str, ...]) -> None:
+def test_every_byte_that_is_counted_was_sent(
+    tmp_path: Path, table: Path, changes: tuple[str, ...]
+) -> None:
     world, first = made(tmp_path, *changes)
     watch = Watch()
     with encoded(world) as found:
@@ -325,14 +410,19 @@ def test_every_byte_that_is_counted_was_sent(tmp_path: Path, table: Path, change
 
 @pytest.mark.parametrize("first", [1, 120, 250, 2**16 - 5, 2**32 - 5])
 def test_framing_is_that_of_the_codec_wherever_numbers_grow(first: int) -> None:
-    sizes, rng = Sizes.of((3, 64, 40_000), resends=2, batch=1, bits=16), np.random.default_rng(first)
+    sizes, rng = (
+        Sizes.of((3, 64, 40_000), resends=2, batch=1, bits=16),
+        np.random.default_rng(first),
+    )
     active = rng.random((12, 3)) < 0.5
     learned = rng.random(12) < 0.7
     up = down = framing = 0
     for i in range(12):
         for m, size in enumerate((12, 256, 160_000)):
             up += size
-            framing += len(encode(Embedding(m, first + i, bool(active[i, m]), 16, bytes(size)))) - size
+            framing += (
+                len(encode(Embedding(m, first + i, bool(active[i, m]), 16, bytes(size)))) - size
+            )
             if not active[i, m]:
                 framing += len(encode(Query(first + i)))
             if active[i, m] and learned[i]:
@@ -343,13 +433,17 @@ def test_framing_is_that_of_the_codec_wherever_numbers_grow(first: int) -> None:
 
 
 def test_traffic_is_that_of_the_paper() -> None:
-    """Tables 1 and 2: 2 000 000 events, four parties, 64 numbers of 16 bits: 1953.12 MB full, and 40 times that for SLR."""
+    """Tables 1 and 2: 2 000 000 events, four parties, 64 numbers of 16 bits: 1953.12 MB full, and
+    40 times that for SLR.
+    """
     everybody = np.ones((100_000, 4), bool)
     for resends, expected in ((1, 1953.125), (40, 78125.0)):
         sizes = Sizes.of((64,) * 4, resends=resends, batch=1, bits=16)
         found = sizes.weigh(1, everybody, np.ones(100_000, bool))
         assert (found.up + found.down) * 20 / 2**20 == expected
-    wide = Sizes.of((64,) * 4, resends=1, batch=3, bits=32).weigh(1, everybody, np.ones(100_000, bool))
+    wide = Sizes.of((64,) * 4, resends=1, batch=3, bits=32).weigh(
+        1, everybody, np.ones(100_000, bool)
+    )
     assert wide.up == 6 * 100_000 * 4 * 64 * 2
 
 
@@ -408,10 +502,21 @@ class Overheard:
         ((NOISY, REPEATED, COUNT, "world.precision=16"), True),
         ((FROZEN, OWNED, "budget.events=60", SILENT), True),
     ],
-    ids=["label", "label anew, slr", "label, by event", "entity, slr", "entity, dlr", "entity, frozen"],
+    ids=[
+        "label",
+        "label anew, slr",
+        "label, by event",
+        "entity, slr",
+        "entity, dlr",
+        "entity, frozen",
+    ],
 )
-def test_raw_data_gets_out_by_way_of_the_mechanisms_only(tmp_path: Path, table: Path, changes: tuple[str, ...], features: bool) -> None:
-    """With mechanisms that do not look at their input, other raw data leaves every message, row, weight and entry as it was."""
+def test_raw_data_gets_out_by_way_of_the_mechanisms_only(
+    tmp_path: Path, table: Path, changes: tuple[str, ...], features: bool
+) -> None:
+    """With mechanisms that do not look at their input, other raw data leaves every message, row,
+    weight and entry as it was.
+    """
     ends = []
     for name in ("own", "other", "unguarded"):
         folder = tmp_path / name
@@ -419,10 +524,20 @@ def test_raw_data_gets_out_by_way_of_the_mechanisms_only(tmp_path: Path, table: 
         (folder / "table.csv").write_bytes(table.read_bytes())
         with pytest.MonkeyPatch.context() as patch:
             if name != "unguarded":
-                patch.setattr(RandomisedResponse, "respond_for", lambda self, labels, entities, key, visits=None: entities % 3)
+                patch.setattr(
+                    RandomisedResponse,
+                    "respond_for",
+                    lambda self, labels, entities, key, visits=None: entities % 3,
+                )
             if features and name != "unguarded":
-                patch.setattr(Single, "release_rows", lambda self, rows, rng: normals(rows.numel(), rng).view(rows.shape))
-                patch.setattr(Single, "release", lambda self, v, rng: 0.01 * normals(v.numel(), rng))
+                patch.setattr(
+                    Single,
+                    "release_rows",
+                    lambda self, rows, rng: normals(rows.numel(), rng).view(rows.shape),
+                )
+                patch.setattr(
+                    Single, "release", lambda self, v, rng: 0.01 * normals(v.numel(), rng)
+                )
             world, _ = made(folder, *changes)
             if name == "other":
                 world = replace(world, stream=Other(world.stream, labels=True, features=features))
@@ -433,14 +548,18 @@ def test_raw_data_gets_out_by_way_of_the_mechanisms_only(tmp_path: Path, table: 
     assert ends[0][1] != ends[2][1]  # with the mechanisms as they are, it does matter
 
 
-def test_labels_are_answered_as_the_mechanism_does_and_once_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_labels_are_answered_as_the_mechanism_does_and_once_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(events, "PIECE", 1000)
     raw: dict[int, int] = {}
     spy, _, world = observed(tmp_path, LABEL, "budget.events=2874")
     piece = world.stream.read(0, 2874)
     assert piece.entity is not None
     answers: dict[int, set[int]] = {}
-    for entity, label, answer in zip(piece.entity.tolist(), piece.y.tolist(), spy.all(1).tolist(), strict=True):
+    for entity, label, answer in zip(
+        piece.entity.tolist(), piece.y.tolist(), spy.all(1).tolist(), strict=True
+    ):
         answers.setdefault(entity, set()).add(answer)
         raw[entity] = label
     assert len(answers) == 1437
@@ -450,8 +569,12 @@ def test_labels_are_answered_as_the_mechanism_does_and_once_for_all(tmp_path: Pa
     assert abs(share - keep) < 5 * math.sqrt(keep * (1 - keep) / 1437)
 
 
-def test_the_error_that_is_logged_is_unbiased(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Predictions that are right three times in four, under noisy labels; what agrees with the answers is far off."""
+def test_the_error_that_is_logged_is_unbiased(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Predictions that are right three times in four, under noisy labels; what agrees with the
+    answers is far off.
+    """
     monkeypatch.setattr(events, "PIECE", 1000)
     rng, n = np.random.default_rng(2), 20_000
     truth: list[NDArray[Any]] = []
@@ -465,13 +588,18 @@ def test_the_error_that_is_logged_is_unbiased(tmp_path: Path, monkeypatch: pytes
     def says(x: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
         return np.where(rng.random(len(y)) < 0.75, truth[-1], (truth[-1] + 1) % 10)
 
-    changes = ('privacy={unit="label", epsilon=30.0, delta=1e-5, memoised=false, appearances=15}', f"budget.events={n}")
+    changes = (
+        'privacy={unit="label", epsilon=30.0, delta=1e-5, memoised=false, appearances=15}',
+        f"budget.events={n}",
+    )
     world, _ = made(tmp_path, *changes)
     spy, watch = Nobody(says), Watch()
     world = replace(world, engine=lambda: spy, stream=Knows(world.stream, False, False))
     world.run(world.first(), watch)
     mechanism = RandomisedResponse(epsilon=2.0, classes=10)
-    spread = mechanism.deviation(mechanism.keep * 0.75 + mechanism.other * 0.25, n) + math.sqrt(0.75 * 0.25 / n)
+    spread = mechanism.deviation(mechanism.keep * 0.75 + mechanism.other * 0.25, n) + math.sqrt(
+        0.75 * 0.25 / n
+    )
     shown = watch.rounds[-1]["accumulated"]
     assert abs(shown - 0.25) < 4 * spread
     errors = np.array([row["error"] for row in watch.rounds])
@@ -504,12 +632,26 @@ def test_one_answer_is_booked_once_however_often_it_is_used(tmp_path: Path, tabl
     assert world.vault.spent("labels") == ((Pure(epsilon=3.0), 1),)
     assert world.vault.epsilon("labels", 1e-5, "pld") <= 3.0
     for unit in ("entities", "party:0", "party:2"):
-        assert any(isinstance(event, NonPrivate) or "NonPrivate" in repr(event) for event, _ in world.vault.spent(unit))
+        assert any(
+            isinstance(event, NonPrivate) or "NonPrivate" in repr(event)
+            for event, _ in world.vault.spent(unit)
+        )
         assert math.isinf(world.vault.epsilon(unit, 1e-5, "pld"))
 
 
-@pytest.mark.parametrize("changes", [(OFTEN, REPEATED), (OFTEN, OWNED), (NOISY, REPEATED, SLR), (NOISY, OWNED), (FROZEN, REPEATED, COUNT)])
-def test_entries_are_what_one_entity_released_and_nobody_releases_more(tmp_path: Path, table: Path, changes: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [
+        (OFTEN, REPEATED),
+        (OFTEN, OWNED),
+        (NOISY, REPEATED, SLR),
+        (NOISY, OWNED),
+        (FROZEN, REPEATED, COUNT),
+    ],
+)
+def test_entries_are_what_one_entity_released_and_nobody_releases_more(
+    tmp_path: Path, table: Path, changes: tuple[str, ...]
+) -> None:
     world, _ = made(tmp_path, *changes)
     spy, watch = Nobody(), Watch()
     seen: Counter[int] = Counter()
@@ -523,7 +665,9 @@ def test_entries_are_what_one_entity_released_and_nobody_releases_more(tmp_path:
             seen[entity] += 1
             used.append(entity)
         highest = max(seen.values())
-        assert responses(highest) <= sum(count for event, count in world.vault.spent("labels") if isinstance(event, Pure))
+        assert responses(highest) <= sum(
+            count for event, count in world.vault.spent("labels") if isinstance(event, Pure)
+        )
         assert world.vault.epsilon(unit, 1e-5, "pld") <= world.budget.epsilon
         return run(x, y, active, silent, paid)
 
@@ -558,12 +702,21 @@ def test_entries_are_what_one_entity_released_and_nobody_releases_more(tmp_path:
         assert kept.embedding is not None
         assert kept.embedding.noise_multiplier is not None
         resends = getattr(study.method, "resends", 1)
-        told.append((Gaussian(noise_multiplier=kept.embedding.noise_multiplier), 3 * resends * times))
+        told.append(
+            (Gaussian(noise_multiplier=kept.embedding.noise_multiplier), 3 * resends * times)
+        )
         if kept.updates == "noisy":
-            told.append((Gaussian(noise_multiplier=kept.update.noise_multiplier or 0.0), 3 * resends * times))
+            told.append(
+                (
+                    Gaussian(noise_multiplier=kept.update.noise_multiplier or 0.0),
+                    3 * resends * times,
+                )
+            )
         assert steps(world.vault.spent("entities")) == steps(told)
         assert accountant("pld").epsilon(told, 1e-5) <= 60.0
-        assert accountant("pld").epsilon(told, 1e-5) > (50.0 if times == privacy.appearances else 0.0)  # calibrated for it, and no lower
+        assert accountant("pld").epsilon(told, 1e-5) > (
+            50.0 if times == privacy.appearances else 0.0
+        )  # calibrated for it, and no lower
 
 
 def test_without_a_promise_the_ledger_says_that_everything_was_told(tmp_path: Path) -> None:
@@ -576,11 +729,19 @@ def test_without_a_promise_the_ledger_says_that_everything_was_told(tmp_path: Pa
 
 
 def test_runs_over_one_ledger_of_the_data_add_up(tmp_path: Path, table: Path) -> None:
-    """Each draws answers of its own, so each pays for them; what is spent is spent, and a refusal leaves nothing behind."""
+    """Each draws answers of its own, so each pays for them; what is spent is spent, and a refusal
+    leaves nothing behind.
+    """
     ledger = f'ledger="{tmp_path / "ledgers"}"'
 
     def begun(name: str, privacy: str, *changes: str) -> session.Outcome:
-        study = read(tmp_path, REPEATED, "budget.events=60", f"privacy={{{privacy}, delta=1e-5, {ledger}}}", *changes)
+        study = read(
+            tmp_path,
+            REPEATED,
+            "budget.events=60",
+            f"privacy={{{privacy}, delta=1e-5, {ledger}}}",
+            *changes,
+        )
         return session.begin(study, tmp_path / name, lambda _: None, lambda _: None)
 
     first = begun("first", 'unit="label", epsilon=3.0')
@@ -598,7 +759,12 @@ def test_runs_over_one_ledger_of_the_data_add_up(tmp_path: Path, table: Path) ->
 
 def test_appearances_that_another_run_has_spent_are_not_used(tmp_path: Path, table: Path) -> None:
     ledger = f'privacy.ledger="{tmp_path / "ledgers"}"'
-    changes = (REPEATED, 'privacy={unit="label", epsilon=6.0, delta=1e-5, label_epsilon=4.0, memoised=false, appearances=2}', ledger)
+    changes = (
+        REPEATED,
+        'privacy={unit="label", epsilon=6.0, delta=1e-5, label_epsilon=4.0, memoised=false, '
+        "appearances=2}",
+        ledger,
+    )
     limits, used = [], []
     for run in ("one", "two", "three"):
         (tmp_path / run).mkdir()
@@ -617,7 +783,10 @@ def test_appearances_that_another_run_has_spent_are_not_used(tmp_path: Path, tab
 
 def test_two_runs_at_once_cannot_both_spend_the_last(tmp_path: Path, table: Path) -> None:
     changes = (LABEL, REPEATED, f'privacy.ledger="{tmp_path / "ledgers"}"')
-    (one, first), (two, second) = made(tmp_path, *changes, run="one"), made(tmp_path, *changes, run="two")
+    (one, first), (two, second) = (
+        made(tmp_path, *changes, run="one"),
+        made(tmp_path, *changes, run="two"),
+    )
     one.run(first, Watch())
     watch, spy = Watch(), Nobody()
     with pytest.raises(BudgetExceeded, match="over the budget of 3"):
@@ -632,13 +801,22 @@ def test_two_runs_at_once_cannot_both_spend_the_last(tmp_path: Path, table: Path
     ids=["labels", "labels of the data", "entities", "labels beside noisy embeddings"],
 )
 def test_in_another_environment_what_may_come_out_differently_is_booked_again(
-    tmp_path: Path, table: Path, monkeypatch: pytest.MonkeyPatch, changes: tuple[str, ...], again: bool
+    tmp_path: Path,
+    table: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: tuple[str, ...],
+    again: bool,
 ) -> None:
-    """Answers of a run's own key are whole numbers and the same everywhere; a ledger of the data makes keys by environment.
+    """Answers of a run's own key are whole numbers and the same everywhere; a ledger of the data
+    makes keys by environment.
 
-    Parties that put noise on their embeddings have a finite price, promised or not: what they release again is booked again.
+    Parties that put noise on their embeddings have a finite price, promised or not: what they
+    release again is booked again.
     """
-    asked = [REPEATED, *(f'privacy.ledger="{tmp_path / "ledgers"}"' if c == "ledger" else c for c in changes)]
+    asked = [
+        REPEATED,
+        *(f'privacy.ledger="{tmp_path / "ledgers"}"' if c == "ledger" else c for c in changes),
+    ]
     world, first = made(tmp_path, *asked)
     watch = Watch()
     world.run(first, watch)
@@ -656,12 +834,20 @@ def test_in_another_environment_what_may_come_out_differently_is_booked_again(
     assert sum(after.values()) >= sum(once.values())
 
 
-def test_an_entity_with_two_labels_is_refused_where_its_answer_is_for_good(tmp_path: Path, table: Path) -> None:
+def test_an_entity_with_two_labels_is_refused_where_its_answer_is_for_good(
+    tmp_path: Path, table: Path
+) -> None:
     lines = table.read_text().splitlines()
-    lines[40] = ",".join([*lines[40].split(",")[:5], "1", lines[40].split(",")[6]])  # row 39: entity 16, whose label was 1
-    lines[50] = ",".join([*lines[50].split(",")[:5], "2", lines[50].split(",")[6]])  # row 49: entity 3, whose label was 0
+    lines[40] = ",".join(
+        [*lines[40].split(",")[:5], "1", lines[40].split(",")[6]]
+    )  # row 39: entity 16, whose label was 1
+    lines[50] = ",".join(
+        [*lines[50].split(",")[:5], "2", lines[50].split(",")[6]]
+    )  # row 49: entity 3, whose label was 0
     table.write_text("\n".join(lines) + "\n")
-    world, first = made(tmp_path, 'privacy={unit="label", epsilon=60.0, delta=1e-5}', OWNED, "budget.events=60")
+    world, first = made(
+        tmp_path, 'privacy={unit="label", epsilon=60.0, delta=1e-5}', OWNED, "budget.events=60"
+    )
     with pytest.raises(DataError, match=r"has two labels in this stream.*set memoised = false"):
         world.run(first, Watch())
     world.vault.close()
@@ -674,8 +860,12 @@ def test_an_entity_with_two_labels_is_refused_where_its_answer_is_for_good(tmp_p
 
 
 @pytest.mark.parametrize("precision", [16, 32])
-def test_a_model_that_diverges_ends_the_run_in_order_and_can_be_resumed(tmp_path: Path, precision: int) -> None:
-    world, first = made(tmp_path, "method.learning_rate=1e30", f"world.precision={precision}", "budget.events=90")
+def test_a_model_that_diverges_ends_the_run_in_order_and_can_be_resumed(
+    tmp_path: Path, precision: int
+) -> None:
+    world, first = made(
+        tmp_path, "method.learning_rate=1e30", f"world.precision={precision}", "budget.events=90"
+    )
     watch = Watch()
     end = world.run(first, watch)
     assert end.ended == "all 90 events were played"

@@ -1,4 +1,6 @@
-"""Compiled events against the rules written out in float64, against autograd, and against themselves in other pieces."""
+"""Compiled events against the rules written out in float64, against autograd, and against
+themselves in other pieces.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,14 @@ Events = tuple[Array, Labels, Bools]
 
 SMALL = Net((Chain((3, 5), True), Chain((7, 9, 4), True), Chain((4, 6, 17))), Chain((26, 11, 5)))
 ONE = Net((Chain((2, 3), True),), Chain((3, 2)))
-DEEP = Net((Chain((9, 32, 64, 98, 128), True), Chain((9, 32, 64, 98, 128), True)), Chain((256, 256, 128, 64, 32, 2)))
-WIDE = Net((Chain((20, 40)), Chain((1, 1), True), Chain((33, 16, 31), True), Chain((16, 16), True)), Chain((88, 3)))
+DEEP = Net(
+    (Chain((9, 32, 64, 98, 128), True), Chain((9, 32, 64, 98, 128), True)),
+    Chain((256, 256, 128, 64, 32, 2)),
+)
+WIDE = Net(
+    (Chain((20, 40)), Chain((1, 1), True), Chain((33, 16, 31), True), Chain((16, 16), True)),
+    Chain((88, 3)),
+)
 PAPER = Net((Chain((196, 64), True),) * 4, Chain((256, 256, 10)))
 
 
@@ -35,7 +43,11 @@ def weights(net: Net, seed: int) -> tuple[Array, list[Array]]:
     rng = np.random.default_rng(seed)
 
     def of(chain: Chain) -> Array:
-        parts = [rng.uniform(-1, 1, size) / inputs**0.5 for inputs, outputs in chain.layers for size in (inputs * outputs, outputs)]
+        parts = [
+            rng.uniform(-1, 1, size) / inputs**0.5
+            for inputs, outputs in chain.layers
+            for size in (inputs * outputs, outputs)
+        ]
         return np.concatenate(parts).astype(np.float32)
 
     return of(net.server), [of(party) for party in net.parties]
@@ -49,7 +61,10 @@ def stream(net: Net, n: int, seed: int, share: float = 1.0) -> Events:
 
 def rates(net: Net, seed: int, size: float = 0.1) -> Rates:
     rng = np.random.default_rng(seed)
-    return Rates(float(rng.uniform(0.1, 1) * size), tuple(float(rate) for rate in rng.uniform(0.1, 1, len(net.parties)) * size))
+    return Rates(
+        float(rng.uniform(0.1, 1) * size),
+        tuple(float(rate) for rate in rng.uniform(0.1, 1, len(net.parties)) * size),
+    )
 
 
 def half(values: Double) -> Double:
@@ -65,19 +80,30 @@ class Twin:
     rates: Rates
     half: bool
     w: list[Double]  # parties, then the server
-    running: bool = False  # a sum that is kept up, where a window of whole gradients would take too long
+    running: bool = (
+        False  # a sum that is kept up, where a window of whole gradients would take too long
+    )
     window: deque[list[Double]] = field(default_factory=deque)
     total: list[Double] = field(default_factory=list)
 
     @staticmethod
-    def of(net: Net, rule: Rule, rates: Rates, seed: int, half: bool = False, running: bool = False) -> Twin:
+    def of(
+        net: Net, rule: Rule, rates: Rates, seed: int, half: bool = False, running: bool = False
+    ) -> Twin:
         server, parties = weights(net, seed)
-        return Twin(net, rule, rates, half, [w.astype(np.float64) for w in (*parties, server)], running)
+        return Twin(
+            net, rule, rates, half, [w.astype(np.float64) for w in (*parties, server)], running
+        )
 
     def event(self, x: Array, label: int, active: Bools) -> tuple[int, float, float]:
         """Prediction, loss, and |S|^2."""
         sent = half if self.half else np.array
-        passes = [forward(c, w, part) for c, w, part in zip(self.net.parties, self.w, split(x, self.net.features), strict=False)]
+        passes = [
+            forward(c, w, part)
+            for c, w, part in zip(
+                self.net.parties, self.w, split(x, self.net.features), strict=False
+            )
+        ]
         embeddings = np.concatenate([sent(outputs[-1]) for outputs in passes])
         served = forward(self.net.server, self.w[-1], embeddings)
         scores = served[-1]
@@ -87,11 +113,15 @@ class Twin:
         slope[label] -= 1
         g_server, v = backward(self.net.server, self.w[-1], served, slope)
         gradients = []
-        for m, (chain, w, outputs, down) in enumerate(zip(self.net.parties, self.w, passes, split(v, self.net.embeddings), strict=False)):
+        for m, (chain, w, outputs, down) in enumerate(
+            zip(self.net.parties, self.w, passes, split(v, self.net.embeddings), strict=False)
+        ):
             g, _ = backward(chain, w, outputs, sent(down))
             gradients.append(g if active[m] else 0 * g)
         averaged = self.averaged([*gradients, g_server])
-        for m, (step, average) in enumerate(zip((*self.rates.parties, self.rates.server), averaged, strict=True)):
+        for m, (step, average) in enumerate(
+            zip((*self.rates.parties, self.rates.server), averaged, strict=True)
+        ):
             if m == len(active) or active[m]:
                 self.w[m] = self.w[m] - step * average
         return int(scores.argmax()), float(-np.log(p[label])), float(sum(a @ a for a in averaged))
@@ -104,13 +134,23 @@ class Twin:
         if self.running:
             old = self.total or [0 * g for g in gradients]
             gone = dropped or [0 * g for g in gradients]
-            self.total = [alpha * t + g - alpha**length * d for t, g, d in zip(old, gradients, gone, strict=True)]
+            self.total = [
+                alpha * t + g - alpha**length * d
+                for t, g, d in zip(old, gradients, gone, strict=True)
+            ]
             return [t / whole for t in self.total]
-        return [np.asarray(sum(alpha**i * g[m] for i, g in enumerate(self.window))) / whole for m in range(len(gradients))]
+        return [
+            np.asarray(sum(alpha**i * g[m] for i, g in enumerate(self.window))) / whole
+            for m in range(len(gradients))
+        ]
 
     def run(self, x: Array, y: Labels, active: Bools) -> tuple[Labels, Double, Double]:
         seen = [self.event(*event) for event in zip(x, y, active, strict=True)]
-        return np.array([s[0] for s in seen]), np.array([s[1] for s in seen]), np.array([s[2] for s in seen])
+        return (
+            np.array([s[0] for s in seen]),
+            np.array([s[1] for s in seen]),
+            np.array([s[2] for s in seen]),
+        )
 
 
 def split(values: NDArray[np.floating], widths: tuple[int, ...]) -> list[Double]:
@@ -139,7 +179,9 @@ def forward(chain: Chain, w: Double, x: Double) -> list[Double]:
     return outputs
 
 
-def backward(chain: Chain, w: Double, outputs: list[Double], slope: Double) -> tuple[Double, Double]:
+def backward(
+    chain: Chain, w: Double, outputs: list[Double], slope: Double
+) -> tuple[Double, Double]:
     parts: list[Double] = []
     for number, (weight, _) in reversed(list(enumerate(layers(chain, w)))):
         if rectified(chain, number):
@@ -149,7 +191,15 @@ def backward(chain: Chain, w: Double, outputs: list[Double], slope: Double) -> t
     return np.concatenate(parts), slope
 
 
-def begun(net: Net, rule: Rule, rates: Rates, seed: int, half: bool = False, regret: bool = True, block: int = 16) -> Fused:
+def begun(
+    net: Net,
+    rule: Rule,
+    rates: Rates,
+    seed: int,
+    half: bool = False,
+    regret: bool = True,
+    block: int = 16,
+) -> Fused:
     fused = Fused(net, rule, rates, half=half, regret=regret, block=block)
     fused.start(*weights(net, seed))
     return fused
@@ -161,7 +211,10 @@ def pieces(events: Events, cuts: list[int]) -> list[Events]:
 
 
 def joined(seen: list[Observed]) -> tuple[Labels, Double, Double]:
-    return tuple(np.concatenate([getattr(s, name) for s in seen]) for name in ("predictions", "losses", "regret"))  # type: ignore[return-value]
+    return tuple(
+        np.concatenate([getattr(s, name) for s in seen])
+        for name in ("predictions", "losses", "regret")
+    )  # type: ignore[return-value]
 
 
 def all_weights(fused: Fused) -> Array:
@@ -191,16 +244,30 @@ def compare(twin: Twin, fused: Fused, events: Events, cuts: list[int], reach: fl
     seed=st.integers(0, 10**6),
 )
 def test_equals_the_rule_in_float64(
-    net: Net, length: int, alpha: float, share: float, n: int, cuts: list[int], block: int, seed: int
+    net: Net,
+    length: int,
+    alpha: float,
+    share: float,
+    n: int,
+    cuts: list[int],
+    block: int,
+    seed: int,
 ) -> None:
     rule, steps = Rule(length, alpha), rates(net, seed)
-    compare(Twin.of(net, rule, steps, seed), begun(net, rule, steps, seed, block=block), stream(net, n, seed, share), cuts)
+    compare(
+        Twin.of(net, rule, steps, seed),
+        begun(net, rule, steps, seed, block=block),
+        stream(net, n, seed, share),
+        cuts,
+    )
 
 
 @pytest.mark.parametrize("length", [1, 7])
 def test_equals_the_rule_on_deep_chains(length: int) -> None:
     rule, steps = Rule(length, 0.9), rates(DEEP, 1)
-    compare(Twin.of(DEEP, rule, steps, 1), begun(DEEP, rule, steps, 1), stream(DEEP, 40, 1, 0.7), [17])
+    compare(
+        Twin.of(DEEP, rule, steps, 1), begun(DEEP, rule, steps, 1), stream(DEEP, 40, 1, 0.7), [17]
+    )
 
 
 @pytest.mark.parametrize("length", [10, 150])
@@ -211,9 +278,15 @@ def test_equals_the_rule_on_the_network_of_the_paper(length: int) -> None:
 
 
 def test_rounding_does_not_add_up() -> None:
-    """After 6000 events the weights are as near to float64's as after 60, up to what learning itself makes of a difference."""
+    """After 6000 events the weights are as near to float64's as after 60, up to what learning
+    itself makes of a difference.
+    """
     rule, steps = Rule(20, 0.95), rates(SMALL, 3, 0.02)
-    twin, fused, events = Twin.of(SMALL, rule, steps, 3), begun(SMALL, rule, steps, 3), stream(SMALL, 6000, 3, 0.6)
+    twin, fused, events = (
+        Twin.of(SMALL, rule, steps, 3),
+        begun(SMALL, rule, steps, 3),
+        stream(SMALL, 6000, 3, 0.6),
+    )
     compare(twin, fused, events, [500, 2500], 2e-5)
 
 
@@ -224,25 +297,37 @@ def modules(net: Net, seed: int) -> list[nn.Sequential]:
     for chain, w in zip((*net.parties, net.server), (*parties, server), strict=True):
         parts: list[nn.Module] = []
         for number, (inputs, outputs) in enumerate(chain.layers):
-            parts += [nn.Linear(inputs, outputs), *([nn.ReLU()] if rectified(chain, number) else [])]
+            parts += [
+                nn.Linear(inputs, outputs),
+                *([nn.ReLU()] if rectified(chain, number) else []),
+            ]
         module = nn.Sequential(*parts).double()
         nn.utils.vector_to_parameters(torch.from_numpy(w).double(), module.parameters())
         made.append(module)
     return made
 
 
-@pytest.mark.parametrize(("net", "length", "alpha"), [(SMALL, 1, 1.0), (SMALL, 4, 0.7), (WIDE, 30, 1.0)])
+@pytest.mark.parametrize(
+    ("net", "length", "alpha"), [(SMALL, 1, 1.0), (SMALL, 4, 0.7), (WIDE, 30, 1.0)]
+)
 def test_equals_autograd(net: Net, length: int, alpha: float) -> None:
     steps, (x, y, active) = rates(net, 4), stream(net, 50, 4, 0.6)
     fused, (*parties, server) = begun(net, Rule(length, alpha), steps, 4), modules(net, 4)
-    whole, kept = sum(alpha**i for i in range(length)), [deque[torch.Tensor](maxlen=length) for _ in range(len(parties) + 1)]
+    whole, kept = (
+        sum(alpha**i for i in range(length)),
+        [deque[torch.Tensor](maxlen=length) for _ in range(len(parties) + 1)],
+    )
     for t in range(len(y)):
         parts = torch.split(torch.from_numpy(x[t]).double(), list(net.features))
-        scores = server(torch.cat([party(part) for party, part in zip(parties, parts, strict=True)]))
+        scores = server(
+            torch.cat([party(part) for party, part in zip(parties, parts, strict=True)])
+        )
         nn.functional.cross_entropy(scores[None], torch.tensor([y[t]])).backward()  # type: ignore[no-untyped-call]
         for m, module in enumerate((*parties, server)):
             learns = m == len(parties) or bool(active[t, m])
-            gradient = torch.cat([p.grad.ravel() for p in module.parameters() if p.grad is not None])
+            gradient = torch.cat(
+                [p.grad.ravel() for p in module.parameters() if p.grad is not None]
+            )
             kept[m].appendleft(gradient if learns else torch.zeros_like(gradient))
             step = (*steps.parties, steps.server)[m] / whole
             if learns:
@@ -252,13 +337,17 @@ def test_equals_autograd(net: Net, length: int, alpha: float) -> None:
                     nn.utils.vector_to_parameters(moved, module.parameters())
             module.zero_grad()
     fused.run(x, y, active)
-    wanted = torch.cat([nn.utils.parameters_to_vector(module.parameters()) for module in (*parties, server)])
+    wanted = torch.cat(
+        [nn.utils.parameters_to_vector(module.parameters()) for module in (*parties, server)]
+    )
     assert np.abs(all_weights(fused) - wanted.detach().numpy()).max() <= 2e-6
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_travels_as_half(seed: int) -> None:
-    """A number that lies between two 16-bit floats may go the other way than in float64: few do, and none by more than one of them."""
+    """A number that lies between two 16-bit floats may go the other way than in float64: few do,
+    and none by more than one of them.
+    """
     rule, steps, events = Rule(3, 0.8), rates(WIDE, seed, 0.5), stream(WIDE, 6, seed, 0.8)
     rounding, exact = Twin.of(WIDE, rule, steps, seed, half=True), Twin.of(WIDE, rule, steps, seed)
     fused = begun(WIDE, rule, steps, seed, half=True)
@@ -271,7 +360,9 @@ def test_travels_as_half(seed: int) -> None:
 
 
 def test_half_overflows_and_vanishes() -> None:
-    """An embedding too large for 16 bits is infinite, one too small zero; a zero's slope is still sent down."""
+    """An embedding too large for 16 bits is infinite, one too small zero; a zero's slope is still
+    sent down.
+    """
     net = Net((Chain((1, 2), True),), Chain((2, 2)))
     w = np.array([1, 2, 0, 0], np.float32), np.array([1, 0, 0, 1, 0, 0], np.float32)
     fused = Fused(net, Rule(1, 1.0), Rates(0.0, (1.0,)), half=True)
@@ -280,7 +371,9 @@ def test_half_overflows_and_vanishes() -> None:
     assert fused.run(*events).losses[0] == pytest.approx(np.log(2))
     assert fused.weights()[1][0][2:] == pytest.approx([0.5, -0.5])
     fused.start(w[1], [w[0]])
-    seen = fused.run(np.array([[40000.0]], np.float32), *events[1:])  # sends 40000 and infinity, and zero times that is no number
+    seen = fused.run(
+        np.array([[40000.0]], np.float32), *events[1:]
+    )  # sends 40000 and infinity, and zero times that is no number
     assert np.isnan(seen.losses[0])
     assert np.isnan(fused.weights()[1][0]).any()
 
@@ -294,7 +387,9 @@ def test_half_overflows_and_vanishes() -> None:
     cuts=st.lists(st.integers(0, 70), min_size=1, max_size=3),
     seed=st.integers(0, 10**6),
 )
-def test_a_fresh_object_goes_on_bit_for_bit(net: Net, length: int, share: float, half: bool, cuts: list[int], seed: int) -> None:
+def test_a_fresh_object_goes_on_bit_for_bit(
+    net: Net, length: int, share: float, half: bool, cuts: list[int], seed: int
+) -> None:
     rule, steps, events = Rule(length, 0.9), rates(net, seed), stream(net, 70, seed, share)
     unbroken = broken = begun(net, rule, steps, seed, half)
     for piece in pieces(events, cuts):
@@ -308,7 +403,12 @@ def test_a_fresh_object_goes_on_bit_for_bit(net: Net, length: int, share: float,
     one_window, other_window = unbroken.pack(), broken.pack()
     assert one_window.keys() == other_window.keys()
     assert all(np.array_equal(one_window[name], other_window[name]) for name in one_window)
-    assert {str(value.dtype) for value in one_window.values()} <= {"float32", "int64", "uint8", "bool"}
+    assert {str(value.dtype) for value in one_window.values()} <= {
+        "float32",
+        "int64",
+        "uint8",
+        "bool",
+    }
 
 
 def test_without_regret_all_else_is_the_same() -> None:
@@ -331,7 +431,9 @@ def test_weights_come_back_as_they_were_given() -> None:
     assert np.array_equal(got, server)  # a copy
     fused.start(server, parties)
     fresh = begun(WIDE, Rule(2, 0.5), rates(WIDE, 6), 6)
-    assert np.array_equal(fused.run(*stream(WIDE, 5, 7)).losses, fresh.run(*stream(WIDE, 5, 7)).losses)
+    assert np.array_equal(
+        fused.run(*stream(WIDE, 5, 7)).losses, fresh.run(*stream(WIDE, 5, 7)).losses
+    )
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -410,7 +512,12 @@ def test_refuses_other_windows() -> None:
     short = {**window, "a.0": window["a.0"][:, 1:]}
     absent = {name: values for name, values in window.items() if name != "u.1"}
     one_less = {**window, "when.3": window["when.3"][1:]}
-    for kept, says in ((late, r"when\.0 must name"), (short, r"a\.0 must be"), (absent, r"u\.1"), (one_less, "the server is active")):
+    for kept, says in (
+        (late, r"when\.0 must name"),
+        (short, r"a\.0 must be"),
+        (absent, r"u\.1"),
+        (one_less, "the server is active"),
+    ):
         with pytest.raises(ValueError, match=says):
             fused.unpack(*fused.weights(), kept)
     server, parties = fused.weights()

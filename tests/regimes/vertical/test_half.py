@@ -1,4 +1,6 @@
-"""Rounding to 16-bit floats by bits: what NumPy's conversion does, for every float16, all neighbours of them, and any float32."""
+"""Rounding to 16-bit floats by bits: what NumPy's conversion does, for every float16, all
+neighbours of them, and any float32.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,15 @@ def agree(bits: Bits) -> None:
         wanted = values.astype(np.float16).astype(np.float32)
     nan = np.isnan(values)
     assert np.isnan(out[nan]).all()
-    assert np.array_equal(out[~nan].view(np.uint32), wanted[~nan].view(np.uint32))  # signs of zeros included
+    assert np.array_equal(
+        out[~nan].view(np.uint32), wanted[~nan].view(np.uint32)
+    )  # signs of zeros included
 
 
 def test_every_half_and_the_floats_between() -> None:
-    """Each float16 is kept; just below, on and just above each middle of two, the right one of them is taken."""
+    """Each float16 is kept; just below, on and just above each middle of two, the right one of them
+    is taken.
+    """
     halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     finite = np.sort(halves[np.isfinite(halves)].astype(np.float32))
     agree(halves.astype(np.float32).view(np.uint32))
@@ -43,7 +49,9 @@ def test_every_half_and_the_floats_between() -> None:
 
 @pytest.mark.parametrize("exponent", range(256))
 def test_every_exponent(exponent: int) -> None:
-    """All leading bits of a fraction, with the last bits none, few and all: zeros, subnormals of both, infinity and NaN among them."""
+    """All leading bits of a fraction, with the last bits none, few and all: zeros, subnormals of
+    both, infinity and NaN among them.
+    """
     leading = np.arange(1 << 12, dtype=np.uint32) << np.uint32(11)
     ends = np.array([0, 1, 1023, 1024, 1025, 2047], np.uint32)
     fractions = (leading[:, None] | ends).ravel()
@@ -52,7 +60,21 @@ def test_every_exponent(exponent: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [0.0, -0.0, 65504.0, 65519.996, 65520.0, -65520.0, 2.0**-24, 2.0**-25, 1.5 * 2.0**-25, np.inf, -np.inf, np.nan]
+    "value",
+    [
+        0.0,
+        -0.0,
+        65504.0,
+        65519.996,
+        65520.0,
+        -65520.0,
+        2.0**-24,
+        2.0**-25,
+        1.5 * 2.0**-25,
+        np.inf,
+        -np.inf,
+        np.nan,
+    ],
 )
 def test_edges(value: float) -> None:
     agree(np.array([value], np.float32).view(np.uint32))

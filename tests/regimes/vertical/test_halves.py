@@ -1,4 +1,6 @@
-"""Halves that exchange messages are one network: the same weights as one joint graph with an explicit list of what came before."""
+"""Halves that exchange messages are one network: the same weights as one joint graph with an
+explicit list of what came before.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,19 @@ NOTHING = Cover()
 
 
 def networks(seed: int = 0) -> tuple[nn.Module, list[nn.Module]]:
-    """A server and three parties of different kinds: ReLU, a convolution normalised within an example, tanh with a constant layer."""
+    """A server and three parties of different kinds: ReLU, a convolution normalised within an
+    example, tanh with a constant layer.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        image = nn.Sequential(nn.Unflatten(1, (1, 4, 4)), nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Tanh(), nn.Flatten(), nn.Linear(16, 3))
+        image = nn.Sequential(
+            nn.Unflatten(1, (1, 4, 4)),
+            nn.Conv2d(1, 4, 3),
+            nn.GroupNorm(2, 4),
+            nn.Tanh(),
+            nn.Flatten(),
+            nn.Linear(16, 3),
+        )
         constant = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 2))
         constant[0].requires_grad_(False)
         parties: list[nn.Module] = [models.chain((4, 5, 2), last=True), image, constant]
@@ -58,7 +69,9 @@ class Twin:
     bits: int
     frozen: Sequence[int] = ()
     rows: int = 1  # examples in the mean: what travels is each one's own derivative
-    past: list[list[list[Tensor]]] = field(default_factory=list)  # newest first; of each participant
+    past: list[list[list[Tensor]]] = field(
+        default_factory=list
+    )  # newest first; of each participant
     examples: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
     def loss(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -79,7 +92,10 @@ class Twin:
         objective = own
         if self.replays:
             self.examples = [(x, y), *self.examples][: self.length]
-            joined = torch.cat([kept for kept, _ in self.examples]), torch.cat([kept for _, kept in self.examples])
+            joined = (
+                torch.cat([kept for kept, _ in self.examples]),
+                torch.cat([kept for _, kept in self.examples]),
+            )
             objective = self.loss(*joined)[0] * (len(self.examples) / self.length)
         who = [self.server, *self.parties]
         parameters = [[p for p in module.parameters() if p.requires_grad] for module in who]
@@ -87,7 +103,9 @@ class Twin:
         now, start = [], 0
         for place, group in enumerate(parameters):
             learns = place == 0 or (active[place - 1] and place - 1 not in self.frozen)
-            now.append([g if learns else torch.zeros_like(g) for g in grads[start : start + len(group)]])
+            now.append(
+                [g if learns else torch.zeros_like(g) for g in grads[start : start + len(group)]]
+            )
             start += len(group)
         self.past = [now, *self.past][: 1 if self.replays else self.length]
         whole = 1.0 if self.replays else sum(self.alpha**i for i in range(self.length))
@@ -96,7 +114,10 @@ class Twin:
                 if place and (not active[place - 1] or place - 1 in self.frozen):
                     continue
                 for k, parameter in enumerate(group):
-                    step = sum((self.alpha**i * then[place][k] for i, then in enumerate(self.past)), start=torch.zeros(()))
+                    step = sum(
+                        (self.alpha**i * then[place][k] for i, then in enumerate(self.past)),
+                        start=torch.zeros(()),
+                    )
                     parameter.sub_(step, alpha=self.rates[place] / whole)
         return scores.detach().argmax(1), float(own.detach())
 
@@ -122,21 +143,40 @@ class Split:
         self.number += 1
         sent, start = [], 0
         for party, speaks in zip(self.parties, active, strict=True):
-            width = FEATURES[party.index] if len(FEATURES) == len(self.parties) else x.shape[1] // len(self.parties)
+            width = (
+                FEATURES[party.index]
+                if len(FEATURES) == len(self.parties)
+                else x.shape[1] // len(self.parties)
+            )
             message = party.embed(self.number, x[:, start : start + width], speaks, paid(party))
             start += width
-            assert (message.party, message.event, message.active) == (party.index, self.number, speaks)
+            assert (message.party, message.event, message.active) == (
+                party.index,
+                self.number,
+                speaks,
+            )
             sent.append(numbers(message, len(message.values) * 8 // message.bits))
-        made = self.server.learn(self.number, sent, y, [m for m, speaks in enumerate(active) if speaks])
-        assert [d.party for d in made.derivatives] == [m for m, speaks in enumerate(active) if speaks]
+        made = self.server.learn(
+            self.number, sent, y, [m for m, speaks in enumerate(active) if speaks]
+        )
+        assert [d.party for d in made.derivatives] == [
+            m for m, speaks in enumerate(active) if speaks
+        ]
         for derivative in made.derivatives:
-            assert self.parties[derivative.party].learn(derivative) == (not self.parties[derivative.party].frozen)
+            assert self.parties[derivative.party].learn(derivative) == (
+                not self.parties[derivative.party].frozen
+            )
         return made
 
 
-def split(plan: Plan, rates: Sequence[float], *, cover: Cover = NOTHING, frozen: Sequence[int] = ()) -> Split:
+def split(
+    plan: Plan, rates: Sequence[float], *, cover: Cover = NOTHING, frozen: Sequence[int] = ()
+) -> Split:
     server, parties = networks()
-    made = [Party(m, module, FEATURES[m], plan, rates[m + 1], cover, m in frozen) for m, module in enumerate(parties)]
+    made = [
+        Party(m, module, FEATURES[m], plan, rates[m + 1], cover, m in frozen)
+        for m, module in enumerate(parties)
+    ]
     return Split(Server(server, plan, rates[0]), made)
 
 
@@ -179,7 +219,15 @@ def test_message_by_message_is_one_network(
         length, alpha = 1, 1.0
     plan = Plan(length=length, alpha=alpha, replays=method == "slr", batch=batch, bits=bits)
     own = split(plan, rates, frozen=sorted(frozen))
-    twin = Twin(*networks(), rates=rates, length=length, alpha=alpha, replays=method == "slr", bits=bits, frozen=sorted(frozen))
+    twin = Twin(
+        *networks(),
+        rates=rates,
+        length=length,
+        alpha=alpha,
+        replays=method == "slr",
+        bits=bits,
+        frozen=sorted(frozen),
+    )
     for seed, active in enumerate(masks):
         x, y = drawn(seed, batch)
         made = own.event(x, y, active)
@@ -187,13 +235,23 @@ def test_message_by_message_is_one_network(
         assert made.loss == pytest.approx(loss, rel=1e-3 if bits == 16 else 1e-4)
         scores = twin_margin(twin, x)
         for found, expected, margin in zip(made.predictions, predictions, scores, strict=True):
-            assert found == expected or margin < 1e-2  # after the step, a rough look at how sure it was
-        squares = [float(sum(((twin_sum(twin, p, k)) ** 2).sum() for k in range(len(twin.past[0][p])))) for p in range(PARTIES + 1)]
-        shown = [own.server.square(own.number), *(party.square(own.number) for party in own.parties)]
+            assert (
+                found == expected or margin < 1e-2
+            )  # after the step, a rough look at how sure it was
+        squares = [
+            float(sum(((twin_sum(twin, p, k)) ** 2).sum() for k in range(len(twin.past[0][p]))))
+            for p in range(PARTIES + 1)
+        ]
+        shown = [
+            own.server.square(own.number),
+            *(party.square(own.number) for party in own.parties),
+        ]
         assert shown == pytest.approx(squares, rel=2e-2 if bits == 16 else 1e-3, abs=1e-5)
     tolerance = 3e-3 if bits == 16 else 2e-5
     for mine, theirs in zip(own.all, [twin.server, *twin.parties], strict=True):
-        torch.testing.assert_close(parameters_of(mine.flat.module), parameters_of(theirs), rtol=0, atol=tolerance)
+        torch.testing.assert_close(
+            parameters_of(mine.flat.module), parameters_of(theirs), rtol=0, atol=tolerance
+        )
 
 
 def twin_margin(twin: Twin, x: Tensor) -> list[float]:
@@ -204,18 +262,41 @@ def twin_margin(twin: Twin, x: Tensor) -> list[float]:
 
 def twin_sum(twin: Twin, who: int, k: int) -> Tensor:
     whole = 1.0 if twin.replays else sum(twin.alpha**i for i in range(twin.length))
-    return sum((twin.alpha**i * then[who][k] for i, then in enumerate(twin.past)), start=torch.zeros(())) / whole
+    return (
+        sum(
+            (twin.alpha**i * then[who][k] for i, then in enumerate(twin.past)),
+            start=torch.zeros(()),
+        )
+        / whole
+    )
 
 
 def test_the_linear_model_is_multinomial_logistic_regression_on_all_features() -> None:
-    """By plain SGD in float64, with the biases of all halves as one: it moves as often as there are halves."""
+    """By plain SGD in float64, with the biases of all halves as one: it moves as often as there are
+    halves.
+    """
     rng, eta, parties = np.random.default_rng(0), 0.05, 4
     plan = Plan(length=1, alpha=1.0, replays=False, batch=2, bits=32)
     made = [models.party("linear", 3, 99, CLASSES, None, Seeded(0).at(m)) for m in range(parties)]
-    server = models.server("linear", (CLASSES,) * parties, 99, CLASSES, None, Seeded(0).at("server"))
-    own = Split(Server(server, plan, eta), [Party(m, module, 3, plan, eta, NOTHING, False) for m, module in enumerate(made)])
-    W = np.concatenate([module.weight.detach().double().numpy() for module in made if isinstance(module, nn.Linear)], 1)
-    b = np.sum([module.bias.detach().double().numpy() for module in made if isinstance(module, nn.Linear)], 0)
+    server = models.server(
+        "linear", (CLASSES,) * parties, 99, CLASSES, None, Seeded(0).at("server")
+    )
+    own = Split(
+        Server(server, plan, eta),
+        [Party(m, module, 3, plan, eta, NOTHING, False) for m, module in enumerate(made)],
+    )
+    W = np.concatenate(
+        [
+            module.weight.detach().double().numpy()
+            for module in made
+            if isinstance(module, nn.Linear)
+        ],
+        1,
+    )
+    b = np.sum(
+        [module.bias.detach().double().numpy() for module in made if isinstance(module, nn.Linear)],
+        0,
+    )
     for _ in range(200):
         x, y = rng.standard_normal((2, 12)).astype(np.float32), rng.integers(CLASSES, size=2)
         scores = x @ W.T + b
@@ -232,13 +313,17 @@ def test_the_linear_model_is_multinomial_logistic_regression_on_all_features() -
 
 @pytest.mark.parametrize("bits", [16, 32])
 def test_what_travels_is_the_derivative_of_each_examples_own_loss(bits: int) -> None:
-    """Scores so sure that of the mean over a window 16 bits would leave one digit; of each example's own slope they leave three."""
+    """Scores so sure that of the mean over a window 16 bits would leave one digit; of each
+    example's own slope they leave three.
+    """
     length, score = 400, 10.0  # 1 - p = 4.5e-5, and float16 goes in steps of 6e-8 there
     plan = Plan(length=length, alpha=1.0, replays=True, batch=1, bits=bits)
     server = Server(models.server("linear", (2,), 9, 2, None, Seeded(0).at("server")), plan, 0.1)
     sent = np.zeros((length, 2), np.float32)
     sent[0] = score, 0.0
-    (answer,) = server.learn(1, [sent.reshape(-1)], torch.zeros(1, dtype=torch.int64), [0]).derivatives
+    (answer,) = server.learn(
+        1, [sent.reshape(-1)], torch.zeros(1, dtype=torch.int64), [0]
+    ).derivatives
     v = numbers(answer, 2 * length).reshape(length, 2)
     miss = 1.0 / (1.0 + math.exp(score))
     np.testing.assert_allclose(v[0], [-miss, miss], rtol=5e-3)
@@ -286,7 +371,12 @@ def test_a_derivative_counts_once_and_for_its_own_event() -> None:
 def test_what_was_packed_goes_on_as_if_nothing_had_happened(again: bool) -> None:
     plan = Plan(length=3, alpha=0.9, replays=again, batch=2, bits=16)
     one, other = split(plan, (0.1,) * 4), split(plan, (0.1,) * 4)
-    pattern = [(True, False, True), (False, False, True), (True, True, False), (False, False, False)]
+    pattern = [
+        (True, False, True),
+        (False, False, True),
+        (True, True, False),
+        (False, False, False),
+    ]
     for seed in range(9):
         if seed == 5:
             for mine, theirs in zip(one.all, other.all, strict=True):
@@ -316,7 +406,9 @@ def covered(*, embedding: bool = True, update: bool = True, key: str = "a") -> C
 
 @pytest.mark.parametrize("again", [False, True])
 def test_embeddings_go_out_shortened_and_with_the_noise_that_is_booked(again: bool) -> None:
-    """Every row by itself, also where a window of them is sent: 2/3 or 3/2 of the scale would be seen."""
+    """Every row by itself, also where a window of them is sent: 2/3 or 3/2 of the scale would be
+    seen.
+    """
     plan = Plan(length=4, alpha=1.0, replays=again, batch=1, bits=32)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -333,8 +425,12 @@ def test_embeddings_go_out_shortened_and_with_the_noise_that_is_booked(again: bo
     noise = (late - clean) / (2 * CLIP * Z)
     count = noise.size
     assert abs(noise.mean()) < 5 / math.sqrt(count)
-    assert abs(noise.var() - 1.0) < 5 * math.sqrt(2 / count)  # 2/3 of the scale is 0.44, 3/2 is 2.25
-    assert np.abs(np.corrcoef(noise.reshape(len(late), -1)[:30]) - np.eye(30)).max() < 7 / math.sqrt(plan.rows * 40)
+    assert abs(noise.var() - 1.0) < 5 * math.sqrt(
+        2 / count
+    )  # 2/3 of the scale is 0.44, 3/2 is 2.25
+    assert np.abs(
+        np.corrcoef(noise.reshape(len(late), -1)[:30]) - np.eye(30)
+    ).max() < 7 / math.sqrt(plan.rows * 40)
     for wrong in (2 / 3, 3 / 2):
         assert abs((noise * wrong).var() - 1.0) > 5 * math.sqrt(2 / count)
 
@@ -353,13 +449,18 @@ def test_noise_is_numbered_by_event_and_differs_between_embedding_and_update() -
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_row_moves_an_update_by_what_is_booked_at_most_and_hardly_less(again: bool) -> None:
-    """Brute force: the noise is the same, so the difference of two parties' first windows is that of their shortened gradients."""
+    """Brute force: the noise is the same, so the difference of two parties' first windows is that
+    of their shortened gradients.
+    """
     plan = Plan(length=2 if again else 1, alpha=1.0, replays=again, batch=1, bits=32)
     widest, noise = 0.0, covered()
     for seed in range(60):
         ends = []
         rng = Seeded(seed).at("rows")
-        own, other = (torch.from_numpy(rng.standard_normal((1, 16)).astype(np.float32) * size) for size in (1.0, 100.0))
+        own, other = (
+            torch.from_numpy(rng.standard_normal((1, 16)).astype(np.float32) * size)
+            for size in (1.0, 100.0)
+        )
         v = rng.standard_normal(3 * plan.rows).astype(np.float32) * 1e3
         for x in (own, other, -own):
             party = Party(1, networks()[1][1], 16, plan, 1.0, noise, False)
@@ -405,12 +506,19 @@ def test_a_frozen_party_answers_and_never_moves() -> None:
     server = own.server.flat.weights.clone()
     for seed in range(5):
         own.event(*drawn(seed, 1), [True, True, False])
-    assert all(torch.equal(party.flat.weights, then) for party, then in zip(own.parties, before, strict=True))
+    assert all(
+        torch.equal(party.flat.weights, then)
+        for party, then in zip(own.parties, before, strict=True)
+    )
     assert not torch.equal(own.server.flat.weights, server)
     assert [party.square(5) for party in own.parties] == [0.0, 0.0, 0.0]
 
 
-@given(values=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=20))
+@given(
+    values=st.lists(
+        st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=20
+    )
+)
 def test_sixteen_bits_round_as_numpy_does(values: list[float]) -> None:
     array = np.array(values, np.float32)
     with np.errstate(over="ignore"):

@@ -1,4 +1,6 @@
-"""Static local regret, compiled: against a dense float64 twin and against autograd, for any networks, windows, rates, masks and calls."""
+"""Static local regret, compiled: against a dense float64 twin and against autograd, for any
+networks, windows, rates, masks and calls.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ Double = NDArray[np.float64]
 Layers = list[list[Double]]
 
 PAPER = Net((Chain((196, 64), True),) * 4, Chain((256, 256, 10)))
-DEEP = Net((Chain((7, 33, 20, 5)), Chain((40, 9), True), Chain((3, 2, 17), True), Chain((1, 1))), Chain((32, 50, 34, 6)))
+DEEP = Net(
+    (Chain((7, 33, 20, 5)), Chain((40, 9), True), Chain((3, 2, 17), True), Chain((1, 1))),
+    Chain((32, 50, 34, 6)),
+)
 BARE = Net((Chain((5, 3)),), Chain((3, 4)))
 
 
@@ -50,7 +55,10 @@ class Case:
 
 def cased(net: Net, events: int, seed: int, rate: float = 0.1, share: float = 0.7) -> Case:
     rng = np.random.default_rng(seed)
-    weights = [np.concatenate([drawn(rng, *layer) for layer in chain.layers]) for chain in (*net.parties, net.server)]
+    weights = [
+        np.concatenate([drawn(rng, *layer) for layer in chain.layers])
+        for chain in (*net.parties, net.server)
+    ]
     x = rng.standard_normal((events, sum(net.features))).astype(np.float32)
     y = rng.integers(0, net.server.widths[-1], events)
     active = rng.random((events, len(net.parties))) < share
@@ -59,7 +67,9 @@ def cased(net: Net, events: int, seed: int, rate: float = 0.1, share: float = 0.
 
 
 def drawn(rng: np.random.Generator, inputs: int, outputs: int) -> Array:
-    return rng.uniform(-1, 1, (inputs + 1) * outputs).astype(np.float32) * np.float32((2 / inputs) ** 0.5)
+    return rng.uniform(-1, 1, (inputs + 1) * outputs).astype(np.float32) * np.float32(
+        (2 / inputs) ** 0.5
+    )
 
 
 def unflat(chain: Chain, vector: Array) -> Layers:
@@ -68,14 +78,19 @@ def unflat(chain: Chain, vector: Array) -> Layers:
     for inputs, outputs in chain.layers:
         size = inputs * outputs
         layers.append(
-            [vector[at : at + size].reshape(outputs, inputs).astype(float), vector[at + size : at + size + outputs].astype(float)]
+            [
+                vector[at : at + size].reshape(outputs, inputs).astype(float),
+                vector[at + size : at + size + outputs].astype(float),
+            ]
         )
         at += size + outputs
     return layers
 
 
 def outputs_of(layers: Layers, x: Double, last: bool, kinks: list[float]) -> list[Double]:
-    """The input and what comes after each layer and its ReLU; how near to zero a ReLU's input was goes to ``kinks``."""
+    """The input and what comes after each layer and its ReLU; how near to zero a ReLU's input was
+    goes to ``kinks``.
+    """
     found = [x]
     for place, (weight, bias) in enumerate(layers, 1):
         z = found[-1] @ weight.T + bias
@@ -86,7 +101,9 @@ def outputs_of(layers: Layers, x: Double, last: bool, kinks: list[float]) -> lis
     return found
 
 
-def gradients(layers: Layers, found: list[Double], slope: Double, last: bool) -> tuple[Layers, Double]:
+def gradients(
+    layers: Layers, found: list[Double], slope: Double, last: bool
+) -> tuple[Layers, Double]:
     """Sums over the rows of each layer's gradients, and the slopes of the input."""
     made: Layers = []
     for place in range(len(layers) - 1, -1, -1):
@@ -110,7 +127,9 @@ class Ran:
 
 
 def twin(case: Case, length: int, half: bool = False) -> Ran:
-    """In float64, the whole window anew at every event; ``margins`` between the two largest scores."""
+    """In float64, the whole window anew at every event; ``margins`` between the two largest
+    scores.
+    """
     chains = [*case.net.parties, case.net.server]
     layers = [unflat(chain, vector) for chain, vector in zip(chains, case.weights, strict=True)]
     edges = np.cumsum([0, *case.net.features])
@@ -120,8 +139,15 @@ def twin(case: Case, length: int, half: bool = False) -> Ran:
     for t in range(len(case.x)):
         window = slice(max(0, t + 1 - length), t + 1)
         x, y = case.x[window].astype(float), case.y[window]
-        found = [outputs_of(layers[m], x[:, edges[m] : edges[m + 1]], chain.last, seen.kinks) for m, chain in enumerate(case.net.parties)]
-        found.append(outputs_of(layers[-1], sent(np.hstack([one[-1] for one in found]), half), False, seen.kinks))
+        found = [
+            outputs_of(layers[m], x[:, edges[m] : edges[m + 1]], chain.last, seen.kinks)
+            for m, chain in enumerate(case.net.parties)
+        ]
+        found.append(
+            outputs_of(
+                layers[-1], sent(np.hstack([one[-1] for one in found]), half), False, seen.kinks
+            )
+        )
         scores = found[-1][-1]
         p = np.exp(scores - scores.max(1, keepdims=True))
         p /= p.sum(1, keepdims=True)
@@ -129,17 +155,27 @@ def twin(case: Case, length: int, half: bool = False) -> Ran:
         made, v = gradients(layers[-1], found[-1], p - own, False)
         steps = [made]
         for m, slope in enumerate(np.split(sent(v, half), cuts, axis=1)):
-            steps.insert(m, gradients(layers[m], found[m], slope, chains[m].last)[0] if case.active[t, m] else [])
+            steps.insert(
+                m,
+                gradients(layers[m], found[m], slope, chains[m].last)[0]
+                if case.active[t, m]
+                else [],
+            )
         top = np.sort(scores[-1])
         seen.predictions.append(int(scores[-1].argmax()))
         seen.margins.append(float(top[-1] - top[-2]) if len(top) > 1 else 1.0)
         seen.losses.append(-float(np.log(p[-1, y[-1]])))
-        seen.regret.append(sum(float((part**2).sum()) for step in steps for layer in step for part in layer) / length**2)
+        seen.regret.append(
+            sum(float((part**2).sum()) for step in steps for layer in step for part in layer)
+            / length**2
+        )
         for m, step in enumerate(steps):
             for ours, gradient in zip(layers[m], step, strict=False):
                 for part, by in zip(ours, gradient, strict=True):
                     part -= rates[m] / length * by
-    seen.weights.extend(np.concatenate([part.ravel() for layer in one for part in layer]) for one in layers)
+    seen.weights.extend(
+        np.concatenate([part.ravel() for layer in one for part in layer]) for one in layers
+    )
     return seen
 
 
@@ -152,7 +188,11 @@ def modules(case: Case) -> Iterator[nn.Sequential]:
     for chain, vector in zip([*case.net.parties, case.net.server], case.weights, strict=True):
         parts: list[nn.Module] = []
         for place, layer in enumerate(chain.layers, 1):
-            parts += [nn.Linear(*layer), nn.ReLU()] if chain.last or place < len(chain.layers) else [nn.Linear(*layer)]
+            parts += (
+                [nn.Linear(*layer), nn.ReLU()]
+                if chain.last or place < len(chain.layers)
+                else [nn.Linear(*layer)]
+            )
         made = nn.Sequential(*parts).double()
         nn.utils.vector_to_parameters(torch.from_numpy(vector).double(), made.parameters())
         yield made
@@ -167,10 +207,17 @@ def autograd(case: Case, length: int) -> Ran:
     for t in range(len(x)):
         window = slice(max(0, t + 1 - length), t + 1)
         pieces = torch.tensor_split(x[window], cuts, 1)
-        scores = server(torch.cat([party(piece) for party, piece in zip(parties, pieces, strict=True)], 1))
+        scores = server(
+            torch.cat([party(piece) for party, piece in zip(parties, pieces, strict=True)], 1)
+        )
         losses = nn.functional.cross_entropy(scores, y[window], reduction="none")
         who = [bool(on) for on in case.active[t]] + [True]
-        moved = [(p, rate) for module, rate, on in zip(made, rates, who, strict=True) if on for p in module.parameters()]
+        moved = [
+            (p, rate)
+            for module, rate, on in zip(made, rates, who, strict=True)
+            if on
+            for p in module.parameters()
+        ]
         found = torch.autograd.grad(losses.sum() / length, [p for p, _ in moved])
         top = scores[-1].detach().topk(min(2, scores.shape[1])).values
         seen.predictions.append(int(scores[-1].argmax()))
@@ -180,15 +227,33 @@ def autograd(case: Case, length: int) -> Ran:
         with torch.no_grad():
             for (p, rate), g in zip(moved, found, strict=True):
                 p.sub_(g, alpha=rate)
-    seen.weights.extend(nn.utils.parameters_to_vector(module.parameters()).detach().numpy() for module in made)
+    seen.weights.extend(
+        nn.utils.parameters_to_vector(module.parameters()).detach().numpy() for module in made
+    )
     return seen
 
 
-def equal(case: Case, length: int, seen: list[Observed], static: Static, true: Ran, tolerance: float = 2e-4) -> None:
-    np.testing.assert_allclose(np.concatenate([s.losses for s in seen]), true.losses, rtol=tolerance, atol=tolerance)
-    np.testing.assert_allclose(np.concatenate([s.regret for s in seen]), true.regret, rtol=5 * tolerance, atol=tolerance * tolerance)
+def equal(
+    case: Case,
+    length: int,
+    seen: list[Observed],
+    static: Static,
+    true: Ran,
+    tolerance: float = 2e-4,
+) -> None:
+    np.testing.assert_allclose(
+        np.concatenate([s.losses for s in seen]), true.losses, rtol=tolerance, atol=tolerance
+    )
+    np.testing.assert_allclose(
+        np.concatenate([s.regret for s in seen]),
+        true.regret,
+        rtol=5 * tolerance,
+        atol=tolerance * tolerance,
+    )
     sure = np.array(true.margins) > 10 * tolerance
-    np.testing.assert_array_equal(np.concatenate([s.predictions for s in seen])[sure], np.array(true.predictions)[sure])
+    np.testing.assert_array_equal(
+        np.concatenate([s.predictions for s in seen])[sure], np.array(true.predictions)[sure]
+    )
     server, parties = static.weights()
     for ours, theirs, first in zip([*parties, server], true.weights, case.weights, strict=True):
         assert ours.dtype == np.float32
@@ -201,9 +266,14 @@ chains = st.lists(st.integers(1, 40), min_size=2, max_size=4).map(tuple)
 
 @st.composite
 def nets(draw: st.DrawFn) -> Net:
-    parties = tuple(Chain(draw(chains), draw(st.booleans())) for _ in range(draw(st.integers(1, 4))))
+    parties = tuple(
+        Chain(draw(chains), draw(st.booleans())) for _ in range(draw(st.integers(1, 4)))
+    )
     inner = draw(st.lists(st.integers(1, 40), max_size=2))
-    return Net(parties, Chain((sum(chain.widths[-1] for chain in parties), *inner, draw(st.integers(1, 20)))))
+    return Net(
+        parties,
+        Chain((sum(chain.widths[-1] for chain in parties), *inner, draw(st.integers(1, 20)))),
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -213,14 +283,20 @@ def nets(draw: st.DrawFn) -> Net:
 )  # fmt: skip
 @example(net=DEEP, length=10, events=2 * BLOCK + 5, seed=0, rate=0.2, share=0.6, cut=BLOCK + 1)
 @example(net=BARE, length=BLOCK + 20, events=3 * BLOCK, seed=1, rate=0.2, share=0.6, cut=7)
-def test_events_are_those_of_the_dense_twin(net: Net, length: int, events: int, seed: int, rate: float, share: float, cut: int) -> None:
+def test_events_are_those_of_the_dense_twin(
+    net: Net, length: int, events: int, seed: int, rate: float, share: float, cut: int
+) -> None:
     case = cased(net, events, seed, rate, share)
     static, true = case.static(length), twin(case, length)
-    assume(min(true.kinks, default=1.0) > 1e-6)  # where a ReLU's input is as good as zero, rounding decides about its slope
+    assume(
+        min(true.kinks, default=1.0) > 1e-6
+    )  # where a ReLU's input is as good as zero, rounding decides about its slope
     equal(case, length, [case.run(static, 0, cut), case.run(static, cut)], static, true)
 
 
-@pytest.mark.parametrize(("net", "length", "events"), [(DEEP, 4, 60), (DEEP, 11, 90), (PAPER, 10, 200)])
+@pytest.mark.parametrize(
+    ("net", "length", "events"), [(DEEP, 4, 60), (DEEP, 11, 90), (PAPER, 10, 200)]
+)
 def test_events_are_those_of_autograd(net: Net, length: int, events: int) -> None:
     case = cased(net, events, 3, 0.05)
     static = case.static(length)
@@ -230,7 +306,9 @@ def test_events_are_those_of_autograd(net: Net, length: int, events: int) -> Non
 def test_rounding_does_not_build_up() -> None:
     net = Net((Chain((12, 8), True), Chain((9, 6, 5))), Chain((13, 16, 4)))
     case = cased(net, 4000, 5, 0.05)
-    case.y[:] = np.abs(case.x[:, :4]).argmax(1)  # something to learn: what is drawn at random sends the weights on a walk
+    case.y[:] = np.abs(case.x[:, :4]).argmax(
+        1
+    )  # something to learn: what is drawn at random sends the weights on a walk
     static, true = case.static(10), twin(case, 10)
     seen = [case.run(static, at, at + 500) for at in range(0, 4000, 500)]
     equal(case, 10, seen, static, true, 1e-3)
@@ -238,7 +316,10 @@ def test_rounding_does_not_build_up() -> None:
 
 def distance(static: Static, true: Ran) -> float:
     server, parties = static.weights()
-    return max(float(np.abs(ours - theirs).max()) for ours, theirs in zip([*parties, server], true.weights, strict=True))
+    return max(
+        float(np.abs(ours - theirs).max())
+        for ours, theirs in zip([*parties, server], true.weights, strict=True)
+    )
 
 
 @pytest.mark.parametrize(("net", "length"), [(BARE, 1), (DEEP, 3), (DEEP, 10)])
@@ -247,7 +328,9 @@ def test_what_travels_is_rounded_to_16_bits(net: Net, length: int) -> None:
     rounded, whole = case.static(length, half=True), case.static(length)
     seen, other = case.run(rounded), case.run(whole)
     true, plain = twin(case, length, half=True), twin(case, length)
-    between = max(float(np.abs(a - b).max()) for a, b in zip(true.weights, plain.weights, strict=True))
+    between = max(
+        float(np.abs(a - b).max()) for a, b in zip(true.weights, plain.weights, strict=True)
+    )
     assert distance(rounded, true) < between / 30 > distance(whole, plain)
     np.testing.assert_allclose(seen.losses, true.losses, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(seen.regret, true.regret, rtol=1e-5)
@@ -255,8 +338,23 @@ def test_what_travels_is_rounded_to_16_bits(net: Net, length: int) -> None:
 
 
 @given(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=40))
-@example([0x477FE000, 0x477FEFFF, 0x477FF000, 0xC77FF000, 0x7F800000, 0xFF800000, 0x7FC00001, 0x7F800001])  # 65504, 65520, infinities, NaN
-@example([0x33000000, 0x33000001, 0x33C00000, 0x387FE000, 0x387FF000, 0x38800000, 0x80000000, 0x00000001, 0x3F801000, 0x3F803000])  # ties
+@example(
+    [0x477FE000, 0x477FEFFF, 0x477FF000, 0xC77FF000, 0x7F800000, 0xFF800000, 0x7FC00001, 0x7F800001]
+)  # 65504, 65520, infinities, NaN
+@example(
+    [
+        0x33000000,
+        0x33000001,
+        0x33C00000,
+        0x387FE000,
+        0x387FF000,
+        0x38800000,
+        0x80000000,
+        0x00000001,
+        0x3F801000,
+        0x3F803000,
+    ]
+)  # ties
 @settings(deadline=None)
 def test_rounding_is_that_of_16_bit_floats(bits: list[int]) -> None:
     x = np.array(bits, np.uint32).view(np.float32)
@@ -285,13 +383,17 @@ def test_embeddings_too_large_for_16_bits_are_infinite() -> None:
     seed=st.integers(0, 9),
 )
 @example(net=DEEP, length=BLOCK, cuts=(30, 90), half=True, seed=0)
-def test_goes_on_bit_for_bit(net: Net, length: int, cuts: tuple[int, int], half: bool, seed: int) -> None:
+def test_goes_on_bit_for_bit(
+    net: Net, length: int, cuts: tuple[int, int], half: bool, seed: int
+) -> None:
     case = cased(net, 120, seed)
     first, second = sorted(cuts)
     unbroken, other = case.static(length, half), case.static(length, half)
     case.run(unbroken, 0, first)
     kept, (server, parties) = unbroken.pack(), unbroken.weights()
-    other.run(case.x[:50] * np.float32(1e30), case.y[:50], case.active[:50])  # what is left of another run, even one that diverged
+    other.run(
+        case.x[:50] * np.float32(1e30), case.y[:50], case.active[:50]
+    )  # what is left of another run, even one that diverged
     other.unpack(server, parties, kept)
     for start, stop in ((first, second), (second, 120)):
         ours, theirs = case.run(other, start, stop), case.run(unbroken, start, stop)
@@ -314,7 +416,9 @@ def test_who_is_passive_stays_as_it_was() -> None:
     static = case.static(5)
     seen = case.run(static)
     server, parties = static.weights()
-    assert [np.array_equal(a, b) for a, b in zip([*parties, server], case.weights, strict=True)] == [False, True, True, False, False]
+    assert [
+        np.array_equal(a, b) for a, b in zip([*parties, server], case.weights, strict=True)
+    ] == [False, True, True, False, False]
     assert (seen.seconds > 0).all()
 
 
@@ -336,7 +440,11 @@ def test_what_was_given_is_not_changed_and_what_is_returned_is_a_copy() -> None:
 
 BAD = [
     ({"x": np.zeros((3, 5))}, ValueError, "features: float64"),
-    ({"x": np.zeros((3, 4), np.float32)}, ValueError, r"features: float32 \(3, 4\), not float32 \(n, 5\)"),
+    (
+        {"x": np.zeros((3, 4), np.float32)},
+        ValueError,
+        r"features: float32 \(3, 4\), not float32 \(n, 5\)",
+    ),
     ({"x": np.zeros(5, np.float32)}, ValueError, "features"),
     ({"y": np.zeros(3, np.int32)}, ValueError, "labels: int32"),
     ({"y": np.zeros(2, np.int64)}, ValueError, r"labels: int64 \(2,\), not int64 \(3,\)"),
@@ -348,10 +456,16 @@ BAD = [
 
 
 @pytest.mark.parametrize(("change", "kind", "message"), BAD)
-def test_bad_events_change_nothing(change: Mapping[str, NDArray[np.generic]], kind: type[Exception], message: str) -> None:
+def test_bad_events_change_nothing(
+    change: Mapping[str, NDArray[np.generic]], kind: type[Exception], message: str
+) -> None:
     case = cased(BARE, 20, 0)
     static, other = case.static(4), case.static(4)
-    good: dict[str, NDArray[np.generic]] = {"x": case.x[:3], "y": case.y[:3], "active": case.active[:3]}
+    good: dict[str, NDArray[np.generic]] = {
+        "x": case.x[:3],
+        "y": case.y[:3],
+        "active": case.active[:3],
+    }
     case.run(static)
     case.run(other)
     with pytest.raises(kind, match=message):
@@ -367,7 +481,9 @@ def test_bad_weights_and_windows_change_nothing() -> None:
     party, server = case.weights
     with pytest.raises(ValueError, match="weights of 2 parties for a network of 1"):
         static.start(server, [party, party])
-    with pytest.raises(ValueError, match=r"weights of the server: float32 \(15,\), not float32 \(16,\)"):
+    with pytest.raises(
+        ValueError, match=r"weights of the server: float32 \(15,\), not float32 \(16,\)"
+    ):
         static.start(server[1:], [party])
     with pytest.raises(ValueError, match="weights of party 0: float64"):
         static.start(server, [party.astype(float)])
@@ -385,7 +501,12 @@ def test_bad_weights_and_windows_change_nothing() -> None:
     [
         (Net((), Chain((3, 4))), 1, Rates(0.1, ()), "without parties"),
         (Net((Chain((5,)),), Chain((5, 4))), 1, Rates(0.1, (0.1,)), r"widths \(5,\) of party 0"),
-        (Net(BARE.parties, Chain((4, 4))), 1, Rates(0.1, (0.1,)), r"widths \(4, 4\) for embeddings \(3,\)"),
+        (
+            Net(BARE.parties, Chain((4, 4))),
+            1,
+            Rates(0.1, (0.1,)),
+            r"widths \(4, 4\) for embeddings \(3,\)",
+        ),
         (Net(BARE.parties, Chain((3, 4), True)), 1, Rates(0.1, (0.1,)), "ends with a ReLU"),
         (BARE, 0, Rates(0.1, (0.1,)), "a window of 0 examples"),
         (BARE, 1, Rates(0.1, (0.1, 0.2)), "2 rates for 1 parties"),

@@ -1,4 +1,6 @@
-"""Sums and dot products of listed rows against NumPy, with vectors of both lengths and registers of both kinds."""
+"""Sums and dot products of listed rows against NumPy, with vectors of both lengths and registers of
+both kinds.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def call(leaf: Callable[[int], strips.Leaf], size: int, *arguments: Any) -> None
 
 
 def rows_of(m: Floats, start: int, pitch: int, width: int, chosen: Numbers) -> NDArray[np.float64]:
-    return np.stack([m[start + i * pitch : start + i * pitch + width] for i in chosen]).astype(np.float64)
+    return np.stack([m[start + i * pitch : start + i * pitch + width] for i in chosen]).astype(
+        np.float64
+    )
 
 
 @pytest.mark.parametrize("vectors", [1, 2, 3, 5, 7, 8, 13, 16, 17, 31, 49])
@@ -47,7 +51,11 @@ def test_weighed_sums(size: int, vectors: int) -> None:
     rng, width = np.random.default_rng(vectors), vectors * size
     pitch, out = width + size, 64 * (width + size)
     for n in (0, 1, 2, 3, 4, 7, 18):
-        m, f, chosen = numbers(n, out + width + 1), numbers(n + 1, n + 3), rng.integers(0, 60, max(n, 1))
+        m, f, chosen = (
+            numbers(n, out + width + 1),
+            numbers(n + 1, n + 3),
+            rng.integers(0, 60, max(n, 1)),
+        )
         wanted = m[out : out + width].astype(np.float64)
         if n:
             wanted = wanted + f[3:].astype(np.float64) @ rows_of(m, size, pitch, width, chosen)
@@ -75,12 +83,33 @@ def test_products(size: int, vectors: int, rows: int) -> None:
     width, n = vectors * size, 11
     out = 40 * width
     chosen = np.random.default_rng(rows).integers(0, 40, n)
-    for step, row in ((1, n + 2), (rows + 1, 1)):  # factors with the list along a row, or along a column
+    for step, row in (
+        (1, n + 2),
+        (rows + 1, 1),
+    ):  # factors with the list along a row, or along a column
         m, f = numbers(rows, out + rows * (width + size)), numbers(1, 400)
-        factors = np.array([[f[5 + r * row + i * step] for i in range(n)] for r in range(rows)], np.float64)
+        factors = np.array(
+            [[f[5 + r * row + i * step] for i in range(n)] for r in range(rows)], np.float64
+        )
         there = out + (width + size) * np.arange(rows)[:, None] + np.arange(width)
         wanted = m[there] + factors @ rows_of(m, 0, width, width, chosen)
-        call(strips.product, size, m, 0, width, vectors, chosen, n, f, 5, step, row, out, width + size, rows)
+        call(
+            strips.product,
+            size,
+            m,
+            0,
+            width,
+            vectors,
+            chosen,
+            n,
+            f,
+            5,
+            step,
+            row,
+            out,
+            width + size,
+            rows,
+        )
         assert np.allclose(m[there], wanted, atol=2e-5)
 
 

@@ -1,4 +1,6 @@
-"""The server of events under whatever reaches it: every event closes once and in order, on its own embeddings or on their stand-ins."""
+"""The server of events under whatever reaches it: every event closes once and in order, on its own
+embeddings or on their stand-ins.
+"""
 
 from __future__ import annotations
 
@@ -71,12 +73,16 @@ class Spec:
     missing: str
     event: int = 1
     got: dict[int, Any] = field(default_factory=dict)
-    last: dict[int, Any] = field(default_factory=lambda: {m: np.zeros(size, np.float32) for m, size in enumerate(SIZES)})
+    last: dict[int, Any] = field(
+        default_factory=lambda: {m: np.zeros(size, np.float32) for m, size in enumerate(SIZES)}
+    )
     flags: set[Any] = field(default_factory=set)
     dropped: int = 0
 
     def hear(self, word: Any, valid: bool) -> list[Any]:
-        """("ask", parties), ("learn", event, embeddings, active, absent), ("skip", event, absent)."""
+        """("ask", parties), ("learn", event, embeddings, active, absent), ("skip", event,
+        absent).
+        """
         party = getattr(word, "party", 0)
         gone = {m for m in range(PARTIES) if ("gone", m) in self.flags}
         asked = "asked" in self.flags
@@ -99,7 +105,9 @@ class Spec:
                 self.flags.add("asked")
                 return [("ask", set(range(PARTIES)) - set(self.got))]
             case Embedding():
-                self.got[party] = np.frombuffer(word.values, "<f2" if word.bits == 16 else "<f4").astype(np.float32)
+                self.got[party] = np.frombuffer(
+                    word.values, "<f2" if word.bits == 16 else "<f4"
+                ).astype(np.float32)
                 self.flags |= {("active", party)} if word.active else set()
             case _:
                 self.flags.add(("gone", party))
@@ -111,7 +119,13 @@ class Spec:
         else:
             stand = {m: self.last[m] if self.missing == "last" else 0 * self.last[m] for m in gone}
             whole = [{**self.got, **stand}[m].tolist() for m in range(PARTIES)]
-            found = ("learn", self.event, whole, {m for m in range(PARTIES) if ("active", m) in self.flags}, gone)
+            found = (
+                "learn",
+                self.event,
+                whole,
+                {m for m in range(PARTIES) if ("active", m) in self.flags},
+                gone,
+            )
         self.last |= self.got
         self.event, self.got, self.flags = self.event + 1, {}, set()
         return [found]
@@ -123,10 +137,14 @@ def plain(effects: Any) -> list[Any]:
     assert len({ask.site for ask in asks}) == len(asks)
     for effect in effects:
         match effect:
-            case Learn(number=event, labels=labels, embeddings=embeddings, active=active, absent=absent):
+            case Learn(
+                number=event, labels=labels, embeddings=embeddings, active=active, absent=absent
+            ):
                 assert list(active) == sorted(active)
                 assert labels == (event % 7,)
-                rest.append(("learn", event, [h.tolist() for h in embeddings], set(active), set(absent)))
+                rest.append(
+                    ("learn", event, [h.tolist() for h in embeddings], set(active), set(absent))
+                )
             case Skip(number=event, labels=labels, absent=absent):
                 assert labels == (event % 7,)
                 rest.append(("skip", event, set(absent)))
@@ -139,9 +157,20 @@ words = st.one_of(
     st.tuples(st.just("waited"), near),
     st.tuples(st.just("silent"), near, parties),
     st.tuples(st.just("silent"), st.just(0), st.integers(0, PARTIES - 1)),
-    st.tuples(st.just("said"), near, parties, st.booleans(), st.integers(0, 3), st.sampled_from([16, 32])),
-    st.tuples(st.just("said"), st.just(0), st.integers(0, PARTIES - 1), st.booleans(), st.just(0), st.just(32)),
-    st.tuples(st.just("broken"), st.just(0), st.integers(0, PARTIES - 1), st.booleans(), st.integers(0, 4)),
+    st.tuples(
+        st.just("said"), near, parties, st.booleans(), st.integers(0, 3), st.sampled_from([16, 32])
+    ),
+    st.tuples(
+        st.just("said"),
+        st.just(0),
+        st.integers(0, PARTIES - 1),
+        st.booleans(),
+        st.just(0),
+        st.just(32),
+    ),
+    st.tuples(
+        st.just("broken"), st.just(0), st.integers(0, PARTIES - 1), st.booleans(), st.integers(0, 4)
+    ),
 )
 
 
@@ -181,7 +210,9 @@ def test_anything_may_come_in_any_order(told: list[Any], missing: Rule) -> None:
 
 @pytest.mark.parametrize("active", [(), (1,), (0, 2), (0, 1, 2)])
 def test_queries_go_to_whoever_has_not_sent_and_nobody_else(active: tuple[int, ...]) -> None:
-    """Algorithm 1, lines 3 and 15: active parties speak first, all others are asked once; in any order of answers."""
+    """Algorithm 1, lines 3 and 15: active parties speak first, all others are asked once; in any
+    order of answers.
+    """
     passive = [m for m in range(PARTIES) if m not in active]
     for order in permutations(passive):
         regime = Vertical(SIZES)
@@ -198,7 +229,9 @@ def test_queries_go_to_whoever_has_not_sent_and_nobody_else(active: tuple[int, .
             (found,) = effects
             assert isinstance(found, Learn)
             assert (found.number, found.active, found.absent) == (event, active, ())
-            assert [h[0] for h in found.embeddings] == [100 * event + 10 * m for m in range(PARTIES)]
+            assert [h[0] for h in found.embeddings] == [
+                100 * event + 10 * m for m in range(PARTIES)
+            ]
         assert state.dropped == 0
 
 
@@ -207,7 +240,11 @@ def test_a_stand_in_is_the_last_that_came_even_where_nobody_learned_from_it() ->
     state = regime.start()
 
     def play(event: int, silent: int | None) -> Any:
-        for word in (Waited(event), Labelled(event), *(Silent(m, event) if m == silent else said(m, event, False) for m in range(PARTIES))):
+        for word in (
+            Waited(event),
+            Labelled(event),
+            *(Silent(m, event) if m == silent else said(m, event, False) for m in range(PARTIES)),
+        ):
             found = hear(regime, state, word)
         return found[0]
 
@@ -224,7 +261,9 @@ def test_a_stand_in_is_the_last_that_came_even_where_nobody_learned_from_it() ->
 
 
 def test_a_window_that_stands_in_has_moved_on_by_an_event() -> None:
-    """Its rows belong to the labels that the server has moved on, too; the newest stands in for the one that did not come."""
+    """Its rows belong to the labels that the server has moved on, too; the newest stands in for the
+    one that did not come.
+    """
     regime = Vertical((6, 6), "last", resends=3)
     state = regime.start()
 
@@ -232,7 +271,9 @@ def test_a_window_that_stands_in_has_moved_on_by_an_event() -> None:
         hear(regime, state, Waited(event))
         hear(regime, state, Labelled(event))
         hear(regime, state, Embedding(0, event, False, 32, packed(np.zeros(6, np.float32), 32)))
-        last = Silent(1, event) if sent is None else Embedding(1, event, False, 32, packed(sent, 32))
+        last = (
+            Silent(1, event) if sent is None else Embedding(1, event, False, 32, packed(sent, 32))
+        )
         (found,) = hear(regime, state, last)
         assert isinstance(found, Learn)
         return found

@@ -1,4 +1,6 @@
-"""The window of past gradients: the recursion is the definition, however events are skipped, and its rounding does not add up."""
+"""The window of past gradients: the recursion is the definition, however events are skipped, and
+its rounding does not add up.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +30,30 @@ def flat() -> Flat:
 
 def gradients(of: Flat, number: int) -> list[torch.Tensor]:
     rng = Seeded(0).at(number)
-    return [torch.from_numpy(rng.standard_normal(p.shape)).to(p.dtype) for p in of.module.parameters()]
+    return [
+        torch.from_numpy(rng.standard_normal(p.shape)).to(p.dtype) for p in of.module.parameters()
+    ]
 
 
-def vector(of: Flat, parts: list[torch.Tensor]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """Parameter by parameter into one vector, each by its own name: an independent way into the layout."""
+def vector(
+    of: Flat, parts: list[torch.Tensor]
+) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """Parameter by parameter into one vector, each by its own name: an independent way into the
+    layout.
+    """
     found = torch.zeros(of.dim, dtype=of.weights.dtype)
     for slot, part in zip(of.layout, parts, strict=True):
         slot.logical(found).copy_(part)
     return found.double().numpy()
 
 
-def defined(past: dict[int, np.ndarray[tuple[int, ...], np.dtype[np.float64]]], event: int, length: int, alpha: float, dim: int):  # type: ignore[no-untyped-def]
+def defined(
+    past: dict[int, np.ndarray[tuple[int, ...], np.dtype[np.float64]]],
+    event: int,
+    length: int,
+    alpha: float,
+    dim: int,
+) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     """sum_{i<l} alpha^i g^{t-i} / sum_{i<l} alpha^i."""
     found = np.zeros(dim)
     for i in range(length):
@@ -47,11 +61,24 @@ def defined(past: dict[int, np.ndarray[tuple[int, ...], np.dtype[np.float64]]], 
     return found / sum(alpha**i for i in range(length))
 
 
-@given(gaps=st.lists(st.integers(0, 9), min_size=1, max_size=25), length=st.integers(1, 7), alpha=st.floats(0.05, 1.0), eager=st.booleans())
-def test_the_recursion_is_the_definition(gaps: list[int], length: int, alpha: float, eager: bool) -> None:
-    """``gaps``: how many events pass by without a gradient before one that has one; ``eager`` passes them one at a time."""
+@given(
+    gaps=st.lists(st.integers(0, 9), min_size=1, max_size=25),
+    length=st.integers(1, 7),
+    alpha=st.floats(0.05, 1.0),
+    eager=st.booleans(),
+)
+def test_the_recursion_is_the_definition(
+    gaps: list[int], length: int, alpha: float, eager: bool
+) -> None:
+    """``gaps``: how many events pass by without a gradient before one that has one; ``eager``
+    passes them one at a time.
+    """
     own = flat()
-    window, past, event = Window(own, length, alpha, RATE), dict[int, np.ndarray[tuple[int, ...], np.dtype[np.float64]]](), 0
+    window, past, event = (
+        Window(own, length, alpha, RATE),
+        dict[int, np.ndarray[tuple[int, ...], np.dtype[np.float64]]](),
+        0,
+    )
     weights = own.weights.double().numpy().copy()
     for gap in gaps:
         for passed in range(event + 1, event + gap + 1) if eager else ():
@@ -81,9 +108,14 @@ def test_a_parameter_without_a_gradient_has_zero_and_a_cover_comes_before_the_wi
 
 @pytest.mark.parametrize(("length", "alpha"), [(10, 0.95), (50, 1.0), (1, 1.0), (7, 0.5)])
 def test_rounding_does_not_add_up(length: int, alpha: float) -> None:
-    """float32 against sums in float64, over more than ten thousand events of which some had no gradient."""
+    """float32 against sums in float64, over more than ten thousand events of which some had no
+    gradient.
+    """
     own = flat()
-    window, ring = Window(own, length, alpha, RATE), deque[np.ndarray[tuple[int, ...], np.dtype[np.float64]]](maxlen=length)
+    window, ring = (
+        Window(own, length, alpha, RATE),
+        deque[np.ndarray[tuple[int, ...], np.dtype[np.float64]]](maxlen=length),
+    )
     rng = Seeded(3).at("gradients")
     powers = alpha ** np.arange(length)
     sizes = [p.shape for p in own.module.parameters()]
@@ -93,7 +125,9 @@ def test_rounding_does_not_add_up(length: int, alpha: float) -> None:
             window.pass_by(event)
             ring.appendleft(np.zeros(own.dim))
         else:
-            parts = [torch.from_numpy(rng.standard_normal(size).astype(np.float32)) for size in sizes]
+            parts = [
+                torch.from_numpy(rng.standard_normal(size).astype(np.float32)) for size in sizes
+            ]
             own.weights.zero_()  # what is left in them afterwards is the step alone
             window.learn(event, list(parts))
             ring.appendleft(vector(own, parts))
@@ -101,7 +135,9 @@ def test_rounding_does_not_add_up(length: int, alpha: float) -> None:
             expected = powers[: len(ring)] @ np.stack(ring) / powers.sum()
             found = -own.weights.double().numpy() / RATE
             worst = max(worst, float(np.abs(found - expected).max()) * powers.sum())
-    assert worst < 4e-6 * np.sqrt(length)  # gradients are about 1; an error that grew with events would be a hundred times that
+    assert worst < 4e-6 * np.sqrt(
+        length
+    )  # gradients are about 1; an error that grew with events would be a hundred times that
 
 
 def test_what_was_packed_goes_on_as_if_nothing_had_happened() -> None:

@@ -1,4 +1,5 @@
-"""Streams of labelled examples for online learning: stored data replayed, images deformed without end, files row by row.
+"""Streams of labelled examples for online learning: stored data replayed, images deformed without
+end, files row by row.
 
 >>> from sordino.data import load
 >>> stream = ClassDrift(every=50).applied(Deformed(load("digits").train, seed=0, size=(28, 28), margin=0.1), seed=0)
@@ -9,7 +10,16 @@
 
 from sordino.data.stream.changed import Shifted, Swapped
 from sordino.data.stream.deform import NONE, Deformed, Strength
-from sordino.data.stream.drift import DRIFTS, ClassDrift, Drift, FeatureDrift, GradualDrift, NoDrift, Sampling, SwapDrift
+from sordino.data.stream.drift import (
+    DRIFTS,
+    ClassDrift,
+    Drift,
+    FeatureDrift,
+    GradualDrift,
+    NoDrift,
+    Sampling,
+    SwapDrift,
+)
 from sordino.data.stream.opening import STREAMS, Deform, Opened, Replay, Rows, Streaming, Wanted
 from sordino.data.stream.piece import BLOCK, SELDOM, Piece, Stream
 from sordino.data.stream.published import published

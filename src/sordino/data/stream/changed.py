@@ -1,4 +1,5 @@
-"""Drift on a stream that exists already: labels that change places, features that change their scale.
+"""Drift on a stream that exists already: labels that change places, features that change their
+scale.
 
 Both change what comes, from any stream.
 
@@ -61,10 +62,15 @@ class Swapped(_Changed):
 
     def changes(self, start: int, stop: int) -> tuple[int, ...]:
         """See :class:`~sordino.data.stream.piece.Stream`."""
-        return tuple(sorted({*self.stream.changes(start, stop), *multiples(self._every, start, stop)}))
+        return tuple(
+            sorted({*self.stream.changes(start, stop), *multiples(self._every, start, stop)})
+        )
 
     def _after(self, swaps: int) -> NDArray[np.int64]:
-        """Label of each class after so many swaps. Going on is quick; going back starts again, some microseconds a swap."""
+        """Label of each class after so many swaps.
+
+        Going on is quick; going back starts again, some microseconds a swap.
+        """
         if swaps < self._done:
             self._done, self._mapping = 0, np.arange(len(self.classes))
         for number in range(self._done, swaps):
@@ -72,13 +78,17 @@ class Swapped(_Changed):
             one = int(rng.integers(len(self.classes)))
             other = (one + 1 + int(rng.integers(len(self.classes) - 1))) % len(self.classes)
             # The labels one and other change places, whatever classes wear them by now.
-            self._mapping = np.where(self._mapping == one, other, np.where(self._mapping == other, one, self._mapping))
+            self._mapping = np.where(
+                self._mapping == one, other, np.where(self._mapping == other, one, self._mapping)
+            )
         self._done = swaps
         return self._mapping
 
 
 class Shifted(_Changed):
-    """Features with a gain and an offset that move; see :class:`~sordino.data.stream.drift.FeatureDrift`."""
+    """Features with a gain and an offset that move; see
+    :class:`~sordino.data.stream.drift.FeatureDrift`.
+    """
 
     def __init__(self, stream: Stream, drift: FeatureDrift, seed: int) -> None:
         super().__init__(stream, seed)

@@ -1,24 +1,30 @@
-r"""An endless stream of images: each is a random base image, bent, turned, stretched and moved a little.
+r"""An endless stream of images: each is a random base image, bent, turned, stretched and moved a
+little.
 
-A stream of a billion different examples needs no billion examples. Loosli, Canu, Bottou 2007 made their "infinite MNIST"
-so, by deforming 60 000 digits at random (the fields are those of Simard et al. 2003). Two samples of one base image have
-different real-valued parameters, so that no two are equal.
+A stream of a billion different examples needs no billion examples. Loosli, Canu, Bottou 2007 made
+their "infinite MNIST" so, by deforming 60 000 digits at random (the fields are those of Simard et
+al. 2003). Two samples of one base image have different real-valued parameters, so that no two are
+equal.
 
-**What is drawn for each sample** (:mod:`sordino.data.stream.warp` says how it is applied): a row; two fields of a bank of
-``fields``, with coefficients elastic side sqrt(3/2) U(-1, 1), so that the displacement has a root mean square of
-``elastic`` sides (side: the mean of height and width, in pixels); and
+**What is drawn for each sample** (:mod:`sordino.data.stream.warp` says how it is applied): a row;
+two fields of a bank of ``fields``, with coefficients elastic side sqrt(3/2) U(-1, 1), so that the
+displacement has a root mean square of ``elastic`` sides (side: the mean of height and width, in
+pixels); and
 
     A = [cos r, -sin r; sin r, cos r] [1, h; 0, 1] [e^a, 0; 0, e^b],
-    r ~ U(-rotate, rotate) degrees,  h ~ U(-shear, shear),  a, b ~ U(-stretch, stretch),  t ~ U(-shift, shift) sides.
+    r ~ U(-rotate, rotate) degrees,  h ~ U(-shear, shear),  a, b ~ U(-stretch, stretch),  t ~
+    U(-shift, shift) sides.
 
 All parameters of a block of 1000 samples come from one address, (seed, block).
 
-**Values** are float32 in [-1, 1]: pixels as (v / 255 - 0.5) / 0.5, floats as if ``black`` and ``white`` were 0 and 255 (public
-constants: scikit-learn's digits lie in [0, 1]). Beyond the edge of the picture there is black.
+**Values** are float32 in [-1, 1]: pixels as (v / 255 - 0.5) / 0.5, floats as if ``black`` and
+``white`` were 0 and 255 (public constants: scikit-learn's digits lie in [0, 1]). Beyond the edge of
+the picture there is black.
 
-**Privacy.** A deformed image is a synthetic example, but of a base image that was somebody's. Counting each as an entity of
-its own (``entity`` is None) is right for measuring algorithms. It is no way to get a guarantee for the people behind the
-base images: for that, replay the data set itself.
+**Privacy.** A deformed image is a synthetic example, but of a base image that was somebody's.
+Counting each as an entity of its own (``entity`` is None) is right for measuring algorithms. It is
+no way to get a guarantee for the people behind the base images: for that, replay the data set
+itself.
 
 >>> from sordino.data import load
 >>> stream = Deformed(load("digits").train, seed=0, size=(28, 28), margin=0.1)
@@ -68,15 +74,27 @@ class Strength:
 
     def __post_init__(self) -> None:
         """Refuse what would leave no picture."""
-        most = {"elastic": 0.5, "smooth": 2.0, "rotate": 180.0, "stretch": 2.0, "shear": 2.0, "shift": 1.0}
+        most = {
+            "elastic": 0.5,
+            "smooth": 2.0,
+            "rotate": 180.0,
+            "stretch": 2.0,
+            "shear": 2.0,
+            "shift": 1.0,
+        }
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name == "fields":
                 if not 1 <= value <= 4096:
-                    raise StudyError(f"deformation: fields must lie between 1 and 4096, got {value}")
-            elif not (math.isfinite(value) and 0 <= value <= most[field.name]) or (field.name == "smooth" and value < 0.01):
+                    raise StudyError(
+                        f"deformation: fields must lie between 1 and 4096, got {value}"
+                    )
+            elif not (math.isfinite(value) and 0 <= value <= most[field.name]) or (
+                field.name == "smooth" and value < 0.01
+            ):
                 raise StudyError(
-                    f"deformation: {field.name} must lie between {0.01 if field.name == 'smooth' else 0} and "
+                    f"deformation: {field.name} must lie between "
+                    f"{0.01 if field.name == 'smooth' else 0} and "
                     f"{most[field.name]}, got {value}"
                 )
 
@@ -93,7 +111,8 @@ class Deformed:
         seed: of rows, fields and parameters.
         size: (height, width) of the samples; None: as the base images.
         strength: how much they are deformed.
-        margin: black on each side of the picture, as a share of the sample: digits that touch the edge need 0.1.
+        margin: black on each side of the picture, as a share of the sample: digits that touch the
+            edge need 0.1.
         length: examples in all; None: endless.
         drift: of the classes.
         black, white: of float images; pixels have 0 and 255.
@@ -118,35 +137,66 @@ class Deformed:
         check_length(length, dataset.name)
         if len(dataset.shape) != 3:
             raise DataError(
-                f"{dataset.name}: only images (channels, height, width) can be deformed, its examples have shape {dataset.shape}"
+                f"{dataset.name}: only images (channels, height, width) can be deformed, its "
+                f"examples have shape {dataset.shape}"
             )
         channels, *picture = dataset.shape
         height, width = size = (picture[0], picture[1]) if size is None else size
         if min(height, width) < 1 or channels * height * width >= 1 << 24:
-            raise StudyError(f"{dataset.name}: size must be (height, width), at least one pixel and below 2^24 in all; got {size}")
+            raise StudyError(
+                f"{dataset.name}: size must be (height, width), at least one pixel and below "
+                f"2^24 in all; got {size}"
+            )
         if not (math.isfinite(black) and math.isfinite(white) and black < white):
-            raise StudyError(f"{dataset.name}: black must be below white, both finite; got {black} and {white}")
+            raise StudyError(
+                f"{dataset.name}: black must be below white, both finite; got {black} and {white}"
+            )
         if not 0 <= margin < 0.5:
-            raise StudyError(f"{dataset.name}: margin must be at least 0 and below 0.5 (a half would leave no picture), got {margin}")
+            raise StudyError(
+                f"{dataset.name}: margin must be at least 0 and below 0.5 (a half would "
+                f"leave no picture), got {margin}"
+            )
         self.margin = margin
-        self.dataset, self.seed, self.size, self.strength = dataset, seed, size, Strength() if strength is None else strength
+        self.dataset, self.seed, self.size, self.strength = (
+            dataset,
+            seed,
+            size,
+            Strength() if strength is None else strength,
+        )
         self.length, self.drift, self.black, self.white = length, drift, black, white
-        self.name, self.shape, self.classes = dataset.name, (channels, height, width), dataset.classes
+        self.name, self.shape, self.classes = (
+            dataset.name,
+            (channels, height, width),
+            dataset.classes,
+        )
         self._draws = Draws(dataset, seed, self.drift)
         self._side = (picture[0] + picture[1]) / 2
         self._grid = warp.grid((picture[0], picture[1]), size) / np.float32(1 - 2 * margin)
         sigma = (self.strength.smooth * height, self.strength.smooth * width)
-        self._fields = warp.smooth_fields(Seeded(seed).at("stream", "fields"), self.strength.fields, size, sigma)
+        self._fields = warp.smooth_fields(
+            Seeded(seed).at("stream", "fields"), self.strength.fields, size, sigma
+        )
         low, high = (0.0, 255.0) if dataset.x.dtype == np.uint8 else (black, white)
-        self._gain, self._offset = np.float32(2 / (high - low)), np.float32(-(high + low) / (high - low))
+        self._gain, self._offset = (
+            np.float32(2 / (high - low)),
+            np.float32(-(high + low) / (high - low)),
+        )
         self._at, self._kept = -1, _Parameters.none()
 
     def read(self, start: int, count: int) -> Piece:
         """See :class:`~sordino.data.stream.piece.Stream`."""
         count = room(start, count, self.length)
-        x, y, done = np.empty((count, math.prod(self.shape)), np.float32), np.empty(count, np.int64), 0
+        x, y, done = (
+            np.empty((count, math.prod(self.shape)), np.float32),
+            np.empty(count, np.int64),
+            0,
+        )
         for block, first, last in blocks(start, count):
-            rows, own, out = self._draws.block(block)[first:last], self._parameters(block), x[done : done + last - first]
+            rows, own, out = (
+                self._draws.block(block)[first:last],
+                self._parameters(block),
+                x[done : done + last - first],
+            )
             warp.render(
                 self.dataset.x, rows, self._gain, self._offset, np.float32(-1), self._grid, self._fields,
                 own.pair[first:last], own.affine[first:last], own.mix[first:last], out,
@@ -183,19 +233,25 @@ class _Parameters:
 
     @classmethod
     def none(cls) -> _Parameters:
-        return cls(np.empty((0, 2), np.int64), np.empty((0, 6), np.float32), np.empty((0, 2), np.float32))
+        return cls(
+            np.empty((0, 2), np.int64), np.empty((0, 6), np.float32), np.empty((0, 2), np.float32)
+        )
 
     @classmethod
     def drawn(cls, rng: np.random.Generator, strength: Strength, side: float) -> _Parameters:
         pair = rng.integers(strength.fields, size=(BLOCK, 2))
         # Two different fields, where there are two: the second is chosen among the others.
         if strength.fields > 1:
-            pair[:, 1] = (pair[:, 0] + 1 + rng.integers(strength.fields - 1, size=BLOCK)) % strength.fields
+            pair[:, 1] = (
+                pair[:, 0] + 1 + rng.integers(strength.fields - 1, size=BLOCK)
+            ) % strength.fields
         mix = rng.uniform(-1, 1, (BLOCK, 2)) * (strength.elastic * side * math.sqrt(1.5))
         turn, shear, high, wide, down, across = rng.uniform(-1, 1, (6, BLOCK))
         turn, shear = np.radians(strength.rotate * turn), strength.shear * shear
         high, wide = np.exp(strength.stretch * high), np.exp(strength.stretch * wide)
         cos, sin = np.cos(turn), np.sin(turn)
         matrix = [cos * high, (cos * shear - sin) * wide, sin * high, (sin * shear + cos) * wide]
-        affine = np.stack([*matrix, strength.shift * side * down, strength.shift * side * across], axis=1)
+        affine = np.stack(
+            [*matrix, strength.shift * side * down, strength.shift * side * across], axis=1
+        )
         return cls(pair, affine.astype(np.float32), mix.astype(np.float32))

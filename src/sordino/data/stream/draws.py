@@ -1,4 +1,6 @@
-"""Which row of a data set event t shows: first the class, then a row of that class, both addressed by the block."""
+"""Which row of a data set event t shows: first the class, then a row of that class, both addressed
+by the block.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +40,13 @@ class Draws:
         if self._drift is None:
             return rng.integers(len(rows), size=BLOCK)
         start = number * BLOCK
-        wanted = self._drift.probabilities(self._seed, len(self._present), start, start + BLOCK) * self._present
+        wanted = (
+            self._drift.probabilities(self._seed, len(self._present), start, start + BLOCK)
+            * self._present
+        )
         edges = np.cumsum(wanted, axis=1)
-        # The last edge is the sum itself, so that a draw beyond it, which rounding could make, is impossible.
+        # The last edge is the sum itself, so that a draw beyond it, which rounding could make, is
+        # impossible.
         drawn = rng.random(BLOCK)[:, None] * edges[:, -1:]
         labels = np.minimum((edges <= drawn).sum(axis=1), int(np.flatnonzero(self._present)[-1]))
         return np.asarray(rows[firsts[labels] + rng.integers(counts[labels])])
@@ -49,4 +55,6 @@ class Draws:
 def refuse_empty(dataset: Dataset) -> None:
     """A stream needs at least one example."""
     if not len(dataset):
-        raise DataError(f"{dataset.name}: a stream needs at least one example, the data set has none")
+        raise DataError(
+            f"{dataset.name}: a stream needs at least one example, the data set has none"
+        )

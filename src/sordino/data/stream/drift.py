@@ -1,4 +1,5 @@
-r"""How a stream's distribution changes: each kind is a class, and the ``data.drift`` table of a study that asks for it.
+r"""How a stream's distribution changes: each kind is a class, and the ``data.drift`` table of a
+study that asks for it.
 
 ========== ==================================================================================================
 none       nothing changes
@@ -9,16 +10,19 @@ swap       two classes, drawn at random, change their labels after each ``every`
 features   each of :data:`BLOCKS` slices of the features gets a gain and an offset, x' = a x + b
 ========== ==================================================================================================
 
-``classes`` and ``gradual`` say which class event t has, and an example of that class is drawn then: that needs examples that
-can be drawn, hence a data set in memory (:class:`~sordino.data.stream.replay.Replayed`,
-:class:`~sordino.data.stream.deform.Deformed`). A class without examples has probability 0. The last two change what a
-stream gives, whatever stream it is (:mod:`sordino.data.stream.changed`).
+``classes`` and ``gradual`` say which class event t has, and an example of that class is drawn then:
+that needs examples that can be drawn, hence a data set in memory
+(:class:`~sordino.data.stream.replay.Replayed`, :class:`~sordino.data.stream.deform.Deformed`). A
+class without examples has probability 0. The last two change what a stream gives, whatever stream
+it is (:mod:`sordino.data.stream.changed`).
 
-**Features.** Change k has ln a ~ U(-strength, strength) and b ~ U(-strength, strength), independent for each slice; change 0
-is none (a = 1, b = 0). Change k + 1 follows on change k each ``every`` events: at once (``sudden``), or in a straight line
-over them. Gains are positive, and so is everything between two positive gains: no change loses information.
+**Features.** Change k has ln a ~ U(-strength, strength) and b ~ U(-strength, strength), independent
+for each slice; change 0 is none (a = 1, b = 0). Change k + 1 follows on change k each ``every``
+events: at once (``sudden``), or in a straight line over them. Gains are positive, and so is
+everything between two positive gains: no change loses information.
 
-A drift of your own is a class with a registration, or ``kind = "package.module:Class"`` in a study (docs/own-tables.md).
+A drift of your own is a class with a registration, or ``kind = "package.module:Class"`` in a study
+(docs/own-tables.md).
 
 Wang, Wang, Gu, Ling 2025 let the class probabilities change after each 50 events.
 
@@ -50,7 +54,9 @@ BLOCKS = 8
 
 
 class Drift(Section):
-    """How a stream changes, and the ``data.drift`` table of a study that asks for it; its name alone will do."""
+    """How a stream changes, and the ``data.drift`` table of a study that asks for it; its name
+    alone will do.
+    """
 
     by_class: ClassVar[bool] = False  # whether it draws examples by their class
     relabels: ClassVar[bool] = False  # whether an entity's label changes
@@ -66,7 +72,15 @@ class Drift(Section):
         raise NotImplementedError
 
 
-DRIFTS = Registry(base=Drift, noun="drift", key="kind", place="data.drift", page="docs/own-tables.md", brief=True, needs=("applied",))
+DRIFTS = Registry(
+    base=Drift,
+    noun="drift",
+    key="kind",
+    place="data.drift",
+    page="docs/own-tables.md",
+    brief=True,
+    needs=("applied",),
+)
 
 
 @DRIFTS.register
@@ -99,8 +113,10 @@ class Sampling(Drift):
         """The same examples, drawn by class."""
         if not isinstance(stream, Drawn):
             raise StudyError(
-                f"{stream.name}: the drift {self.kind!r} draws an example of a wanted class for each event, but this stream comes in "
-                "a given order (a file, or labels and features that change already); use a data set that fits in memory, give this "
+                f"{stream.name}: the drift {self.kind!r} draws an example of a wanted class "
+                "for each event, but this stream comes in "
+                "a given order (a file, or labels and features that change already); use a "
+                "data set that fits in memory, give this "
                 "drift before others, or use the drifts 'swap' and 'features'"
             )
         return stream.drifting(self)
@@ -134,7 +150,9 @@ class ClassDrift(Sampling):
 
 @DRIFTS.register
 class GradualDrift(Sampling):
-    """Class probabilities on the straight line from one draw to the next, each ``every`` events long."""
+    """Class probabilities on the straight line from one draw to the next, each ``every`` events
+    long.
+    """
 
     kind: Literal["gradual"] = "gradual"
 
@@ -168,7 +186,8 @@ class FeatureDrift(Drift):
     Attributes:
         every: events that a change lasts, or takes.
         strength: largest |ln a|, and largest |b| in the units of the model's input.
-        sudden: whether a change is there at once; else it grows in a straight line over ``every`` events.
+        sudden: whether a change is there at once; else it grows in a straight line over ``every``
+            events.
     """
 
     kind: Literal["features"] = "features"
@@ -183,14 +202,19 @@ class FeatureDrift(Drift):
     def lines(self, seed: int, events: Sequence[int]) -> NDArray[np.float64]:
         """(gain, offset) of each event and slice, (2, events, BLOCKS)."""
         number, into = np.divmod(np.asarray(events, dtype=np.int64), self.every)
-        # A sudden change is the end of the line that leads to it, and change 1 is there from event 0 on.
+        # A sudden change is the end of the line that leads to it, and change 1 is there from event
+        # 0 on.
         share = np.ones(len(number)) if self.sudden else into / self.every
         first, last = int(number.min()), int(number.max())
         source = Seeded(seed).stream("stream", "feature changes")
         none = np.stack([np.ones(BLOCKS), np.zeros(BLOCKS)])
-        drawn = np.stack([self._change(source.at(k)) if k else none for k in range(first, last + 2)], axis=1)
+        drawn = np.stack(
+            [self._change(source.at(k)) if k else none for k in range(first, last + 2)], axis=1
+        )
         share = share[:, None]
-        return np.asarray((1 - share) * drawn[:, number - first] + share * drawn[:, number - first + 1])
+        return np.asarray(
+            (1 - share) * drawn[:, number - first] + share * drawn[:, number - first + 1]
+        )
 
     @staticmethod
     def slices(features: int) -> list[slice]:
@@ -199,7 +223,12 @@ class FeatureDrift(Drift):
         return [slice(int(first), int(last)) for first, last in pairwise(edges)]
 
     def _change(self, rng: np.random.Generator) -> NDArray[np.float64]:
-        return np.stack([np.exp(self.strength * rng.uniform(-1, 1, BLOCKS)), self.strength * rng.uniform(-1, 1, BLOCKS)])
+        return np.stack(
+            [
+                np.exp(self.strength * rng.uniform(-1, 1, BLOCKS)),
+                self.strength * rng.uniform(-1, 1, BLOCKS),
+            ]
+        )
 
     def changes(self, start: int, stop: int) -> tuple[int, ...]:
         """See :class:`~sordino.data.stream.piece.Stream`: none where changes are gradual."""

@@ -1,6 +1,8 @@
-"""Where a stream comes from: each way is a class, and the ``data.stream`` table of a study that asks for it.
+"""Where a stream comes from: each way is a class, and the ``data.stream`` table of a study that
+asks for it.
 
-A stream of your own is a class with a registration, or ``kind = "package.module:Class"`` in a study (docs/own-tables.md).
+A stream of your own is a class with a registration, or ``kind = "package.module:Class"`` in a study
+(docs/own-tables.md).
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ from sordino.registry import Registry
 from sordino.section import Section
 
 MARGIN = 0.1
-"""Black around images that are rendered on another grid, as a share of a side: digits touch their edges."""
+"""Black around images that are rendered on another grid, as a share of a side: digits touch their
+edges.
+"""
 
 _AT_ONCE = 1 << 16  # rows read at once
 
@@ -78,11 +82,15 @@ class Opened:
 
 
 class Streaming(Section):
-    """Where events come from, and the ``data.stream`` table of a study that asks for it; its name alone will do."""
+    """Where events come from, and the ``data.stream`` table of a study that asks for it; its name
+    alone will do.
+    """
 
     in_order: ClassVar[bool] = False  # whether it reads a file in its own order, row by row
     repeats: ClassVar[bool] = False  # whether the same rows come again and again
-    invents: ClassVar[bool] = False  # whether its examples are nobody's rows, each an entity of its own
+    invents: ClassVar[bool] = (
+        False  # whether its examples are nobody's rows, each an entity of its own
+    )
 
     kind: str
 
@@ -95,7 +103,15 @@ class Streaming(Section):
         raise NotImplementedError
 
 
-STREAMS = Registry(base=Streaming, noun="stream", key="kind", place="data.stream", page="docs/own-tables.md", brief=True, needs=("open",))
+STREAMS = Registry(
+    base=Streaming,
+    noun="stream",
+    key="kind",
+    place="data.stream",
+    page="docs/own-tables.md",
+    brief=True,
+    needs=("open",),
+)
 
 
 @STREAMS.register
@@ -109,7 +125,9 @@ class Replay(Streaming):
     def open(self, wanted: Wanted) -> Opened:
         """See :class:`Streaming`."""
         corpus = _corpus(wanted)
-        return Opened(Replayed(corpus.train, wanted.seed), corpus.train.fingerprint(), corpus.train.words)
+        return Opened(
+            Replayed(corpus.train, wanted.seed), corpus.train.fingerprint(), corpus.train.words
+        )
 
 
 @STREAMS.register
@@ -147,17 +165,32 @@ class Rows(Streaming):
 def _corpus(wanted: Wanted) -> Corpus:
     scale = None if wanted.scale == 1.0 else wanted.scale
     # No test set is used.
-    return load(wanted.name or "", file=wanted.file, label=wanted.label, scale=scale, test_fraction=None, identify=wanted.identify)
+    return load(
+        wanted.name or "",
+        file=wanted.file,
+        label=wanted.label,
+        scale=scale,
+        test_fraction=None,
+        identify=wanted.identify,
+    )
 
 
 def _table(wanted: Wanted, scale: float) -> TableStream:
     if wanted.file is None:
         return published(wanted.name or "", scale=scale)
-    return TableStream(wanted.file, classes=wanted.classes or (), label=wanted.label, entity=wanted.entity, scale=scale)
+    return TableStream(
+        wanted.file,
+        classes=wanted.classes or (),
+        label=wanted.label,
+        entity=wanted.entity,
+        scale=scale,
+    )
 
 
 def _known(wanted: Wanted) -> tuple[identity.Words, identity.Words | None]:
-    """What a file's rows are recognised by, (n, 2), and whose they are, (n,): of those that become events, and unscaled."""
+    """What a file's rows are recognised by, (n, 2), and whose they are, (n,): of those that become
+    events, and unscaled.
+    """
     stream, found, owners = _table(wanted, 1.0), [], []
     for start in range(0, wanted.events, _AT_ONCE):
         piece = stream.read(start, min(_AT_ONCE, wanted.events - start))

@@ -23,19 +23,33 @@ class Parquet:
 
         if not path.is_file():
             raise DataError(f"{path}: no such file")
-        self._path, self._coder, self._label, self._entity, self._row = path, coder, label, entity, 0
+        self._path, self._coder, self._label, self._entity, self._row = (
+            path,
+            coder,
+            label,
+            entity,
+            0,
+        )
         try:
             self._frame: Any = pl.scan_parquet(path)
             schema = self._frame.collect_schema()
             self.rows = int(self._frame.select(pl.len()).collect().item())
-        except (Exception, pl.exceptions.PanicException) as error:  # a panic of its Rust part is no Exception
+        except (
+            Exception,
+            pl.exceptions.PanicException,
+        ) as error:  # a panic of its Rust part is no Exception
             raise self._failed(error) from error
         self.columns = tuple(schema.names())
         places = roles(self.columns, label, entity, path)
-        self.features = tuple(name for name, place in zip(self.columns, places, strict=True) if place >= 0)
+        self.features = tuple(
+            name for name, place in zip(self.columns, places, strict=True) if place >= 0
+        )
         for name in self.features:
             if not (schema[name].is_numeric() or str(schema[name]) == "Boolean"):
-                raise DataError(f"{path}: feature column {name!r} holds {schema[name]}, not numbers; drop it or encode it as numbers")
+                raise DataError(
+                    f"{path}: feature column {name!r} holds {schema[name]}, not numbers; "
+                    "drop it or encode it as numbers"
+                )
 
     def skip(self, rows: int) -> int:
         """See :class:`Rows`."""
@@ -52,7 +66,10 @@ class Parquet:
         except (Exception, pl.exceptions.PanicException) as error:
             raise self._failed(error) from error
         if frame.height < min(ROWS, self.rows - self._row):
-            raise DataError(f"{self._path}: expected {self.rows} rows, found {self._row + frame.height}; did the file change?")
+            raise DataError(
+                f"{self._path}: expected {self.rows} rows, found {self._row + frame.height}; "
+                "did the file change?"
+            )
         x = np.empty((frame.height, len(self.features)), np.float32)
         for at, name in enumerate(self.features):
             self._refuse_gaps(frame[name])
@@ -65,7 +82,9 @@ class Parquet:
         y = self._coder.labels(self._cells(frame[self._label]), self._row, self._label)
         owners = None
         if self._entity is not None:
-            owners = self._coder.owners(self._cells(frame[self._entity], owner=True), self._row, self._entity)
+            owners = self._coder.owners(
+                self._cells(frame[self._entity], owner=True), self._row, self._entity
+            )
         self._row += frame.height
         return Piece(x, y, owners)
 
@@ -79,7 +98,10 @@ class Parquet:
         if owner and series.dtype.is_numeric():
             for at, text in enumerate(texts):
                 if whole(text) is None:
-                    raise DataError(f"{cell(self._path, self._row + at, series.name)} is {text}; owners are text or whole numbers")
+                    raise DataError(
+                        f"{cell(self._path, self._row + at, series.name)} is {text}; owners "
+                        "are text or whole numbers"
+                    )
         return texts
 
     def _refuse_gaps(self, series: Any) -> None:
@@ -88,7 +110,10 @@ class Parquet:
             raise DataError(f"{cell(self._path, row, series.name)} is empty; {REMEDY}")
 
     def _failed(self, error: BaseException) -> DataError:
-        return DataError(f"{self._path}: expected a Parquet file, but reading it failed ({str(error).splitlines()[0]})")
+        return DataError(
+            f"{self._path}: expected a Parquet file, but reading it failed "
+            f"({str(error).splitlines()[0]})"
+        )
 
 
 def _shown(value: object) -> str:

@@ -1,9 +1,11 @@
-"""A stream: labelled examples one after another, which may never end, and of which any stretch can be asked for.
+"""A stream: labelled examples one after another, which may never end, and of which any stretch can
+be asked for.
 
-An online learner sees example t, predicts, learns, and goes on to t + 1. A run that was killed goes on at the
-example where it stopped, so a stream is not an iterator: :meth:`Stream.read` takes the number of the first example,
-and gives the same numbers however the reading was cut into pieces. What is random is addressed by the seed and the
-number of a block of :data:`BLOCK` examples, so that any start costs no more than one block.
+An online learner sees example t, predicts, learns, and goes on to t + 1. A run that was killed goes
+on at the example where it stopped, so a stream is not an iterator: :meth:`Stream.read` takes the
+number of the first example, and gives the same numbers however the reading was cut into pieces.
+What is random is addressed by the seed and the number of a block of :data:`BLOCK` examples, so that
+any start costs no more than one block.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ BLOCK = 1000
 """Examples that share an address of randomness."""
 
 SELDOM = 500
-"""Changes of the distribution that follow each other faster than this are too many to mark in a report."""
+"""Changes of the distribution that follow each other faster than this are too many to mark in a
+report.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,7 +35,8 @@ class Piece:
     Attributes:
         x: (n, features) float32, flat model input, already scaled by public constants.
         y: (n,) int64, class numbers.
-        entity: (n,) int64, whose row it is, numbers from 0; None: every example is an entity of its own.
+        entity: (n,) int64, whose row it is, numbers from 0; None: every example is an entity of its
+            own.
     """
 
     x: NDArray[np.float32]
@@ -71,13 +76,18 @@ class Stream(Protocol):
         ...
 
     def read(self, start: int, count: int) -> Piece:
-        """Examples ``start`` to ``start + count``; fewer only at the end. Any start; going forward is fast."""
+        """Examples ``start`` to ``start + count``; fewer only at the end.
+
+        Any start; going forward is fast.
+        """
         ...
 
     def changes(self, start: int, stop: int) -> tuple[int, ...]:
-        """The examples in [start, stop) from which on the distribution is abruptly another one, in order.
+        """The examples in [start, stop) from which on the distribution is abruptly another one, in
+        order.
 
-        Changes closer together than :data:`SELDOM` examples are left out: too many to mark. So are gradual ones.
+        Changes closer together than :data:`SELDOM` examples are left out: too many to mark. So are
+        gradual ones.
         """
         ...
 
@@ -89,7 +99,10 @@ def room(start: int, count: int, length: int | None) -> int:
         StudyError: for a negative start or count.
     """
     if start < 0 or count < 0:
-        raise StudyError(f"a stream is read from an example 0, 1, 2, ... on; asked for {count} examples from {start}")
+        raise StudyError(
+            f"a stream is read from an example 0, 1, 2, ... on; asked for {count} examples "
+            f"from {start}"
+        )
     return count if length is None else max(0, min(count, length - start))
 
 
@@ -104,7 +117,9 @@ def blocks(start: int, count: int) -> Iterator[tuple[int, int, int]]:
 
 
 def multiples(every: int, start: int, stop: int) -> tuple[int, ...]:
-    """The changes in [start, stop) of something that changes after each ``every`` examples, if they can be marked."""
+    """The changes in [start, stop) of something that changes after each ``every`` examples, if they
+    can be marked.
+    """
     first = max(1, -(-start // every))
     return tuple(range(first * every, stop, every)) if every >= SELDOM else ()
 
@@ -112,7 +127,9 @@ def multiples(every: int, start: int, stop: int) -> tuple[int, ...]:
 def check_length(length: int | None, place: str) -> None:
     """A stream's length is positive."""
     if length is not None and length < 1:
-        raise StudyError(f"{place}: length must be at least 1, got {length}; leave it out for an endless stream")
+        raise StudyError(
+            f"{place}: length must be at least 1, got {length}; leave it out for an endless stream"
+        )
 
 
 def joined(pieces: Sequence[Piece], features: int) -> Piece:
@@ -123,4 +140,6 @@ def joined(pieces: Sequence[Piece], features: int) -> Piece:
         return Piece(np.empty((0, features), np.float32), np.empty(0, np.int64))
     owners = [piece.entity for piece in pieces if piece.entity is not None]
     entity = np.concatenate(owners) if len(owners) == len(pieces) else None
-    return Piece(np.concatenate([p.x for p in pieces]), np.concatenate([p.y for p in pieces]), entity)
+    return Piece(
+        np.concatenate([p.x for p in pieces]), np.concatenate([p.y for p in pieces]), entity
+    )

@@ -1,9 +1,12 @@
-"""SUSY and HIGGS: five and eleven million simulated collisions, read from the files as the UCI repository publishes them.
+"""SUSY and HIGGS: five and eleven million simulated collisions, read from the files as the UCI
+repository publishes them.
 
-The first column is the class (1: signal, 0: background), then come 18 or 28 features; there is no header. Both files are found
-where other data is (:mod:`sordino.data.locate`), under the names SUSY.csv.gz and HIGGS.csv.gz or unpacked.
+The first column is the class (1: signal, 0: background), then come 18 or 28 features; there is no
+header. Both files are found where other data is (:mod:`sordino.data.locate`), under the names
+SUSY.csv.gz and HIGGS.csv.gz or unpacked.
 
-Reference: Baldi, Sadowski, Whiteson 2014, "Searching for exotic particles in high-energy physics with deep learning".
+Reference: Baldi, Sadowski, Whiteson 2014, "Searching for exotic particles in high-energy physics
+with deep learning".
 """
 
 from __future__ import annotations
@@ -53,7 +56,10 @@ def published(
         DataError: if it is not known or not found, with every way to get it.
     """
     if name not in COLUMNS:
-        raise DataError(f"unknown stream {name!r}; known: {', '.join(COLUMNS)}; your own file: TableStream('x.csv', ...)")
+        raise DataError(
+            f"unknown stream {name!r}; known: {', '.join(COLUMNS)}; your own file: "
+            "TableStream('x.csv', ...)"
+        )
     known = locate.PUBLISHED[name]
     if file is None:
         found = locate.pick(locate.find(name), known.layouts[0][0], known.endings)

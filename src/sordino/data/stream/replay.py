@@ -1,10 +1,11 @@
 """A stored data set as a stream: epoch after epoch, each in an order of its own.
 
-Without drift, event t shows row pi_e(t mod n), where pi_e is a random permutation that belongs to epoch e = floor(t / n).
-With a drift of the classes, each event draws a row of the wanted class, with replacement.
+Without drift, event t shows row pi_e(t mod n), where pi_e is a random permutation that belongs to
+epoch e = floor(t / n). With a drift of the classes, each event draws a row of the wanted class,
+with replacement.
 
-Repeated rows are the same person's: ``entity`` is the row's number, or the data set's own ``client`` where it says
-whose each row is.
+Repeated rows are the same person's: ``entity`` is the row's number, or the data set's own
+``client`` where it says whose each row is.
 
 >>> from sordino.data import load
 >>> stream = Replayed(load("digits").train, seed=0)
@@ -34,13 +35,21 @@ class Replayed:
     Attributes:
         dataset: the rows.
         seed: of the order.
-        length: examples in all; None: epoch after epoch without end. ``k * len(dataset)`` is k epochs.
+        length: examples in all; None: epoch after epoch without end. ``k * len(dataset)`` is k
+            epochs.
         drift: of the classes.
     """
 
     columns: tuple[str, ...] | None = None
 
-    def __init__(self, dataset: Dataset, seed: int, *, length: int | None = None, drift: Sampling | None = None) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        seed: int,
+        *,
+        length: int | None = None,
+        drift: Sampling | None = None,
+    ) -> None:
         refuse_empty(dataset)
         check_length(length, dataset.name)
         self.dataset, self.seed, self.length, self.drift = dataset, seed, length, drift
@@ -66,7 +75,9 @@ class Replayed:
         return Replayed(self.dataset, self.seed, length=self.length, drift=drift)
 
     def _drawn(self, start: int, count: int) -> NDArray[np.int64]:
-        parts = [self._draws.block(block)[first:last] for block, first, last in blocks(start, count)]
+        parts = [
+            self._draws.block(block)[first:last] for block, first, last in blocks(start, count)
+        ]
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
     def _permuted(self, start: int, count: int) -> NDArray[np.int64]:

@@ -45,8 +45,12 @@ def roles(columns: Sequence[str], label: str, entity: str | None, path: Path) ->
     for role, name in (("label", label), ("entity", entity)):
         if name is not None and name not in columns:
             hint = did_you_mean(name, columns) or "."
-            shown = ", ".join(columns[:12]) + (f" and {len(columns) - 12} more" if len(columns) > 12 else "")
-            raise DataError(f"{path}: no column {name!r} for the {role}{hint} Its columns are {shown}")
+            shown = ", ".join(columns[:12]) + (
+                f" and {len(columns) - 12} more" if len(columns) > 12 else ""
+            )
+            raise DataError(
+                f"{path}: no column {name!r} for the {role}{hint} Its columns are {shown}"
+            )
     if label == entity:
         raise DataError(f"{path}: column {label!r} cannot be both the label and the entity")
     twice = sorted({name for name in columns if columns.count(name) > 1})
@@ -68,4 +72,6 @@ def cell(path: Path, row: int, column: str) -> str:
 
 def not_finite(path: Path, row: int, column: str, value: np.float32) -> DataError:
     """The one form in which a NaN or an infinity is reported."""
-    return DataError(f"{cell(path, row, column)} is {value}; every feature must be finite: {REMEDY}")
+    return DataError(
+        f"{cell(path, row, column)} is {value}; every feature must be finite: {REMEDY}"
+    )

@@ -1,19 +1,23 @@
 """A table in a file as a stream, row after row, without ever holding the file.
 
-**CSV** (``.csv``; also ``.csv.gz`` and ``.csv.bz2``, recognised by content) and **Parquet** (``.parquet``). One column holds
-the label, one may say whose each row is, every other one is a feature. Text is read in one pass; a row may be asked for
-again as long as it is in the stretch at hand, anything earlier opens the file again and passes what lies before, in a few microseconds
-a row.
+**CSV** (``.csv``; also ``.csv.gz`` and ``.csv.bz2``, recognised by content) and **Parquet**
+(``.parquet``). One column holds the label, one may say whose each row is, every other one is a
+feature. Text is read in one pass; a row may be asked for again as long as it is in the stretch at
+hand, anything earlier opens the file again and passes what lies before, in a few microseconds a
+row.
 
-**What is refused**, with file, row and column: a gap, text, NaN or infinity where a number belongs, a row with too many or too
-few cells, a label that is no class, a compressed file that breaks off. Rows that are passed are not checked.
+**What is refused**, with file, row and column: a gap, text, NaN or infinity where a number belongs,
+a row with too many or too few cells, a label that is no class, a compressed file that breaks off.
+Rows that are passed are not checked.
 
-**Constants.** x' = (x - offset) / scale, with numbers that are known without looking at the data. Sahoo et al. 2018
-standardise SUSY and HIGGS; mean and deviation of the data are a release of it, so nothing here computes them. The features of
-both files are roughly standardised by their publishers anyway.
+**Constants.** x' = (x - offset) / scale, with numbers that are known without looking at the data.
+Sahoo et al. 2018 standardise SUSY and HIGGS; mean and deviation of the data are a release of it, so
+nothing here computes them. The features of both files are roughly standardised by their publishers
+anyway.
 
-**Length.** A Parquet file says how many rows it has. A CSV file does not: ``length`` is None, and reading gives fewer rows than
-asked for at its end. Where ``rows`` is given, as it is for published files, exactly so many must be there.
+**Length.** A Parquet file says how many rows it has. A CSV file does not: ``length`` is None, and
+reading gives fewer rows than asked for at its end. Where ``rows`` is given, as it is for published
+files, exactly so many must be there.
 
 **Classes** and **entities**: :mod:`sordino.data.stream.cells`.
 """
@@ -80,7 +84,13 @@ class TableStream:
         Raises:
             DataError: names the file and what is wrong with it, or with what was asked.
         """
-        self.path, self._label, self._entity, self._header, self._rows = Path(path), label, entity, header, rows
+        self.path, self._label, self._entity, self._header, self._rows = (
+            Path(path),
+            label,
+            entity,
+            header,
+            rows,
+        )
         known = Classes.of(classes, str(self.path))
         self._coder = Coder(known, str(self.path))
         self.name, self.classes = self.path.name if name is None else name, known.names
@@ -107,10 +117,16 @@ class TableStream:
             first, last = at - self._first, min(stop - self._first, len(self._piece))
             held = self._piece
             x, y = held.x[first:last].copy(), held.y[first:last].copy()
-            parts.append(Piece(x, y, None if held.entity is None else held.entity[first:last].copy()))
+            parts.append(
+                Piece(x, y, None if held.entity is None else held.entity[first:last].copy())
+            )
             at += last - first
         if not parts and self._entity is not None:
-            return Piece(np.empty((0, self.shape[0]), np.float32), np.empty(0, np.int64), np.empty(0, np.int64))
+            return Piece(
+                np.empty((0, self.shape[0]), np.float32),
+                np.empty(0, np.int64),
+                np.empty(0, np.int64),
+            )
         return joined(parts, self.shape[0])
 
     def changes(self, start: int, stop: int) -> tuple[int, ...]:
@@ -122,12 +138,17 @@ class TableStream:
         self._file: Rows | Parquet
         if low.endswith(".parquet"):
             if self._header is not None:
-                raise DataError(f"{path}: a Parquet file names its columns itself; leave header out")
+                raise DataError(
+                    f"{path}: a Parquet file names its columns itself; leave header out"
+                )
             self._file = Parquet(path, self._label, self._entity, self._coder)
         elif low.endswith(TEXT):
             self._file = Text(path, self._label, self._entity, self._coder, self._header)
         else:
-            raise DataError(f"{path}: its kind is told by its ending, which must be one of {', '.join(TEXT)}, .parquet")
+            raise DataError(
+                f"{path}: its kind is told by its ending, which must be one of "
+                f"{', '.join(TEXT)}, .parquet"
+            )
         self._first, self._piece = 0, Piece(np.empty((0, 0), np.float32), np.empty(0, np.int64))
 
     def _reach(self, row: int) -> bool:
@@ -150,16 +171,28 @@ class TableStream:
         if self._scale is not None:
             x /= self._scale
 
-    def _constants(self, given: Scale | None, what: str, positive: bool) -> NDArray[np.float32] | None:
+    def _constants(
+        self, given: Scale | None, what: str, positive: bool
+    ) -> NDArray[np.float32] | None:
         if given is None:
             return None
         values = np.asarray(given, dtype=np.float64)
         if not np.isfinite(values).all() or (positive and not (values > 0).all()):
-            raise DataError(f"{self.path}: {what} must be {'positive and ' if positive else ''}finite, got {given}")
+            raise DataError(
+                f"{self.path}: {what} must be {'positive and ' if positive else ''}finite, "
+                f"got {given}"
+            )
         if values.ndim and values.shape != self.shape:
-            raise DataError(f"{self.path}: {what} has {values.size} entries, the data has {self.shape[0]} features")
+            raise DataError(
+                f"{self.path}: {what} has {values.size} entries, the data has "
+                f"{self.shape[0]} features"
+            )
         return values.astype(np.float32)
 
     def _count(self, found: int) -> DataError:
-        more = " or more" if not isinstance(self._file, Parquet) and found > (self._rows or 0) else ""
-        return DataError(f"{self.path}: expected {self._rows} rows, but found {found}{more}. {AGAIN}")
+        more = (
+            " or more" if not isinstance(self._file, Parquet) and found > (self._rows or 0) else ""
+        )
+        return DataError(
+            f"{self.path}: expected {self._rows} rows, but found {found}{more}. {AGAIN}"
+        )

@@ -1,4 +1,6 @@
-"""CSV, compressed or not, some rows at a time: Python's own reader over text that is expanded as it is asked for, in constant memory."""
+"""CSV, compressed or not, some rows at a time: Python's own reader over text that is expanded as it
+is asked for, in constant memory.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,19 @@ _TRUTH = {"true": 1.0, "false": 0.0}
 
 
 class Text:
-    """CSV; the columns are given, or stand in the first line. A number is exactly ``numpy.float32(float(text))``."""
+    """CSV; the columns are given, or stand in the first line.
 
-    def __init__(self, path: Path, label: str, entity: str | None, coder: Coder, columns: Sequence[str] | None) -> None:
+    A number is exactly ``numpy.float32(float(text))``.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        label: str,
+        entity: str | None,
+        coder: Coder,
+        columns: Sequence[str] | None,
+    ) -> None:
         self._path, self._coder, self._row = path, coder, 0
         self._lines = _Lines(Source(path))
         self._reader = csv.reader(self._lines, strict=True)
@@ -50,7 +62,10 @@ class Text:
         for at, row in enumerate(rows):
             if len(row) != width:
                 expected = f"{width} ({self.columns[0]}, ..., {self.columns[-1]})"
-                raise DataError(f"{self._path}: row {self._row + at} (the first is 0) has {len(row)} cells, expected {expected}")
+                raise DataError(
+                    f"{self._path}: row {self._row + at} (the first is 0) has {len(row)} "
+                    f"cells, expected {expected}"
+                )
         x = self._numbers(rows)
         y = self._coder.labels(self._column(rows, self._label), self._row, self._label)
         owners = None
@@ -76,7 +91,10 @@ class Text:
                 if row:
                     yield row
         except csv.Error as error:
-            raise DataError(f"{self._path}: line {self._reader.line_num}: {error}; is there a quote that is never closed?") from error
+            raise DataError(
+                f"{self._path}: line {self._reader.line_num}: {error}; is there a quote that "
+                "is never closed?"
+            ) from error
 
     def _column(self, rows: Sequence[list[str]], name: str) -> list[str]:
         at = self.columns.index(name)
@@ -107,18 +125,27 @@ class Text:
         try:
             return _TRUTH[text.lower()] if text.lower() in _TRUTH else float(text)
         except ValueError:
-            raise DataError(f"{cell(self._path, row, name)} is {text!r}, not a number; drop the column or encode it as numbers") from None
+            raise DataError(
+                f"{cell(self._path, row, name)} is {text!r}, not a number; drop the column "
+                "or encode it as numbers"
+            ) from None
 
     def _header(self) -> tuple[str, ...]:
         try:
             names = next(self._reader, None)
         except csv.Error as error:
-            raise DataError(f"{self._path}: expected a CSV file with a header, but its first line is none: {error}") from error
+            raise DataError(
+                f"{self._path}: expected a CSV file with a header, but its first line is "
+                f"none: {error}"
+            ) from error
         if not names:
             found = "it is empty" if names is None else "its first line is empty"
             raise DataError(f"{self._path}: expected a CSV file with a header, but {found}")
         if len(names) > MOST_COLUMNS:
-            raise DataError(f"{self._path}: its first line has more than {MOST_COLUMNS:,} columns; is it a CSV file?")
+            raise DataError(
+                f"{self._path}: its first line has more than {MOST_COLUMNS:,} columns; is it "
+                "a CSV file?"
+            )
         return tuple(name.strip() for name in names)
 
 
@@ -158,4 +185,7 @@ class _Lines:
 
     def _refuse_long(self, size: int) -> None:
         if size > MOST_LINE:
-            raise DataError(f"{self._source.path}: a row has more than {MOST_LINE:,} bytes; is it a CSV file, and is every quote closed?")
+            raise DataError(
+                f"{self._source.path}: a row has more than {MOST_LINE:,} bytes; is it a CSV "
+                "file, and is every quote closed?"
+            )

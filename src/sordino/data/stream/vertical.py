@@ -1,8 +1,10 @@
-"""Which features each party holds: slices of the flat vector, named columns of a table, regions of an image.
+"""Which features each party holds: slices of the flat vector, named columns of a table, regions of
+an image.
 
-Each way is a class, and the ``data.parts`` table of a study that asks for it; one of your own is a class with a registration,
-or ``kind = "package.module:Class"`` (docs/own-tables.md). ``parts(shape, columns, parties)`` gives one array of feature numbers
-a party, into the flat vector of an example. Parties share no feature. Slices and regions leave none out; columns may.
+Each way is a class, and the ``data.parts`` table of a study that asks for it; one of your own is a
+class with a registration, or ``kind = "package.module:Class"`` (docs/own-tables.md). ``parts(shape,
+columns, parties)`` gives one array of feature numbers a party, into the flat vector of an example.
+Parties share no feature. Slices and regions leave none out; columns may.
 
 >>> [list(map(int, part)) for part in Slices().parts((7,), None, 3)]
 [[0, 1, 2], [3, 4], [5, 6]]
@@ -39,7 +41,9 @@ Feature = Annotated[str | int, BeforeValidator(_feature)]
 
 
 class Division(Section):
-    """Which features each party holds, and the ``data.parts`` table of a study that asks for it; its name alone will do."""
+    """Which features each party holds, and the ``data.parts`` table of a study that asks for it;
+    its name alone will do.
+    """
 
     kind: str
 
@@ -61,7 +65,14 @@ class Division(Section):
         return None
 
 
-DIVISIONS = Registry(base=Division, noun="division", key="kind", place="data.parts", page="docs/own-tables.md", brief=True)
+DIVISIONS = Registry(
+    base=Division,
+    noun="division",
+    key="kind",
+    place="data.parts",
+    page="docs/own-tables.md",
+    brief=True,
+)
 
 
 @DIVISIONS.register
@@ -74,13 +85,18 @@ class Slices(Division):
         """See :class:`Division`."""
         features = math.prod(shape)
         if parties > features:
-            raise StudyError(f"parties: {parties} parties cannot divide {features} features; each holds at least one")
+            raise StudyError(
+                f"parties: {parties} parties cannot divide {features} features; each holds "
+                "at least one"
+            )
         return tuple(np.array_split(np.arange(features, dtype=np.int64), parties))
 
 
 @DIVISIONS.register
 class Regions(Division):
-    """An image cut into a grid of rectangles, each as large as can be; a party holds all channels of its own. By rows."""
+    """An image cut into a grid of rectangles, each as large as can be; a party holds all channels
+    of its own. By rows.
+    """
 
     kind: Literal["regions"] = "regions"
     rows: int = Field(ge=1)
@@ -88,22 +104,38 @@ class Regions(Division):
 
     def refused(self, parties: int) -> str | None:
         """See :class:`Division`."""
-        return f"parts has {self.rows} x {self.columns} regions; parties is {parties}" if self.rows * self.columns != parties else None
+        return (
+            f"parts has {self.rows} x {self.columns} regions; parties is {parties}"
+            if self.rows * self.columns != parties
+            else None
+        )
 
     def parts(self, shape: tuple[int, ...], columns: tuple[str, ...] | None, parties: int) -> Parts:
         """See :class:`Division`; in rising order."""
         if len(shape) != 3:
-            raise StudyError(f"regions: only images (channels, height, width) have regions, examples have shape {shape}; use slices")
+            raise StudyError(
+                "regions: only images (channels, height, width) have regions, examples have "
+                f"shape {shape}; use slices"
+            )
         if self.rows > shape[1] or self.columns > shape[2]:
-            raise StudyError(f"regions: a grid of {self.rows} x {self.columns} does not fit an image of {shape[1]} x {shape[2]} pixels")
+            raise StudyError(
+                f"regions: a grid of {self.rows} x {self.columns} does not fit an image of "
+                f"{shape[1]} x {shape[2]} pixels"
+            )
         numbers = np.arange(math.prod(shape), dtype=np.int64).reshape(shape)
         bands = np.array_split(numbers, self.rows, axis=1)
-        return tuple(part.reshape(-1) for band in bands for part in np.array_split(band, self.columns, axis=2))
+        return tuple(
+            part.reshape(-1)
+            for band in bands
+            for part in np.array_split(band, self.columns, axis=2)
+        )
 
 
 @DIVISIONS.register
 class Columns(Division):
-    """Features by name or number (from 0), a group for each party; features in no group stay unused."""
+    """Features by name or number (from 0), a group for each party; features in no group stay
+    unused.
+    """
 
     kind: Literal["columns"] = "columns"
     groups: tuple[tuple[Feature, ...], ...]
@@ -118,7 +150,10 @@ class Columns(Division):
         """See :class:`Division`."""
         if len(self.groups) == parties:
             return None
-        return f"parts has {len(self.groups)} groups of columns; parties is {parties}: one group for each"
+        return (
+            f"parts has {len(self.groups)} groups of columns; parties is {parties}: one group "
+            "for each"
+        )
 
     def parts(self, shape: tuple[int, ...], columns: tuple[str, ...] | None, parties: int) -> Parts:
         """See :class:`Division`; in the order of a party's group."""
@@ -129,7 +164,8 @@ class Columns(Division):
             for feature, number in zip(group, numbers, strict=True):
                 if number in holder:
                     raise StudyError(
-                        f"columns: feature {feature!r} is held by party {holder[number]} and again by party {party}; "
+                        f"columns: feature {feature!r} is held by party {holder[number]} and "
+                        f"again by party {party}; "
                         "each feature belongs to one party"
                     )
                 holder[number] = party
@@ -140,10 +176,15 @@ class Columns(Division):
 def _number(feature: str | int, features: int, columns: tuple[str, ...] | None) -> int:
     if isinstance(feature, int):
         if not 0 <= feature < features:
-            raise StudyError(f"columns: there is no feature {feature}; features are numbered 0 to {features - 1}")
+            raise StudyError(
+                f"columns: there is no feature {feature}; features are numbered 0 to {features - 1}"
+            )
         return feature
     if columns is None:
-        raise StudyError(f"columns: {feature!r} is a name, but this data has no names of features; give numbers, 0 to {features - 1}")
+        raise StudyError(
+            f"columns: {feature!r} is a name, but this data has no names of features; give "
+            f"numbers, 0 to {features - 1}"
+        )
     if feature not in columns:
         hint = did_you_mean(str(feature), columns) or "."
         raise StudyError(

@@ -1,22 +1,25 @@
 r"""Images bent a little, pixel by pixel: displacement fields, affine maps and bilinear sampling.
 
-Output pixel p sits at q_p in the picture (source pixels; the centres of both grids cover the same square), and shows
-the picture at
+Output pixel p sits at q_p in the picture (source pixels; the centres of both grids cover the same
+square), and shows the picture at
 
     s_p = c + A (q_p - c) + t + k_1 f_i(p) + k_2 f_j(p)          (row, column)
 
-with the picture's centre c, a small affine map A, t, and two fields f of a bank. Between pixels the picture is bilinear,
-outside it is the background.
+with the picture's centre c, a small affine map A, t, and two fields f of a bank. Between pixels the
+picture is bilinear, outside it is the background.
 
-**Fields.** White noise, smoothed by a Gaussian of sigma pixels, on a grid that reaches 3 sigma beyond the picture so that
-its edges are like its middle; each divided by its root mean square over both directions, which is then exactly 1.
+**Fields.** White noise, smoothed by a Gaussian of sigma pixels, on a grid that reaches 3 sigma
+beyond the picture so that its edges are like its middle; each divided by its root mean square over
+both directions, which is then exactly 1.
 
-The kernel first brings the base image, scaled, into a small frame with a border of background. Then no pixel asks where
-the edge is: positions are held within the frame. Positions and weights of one image are computed at once (that vectorises),
-then four numbers of the frame are looked up for each pixel.
+The kernel first brings the base image, scaled, into a small frame with a border of background. Then
+no pixel asks where the edge is: positions are held within the frame. Positions and weights of one
+image are computed at once (that vectorises), then four numbers of the frame are looked up for each
+pixel.
 
-References: Simard, Steinkraus, Platt 2003, "Best practices for convolutional neural networks applied to visual document
-analysis"; Loosli, Canu, Bottou 2007, "Training invariant support vector machines using selective sampling" (infinite MNIST).
+References: Simard, Steinkraus, Platt 2003, "Best practices for convolutional neural networks
+applied to visual document analysis"; Loosli, Canu, Bottou 2007, "Training invariant support vector
+machines using selective sampling" (infinite MNIST).
 """
 
 from __future__ import annotations
@@ -33,14 +36,22 @@ Run = Callable[..., Any]
 
 
 def grid(picture: tuple[int, int], size: tuple[int, int]) -> Array:
-    """Where the pixels of ``size`` lie in ``picture``, relative to its centre, (2, height x width) in its pixels."""
-    rows, columns = ((np.arange(n) + 0.5) * side / n - side / 2 for side, n in zip(picture, size, strict=True))
+    """Where the pixels of ``size`` lie in ``picture``, relative to its centre, (2, height x width)
+    in its pixels.
+    """
+    rows, columns = (
+        (np.arange(n) + 0.5) * side / n - side / 2 for side, n in zip(picture, size, strict=True)
+    )
     return np.stack([np.repeat(rows, size[1]), np.tile(columns, size[0])]).astype(np.float32)
 
 
-def smooth_fields(rng: np.random.Generator, count: int, size: tuple[int, int], sigma: tuple[float, float]) -> Array:
+def smooth_fields(
+    rng: np.random.Generator, count: int, size: tuple[int, int], sigma: tuple[float, float]
+) -> Array:
     """(count, 2, height x width), each of root mean square 1; ``sigma`` in pixels of ``size``."""
-    noise = rng.standard_normal((count, 2, *(n + 2 * _reach(s) for n, s in zip(size, sigma, strict=True))))
+    noise = rng.standard_normal(
+        (count, 2, *(n + 2 * _reach(s) for n, s in zip(size, sigma, strict=True)))
+    )
     down, across = (_gaussian(n, s) for n, s in zip(size, sigma, strict=True))
     fields = down @ noise @ across.T
     fields /= np.sqrt((fields**2).mean(axis=(1, 2, 3), keepdims=True))
@@ -78,7 +89,11 @@ def _render(
     pixels, wide = grid.shape[1], width + 3
     plane = (height + 3) * wide
     frame = np.full(channels * plane, background, np.float32)
-    at, down, across = np.empty(pixels, np.int32), np.empty(pixels, np.float32), np.empty(pixels, np.float32)
+    at, down, across = (
+        np.empty(pixels, np.int32),
+        np.empty(pixels, np.float32),
+        np.empty(pixels, np.float32),
+    )
     half = np.float32(0.5)
     lowest, rightmost = np.float32(height + 1), np.float32(width + 1)
     for n in range(rows.shape[0]):
@@ -86,10 +101,16 @@ def _render(
         for c in range(channels):
             for i in range(height):
                 for j in range(width):
-                    frame[c * plane + (i + 1) * wide + 1 + j] = gain * np.float32(image[c, i, j]) + shift
+                    frame[c * plane + (i + 1) * wide + 1 + j] = (
+                        gain * np.float32(image[c, i, j]) + shift
+                    )
         rr, rc, cr, cc = affine[n, 0], affine[n, 1], affine[n, 2], affine[n, 3]
-        # The frame's pixel (1, 1) is the picture's (0, 0); a centre between two pixels is half a pixel further.
-        row_at, column_at = np.float32(height) * half + half + affine[n, 4], np.float32(width) * half + half + affine[n, 5]
+        # The frame's pixel (1, 1) is the picture's (0, 0); a centre between two pixels is half a
+        # pixel further.
+        row_at, column_at = (
+            np.float32(height) * half + half + affine[n, 4],
+            np.float32(width) * half + half + affine[n, 5],
+        )
         first, second, k1, k2 = fields[pair[n, 0]], fields[pair[n, 1]], mix[n, 0], mix[n, 1]
         for p in range(pixels):
             v = row_at + rr * grid[0, p] + rc * grid[1, p] + k1 * first[0, p] + k2 * second[0, p]

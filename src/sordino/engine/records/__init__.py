@@ -1,8 +1,30 @@
-"""Everything that a run leaves in its files and says while it goes on, as frozen typed values; one codec reads and writes them."""
+"""Everything that a run leaves in its files and says while it goes on, as frozen typed values; one
+codec reads and writes them.
+"""
 
 from sordino.engine.records.base import Count, Maybe, Open, Real, Record, at, known, number
-from sordino.engine.records.codec import Misfit, about, about_of, closed, dumped, environment, fitted, plain, row, simple, text
-from sordino.engine.records.comparison import ComparisonOf, DifferenceOf, MeanOf, OverOf, PointOf, RunOf, StudyOf
+from sordino.engine.records.codec import (
+    Misfit,
+    about,
+    about_of,
+    closed,
+    dumped,
+    environment,
+    fitted,
+    plain,
+    row,
+    simple,
+    text,
+)
+from sordino.engine.records.comparison import (
+    ComparisonOf,
+    DifferenceOf,
+    MeanOf,
+    OverOf,
+    PointOf,
+    RunOf,
+    StudyOf,
+)
 from sordino.engine.records.notes import Begin, Seal, Spent
 from sordino.engine.records.rows import (
     AsynchronousRound,

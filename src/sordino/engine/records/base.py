@@ -1,6 +1,7 @@
 """What every record has in common: numbers that may be infinite, counts, values that may be absent.
 
-A key that is absent is another thing than a null: absent keys are :data:`msgspec.UNSET` and are not written, nulls are None.
+A key that is absent is another thing than a null: absent keys are :data:`msgspec.UNSET` and are not
+written, nulls are None.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ else:
             return isinstance(value, (int, float)) and not isinstance(value, bool)
 
     class Real(metaclass=_Numbers):
-        """A number that may be infinite: "inf" in JSON. Whole numbers stay whole, so that what was read is written as it stood."""
+        """A number that may be infinite: "inf" in JSON. Whole numbers stay whole, so that what was
+        read is written as it stood.
+        """
 
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -70,6 +73,8 @@ def known(value: T | UnsetType | None) -> T | None:
 
 
 def at(record: msgspec.Struct, key: str) -> object:
-    """What stands under a key of the file, in the record or among its further keys; UNSET if nothing does."""
+    """What stands under a key of the file, in the record or among its further keys; UNSET if
+    nothing does.
+    """
     found: object = getattr(record, key, UNSET)
     return record.extra.get(key, UNSET) if found is UNSET and isinstance(record, Open) else found

@@ -1,7 +1,8 @@
 """Records to JSON and back: one codec for the log, ``run.json`` and ``environment.json``.
 
-Infinity is the string "inf" in JSON and a float in a record; NaN is written as null. What is read is held against the types of its
-record, and what does not fit is named: key, what belongs there, what stands there.
+Infinity is the string "inf" in JSON and a float in a record; NaN is written as null. What is read
+is held against the types of its record, and what does not fit is named: key, what belongs there,
+what stands there.
 
 >>> row(b'{"kind": "round", "round": 3, "epsilon": "inf", "mu": 0.5}', "synchronous").extra
 {'mu': 0.5}
@@ -48,7 +49,8 @@ class Misfit(Malformed):
 
 
 def simple(value: object) -> object:
-    """A value as JSON can hold it: records and tuples as objects and lists, infinity as a word, no NaN.
+    """A value as JSON can hold it: records and tuples as objects and lists, infinity as a word, no
+    NaN.
 
     >>> simple({"epsilon": math.inf, "spent": (1.0, math.nan)})
     {'epsilon': 'inf', 'spent': [1.0, None]}
@@ -148,13 +150,17 @@ def about(content: bytes, place: object, error: type[SordinoError] = StudyError)
     return about_of(object_of(content, place, error), place, error)
 
 
-def about_of(found: Mapping[str, object], place: object, error: type[SordinoError] = StudyError) -> About:
+def about_of(
+    found: Mapping[str, object], place: object, error: type[SordinoError] = StudyError
+) -> About:
     """What the object in a ``run.json`` says; raises as :func:`about`."""
     kind = FACTS.get(str(found.get("regime")), Synchronous)
     try:
         facts, rest = _split({key: value for key, value in found.items() if key != "regime"}, kind)
         if (version := rest.get("format", FORMAT)) != FORMAT:
-            raise Misfit(f"format must be {FORMAT}, which this version reads; got {_shown(version)}")
+            raise Misfit(
+                f"format must be {FORMAT}, which this version reads; got {_shown(version)}"
+            )
         if "facts" in rest:
             raise Misfit("facts must not stand there by that name")
         return msgspec.structs.replace(_open(rest, About), facts=fitted(facts, kind))
@@ -162,7 +168,9 @@ def about_of(found: Mapping[str, object], place: object, error: type[SordinoErro
         raise error(f"{place}: {misfit}. Restore it from a copy") from misfit
 
 
-def environment(content: bytes, place: object, error: type[SordinoError] = StudyError) -> Environment:
+def environment(
+    content: bytes, place: object, error: type[SordinoError] = StudyError
+) -> Environment:
     """What an ``environment.json`` says.
 
     Raises:
@@ -174,7 +182,9 @@ def environment(content: bytes, place: object, error: type[SordinoError] = Study
         raise error(f"{place}: {misfit}. Restore it from a copy") from misfit
 
 
-def _split(found: Mapping[str, object], kind: type[msgspec.Struct]) -> tuple[dict[str, object], dict[str, object]]:
+def _split(
+    found: Mapping[str, object], kind: type[msgspec.Struct]
+) -> tuple[dict[str, object], dict[str, object]]:
     """The keys that a record names, and all others."""
     own = {key: value for key, value in found.items() if key in kind.__struct_fields__}
     return own, {key: value for key, value in found.items() if key not in own}
@@ -199,7 +209,11 @@ def fitted(found: Mapping[str, object], kind: type[S]) -> S:
     """
     try:
         return msgspec.convert(found, kind, dec_hook=_hook)
-    except (msgspec.ValidationError, OverflowError, UnicodeEncodeError) as error:  # keys may hold halves of surrogates
+    except (
+        msgspec.ValidationError,
+        OverflowError,
+        UnicodeEncodeError,
+    ) as error:  # keys may hold halves of surrogates
         raise Misfit(_said(str(error), found)) from error
 
 
@@ -236,7 +250,11 @@ def _wanted(expected: str) -> str:
     if match is None:
         return f"something else ({expected})"
     kinds = " or ".join(WORDS.get(kind, kind) for kind in match[1].split(" | "))
-    return kinds if match[2] is None else f"{kinds}, at {'least' if match[2] == '>' else 'most'} {match[3]}"
+    return (
+        kinds
+        if match[2] is None
+        else f"{kinds}, at {'least' if match[2] == '>' else 'most'} {match[3]}"
+    )
 
 
 def _shown(value: object) -> str:

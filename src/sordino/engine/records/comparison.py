@@ -58,7 +58,9 @@ class StudyOf(Record, frozen=True, kw_only=True):
 
 
 class DifferenceOf(Record, frozen=True, kw_only=True):
-    """A study against the first, over the seeds that both have; ``interval`` is that of the mean."""
+    """A study against the first, over the seeds that both have; ``interval`` is that of the
+    mean.
+    """
 
     study: str
     against: str
@@ -73,7 +75,9 @@ class DifferenceOf(Record, frozen=True, kw_only=True):
 
 
 class PointOf(Record, frozen=True, kw_only=True):
-    """A study's place in a picture over a key: its final accuracies by seed, or how long a goal took (null: not reached)."""
+    """A study's place in a picture over a key: its final accuracies by seed, or how long a goal
+    took (null: not reached).
+    """
 
     method: str
     value: float

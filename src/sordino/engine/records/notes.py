@@ -1,4 +1,6 @@
-"""What a run notes in its ledger: what it begins with, and how it ended. Values are as JSON holds them, large ones as digests."""
+"""What a run notes in its ledger: what it begins with, and how it ended. Values are as JSON holds
+them, large ones as digests.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ class Spent(Record, frozen=True, kw_only=True):
 
 
 class Seal(Record, frozen=True, kw_only=True):
-    """How a run ended: digests of its files by name, what ``run.json`` says by dotted key, what was spent."""
+    """How a run ended: digests of its files by name, what ``run.json`` says by dotted key, what was
+    spent.
+    """
 
     files: dict[str, str]
     run: dict[str, object]

@@ -33,7 +33,8 @@ class Round(Row, frozen=True, kw_only=True, tag="round"):
     Attributes:
         steps: local steps, gradients or activations of who did most.
         epsilon: highest so far, over all clients.
-        accuracy: in [0, 1], where it was measured; on a stream since the row before, which may be estimated and lie outside.
+        accuracy: in [0, 1], where it was measured; on a stream since the row before, which may be
+            estimated and lie outside.
         loss: mean of an example.
         note: the method's remark.
     """
@@ -111,7 +112,8 @@ class VerticalRound(Round, frozen=True, kw_only=True, tag="round"):
         regret, regret_sum: mean squared gradient of the window in it, and its sum so far.
         active, silent: share of its events in which each party was active, or did not answer.
         up, down, framing: bytes so far.
-        learned, dropped, unused: events learned from, messages dropped, events whose entity had no budget left, in it.
+        learned, dropped, unused: events learned from, messages dropped, events whose entity had no
+            budget left, in it.
         changes: events at which the world changed at once.
         active_seconds, passive_seconds, server_seconds: of computation so far.
     """
@@ -141,7 +143,9 @@ class OfClient(Row, frozen=True, kw_only=True):
 
 
 class Late(OfClient, frozen=True, kw_only=True, tag="late"):
-    """An answer that came after its round was closed; ``released``: what it says has left its client."""
+    """An answer that came after its round was closed; ``released``: what it says has left its
+    client.
+    """
 
     released: bool | UnsetType = UNSET
 
@@ -200,7 +204,11 @@ class Unknown(Open, frozen=True, kw_only=True):
         return found if isinstance(found, str) else ""
 
 
-ROUNDS: dict[str, type[Round]] = {"synchronous": SynchronousRound, "asynchronous": AsynchronousRound, "vertical": VerticalRound}
+ROUNDS: dict[str, type[Round]] = {
+    "synchronous": SynchronousRound,
+    "asynchronous": AsynchronousRound,
+    "vertical": VerticalRound,
+}
 KINDS: dict[str, type[Row]] = {
     "late": Late,
     "lost": Lost,

@@ -1,6 +1,8 @@
-"""``run.json`` and ``environment.json``: what a run promised, to whom, under which assumptions, and how it ended.
+"""``run.json`` and ``environment.json``: what a run promised, to whom, under which assumptions, and
+how it ended.
 
-``run.json`` is one flat object: what every run says (:class:`About`), and what its regime adds (:class:`Facts`, tagged by "regime").
+``run.json`` is one flat object: what every run says (:class:`About`), and what its regime adds
+(:class:`Facts`, tagged by "regime").
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ class Holder(Client, frozen=True, kw_only=True):
 
 
 class Party(Client, frozen=True, kw_only=True):
-    """A party with features of its own: how many, the length of its embedding, its model's parameters."""
+    """A party with features of its own: how many, the length of its embedding, its model's
+    parameters.
+    """
 
     features: Maybe[Count] = UNSET
     embedding: Maybe[Count] = UNSET
@@ -46,7 +50,9 @@ class Party(Client, frozen=True, kw_only=True):
 
 
 class TestSet(Record, frozen=True, kw_only=True):
-    """What models are measured on; with a unit of the ledger, epsilon, sigma and how often, where that is paid for."""
+    """What models are measured on; with a unit of the ledger, epsilon, sigma and how often, where
+    that is paid for.
+    """
 
     __test__ = False  # pytest: no class of tests
 
@@ -155,7 +161,11 @@ class Vertical(Facts, frozen=True, kw_only=True, tag="vertical"):
     releases: Maybe[tuple[Release, ...]] = UNSET
 
 
-FACTS: dict[str, type[Horizontal | Vertical]] = {"synchronous": Synchronous, "asynchronous": Asynchronous, "vertical": Vertical}
+FACTS: dict[str, type[Horizontal | Vertical]] = {
+    "synchronous": Synchronous,
+    "asynchronous": Asynchronous,
+    "vertical": Vertical,
+}
 
 
 class Module(Record, frozen=True, kw_only=True):
@@ -191,7 +201,9 @@ class Result(Record, frozen=True, kw_only=True):
 
 
 class Place(Record, frozen=True, kw_only=True):
-    """Where in its ledger a run was sealed: entries, the last one's digest, whether the ledger is the run's or the data's."""
+    """Where in its ledger a run was sealed: entries, the last one's digest, whether the ledger is
+    the run's or the data's.
+    """
 
     seq: Maybe[Count] = UNSET
     digest: Maybe[str] = UNSET

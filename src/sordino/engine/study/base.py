@@ -15,7 +15,9 @@ from sordino.section import Section
 class Study(Section):
     """A complete study. Each regime has a kind of its own, with the keys that it understands."""
 
-    elsewhere: ClassVar[Mapping[str, str]] = {}  # keys of other regimes, and what to say here instead
+    elsewhere: ClassVar[
+        Mapping[str, str]
+    ] = {}  # keys of other regimes, and what to say here instead
     article: ClassVar[str] = "a"
     kind: ClassVar[str] = ""
 
@@ -33,14 +35,20 @@ class Study(Section):
         if unit in self.method.about.units:
             return self
         if unit == "none":
-            raise ValueError(f"method '{name}' adds noise, so privacy.unit must be 'sample'; for no privacy use method {self.without()}")
+            raise ValueError(
+                f"method '{name}' adds noise, so privacy.unit must be 'sample'; for no "
+                f"privacy use method {self.without()}"
+            )
         if not self.method.private:
             raise ValueError(
-                f"method '{name}' adds no noise and gives no guarantee: set privacy.unit = 'none', or use method {self.within()}"
+                f"method '{name}' adds no noise and gives no guarantee: set privacy.unit = "
+                f"'none', or use method {self.within()}"
             )
         kept = "single examples" if "sample" in self.method.about.units else "whole clients"
         wanted = " or ".join(f"'{known}'" for known in self.method.about.units)
-        raise ValueError(f"method '{name}' protects {kept}: privacy.unit must be {wanted}; got '{unit}'")
+        raise ValueError(
+            f"method '{name}' protects {kept}: privacy.unit must be {wanted}; got '{unit}'"
+        )
 
     @staticmethod
     def without() -> str:
@@ -59,7 +67,9 @@ class Study(Section):
 
     @property
     def of_persons(self) -> bool:
-        """Whether what is promised holds for persons, who may have several examples, and not for single examples only."""
+        """Whether what is promised holds for persons, who may have several examples, and not for
+        single examples only.
+        """
         return False
 
     @property

@@ -27,8 +27,20 @@ from sordino.registry import Registry, did_you_mean
 from sordino.section import Section
 from sordino.training.optimizer import OPTIMIZERS
 
-TABLES: tuple[Registry[Any], ...] = (OPTIMIZERS, METHODS, MECHANISMS, PARTITIONS, LATENCIES, DIVISIONS, STREAMS, DRIFTS)
-"""The tables of a study whose kind is chosen by name; one that lies in another comes before it. Regimes add their own."""
+TABLES: tuple[Registry[Any], ...] = (
+    OPTIMIZERS,
+    METHODS,
+    MECHANISMS,
+    PARTITIONS,
+    LATENCIES,
+    DIVISIONS,
+    STREAMS,
+    DRIFTS,
+)
+"""The tables of a study whose kind is chosen by name; one that lies in another comes before it.
+
+Regimes add their own.
+"""
 
 
 class _Refused:
@@ -74,11 +86,15 @@ def _tables() -> tuple[Registry[Any], ...]:
 
 
 def _shape(method: type[Method] | None, table: Mapping[str, Any]) -> type[Study]:
-    """What kind of study this is: by its method, or by what its budget counts, or of the first regime."""
+    """What kind of study this is: by its method, or by what its budget counts, or of the first
+    regime.
+    """
     if method is not None:
         return regimes.named(method.about.regime).study
     budget, known = table.get("budget"), list(regimes.known().values())
-    return next((each for each in known if isinstance(budget, Mapping) and each.budget in budget), known[0]).study
+    return next(
+        (each for each in known if isinstance(budget, Mapping) and each.budget in budget), known[0]
+    ).study
 
 
 def _has_place(registry: Registry[Any], shape: type[Study], method: type[Method] | None) -> bool:
@@ -88,11 +104,18 @@ def _has_place(registry: Registry[Any], shape: type[Study], method: type[Method]
         if key == "method":
             sections = [] if method is None else [method]
         else:
-            sections = [below for each in sections if key in each.model_fields for below in _sections(each.model_fields[key].annotation)]
+            sections = [
+                below
+                for each in sections
+                if key in each.model_fields
+                for below in _sections(each.model_fields[key].annotation)
+            ]
     return any(registry.keys[-1] in each.model_fields for each in sections)
 
 
-def _chosen(registry: Registry[Any], table: dict[str, Any], shape: type[Study]) -> tuple[dict[str, Any], list[str]]:
+def _chosen(
+    registry: Registry[Any], table: dict[str, Any], shape: type[Study]
+) -> tuple[dict[str, Any], list[str]]:
     """The study's table with one of its tables read, and what is wrong with that one."""
     section = _below(table, *registry.keys)
     if section is None:
@@ -117,7 +140,8 @@ def _with(table: Mapping[str, Any], keys: Sequence[str], value: Any) -> dict[str
 
 
 def read(path: Path, changes: Sequence[str] = (), *, modules: Path | None = None) -> Study:
-    """The study in a file, with ``key=value`` changes applied. Which modules it names is told before they are imported.
+    """The study in a file, with ``key=value`` changes applied. Which modules it names is told
+    before they are imported.
 
     Args:
         modules: where they lie; beside the file if left out.
@@ -130,7 +154,10 @@ def read(path: Path, changes: Sequence[str] = (), *, modules: Path | None = None
         with path.open("rb") as file:  # not a plain file only: a study may come through a pipe
             content = file.read(MOST_TOML + 1)
     except FileNotFoundError:
-        raise StudyError(f"{path}: there is no such study file. `sordino new synchronous > study.toml` writes one to begin with") from None
+        raise StudyError(
+            f"{path}: there is no such study file. `sordino new synchronous > study.toml` "
+            "writes one to begin with"
+        ) from None
     except IsADirectoryError:
         raise StudyError(f"{path}: this is a folder; give the study file in it") from None
     except OSError as error:
@@ -138,7 +165,13 @@ def read(path: Path, changes: Sequence[str] = (), *, modules: Path | None = None
     return _read(content, changes, path, {})
 
 
-def read_run(folder: Path, changes: Sequence[str] = (), *, modules: Path | None = None, recorded: Mapping[str, str] | None = None) -> Study:
+def read_run(
+    folder: Path,
+    changes: Sequence[str] = (),
+    *,
+    modules: Path | None = None,
+    recorded: Mapping[str, str] | None = None,
+) -> Study:
     """The study of a run folder. Modules that it names are never looked for in the folder itself.
 
     Args:
@@ -154,13 +187,18 @@ def read_run(folder: Path, changes: Sequence[str] = (), *, modules: Path | None 
     try:
         content = read_below(folder, path.name, most=MOST_TOML)
     except OSError as error:
-        raise StudyError(f"{path}: cannot be read ({error.strerror}). Restore it from a copy") from None
+        raise StudyError(
+            f"{path}: cannot be read ({error.strerror}). Restore it from a copy"
+        ) from None
     return _read(content, changes, path, recorded or {})
 
 
 def _read(content: bytes, changes: Sequence[str], path: Path, recorded: Mapping[str, str]) -> Study:
     if len(content) > MOST_TOML:
-        raise StudyError(f"{path}: a study file has at most {MOST_TOML:,} bytes, and this one has more. Is it a study file?")
+        raise StudyError(
+            f"{path}: a study file has at most {MOST_TOML:,} bytes, and this one has more. "
+            "Is it a study file?"
+        )
     try:
         table = toml_of(content.decode("utf-8"))
     except (UnicodeDecodeError, Malformed) as error:
@@ -180,8 +218,14 @@ def _told(named: str, recorded: Mapping[str, str], path: Path) -> None:
 
 
 def named_modules(study: Study | Mapping[str, Any]) -> tuple[str, ...]:
-    """Every ``package.module:attribute`` that a study, or the table of one, names: its code is part of what the study does."""
-    table = study.model_dump(mode="json", by_alias=True, exclude_none=True) if isinstance(study, Study) else study
+    """Every ``package.module:attribute`` that a study, or the table of one, names: its code is part
+    of what the study does.
+    """
+    table = (
+        study.model_dump(mode="json", by_alias=True, exclude_none=True)
+        if isinstance(study, Study)
+        else study
+    )
     found = [_below(table, *place) for place in _code()]
     return tuple(dict.fromkeys(each for each in found if isinstance(each, str) and ":" in each))
 
@@ -190,7 +234,11 @@ def _code() -> tuple[tuple[str, ...], ...]:
     """Where a study may name code of its own."""
     tables = _tables()
     named = ((*registry.keys, registry.key) for registry in tables)
-    return (*named, *(registry.keys for registry in tables if registry.brief), *(("model", key) for key in ("name", "party", "server")))
+    return (
+        *named,
+        *(registry.keys for registry in tables if registry.brief),
+        *(("model", key) for key in ("name", "party", "server")),
+    )
 
 
 def _below(table: object, *keys: str) -> object:
@@ -202,14 +250,18 @@ def _below(table: object, *keys: str) -> object:
 def _changed(table: dict[str, Any], change: str) -> dict[str, Any]:
     key, equals, text = change.partition("=")
     if not equals or not key.strip():
-        raise StudyError(f"--set {change}: write it as section.key=value, for example --set privacy.epsilon=4")
+        raise StudyError(
+            f"--set {change}: write it as section.key=value, for example --set privacy.epsilon=4"
+        )
     try:
         value = toml_of(f"value = {text}")["value"]
     except Malformed:
         value = text.strip()  # a bare word is a string: --set model.name=mlp
     *path, last = key.strip().split(".")
     if len(path) >= DEEPEST:
-        raise StudyError(f"--set {change[:60]}...: a key of {len(path) + 1} parts; the longest has three")
+        raise StudyError(
+            f"--set {change[:60]}...: a key of {len(path) + 1} parts; the longest has three"
+        )
     for depth in range(1, len(path) + 1):
         if not isinstance(_below(table, *path[:depth]), Mapping | None):
             raise StudyError(f"--set {change}: '{path[depth - 1]}' is a value, not a section")
@@ -221,24 +273,45 @@ def write(study: Study) -> str:
     return tomli_w.dumps(study.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
-def _explained(error: ValidationError, place: Sequence[str], section: type[Section], shape: type[Study]) -> list[str]:
+def _explained(
+    error: ValidationError, place: Sequence[str], section: type[Section], shape: type[Study]
+) -> list[str]:
     """What is wrong with a section at this place of a study; not what was told already."""
-    return [_explain(problem, place, section, shape) for problem in error.errors() if problem.get("input") is not _REFUSED]
+    return [
+        _explain(problem, place, section, shape)
+        for problem in error.errors()
+        if problem.get("input") is not _REFUSED
+    ]
 
 
-def _explain(problem: Mapping[str, Any], place: Sequence[str], section: type[Section], shape: type[Study]) -> str:
+def _explain(
+    problem: Mapping[str, Any], place: Sequence[str], section: type[Section], shape: type[Study]
+) -> str:
     location = problem["loc"]
     name = ".".join(str(part) for part in (*place, *location)) or "study"
     kind, value = problem["type"], problem.get("input")
     if kind == "extra_forbidden":
         keys = _keys(location[:-1], section)
-        hint = f": {shape.elsewhere[name]}" if name in shape.elsewhere else did_you_mean(str(location[-1]), keys)
-        return f"{name} is not a key of {shape.article} {shape.kind} study{hint or '. Known here: ' + ', '.join(keys)}"
+        hint = (
+            f": {shape.elsewhere[name]}"
+            if name in shape.elsewhere
+            else did_you_mean(str(location[-1]), keys)
+        )
+        return (
+            f"{name} is not a key of {shape.article} {shape.kind} "
+            f"study{hint or '. Known here: ' + ', '.join(keys)}"
+        )
     if kind == "missing":
         return f"{name} is missing"
     if kind == "literal_error":
-        words = [word.strip(" '\"") for word in str(problem["ctx"]["expected"]).replace(" or ", ",").split(",")]
-        return f"{name} = {value!r} is not known{did_you_mean(str(value), words) or '.'} Known: {', '.join(words)}"
+        words = [
+            word.strip(" '\"")
+            for word in str(problem["ctx"]["expected"]).replace(" or ", ",").split(",")
+        ]
+        return (
+            f"{name} = {value!r} is not known{did_you_mean(str(value), words) or '.'} Known: "
+            f"{', '.join(words)}"
+        )
     message = problem["msg"].removeprefix("Value error, ")
     shown = "" if kind == "value_error" or isinstance(value, dict) else f"; got {value!r}"
     return f"{name}: {message[0].lower()}{message[1:]}{shown}"

@@ -1,4 +1,6 @@
-"""The tables that every study has: data, model, what is promised, the simulated world, execution."""
+"""The tables that every study has: data, model, what is promised, the simulated world,
+execution.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class Source(Section):
     @model_validator(mode="after")
     def _one_source(self) -> Source:
         if (self.name is None) == (self.file is None):
-            raise ValueError("give either name (a known data set) or file (your own npz, csv or parquet)")
+            raise ValueError(
+                "give either name (a known data set) or file (your own npz, csv or parquet)"
+            )
         return self
 
 
@@ -54,64 +58,111 @@ class Data(Source):
     ``test`` says what models of a file of one's own are measured on, for its rows are people:
 
     * "none": nothing, which is what happens unless something else is asked for;
-    * "file": a file of their own (``test_file``, or ``x_test`` in an npz file), whose rows are declared public;
-    * "public share": a share of the rows (``test_share``), which is declared public and trained on by nobody;
-    * "private share": such a share, of which every evaluation releases how many it gets right, with noise and at a price.
+    * "file": a file of their own (``test_file``, or ``x_test`` in an npz file), whose rows are
+      declared public;
+    * "public share": a share of the rows (``test_share``), which is declared public and trained on
+      by nobody;
+    * "private share": such a share, of which every evaluation releases how many it gets right, with
+      noise and at a price.
 
     Published data sets come with a public test set, and take none of these.
     """
 
     test: Testing | None = None
-    test_share: float | None = Field(None, gt=0, lt=1, description="share of the file's rows that are set aside; a fifth by default")
+    test_share: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="share of the file's rows that are set aside; a fifth by default",
+    )
     test_file: Path | None = None
     client_column: str | None = None
-    person: str | None = Field(None, description="the column that says who a row is about: all rows of a person have one budget")
+    person: str | None = Field(
+        None,
+        description="the column that says who a row is about: all rows of a person have one budget",
+    )
     clients: int = Field(10, ge=1)
     partition: SerializeAsAny[Partition] = Iid()
-    validation: int = Field(0, ge=0, description="training examples set aside, before partitioning, to choose by; treated as public")
+    validation: int = Field(
+        0,
+        ge=0,
+        description="training examples set aside, before partitioning, to choose by; treated "
+        "as public",
+    )
 
     client_validation: float = Field(
-        0.0, ge=0, lt=1, description="share of each client's examples set aside to choose by; their joint accuracy is treated as public"
+        0.0,
+        ge=0,
+        lt=1,
+        description="share of each client's examples set aside to choose by; their joint "
+        "accuracy is "
+        "treated as public",
     )
 
     @model_validator(mode="after")
     def _one_division(self) -> Data:
         if self.validation and self.client_validation:
-            raise ValueError("give validation (before partitioning) or client_validation (of each client), not both")
+            raise ValueError(
+                "give validation (before partitioning) or client_validation (of each "
+                "client), not both"
+            )
         if self.partition.by_column and not self.client_column:
             raise ValueError(
-                f"partition kind '{self.partition.kind}' needs client_column, the name of the column that says whose an example is"
+                f"partition kind '{self.partition.kind}' needs client_column, the name of "
+                "the column that says whose an example is"
             )
         if self.client_column and not self.partition.by_column:
             raise ValueError(
-                f"client_column = '{self.client_column}' says whose each example is, and partition kind '{self.partition.kind}' would deal"
+                f"client_column = '{self.client_column}' says whose each example is, and "
+                f"partition kind '{self.partition.kind}' would deal"
                 ' them to others: set partition = { kind = "column" }, or leave client_column out'
             )
         if self.client_column and self.file is None:
-            raise ValueError(f"client_column is for a file of your own; '{self.name}' does not say whose its examples are")
+            raise ValueError(
+                f"client_column is for a file of your own; '{self.name}' does not say whose "
+                "its examples are"
+            )
         return self
 
     @model_validator(mode="after")
     def _one_test(self) -> Data:
-        shares, inside = self.test in ("public share", "private share"), self.file is not None and self.file.suffix.lower() == ".npz"
+        shares, inside = (
+            self.test in ("public share", "private share"),
+            self.file is not None and self.file.suffix.lower() == ".npz",
+        )
         if self.file is None and (self.test or self.test_share or self.test_file):
-            raise ValueError(f"test, test_share and test_file are for a file of your own; '{self.name}' has a public test set")
+            raise ValueError(
+                f"test, test_share and test_file are for a file of your own; '{self.name}' "
+                "has a public test set"
+            )
         if self.test_file and self.test not in (None, "file"):
-            raise ValueError(f"test_file is given, and test = '{self.test}' makes no use of it: set test = 'file', or leave test_file out")
+            raise ValueError(
+                f"test_file is given, and test = '{self.test}' makes no use of it: set test "
+                "= 'file', or leave test_file out"
+            )
         if self.test == "file" and not self.test_file and not inside:
-            raise ValueError("test 'file' needs test_file, a second file of the same form, whose rows are public")
+            raise ValueError(
+                "test 'file' needs test_file, a second file of the same form, whose rows are public"
+            )
         if shares and self.person is not None:
             raise ValueError(
-                f"test '{self.test}' sets rows aside, and person = '{self.person}' says that several rows may be about one person,"
-                " who would then both train and test: set test = 'file' with rows of other people, or test = 'none'"
+                f"test '{self.test}' sets rows aside, and person = '{self.person}' says that "
+                "several rows may be about one person,"
+                " who would then both train and test: set test = 'file' with rows of other "
+                "people, or test = 'none'"
             )
         if self.test_share is not None and not shares:
-            raise ValueError("test_share is the share of the rows that is set aside: set test = 'public share' or 'private share' with it")
+            raise ValueError(
+                "test_share is the share of the rows that is set aside: set test = 'public "
+                "share' or 'private share' with it"
+            )
         return self
 
     @property
     def testing(self) -> Testing | Literal["published"]:
-        """What models are measured on, with the defaults filled in: of one's own file nothing, unless it is said."""
+        """What models are measured on, with the defaults filled in: of one's own file nothing,
+        unless it is said.
+        """
         if self.file is None:
             return "published"
         return self.test or ("file" if self.test_file else "none")
@@ -126,9 +177,9 @@ class Model(Section):
 class Promise(Section):
     """What is protected, and how well.
 
-    ``ledger`` is "run" for a ledger of this run alone, or a folder with a ledger of the data, which knows records
-    and outlives runs. ``entropy`` is where batches and noise are drawn from: the study's "seed",
-    which anybody can draw from again, or the operating "system", which protects.
+    ``ledger`` is "run" for a ledger of this run alone, or a folder with a ledger of the data, which
+    knows records and outlives runs. ``entropy`` is where batches and noise are drawn from: the
+    study's "seed", which anybody can draw from again, or the operating "system", which protects.
     """
 
     unit: str
@@ -142,11 +193,17 @@ class Promise(Section):
     def _spelled_out(self) -> Promise:
         if self.unit == "none":
             if self.epsilon is not None and not math.isinf(self.epsilon):
-                raise ValueError(f"unit 'none' promises nothing, so epsilon must be left out or 'inf'; got {self.epsilon}")
+                raise ValueError(
+                    "unit 'none' promises nothing, so epsilon must be left out or 'inf'; "
+                    f"got {self.epsilon}"
+                )
             return self
         missing = [name for name in ("epsilon", "delta") if getattr(self, name) is None]
         if missing:
-            raise ValueError(f"unit '{self.unit}' needs {' and '.join(missing)}: a privacy guarantee has no default")
+            raise ValueError(
+                f"unit '{self.unit}' needs {' and '.join(missing)}: a privacy guarantee has "
+                "no default"
+            )
         return self
 
 
@@ -157,18 +214,22 @@ class NoisyPromise(Promise):
     clip: float = Field(1.0, gt=0, allow_inf_nan=False)
     noise_multiplier: float | None = Field(None, le=1e6, allow_inf_nan=False)
     mechanism: SerializeAsAny[Noise] = GaussianNoise()
-    evaluation_epsilon: Epsilon | None = Field(None, description="of data.test = 'private share': what its rows pay for all evaluations")
+    evaluation_epsilon: Epsilon | None = Field(
+        None, description="of data.test = 'private share': what its rows pay for all evaluations"
+    )
 
     @model_validator(mode="after")
     def _has_noise(self) -> NoisyPromise:
         if self.entropy == "system" and self.unit != "none" and self.mechanism.simulated:
             raise ValueError(
-                f"entropy 'system' is for people's data, and no proof covers how mechanism '{self.mechanism.kind}' is sampled:"
+                "entropy 'system' is for people's data, and no proof covers how mechanism "
+                f"'{self.mechanism.kind}' is sampled:"
                 " take mechanism 'gaussian', or entropy 'seed' for a simulation"
             )
         if self.unit != "none" and self.noise_multiplier is not None and self.noise_multiplier <= 0:
             raise ValueError(
-                f"noise_multiplier must be positive for a finite epsilon; got {self.noise_multiplier}."
+                "noise_multiplier must be positive for a finite epsilon; got "
+                f"{self.noise_multiplier}."
                 " Leave it out to have it calibrated, or set unit = 'none'"
             )
         return self

@@ -1,4 +1,5 @@
-"""Gaussian noise on Haar wavelet coefficients (Ranaweera et al. 2024): the sound form, and the printed one at its true price.
+"""Gaussian noise on Haar wavelet coefficients (Ranaweera et al. 2024): the sound form, and the
+printed one at its true price.
 
     transform   a vector to orthonormal coefficients and back; the paper's averages
     basis       a vector in blocks, its groups of coefficients

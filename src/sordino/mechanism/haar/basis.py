@@ -85,7 +85,10 @@ class Basis:
         end = 0
         for offset, size in self.blocks:
             if offset != end or size < 1:
-                raise StudyError(f"blocks must lie one after another and hold at least one number each; got ({offset}, {size}) after {end}")
+                raise StudyError(
+                    "blocks must lie one after another and hold at least one number each; "
+                    f"got ({offset}, {size}) after {end}"
+                )
             end = offset + size
         if not self.blocks:
             raise StudyError("a basis needs at least one block")
@@ -146,23 +149,35 @@ class Basis:
         return _shape(self.block_sizes).sizes
 
     def forward(self, v: Tensor, weights: Sequence[float] | None = None) -> Tensor:
-        """Orthonormal coefficients (..., coefficients) of v (..., d), those of a group multiplied with its weight."""
+        """Orthonormal coefficients (..., coefficients) of v (..., d), those of a group multiplied
+        with its weight.
+        """
         return transform.forward_blocks(self._checked(v), self.block_sizes, self._scale(weights))
 
     def inverse(self, u: Tensor, weights: Sequence[float] | None = None) -> Tensor:
-        """The vector (..., d) of coefficients u (..., coefficients), those of a group first multiplied with its weight."""
+        """The vector (..., d) of coefficients u (..., coefficients), those of a group first
+        multiplied with its weight.
+        """
         return transform.inverse_blocks(u, self.block_sizes, self._scale(weights))
 
     def _scale(self, weights: Sequence[float] | None) -> tuple[float, ...]:
         scale = _shape(self.block_sizes).orthonormal
-        return scale if weights is None else tuple(a * b for a, b in zip(scale, self.each(weights), strict=True))
+        return (
+            scale
+            if weights is None
+            else tuple(a * b for a, b in zip(scale, self.each(weights), strict=True))
+        )
 
     def energies(self, rows: Tensor) -> Tensor:
-        """Sums of squared coefficients (n, groups) in float64, for every group and every row of rows (n, d)."""
+        """Sums of squared coefficients (n, groups) in float64, for every group and every row of
+        rows (n, d).
+        """
         return transform.energies(self._checked(rows), self.block_sizes)
 
     def weighted_norms(self, rows: Tensor, weights: Sequence[float]) -> Tensor:
-        """||diag(w) u(row)|| (n,) for every row of rows (n, d), rounded up (:meth:`_at_least`); infinite where a row is not finite."""
+        """||diag(w) u(row)|| (n,) for every row of rows (n, d), rounded up (:meth:`_at_least`);
+        infinite where a row is not finite.
+        """
         energies = self.energies(rows).cpu().numpy()
         norms = self._at_least(energies, self.each(weights), torch.finfo(rows.dtype).eps / 2)
         return torch.from_numpy(np.where(norms <= LARGEST, norms, np.inf)).to(rows)
@@ -170,24 +185,28 @@ class Basis:
     def _at_least(
         self, energies: np.ndarray[Any, np.dtype[np.float64]], weights: Groups, u: float
     ) -> np.ndarray[Any, np.dtype[np.float64]]:
-        r"""Norms (n,) from computed energies (n, groups), with a proven bound of their rounding on top: never too small.
+        r"""Norms (n,) from computed energies (n, groups), with a proven bound of their rounding on
+        top: never too small.
 
-        A coefficient of level l is a signed sum of 2^l numbers, halved l/2 times, along a tree of L + 4 roundings of u each
-        (two of them for its factor). So it is off by (L + 4) u 2^(-l/2) sum |v_k|, at most (L + 4) u times the norm of its own
-        part of v, a level by (L + 4) u |v|, and all of them, weighted, by max w sqrt(L + 1) (L + 4) u |v|. Squares are then
-        added in float64, d of them: a relative error of (d + 80) 2^-53, twice that of the norm. Numbers below 2^-126 may vanish.
+        A coefficient of level l is a signed sum of 2^l numbers, halved l/2 times, along a tree of L
+        + 4 roundings of u each (two of them for its factor). So it is off by (L + 4) u 2^(-l/2) sum
+        |v_k|, at most (L + 4) u times the norm of its own part of v, a level by (L + 4) u |v|, and
+        all of them, weighted, by max w sqrt(L + 1) (L + 4) u |v|. Squares are then added in
+        float64, d of them: a relative error of (d + 80) 2^-53, twice that of the norm. Numbers
+        below 2^-126 may vanish.
         """
         heaviest, top = max(weights), max(self.levels)
         norms, lengths = np.sqrt(energies @ np.square(weights)), np.sqrt(energies.sum(1))
         cascade = 1.01 * math.sqrt(top + 1.0) * (top + 4.0) * u * lengths
         vanished = 2.0 * math.sqrt(self.coefficients) * 2.0**-63
-        bounded: np.ndarray[Any, np.dtype[np.float64]] = norms * (1.0 + 0.51 * (self.coefficients + 80) * 2.0**-53) + heaviest * (
-            cascade + vanished
-        )
+        bounded: np.ndarray[Any, np.dtype[np.float64]] = norms * (
+            1.0 + 0.51 * (self.coefficients + 80) * 2.0**-53
+        ) + heaviest * (cascade + vanished)
         return bounded
 
     def noise_energies(self, deviations: Sequence[float]) -> Tensor:
-        """What :meth:`energies` expects, (groups,), of noise with these deviations on the coefficients, once it is cut to d numbers.
+        """What :meth:`energies` expects, (groups,), of noise with these deviations on the
+        coefficients, once it is cut to d numbers.
 
         n s^2 for noise of one size s everywhere, and always up to the one coefficient of each
         level that spans both real numbers and padding: cutting mixes these with one another.
@@ -209,7 +228,9 @@ class Basis:
             StudyError: if there is not.
         """
         if len(weights) != self.groups:
-            raise StudyError(f"one weight for each of {self.groups} groups is needed; got {len(weights)}")
+            raise StudyError(
+                f"one weight for each of {self.groups} groups is needed; got {len(weights)}"
+            )
         return tuple(map(float, weights))
 
     def _checked(self, v: Tensor) -> Tensor:
@@ -218,12 +239,15 @@ class Basis:
 
     def _fits(self, dimension: int) -> None:
         if dimension != self.dimension:
-            raise StudyError(f"the basis is made for vectors of {self.dimension} numbers; got {dimension}")
+            raise StudyError(
+                f"the basis is made for vectors of {self.dimension} numbers; got {dimension}"
+            )
 
 
 @lru_cache(maxsize=256)
 def _cut(size: int, top: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """Sums over the coefficients of two groups of <h_j, T h_k>^2, (L + 1, L + 1); T keeps the first ``size`` leaves.
+    """Sums over the coefficients of two groups of <h_j, T h_k>^2, (L + 1, L + 1); T keeps the first
+    ``size`` leaves.
 
     Functions with real support alone stay orthogonal to all others. Of two that span the end,
     the finer lies under one half of the coarser, where that is a constant of square 2^-l.

@@ -1,8 +1,8 @@
 """The Haar cascade, compiled: rows of consecutive blocks, each halved until one number is left.
 
-``sizes`` (blocks,), int64; ``scale`` (groups,), of the type of the numbers: what the coefficients of a group are multiplied with.
-Groups lie block by block, base first, then coarsest to finest. An odd length keeps its last number as sum and as
-difference, as if a zero stood beside it.
+``sizes`` (blocks,), int64; ``scale`` (groups,), of the type of the numbers: what the coefficients
+of a group are multiplied with. Groups lie block by block, base first, then coarsest to finest. An
+odd length keeps its last number as sum and as difference, as if a zero stood beside it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ def _levels(size: int) -> tuple[int, int]:
 
 @njit(nogil=True)
 def _halve(here: Any, pairs: int, odd: int, factor: Any, sums: Any, details: Any) -> None:
-    # a function of its own, of whose indices the compiler sees that they are not negative: its vectors make it three times as fast
+    # a function of its own, of whose indices the compiler sees that they are not negative: its
+    # vectors make it three times as fast
     for i in range(pairs):
         left, right = here[2 * i], here[2 * i + 1]
         sums[i] = left + right
@@ -50,14 +51,23 @@ def _forward(rows: Any, sizes: Any, scale: Any, out: Any) -> None:
             for level in range(1, levels + 1):
                 pairs, odd = length // 2, length % 2
                 length, end = pairs + odd, end - pairs - odd
-                _halve(here, pairs, odd, scale[group + levels + 1 - level], sums, out[row, end : end + length])
+                _halve(
+                    here,
+                    pairs,
+                    odd,
+                    scale[group + levels + 1 - level],
+                    sums,
+                    out[row, end : end + length],
+                )
                 here, sums, spare = sums, spare, sums
             out[row, at] = here[0] * scale[group]
             offset, at, group = offset + size, at + count, group + levels + 1
 
 
 def _inverse(rows: Any, sizes: Any, scale: Any, out: Any) -> None:
-    """The vectors (n, d) whose means and half differences are the scaled coefficients ``rows``, to ``out``."""
+    """The vectors (n, d) whose means and half differences are the scaled coefficients ``rows``, to
+    ``out``.
+    """
     for row in range(len(rows)):
         offset, at, group = 0, 0, 0
         for size in sizes:
@@ -67,7 +77,10 @@ def _inverse(rows: Any, sizes: Any, scale: Any, out: Any) -> None:
             for level in range(levels, 0, -1):
                 length = ((size - 1) >> (level - 1)) + 1
                 pairs, odd = length // 2, length % 2
-                details, factor = rows[row, start : start + pairs + odd], scale[group + levels + 1 - level]
+                details, factor = (
+                    rows[row, start : start + pairs + odd],
+                    scale[group + levels + 1 - level],
+                )
                 start += pairs + odd
                 if odd:
                     sums[2 * pairs] = sums[pairs] + details[pairs] * factor
@@ -82,7 +95,9 @@ inverse: Run = njit(nogil=True)(_inverse)
 
 
 def _energies(rows: Any, sizes: Any, scale: Any, lengths: Any, out: Any) -> None:
-    """Sums of squared coefficients of rows (n, d), to ``out`` (n, groups) in float64; a group has so many ``lengths``."""
+    """Sums of squared coefficients of rows (n, d), to ``out`` (n, groups) in float64; a group has
+    so many ``lengths``.
+    """
     coefficients = np.empty((1, lengths.sum()), rows.dtype)  # of one row, which stay in the cache
     for row in range(len(rows)):
         forward(rows[row : row + 1], sizes, scale, coefficients)

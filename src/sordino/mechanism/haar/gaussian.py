@@ -1,4 +1,5 @@
-r"""Gaussian noise on Haar coefficients: with weights that keep its promise, and as it was published.
+r"""Gaussian noise on Haar coefficients: with weights that keep its promise, and as it was
+published.
 
 Every contribution v has orthonormal coefficients u(v), and a group g of them (a level of a
 block) has a clip weight w_g and a noise s_g. Contributions are clipped so that
@@ -44,7 +45,8 @@ Gaussian(noise_multiplier=1.0)
 
 References:
     Dwork and Roth 2014, The Algorithmic Foundations of Differential Privacy, appendix A.
-    Ranaweera et al. 2024, Federated Learning with Differential Privacy: An Utility-Enhanced Approach, algorithms 1 and 2, lemma 1.
+    Ranaweera et al. 2024, Federated Learning with Differential Privacy: An Utility-Enhanced
+    Approach, algorithms 1 and 2, lemma 1.
 """
 
 from __future__ import annotations
@@ -64,7 +66,9 @@ from sordino.mechanism.haar.basis import Basis, Groups
 from sordino.mechanism.haar.weights import Observed, learned
 from sordino.privacy import event
 
-_ROUNDING = 2.0**-18  # 32 units in the last place of float32, as in sordino.training.perexample.clipping
+_ROUNDING = (
+    2.0**-18
+)  # 32 units in the last place of float32, as in sordino.training.perexample.clipping
 _WIDEST = 2.0**16
 
 
@@ -74,11 +78,14 @@ class HaarGaussian:
 
     Attributes:
         clip: C, the bound of one contribution's weighted coefficients (units of the vector).
-        noise_multiplier: sigma that was asked for, dimensionless. What is booked is in :meth:`event`.
+        noise_multiplier: sigma that was asked for, dimensionless. What is booked is in
+            :meth:`event`.
         basis: how the vector is cut into blocks.
         clip_weights: w (groups,).
-        noise: s (groups,), deviation of the noise on one orthonormal coefficient, in units of sigma C.
-        learns: exponent of weights that follow the energies of earlier releases; None keeps them as they are.
+        noise: s (groups,), deviation of the noise on one orthonormal coefficient, in units of sigma
+            C.
+        learns: exponent of weights that follow the energies of earlier releases; None keeps them as
+            they are.
     """
 
     clip: float
@@ -96,10 +103,15 @@ class HaarGaussian:
             if not all(x > 0 and math.isfinite(x) for x in self.basis.each(values)):
                 raise StudyError(f"{name} must be positive numbers; got {values}")
         if self._spread > _WIDEST:
-            raise StudyError(f"clip weights may differ by a factor of {_WIDEST:g}, beyond which float32 cannot keep the bound")
+            raise StudyError(
+                f"clip weights may differ by a factor of {_WIDEST:g}, beyond which float32 "
+                "cannot keep the bound"
+            )
 
     @classmethod
-    def weighted(cls, *, clip: float, noise_multiplier: float, basis: Basis, weights: Sequence[float]) -> HaarGaussian:
+    def weighted(
+        cls, *, clip: float, noise_multiplier: float, basis: Basis, weights: Sequence[float]
+    ) -> HaarGaussian:
         """Noise in proportion to what the clip lets through: its price is that of sigma.
 
         Args:
@@ -109,31 +121,53 @@ class HaarGaussian:
         w = basis.each(weights)
         if not all(x > 0 for x in w):
             raise StudyError(f"weights must be positive numbers; got {w}")
-        return cls(clip=clip, noise_multiplier=noise_multiplier, basis=basis, clip_weights=w, noise=tuple(1.0 / x for x in w))
+        return cls(
+            clip=clip,
+            noise_multiplier=noise_multiplier,
+            basis=basis,
+            clip_weights=w,
+            noise=tuple(1.0 / x for x in w),
+        )
 
     @classmethod
-    def literal(cls, *, clip: float, noise_multiplier: float, basis: Basis, discount: bool = True) -> HaarGaussian:
-        """Algorithm 1 of Ranaweera et al. 2024 as printed, booked at what it gives: sigma/(m f). No meaningful guarantee.
+    def literal(
+        cls, *, clip: float, noise_multiplier: float, basis: Basis, discount: bool = True
+    ) -> HaarGaussian:
+        """Algorithm 1 of Ranaweera et al. 2024 as printed, booked at what it gives: sigma/(m f). No
+        meaningful guarantee.
 
         Args:
             clip: C, of the averaging coefficients H.
             noise_multiplier: sigma, which the paper books.
             basis: one block in the paper; with more, every block has its own m and f.
-            discount: whether sigma is divided by f = sqrt((2 + log2 m)/2), as lemma 1 is used there.
+            discount: whether sigma is divided by f = sqrt((2 + log2 m)/2), as lemma 1 is used
+                there.
         """
         w = _averaging(basis)
         noise = tuple(x / f for x, f in zip(w, _discounts(basis, discount), strict=True))
-        return cls(clip=clip, noise_multiplier=noise_multiplier, basis=basis, clip_weights=w, noise=noise)
+        return cls(
+            clip=clip, noise_multiplier=noise_multiplier, basis=basis, clip_weights=w, noise=noise
+        )
 
     @classmethod
     def literal_server(
-        cls, *, clip: float, noise_multiplier: float, basis: Basis, bound: float, weight: float, expected: float, discount: bool = False
+        cls,
+        *,
+        clip: float,
+        noise_multiplier: float,
+        basis: Basis,
+        bound: float,
+        weight: float,
+        expected: float,
+        discount: bool = False,
     ) -> HaarGaussian:
-        """Algorithm 2 of Ranaweera et al. 2024 as printed, booked at z C / (sqrt(m) d_k S). No meaningful guarantee.
+        """Algorithm 2 of Ranaweera et al. 2024 as printed, booked at z C / (sqrt(m) d_k S). No
+        meaningful guarantee.
 
-        The server sums what clients send times d_k / (q_c d) and adds N(0, (z C / (q_c d) / W)^2) to H of the
-        sum. One contribution is d_k / (q_c d) times an update; its own coefficients are not clipped there, so its
-        bound is d_k S / (q_c d), and that is this mechanism's C. :meth:`bound` holds contributions to it.
+        The server sums what clients send times d_k / (q_c d) and adds N(0, (z C / (q_c d) / W)^2)
+        to H of the sum. One contribution is d_k / (q_c d) times an update; its own coefficients are
+        not clipped there, so its bound is d_k S / (q_c d), and that is this mechanism's C.
+        :meth:`bound` holds contributions to it.
 
         Args:
             clip: C, of the gradients of single examples inside a client.
@@ -144,18 +178,32 @@ class HaarGaussian:
             expected: q_c d (examples), public.
             discount: as in :meth:`literal`.
         """
-        for name, value in (("clip", clip), ("bound", bound), ("weight", weight), ("expected", expected)):
+        for name, value in (
+            ("clip", clip),
+            ("bound", bound),
+            ("weight", weight),
+            ("expected", expected),
+        ):
             if not (value > 0 and math.isfinite(value)):
                 raise StudyError(f"{name} must be a positive number; got {value}")
         ratio = clip / (weight * bound)
-        noise = tuple(ratio * x / f for x, f in zip(_averaging(basis), _discounts(basis, discount), strict=True))
+        noise = tuple(
+            ratio * x / f
+            for x, f in zip(_averaging(basis), _discounts(basis, discount), strict=True)
+        )
         return cls(
-            clip=weight * bound / expected, noise_multiplier=noise_multiplier, basis=basis, clip_weights=(1.0,) * basis.groups, noise=noise
+            clip=weight * bound / expected,
+            noise_multiplier=noise_multiplier,
+            basis=basis,
+            clip_weights=(1.0,) * basis.groups,
+            noise=noise,
         )
 
     @property
     def deviations(self) -> Groups:
-        """Standard deviation of the noise on one coefficient of each group (units of the vector)."""
+        """Standard deviation of the noise on one coefficient of each group (units of the
+        vector).
+        """
         return tuple(self.noise_multiplier * self.clip * s for s in self.noise)
 
     @property
@@ -170,7 +218,8 @@ class HaarGaussian:
     def _least(self) -> float:
         """min w s."""
         least = min(w * s for w, s in zip(self.clip_weights, self.noise, strict=True))
-        # w (1/w) may miss 1 by a unit in the last place, which is no reason for a second kind of step in the ledger
+        # w (1/w) may miss 1 by a unit in the last place, which is no reason for a second kind of
+        # step in the ledger
         return 1.0 if abs(least - 1.0) < 1e-15 else least
 
     @property
@@ -182,7 +231,9 @@ class HaarGaussian:
     def vector_multiplier(self) -> float:
         """Root mean square of the noise on one of the d numbers, in units of C."""
         d = self.basis.dimension
-        return self.noise_multiplier * math.sqrt(sum(n * s * s for n, s in zip(self.basis.sizes, self.noise, strict=True)) / d)
+        return self.noise_multiplier * math.sqrt(
+            sum(n * s * s for n, s in zip(self.basis.sizes, self.noise, strict=True)) / d
+        )
 
     def scaled(self, clip: float, noise_multiplier: float) -> Self:
         """See :class:`~sordino.mechanism.gaussian.Bounded`."""
@@ -193,12 +244,16 @@ class HaarGaussian:
         (norm,) = self.norms(vector.unsqueeze(0))
         return self.bound(vector), float(norm) <= self.clip
 
-    def release_counted(self, total: Tensor, excess: float, rng: np.random.Generator) -> tuple[Tensor, None]:
+    def release_counted(
+        self, total: Tensor, excess: float, rng: np.random.Generator
+    ) -> tuple[Tensor, None]:
         """See :class:`~sordino.mechanism.gaussian.Bounded`; no count is released."""
         return self.release(total, None, rng)
 
     def observed(self, seen: Groups, moved: Tensor, unit: float) -> Groups:
-        """See :class:`~sordino.mechanism.gaussian.Learning`: energies of released sums, with their noise taken off."""
+        """See :class:`~sordino.mechanism.gaussian.Learning`: energies of released sums, with their
+        noise taken off.
+        """
         if self.learns is None:
             return seen
         before = Observed(seen) if seen else Observed.nothing(self.basis)
@@ -206,7 +261,9 @@ class HaarGaussian:
         return before.after(moved, self.basis, deviations).energies
 
     def shaped(self, seen: Groups) -> HaarGaussian:
-        """See :class:`~sordino.mechanism.gaussian.Learning`: weights from these energies, at the same price."""
+        """See :class:`~sordino.mechanism.gaussian.Learning`: weights from these energies, at the
+        same price.
+        """
         if self.learns is None or not seen:
             return self
         weights = learned(Observed(seen), self.basis, exponent=self.learns)
@@ -219,29 +276,37 @@ class HaarGaussian:
             StudyError: if the basis is made for vectors of another length.
         """
         if dimension != self.basis.dimension:
-            raise StudyError(f"the basis is made for vectors of {self.basis.dimension} numbers; got {dimension}")
+            raise StudyError(
+                f"the basis is made for vectors of {self.basis.dimension} numbers; got {dimension}"
+            )
 
     def release(self, total: Tensor, memory: None, rng: np.random.Generator) -> tuple[Tensor, None]:
-        """The noisy sum (d,), float32, of a sum (d,) of clipped contributions. ``total`` is left as it is.
+        """The noisy sum (d,), float32, of a sum (d,) of clipped contributions. ``total`` is left as
+        it is.
 
-        The sum's coefficients, divided by s, go onto a grid and get noise of one size, on which one contribution
-        bears by at most C / min w s. The way back is post-processing.
+        The sum's coefficients, divided by s, go onto a grid and get noise of one size, on which one
+        contribution bears by at most C / min w s. The way back is post-processing.
         """
         whitened = self.basis.forward(total.to(torch.float64), [1.0 / s for s in self.noise])
         least = self._least
-        noisy = add_gaussian(whitened, rng, clip=self.clip / least, noise_multiplier=self.noise_multiplier * least)
+        noisy = add_gaussian(
+            whitened, rng, clip=self.clip / least, noise_multiplier=self.noise_multiplier * least
+        )
         return self.basis.inverse(noisy, self.noise), None
 
     @property
     def margin(self) -> float:
         """s = 1 - 2^-18 max w / min w, the room for rounding.
 
-        An error e in a contribution moves its weighted norm by up to max w ||e||, where the norm itself is at least min w ||v||.
+        An error e in a contribution moves its weighted norm by up to max w ||e||, where the norm
+        itself is at least min w ||v||.
         """
         return 1.0 - _ROUNDING * self._spread
 
     def norms(self, rows: Tensor) -> Tensor:
-        """||diag(w) u(row)|| (n,) of contributions (n, d); infinite for those that are not finite."""
+        """||diag(w) u(row)|| (n,) of contributions (n, d); infinite for those that are not
+        finite.
+        """
         return self.basis.weighted_norms(rows, self.clip_weights)
 
     def factors(self, rows: Tensor) -> Tensor:
@@ -259,7 +324,10 @@ class HaarGaussian:
 
 def _averaging(basis: Basis) -> Groups:
     """H = these times u: 2^(-l/2), and 1/sqrt(m) for a base."""
-    return tuple(1.0 / math.sqrt(2**level if level else m) for level, m in zip(basis.levels, basis.leaves, strict=True))
+    return tuple(
+        1.0 / math.sqrt(2**level if level else m)
+        for level, m in zip(basis.levels, basis.leaves, strict=True)
+    )
 
 
 def _discounts(basis: Basis, discount: bool) -> Groups:

@@ -20,10 +20,10 @@ class HaarNoise(Noise):
     """Noise on Haar wavelet coefficients (Ranaweera et al. 2024).
 
     ``blocks``: one transform over all parameters, or one for each. ``weights``: how clip and noise
-    are spread over levels; "optimal" looks at ``data.validation``, which is public, "learned" at earlier noisy
-    releases (with plain SGD steps). ``exponent``: 1
-    for the least noise, 0 for equal weights. ``form = "paper"`` is the paper's literal algorithm,
-    with its ``discount`` on sigma: NOT private, and booked at what it is.
+    are spread over levels; "optimal" looks at ``data.validation``, which is public, "learned" at
+    earlier noisy releases (with plain SGD steps). ``exponent``: 1 for the least noise, 0 for equal
+    weights. ``form = "paper"`` is the paper's literal algorithm, with its ``discount`` on sigma:
+    NOT private, and booked at what it is.
     """
 
     kind: Literal["haar"] = "haar"
@@ -42,7 +42,10 @@ class HaarNoise(Noise):
         if self.weights != "optimal" or self.form == "paper":
             return None
         if not public:
-            return "privacy.mechanism.weights 'optimal' needs public examples to look at: set data.validation, or choose other weights"
+            return (
+                "privacy.mechanism.weights 'optimal' needs public examples to look at: set "
+                "data.validation, or choose other weights"
+            )
         return None
 
     def make(self, asked: NoiseRequest) -> Bounded:
@@ -50,10 +53,14 @@ class HaarNoise(Noise):
         basis = Basis.flat(asked.dimension) if self.blocks == "flat" else Basis.of(asked.parameters)
         clip, sigma = asked.clip, asked.noise_multiplier
         if self.form == "sound":
-            made = HaarGaussian.weighted(clip=clip, noise_multiplier=sigma, basis=basis, weights=self._weights(basis, asked))
+            made = HaarGaussian.weighted(
+                clip=clip, noise_multiplier=sigma, basis=basis, weights=self._weights(basis, asked)
+            )
             return replace(made, learns=self.exponent) if self.learns else made
         if asked.unit == "sample" or asked.update_bound is None:
-            return HaarGaussian.literal(clip=clip, noise_multiplier=sigma, basis=basis, discount=self.discount)
+            return HaarGaussian.literal(
+                clip=clip, noise_multiplier=sigma, basis=basis, discount=self.discount
+            )
         return HaarGaussian.literal_server(
             clip=clip,
             noise_multiplier=sigma,
@@ -69,7 +76,12 @@ class HaarNoise(Noise):
             return uniform(basis)
         if self.weights == "paper":
             found = paper(basis)
-            return tuple(w / max(found) for w in found)  # so that nothing is clipped harder than by C in the plain norm
+            return tuple(
+                w / max(found) for w in found
+            )  # so that nothing is clipped harder than by C in the plain norm
         if asked.energies is None:
-            raise StudyError("privacy.mechanism.weights 'optimal' needs public examples to look at: set data.validation")
+            raise StudyError(
+                "privacy.mechanism.weights 'optimal' needs public examples to look at: set "
+                "data.validation"
+            )
         return optimal(asked.energies(basis.energies), basis.sizes, exponent=self.exponent)

@@ -35,7 +35,8 @@ True
 References:
     Haar 1910, Zur Theorie der orthogonalen Funktionensysteme.
     Mallat 1989, A Theory for Multiresolution Signal Decomposition.
-    Ranaweera et al. 2024, Federated Learning with Differential Privacy: An Utility-Enhanced Approach, section 4.3.
+    Ranaweera et al. 2024, Federated Learning with Differential Privacy: An Utility-Enhanced
+    Approach, section 4.3.
 """
 
 from __future__ import annotations
@@ -81,13 +82,18 @@ def divisors(d: int) -> Tensor:
 
 
 def paper_order(coefficients: Tensor, d: int) -> Tensor:
-    """Coefficients (..., count(d)) as Ranaweera et al. number them: base, then the finest level to the coarsest."""
+    """Coefficients (..., count(d)) as Ranaweera et al.
+
+    number them: base, then the finest level to the coarsest.
+    """
     base, *details = torch.split(coefficients, list(lengths(d)), dim=-1)
     return torch.cat([base, *reversed(details)], dim=-1)
 
 
 def orthonormal(d: int) -> tuple[float, ...]:
-    """What unscaled sums and differences are multiplied with, (L + 1,): 2^(-l/2), and 1/sqrt(m) for the base."""
+    """What unscaled sums and differences are multiplied with, (L + 1,): 2^(-l/2), and 1/sqrt(m) for
+    the base.
+    """
     return tuple(2.0 ** (-0.5 * (level or levels(d))) for level in steps(d))
 
 
@@ -97,29 +103,42 @@ def forward(v: Tensor) -> Tensor:
 
 
 def inverse(u: Tensor, d: int) -> Tensor:
-    """The first d numbers (..., d) of the vector that has the orthonormal coefficients u (..., count(d))."""
+    """The first d numbers (..., d) of the vector that has the orthonormal coefficients u (...,
+    count(d)).
+    """
     return inverse_blocks(u, (d,), orthonormal(d))
 
 
 def averages(v: Tensor) -> Tensor:
-    """H (..., count(d)), the averaging transform of Ranaweera et al. 2024, table II, of v (..., d)."""
+    """H (..., count(d)), the averaging transform of Ranaweera et al. 2024, table II, of v (...,
+    d).
+    """
     d = v.shape[-1]
     return forward_blocks(v, (d,), tuple(x * x for x in orthonormal(d)))
 
 
 def forward_blocks(v: Tensor, sizes: tuple[int, ...], scale: Sequence[float]) -> Tensor:
-    """Blocks of v (..., sum of sizes), each transformed by itself; ``scale`` has a factor for each base and level."""
+    """Blocks of v (..., sum of sizes), each transformed by itself; ``scale`` has a factor for each
+    base and level.
+    """
     return _run(compiled.forward, v, sizes, scale, sum(count(size) for size in sizes))
 
 
 def inverse_blocks(u: Tensor, sizes: tuple[int, ...], scale: Sequence[float]) -> Tensor:
-    """The vector (..., sum of sizes) back from its coefficients times ``scale``, means and half differences."""
+    """The vector (..., sum of sizes) back from its coefficients times ``scale``, means and half
+    differences.
+    """
     return _run(compiled.inverse, u, sizes, scale, sum(sizes))
 
 
 def energies(rows: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """Sums of squared orthonormal coefficients (n, groups) in float64, for each base and level of the blocks of rows (n, sum of sizes)."""
-    numbers, parts = _numbers(rows), np.array([length for size in sizes for length in lengths(size)], np.int64)
+    """Sums of squared orthonormal coefficients (n, groups) in float64, for each base and level of
+    the blocks of rows (n, sum of sizes).
+    """
+    numbers, parts = (
+        _numbers(rows),
+        np.array([length for size in sizes for length in lengths(size)], np.int64),
+    )
     scale = np.array([factor for size in sizes for factor in orthonormal(size)], numbers.dtype)
     out = np.empty((len(numbers), len(parts)))
     compiled.energies(numbers, np.array(sizes, np.int64), scale, parts, out)
@@ -130,7 +149,9 @@ def _numbers(v: Tensor) -> NDArray[Any]:
     return v.detach().cpu().reshape(-1, v.shape[-1]).contiguous().numpy()
 
 
-def _run(which: compiled.Run, v: Tensor, sizes: tuple[int, ...], scale: Sequence[float], length: int) -> Tensor:
+def _run(
+    which: compiled.Run, v: Tensor, sizes: tuple[int, ...], scale: Sequence[float], length: int
+) -> Tensor:
     rows = _numbers(v)
     out = np.empty((len(rows), length), rows.dtype)
     which(rows, np.array(sizes, np.int64), np.array(scale, rows.dtype), out)

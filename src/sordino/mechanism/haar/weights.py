@@ -49,31 +49,50 @@ def uniform(basis: Basis) -> Groups:
 
 
 def paper(basis: Basis) -> Groups:
-    """W of Ranaweera et al. as weights of orthonormal coefficients: 2^(l/2), and sqrt(m) for a base.
+    """W of Ranaweera et al. as weights of orthonormal coefficients: 2^(l/2), and sqrt(m) for a
+    base.
 
     They weight averaging coefficients, H_l = u_l / 2^(l/2), with W_l = 2^l; so W_l H_l =
     2^(l/2) u_l, and W_0 H_0 = m u_0 / sqrt(m) = sqrt(m) u_0.
     """
-    return tuple(math.sqrt(2**level if level else m) for level, m in zip(basis.levels, basis.leaves, strict=True))
+    return tuple(
+        math.sqrt(2**level if level else m)
+        for level, m in zip(basis.levels, basis.leaves, strict=True)
+    )
 
 
 def optimal(
-    energies: Sequence[float], sizes: Sequence[float], *, exponent: float = HALF, mean_square: float = 1.0, floor: float = 1e-6
+    energies: Sequence[float],
+    sizes: Sequence[float],
+    *,
+    exponent: float = HALF,
+    mean_square: float = 1.0,
+    floor: float = 1e-6,
 ) -> Groups:
     """w^2 ~ sqrt(n / E)^exponent.
 
     Args:
-        energies: E (groups,), public or from noisy releases; what is zero or less counts as the floor.
+        energies: E (groups,), public or from noisy releases; what is zero or less counts as the
+            floor.
         sizes: n (groups,).
         exponent: 1 for the least noise, 0 for equal weights.
-        mean_square: of w, weighted with E. With 1 the mean squared norm of contributions stays what it was without
-            weights, so that C keeps its meaning.
+        mean_square: of w, weighted with E. With 1 the mean squared norm of contributions stays what
+            it was without weights, so that C keeps its meaning.
         floor: smallest energy of one coefficient, as a share of the mean over all.
     """
-    if not (len(energies) == len(sizes) and all(map(math.isfinite, energies)) and all(n > 0 for n in sizes)):
-        raise StudyError(f"weights need a finite energy and a positive size for every group; got {list(energies)} and {list(sizes)}")
+    if not (
+        len(energies) == len(sizes)
+        and all(map(math.isfinite, energies))
+        and all(n > 0 for n in sizes)
+    ):
+        raise StudyError(
+            "weights need a finite energy and a positive size for every group; got "
+            f"{list(energies)} and {list(sizes)}"
+        )
     if not (mean_square > 0 and 0 < floor <= 1):
-        raise StudyError(f"mean_square must be positive and floor in (0, 1]; got {mean_square} and {floor}")
+        raise StudyError(
+            f"mean_square must be positive and floor in (0, 1]; got {mean_square} and {floor}"
+        )
     average = math.fsum(max(E, 0.0) for E in energies) / math.fsum(sizes)
     if average == 0.0:
         return (math.sqrt(mean_square),) * len(sizes)
@@ -89,8 +108,9 @@ class Observed:
     """Energies of the sums released so far, with their noise taken off.
 
     Attributes:
-        energies: exponential moving average (groups,) from zero; its scale is without meaning while it is young, and
-            weights do not depend on it. A group that is all noise may stand below zero.
+        energies: exponential moving average (groups,) from zero; its scale is without meaning while
+            it is young, and weights do not depend on it. A group that is all noise may stand below
+            zero.
     """
 
     energies: Groups
@@ -100,10 +120,14 @@ class Observed:
         """Before the first release."""
         return cls((0.0,) * basis.groups)
 
-    def after(self, noisy: Tensor, basis: Basis, deviations: Sequence[float], *, decay: float = 0.9) -> Observed:
-        """With one release more: per group ||u(noisy)||^2 less its expectation for noise alone, n sigma^2 C^2 / w^2.
+    def after(
+        self, noisy: Tensor, basis: Basis, deviations: Sequence[float], *, decay: float = 0.9
+    ) -> Observed:
+        """With one release more: per group ||u(noisy)||^2 less its expectation for noise alone, n
+        sigma^2 C^2 / w^2.
 
-        The noise that was drawn is not asked for, only the released sum: this is post-processing, and free.
+        The noise that was drawn is not asked for, only the released sum: this is post-processing,
+        and free.
 
         Args:
             noisy: a released sum (d,), with its noise.
@@ -116,14 +140,26 @@ class Observed:
         seen = basis.energies(noisy.unsqueeze(0))[0].cpu() - basis.noise_energies(deviations)
         if not bool(torch.isfinite(seen).all()):
             return self  # a sum that has overflowed says nothing
-        mixed = (decay * old + (1.0 - decay) * new for old, new in zip(self.energies, seen.tolist(), strict=True))
+        mixed = (
+            decay * old + (1.0 - decay) * new
+            for old, new in zip(self.energies, seen.tolist(), strict=True)
+        )
         return Observed(tuple(mixed))
 
 
-def learned(observed: Observed, basis: Basis, *, exponent: float = HALF, mean_square: float = 1.0, floor: float = 0.01) -> Groups:
+def learned(
+    observed: Observed,
+    basis: Basis,
+    *,
+    exponent: float = HALF,
+    mean_square: float = 1.0,
+    floor: float = 0.01,
+) -> Groups:
     """Weights for a *later* step from earlier noisy releases; equal ones before the first.
 
     What is seen is the energy of sums, not of single contributions, and much of it is noise
     where groups are small; hence a floor of a hundredth of the mean, under which no group falls.
     """
-    return optimal(observed.energies, basis.sizes, exponent=exponent, mean_square=mean_square, floor=floor)
+    return optimal(
+        observed.energies, basis.sizes, exponent=exponent, mean_square=mean_square, floor=floor
+    )

@@ -1,8 +1,9 @@
-"""Digests to entities to classes, as sorted arrays: 28 bytes a record, 12 more for one that names a person.
+"""Digests to entities to classes, as sorted arrays: 28 bytes a record, 12 more for one that names a
+person.
 
-A row leads to an entity by two digests, of all its values and of its features; either is enough. Rows that share one are
-one entity, and so are all that hang together that way (the components of the graph of digests). A person's digest leads to an
-entity of its own.
+A row leads to an entity by two digests, of all its values and of its features; either is enough.
+Rows that share one are one entity, and so are all that hang together that way (the components of
+the graph of digests). A person's digest leads to an entity of its own.
 
 Shapes: digests (k,) sorted, owners (k,), classes (entities,).
 """
@@ -46,7 +47,10 @@ class Book:
         if not len(self.digests):
             return Book(digests, owners.astype(np.uint32))
         at = np.searchsorted(self.digests, digests)
-        return Book(np.insert(self.digests, at, digests), np.insert(self.owners, at, owners.astype(np.uint32)))
+        return Book(
+            np.insert(self.digests, at, digests),
+            np.insert(self.owners, at, owners.astype(np.uint32)),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,11 +73,20 @@ class Index:
 
     def grown(self, count: int, first_class: int) -> Index:
         """The index with so many entities more, all of one class."""
-        return replace(self, classes=np.concatenate([self.classes, np.full(count, first_class, np.uint32)])) if count else self
+        return (
+            replace(
+                self, classes=np.concatenate([self.classes, np.full(count, first_class, np.uint32)])
+            )
+            if count
+            else self
+        )
 
 
-def rows_found(index: Index, rows: Words, new_class: int) -> tuple[Index, Places, dict[int, list[int]]]:
-    """(the index with these rows in it, the entity of each row, entities that turned out to be one: first -> others).
+def rows_found(
+    index: Index, rows: Words, new_class: int
+) -> tuple[Index, Places, dict[int, list[int]]]:
+    """(the index with these rows in it, the entity of each row, entities that turned out to be one:
+    first -> others).
 
     The others stay in ``classes``, and nothing leads to them any more.
     """
@@ -97,8 +110,12 @@ def rows_found(index: Index, rows: Words, new_class: int) -> tuple[Index, Places
     return replace(index, rows=book), owners[one], merged
 
 
-def _components(known: Places, one: Places, two: Places, entities: int) -> tuple[Places, dict[int, list[int]], int]:
-    """The entity of each distinct digest, entities that are joined, and how many entities there are now."""
+def _components(
+    known: Places, one: Places, two: Places, entities: int
+) -> tuple[Places, dict[int, list[int]], int]:
+    """The entity of each distinct digest, entities that are joined, and how many entities there are
+    now.
+    """
     from scipy.sparse import coo_matrix  # type: ignore[import-untyped]
     from scipy.sparse.csgraph import connected_components  # type: ignore[import-untyped]
 

@@ -1,18 +1,20 @@
 r"""Classes: entities with equal histories, and what joining and merging them comes to.
 
-An entity is a record, or a person with several. Ten million of them have few different histories, so the ledger keeps a
-history for each *class* and a class for each entity. A history has two parts:
+An entity is a record, or a person with several. Ten million of them have few different histories,
+so the ledger keeps a history for each *class* and a class for each entity. A history has two parts:
 
     frozen   what was booked in sets that nobody will charge any more: (event, kind, size) -> how often
     live     groups of sets that still can be charged: (sets, size)
 
-A group (sets, size) says: this entity is ``size`` units in one of these sets, it is not known which. What was charged on the sets
-since they were opened counts by its largest, event by event. Rows that look the same are told apart by nothing; each is in one set.
+A group (sets, size) says: this entity is ``size`` units in one of these sets, it is not known
+which. What was charged on the sets since they were opened counts by its largest, event by event.
+Rows that look the same are told apart by nothing; each is in one set.
 
-**size** is how many units of one release an entity is: rows of a person in one set, or clients that hold some of them.
+**size** is how many units of one release an entity is: rows of a person in one set, or clients that
+hold some of them.
 
-**Everything here may over-count and never under-counts.** A class *covers* another if it has no smaller count in any column,
-and no fewer groups. Merging classes gives one that covers both.
+**Everything here may over-count and never under-counts.** A class *covers* another if it has no
+smaller count in any column, and no fewer groups. Merging classes gives one that covers both.
 """
 
 from __future__ import annotations
@@ -21,7 +23,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from sordino.privacy.event import Chosen, Composed, Event, Gaussian, Grouped, NonPrivate, Nothing, PoissonSampled, Pure, Repeated, encode
+from sordino.privacy.event import (
+    Chosen,
+    Composed,
+    Event,
+    Gaussian,
+    Grouped,
+    NonPrivate,
+    Nothing,
+    PoissonSampled,
+    Pure,
+    Repeated,
+    encode,
+)
 from sordino.privacy.records.group import Column, Counts
 
 Group = tuple[tuple[int, ...], int]
@@ -111,7 +125,9 @@ def history(of: Class, totals: Totals) -> dict[Column, int]:
 
 
 def closed(of: Class, sets: frozenset[int], totals: Totals) -> Class:
-    """The class once these sets are charged no more. Groups that also hold another set stay live."""
+    """The class once these sets are charged no more. Groups that also hold another set stay
+    live.
+    """
     done = {group for group in of.live if sets.issuperset(group[0])}
     if not done:
         return of
@@ -133,16 +149,31 @@ def either(one: Class, other: Class) -> Class:
 
 
 def bridged(one: Class, other: Class) -> Class:
-    """For a record that was known under two names: it was in all that either was in, one row in each."""
+    """For a record that was known under two names: it was in all that either was in, one row in
+    each.
+    """
     return replace(either(one, other), frozen=frozen(added(dict(one.frozen), dict(other.frozen))))
 
 
 def joined(one: Class, other: Class) -> Class:
-    """For a person who is both entities. Where both may have been in one release, their sizes add up."""
+    """For a person who is both entities.
+
+    Where both may have been in one release, their sizes add up.
+    """
     together = bool(one.runs & other.runs)
-    counts = added(_raised(one, other), _raised(other, one)) if together else added(dict(one.frozen), dict(other.frozen))
+    counts = (
+        added(_raised(one, other), _raised(other, one))
+        if together
+        else added(dict(one.frozen), dict(other.frozen))
+    )
     live = _apart(one, other) | _apart(other, one)
-    return Class(frozen(counts), live, person=True, loose=one.loose or other.loose, runs=one.runs | other.runs)
+    return Class(
+        frozen(counts),
+        live,
+        person=True,
+        loose=one.loose or other.loose,
+        runs=one.runs | other.runs,
+    )
 
 
 def _raised(one: Class, other: Class) -> dict[Column, int]:
@@ -168,7 +199,10 @@ def _apart(one: Class, other: Class) -> frozenset[Group]:
 
 
 def coarser(classes: Sequence[Class], most_classes: int) -> tuple[list[Class], list[int]]:
-    """At most so many classes that cover these, and the place of each among them. The nearest are merged first."""
+    """At most so many classes that cover these, and the place of each among them.
+
+    The nearest are merged first.
+    """
     order = sorted(range(len(classes)), key=lambda i: _place(classes[i]))
     parts: list[tuple[Class, list[int]]] = [(classes[i], [i]) for i in order]
     while len(parts) > most_classes:
@@ -194,7 +228,9 @@ def _place(of: Class) -> tuple[bool, bool, list[Group], float]:
 
 
 def _distance(one: Class, other: Class) -> tuple[int, float]:
-    strange = (one.person != other.person) * 4 + (one.loose != other.loose) * 2 + (one.live != other.live)
+    strange = (
+        (one.person != other.person) * 4 + (one.loose != other.loose) * 2 + (one.live != other.live)
+    )
     return strange, abs(weight(dict(one.frozen)) - weight(dict(other.frozen)))
 
 
@@ -227,7 +263,9 @@ def _cost(event: Event) -> float:
 
 
 def maximal(histories: Iterable[Counts], at_most: int) -> list[dict[Column, int]]:
-    """Histories that cover all of these, at most so many. Those that another covers are left out."""
+    """Histories that cover all of these, at most so many. Those that another covers are left
+    out.
+    """
     distinct = {frozen(counts): counts for counts in histories}
     kept = sorted(distinct.values(), key=weight, reverse=True)
     if len(kept) <= 1024:

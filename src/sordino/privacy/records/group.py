@@ -1,24 +1,30 @@
 r"""What a release that was booked for one unit says about another.
 
-An event of the ledger bounds the release for data sets that differ in *one* unit of its kind, whose contribution is replaced
-by none. A record may be more than that, or another kind of change:
+An event of the ledger bounds the release for data sets that differ in *one* unit of its kind, whose
+contribution is replaced by none. A record may be more than that, or another kind of change:
 
-* **k records of one person**, in one set of examples. k clipped contributions fall away together. Without sampling the
-  statistic moves by at most k times as far: Gaussian(sigma) is Gaussian(sigma / k), Pure(epsilon) is Pure(k epsilon). With a
-  Poisson sample at rate q, at least one of the k is drawn with probability q' = 1 - (1 - q)^k, and the statistic then moves by
-  at most k times as far: the pair of outputs is dominated by that of PoissonSampled(q', Gaussian(sigma / k)), by joint
-  convexity of the hockey-stick divergence and because a Gaussian's pair grows with its shift. (A sharper pair is the mixture
-  over Binomial(k, q) of Ganesh 2024, "Tight group-level DP guarantees for DP-SGD with sampling via mixture of Gaussians".)
-* **a record of a client** that is protected as a whole. Its client's update changes from one bounded vector into another:
-  the client is replaced by none, and another put in its place. That is two steps of adjacency, not one. Without sampling
-  Gaussian(sigma / 2); with sampling no event of one step is known to dominate (the pair is one of two mixtures; Lebeda et al.
-  2024, "Avoiding pitfalls for privacy accounting of subsampled mechanisms under composition"), so the whole of it is priced by
-  group privacy on the curve: (epsilon, delta) for one step is (2 epsilon, delta (1 + e^epsilon)) for two (Vadhan 2017, lemma 2.2).
-* **an entity that is replaced**, where the event bounds a row that falls away: fall away, then come back as another. Two steps.
-* **a client**, where examples were protected: as many records as it had. Nothing useful beyond :data:`MOST` of them.
+* **k records of one person**, in one set of examples. k clipped contributions fall away together.
+  Without sampling the statistic moves by at most k times as far: Gaussian(sigma) is Gaussian(sigma
+  / k), Pure(epsilon) is Pure(k epsilon). With a Poisson sample at rate q, at least one of the k is
+  drawn with probability q' = 1 - (1 - q)^k, and the statistic then moves by at most k times as far:
+  the pair of outputs is dominated by that of PoissonSampled(q', Gaussian(sigma / k)), by joint
+  convexity of the hockey-stick divergence and because a Gaussian's pair grows with its shift. (A
+  sharper pair is the mixture over Binomial(k, q) of Ganesh 2024, "Tight group-level DP guarantees
+  for DP-SGD with sampling via mixture of Gaussians".)
+* **a record of a client** that is protected as a whole. Its client's update changes from one
+  bounded vector into another: the client is replaced by none, and another put in its place. That is
+  two steps of adjacency, not one. Without sampling Gaussian(sigma / 2); with sampling no event of
+  one step is known to dominate (the pair is one of two mixtures; Lebeda et al. 2024, "Avoiding
+  pitfalls for privacy accounting of subsampled mechanisms under composition"), so the whole of it
+  is priced by group privacy on the curve: (epsilon, delta) for one step is (2 epsilon, delta (1 +
+  e^epsilon)) for two (Vadhan 2017, lemma 2.2).
+* **an entity that is replaced**, where the event bounds a row that falls away: fall away, then come
+  back as another. Two steps.
+* **a client**, where examples were protected: as many records as it had. Nothing useful beyond
+  :data:`MOST` of them.
 
-A replace-one event bounds the change of a row into "none" if none is a row like any other, with fixed values; in the
-regime of events it is, for the number of events is public.
+A replace-one event bounds the change of a row into "none" if none is a row like any other, with
+fixed values; in the regime of events it is, for the number of events is public.
 
 >>> from sordino.privacy.event import Gaussian, PoissonSampled
 >>> grouped(Gaussian(noise_multiplier=3.0), 3).noise_multiplier
@@ -33,7 +39,18 @@ import math
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
-from sordino.privacy.event import Chosen, Composed, Event, Gaussian, Grouped, NonPrivate, Nothing, PoissonSampled, Pure, Repeated
+from sordino.privacy.event import (
+    Chosen,
+    Composed,
+    Event,
+    Gaussian,
+    Grouped,
+    NonPrivate,
+    Nothing,
+    PoissonSampled,
+    Pure,
+    Repeated,
+)
 
 SAMPLE, CLIENT, ENTITY, LABEL = "sample", "client", "entity", "label"
 KINDS = (SAMPLE, CLIENT, ENTITY, LABEL)
@@ -41,7 +58,9 @@ MOST = 64
 """Records in a group beyond which no bound is attempted: k times epsilon says nothing any more."""
 
 Column = tuple[Event, str, int]
-"""A release, the kind of unit that it was booked for, and how many such units of one entity it was computed from."""
+"""A release, the kind of unit that it was booked for, and how many such units of one entity it was
+computed from.
+"""
 
 Counts = Mapping[Column, int]
 Spent = tuple[tuple[Event, int], ...]
@@ -52,11 +71,15 @@ def grouped(event: Event, size: int) -> Event:
     if size == 1 or isinstance(event, Nothing | NonPrivate):
         return event
     if size > MOST:
-        return NonPrivate(reason=f"no useful bound is known for {size} records of one unit together")
+        return NonPrivate(
+            reason=f"no useful bound is known for {size} records of one unit together"
+        )
     match event:
         case Gaussian(noise_multiplier=sigma):
             shared = sigma / size
-            return Gaussian(noise_multiplier=shared if shared * size <= sigma else math.nextafter(shared, 0.0))
+            return Gaussian(
+                noise_multiplier=shared if shared * size <= sigma else math.nextafter(shared, 0.0)
+            )
         case Pure(epsilon=epsilon):
             return Pure(epsilon=math.nextafter(epsilon * size, math.inf) if epsilon else 0.0)
         case Composed(events=events):
@@ -69,14 +92,19 @@ def grouped(event: Event, size: int) -> Event:
             met = 1.0 if rate == 1.0 else -math.expm1(size * math.log1p(-rate))
             return PoissonSampled(min(1.0, met * (1.0 + 1e-12)), grouped(inside, size))
         case Chosen():
-            return NonPrivate(reason="noise that was chosen along the way has no known price for several records of one unit")
+            return NonPrivate(
+                reason="noise that was chosen along the way has no known price for several records "
+                "of one unit"
+            )
         case Grouped(event=inside, size=before):
             return Grouped(inside, before * size)
     raise TypeError(f"no group of {event!r} is known")
 
 
 def replaced(event: Event) -> Event:
-    """A release for a unit that falls away as it bounds one that is replaced by another: two steps of adjacency."""
+    """A release for a unit that falls away as it bounds one that is replaced by another: two steps
+    of adjacency.
+    """
     if isinstance(event, Nothing | NonPrivate):
         return event
     return Grouped(event, 2) if _sampled(event) else grouped(event, 2)
@@ -97,9 +125,11 @@ def _sampled(event: Event) -> bool:
 
 
 def translated(counts: Counts, kind: str) -> Spent:
-    """A history as it bounds one unit of ``kind``, sorted by nothing: equal histories give equal answers.
+    """A history as it bounds one unit of ``kind``, sorted by nothing: equal histories give equal
+    answers.
 
-    Labels that were told say nothing about a whole row, for the same run books the row under "entity"; and the other way round.
+    Labels that were told say nothing about a whole row, for the same run books the row under
+    "entity"; and the other way round.
     """
     found: dict[Event, int] = {}
     for (event, booked, size), count in counts.items():
@@ -128,10 +158,12 @@ def _seen(event: Event, booked: str, kind: str) -> Event | None:
 
 
 def of_client(own: Spent, others: Iterable[tuple[Counts, int]]) -> Spent:
-    """The history of a client: what was booked for this very client, and what its records were in besides.
+    """The history of a client: what was booked for this very client, and what its records were in
+    besides.
 
-    ``others``: of each of its records' histories (without what was booked for this client), the counts and how many records
-    share it. All records together are one group; and each release that touches one of them may be another one.
+    ``others``: of each of its records' histories (without what was booked for this client), the
+    counts and how many records share it. All records together are one group; and each release that
+    touches one of them may be another one.
     """
     sizes: dict[tuple[Event, str], int] = {}
     times: dict[tuple[Event, str], int] = {}

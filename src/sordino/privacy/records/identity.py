@@ -1,12 +1,14 @@
 r"""Who a record is: keyed digests of what stands in its row.
 
-A reader of data (:mod:`sordino.data.identity`) boils a row down to words of 64 bits: one over all of its values, one over its
-features, and with ``data.person`` one for the person. Here they become digests under a key of the ledger's own: SipHash-2-4
-(Aumasson and Bernstein 2012), a keyed pseudorandom function. Without the key a digest says nothing about a value. The key
-stands in the ledger: whoever has the whole file can try out guesses, so it is to be kept like the data.
+A reader of data (:mod:`sordino.data.identity`) boils a row down to words of 64 bits: one over all
+of its values, one over its features, and with ``data.person`` one for the person. Here they become
+digests under a key of the ledger's own: SipHash-2-4 (Aumasson and Bernstein 2012), a keyed
+pseudorandom function. Without the key a digest says nothing about a value. The key stands in the
+ledger: whoever has the whole file can try out guesses, so it is to be kept like the data.
 
-**Collisions over-count.** Two rows with one digest are taken for one record, whose price is then that of both. Among n rows
-some two that differ share a digest with probability below 2 n^2 / 2^64 (two digests a row): 1.1 10^-5 for ten million.
+**Collisions over-count.** Two rows with one digest are taken for one record, whose price is then
+that of both. Among n rows some two that differ share a digest with probability below 2 n^2 / 2^64
+(two digests a row): 1.1 10^-5 for ten million.
 
 Shapes: words (n,), rows (n, 2).
 
@@ -52,9 +54,15 @@ class Records:
 
     def __post_init__(self) -> None:
         if self.rows.ndim != 2 or self.rows.shape[1] != 2 or self.rows.dtype != np.uint64:
-            raise LedgerError(f"{self.unit}: words of rows are (n, 2) uint64; got {self.rows.shape} {self.rows.dtype}")
+            raise LedgerError(
+                f"{self.unit}: words of rows are (n, 2) uint64; got {self.rows.shape} "
+                f"{self.rows.dtype}"
+            )
         if self.people is not None and len(self.rows) and self.people.shape != (len(self.rows),):
-            raise LedgerError(f"{self.unit}: {len(self.rows)} rows, but words of persons of shape {self.people.shape}")
+            raise LedgerError(
+                f"{self.unit}: {len(self.rows)} rows, but words of persons of shape "
+                f"{self.people.shape}"
+            )
 
 
 def digests(key: bytes, words: Words) -> Words:
@@ -69,7 +77,9 @@ def digests(key: bytes, words: Words) -> Words:
 def _siphash(key: Words, words: Words) -> Words:
     a, b, c, d = (
         np.full(len(words), key[i % 2] ^ np.uint64(constant))
-        for i, constant in enumerate((0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573))
+        for i, constant in enumerate(
+            (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
+        )
     )
     for word in (words, _LENGTH):
         d ^= word
@@ -108,8 +118,12 @@ def _turn(words: Words, by: int) -> None:
 
 
 def name_of(records: Records, rows: Words, people: Words | None) -> str:
-    """The set's name in the ledger: its kind and a digest of who is in it, in whatever order; of digested words."""
-    digest = hashlib.blake2b(f"{records.kind}/{people is not None}/{len(rows)}".encode(), digest_size=12)
+    """The set's name in the ledger: its kind and a digest of who is in it, in whatever order; of
+    digested words.
+    """
+    digest = hashlib.blake2b(
+        f"{records.kind}/{people is not None}/{len(rows)}".encode(), digest_size=12
+    )
     if people is None:
         digest.update(np.sort(rows[:, 0]).tobytes())
         digest.update(np.sort(rows[:, 1]).tobytes())

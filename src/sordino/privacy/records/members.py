@@ -42,7 +42,10 @@ def membership(entity: Places, at: Places, sets: int) -> Membership:
     _, first, patterns = np.unique(sums, return_index=True, return_inverse=True)
     _check(patterns, first, starts, counts, where, rows)
     ends = starts + counts
-    pairs = tuple(tuple(zip(where[a:b].tolist(), rows[a:b].tolist(), strict=True)) for a, b in zip(starts[first], ends[first], strict=True))
+    pairs = tuple(
+        tuple(zip(where[a:b].tolist(), rows[a:b].tolist(), strict=True))
+        for a, b in zip(starts[first], ends[first], strict=True)
+    )
     return Membership(entities, patterns.astype(np.int64), pairs)
 
 
@@ -53,7 +56,9 @@ def _words(where: Places, rows: Places) -> npt.NDArray[np.uint64]:
     return z ^ (z >> np.uint64(31))
 
 
-def _check(patterns: Places, first: Places, starts: Places, counts: Places, where: Places, rows: Places) -> None:
+def _check(
+    patterns: Places, first: Places, starts: Places, counts: Places, where: Places, rows: Places
+) -> None:
     """Equal sums must mean equal pairs: each entity is compared with the first of its pattern."""
     like = first[patterns]
     if not np.array_equal(counts, counts[like]):
@@ -64,11 +69,14 @@ def _check(patterns: Places, first: Places, starts: Places, counts: Places, wher
         raise ArithmeticError("two patterns of membership have one sum")
 
 
-def groups(pairs: Sequence[tuple[int, int]], numbers: Sequence[int], kinds: Sequence[str], person: bool) -> frozenset[Group]:
+def groups(
+    pairs: Sequence[tuple[int, int]], numbers: Sequence[int], kinds: Sequence[str], person: bool
+) -> frozenset[Group]:
     """What a pattern comes to; ``numbers`` and ``kinds`` are of the sets, by place.
 
-    Rows that look the same are different records, each in one set: one group of alternatives. Rows of one person add up: in a
-    set of examples each counts, whole clients that hold some of them are all in the same release, and entities appear by name.
+    Rows that look the same are different records, each in one set: one group of alternatives. Rows
+    of one person add up: in a set of examples each counts, whole clients that hold some of them are
+    all in the same release, and entities appear by name.
     """
     found: set[Group] = set()
     for kind in {kinds[place] for place, _ in pairs}:

@@ -1,4 +1,6 @@
-"""What records have been in, asked of a ledger that stays as it is: for plans, which open nothing."""
+"""What records have been in, asked of a ledger that stays as it is: for plans, which open
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def _sum(parts: Sequence[Counts]) -> Counts:
 
 
 def histories(ledger: Ledger, wanted: Sequence[Records]) -> dict[str, tuple[Spent, ...]]:
-    """What bounds the records of each unit, as if its set were opened now; the price of a unit is the highest of these."""
+    """What bounds the records of each unit, as if its set were opened now; the price of a unit is
+    the highest of these.
+    """
     db = ledger.connection
     ledger.refresh()
     if not store.knows_records(db):
@@ -36,9 +40,12 @@ def histories(ledger: Ledger, wanted: Sequence[Records]) -> dict[str, tuple[Spen
         rows = np.stack([digests(key, each.rows[:, 0]), digests(key, each.rows[:, 1])], axis=1)
         people = None if each.people is None else digests(key, each.people ^ PEOPLE)
         whole, own = index.rows.find(rows[:, 0]), index.rows.find(rows[:, 1])
-        # A row that is known under two names was in all that either was in. One that is nobody's has the class -1.
+        # A row that is known under two names was in all that either was in. One that is nobody's
+        # has the class -1.
         every = index.classes.astype(np.int64)
-        pairs = np.stack([np.where(at >= 0, every[at], -1) if len(every) else at for at in (whole, own)], axis=1)
+        pairs = np.stack(
+            [np.where(at >= 0, every[at], -1) if len(every) else at for at in (whole, own)], axis=1
+        )
         pairs[whole == own, 1] = -1
         distinct, counts = np.unique(pairs, axis=0, return_counts=True)
         known: list[tuple[Counts, int]] = []
@@ -50,11 +57,17 @@ def histories(ledger: Ledger, wanted: Sequence[Records]) -> dict[str, tuple[Spen
             known.append((counted, size))
         if people is not None:
             persons = index.people.find(np.unique(people))
-            known += [(spent[place], 1) for place in np.unique(index.classes[persons[persons >= 0]]).tolist()]
+            known += [
+                (spent[place], 1)
+                for place in np.unique(index.classes[persons[persons >= 0]]).tolist()
+            ]
         if each.kind == CLIENT:
             name = name_of(replace(each, rows=rows, people=people), rows, people)
             booked = ledger.spent(name) if name in ledger.units() else ()
             found[each.unit] = (of_own_client(booked, known),)
         else:
-            found[each.unit] = tuple(translated(one, each.kind) for one in maximal([counts for counts, _ in known], SHOWN)) or ((),)
+            found[each.unit] = tuple(
+                translated(one, each.kind)
+                for one in maximal([counts for counts, _ in known], SHOWN)
+            ) or ((),)
     return found

@@ -1,12 +1,15 @@
 r"""One budget for the same people: who is in which set, over runs, units, partitions and files.
 
-A run *opens* its sets: who is in each, told by digests. What is charged on a set counts for every entity in it. When a run has
-ended it *closes* its sets: what was booked on them is frozen into its classes' histories, and classes with equal histories
-become one again. What a charge is held against: :mod:`sordino.privacy.records.price`.
+A run *opens* its sets: who is in each, told by digests. What is charged on a set counts for every
+entity in it. When a run has ended it *closes* its sets: what was booked on them is frozen into its
+classes' histories, and classes with equal histories become one again. What a charge is held
+against: :mod:`sordino.privacy.records.price`.
 
-A set is named by who is in it. A run that is resumed, or another that divides the same data alike, finds it again.
+A set is named by who is in it. A run that is resumed, or another that divides the same data alike,
+finds it again.
 
-There are at most :data:`MOST_CLASSES` classes, however many records. What is over is merged into classes that cover it.
+There are at most :data:`MOST_CLASSES` classes, however many records. What is over is merged into
+classes that cover it.
 """
 
 from __future__ import annotations
@@ -33,12 +36,18 @@ from sordino.privacy.records.price import since
 from sordino.privacy.records.store import Set
 
 MOST_CLASSES = 4096
-MIXED = NonPrivate(reason="rows were used before without data.person, so nobody knows how many of them were one person's")
+MIXED = NonPrivate(
+    reason="rows were used before without data.person, so nobody knows how many of them were one "
+    "person's"
+)
 PEOPLE = np.uint64(0x70656F706C65)  # persons are hashed apart from rows
 
 
-def open_sets(ledger: Ledger, run: str, wanted: Sequence[Records], *, known: bool = False) -> dict[str, str]:
-    """Open the sets of a run; the name of each unit's set in the ledger. Where they are open, nothing changes.
+def open_sets(
+    ledger: Ledger, run: str, wanted: Sequence[Records], *, known: bool = False
+) -> dict[str, str]:
+    """Open the sets of a run; the name of each unit's set in the ledger. Where they are open,
+    nothing changes.
 
     Raises:
         LedgerError: if the file cannot be written.
@@ -62,7 +71,8 @@ def open_sets(ledger: Ledger, run: str, wanted: Sequence[Records], *, known: boo
         for unit, name in names.items():
             if name not in kept:
                 raise ResumeError(
-                    f"{ledger.path}: the records of {unit} are not those that the run began with. Put back the data, or begin a new run"
+                    f"{ledger.path}: the records of {unit} are not those that the run began "
+                    "with. Put back the data, or begin a new run"
                 )
     ledger.register({name: name for name in told_apart})
     with ledger.transaction() as db:
@@ -92,24 +102,37 @@ def close_sets(ledger: Ledger, run: str) -> None:
             return
         for one in store.sets(db):
             if run in one.runs:
-                store.put_set(db, replace(one, runs=tuple(other for other in one.runs if other != run)))
+                store.put_set(
+                    db, replace(one, runs=tuple(other for other in one.runs if other != run))
+                )
         sets = {one.number: one for one in store.sets(db)}
         done = {one.number for one in sets.values() if one.live and not one.runs}
         known, _ = store.classes(db)
-        while shared := {s for one in known for group, _ in one.live if not done.issuperset(group) for s in group if s in done}:
+        while shared := {
+            s
+            for one in known
+            for group, _ in one.live
+            if not done.issuperset(group)
+            for s in group
+            if s in done
+        }:
             done -= shared  # a group of alternatives is frozen as a whole, or not at all
         if not done:
             return
         totals = since(ledger, sets, None)
         before, pool = store.index(db), Pool()
-        numbers = np.array([pool.put(closed(one, frozenset(done), totals)) for one in known], np.uint32)
+        numbers = np.array(
+            [pool.put(closed(one, frozenset(done), totals)) for one in known], np.uint32
+        )
         for number in done:
             store.put_set(db, replace(sets[number], live=False, before=()))
         _keep(ledger, replace(before, classes=numbers[before.classes]), before, pool)
 
 
 def link(ledger: Ledger, one: Words, other: Words) -> int:
-    """Say that row ``one[i]`` (n, 2) is the same person as row ``other[i]``, by the words that rows have; how many were joined."""
+    """Say that row ``one[i]`` (n, 2) is the same person as row ``other[i]``, by the words that rows
+    have; how many were joined.
+    """
     with ledger.transaction() as db:
         store.prepare(db)
         key = bytes.fromhex(store.meta(db, "key"))
@@ -124,7 +147,12 @@ def link(ledger: Ledger, one: Words, other: Words) -> int:
         redirect = np.arange(len(index.classes), dtype=np.uint32)
         for first, others in together.items():
             redirect[others] = first
-        _keep(ledger, replace(index, rows=Book(index.rows.digests, redirect[index.rows.owners])), before, pool)
+        _keep(
+            ledger,
+            replace(index, rows=Book(index.rows.digests, redirect[index.rows.owners])),
+            before,
+            pool,
+        )
     return sum(map(len, together.values()))
 
 
@@ -141,7 +169,9 @@ class _Opening:
     def entered(self, before: Index) -> Index:
         """The index with everybody in the classes that follow."""
         pool, records = self.pool, self.records
-        index, owners, same = rows_found(before, np.concatenate([one.rows for one in records]), pool.blank)
+        index, owners, same = rows_found(
+            before, np.concatenate([one.rows for one in records]), pool.blank
+        )
         index = _merged(index, same, pool, bridged)
         at = np.repeat(np.arange(len(records)), [len(one.rows) for one in records])
         classes = index.classes.copy()
@@ -150,10 +180,19 @@ class _Opening:
             whose = np.concatenate([one.people for one in records if one.people is not None])
             index, people = people_found(index, whose, pool.put(Class(person=True)))
             classes = index.classes.copy()
-            places = np.concatenate([np.full(len(one.people), i) for i, one in enumerate(records) if one.people is not None])
+            places = np.concatenate(
+                [
+                    np.full(len(one.people), i)
+                    for i, one in enumerate(records)
+                    if one.people is not None
+                ]
+            )
             if len(owners):
                 mixed = np.unique(people[loose[owners[np.array(self.named)[at]]]])
-                lost = {number: pool.put(_lost(pool.classes[number])) for number in np.unique(classes[mixed]).tolist()}
+                lost = {
+                    number: pool.put(_lost(pool.classes[number]))
+                    for number in np.unique(classes[mixed]).tolist()
+                }
                 classes[mixed] = [lost[number] for number in classes[mixed].tolist()]
             self._move(classes, membership(people, places, len(records)))
         if len(owners):
@@ -186,8 +225,15 @@ def _lost(one: Class) -> Class:
     return replace(one, frozen=frozen(added(dict(one.frozen), {(MIXED, SAMPLE, 1): 1})))
 
 
-def _merged(index: Index, together: Mapping[int, Sequence[int]], pool: Pool, by: Callable[[Class, Class], Class]) -> Index:
-    """The index once each of these entities is the others, too; nothing leads to the others any more."""
+def _merged(
+    index: Index,
+    together: Mapping[int, Sequence[int]],
+    pool: Pool,
+    by: Callable[[Class, Class], Class],
+) -> Index:
+    """The index once each of these entities is the others, too; nothing leads to the others any
+    more.
+    """
     if not together:
         return index
     classes, known = index.classes.copy(), dict[tuple[int, ...], int]()

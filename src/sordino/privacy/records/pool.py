@@ -18,7 +18,9 @@ class Pool:
 
     def __init__(self, classes: Sequence[Class] = ()) -> None:
         self.classes = list(classes)
-        self._numbers: dict[Any, int] = {one.alike: number for number, one in enumerate(self.classes)}
+        self._numbers: dict[Any, int] = {
+            one.alike: number for number, one in enumerate(self.classes)
+        }
         self.blank = self.put(Class())
 
     def put(self, one: Class) -> int:
@@ -28,11 +30,16 @@ class Pool:
             self.classes.append(one)
         elif self.classes[number].runs | one.runs != self.classes[number].runs:
             known = self.classes[number]
-            self.classes[number] = Class(known.frozen, known.live, known.person, known.loose, known.runs | one.runs)
+            self.classes[number] = Class(
+                known.frozen, known.live, known.person, known.loose, known.runs | one.runs
+            )
         return number
 
     def halve(self, classes: Numbers) -> bool:
-        """Merge the nearest until half of those in use are left; in place. False if nothing can be merged."""
+        """Merge the nearest until half of those in use are left; in place.
+
+        False if nothing can be merged.
+        """
         used = np.unique(classes)
         if len(used) < 2:
             return False
@@ -43,7 +50,9 @@ class Pool:
         return True
 
     def settled(self, classes: Numbers, at_most: int) -> tuple[Numbers, list[Class], list[int]]:
-        """(the class of each entity, the classes, how many entities each has); the blank one comes first."""
+        """(the class of each entity, the classes, how many entities each has); the blank one comes
+        first.
+        """
         sizes = np.bincount(classes, minlength=len(self.classes))
         used = [self.blank, *(i for i in np.flatnonzero(sizes).tolist() if i != self.blank)]
         tidy = Pool([self.classes[self.blank]])

@@ -1,4 +1,7 @@
-"""The tables of records, in the ledger's file. Arrays are kept in pieces, so that no value is larger than SQLite likes."""
+"""The tables of records, in the ledger's file.
+
+Arrays are kept in pieces, so that no value is larger than SQLite likes.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,9 @@ def prepare(db: sqlite3.Connection) -> None:
 
 def meta(db: sqlite3.Connection, name: str) -> str:
     """A value by name."""
-    found: tuple[str] | None = db.execute("SELECT value FROM record_meta WHERE name = ?", (name,)).fetchone()
+    found: tuple[str] | None = db.execute(
+        "SELECT value FROM record_meta WHERE name = ?", (name,)
+    ).fetchone()
     if found is None:
         raise ValueError(f"the record index has no {name}")
     return found[0]
@@ -69,7 +74,8 @@ def knows_records(db: sqlite3.Connection) -> bool:
 
 _ALL = (
     "SELECT * FROM record_meta ORDER BY name",
-    "SELECT id, unit, kind, live, before FROM record_sets ORDER BY id",  # who holds a set open may change without a change of histories
+    # who holds a set open may change without a change of histories
+    "SELECT id, unit, kind, live, before FROM record_sets ORDER BY id",
     "SELECT * FROM record_classes ORDER BY id",
     "SELECT * FROM record_events ORDER BY id",
 )
@@ -81,7 +87,9 @@ def digest(db: sqlite3.Connection) -> str:
     for query in _ALL:
         for row in db.execute(query):
             found.update(json.dumps(row, default=repr).encode())
-    for name, part, content in db.execute("SELECT name, part, content FROM record_arrays ORDER BY name, part"):
+    for name, part, content in db.execute(
+        "SELECT name, part, content FROM record_arrays ORDER BY name, part"
+    ):
         found.update(json.dumps([name, part, len(content)], default=repr).encode())
         found.update(content)
     return found.hexdigest()
@@ -90,8 +98,17 @@ def digest(db: sqlite3.Connection) -> str:
 def sets(db: sqlite3.Connection, *, live: bool = False) -> list[Set]:
     """All of them, or those that can be charged."""
     return [
-        Set(number, unit, kind, bool(open_now), tuple((decode(text), count) for text, count in json.loads(before)), tuple(json.loads(runs)))
-        for number, unit, kind, open_now, before, runs in db.execute("SELECT * FROM record_sets WHERE live >= ? ORDER BY id", (int(live),))
+        Set(
+            number,
+            unit,
+            kind,
+            bool(open_now),
+            tuple((decode(text), count) for text, count in json.loads(before)),
+            tuple(json.loads(runs)),
+        )
+        for number, unit, kind, open_now, before, runs in db.execute(
+            "SELECT * FROM record_sets WHERE live >= ? ORDER BY id", (int(live),)
+        )
     ]
 
 
@@ -104,10 +121,17 @@ def put_set(db: sqlite3.Connection, one: Set) -> None:
 
 def classes(db: sqlite3.Connection) -> tuple[list[Class], list[int]]:
     """All classes by number, and how many entities each has."""
-    events = {number: decode(text) for number, text in db.execute("SELECT id, event FROM record_events")}
+    events = {
+        number: decode(text) for number, text in db.execute("SELECT id, event FROM record_events")
+    }
     found, sizes = [], []
-    for _, size, person, loose, runs, kept, live in db.execute("SELECT * FROM record_classes ORDER BY id"):
-        counts = tuple(((events[event], str(kind), int(each)), int(count)) for event, kind, each, count in json.loads(kept))
+    for _, size, person, loose, runs, kept, live in db.execute(
+        "SELECT * FROM record_classes ORDER BY id"
+    ):
+        counts = tuple(
+            ((events[event], str(kind), int(each)), int(count))
+            for event, kind, each, count in json.loads(kept)
+        )
         groups = frozenset((tuple(numbers), each) for numbers, each in json.loads(live))
         found.append(Class(counts, groups, bool(person), bool(loose), int(runs, 16)))
         sizes.append(int(size))
@@ -116,12 +140,16 @@ def classes(db: sqlite3.Connection) -> tuple[list[Class], list[int]]:
 
 def put_classes(db: sqlite3.Connection, wanted: Sequence[Class], sizes: Sequence[int]) -> None:
     """Write all classes anew."""
-    events: dict[Event, int] = {decode(text): number for number, text in db.execute("SELECT id, event FROM record_events")}
+    events: dict[Event, int] = {
+        decode(text): number for number, text in db.execute("SELECT id, event FROM record_events")
+    }
     for one in wanted:
         for (event, _, _), _ in one.frozen:
             if event not in events:
                 events[event] = len(events) + 1
-                db.execute("INSERT INTO record_events VALUES (?, ?)", (events[event], encode(event)))
+                db.execute(
+                    "INSERT INTO record_events VALUES (?, ?)", (events[event], encode(event))
+                )
     db.execute("DELETE FROM record_classes")
     db.executemany(
         "INSERT INTO record_classes VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -132,7 +160,12 @@ def put_classes(db: sqlite3.Connection, wanted: Sequence[Class], sizes: Sequence
                 int(one.person),
                 int(one.loose),
                 f"{one.runs:x}",
-                json.dumps([[events[event], kind, each, count] for (event, kind, each), count in one.frozen]),
+                json.dumps(
+                    [
+                        [events[event], kind, each, count]
+                        for (event, kind, each), count in one.frozen
+                    ]
+                ),
                 json.dumps(sorted([list(numbers), each] for numbers, each in one.live)),
             )
             for number, (one, size) in enumerate(zip(wanted, sizes, strict=True))
@@ -163,9 +196,22 @@ def index(db: sqlite3.Connection) -> Index:
     """All arrays."""
     found: dict[str, Array] = {}
     for name, kind in _TYPES.items():
-        pieces = [content for (content,) in db.execute("SELECT content FROM record_arrays WHERE name = ? ORDER BY part", (name,))]
-        found[name] = np.concatenate([np.frombuffer(piece, dtype=kind) for piece in pieces]) if pieces else np.empty(0, dtype=kind)
-    return Index(Book(found["row digests"], found["row owners"]), Book(found["person digests"], found["person owners"]), found["classes"])
+        pieces = [
+            content
+            for (content,) in db.execute(
+                "SELECT content FROM record_arrays WHERE name = ? ORDER BY part", (name,)
+            )
+        ]
+        found[name] = (
+            np.concatenate([np.frombuffer(piece, dtype=kind) for piece in pieces])
+            if pieces
+            else np.empty(0, dtype=kind)
+        )
+    return Index(
+        Book(found["row digests"], found["row owners"]),
+        Book(found["person digests"], found["person owners"]),
+        found["classes"],
+    )
 
 
 def put_index(db: sqlite3.Connection, fresh: Index, before: Index | None) -> None:

@@ -35,12 +35,29 @@ from sordino.training.perexample.sums import layers_of
 
 
 def build(
-    study: AsynchronousStudy, setup: SharedSetup, parts: list[datasets.Dataset], folder: Path, run: str, payable: Sequence[int] | None
+    study: AsynchronousStudy,
+    setup: SharedSetup,
+    parts: list[datasets.Dataset],
+    folder: Path,
+    run: str,
+    payable: Sequence[int] | None,
 ) -> Built:
-    """See :func:`sordino.engine.assemble.build`; ``parts`` is emptied on the way, so that the pixels are kept once."""
-    entropy, flat, sizes, privacy, world = Seeded(study.seed), setup.kernels.flat, setup.sizes, study.privacy, study.world
+    """See :func:`sordino.engine.assemble.build`; ``parts`` is emptied on the way, so that the
+    pixels are kept once.
+    """
+    entropy, flat, sizes, privacy, world = (
+        Seeded(study.seed),
+        setup.kernels.flat,
+        setup.sizes,
+        study.privacy,
+        study.world,
+    )
     priced, known = price(for_dimension(study, flat.dim), sizes, flat.dim), terms(study, flat.dim)
-    noise = edge_mechanism(study, setup.kernels, setup.validation) if privacy.unit != "none" and not study.method.literal else None
+    noise = (
+        edge_mechanism(study, setup.kernels, setup.validation)
+        if privacy.unit != "none" and not study.method.literal
+        else None
+    )
     if noise is not None:
         priced = announced(priced, study, noise, sizes)
     own = protective(study, run, setup.shaping, folder)
@@ -69,14 +86,28 @@ def build(
         budget=budget(study, privacy.epsilon),
         budgets=budgets,
         units=units,
-        delays=Delays(world.latency, Churn(dropout=world.dropout, rejoin=world.rejoin), entropy, len(sizes)),
+        delays=Delays(
+            world.latency, Churn(dropout=world.dropout, rejoin=world.rejoin), entropy, len(sizes)
+        ),
         evaluate=setup.measured(tested),
         method=study.method.name,
         lineage=lineage(study, run),
     )
-    first, facts = simulation.first(setup.first()), horizontal(records.Asynchronous, study, setup, priced, simulation)
+    first, facts = (
+        simulation.first(setup.first()),
+        horizontal(records.Asynchronous, study, setup, priced, simulation),
+    )
     remedy = "Raise noise_multiplier or lower method.batch"
-    return setup.built(study, priced, simulation, first, facts=facts, paid="gradient", remedy=remedy, evaluation=tested)
+    return setup.built(
+        study,
+        priced,
+        simulation,
+        first,
+        facts=facts,
+        paid="gradient",
+        remedy=remedy,
+        evaluation=tested,
+    )
 
 
 def announced(priced: Plan, study: AsynchronousStudy, noise: Bounded, sizes: Sequence[int]) -> Plan:
@@ -86,11 +117,19 @@ def announced(priced: Plan, study: AsynchronousStudy, noise: Bounded, sizes: Seq
     if as_good(true, privacy.mechanism.event(z)) or priced.used is None or privacy.delta is None:
         return priced
     spent = [(PoissonSampled(sampling_rate=rate, event=true), priced.used)]
-    return priced.exposed("privacy.mechanism.form", accountant(privacy.accountant).epsilon(spent, privacy.delta), in_words(true))
+    return priced.exposed(
+        "privacy.mechanism.form",
+        accountant(privacy.accountant).epsilon(spent, privacy.delta),
+        in_words(true),
+    )
 
 
 def _edges(
-    study: AsynchronousStudy, parts: list[datasets.Dataset], setup: SharedSetup, noise: Bounded | None, entropy: Entropy
+    study: AsynchronousStudy,
+    parts: list[datasets.Dataset],
+    setup: SharedSetup,
+    noise: Bounded | None,
+    entropy: Entropy,
 ) -> list[Edge]:
     """The edges; ``parts`` is emptied on the way."""
     method = study.method
@@ -118,7 +157,9 @@ def _edges(
                 LiteralEdge(
                     **told,
                     iteration_epsilon=method.iteration_epsilon,
-                    noised=_first_layer(setup.kernels) if method.noised == "first-layer" else setup.kernels.flat.dim,
+                    noised=_first_layer(setup.kernels)
+                    if method.noised == "first-layer"
+                    else setup.kernels.flat.dim,
                     reason=method.unpriced or "",
                 )
             )
@@ -131,34 +172,57 @@ def _first_layer(kernels: ModelKernels) -> int:
 
 
 def _payable(
-    study: AsynchronousStudy, edges: Sequence[Edge], vault: Vault, units: Sequence[str], budgets: Sequence[Budget]
+    study: AsynchronousStudy,
+    edges: Sequence[Edge],
+    vault: Vault,
+    units: Sequence[str],
+    budgets: Sequence[Budget],
 ) -> tuple[int, ...] | None:
-    """Updates that each edge can still pay for, given what its ledger already holds; None where nothing is promised."""
+    """Updates that each edge can still pay for, given what its ledger already holds; None where
+    nothing is promised.
+    """
     if study.privacy.unit == "none" or study.form == "paper":
         return None
     found: dict[Any, int | None] = {}
 
     def most(edge: int, own: Budget) -> int | None:
-        what = vault.histories(units[edge]), edges[edge].price, own, None if study.data.person is None else edge
+        what = (
+            vault.histories(units[edge]),
+            edges[edge].price,
+            own,
+            None if study.data.person is None else edge,
+        )
         if what not in found:
             found[what] = vault.remaining(units[edge], edges[edge].price, own)
         return found[what]
 
-    sharing: dict[Any, list[int]] = {}  # edges with the very same data have one ledger and share what it has left
+    sharing: dict[
+        Any, list[int]
+    ] = {}  # edges with the very same data have one ledger and share what it has left
     for edge, unit in enumerate(units):
         sharing.setdefault(vault.names[unit], []).append(edge)
     left: dict[int, int | None] = {}
     for group in sharing.values():
         own = min((budgets[edge] for edge in group), key=lambda budget: budget.epsilon)
         each = [most(edge, own) for edge in group]
-        left |= dict.fromkeys(group, min(steps for steps in each if steps is not None) // len(group) if None not in each else None)
+        left |= dict.fromkeys(
+            group,
+            min(steps for steps in each if steps is not None) // len(group)
+            if None not in each
+            else None,
+        )
     if all(steps is None for steps in left.values()):
         return None
     endless = int(np.iinfo(np.int64).max)
-    return tuple(endless if (steps := left[edge]) is None else min(steps, endless) for edge in range(len(units)))
+    return tuple(
+        endless if (steps := left[edge]) is None else min(steps, endless)
+        for edge in range(len(units))
+    )
 
 
-def edge_mechanism(study: AsynchronousStudy, kernels: ModelKernels, public: tuple[Tensor, Tensor]) -> Bounded:
+def edge_mechanism(
+    study: AsynchronousStudy, kernels: ModelKernels, public: tuple[Tensor, Tensor]
+) -> Bounded:
     """The mechanism of the edges in the first stage, at the largest multiplier of any.
 
     No count is released beside: every gradient would pay for it.

@@ -1,11 +1,13 @@
-r"""An edge's work: one gradient at the model it was sent, with its own noise (Li et al. 2022, Algorithm 1, edge side).
+r"""An edge's work: one gradient at the model it was sent, with its own noise (Li et al. 2022,
+Algorithm 1, edge side).
 
     B       every example independently with probability q = b / n (Poisson)
     g~      = ( sum_{i in B} clip_G(grad F(x, i)) + N(0, (z G)^2 I_d) ) / b + lambda x
 
 b is the *expected* batch q n, never the drawn one: an empty batch releases noise like any other.
-lambda x is the gradient of the regulariser; x is known to everybody, so it costs nothing. Batches and
-noise are numbered by the edge's tasks: played again after a restart, a task releases the same bytes.
+lambda x is the gradient of the regulariser; x is known to everybody, so it costs nothing. Batches
+and noise are numbered by the edge's tasks: played again after a restart, a task releases the same
+bytes.
 
 Nothing is computed before it is paid for: an edge is handed the permit of a block of tasks, and
 refuses a task outside of it.
@@ -53,7 +55,10 @@ class Edge(Protocol):
         ...
 
     def answer(self, task: Compute, permit: Permit | None) -> Gradient:
-        """Do the work. ``permit`` proves that the ledger has booked a block of tasks, this one among them."""
+        """Do the work.
+
+        ``permit`` proves that the ledger has booked a block of tasks, this one among them.
+        """
         ...
 
 
@@ -70,7 +75,8 @@ class Site:
         draws: numbered by the edge's tasks: the batch of each, then its noise.
         count: n.
         expected_batch: b = q n, in examples; the divisor of every gradient.
-        scratch: (d,) in float64, shared by the edges of one process: raw sums stand here for a moment.
+        scratch: (d,) in float64, shared by the edges of one process: raw sums stand here for a
+            moment.
     """
 
     index: int
@@ -88,15 +94,21 @@ class Site:
         object.__setattr__(self, "expected_batch", self.sampling_rate * self.count)
 
     def drawn(self, task: Compute) -> tuple[torch.Tensor, np.random.Generator]:
-        """The batch of this task, and where its noise comes from; the model has the task's weights."""
+        """The batch of this task, and where its noise comes from; the model has the task's
+        weights.
+        """
         weights, rng = self.kernels.flat.weights, self.draws.at(task.task)
         weights.copy_(torch.from_numpy(task.weights))
         chosen = poisson(self.count, self.sampling_rate, rng)
         return (chosen if weights.device.type == "cpu" else chosen.to(weights.device)), rng
 
     def answered(self, task: Compute, gradient: torch.Tensor, share: float = 1.0) -> Gradient:
-        """The message: ``share`` times a vector of its own, with the regulariser's part. NumPy, whose calls cost a third of torch's."""
-        found: Vector = gradient.numpy() if gradient.device.type == "cpu" else gradient.cpu().numpy()
+        """The message: ``share`` times a vector of its own, with the regulariser's part. NumPy,
+        whose calls cost a third of torch's.
+        """
+        found: Vector = (
+            gradient.numpy() if gradient.device.type == "cpu" else gradient.cpu().numpy()
+        )
         if share != 1.0:
             found *= share
         if self.regularisation:
@@ -110,7 +122,9 @@ class PlainEdge(Site):
 
     @property
     def price(self) -> Event:
-        """See :class:`Edge`: no bound, so that a later promise over the same records knows of it."""
+        """See :class:`Edge`: no bound, so that a later promise over the same records knows of
+        it.
+        """
         return NonPrivate(reason=NO_NOISE)
 
     @property
@@ -149,8 +163,12 @@ class PrivateEdge(Site):
     def answer(self, task: Compute, permit: Permit | None) -> Gradient:
         """See :class:`Edge`."""
         covers_one(permit, self.price, task.task)
-        if task.clip is None or not 0.0 < task.clip < math.inf:  # any other will do: the noise grows with it
-            raise LocalProtocolError(f"task {task.task}: the clip must be a positive number; got {task.clip}")
+        if (
+            task.clip is None or not 0.0 < task.clip < math.inf
+        ):  # any other will do: the noise grows with it
+            raise LocalProtocolError(
+                f"task {task.task}: the clip must be a positive number; got {task.clip}"
+            )
         mechanism = _scaled(self.mechanism, task.clip)  # type: ignore[arg-type]  # mechanisms are frozen values
         chosen, rng = self.drawn(task)
         self.kernels.clipped.of(self.examples, chosen, bound_of(mechanism), self.scratch)
@@ -176,7 +194,8 @@ class LiteralEdge(Site):
 
     Attributes:
         iteration_epsilon: eps_0, what it claims for each gradient.
-        noised: numbers of the flat vector that get noise, from the start: d, or those of the first layer.
+        noised: numbers of the flat vector that get noise, from the start: d, or those of the first
+            layer.
         reason: why there is no price, for the ledger.
     """
 
@@ -195,7 +214,9 @@ class LiteralEdge(Site):
         return 2.0 * (2.0 / self.expected_batch / self.iteration_epsilon) ** 2
 
     def answer(self, task: Compute, permit: Permit | None) -> Gradient:
-        """See :class:`Edge`: the batch's average clipped to R = b DS / 2, a uniform direction of exponential length."""
+        """See :class:`Edge`: the batch's average clipped to R = b DS / 2, a uniform direction of
+        exponential length.
+        """
         covers_one(permit, self.price, task.task)
         if task.clip is None:
             raise LocalProtocolError(f"task {task.task} has no clip")
@@ -203,6 +224,8 @@ class LiteralEdge(Site):
         mean = torch.empty_like(self.kernels.flat.weights)
         self.kernels.mean.of(self.examples, chosen, mean)
         mean.mul_(min(1.0, task.clip / max(length(mean), 1e-30)))
-        noise = exponential_norm(self.noised, 2.0 * task.clip / self.expected_batch / self.iteration_epsilon, rng)
+        noise = exponential_norm(
+            self.noised, 2.0 * task.clip / self.expected_batch / self.iteration_epsilon, rng
+        )
         mean[: self.noised].add_(noise.to(mean))
         return self.answered(task, mean)

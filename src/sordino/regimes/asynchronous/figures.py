@@ -31,7 +31,11 @@ MOST_UPDATES = 10**9
 def stages(run: Run) -> list[Stage]:
     """The stages that the run has come to, as planned."""
     planned = known(run.horizontal.stages) or ()
-    return [stage for stage in planned if (start := known(stage.start)) is not None and start < max(run.number, 1)]
+    return [
+        stage
+        for stage in planned
+        if (start := known(stage.start)) is not None and start < max(run.number, 1)
+    ]
 
 
 def numbered(stage: Stage) -> str:
@@ -63,18 +67,44 @@ def norms(run: Run) -> str | None:
     with canvas("norms"):
         drawn, (axis,) = figure(1, 2.7)
         spread = bool(heights) and max(heights) > DECADES * min(heights)
-        low, high = (min(heights) / 2, 1.6 * max(heights)) if spread else (0.0, 1.12 * max(heights, default=1.0))
+        low, high = (
+            (min(heights) / 2, 1.6 * max(heights))
+            if spread
+            else (0.0, 1.12 * max(heights, default=1.0))
+        )
         axis.set_ylim(low, high)
         if spread:
             logarithmic(axis, low, high)
         unseen = [x for x, y in zip(xs, ys, strict=True) if y <= 0]
-        axis.plot(*_gapped(xs, ys), color=BLUE, linewidth=1.4, marker="o", markersize=2.6, label="without noise")
+        axis.plot(
+            *_gapped(xs, ys),
+            color=BLUE,
+            linewidth=1.4,
+            marker="o",
+            markersize=2.6,
+            label="without noise",
+        )
         if limits:
             corners = [*limits, (float(run.number), limits[-1][1])]
-            axis.step(*zip(*corners, strict=True), where="post", color=ORANGE, linestyle="--", linewidth=1.5, label="clipping bound G_s")
+            axis.step(
+                *zip(*corners, strict=True),
+                where="post",
+                color=ORANGE,
+                linestyle="--",
+                linewidth=1.5,
+                label="clipping bound G_s",
+            )
         _end(axis, run)
         if unseen:
-            axis.plot(unseen, [low] * len(unseen), "v", color=QUIET, markersize=4.5, clip_on=False, label="nothing above the noise")
+            axis.plot(
+                unseen,
+                [low] * len(unseen),
+                "v",
+                color=QUIET,
+                markersize=4.5,
+                clip_on=False,
+                label="nothing above the noise",
+            )
         axis.set_ylabel("norm")
         if limits or unseen:
             drawn.legend(loc="outside lower left", ncols=3, columnspacing=1.0, handlelength=1.6)
@@ -94,9 +124,19 @@ def staleness(run: Run) -> str | None:
     edges = [i * width - 0.5 for i in range(largest // width + 2)]
     with canvas("staleness"):
         drawn, (axis,) = figure(1, 2.7)
-        for counts, colour, name in ((applied, BLUE, "applied"), (refused, ORANGE, "too stale, not applied")):
+        for counts, colour, name in (
+            (applied, BLUE, "applied"),
+            (refused, ORANGE, "too stale, not applied"),
+        ):
             if counts:
-                axis.stairs(_binned(counts, width, len(edges) - 1), edges, fill=True, color=colour, alpha=0.9, label=name)
+                axis.stairs(
+                    _binned(counts, width, len(edges) - 1),
+                    edges,
+                    fill=True,
+                    color=colour,
+                    alpha=0.9,
+                    label=name,
+                )
         axis.set_xlim(-0.5 - 0.02 * largest, 1.06 * max(largest, 1) + 0.5)
         if applied:
             mean = sum(tau * n for tau, n in applied.items()) / applied.total()
@@ -105,7 +145,9 @@ def staleness(run: Run) -> str | None:
             within = bound <= 1.6 * max(largest, 1)
             if within:
                 axis.set_xlim(right=1.06 * max(largest, bound, 1) + 0.5)
-            line = axis.axvline(bound + 0.5, color=INK, linestyle="--", linewidth=1.2, label=f"tau_max {bound:.0f}")
+            line = axis.axvline(
+                bound + 0.5, color=INK, linestyle="--", linewidth=1.2, label=f"tau_max {bound:.0f}"
+            )
             if not within:
                 line.set_data([], [])
                 line.set_label(f"tau_max {bound:.0f}, to the right of this")
@@ -116,7 +158,13 @@ def staleness(run: Run) -> str | None:
         axis.set_ylabel("gradients")
         if longest > largest:
             beyond = sum(n for tau, n in (applied + refused).items() if tau > largest)
-            axis.annotate(f"{beyond} more, up to {longest} →", (1, 0.12), xycoords="axes fraction", ha="right", size=9)
+            axis.annotate(
+                f"{beyond} more, up to {longest} →",
+                (1, 0.12),
+                xycoords="axes fraction",
+                ha="right",
+                size=9,
+            )
         drawn.legend(loc="outside lower left", ncols=4, columnspacing=1.2, handlelength=1.6)
         return svg(drawn, "How stale gradients were")
 
@@ -132,7 +180,8 @@ def histogram(run: Run) -> Counter[int]:
 
 
 def shown_to(counts: Counter[int], bound: float | None) -> int:
-    """Where an axis ends: at the largest staleness, or where few gradients lie far beyond all others, short of them.
+    """Where an axis ends: at the largest staleness, or where few gradients lie far beyond all
+    others, short of them.
 
     >>> shown_to(Counter({4: 99, 9: 1}), 5), shown_to(Counter({4: 995, 900: 5}), 5), shown_to(Counter({4: 995, 900: 5}), 20)
     (9, 8, 20)
@@ -154,7 +203,9 @@ def too_stale(run: Run) -> Counter[int]:
 
 
 def presence(run: Run) -> str | None:
-    """Edges that were away for a while, and edges that have left for good; None if all stayed, or left as the run ended."""
+    """Edges that were away for a while, and edges that have left for good; None if all stayed, or
+    left as the run ended.
+    """
     count = len(run.clients)
     lost, joined, left = (sorted(_places(run, kind)) for kind in ("lost", "joined", "left"))
     if not lost and (not left or left[0] > 0.98 * run.number):
@@ -171,7 +222,9 @@ def presence(run: Run) -> str | None:
         if left:
             axis.stairs(gone, steps, fill=True, color=QUIET, label="left for good: budget spent")
         if lost:
-            axis.stairs(both, steps, baseline=gone, fill=True, color=ORANGE, label="away for a while")
+            axis.stairs(
+                both, steps, baseline=gone, fill=True, color=ORANGE, label="away for a while"
+            )
         top = max([*both, 1])
         if count and top > 0.6 * count:
             top = max(top, count)
@@ -186,9 +239,13 @@ def presence(run: Run) -> str | None:
 
 
 def spending(run: Run) -> str | None:
-    """Epsilon of each edge against its own budget; None until the run has a result, and for one edge alone."""
+    """Epsilon of each edge against its own budget; None until the run has a result, and for one
+    edge alone.
+    """
     stated = known(run.result.spent) or ()
-    spent = [value for each in stated if (value := number(each)) is not None and math.isfinite(value)]
+    spent = [
+        value for each in stated if (value := number(each)) is not None and math.isfinite(value)
+    ]
     if not run.private or len(spent) < 2 or len(spent) != len(stated):
         return None
     budgets = client_budgets(run, len(spent))
@@ -199,16 +256,36 @@ def spending(run: Run) -> str | None:
         if not few:
             pairs.sort(reverse=True)
         if few:
-            axis.bar(range(len(pairs)), [used for _, used in pairs], width=0.7, color=BLUE, label="spent")
-            axis.hlines([own for own, _ in pairs], [i - 0.42 for i in range(len(pairs))], [i + 0.42 for i in range(len(pairs))], color=INK)
+            axis.bar(
+                range(len(pairs)), [used for _, used in pairs], width=0.7, color=BLUE, label="spent"
+            )
+            axis.hlines(
+                [own for own, _ in pairs],
+                [i - 0.42 for i in range(len(pairs))],
+                [i + 0.42 for i in range(len(pairs))],
+                color=INK,
+            )
             axis.plot([], [], color=INK, label="its budget")
-            axis.set_xticks(range(len(pairs)), [str(i) for i in range(len(pairs))], fontsize=9 if len(pairs) < 21 else 7.5)
+            axis.set_xticks(
+                range(len(pairs)),
+                [str(i) for i in range(len(pairs))],
+                fontsize=9 if len(pairs) < 21 else 7.5,
+            )
             axis.set_xlabel("edge")
             axis.grid(False, axis="x")
         else:
             edges = [i - 0.5 for i in range(len(pairs) + 1)]
-            axis.stairs([used for _, used in pairs], edges, fill=True, color=BLUE, alpha=0.85, label="spent")
-            axis.stairs([own for own, _ in pairs], edges, baseline=None, color=INK, linewidth=1.2, label="its budget")
+            axis.stairs(
+                [used for _, used in pairs], edges, fill=True, color=BLUE, alpha=0.85, label="spent"
+            )
+            axis.stairs(
+                [own for own, _ in pairs],
+                edges,
+                baseline=None,
+                color=INK,
+                linewidth=1.2,
+                label="its budget",
+            )
             axis.set_xlabel(f"{len(pairs)} edges, ordered by budget and by what they spent")
         axis.set_xlim(-0.6, len(pairs) - 0.4)
         axis.set_ylim(0, 1.1 * max(*budgets, *spent))
@@ -226,7 +303,12 @@ def rates(run: Run) -> str | None:
     with canvas("rates"):
         drawn, (axis,) = figure(1, 2.4)
         logarithmic(axis, 0.7 * min(y for _, y in pairs), 1.4 * max(y for _, y in pairs))
-        axis.plot([x for x, _ in pairs], [y for _, y in pairs], color=GREEN, drawstyle="steps-pre" if len(stages(run)) > 1 else "default")
+        axis.plot(
+            [x for x, _ in pairs],
+            [y for _, y in pairs],
+            color=GREEN,
+            drawstyle="steps-pre" if len(stages(run)) > 1 else "default",
+        )
         axis.set_ylabel("learning rate")
         _end(axis, run)
         draw_marks([axis], marks(run))
@@ -236,7 +318,9 @@ def rates(run: Run) -> str | None:
 def bounds(run: Run) -> list[tuple[float, float]]:
     """Where each stage begins, and its bound; only finite ones."""
     found = [(number(stage.start), number(stage.clip)) for stage in stages(run)]
-    return [(x, clip) for x, clip in found if x is not None and clip is not None and 0 < clip < math.inf]
+    return [
+        (x, clip) for x, clip in found if x is not None and clip is not None and 0 < clip < math.inf
+    ]
 
 
 def _gapped(xs: Sequence[float], ys: Sequence[float]) -> tuple[list[float], list[float]]:

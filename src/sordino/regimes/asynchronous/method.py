@@ -1,4 +1,5 @@
-r"""What an asynchronous method is: a public schedule of clipping bounds and learning rates over updates.
+r"""What an asynchronous method is: a public schedule of clipping bounds and learning rates over
+updates.
 
 Edges send a noisy gradient whenever they are ready; the server applies each at once,
 
@@ -60,7 +61,9 @@ class Constants:
 
 
 SOUND = Constants(smoothness=1.0, deviation=1.0, radius=1.0, gap=math.log(10.0))
-PAPER = Constants(smoothness=10.0, deviation=30.0, radius=50.0, gap=50.0)  # of the authors' code and section 7.3.2
+PAPER = Constants(
+    smoothness=10.0, deviation=30.0, radius=50.0, gap=50.0
+)  # of the authors' code and section 7.3.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +161,8 @@ class Noisy(AsynchronousMethod):
     Attributes:
         form: "sound", or "paper" for the letter, which is not private.
         iteration_epsilon: eps_0, what the paper's form claims for each update.
-        noised: parts that get noise in the paper's form: all, or the first layer alone as in its experiments.
+        noised: parts that get noise in the paper's form: all, or the first layer alone as in its
+            experiments.
     """
 
     form: Literal["sound", "paper"] = "sound"
@@ -172,7 +176,8 @@ class Noisy(AsynchronousMethod):
             return None
         layers = " and the other layers go out raw" if self.noised == "first-layer" else ""
         return (
-            "form = 'paper' clips the average of a batch, which one example may move by the whole bound, and adds noise of"
+            "form = 'paper' clips the average of a batch, which one example may move by the "
+            "whole bound, and adds noise of"
             f" exponential length, whose density has a pole in more than one dimension{layers}"
         )
 
@@ -180,5 +185,7 @@ class Noisy(AsynchronousMethod):
         """Delta_b at the clipping bound G, or R = b DS / 2 in the paper's form."""
         s = self.constants.deviation
         if self.literal:
-            return s**2 / terms.batch + 2.0 * (2.0 * clip / terms.batch / self.iteration_epsilon) ** 2
+            return (
+                s**2 / terms.batch + 2.0 * (2.0 * clip / terms.batch / self.iteration_epsilon) ** 2
+            )
         return s**2 / terms.batch + terms.dimension * (terms.noise * clip / terms.batch) ** 2

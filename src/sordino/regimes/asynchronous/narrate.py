@@ -16,7 +16,9 @@ def told(study: AsynchronousStudy, priced: Plan) -> list[Told]:
     found: list[Told] = []
     found.append(
         Table(
-            "Stages", ["stage", "updates", "length", "clip G", "learning rate", "P", "Delta_b"], [_stage(s, study) for s in priced.stages]
+            "Stages",
+            ["stage", "updates", "length", "clip G", "learning rate", "P", "Delta_b"],
+            [_stage(s, study) for s in priced.stages],
         )
     )
     if not priced.most:
@@ -24,14 +26,21 @@ def told(study: AsynchronousStudy, priced: Plan) -> list[Told]:
         return found
     made = "calibrated" if priced.calibrated else "given"
     found.append(
-        f"noise multiplier {priced.noise_multiplier:g} ({made}), expected batch {study.method.batch:g}, clip {study.privacy.clip:g}"
+        f"noise multiplier {priced.noise_multiplier:g} ({made}), expected batch "
+        f"{study.method.batch:g}, clip {study.privacy.clip:g}"
     )
-    rows = [[name + (" *" if name == study.privacy.accountant else ""), number(n, 10)] for name, n in priced.most.items()]
+    rows = [
+        [name + (" *" if name == study.privacy.accountant else ""), number(n, 10)]
+        for name, n in priced.most.items()
+    ]
     within = f"within epsilon {epsilon_text(study.privacy.epsilon)}, delta {study.privacy.delta:g}"
     title = f"Most gradients of the edge that spends fastest, {within}"
     found.append(Table(title, ["accountant", "gradients"], rows))
     found.append(f"signal to noise of one gradient: at most {priced.signal_to_noise:.3f}")
-    found.append(f"fair share of an edge: {priced.used} gradients, epsilon {epsilon_text(priced.epsilon)}; a faster one sends more")
+    found.append(
+        f"fair share of an edge: {priced.used} gradients, epsilon "
+        f"{epsilon_text(priced.epsilon)}; a faster one sends more"
+    )
     return found
 
 
@@ -40,4 +49,12 @@ def _stage(stage: Stage, study: AsynchronousStudy) -> list[str]:
     last = min(stage.end, study.budget.updates)
     rate = f"{stage.rate:.4g}" if stage.rate is not None else "falls"
     clip = "-" if math.isinf(stage.clip) else f"{stage.clip:.4g}"
-    return [str(stage.number), f"{first} to {last}", str(stage.length), clip, rate, f"{stage.slowing:.3g}", f"{stage.variance:.4g}"]
+    return [
+        str(stage.number),
+        f"{first} to {last}",
+        str(stage.length),
+        clip,
+        rate,
+        f"{stage.slowing:.3g}",
+        f"{stage.variance:.4g}",
+    ]

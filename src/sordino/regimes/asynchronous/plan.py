@@ -1,8 +1,8 @@
 r"""What a study of arrivals will cost, before anything runs.
 
 Edge k draws its batches with q_k = b / n_k. With T updates, K edges and M gradients to an update,
-an edge's fair share is ceil(T M / K) tasks; edges that are faster than others are given more. So where
-delays differ a quarter more is planned for, unless ``budget.tasks`` says how many. A stage of
+an edge's fair share is ceil(T M / K) tasks; edges that are faster than others are given more. So
+where delays differ a quarter more is planned for, unless ``budget.tasks`` says how many. A stage of
 MAPA that does not end within T updates is said here, with what would make it end.
 """
 
@@ -20,17 +20,24 @@ from sordino.regimes.asynchronous.study import AsynchronousStudy
 
 KINDS = 16  # of sampling rates, beyond which they are rounded
 SPARE = 1.25  # times the fair share, where delays differ
-SMALLEST, LARGEST = 1e-12, 1e12  # clipping bounds, as :mod:`sordino.training.perexample.clipping` takes them
+SMALLEST, LARGEST = (
+    1e-12,
+    1e12,
+)  # clipping bounds, as :mod:`sordino.training.perexample.clipping` takes them
 
 
 def rates(batch: float, sizes: Sequence[int]) -> tuple[float, ...]:
-    """q_k = b / n_k of every edge. Many different ones are rounded to steps of 3 %: each kind of event is priced by itself.
+    """q_k = b / n_k of every edge. Many different ones are rounded to steps of 3 %: each kind of
+    event is priced by itself.
 
     Raises:
         StudyError: for an edge with fewer examples than a batch.
     """
     if min(sizes) < batch:
-        raise StudyError(f"method.batch = {batch:g}, but the smallest edge has {min(sizes)} examples: lower it, or data.clients")
+        raise StudyError(
+            f"method.batch = {batch:g}, but the smallest edge has {min(sizes)} examples: "
+            "lower it, or data.clients"
+        )
     exact = [batch / size for size in sizes]
     if len(set(exact)) <= KINDS:
         return tuple(exact)
@@ -51,18 +58,34 @@ def planned(study: AsynchronousStudy) -> int:
 
 
 def calibrate(study: AsynchronousStudy, sizes: Sequence[int]) -> AsynchronousStudy:
-    """The same study with its noise filled in, if it was left out: one multiplier, or one for each edge with an epsilon of its own."""
+    """The same study with its noise filled in, if it was left out: one multiplier, or one for each
+    edge with an epsilon of its own.
+    """
     privacy = study.privacy
     if privacy.unit == "none" or privacy.noise_multiplier is not None:
         return study
     if privacy.noise_multipliers is not None:
-        return study.model_copy(update={"privacy": privacy.model_copy(update={"noise_multiplier": max(privacy.noise_multipliers)})})
+        return study.model_copy(
+            update={
+                "privacy": privacy.model_copy(
+                    update={"noise_multiplier": max(privacy.noise_multipliers)}
+                )
+            }
+        )
     if privacy.epsilon is None or privacy.delta is None or math.isinf(privacy.epsilon):
-        raise StudyError("privacy.noise_multiplier can be calibrated only from a finite epsilon; give one of the two")
+        raise StudyError(
+            "privacy.noise_multiplier can be calibrated only from a finite epsilon; give one "
+            "of the two"
+        )
     if study.method.literal:
-        return study.model_copy(update={"privacy": privacy.model_copy(update={"noise_multiplier": 1.0})})  # which that form does not use
+        return study.model_copy(
+            update={"privacy": privacy.model_copy(update={"noise_multiplier": 1.0})}
+        )  # which that form does not use
     found: dict[tuple[float, float], float] = {}
-    targets = [(rate, epsilon) for rate, epsilon in zip(rates(study.method.batch, sizes), epsilons(study), strict=True)]
+    targets = [
+        (rate, epsilon)
+        for rate, epsilon in zip(rates(study.method.batch, sizes), epsilons(study), strict=True)
+    ]
     if privacy.epsilons is None:
         targets = [max(targets)] * len(targets)
     for rate, epsilon in set(targets):
@@ -75,7 +98,10 @@ def calibrate(study: AsynchronousStudy, sizes: Sequence[int]) -> AsynchronousStu
             release=privacy.mechanism.event,
         )
     each = tuple(found[target] for target in targets)
-    update = {"noise_multiplier": max(each), "noise_multipliers": each if privacy.epsilons is not None else None}
+    update = {
+        "noise_multiplier": max(each),
+        "noise_multipliers": each if privacy.epsilons is not None else None,
+    }
     return study.model_copy(update={"privacy": privacy.model_copy(update=update)})
 
 
@@ -113,13 +139,17 @@ def _schedule(study: AsynchronousStudy, known: EdgeTerms) -> tuple[Stage, ...]:
     """
     try:
         stages = study.method.stages(known)
-        usable = all(SMALLEST <= stage.clip <= LARGEST or math.isinf(known.clip) for stage in stages)
+        usable = all(
+            SMALLEST <= stage.clip <= LARGEST or math.isinf(known.clip) for stage in stages
+        )
     except ArithmeticError:
         usable = False
     if not usable:
         raise StudyError(
-            f"method '{study.method.name}': with these constants clipping bounds or lengths of stages leave what can be reckoned with"
-            f" (bounds from {SMALLEST:g} to {LARGEST:g}): look at privacy.clip and method.theta, smoothness, deviation and gap"
+            f"method '{study.method.name}': with these constants clipping bounds or lengths "
+            "of stages leave what can be reckoned with"
+            f" (bounds from {SMALLEST:g} to {LARGEST:g}): look at privacy.clip and "
+            "method.theta, smoothness, deviation and gap"
         )
     return stages
 
@@ -130,11 +160,41 @@ def price(study: AsynchronousStudy, sizes: Sequence[int], dimension: int) -> Pla
     privacy, known = full.privacy, terms(full, dimension)
     stages, updates, batch = _schedule(full, known), full.budget.updates, full.method.batch
     if privacy.unit == "none" or privacy.delta is None or privacy.epsilon is None:
-        return Plan(0.0, None, {}, updates, share(full), math.inf, (math.inf,), "rounds", (batch,) * 3, None, None, False, (), stages)
+        return Plan(
+            0.0,
+            None,
+            {},
+            updates,
+            share(full),
+            math.inf,
+            (math.inf,),
+            "rounds",
+            (batch,) * 3,
+            None,
+            None,
+            False,
+            (),
+            stages,
+        )
     if isinstance(full.method, Noisy) and full.method.literal:
         tasks, each = share(full), full.method.iteration_epsilon
         told = tuple(warnings(full, sizes, None, known, stages))
-        claim = Plan(0.0, None, {}, updates, tasks, tasks * each, (tasks * each,), "rounds", (batch,) * 3, None, None, False, told, stages)
+        claim = Plan(
+            0.0,
+            None,
+            {},
+            updates,
+            tasks,
+            tasks * each,
+            (tasks * each,),
+            "rounds",
+            (batch,) * 3,
+            None,
+            None,
+            False,
+            told,
+            stages,
+        )
         return claim.exposed("method.form", math.inf, full.method.unpriced or "")
     names = tuple(dict.fromkeys((*ACCOUNTANTS, privacy.accountant)))
     rate, z, epsilon = dearest(full, sizes)
@@ -163,35 +223,53 @@ def price(study: AsynchronousStudy, sizes: Sequence[int], dimension: int) -> Pla
 
 
 def dearest(study: AsynchronousStudy, sizes: Sequence[int]) -> tuple[float, float, float]:
-    """q, z and epsilon of the edge that has spent most after its share; of very many, by the Rényi bound."""
+    """q, z and epsilon of the edge that has spent most after its share; of very many, by the Rényi
+    bound.
+    """
     privacy, wanted, delta = study.privacy, share(study), study.privacy.delta or 1e-5
-    edges = set(zip(rates(study.method.batch, sizes), multipliers(study), epsilons(study), strict=True))
+    edges = set(
+        zip(rates(study.method.batch, sizes), multipliers(study), epsilons(study), strict=True)
+    )
     named = privacy.accountant if len(edges) <= KINDS else "rdp"
 
     def spent(edge: tuple[float, float, float]) -> tuple[float, float]:
         rate, z, epsilon = edge
-        (after,) = epsilon_after(step_event(rate, z, privacy.mechanism), [wanted], delta=delta, accountant=named)
+        (after,) = epsilon_after(
+            step_event(rate, z, privacy.mechanism), [wanted], delta=delta, accountant=named
+        )
         return min(after, epsilon), rate / z
 
     return max(edges, key=spent) if len(edges) > 1 else edges.pop()
 
 
-def warnings(study: AsynchronousStudy, sizes: Sequence[int], steps: int | None, known: EdgeTerms, stages: Sequence[Stage]) -> list[str]:
+def warnings(
+    study: AsynchronousStudy,
+    sizes: Sequence[int],
+    steps: int | None,
+    known: EdgeTerms,
+    stages: Sequence[Stage],
+) -> list[str]:
     """What is allowed but should be looked at."""
     found = []
     privacy, smallest, method = study.privacy, min(sizes), study.method
     if privacy.delta is not None and privacy.delta >= 1.0 / smallest:
         found.append(
-            f"privacy.delta = {privacy.delta:g} is not below 1/{smallest}, one over the smallest edge's examples:"
+            f"privacy.delta = {privacy.delta:g} is not below 1/{smallest}, one over the "
+            "smallest edge's examples:"
             f" it would allow giving one example away. Choose less than {1.0 / smallest:.1g}"
         )
     if steps == 0:
-        found.append("the privacy budget does not pay for a single gradient: raise epsilon or noise_multiplier")
+        found.append(
+            "the privacy budget does not pay for a single gradient: raise epsilon or "
+            "noise_multiplier"
+        )
     noise = known.noise * math.sqrt(known.dimension) / known.batch
     if noise > 1.0 and not method.literal:
         found.append(
-            f"more noise than signal: a gradient of length at most G carries noise of length z sqrt(d) / b = {noise:.3g} G"
-            f" (z = {known.noise:.3g}, d = {known.dimension}, b = {known.batch:g}); a larger method.batch would help"
+            "more noise than signal: a gradient of length at most G carries noise of length "
+            f"z sqrt(d) / b = {noise:.3g} G"
+            f" (z = {known.noise:.3g}, d = {known.dimension}, b = {known.batch:g}); a larger "
+            "method.batch would help"
         )
     if isinstance(method, Mapa):
         found += _unfinished(method, known, stages)
@@ -203,7 +281,8 @@ def _unfinished(method: Mapa, known: EdgeTerms, stages: Sequence[Stage]) -> list
     if first.end <= known.updates:
         return []
     said = (
-        f"MAPA does not leave its first stage: it takes {first.length} updates (P = {first.slowing:.3g}) and budget.updates is"
+        f"MAPA does not leave its first stage: it takes {first.length} updates (P = "
+        f"{first.slowing:.3g}) and budget.updates is"
         f" {known.updates}; clip and learning rate stay what they are"
     )
     if method.literal:

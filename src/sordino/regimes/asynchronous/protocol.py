@@ -11,8 +11,8 @@ One arrival from edge k, with t updates done before it:
 First in, first out; nobody waits for anybody. Which updates an edge can still pay for is decided
 before it gets a task: one that has spent its budget *leaves*, and learning goes on without it.
 
-Rules. An answer counts if it quotes the task that its sender holds; anything else (a second copy, an
-answer to a task from before the edge was lost or the server restarted) is *dropped* and changes
+Rules. An answer counts if it quotes the task that its sender holds; anything else (a second copy,
+an answer to a task from before the edge was lost or the server restarted) is *dropped* and changes
 nothing. An answer staler than the bound is *stale*: its noise was released and is booked, it is not
 applied, and its sender gets the present model. Both show in the log.
 
@@ -31,7 +31,19 @@ import numpy as np
 import numpy.typing as npt
 
 from sordino.engine import records
-from sordino.engine.effect import Arrived, Begin, Closed, Effect, Event, Finish, Joined, Lapsed, Left, Log, Send
+from sordino.engine.effect import (
+    Arrived,
+    Begin,
+    Closed,
+    Effect,
+    Event,
+    Finish,
+    Joined,
+    Lapsed,
+    Left,
+    Log,
+    Send,
+)
 from sordino.message import Compute, Gradient, Vector
 from sordino.regimes.asynchronous.method import AsynchronousMethod, EdgeTerms, Stage
 
@@ -65,7 +77,8 @@ class State:
         tasks: the task that each edge works on.
         given: tasks that each edge has been given so far.
         gone: edges that have left for good, their budget spent.
-        buffer: sum of gradients that wait for an update, and how many; with a buffer of 1 always empty.
+        buffer: sum of gradients that wait for an update, and how many; with a buffer of 1 always
+            empty.
         since: for the next row of the log.
         ended: why the run is over, or None.
     """
@@ -103,7 +116,8 @@ class Asynchronous:
         buffer: M.
         decay: of the average of models, in [0, 1).
         every: updates between two rows of the log.
-        noise: expected ||noise||^2 of each edge's gradient at a clip of 1, (K,); what is taken off norms.
+        noise: expected ||noise||^2 of each edge's gradient at a clip of 1, (K,); what is taken off
+            norms.
     """
 
     method: AsynchronousMethod
@@ -118,7 +132,9 @@ class Asynchronous:
 
     def start(self, weights: Vector) -> State:
         """Nobody has been asked yet; :meth:`begin` asks everybody."""
-        return State(weights=weights, average=weights, given=[0] * self.terms.edges, stage=self.stage(0))
+        return State(
+            weights=weights, average=weights, given=[0] * self.terms.edges, stage=self.stage(0)
+        )
 
     def begin(self, state: State) -> Effects:
         """A first task for every edge."""
@@ -132,7 +148,10 @@ class Asynchronous:
         return next((stage for stage in self.schedule if version < stage.end), self.schedule[-1])
 
     def step(self, state: State, event: Event) -> tuple[State, Effects]:
-        """What follows from one event; the state is changed in place. A finished run stays finished."""
+        """What follows from one event; the state is changed in place.
+
+        A finished run stays finished.
+        """
         return state, (self._follows(state, event) if state.ended is None else ())
 
     def _follows(self, state: State, event: Event) -> Effects:
@@ -145,8 +164,13 @@ class Asynchronous:
                 if state.tasks.pop(edge, None) is None:
                     return ()
                 return (Log(records.Lost(round=state.version, client=edge, released=False)),)
-            case Joined(edge) if 0 <= edge < self.terms.edges and edge not in state.tasks and edge not in state.gone:
-                return (Log(records.Joined(round=state.version, client=edge)), *self._ask(state, edge))
+            case Joined(edge) if (
+                0 <= edge < self.terms.edges and edge not in state.tasks and edge not in state.gone
+            ):
+                return (
+                    Log(records.Joined(round=state.version, client=edge)),
+                    *self._ask(state, edge),
+                )
             case Begin() if not any(state.given):
                 return self.begin(state)
         return ()
@@ -157,7 +181,9 @@ class Asynchronous:
         return state.ended is None and held is not None and held.task == task
 
     def lapses(self, state: State, client: int) -> bool:
-        """Whether the answer of this edge to the task that it holds would be too stale, if it came now."""
+        """Whether the answer of this edge to the task that it holds would be too stale, if it came
+        now.
+        """
         return state.version - state.tasks[client].version > self.terms.staleness
 
     def affordable(self, state: State, edge: int) -> bool:
@@ -166,19 +192,35 @@ class Asynchronous:
 
     def _received(self, state: State, answer: Gradient) -> Effects:
         held = state.tasks.get(answer.client)
-        if held is None or held.task != answer.task or held.version != answer.version or answer.gradient.shape != state.weights.shape:
+        if (
+            held is None
+            or held.task != answer.task
+            or held.version != answer.version
+            or answer.gradient.shape != state.weights.shape
+        ):
             state.since.dropped += 1
             why = "repeated, out of date or not asked for"
-            return (Log(records.Dropped(round=state.version, client=answer.client, task=answer.task, why=why)),)
+            return (
+                Log(
+                    records.Dropped(
+                        round=state.version, client=answer.client, task=answer.task, why=why
+                    )
+                ),
+            )
         if self.lapses(state, answer.client):
             return self._stale(state, answer.client)
         del state.tasks[answer.client]
         tau = state.version - held.version
         closed = self._apply(state, answer, held, tau)
         if state.version >= self.terms.updates:
-            done = self._finish(state, f"the update budget is used up: {state.version} of {self.terms.updates} updates")
+            done = self._finish(
+                state,
+                f"the update budget is used up: {state.version} of {self.terms.updates} updates",
+            )
             return (*self._row(state), Closed(state.version), *done)
-        asked = self._ask(state, answer.client)  # first, so that the row counts its sender among those present
+        asked = self._ask(
+            state, answer.client
+        )  # first, so that the row counts its sender among those present
         if closed and state.version % self.every == 0 and state.ended is None:
             return (*self._row(state), Closed(state.version), *asked)
         return asked
@@ -219,13 +261,30 @@ class Asynchronous:
         """The next task for an edge, or its leave."""
         if not self.affordable(state, edge):
             state.gone.add(edge)
-            row = Log(records.Left(round=state.version, client=edge, updates=state.given[edge], why="its budget is spent"))
+            row = Log(
+                records.Left(
+                    round=state.version,
+                    client=edge,
+                    updates=state.given[edge],
+                    why="its budget is spent",
+                )
+            )
             if len(state.gone) == self.terms.edges:
-                return (row, *self._row(state), Closed(state.version), *self._finish(state, "every edge has spent its privacy budget"))
+                return (
+                    row,
+                    *self._row(state),
+                    Closed(state.version),
+                    *self._finish(state, "every edge has spent its privacy budget"),
+                )
             return (row,)
         state.given[edge] += 1
         clip = state.stage.clip
-        task = Compute(task=state.given[edge], version=state.version, weights=state.weights, clip=None if clip == float("inf") else clip)
+        task = Compute(
+            task=state.given[edge],
+            version=state.version,
+            weights=state.weights,
+            clip=None if clip == float("inf") else clip,
+        )
         state.tasks[edge] = task
         return (Send(edge, task),)
 
@@ -240,7 +299,9 @@ class Asynchronous:
             clip=stage.clip if stage.clip != float("inf") else None,
             rate=self.method.rate(self.terms, stage, max(state.version, 1)),
             norm=max(since.squares / applied, 0.0) ** 0.5 if applied else None,
-            staleness=sum(tau * n for tau, n in since.staleness.items()) / applied if applied else None,
+            staleness=sum(tau * n for tau, n in since.staleness.items()) / applied
+            if applied
+            else None,
             stalest=max(since.staleness, default=None),
             histogram=tuple(sorted(since.staleness.items())),
             stale=since.stale,

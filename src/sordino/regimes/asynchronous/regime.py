@@ -1,4 +1,6 @@
-"""Studies in which gradients are applied as they arrive: MAPA, AUDP, and what they are compared with."""
+"""Studies in which gradients are applied as they arrive: MAPA, AUDP, and what they are compared
+with.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,10 @@ from sordino.regimes.asynchronous.template import TEMPLATE
 from sordino.training.kernels import ModelKernels
 
 OF_EDGES = (
-    "The sizes of the edges' data sets are public: with the expected batch b they set the sampling rates b / n_k.",
-    "It is public when and how often an edge answers. This is assumed to be independent of its data.",
+    "The sizes of the edges' data sets are public: with the expected batch b they set the "
+    "sampling rates b / n_k.",
+    "It is public when and how often an edge answers. This is assumed to be independent of "
+    "its data.",
     BATCHES,
 )
 
@@ -44,7 +48,9 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
         return plan.calibrate(study, sizes)
 
     def calibrated(self, study: AsynchronousStudy) -> AsynchronousStudy:
-        """See :class:`~sordino.engine.regime.Regime`: edges' sampling rates follow from what they have."""
+        """See :class:`~sordino.engine.regime.Regime`: edges' sampling rates follow from what they
+        have.
+        """
         return plan.calibrate(self.sized(study), federation(study).sizes)
 
     def price(self, study: AsynchronousStudy, sizes: Sequence[int], dimension: int) -> Plan:
@@ -52,17 +58,29 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
         return plan.price(study, sizes, dimension)
 
     def mechanism(
-        self, study: AsynchronousStudy, sizes: Sequence[int], kernels: ModelKernels, public: tuple[torch.Tensor, torch.Tensor]
+        self,
+        study: AsynchronousStudy,
+        sizes: Sequence[int],
+        kernels: ModelKernels,
+        public: tuple[torch.Tensor, torch.Tensor],
     ) -> Bounded:
         """See :class:`HorizontalRegime`."""
         return assemble.edge_mechanism(study, kernels, public)
 
-    def announced(self, priced: Plan, study: AsynchronousStudy, noise: Bounded, sizes: Sequence[int]) -> Plan:
+    def announced(
+        self, priced: Plan, study: AsynchronousStudy, noise: Bounded, sizes: Sequence[int]
+    ) -> Plan:
         """See :class:`HorizontalRegime`."""
         return assemble.announced(priced, study, noise, sizes)
 
     def assemble(
-        self, study: AsynchronousStudy, setup: SharedSetup, parts: list[Dataset], folder: Path, run: str, payable: Sequence[int] | None
+        self,
+        study: AsynchronousStudy,
+        setup: SharedSetup,
+        parts: list[Dataset],
+        folder: Path,
+        run: str,
+        payable: Sequence[int] | None,
     ) -> Built:
         """See :class:`HorizontalRegime`."""
         return assemble.build(study, setup, parts, folder, run, payable)
@@ -75,19 +93,32 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
         """See :class:`HorizontalRegime`."""
         return plan.planned(study)
 
-    def event(self, study: AsynchronousStudy, sizes: Sequence[int], client: int, sigma: float) -> Event:
+    def event(
+        self, study: AsynchronousStudy, sizes: Sequence[int], client: int, sigma: float
+    ) -> Event:
         """See :class:`HorizontalRegime`."""
         return step_event(self.rates(study, sizes)[client], sigma, study.privacy.mechanism)
 
-    def steps(self, study: AsynchronousStudy, sizes: Sequence[int], client: int, own: Budget, before: Spending) -> int | None:
+    def steps(
+        self,
+        study: AsynchronousStudy,
+        sizes: Sequence[int],
+        client: int,
+        own: Budget,
+        before: Spending,
+    ) -> int | None:
         """See :class:`HorizontalRegime`."""
-        return own.remaining_steps(self.event(study, sizes, client, plan.multipliers(study)[client]), before)
+        return own.remaining_steps(
+            self.event(study, sizes, client, plan.multipliers(study)[client]), before
+        )
 
     def epsilons(self, study: AsynchronousStudy) -> tuple[float, ...]:
         """See :class:`HorizontalRegime`."""
         return plan.epsilons(study)
 
-    def spending(self, study: AsynchronousStudy, true: Event, sigma: float, rate: float, charges: int) -> Sequence[tuple[Event, int]]:
+    def spending(
+        self, study: AsynchronousStudy, true: Event, sigma: float, rate: float, charges: int
+    ) -> Sequence[tuple[Event, int]]:
         """See :class:`HorizontalRegime`."""
         return [(PoissonSampled(sampling_rate=rate, event=true), charges)]
 

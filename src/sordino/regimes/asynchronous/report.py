@@ -17,20 +17,27 @@ from sordino.report.words import bound, plain
 
 NORM = "Length of a gradient: the root of the mean square since the last row of the log."
 NOISY = (
-    "Length of a released gradient, without its noise: the root of the mean square since the last row, less what noise adds on average;"
+    "Length of a released gradient, without its noise: the root of the mean square since "
+    "the last row, less what noise adds on average;"
     " a triangle where nothing was left."
 )
 BOUND = (
-    " The dashed bound G_s cuts gradients of single examples, which are longer than their mean: a curve near it shows that much is cut;"
+    " The dashed bound G_s cuts gradients of single examples, which are longer than their "
+    "mean: a curve near it shows that much is cut;"
     " one below it need not mean that nothing is."
 )
 STALE = (
-    "How many updates were made while a gradient was under way. tau_max is what learning rates are planned for; staler"
+    "How many updates were made while a gradient was under way. tau_max is what learning "
+    "rates are planned for; staler"
     " gradients are paid for and not applied."
 )
-GONE = "Edges that did not work: some had vanished with their task and came back, some have spent their budget and will not."
+GONE = (
+    "Edges that did not work: some had vanished with their task and came back, some have "
+    "spent their budget and will not."
+)
 EACH = (
-    "What the ledger has booked for each edge when the run ended, with what was reserved and not used. The line is its own budget;"
+    "What the ledger has booked for each edge when the run ended, with what was reserved "
+    "and not used. The line is its own budget;"
     " an edge that reaches it leaves."
 )
 RATE = "gamma_t, by which the server multiplies a gradient: known before the run."
@@ -39,8 +46,17 @@ RATE = "gamma_t, by which the server multiplies a gradient: known before the run
 def pictures(run: Run) -> Iterable[Drawn]:
     """Of a run of arrivals."""
     staged = " Dotted lines are borders of stages, numbered above." if arrivals.marks(run) else ""
-    reserved = " Budgets are booked in blocks before they are used, so it rises in steps." if run.private else ""
-    yield f"{measured(run)} over updates", arrivals.progress(run), evaluated(run) + reserved + staged, ""
+    reserved = (
+        " Budgets are booked in blocks before they are used, so it rises in steps."
+        if run.private
+        else ""
+    )
+    yield (
+        f"{measured(run)} over updates",
+        arrivals.progress(run),
+        evaluated(run) + reserved + staged,
+        "",
+    )
     bounded = bool(arrivals.bounds(run))
     title = "Gradient norm and clipping bound" if bounded else "Gradient norm"
     yield title, arrivals.norms(run), NOISY + BOUND if bounded else NORM, ""
@@ -48,7 +64,12 @@ def pictures(run: Run) -> Iterable[Drawn]:
     yield "Learning rate", arrivals.rates(run), RATE + staged, ""
     yield "Epsilon of each edge", arrivals.spending(run), EACH, ""
     yield "Edges away and gone", arrivals.presence(run), GONE, ""
-    yield "Virtual time", figures.clock(run), "Simulated seconds until each update was done. Where it is steep, few answers came in.", ""
+    yield (
+        "Virtual time",
+        figures.clock(run),
+        "Simulated seconds until each update was done. Where it is steep, few answers came in.",
+        "",
+    )
     yield holdings(run)
 
 
@@ -71,8 +92,23 @@ def facts(run: Run) -> list[Fact]:
 def courses(run: Run) -> list[Course]:
     last = number(run.about.R_s) or math.inf
     rows = [_stage(stage, last) for stage in known(run.horizontal.stages) or ()]
-    head = ("stage", "updates", "planned length", "clipping bound G_s", "learning rate", "slowed by noise, P", "variance Delta_b")
-    return [Course("Stages", intro="" if rows else "run.json names none.", head=head if rows else (), rows=rows)]
+    head = (
+        "stage",
+        "updates",
+        "planned length",
+        "clipping bound G_s",
+        "learning rate",
+        "slowed by noise, P",
+        "variance Delta_b",
+    )
+    return [
+        Course(
+            "Stages",
+            intro="" if rows else "run.json names none.",
+            head=head if rows else (),
+            rows=rows,
+        )
+    ]
 
 
 def terms(run: Run, noise: float | None, clip: float | None) -> list[tuple[str, str]]:
@@ -80,26 +116,47 @@ def terms(run: Run, noise: float | None, clip: float | None) -> list[tuple[str, 
     batch, own_noise = number(about.batch), known(run.horizontal.noise_multipliers)
     sizes = [size for c in known(run.horizontal.clients) or () if (size := known(c.examples))]
     rates = sorted({batch / size for size in sizes}) if batch is not None else []
-    first = f", in the first stage {plain(noise * clip, 6)}" if not own_noise and noise is not None and clip is not None else ""
+    first = (
+        f", in the first stage {plain(noise * clip, 6)}"
+        if not own_noise and noise is not None and clip is not None
+        else ""
+    )
     own = Counter(client_budgets(run, len(known(run.horizontal.epsilons) or ())))
-    own_words = ", ".join(f"{bound(value)} ({count} edge{'s' if count > 1 else ''})" for value, count in sorted(own.items()))
+    own_words = ", ".join(
+        f"{bound(value)} ({count} edge{'s' if count > 1 else ''})"
+        for value, count in sorted(own.items())
+    )
     return [
         ("budgets of single edges", own_words or "-"),
         ("clipping bound G_s", _bounds(run)),
         ("noise multiplier z", _multipliers(run)),
         ("noise on each number", f"z G_s{first}, on a sum of clipped gradients"),
         ("expected batch b", plain(batch, 6)),
-        ("sampling rates q_k = b / n_k", " to ".join(dict.fromkeys(plain(q) for q in (rates[0], rates[-1]))) if rates else "-"),
+        (
+            "sampling rates q_k = b / n_k",
+            " to ".join(dict.fromkeys(plain(q) for q in (rates[0], rates[-1]))) if rates else "-",
+        ),
         ("numbers released per gradient", plain(number(about.facts.dimension))),
-        ("gradients that the edge which spends fastest can pay for", plain(number(about.facts.R_c))),
+        (
+            "gradients that the edge which spends fastest can pay for",
+            plain(number(about.facts.R_c)),
+        ),
         ("updates planned, T", plain(number(about.R_s))),
     ]
 
 
 def _multipliers(run: Run) -> str:
     """z, or the lowest and the highest where edges have their own."""
-    own = sorted(z for each in known(run.horizontal.noise_multipliers) or () if (z := number(each)) is not None)
-    return " to ".join(dict.fromkeys(plain(z) for z in (own[0], own[-1]))) if own else plain(number(run.about.noise_multiplier))
+    own = sorted(
+        z
+        for each in known(run.horizontal.noise_multipliers) or ()
+        if (z := number(each)) is not None
+    )
+    return (
+        " to ".join(dict.fromkeys(plain(z) for z in (own[0], own[-1])))
+        if own
+        else plain(number(run.about.noise_multiplier))
+    )
 
 
 def _bounds(run: Run) -> str:
@@ -109,7 +166,12 @@ def _bounds(run: Run) -> str:
 
 
 def _stage(stage: Stage, last: float) -> list[str]:
-    start, length, clip, rate = known(stage.start) or 0, known(stage.length) or 0, number(stage.clip), number(stage.rate)
+    start, length, clip, rate = (
+        known(stage.start) or 0,
+        known(stage.length) or 0,
+        number(stage.clip),
+        number(stage.rate),
+    )
     return [
         arrivals.numbered(stage),
         f"{plain(start + 1)} to {plain(min(start + length, last))}",

@@ -1,4 +1,5 @@
-r"""Edges that come and go, on one machine: what of the kernel's work is particular to them, and budgets reserved in blocks.
+r"""Edges that come and go, on one machine: what of the kernel's work is particular to them, and
+budgets reserved in blocks.
 
 A task is given, and its answer is due when its edge's delay has passed; the gradient is computed
 then, at the model that was sent, unless it has become too stale to be applied. Edges that hold the
@@ -8,11 +9,11 @@ the same end.
 
 Charging every gradient by itself would cost more than the gradient. An edge *reserves* a block of
 tasks in one durable entry before the first of them, an eighth of its share; whoever is about
-to run out reserves in the same transaction. What is left of the last block when the run ends is booked
-and not used: over-counted, never under-counted.
+to run out reserves in the same transaction. What is left of the last block when the run ends is
+booked and not used: over-counted, never under-counted.
 
-A run that goes on in another environment reserves again what it had reserved: ``lineage`` is part of
-every key.
+A run that goes on in another environment reserves again what it had reserved: ``lineage`` is part
+of every key.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ LEAST = 4  # tasks in a block: an entry of its own for each would cost as much a
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moment(moments.Moment[State]):
-    """A simulation between two arrivals. It shares the state, which goes on changing: pack it at once."""
+    """A simulation between two arrivals.
+
+    It shares the state, which goes on changing: pack it at once.
+    """
 
     @property
     def steps(self) -> int:
@@ -56,7 +60,9 @@ class Moment(moments.Moment[State]):
         return self.state.average
 
     def packed(self) -> Packed:
-        """See :class:`sordino.engine.moment.Moment`. A model that several edges hold is kept once."""
+        """See :class:`sordino.engine.moment.Moment`. A model that several edges hold is kept
+        once.
+        """
         state = self.state
         vectors: dict[str, Vector] = {"weights": state.weights, "average": state.average}
         vectors |= {f"version.{task.version}": task.weights for task in state.tasks.values()}
@@ -65,7 +71,9 @@ class Moment(moments.Moment[State]):
         rest = _Rest(
             version=state.version,
             given=state.given,
-            tasks=[(edge, task.task, task.version, task.clip) for edge, task in state.tasks.items()],
+            tasks=[
+                (edge, task.task, task.version, task.clip) for edge, task in state.tasks.items()
+            ],
             gone=sorted(state.gone),
             buffered=state.buffer[1],
             staleness=sorted(state.since.staleness.items()),
@@ -144,7 +152,9 @@ class Arrivals(World[State]):
         own, told = moments.unpacked(packed)
         rest, vectors = msgspec.json.decode(own.rest, type=_Rest), own.vectors
         tasks = {
-            edge: Compute(task=task, version=version, weights=vectors[f"version.{version}"], clip=clip)
+            edge: Compute(
+                task=task, version=version, weights=vectors[f"version.{version}"], clip=clip
+            )
             for edge, task, version, clip in rest.tasks
         }
         state = State(
@@ -179,11 +189,17 @@ class Arrivals(World[State]):
         """The task that each edge works on."""
         return state.tasks
 
-    def answer(self, site: int, number: int, task: Request | None, permits: Sequence[Permit]) -> Gradient:
+    def answer(
+        self, site: int, number: int, task: Request | None, permits: Sequence[Permit]
+    ) -> Gradient:
         """Let the edge work, with the permit of the block that holds the task."""
         if not isinstance(task, Compute):
             raise TypeError(f"an edge is asked for a gradient, not {type(task).__name__}")
-        permit = permits[0] if len(permits) == 1 else next((each for each in permits if each.holds(task.task)), None)
+        permit = (
+            permits[0]
+            if len(permits) == 1
+            else next((each for each in permits if each.holds(task.task)), None)
+        )
         return self.edges[site].answer(task, permit)
 
     def trip(self, site: int, task: Request) -> float | Away:
@@ -191,9 +207,17 @@ class Arrivals(World[State]):
         away = self.delays.away(site, task.number)
         return Away(away) if away else self.delays.seconds(site, task.number)
 
-    def bills(self, state: State, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]) -> Sequence[Bill]:
-        """A block for every edge whose task lies outside its own, and for those who are about to run out."""
-        short = {each.site for each in effects if type(each) is Send and each.message.number > _last(paid.get(each.site, ()))}
+    def bills(
+        self, state: State, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]
+    ) -> Sequence[Bill]:
+        """A block for every edge whose task lies outside its own, and for those who are about to
+        run out.
+        """
+        short = {
+            each.site
+            for each in effects
+            if type(each) is Send and each.message.number > _last(paid.get(each.site, ()))
+        }
         if not short:
             return ()
         near, payable = self.block // 4, self.regime.budget
@@ -201,18 +225,28 @@ class Arrivals(World[State]):
         soon = (edge for edge in state.tasks if booked[edge] - state.given[edge] <= near)
         short |= {edge for edge in soon if payable is None or booked[edge] < payable[edge]}
         return [
-            self._reserve(edge, booked[edge] + 1, self.block if payable is None else min(self.block, payable[edge] - booked[edge]))
+            self._reserve(
+                edge,
+                booked[edge] + 1,
+                self.block if payable is None else min(self.block, payable[edge] - booked[edge]),
+            )
             for edge in sorted(short)
         ]
 
     def reissued(self, state: State, blocks: Mapping[int, Sequence[Block]]) -> Sequence[Bill]:
         """The blocks that edges had reserved and not worked off."""
-        return [self._reserve(edge, *block) for edge, own in sorted(blocks.items()) for block in own]
+        return [
+            self._reserve(edge, *block) for edge, own in sorted(blocks.items()) for block in own
+        ]
 
     def kept(self, state: State, site: int, permits: Sequence[Permit]) -> Sequence[Permit]:
         """Those of the block that holds the edge's task, and of later ones."""
         held = state.tasks.get(site)
-        return permits if held is None else [each for each in permits if held.task < each.round + each.count]
+        return (
+            permits
+            if held is None
+            else [each for each in permits if held.task < each.round + each.count]
+        )
 
     def measured(self, state: State, number: int) -> Mapping[str, Any]:
         """What is told of the model."""

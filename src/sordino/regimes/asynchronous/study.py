@@ -18,8 +18,9 @@ from sordino.section import Section
 class EdgePrivacy(NoisyPromise):
     """A promise to each edge: its own budget, its own noise.
 
-    ``epsilons`` are the edges' own, where they differ (the paper's epsilon_k); ``epsilon`` bounds them all.
-    ``noise_multipliers`` are theirs likewise. The sampling rate of an edge follows from ``method.batch``.
+    ``epsilons`` are the edges' own, where they differ (the paper's epsilon_k); ``epsilon`` bounds
+    them all. ``noise_multipliers`` are theirs likewise. The sampling rate of an edge follows from
+    ``method.batch``.
     """
 
     epsilons: tuple[Epsilon, ...] | None = None
@@ -27,15 +28,22 @@ class EdgePrivacy(NoisyPromise):
 
     @model_validator(mode="after")
     def _within(self) -> EdgePrivacy:
-        if self.epsilons is not None and self.epsilon is not None and max(self.epsilons, default=0.0) > self.epsilon:
+        if (
+            self.epsilons is not None
+            and self.epsilon is not None
+            and max(self.epsilons, default=0.0) > self.epsilon
+        ):
             raise ValueError(
-                f"epsilons must not pass epsilon = {epsilon_text(self.epsilon)}; the largest is {epsilon_text(max(self.epsilons))}"
+                f"epsilons must not pass epsilon = {epsilon_text(self.epsilon)}; the largest "
+                f"is {epsilon_text(max(self.epsilons))}"
             )
         return self
 
 
 class Updates(Section):
-    """How long a run may go on: ``updates`` is T; ``tasks`` the gradients of an edge that noise is calibrated for."""
+    """How long a run may go on: ``updates`` is T; ``tasks`` the gradients of an edge that noise is
+    calibrated for.
+    """
 
     updates: int = Field(ge=1)
     tasks: int | None = Field(None, ge=1)
@@ -44,9 +52,10 @@ class Updates(Section):
 class Arrival(Section):
     """What happens to what arrives.
 
-    ``staleness`` is tau_max, the most updates that a gradient may be behind (the number of edges unless
-    given); staler ones are not applied. A gradient that is tau behind counts (1 + tau)^-``staleness_weight``.
-    With a ``buffer`` of M, an update is the mean of M gradients (FedBuff, Nguyen et al. 2022).
+    ``staleness`` is tau_max, the most updates that a gradient may be behind (the number of edges
+    unless given); staler ones are not applied. A gradient that is tau behind counts (1 +
+    tau)^-``staleness_weight``. With a ``buffer`` of M, an update is the mean of M gradients
+    (FedBuff, Nguyen et al. 2022).
     """
 
     staleness: int | None = Field(None, ge=0)
@@ -60,7 +69,9 @@ class AsynchronousStudy(HorizontalStudy):
     article: ClassVar[str] = "an"
     kind: ClassVar[str] = "asynchronous"
     elsewhere: ClassVar[Mapping[str, str]] = {
-        "data.parties": "parties hold different features of the same entities in methods ogd, slr and dlr; say data.clients",
+        "data.parties": "parties hold different features of the same entities in methods ogd, "
+        "slr and dlr; "
+        "say data.clients",
         "data.stream": "methods ogd, slr and dlr read streams",
         "budget.events": "say budget.updates",
         "privacy.sampling_rate": "each edge's follows from method.batch and its examples",
@@ -69,7 +80,8 @@ class AsynchronousStudy(HorizontalStudy):
         "budget.rounds": "say budget.updates",
         "budget.steps": "say budget.tasks, the gradients of an edge",
         "participation.cohort": "whoever is ready sends; leave it out",
-        "participation.deadline": "nobody is waited for; participation.staleness bounds how late a gradient may be",
+        "participation.deadline": "nobody is waited for; participation.staleness bounds how late a "
+        "gradient may be",
     }
 
     method: SerializeAsAny[AsynchronousMethod]
@@ -82,16 +94,23 @@ class AsynchronousStudy(HorizontalStudy):
         for name in ("epsilons", "noise_multipliers"):
             given = getattr(self.privacy, name)
             if given is not None and len(given) != self.data.clients:
-                raise ValueError(f"privacy.{name} has {len(given)} numbers; data.clients is {self.data.clients}: one for each edge")
+                raise ValueError(
+                    f"privacy.{name} has {len(given)} numbers; data.clients is "
+                    f"{self.data.clients}: one for each edge"
+                )
         if self.world.dropout == 1.0:
             raise ValueError("world.dropout = 1: no gradient would ever arrive; it must be below 1")
         if self.privacy.mechanism.learns:
             raise ValueError(
-                "privacy.mechanism.weights 'learned' follows the releases of whole rounds, and there are none on arrival:"
+                "privacy.mechanism.weights 'learned' follows the releases of whole rounds, "
+                "and there are none on arrival:"
                 " choose 'uniform', 'paper' or 'optimal'"
             )
         if self.method.pooled and self.world.dropout:
-            raise ValueError(f"method '{self.method.name}' holds all data in one place, so no edge can drop out; remove world.dropout")
+            raise ValueError(
+                f"method '{self.method.name}' holds all data in one place, so no edge can "
+                "drop out; remove world.dropout"
+            )
         return self
 
     @staticmethod
@@ -119,7 +138,11 @@ class AsynchronousStudy(HorizontalStudy):
         """tau_max."""
         if self.method.pooled:
             return 0
-        return self.data.clients if self.participation.staleness is None else self.participation.staleness
+        return (
+            self.data.clients
+            if self.participation.staleness is None
+            else self.participation.staleness
+        )
 
     @property
     def horizon(self) -> int:

@@ -1,1 +1,3 @@
-"""Rounds: every client trains for some local steps, and the server averages. Sample- and client-level privacy."""
+"""Rounds: every client trains for some local steps, and the server averages. Sample- and
+client-level privacy.
+"""

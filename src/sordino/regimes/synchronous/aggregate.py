@@ -1,4 +1,5 @@
-r"""The aggregator of a client-level round: the one place where bounded updates meet, and leave with noise on them.
+r"""The aggregator of a client-level round: the one place where bounded updates meet, and leave with
+noise on them.
 
     mean~ = ( sum_{i answered} w_i Delta_i + noise ) / (q_c sum_i w_i)
 
@@ -52,7 +53,8 @@ class PrivateSum:
     def event(self, contract: RoundNoise) -> Event:
         """What one round releases of each client."""
         return PoissonSampled(
-            sampling_rate=self.sampling_rate, event=self.mechanism.scaled(contract.clip, contract.noise_multiplier).event()
+            sampling_rate=self.sampling_rate,
+            event=self.mechanism.scaled(contract.clip, contract.noise_multiplier).event(),
         )
 
     def release(
@@ -64,11 +66,12 @@ class PrivateSum:
         permits: Sequence[Permit],
         seen: tuple[float, ...] = (),
     ) -> Released:
-        """The noisy mean of a round; ``answers`` may be empty. ``seen`` is what earlier releases taught the mechanism.
+        """The noisy mean of a round; ``answers`` may be empty. ``seen`` is what earlier releases
+        taught the mechanism.
 
         Raises:
-            LocalProtocolError: unless there are ``permits``, one for each unit, and each covers one such release in this round;
-                nothing has been computed then.
+            LocalProtocolError: unless there are ``permits``, one for each unit, and each covers one
+                such release in this round; nothing has been computed then.
         """
         covers_round(permits[:1], [(self.event(contract), 1)], number)
         for permit in permits[1:]:
@@ -79,16 +82,27 @@ class PrivateSum:
             total += self.shares[answer.client] * answer.delta
             excess += 0.5 - answer.inside
         mechanism = self._mechanism(contract, seen)
-        noisy, counted = mechanism.release_counted(torch.from_numpy(total), excess, self.entropy.at("aggregate", "round", number, "noise"))
+        noisy, counted = mechanism.release_counted(
+            torch.from_numpy(total), excess, self.entropy.at("aggregate", "round", number, "noise")
+        )
         mean = noisy.numpy() / (self.sampling_rate * sum(self.shares))
-        return Released(mean=mean.astype(np.float32), clipped=None if counted is None else 0.5 + counted / self.expected)
+        return Released(
+            mean=mean.astype(np.float32),
+            clipped=None if counted is None else 0.5 + counted / self.expected,
+        )
 
     def _mechanism(self, contract: RoundNoise, seen: tuple[float, ...]) -> Bounded:
-        shaped = self.mechanism.shaped(seen) if isinstance(self.mechanism, Learning) else self.mechanism
+        shaped = (
+            self.mechanism.shaped(seen) if isinstance(self.mechanism, Learning) else self.mechanism
+        )
         return shaped.scaled(contract.clip, contract.noise_multiplier)
 
-    def signal_to_noise(self, released: Released, contract: RoundNoise, seen: tuple[float, ...] = ()) -> float:
-        """||signal|| / ||noise|| of a release, with the sign of the unbiased estimate of ||signal||^2; post-processing."""
+    def signal_to_noise(
+        self, released: Released, contract: RoundNoise, seen: tuple[float, ...] = ()
+    ) -> float:
+        """||signal|| / ||noise|| of a release, with the sign of the unbiased estimate of
+        ||signal||^2; post-processing.
+        """
         deviation = self._mechanism(contract, seen).vector_multiplier * contract.clip * self.unit
         noise = released.mean.size * deviation**2
         exact = float(np.square(released.mean, dtype=np.float64).sum())

@@ -47,21 +47,40 @@ from sordino.training.sgd import PlainClient
 
 
 def build(
-    study: SynchronousStudy, setup: SharedSetup, parts: list[datasets.Dataset], folder: Path, run: str, payable: Sequence[int] | None
+    study: SynchronousStudy,
+    setup: SharedSetup,
+    parts: list[datasets.Dataset],
+    folder: Path,
+    run: str,
+    payable: Sequence[int] | None,
 ) -> Built:
-    """See :func:`sordino.engine.assemble.build`; ``parts`` is emptied on the way, so that the pixels are kept once."""
-    entropy, flat, sizes, privacy = Seeded(study.seed), setup.kernels.flat, setup.sizes, study.privacy
+    """See :func:`sordino.engine.assemble.build`; ``parts`` is emptied on the way, so that the
+    pixels are kept once.
+    """
+    entropy, flat, sizes, privacy = (
+        Seeded(study.seed),
+        setup.kernels.flat,
+        setup.sizes,
+        study.privacy,
+    )
     priced, whole = price(for_dimension(study, flat.dim), sizes, flat.dim), aggregated(study)
     units, fingerprints = _units(whole, setup.fingerprints, not setup.records)
-    noise = mechanism(study, sizes, setup.kernels, setup.validation) if privacy.unit != "none" else None
+    noise = (
+        mechanism(study, sizes, setup.kernels, setup.validation) if privacy.unit != "none" else None
+    )
     if noise is not None:
         priced = announced(priced, study, noise, max(sizes))
     own = protective(study, run, setup.shaping, folder)
     clients = _clients(study, parts, setup, noise, own)
     kind = CLIENT if isinstance(study.method, ClientLevel) and privacy.unit == "client" else SAMPLE
     known = [replace(one, kind=kind) if one.unit in fingerprints else one for one in setup.records]
-    ledgers = vault(study, folder, run, setup.units(fingerprints), known, labels=setup.labels(units))
-    most, tested = budget(study, privacy.epsilon), setup.evaluation(study, ledgers, own, lineage(study, run))
+    ledgers = vault(
+        study, folder, run, setup.units(fingerprints), known, labels=setup.labels(units)
+    )
+    most, tested = (
+        budget(study, privacy.epsilon),
+        setup.evaluation(study, ledgers, own, lineage(study, run)),
+    )
     pays = _payable(study, priced, ledgers, units, most) if payable is None else tuple(payable)
     regime = Synchronous(
         method=study.method,
@@ -90,28 +109,45 @@ def build(
         method=study.method.name,
         lineage=lineage(study, run),
     )
-    first, facts = Moment(regime.start(setup.first())), horizontal(records.Synchronous, study, setup, priced, simulation)
+    first, facts = (
+        Moment(regime.start(setup.first())),
+        horizontal(records.Synchronous, study, setup, priced, simulation),
+    )
     paid = "round" if privacy.unit == "client" else "local step"
     remedy = "Raise noise_multiplier or lower sampling_rate"
-    return setup.built(study, priced, simulation, first, facts=facts, paid=paid, remedy=remedy, evaluation=tested)
+    return setup.built(
+        study, priced, simulation, first, facts=facts, paid=paid, remedy=remedy, evaluation=tested
+    )
 
 
 def announced(priced: Plan, study: SynchronousStudy, noise: Bounded, largest: int) -> Plan:
     """The plan with what a literal form claims beside what it gives."""
     privacy, true, where = study.privacy, noise.event(), "privacy.mechanism.form"
     if isinstance(study.method, ClientLevel) and not study.method.aggregated:
-        true, where = Gaussian(noise_multiplier=priced.noise_multiplier / (largest * study.method.tau)), "method.form"
-    if as_good(true, privacy.mechanism.event(priced.noise_multiplier)) or priced.used is None or privacy.delta is None:
+        true, where = (
+            Gaussian(noise_multiplier=priced.noise_multiplier / (largest * study.method.tau)),
+            "method.form",
+        )
+    if (
+        as_good(true, privacy.mechanism.event(priced.noise_multiplier))
+        or priced.used is None
+        or privacy.delta is None
+    ):
         return priced
     spent = spent_by(study, true, priced.noise_multiplier, privacy.sampling_rate, priced.used)
-    return priced.exposed(where, accountant(privacy.accountant).epsilon(spent, privacy.delta), in_words(true))
+    return priced.exposed(
+        where, accountant(privacy.accountant).epsilon(spent, privacy.delta), in_words(true)
+    )
 
 
-def _units(together: bool, fingerprints: Sequence[str], own: bool) -> tuple[list[str], dict[str, str]]:
+def _units(
+    together: bool, fingerprints: Sequence[str], own: bool
+) -> tuple[list[str], dict[str, str]]:
     """Each client's unit in the ledger, and whose data each unit is.
 
-    Where whole clients are protected, every round charges all of them alike: in a ledger of the run they share one unit.
-    In one that knows records each has its own, so that who joins or leaves resets nobody's budget.
+    Where whole clients are protected, every round charges all of them alike: in a ledger of the run
+    they share one unit. In one that knows records each has its own, so that who joins or leaves
+    resets nobody's budget.
     """
     if together and own:
         joined = hashlib.sha256("".join(fingerprints).encode()).hexdigest()
@@ -120,7 +156,9 @@ def _units(together: bool, fingerprints: Sequence[str], own: bool) -> tuple[list
     return units, dict(zip(units, fingerprints, strict=True))
 
 
-def _aggregator(study: SynchronousStudy, sizes: tuple[int, ...], noise: Bounded, entropy: Entropy) -> PrivateSum:
+def _aggregator(
+    study: SynchronousStudy, sizes: tuple[int, ...], noise: Bounded, entropy: Entropy
+) -> PrivateSum:
     return PrivateSum(
         mechanism=noise,
         shares=tuple(shares(study, sizes)),
@@ -130,7 +168,11 @@ def _aggregator(study: SynchronousStudy, sizes: tuple[int, ...], noise: Bounded,
 
 
 def _clients(
-    study: SynchronousStudy, parts: list[datasets.Dataset], setup: SharedSetup, noise: Bounded | None, entropy: Entropy
+    study: SynchronousStudy,
+    parts: list[datasets.Dataset],
+    setup: SharedSetup,
+    noise: Bounded | None,
+    entropy: Entropy,
 ) -> list[Client]:
     """The clients; ``parts`` is emptied on the way."""
     privacy, rate, eta = study.privacy, study.privacy.sampling_rate, study.method.learning_rate
@@ -143,7 +185,13 @@ def _clients(
         if noise is None:
             clients.append(
                 PlainClient(
-                    index=i, examples=examples, sampling_rate=rate, learning_rate=eta, optimizer=steps, kernels=kernels, entropy=entropy
+                    index=i,
+                    examples=examples,
+                    sampling_rate=rate,
+                    learning_rate=eta,
+                    optimizer=steps,
+                    kernels=kernels,
+                    entropy=entropy,
                 )
             )
         elif isinstance(study.method, ClientLevel):
@@ -179,7 +227,9 @@ def _clients(
     return clients
 
 
-def _payable(study: SynchronousStudy, priced: Plan, vault: Vault, units: list[str], budget: Budget) -> tuple[int, ...] | None:
+def _payable(
+    study: SynchronousStudy, priced: Plan, vault: Vault, units: list[str], budget: Budget
+) -> tuple[int, ...] | None:
     """Steps that each client can still pay for, given what its ledger already holds.
 
     A paper's literal form keeps to the R_c it would have if its raw constants cost nothing.
@@ -194,17 +244,34 @@ def _payable(study: SynchronousStudy, priced: Plan, vault: Vault, units: list[st
     found = []
     for unit in dict.fromkeys(units):
         if len(schedule(study)) > 1 and study.data.person is None:
-            found.append(min(scheduled_steps(study, budget.accountant, before) for before in vault.histories(unit)))
+            found.append(
+                min(
+                    scheduled_steps(study, budget.accountant, before)
+                    for before in vault.histories(unit)
+                )
+            )
             continue
-        # Rows of one person weigh more than a schedule knows: then its dearest event stands for all.
-        many = [event for event, _ in spending(study, priced.steps)] if len(schedule(study)) > 1 else []
-        left = [vault.remaining(unit, event, budget) for event in many or [step(study, study.privacy.noise_multiplier)]]
+        # Rows of one person weigh more than a schedule knows: then its dearest event stands for
+        # all.
+        many = (
+            [event for event, _ in spending(study, priced.steps)]
+            if len(schedule(study)) > 1
+            else []
+        )
+        left = [
+            vault.remaining(unit, event, budget)
+            for event in many or [step(study, study.privacy.noise_multiplier)]
+        ]
         found.append(min(priced.steps if steps is None else steps for steps in left))
     return tuple(found)
 
 
-def _payable_rounds(study: SynchronousStudy, pays: tuple[int, ...] | None, whole: bool) -> int | None:
-    """Rounds that everybody can pay for, where rounds differ in price or are what is charged; None where steps are counted."""
+def _payable_rounds(
+    study: SynchronousStudy, pays: tuple[int, ...] | None, whole: bool
+) -> int | None:
+    """Rounds that everybody can pay for, where rounds differ in price or are what is charged; None
+    where steps are counted.
+    """
     if pays is None:
         return None
     if whole:
@@ -213,7 +280,11 @@ def _payable_rounds(study: SynchronousStudy, pays: tuple[int, ...] | None, whole
 
 
 def _terms(
-    study: SynchronousStudy, sizes: tuple[int, ...], dimension: int, payable: tuple[int, ...] | None, noise: Bounded | None
+    study: SynchronousStudy,
+    sizes: tuple[int, ...],
+    dimension: int,
+    payable: tuple[int, ...] | None,
+    noise: Bounded | None,
 ) -> Terms:
     total = sum(sizes)
     sigma = study.privacy.noise_multiplier or 0.0 if study.privacy.unit != "none" else 0.0
@@ -229,7 +300,9 @@ def _terms(
         rounds=study.budget.rounds,
         steps=None if payable is None or aggregated(study) else min(payable),
         sigma=sigma,
-        epsilon=study.privacy.epsilon if study.privacy.epsilon is not None and study.form == "sound" else math.inf,
+        epsilon=study.privacy.epsilon
+        if study.privacy.epsilon is not None and study.form == "sound"
+        else math.inf,
         delta=study.privacy.delta or 0.0,
         accountant=study.privacy.accountant,
     )

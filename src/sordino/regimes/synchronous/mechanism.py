@@ -21,14 +21,23 @@ from sordino.training.kernels import Examples, ModelKernels
 from sordino.training.local import LocalWork
 
 
-def mechanism(study: SynchronousStudy, sizes: Sequence[int], kernels: ModelKernels, public: tuple[Tensor, Tensor]) -> Bounded:
-    """The mechanism of a calibrated study at the multiplier that it begins with; ``public`` are its validation examples."""
+def mechanism(
+    study: SynchronousStudy,
+    sizes: Sequence[int],
+    kernels: ModelKernels,
+    public: tuple[Tensor, Tensor],
+) -> Bounded:
+    """The mechanism of a calibrated study at the multiplier that it begins with; ``public`` are its
+    validation examples.
+    """
     privacy, method, deviation, bound, largest = study.privacy, study.method, None, None, 1.0
     adaptive, clip = False, privacy.clip
     if isinstance(method, ClientLevel):
         adaptive = method.clipping == "adaptive"
         if adaptive:
-            deviation = method.count_noise or privacy.sampling_rate * len(sizes) / 20.0  # Andrew et al. 2021, section 3
+            deviation = (
+                method.count_noise or privacy.sampling_rate * len(sizes) / 20.0
+            )  # Andrew et al. 2021, section 3
         if method.clipping == "proxy":
             clip = proxy_clip(study, method, sizes, kernels, public)
         bound = method.learning_rate * method.tau * privacy.clip
@@ -49,9 +58,15 @@ def mechanism(study: SynchronousStudy, sizes: Sequence[int], kernels: ModelKerne
 
 
 def proxy_clip(
-    study: SynchronousStudy, method: ClientLevel, sizes: Sequence[int], kernels: ModelKernels, public: tuple[Tensor, Tensor]
+    study: SynchronousStudy,
+    method: ClientLevel,
+    sizes: Sequence[int],
+    kernels: ModelKernels,
+    public: tuple[Tensor, Tensor],
 ) -> float:
-    """S: the median norm of the first updates of clients made up from public examples, as many each as the median client has."""
+    """S: the median norm of the first updates of clients made up from public examples, as many each
+    as the median client has.
+    """
     size = min(max(sorted(sizes)[len(sizes) // 2], 1), len(public[1]))
     start, norms = kernels.flat.weights.clone(), []
     for index, part in enumerate(range(0, len(public[1]) - size + 1, size)):
@@ -71,6 +86,7 @@ def proxy_clip(
     found = statistics.median(norms)
     if not (found > 0 and math.isfinite(found)):
         raise StudyError(
-            f"method.clipping 'proxy' found a median update of length {found}: lower method.learning_rate, or set privacy.clip"
+            f"method.clipping 'proxy' found a median update of length {found}: lower "
+            "method.learning_rate, or set privacy.clip"
         )
     return found

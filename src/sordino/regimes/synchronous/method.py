@@ -37,9 +37,12 @@ class Terms:
         sampling_rate: q.
         learning_rate: eta.
         clip: C; infinite without privacy.
-        noise: standard deviation of the noise on a sum of gradients in units of C; 0 without privacy.
-        epsilon, delta, accountant: what was promised, and by whom it is held; for methods that choose their noise.
-        sigma: the noise multiplier that is booked; a little less than ``noise`` where a count is released beside.
+        noise: standard deviation of the noise on a sum of gradients in units of C; 0 without
+            privacy.
+        epsilon, delta, accountant: what was promised, and by whom it is held; for methods that
+            choose their noise.
+        sigma: the noise multiplier that is booked; a little less than ``noise`` where a count is
+            released beside.
         rounds: R_s.
         steps: R_c, the most local steps that the privacy budget pays for; None without privacy.
     """
@@ -120,7 +123,9 @@ class Wants:
 
 @dataclass(frozen=True, slots=True)
 class RoundNoise:
-    """What one round's contributions are bounded by, and how noisy their sum will be: C (or S) and sigma."""
+    """What one round's contributions are bounded by, and how noisy their sum will be: C (or S) and
+    sigma.
+    """
 
     clip: float
     noise_multiplier: float
@@ -132,7 +137,8 @@ class Released:
 
     Attributes:
         mean: noisy mean of the bounded updates (d,), over the expected weight.
-        clipped: noisy fraction of clients whose update was shortened, of the expected cohort; None if not released.
+        clipped: noisy fraction of clients whose update was shortened, of the expected cohort; None
+            if not released.
     """
 
     mean: Vector
@@ -169,7 +175,9 @@ class SynchronousMethod(Method):
 
     @property
     def fixed_tau(self) -> int | None:
-        """tau where it is the same in every round, so that a plan can count steps; None where the method chooses."""
+        """tau where it is the same in every round, so that a plan can count steps; None where the
+        method chooses.
+        """
         return None
 
     @property
@@ -178,11 +186,15 @@ class SynchronousMethod(Method):
         return Wants()
 
     def scale(self, share: float) -> tuple[float, float]:
-        """Factors on C and on sigma after this share of the rounds, in [0, 1): a public schedule, known before the run."""
+        """Factors on C and on sigma after this share of the rounds, in [0, 1): a public schedule,
+        known before the run.
+        """
         return 1.0, 1.0
 
     def round_noise(self, memory: Any, terms: Terms, number: int) -> RoundNoise:
-        """C and sigma of round ``number``, from 1: the schedule's, or what earlier releases taught."""
+        """C and sigma of round ``number``, from 1: the schedule's, or what earlier releases
+        taught.
+        """
         clip, noise = self.scale((number - 1) / terms.rounds)
         return RoundNoise(terms.clip * clip, terms.sigma * noise)
 

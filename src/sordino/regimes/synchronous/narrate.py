@@ -18,30 +18,63 @@ def told(study: SynchronousStudy, priced: Plan) -> list[Told]:
         return found
     made = "calibrated" if priced.calibrated else "given"
     found.append(
-        f"noise multiplier {priced.noise_multiplier:g} ({made}), sampling rate {study.privacy.sampling_rate:g}, clip {study.privacy.clip:g}"
+        f"noise multiplier {priced.noise_multiplier:g} ({made}), sampling rate "
+        f"{study.privacy.sampling_rate:g}, clip {study.privacy.clip:g}"
     )
     charged = "rounds" if study.privacy.unit == "client" else "local steps"
-    rows = [[name + (" *" if name == study.privacy.accountant else ""), number(n, 10)] for name, n in priced.most.items()]
+    rows = [
+        [name + (" *" if name == study.privacy.accountant else ""), number(n, 10)]
+        for name, n in priced.most.items()
+    ]
     found.append(
         Table(
-            f"R_c: most {charged} within epsilon {epsilon_text(study.privacy.epsilon)}, delta {study.privacy.delta:g}",
+            f"R_c: most {charged} within epsilon {epsilon_text(study.privacy.epsilon)}, "
+            f"delta {study.privacy.delta:g}",
             ["accountant", charged],
             rows,
         )
     )
-    shown = sorted({0, len(priced.curve) // 4, len(priced.curve) // 2, 3 * len(priced.curve) // 4, len(priced.curve) - 1})
+    shown = sorted(
+        {
+            0,
+            len(priced.curve) // 4,
+            len(priced.curve) // 2,
+            3 * len(priced.curve) // 4,
+            len(priced.curve) - 1,
+        }
+    )
     what = "epsilon" if priced.claimed is None else "claimed epsilon"
     found.append(
-        Table(f"{what} after round, at the planned pace", ["round", what], [[str(k + 1), epsilon_text(priced.curve[k])] for k in shown])
+        Table(
+            f"{what} after round, at the planned pace",
+            ["round", what],
+            [[str(k + 1), epsilon_text(priced.curve[k])] for k in shown],
+        )
     )
-    if priced.batches is not None and priced.signal_to_noise is not None and priced.relative_noise is not None:
+    if (
+        priced.batches is not None
+        and priced.signal_to_noise is not None
+        and priced.relative_noise is not None
+    ):
         low, middle, high = priced.batches
         if study.privacy.unit == "client":
-            found.append(f"expected cohort: {middle:.1f} clients; signal to noise of a round: at most {priced.signal_to_noise:.3f}")
+            found.append(
+                f"expected cohort: {middle:.1f} clients; signal to noise of a round: at most "
+                f"{priced.signal_to_noise:.3f}"
+            )
         else:
-            found.append(f"expected batch: {low:.1f} (smallest client), {middle:.1f} (median), {high:.1f} (largest)")
-            found.append(f"signal to noise of one step at the median client: at most {priced.signal_to_noise:.3f}")
-            found.append(f"noise of an averaged step relative to the data, sigma/(q n): {1e6 * priced.relative_noise:.1f}e-6")
+            found.append(
+                f"expected batch: {low:.1f} (smallest client), {middle:.1f} (median), "
+                f"{high:.1f} (largest)"
+            )
+            found.append(
+                "signal to noise of one step at the median client: at most "
+                f"{priced.signal_to_noise:.3f}"
+            )
+            found.append(
+                "noise of an averaged step relative to the data, sigma/(q n): "
+                f"{1e6 * priced.relative_noise:.1f}e-6"
+            )
     end = "the privacy budget" if priced.ends == "privacy" else "the round budget"
     taken = f"{priced.used} {charged} in {len(priced.curve)} of {priced.rounds} rounds"
     found.append(f"{end} ends the run: {taken}, epsilon {epsilon_text(priced.epsilon)}")

@@ -19,13 +19,23 @@ from dataclasses import dataclass
 
 from sordino.engine.plan import ACCOUNTANTS, Plan, limits
 from sordino.errors import StudyError
-from sordino.privacy import Composed, Event, Gaussian, PoissonSampled, Pure, accountant, epsilon_after, noise_multiplier
+from sordino.privacy import (
+    Composed,
+    Event,
+    Gaussian,
+    PoissonSampled,
+    Pure,
+    accountant,
+    epsilon_after,
+    noise_multiplier,
+)
 from sordino.regimes.synchronous.methods.client_level import ClientLevel
 from sordino.regimes.synchronous.study import SynchronousStudy
 
 
 def release(study: SynchronousStudy) -> Callable[[float], Event]:
-    """What one step releases at a noise multiplier: a noisy sum, and a noisy loss with every sum where a method asks for one.
+    """What one step releases at a noise multiplier: a noisy sum, and a noisy loss with every sum
+    where a method asks for one.
 
     A method that asks for the loss once a round is priced as if it did in every step.
     """
@@ -42,7 +52,9 @@ def step(study: SynchronousStudy, sigma: float) -> Event:
 
 
 def charged_per_round(study: SynchronousStudy) -> int | None:
-    """How often a round's event is booked: tau times, once where whole clients are protected; None where the method chooses."""
+    """How often a round's event is booked: tau times, once where whole clients are protected; None
+    where the method chooses.
+    """
     return 1 if study.privacy.unit == "client" else study.method.fixed_tau
 
 
@@ -64,7 +76,11 @@ def planned_steps(study: SynchronousStudy) -> int | list[tuple[float, int]]:
         return [(factor, count * (charged_per_round(study) or 1)) for factor, count in parts]
     if study.budget.steps is not None:
         return study.budget.steps
-    share = 1.0 if study.participation.cohort is None else study.participation.cohort / study.data.clients
+    share = (
+        1.0
+        if study.participation.cohort is None
+        else study.participation.cohort / study.data.clients
+    )
     taken = min(rounds, math.ceil(rounds * share + 3.0 * math.sqrt(rounds * share * (1.0 - share))))
     return taken * (method.fixed_tau or 2)
 
@@ -75,7 +91,10 @@ def calibrate(study: SynchronousStudy) -> SynchronousStudy:
     if privacy.unit == "none" or privacy.noise_multiplier is not None:
         return study
     if privacy.epsilon is None or privacy.delta is None or math.isinf(privacy.epsilon):
-        raise StudyError("privacy.noise_multiplier can be calibrated only from a finite epsilon; give one of the two")
+        raise StudyError(
+            "privacy.noise_multiplier can be calibrated only from a finite epsilon; give one "
+            "of the two"
+        )
     sigma = noise_multiplier(
         sampling_rate=privacy.sampling_rate,
         steps=planned_steps(study),
@@ -84,7 +103,9 @@ def calibrate(study: SynchronousStudy) -> SynchronousStudy:
         accountant=privacy.accountant,
         release=release(study),
     )
-    return study.model_copy(update={"privacy": privacy.model_copy(update={"noise_multiplier": sigma})})
+    return study.model_copy(
+        update={"privacy": privacy.model_copy(update={"noise_multiplier": sigma})}
+    )
 
 
 def price(study: SynchronousStudy, sizes: Sequence[int], dimension: int) -> Plan:
@@ -93,17 +114,42 @@ def price(study: SynchronousStudy, sizes: Sequence[int], dimension: int) -> Plan
     privacy, rounds = full.privacy, full.budget.rounds
     tau = full.method.fixed_tau
     batches = _batches(full, sizes)
-    if privacy.unit == "none" or privacy.delta is None or privacy.epsilon is None or privacy.noise_multiplier is None:
+    if (
+        privacy.unit == "none"
+        or privacy.delta is None
+        or privacy.epsilon is None
+        or privacy.noise_multiplier is None
+    ):
         used = None if tau is None else tau * rounds
-        return Plan(0.0, None, {}, rounds, used, math.inf, (math.inf,) * rounds, "rounds", batches, None, None, False, ())
-    sigma, names = privacy.noise_multiplier, tuple(dict.fromkeys((*ACCOUNTANTS, privacy.accountant)))
+        return Plan(
+            0.0,
+            None,
+            {},
+            rounds,
+            used,
+            math.inf,
+            (math.inf,) * rounds,
+            "rounds",
+            batches,
+            None,
+            None,
+            False,
+            (),
+        )
+    sigma, names = (
+        privacy.noise_multiplier,
+        tuple(dict.fromkeys((*ACCOUNTANTS, privacy.accountant))),
+    )
     if len(schedule(full)) > 1:
         most: dict[str, int | None] = {name: scheduled_steps(full, name) for name in names}
     else:
         most = limits(step(full, sigma), privacy.epsilon, privacy.delta, names)
-    # Noisy models are not held to a budget that nobody could keep: the claim is then for all rounds.
+    # Noisy models are not held to a budget that nobody could keep: the claim is then for all
+    # rounds.
     steps = most[privacy.accountant] if getattr(full.method, "aggregated", True) else None
-    pace = charged_per_round(full) or (1 if steps is None or rounds >= steps else math.ceil(steps / rounds))
+    pace = charged_per_round(full) or (
+        1 if steps is None or rounds >= steps else math.ceil(steps / rounds)
+    )
     used = pace * rounds if steps is None else min(pace * rounds, steps)
     curve = _curve(full, pace, used)
     raw = full.method.unpriced is not None
@@ -119,14 +165,17 @@ def price(study: SynchronousStudy, sizes: Sequence[int], dimension: int) -> Plan
         ends="privacy" if steps is not None and pace * rounds > steps else "rounds",
         batches=batches,
         signal_to_noise=batches[1] / (sigma * math.sqrt(dimension)),
-        relative_noise=sigma / (privacy.sampling_rate * (len(sizes) if privacy.unit == "client" else sum(sizes))),
+        relative_noise=sigma
+        / (privacy.sampling_rate * (len(sizes) if privacy.unit == "client" else sum(sizes))),
         calibrated=study.privacy.noise_multiplier is None,
         warnings=tuple(warnings(full, sizes, steps, dimension)),
     )
 
 
 def _batches(study: SynchronousStudy, sizes: Sequence[int]) -> tuple[float, float, float]:
-    """Expected batch of the smallest, median and largest client; of clients in a cohort, where clients are protected."""
+    """Expected batch of the smallest, median and largest client; of clients in a cohort, where
+    clients are protected.
+    """
     rate = study.privacy.sampling_rate
     if study.privacy.unit == "client":
         return (rate * sum(shares(study, sizes)),) * 3
@@ -136,7 +185,11 @@ def _batches(study: SynchronousStudy, sizes: Sequence[int]) -> tuple[float, floa
 
 def shares(study: SynchronousStudy, sizes: Sequence[int]) -> list[float]:
     """w_i in (0, 1] of every client in a sum of clients' updates."""
-    return [1.0] * len(sizes) if study.method.weights == "equal" else [size / max(sizes) for size in sizes]
+    return (
+        [1.0] * len(sizes)
+        if study.method.weights == "equal"
+        else [size / max(sizes) for size in sizes]
+    )
 
 
 def spending(study: SynchronousStudy, charges: int) -> list[tuple[Event, int]]:
@@ -150,12 +203,21 @@ def spending(study: SynchronousStudy, charges: int) -> list[tuple[Event, int]]:
     return [(event, count) for event, count in found if count]
 
 
-def spent_by(study: SynchronousStudy, true: Event, sigma: float, rate: float, charges: int) -> list[tuple[Event, int]]:
-    """So many charges of a client, along the schedule if there is one, where one release at ``sigma`` is ``true``."""
+def spent_by(
+    study: SynchronousStudy, true: Event, sigma: float, rate: float, charges: int
+) -> list[tuple[Event, int]]:
+    """So many charges of a client, along the schedule if there is one, where one release at
+    ``sigma`` is ``true``.
+    """
     if len(schedule(study)) == 1 or not isinstance(true, Gaussian | Pure):
         return [(PoissonSampled(sampling_rate=rate, event=true), charges)]
     level = true.noise_multiplier if isinstance(true, Gaussian) else sigma
-    return spending(study.model_copy(update={"privacy": study.privacy.model_copy(update={"noise_multiplier": level})}), charges)
+    return spending(
+        study.model_copy(
+            update={"privacy": study.privacy.model_copy(update={"noise_multiplier": level})}
+        ),
+        charges,
+    )
 
 
 def aggregated(study: SynchronousStudy) -> bool:
@@ -163,8 +225,12 @@ def aggregated(study: SynchronousStudy) -> bool:
     return isinstance(study.method, ClientLevel) and study.method.aggregated
 
 
-def scheduled_steps(study: SynchronousStudy, name: str, spent: Sequence[tuple[Event, int]] = ()) -> int:
-    """The most charges of a scheduled study, in whole rounds of it, within its budget after ``spent``."""
+def scheduled_steps(
+    study: SynchronousStudy, name: str, spent: Sequence[tuple[Event, int]] = ()
+) -> int:
+    """The most charges of a scheduled study, in whole rounds of it, within its budget after
+    ``spent``.
+    """
     privacy, each, chosen = study.privacy, charged_per_round(study) or 1, accountant(name)
     assert privacy.epsilon is not None
     assert privacy.delta is not None
@@ -173,11 +239,15 @@ def scheduled_steps(study: SynchronousStudy, name: str, spent: Sequence[tuple[Ev
     def price(rounds: int) -> float:
         return chosen.epsilon([*spent, *spending(study, rounds * each)], delta)
 
-    return each * max(bisect.bisect_right(range(study.budget.rounds + 1), privacy.epsilon, key=price) - 1, 0)
+    return each * max(
+        bisect.bisect_right(range(study.budget.rounds + 1), privacy.epsilon, key=price) - 1, 0
+    )
 
 
 def _curve(study: SynchronousStudy, pace: int, used: int) -> tuple[float, ...]:
-    """epsilon after each round, ``pace`` charges a round, until ``used``; the last by the fine bound."""
+    """epsilon after each round, ``pace`` charges a round, until ``used``; the last by the fine
+    bound.
+    """
     privacy = study.privacy
     assert privacy.delta is not None
     after = [min(pace * k, used) for k in range(1, math.ceil(used / pace) + 1)] or [0]
@@ -185,10 +255,15 @@ def _curve(study: SynchronousStudy, pace: int, used: int) -> tuple[float, ...]:
         event = step(study, privacy.noise_multiplier or 0.0)
         return epsilon_after(event, after, delta=privacy.delta, accountant=privacy.accountant)
     chosen = accountant(privacy.accountant)
-    return tuple(chosen.epsilon(spending(study, count), privacy.delta, quick=count != used) for count in after)
+    return tuple(
+        chosen.epsilon(spending(study, count), privacy.delta, quick=count != used)
+        for count in after
+    )
 
 
-def warnings(study: SynchronousStudy, sizes: Sequence[int], steps: int | None, dimension: int) -> list[str]:
+def warnings(
+    study: SynchronousStudy, sizes: Sequence[int], steps: int | None, dimension: int
+) -> list[str]:
     """What is allowed but should be looked at."""
     found = []
     privacy, smallest = study.privacy, min(sizes)
@@ -198,38 +273,56 @@ def warnings(study: SynchronousStudy, sizes: Sequence[int], steps: int | None, d
         return _of_clients(study, sizes, steps, dimension)
     if privacy.delta is not None and privacy.delta >= 1.0 / smallest:
         found.append(
-            f"privacy.delta = {privacy.delta:g} is not below 1/{smallest}, one over the smallest client's examples:"
+            f"privacy.delta = {privacy.delta:g} is not below 1/{smallest}, one over the "
+            "smallest client's examples:"
             f" it would allow giving one example away. Choose less than {1.0 / smallest:.1g}"
         )
     if steps == 0:
-        found.append("the privacy budget does not pay for a single step: raise epsilon or noise_multiplier")
+        found.append(
+            "the privacy budget does not pay for a single step: raise epsilon or noise_multiplier"
+        )
     if privacy.sampling_rate * smallest < 1.0:
         found.append(
-            f"the smallest client has {smallest} examples and an expected batch of {privacy.sampling_rate * smallest:.2g}: mostly noise"
+            f"the smallest client has {smallest} examples and an expected batch of "
+            f"{privacy.sampling_rate * smallest:.2g}: mostly noise"
         )
     if study.method.adapts_noise and study.form == "sound":
-        found.append("the noise falls during the run, so later rounds cost more: the privacy budget may end before the round budget")
+        found.append(
+            "the noise falls during the run, so later rounds cost more: the privacy budget "
+            "may end before the round budget"
+        )
     if study.method.unpriced is not None:
-        found.append(f"{study.method.unpriced}: the run is NOT private, and the ledger charges epsilon = infinity")
+        found.append(
+            f"{study.method.unpriced}: the run is NOT private, and the ledger charges "
+            "epsilon = infinity"
+        )
     return found
 
 
-def _of_clients(study: SynchronousStudy, sizes: Sequence[int], steps: int | None, dimension: int) -> list[str]:
+def _of_clients(
+    study: SynchronousStudy, sizes: Sequence[int], steps: int | None, dimension: int
+) -> list[str]:
     privacy, found = study.privacy, []
     if privacy.delta is not None and privacy.delta >= 1.0 / len(sizes):
         found.append(
             f"privacy.delta = {privacy.delta:g} is not below 1/{len(sizes)}, one over the clients:"
-            f" it would allow a release that reveals one whole client. Choose less than {1.0 / len(sizes):.1g}"
+            " it would allow a release that reveals one whole client. Choose less than "
+            f"{1.0 / len(sizes):.1g}"
         )
     if steps == 0:
-        found.append("the privacy budget does not pay for a single round: raise epsilon or noise_multiplier")
+        found.append(
+            "the privacy budget does not pay for a single round: raise epsilon or noise_multiplier"
+        )
     cohort = privacy.sampling_rate * sum(shares(study, sizes))
     noise = (privacy.noise_multiplier or 0.0) * math.sqrt(dimension) / cohort
     if noise > 1.0:
         found.append(
-            f"more noise than signal: the mean of {cohort:.3g} updates of length at most S carries noise of length"
-            f" z sqrt(d) / {cohort:.3g} = {noise:.3g} S (z = {privacy.noise_multiplier:g}, d = {dimension});"
-            " more clients a round (privacy.sampling_rate, data.clients) or a smaller model would help"
+            f"more noise than signal: the mean of {cohort:.3g} updates of length at most S "
+            "carries noise of length"
+            f" z sqrt(d) / {cohort:.3g} = {noise:.3g} S (z = {privacy.noise_multiplier:g}, d "
+            f"= {dimension});"
+            " more clients a round (privacy.sampling_rate, data.clients) or a smaller model "
+            "would help"
         )
     return found
 
@@ -256,7 +349,10 @@ class Advice:
 
 
 def advise(
-    study: SynchronousStudy, sizes: Sequence[int], rates: Sequence[float] = (0.015, 0.03, 0.06, 0.12, 0.25), taus: Sequence[int] = (1, 2, 5)
+    study: SynchronousStudy,
+    sizes: Sequence[int],
+    rates: Sequence[float] = (0.015, 0.03, 0.06, 0.12, 0.25),
+    taus: Sequence[int] = (1, 2, 5),
 ) -> list[Advice]:
     """The grid, least noisy first within each tau.
 
@@ -266,7 +362,8 @@ def advise(
     privacy = study.privacy
     if privacy.unit == "client" or len(schedule(study)) > 1:
         raise StudyError(
-            "--advise weighs the sampling rate and tau of single examples at one noise; this study protects clients or has a schedule"
+            "--advise weighs the sampling rate and tau of single examples at one noise; this "
+            "study protects clients or has a schedule"
         )
     if privacy.epsilon is None or privacy.delta is None or math.isinf(privacy.epsilon):
         raise StudyError("--advise weighs noise at a finite privacy.epsilon; this study has none")
@@ -283,5 +380,14 @@ def advise(
                 accountant=privacy.accountant,
                 release=release(study),
             )
-            cells.append(Advice(rate, tau, steps, sigma, sigma / (rate * total), rate * steps * total / len(sizes)))
+            cells.append(
+                Advice(
+                    rate,
+                    tau,
+                    steps,
+                    sigma,
+                    sigma / (rate * total),
+                    rate * steps * total / len(sizes),
+                )
+            )
     return cells

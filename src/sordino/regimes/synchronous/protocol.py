@@ -12,11 +12,11 @@ Momentum and averaging touch only what clients released, so they cost no privacy
 float64 in the order of the clients' numbers: who arrives first changes nothing.
 
 Where whole clients are protected, the cohort is a Poisson sample, clients send bounded updates
-instead of models, and the aggregator (:mod:`sordino.regimes.synchronous.aggregate`) puts the noise on their
-sum, once the round is booked; Delta is then its release. Every client is charged for every round, drawn or not, because
-what is charged for is the chance of being drawn. Who was drawn, and how many, is a secret: it depends
-on who is in the federation, and nobody has paid for it. No row of the log says it, and local steps are
-counted as if everybody had taken them.
+instead of models, and the aggregator (:mod:`sordino.regimes.synchronous.aggregate`) puts the noise
+on their sum, once the round is booked; Delta is then its release. Every client is charged for every
+round, drawn or not, because what is charged for is the chance of being drawn. Who was drawn, and
+how many, is a secret: it depends on who is in the federation, and nobody has paid for it. No row of
+the log says it, and local steps are counted as if everybody had taken them.
 
 A round closes when everybody has answered or, with a deadline, when it passes. What comes
 later is *late*: its noise was released and is booked, but it is not used. A client that never
@@ -80,7 +80,8 @@ class Synchronous:
         method: chooses tau and folds answers.
         terms: public facts; ``terms.rounds`` is R_s, ``terms.steps`` is R_c.
         budget: steps that each client can pay for in this run (None: no limit).
-        payable: rounds that every client can pay for, where a round is what is charged (None: no limit).
+        payable: rounds that every client can pay for, where a round is what is charged (None: no
+            limit).
         aggregator: of bounded updates, where whole clients are protected.
         learner: the mechanism, if its shape follows what was released before.
         entropy: where cohorts are drawn from.
@@ -109,7 +110,9 @@ class Synchronous:
 
     @property
     def timed(self) -> bool:
-        """Whether a round lasts until its deadline whoever answers: else one client's speed would decide which late ones are back."""
+        """Whether a round lasts until its deadline whoever answers: else one client's speed would
+        decide which late ones are back.
+        """
         return self.secret and self.deadline is not None
 
     @property
@@ -143,7 +146,8 @@ class Synchronous:
             case Booked(permits) if self.secret and state.open and not state.permits:
                 return self._booked(replace(state, permits=permits))
             case Refused(why) if self.method.adapts_noise and not state.open:
-                # The ledger is the filter: it held more than this run's own spending, which is all that the method knows.
+                # The ledger is the filter: it held more than this run's own spending, which is all
+                # that the method knows.
                 return self._finish(state, f"the privacy filter lets no further round pass: {why}")
             case Woke(tag) if state.open and tag == f"round {state.round}":
                 return self._close(state)
@@ -162,7 +166,9 @@ class Synchronous:
         """Count a client in again that was given up."""
         if client in state.present or not 0 <= client < len(state.steps):
             return state, ()
-        return replace(state, present=state.present | {client}), (Log(records.Joined(client=client)),)
+        return replace(state, present=state.present | {client}), (
+            Log(records.Joined(client=client)),
+        )
 
     def expects(self, state: State, client: int, round_number: int) -> bool:
         """Whether an answer of this client for this round would still be used."""
@@ -179,17 +185,28 @@ class Synchronous:
     def begin(self, state: State) -> tuple[State, Sequence[Effect]]:
         """Open the next round, or end the run."""
         if state.round >= self.terms.rounds:
-            return self._finish(state, f"the round budget is used up: {state.round} of {self.terms.rounds} rounds")
+            return self._finish(
+                state, f"the round budget is used up: {state.round} of {self.terms.rounds} rounds"
+            )
         solvent = self._solvent(state)
-        if (state.present and not solvent) or (self.payable is not None and state.round >= self.payable):
+        if (state.present and not solvent) or (
+            self.payable is not None and state.round >= self.payable
+        ):
             spent = max(state.steps)
-            return self._finish(state, f"the privacy budget is used up after {spent} local steps, in round {state.round}")
+            return self._finish(
+                state,
+                f"the privacy budget is used up after {spent} local steps, in round {state.round}",
+            )
         number = state.round + 1
-        chosen = self._draw(solvent, number) if self.aggregator is None else self._sample(state, number)
+        chosen = (
+            self._draw(solvent, number) if self.aggregator is None else self._sample(state, number)
+        )
         left = [self.affordable(state, i) for i in chosen]
         steps_left = min((n for n in left if n is not None), default=None)
         share = 1.0 if self.cohort is None else min(self.cohort / len(state.steps), 1.0)
-        remaining = Remaining(rounds=max(round((self.terms.rounds - state.round) * share), 1), steps=steps_left)
+        remaining = Remaining(
+            rounds=max(round((self.terms.rounds - state.round) * share), 1), steps=steps_left
+        )
         choice = self.method.choose(state.memory, self.terms, remaining)
         if choice.tau == 0:
             return self._finish(state, choice.note or "the method has ended it")
@@ -209,19 +226,32 @@ class Synchronous:
             note=choice.note,
         )
         if self.aggregator is not None:
-            return state, (Book(number, self.aggregator.event(self.method.round_noise(state.memory, self.terms, number))),)
+            return state, (
+                Book(
+                    number,
+                    self.aggregator.event(
+                        self.method.round_noise(state.memory, self.terms, number)
+                    ),
+                ),
+            )
         return self._ask(state)
 
     def _booked(self, state: State) -> tuple[State, Sequence[Effect]]:
-        """The round's release is paid for: ask the cohort, or release noise alone where nobody was drawn."""
-        return self._ask(state) if state.waiting or self.deadline is not None else self._close(state)
+        """The round's release is paid for: ask the cohort, or release noise alone where nobody was
+        drawn.
+        """
+        return (
+            self._ask(state) if state.waiting or self.deadline is not None else self._close(state)
+        )
 
     def _ask(self, state: State) -> tuple[State, Sequence[Effect]]:
         """Send the open round's cohort its tasks."""
         chosen, number = sorted(state.waiting), state.round
         wake = () if self.deadline is None else (Wake(self.deadline, f"round {number}"),)
         if not chosen and not wake:
-            return self._finish(state, "no client can be reached, and no deadline is set to wait for one")
+            return self._finish(
+                state, "no client can be reached, and no deadline is set to wait for one"
+            )
         contract = self.method.round_noise(state.memory, self.terms, number)
         given = contract if self.aggregator is not None or contract != self.plain else None
         wants = self.method.wants
@@ -250,26 +280,41 @@ class Synchronous:
         """A Poisson sample of all clients, those of it that are within reach."""
         if self.aggregator is None:
             raise RuntimeError("only an aggregator's rounds are sampled")
-        drawn = self.entropy.at("cohort", number).random(len(state.steps)) < self.aggregator.sampling_rate
+        drawn = (
+            self.entropy.at("cohort", number).random(len(state.steps))
+            < self.aggregator.sampling_rate
+        )
         return [int(i) for i in np.flatnonzero(drawn) if int(i) in state.present]
 
     def _solvent(self, state: State) -> list[int]:
         """Clients within reach that can pay for a step, in ascending order."""
-        return [i for i in sorted(state.present) if (left := self.affordable(state, i)) is None or left > 0]
+        return [
+            i
+            for i in sorted(state.present)
+            if (left := self.affordable(state, i)) is None or left > 0
+        ]
 
     def _draw(self, solvent: list[int], number: int) -> list[int]:
         """The cohort of a round, in ascending order: uniform, without replacement."""
         if self.cohort is None or len(solvent) <= self.cohort:
             return solvent
-        drawn = self.entropy.at("cohort", number).choice(len(solvent), size=self.cohort, replace=False)
+        drawn = self.entropy.at("cohort", number).choice(
+            len(solvent), size=self.cohort, replace=False
+        )
         return sorted(solvent[int(j)] for j in drawn)
 
     def _arrived(self, state: State, answer: Answer) -> tuple[State, Sequence[Effect]]:
         meant = isinstance(answer, Update if self.aggregator is None else Contribution)
-        if not meant or not self.expects(state, answer.client, answer.round) or answer.steps != state.tau:
+        if (
+            not meant
+            or not self.expects(state, answer.client, answer.round)
+            or answer.steps != state.tau
+        ):
             why = "late, repeated or not asked for"
             return state, (Log(records.Dropped(round=answer.round, client=answer.client, why=why)),)
-        state = replace(state, waiting=state.waiting - {answer.client}, answers=(*state.answers, answer))
+        state = replace(
+            state, waiting=state.waiting - {answer.client}, answers=(*state.answers, answer)
+        )
         return self._close(state) if not state.waiting and not self.timed else (state, ())
 
     def _close(self, state: State) -> tuple[State, Sequence[Effect]]:
@@ -289,7 +334,9 @@ class Synchronous:
             )
         else:
             contributed = [a for a in ordered if isinstance(a, Contribution)]
-            released = self.aggregator.release(contributed, contract, state.round, len(state.weights), state.permits, state.seen)
+            released = self.aggregator.release(
+                contributed, contract, state.round, len(state.weights), state.permits, state.seen
+            )
             moved, answers = released.mean.astype(np.float64), []
             memory = self.method.learn(state.memory, self.terms, released)
             row = records.SynchronousRound(
@@ -299,7 +346,12 @@ class Synchronous:
         weights, velocity, average = self._moved(state, moved)
         learned = self._learned(state, moved, contract, [a.client for a in answers])
         row = msgspec.structs.replace(
-            row, round=state.round, steps=max(state.steps), tau=state.tau, note=state.note, extra=self.method.observed(memory)
+            row,
+            round=state.round,
+            steps=max(state.steps),
+            tau=state.tau,
+            note=state.note,
+            extra=self.method.observed(memory),
         )
         models = list(state.models)
         for answer in answers if models else ():
@@ -324,7 +376,11 @@ class Synchronous:
         """The terms with C and sigma of one round."""
         if not self.terms.sigma:
             return self.terms
-        return replace(self.terms, clip=contract.clip, noise=self.terms.noise * contract.noise_multiplier / self.terms.sigma)
+        return replace(
+            self.terms,
+            clip=contract.clip,
+            noise=self.terms.noise * contract.noise_multiplier / self.terms.sigma,
+        )
 
     def _mean(self, state: State, answers: Sequence[Update]) -> Vector64 | None:
         """The weighted mean of how far the clients moved; None where nobody answered."""
@@ -336,17 +392,25 @@ class Synchronous:
             mean += (self.terms.weights[answer.client] / total) * answer.weights
         return mean - state.weights
 
-    def _learned(self, state: State, moved: Vector64 | None, contract: RoundNoise, answered: Sequence[int]) -> tuple[float, ...]:
-        """What a mechanism with a shape of its own knows after this round, from the round's release."""
+    def _learned(
+        self, state: State, moved: Vector64 | None, contract: RoundNoise, answered: Sequence[int]
+    ) -> tuple[float, ...]:
+        """What a mechanism with a shape of its own knows after this round, from the round's
+        release.
+        """
         if self.learner is None or moved is None:
             return state.seen
-        unit = self.aggregator.unit if self.aggregator is not None else self._unit(state.tau, answered)
+        unit = (
+            self.aggregator.unit if self.aggregator is not None else self._unit(state.tau, answered)
+        )
         return self.learner.scaled(contract.clip, contract.noise_multiplier).observed(
             state.seen, torch.from_numpy(moved.astype(np.float32)), unit
         )
 
     def _unit(self, tau: int, answered: Sequence[int]) -> float:
-        """Deviation in the mean of what tau plain steps moved, of noise that has deviation 1 in a step's sum."""
+        """Deviation in the mean of what tau plain steps moved, of noise that has deviation 1 in a
+        step's sum.
+        """
         total = sum(self.terms.weights[i] for i in answered)
         spread = sum((self.terms.weights[i] / total / self.terms.batch(i)) ** 2 for i in answered)
         return float(self.terms.learning_rate * (tau * spread) ** 0.5)
@@ -358,7 +422,11 @@ class Synchronous:
         velocity = self.momentum * state.velocity + change
         weights = (state.weights + velocity).astype(np.float32)
         fresh = self.decay == 0.0 or state.round == 1  # the random start is no model to average in
-        average = weights if fresh else (self.decay * state.average + (1.0 - self.decay) * weights).astype(np.float32)
+        average = (
+            weights
+            if fresh
+            else (self.decay * state.average + (1.0 - self.decay) * weights).astype(np.float32)
+        )
         return weights, velocity.astype(np.float32), average
 
     def _finish(self, state: State, why: str) -> tuple[State, Sequence[Effect]]:

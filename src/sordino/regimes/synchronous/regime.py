@@ -1,4 +1,6 @@
-"""Studies in rounds: ALS-DPFL, ALI-DPFL, DP-SGD with Gaussian, wavelet and K-norm noise, DP-FedAvg, and what they are compared with."""
+"""Studies in rounds: ALS-DPFL, ALI-DPFL, DP-SGD with Gaussian, wavelet and K-norm noise, DP-FedAvg,
+and what they are compared with.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,12 @@ from sordino.regimes.synchronous.template import TEMPLATE
 from sordino.training.kernels import ModelKernels
 
 OF_CLIENTS = (
-    "The aggregator is trusted with single bounded updates, or sees only their sum (secure aggregation); all else sees the noisy sum.",
-    "The members and the size of a cohort are secret; amplification by sampling depends on this. Keep checkpoints secret: they hold both.",
-    "The number of clients and their weights are public and fixed: they form the divisor of every sum.",
+    "The aggregator is trusted with single bounded updates, or sees only their sum (secure "
+    "aggregation); all else sees the noisy sum.",
+    "The members and the size of a cohort are secret; amplification by sampling depends on "
+    "this. Keep checkpoints secret: they hold both.",
+    "The number of clients and their weights are public and fixed: they form the divisor "
+    "of every sum.",
 )
 
 
@@ -48,17 +53,29 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         return plan.price(study, sizes, dimension)
 
     def mechanism(
-        self, study: SynchronousStudy, sizes: Sequence[int], kernels: ModelKernels, public: tuple[torch.Tensor, torch.Tensor]
+        self,
+        study: SynchronousStudy,
+        sizes: Sequence[int],
+        kernels: ModelKernels,
+        public: tuple[torch.Tensor, torch.Tensor],
     ) -> Bounded:
         """See :class:`HorizontalRegime`."""
         return mechanism(study, sizes, kernels, public)
 
-    def announced(self, priced: Plan, study: SynchronousStudy, noise: Bounded, sizes: Sequence[int]) -> Plan:
+    def announced(
+        self, priced: Plan, study: SynchronousStudy, noise: Bounded, sizes: Sequence[int]
+    ) -> Plan:
         """See :class:`HorizontalRegime`."""
         return assemble.announced(priced, study, noise, max(sizes))
 
     def assemble(
-        self, study: SynchronousStudy, setup: SharedSetup, parts: list[Dataset], folder: Path, run: str, payable: Sequence[int] | None
+        self,
+        study: SynchronousStudy,
+        setup: SharedSetup,
+        parts: list[Dataset],
+        folder: Path,
+        run: str,
+        payable: Sequence[int] | None,
     ) -> Built:
         """See :class:`HorizontalRegime`."""
         return assemble.build(study, setup, parts, folder, run, payable)
@@ -72,17 +89,28 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         steps = plan.planned_steps(study)
         return steps if isinstance(steps, int) else sum(count for _, count in steps)
 
-    def event(self, study: SynchronousStudy, sizes: Sequence[int], client: int, sigma: float) -> Event:
+    def event(
+        self, study: SynchronousStudy, sizes: Sequence[int], client: int, sigma: float
+    ) -> Event:
         """See :class:`HorizontalRegime`."""
         return plan.step(study, sigma)
 
-    def steps(self, study: SynchronousStudy, sizes: Sequence[int], client: int, own: Budget, before: Spending) -> int | None:
+    def steps(
+        self,
+        study: SynchronousStudy,
+        sizes: Sequence[int],
+        client: int,
+        own: Budget,
+        before: Spending,
+    ) -> int | None:
         """See :class:`HorizontalRegime`."""
         if self.scheduled(study):
             return plan.scheduled_steps(study, own.accountant, before)
         return super().steps(study, sizes, client, own, before)
 
-    def spending(self, study: SynchronousStudy, true: Event, sigma: float, rate: float, charges: int) -> Sequence[tuple[Event, int]]:
+    def spending(
+        self, study: SynchronousStudy, true: Event, sigma: float, rate: float, charges: int
+    ) -> Sequence[tuple[Event, int]]:
         """See :class:`HorizontalRegime`."""
         return plan.spent_by(study, true, sigma, rate, charges)
 

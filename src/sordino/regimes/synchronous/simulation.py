@@ -1,8 +1,8 @@
 r"""A synchronous federation on one machine: what of the kernel's work is particular to rounds.
 
-A task is charged to its client by itself; where whole clients are protected, each round is charged to all of them at once. Who
-vanishes with a task comes back after so many rounds. Where it is secret who takes part, no row names a client, and none says a
-time that shows its speed.
+A task is charged to its client by itself; where whole clients are protected, each round is charged
+to all of them at once. Who vanishes with a task comes back after so many rounds. Where it is secret
+who takes part, no row names a client, and none says a time that shows its speed.
 """
 
 from __future__ import annotations
@@ -44,8 +44,14 @@ class Moment(moments.Moment[State]):
     def packed(self) -> Packed:
         """See :class:`sordino.engine.moment.Moment`."""
         state = self.state
-        vectors: dict[str, Vector] = {"weights": state.weights, "velocity": state.velocity, "average": state.average}
-        vectors |= {f"model.{i}": model for i, model in enumerate(state.models) if model is not None}
+        vectors: dict[str, Vector] = {
+            "weights": state.weights,
+            "velocity": state.velocity,
+            "average": state.average,
+        }
+        vectors |= {
+            f"model.{i}": model for i, model in enumerate(state.models) if model is not None
+        }
         rest = _Rest(
             round=state.round,
             steps=list(state.steps),
@@ -148,7 +154,9 @@ class Simulation(World[State]):
         """Whether the client's answer for this round would still be used."""
         return self.regime.expects(state, site, number)
 
-    def answer(self, site: int, number: int, task: Request | None, permits: Sequence[Permit]) -> Answer:
+    def answer(
+        self, site: int, number: int, task: Request | None, permits: Sequence[Permit]
+    ) -> Answer:
         """Let the client work."""
         return self.clients[site].answer(_train(task), permits)
 
@@ -156,9 +164,15 @@ class Simulation(World[State]):
         """Seconds of this client in this round, or how long it is away."""
         asked = _train(task)
         away = self.churn.away(self.entropy, site, asked.round)
-        return Away(until=asked.round + away) if away else self.latency.draw(self.entropy, site, asked.round, asked.steps)
+        return (
+            Away(until=asked.round + away)
+            if away
+            else self.latency.draw(self.entropy, site, asked.round, asked.steps)
+        )
 
-    def bills(self, state: State, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]) -> Sequence[Bill]:
+    def bills(
+        self, state: State, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]
+    ) -> Sequence[Bill]:
         """The round, charged to all; or every client the price of its own task."""
         found: list[Bill] = []
         for effect in effects:
@@ -174,14 +188,24 @@ class Simulation(World[State]):
         return self.evaluate(state.average) if self.due(number) or self.regime.over(state) else {}
 
     def shown(self, row: records.Row) -> records.Row | None:
-        """The row; where it is secret who takes part, none that names a client, and no time that shows its speed."""
+        """The row; where it is secret who takes part, none that names a client, and no time that
+        shows its speed.
+        """
         if not self.regime.secret:
             return row
-        return None if isinstance(row, records.OfClient) else msgspec.structs.replace(row, time=msgspec.UNSET)
+        return (
+            None
+            if isinstance(row, records.OfClient)
+            else msgspec.structs.replace(row, time=msgspec.UNSET)
+        )
 
     def _round(self, effect: Book) -> list[Bill]:
         """All clients at once: one unit that stands for all, or each its own."""
-        number, units, key = effect.number, list(dict.fromkeys(self.units)), f"{self.lineage}/round {effect.number}"
+        number, units, key = (
+            effect.number,
+            list(dict.fromkeys(self.units)),
+            f"{self.lineage}/round {effect.number}",
+        )
         found = []
         for unit in units:
             charge = Charge(
@@ -193,7 +217,11 @@ class Simulation(World[State]):
                 round=number,
                 key=key if len(units) == 1 else f"{key}/{unit}",
             )
-            found.append(Bill(tuple(i for i, own in enumerate(self.units) if own == unit), charge, self.budget))
+            found.append(
+                Bill(
+                    tuple(i for i, own in enumerate(self.units) if own == unit), charge, self.budget
+                )
+            )
         return found
 
     def _task(self, site: int, task: Train) -> list[Bill]:

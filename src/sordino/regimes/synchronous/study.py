@@ -50,7 +50,9 @@ class SynchronousStudy(HorizontalStudy):
     article: ClassVar[str] = "a"
     kind: ClassVar[str] = "synchronous"
     elsewhere: ClassVar[Mapping[str, str]] = {
-        "data.parties": "parties hold different features of the same entities in methods ogd, slr and dlr; say data.clients",
+        "data.parties": "parties hold different features of the same entities in methods ogd, "
+        "slr and dlr; "
+        "say data.clients",
         "data.stream": "methods ogd, slr and dlr read streams",
         "budget.events": "say budget.rounds",
         "budget.updates": "say budget.rounds",
@@ -70,35 +72,53 @@ class SynchronousStudy(HorizontalStudy):
     def _fits_together(self) -> SynchronousStudy:
         unit, name = self.privacy.unit, self.method.name
         if self.participation.cohort is not None and self.participation.cohort > self.data.clients:
-            raise ValueError(f"participation.cohort is {self.participation.cohort}, but there are {self.data.clients} clients")
+            raise ValueError(
+                f"participation.cohort is {self.participation.cohort}, but there are "
+                f"{self.data.clients} clients"
+            )
         if unit == "client":
             if self.participation.cohort is not None:
                 raise ValueError(
-                    "participation.cohort fixes the cohort's size, but the price holds only if each client is drawn independently:"
+                    "participation.cohort fixes the cohort's size, but the price holds only "
+                    "if each client is drawn independently:"
                     " leave it out, and give the probability as privacy.sampling_rate"
                 )
             if not getattr(self.method, "aggregated", True) and self.privacy.sampling_rate != 1.0:
                 raise ValueError(
-                    f"method '{name}' in its paper's form has every client send in every round: privacy.sampling_rate must be 1.0"
+                    f"method '{name}' in its paper's form has every client send in every "
+                    "round: privacy.sampling_rate must be 1.0"
                 )
-            if getattr(self.method, "clipping", None) == "adaptive" and not self.privacy.mechanism.counts:
+            if (
+                getattr(self.method, "clipping", None) == "adaptive"
+                and not self.privacy.mechanism.counts
+            ):
                 raise ValueError(
                     "method.clipping 'adaptive' follows a noisy count, and"
-                    f" privacy.mechanism '{self.privacy.mechanism.kind}' releases none: use 'fixed' or 'proxy', or the mechanism 'gaussian'"
+                    f" privacy.mechanism '{self.privacy.mechanism.kind}' releases none: use "
+                    "'fixed' or 'proxy', or the mechanism 'gaussian'"
                 )
             if getattr(self.method, "clipping", None) == "proxy" and not self.data.validation:
-                raise ValueError("method.clipping 'proxy' needs public examples to train on: set data.validation")
+                raise ValueError(
+                    "method.clipping 'proxy' needs public examples to train on: set data.validation"
+                )
             if self.data.clients < 2:
                 raise ValueError("data.clients is 1: unit 'client' needs at least two clients")
         if self.privacy.mechanism.learns and unit == "sample" and self.method.optimizer != Sgd():
             raise ValueError(
-                "privacy.mechanism.weights 'learned' reads noisy gradients off the models, which only plain SGD steps show:"
+                "privacy.mechanism.weights 'learned' reads noisy gradients off the models, "
+                "which only plain SGD steps show:"
                 " leave method.optimizer out"
             )
         if self.world.latency.on_arrival:
-            raise ValueError(f"world.latency.kind '{self.world.latency.kind}' is for asynchronous methods; a round has no order of arrival")
+            raise ValueError(
+                f"world.latency.kind '{self.world.latency.kind}' is for asynchronous "
+                "methods; a round has no order of arrival"
+            )
         if self.world.dropout > 0 and self.participation.deadline is None:
-            raise ValueError("world.dropout needs participation.deadline: without it the server would wait forever for missing clients")
+            raise ValueError(
+                "world.dropout needs participation.deadline: without it the server would "
+                "wait forever for missing clients"
+            )
         return self
 
     @property

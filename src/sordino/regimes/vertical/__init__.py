@@ -1,1 +1,3 @@
-"""Events: parties with different features of the same entities learn together, one event after another."""
+"""Events: parties with different features of the same entities learn together, one event after
+another.
+"""

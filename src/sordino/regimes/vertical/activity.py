@@ -1,4 +1,6 @@
-"""Activity an event activates, and who of the others does not answer; drawn for whole pieces of the stream."""
+"""Activity an event activates, and who of the others does not answer; drawn for whole pieces of the
+stream.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class Activity:
     entropy: Entropy
 
     def drawn(self, x: NDArray[np.float32], start: int, n: int, piece: int) -> tuple[Mask, Mask]:
-        """Active and silent parties (n, M) of the events ``start`` to ``start + n``, all of one piece of so many."""
+        """Active and silent parties (n, M) of the events ``start`` to ``start + n``, all of one
+        piece of so many.
+        """
         parties, (place, offset) = len(self.columns), divmod(start, piece)
 
         def uniform(what: str) -> NDArray[np.float64]:
@@ -39,5 +43,7 @@ class Activity:
             return np.stack([x[:, columns].reshape(n, -1).mean(1) for columns in self.columns], 1)
 
         active = self.activation.active((n, parties), lambda: uniform("activation"), means)
-        silent: Mask = ~active & (uniform("silence") < self.dropout) if self.dropout else np.zeros_like(active)
+        silent: Mask = (
+            ~active & (uniform("silence") < self.dropout) if self.dropout else np.zeros_like(active)
+        )
         return active, silent

@@ -74,27 +74,55 @@ def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | No
     stream, fingerprint, known = source(study)
     held = parts(study, stream)
     split, priced, entropy = _Split.of(study, stream, held), price(study), Seeded(study.seed)
-    privacy, method, whole = study.privacy, study.method, [fingerprint, *(hashlib.sha256(part.tobytes()).hexdigest() for part in held)]
+    privacy, method, whole = (
+        study.privacy,
+        study.method,
+        [fingerprint, *(hashlib.sha256(part.tobytes()).hexdigest() for part in held)],
+    )
     own = protective(study, run, whole, folder)
     names = units(study)
-    whose = {party(m): f"{party(m)}/{hashlib.sha256(part.tobytes()).hexdigest()[:16]}" for m, part in enumerate(held)}
-    parties = {party(m): f"{run}/{party(m)}" for m in range(len(held))}  # an entity's record books them, too
-    ledgers = vault(study, folder, run, {unit: f"{fingerprint}/{whose.get(unit, unit)}" for unit in names}, known, parties)
+    whose = {
+        party(m): f"{party(m)}/{hashlib.sha256(part.tobytes()).hexdigest()[:16]}"
+        for m, part in enumerate(held)
+    }
+    parties = {
+        party(m): f"{run}/{party(m)}" for m in range(len(held))
+    }  # an entity's record books them, too
+    ledgers = vault(
+        study,
+        folder,
+        run,
+        {unit: f"{fingerprint}/{whose.get(unit, unit)}" for unit in names},
+        known,
+        parties,
+    )
     delta = privacy.delta or 1e-5
     mechanism, key = None, (0, 0)
     if privacy.unit != "none":
         mechanism = RandomisedResponse(epsilon=label_epsilon(study), classes=len(stream.classes))
         key = secret(answering(study, run, whole, folder).at("labels"))
     told = label(study)
-    response = Respond(mechanism=mechanism, key=key, memoised=privacy.memoised, dues=((LABELS, told), (ENTITIES, told)))
+    response = Respond(
+        mechanism=mechanism,
+        key=key,
+        memoised=privacy.memoised,
+        dues=((LABELS, told), (ENTITIES, told)),
+    )
     simulation = Events(
         engine=partial(_engine, study, split, own),
         stream=arranged(stream, held),
         events=study.horizon,
         batch=method.batch,
         every=study.stride,
-        activity=Activity(activation=method.activation, columns=split.columns, dropout=study.world.dropout, entropy=entropy),
-        sizes=Sizes.of(split.embeddings, resends=method.resends, batch=method.batch, bits=study.world.precision),
+        activity=Activity(
+            activation=method.activation,
+            columns=split.columns,
+            dropout=study.world.dropout,
+            entropy=entropy,
+        ),
+        sizes=Sizes.of(
+            split.embeddings, resends=method.resends, batch=method.batch, bits=study.world.precision
+        ),
         respond=response,
         charges=partial(charges, study),
         limit=_limit(study, ledgers, pays),
@@ -120,16 +148,24 @@ def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | No
 
 
 def _limit(study: VerticalStudy, ledgers: Vault, pays: Sequence[int] | None) -> int | None:
-    """In how many events an entity may take part; as was found when the run began, if it began before. None without privacy."""
+    """In how many events an entity may take part; as was found when the run began, if it began
+    before. None without privacy.
+    """
     if study.privacy.unit == "none" or pays is not None:
         return pays[0] if pays is not None else None
-    found = [most for spent in ledgers.histories(promised(study)) if (most := payable(study, spent)) is not None]
+    found = [
+        most
+        for spent in ledgers.histories(promised(study))
+        if (most := payable(study, spent)) is not None
+    ]
     return min(*found, study.privacy.appearances) if found else study.horizon * study.method.batch
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Split:
-    """A network cut between parties and server, as it is at first; and each party's place in the features."""
+    """A network cut between parties and server, as it is at first; and each party's place in the
+    features.
+    """
 
     study: VerticalStudy
     features: tuple[int, ...]
@@ -138,10 +174,17 @@ class _Split:
 
     @classmethod
     def of(cls, study: VerticalStudy, stream: streams.Stream, held: Sequence[Index]) -> _Split:
-        """The split for this stream; every half is made once, so that what does not fit is said now."""
+        """The split for this stream; every half is made once, so that what does not fit is said
+        now.
+        """
         features, classes = tuple(len(part) for part in held), len(stream.classes)
         made = cls(study, features, (), classes)
-        split = cls(study, features, tuple(models.width(made.party(m), features[m]) for m in range(len(held))), classes)
+        split = cls(
+            study,
+            features,
+            tuple(models.width(made.party(m), features[m]) for m in range(len(held))),
+            classes,
+        )
         split.server()
         return split
 
@@ -149,17 +192,23 @@ class _Split:
     def columns(self) -> tuple[slice, ...]:
         """Each party's place in the features, side by side."""
         ends = np.cumsum(self.features).tolist()
-        return tuple(slice(end - count, end) for end, count in zip(ends, self.features, strict=True))
+        return tuple(
+            slice(end - count, end) for end, count in zip(ends, self.features, strict=True)
+        )
 
     def party(self, m: int) -> nn.Module:
         """The m-th party's half, with its first weights."""
         model, rng = self.study.model, Seeded(self.study.seed).at("model", "party", m)
-        return models.party(model.name, self.features[m], model.embedding, self.classes, model.party, rng)
+        return models.party(
+            model.name, self.features[m], model.embedding, self.classes, model.party, rng
+        )
 
     def server(self) -> nn.Module:
         """The server's half, likewise."""
         model, rng = self.study.model, Seeded(self.study.seed).at("model", "server")
-        return models.server(model.name, self.embeddings, model.hidden, self.classes, model.server, rng)
+        return models.server(
+            model.name, self.embeddings, model.hidden, self.classes, model.server, rng
+        )
 
     def halves(self) -> tuple[nn.Module, list[nn.Module]]:
         """Server and parties."""
@@ -171,12 +220,19 @@ class _Split:
         server, parties = self.halves()
         chains = [chain_of(half) for half in (server, *parties)]
         found = [chain for chain in chains if chain is not None]
-        return Net(tuple(found[1:]), found[0]) if len(found) == len(chains) and not found[0].last else None
+        return (
+            Net(tuple(found[1:]), found[0])
+            if len(found) == len(chains) and not found[0].last
+            else None
+        )
 
     def flats(self) -> dict[str, Flat]:
         """Every half's weights in one vector."""
         server, parties = self.halves()
-        return {"server": Flat(server), **{f"party{m}": Flat(party) for m, party in enumerate(parties)}}
+        return {
+            "server": Flat(server),
+            **{f"party{m}": Flat(party) for m, party in enumerate(parties)},
+        }
 
     def named(self, vector: Vector) -> dict[str, NDArray[Any]]:
         """All weights by name, from one vector, server first."""
@@ -190,9 +246,16 @@ class _Split:
 
 
 def path(study: VerticalStudy, split: _Split) -> str:
-    """How events are played: "compiled" where halves are chains, "joint" where messages need not be handed over, else "messages"."""
+    """How events are played: "compiled" where halves are chains, "joint" where messages need not be
+    handed over, else "messages".
+    """
     privacy = study.privacy
-    if study.execution.path == "messages" or study.world.dropout or privacy.embedding is not None or privacy.updates != "raw":
+    if (
+        study.execution.path == "messages"
+        or study.world.dropout
+        or privacy.embedding is not None
+        or privacy.updates != "raw"
+    ):
         return "messages"
     return "compiled" if study.method.batch == 1 and split.net is not None else "joint"
 
@@ -206,28 +269,56 @@ def _rates(study: VerticalStudy) -> Rates:
 def _engine(study: VerticalStudy, split: _Split, own: Entropy) -> Engine:
     method, rates, half, net = study.method, _rates(study), study.world.precision == 16, split.net
     told = halves.Plan(
-        length=method.window, alpha=method.attenuation, replays=method.replays, batch=method.batch, bits=study.world.precision
+        length=method.window,
+        alpha=method.attenuation,
+        replays=method.replays,
+        batch=method.batch,
+        bits=study.world.precision,
     )
-    chosen, first = path(study, split), {who: flat.weights.numpy() for who, flat in split.flats().items()}
+    chosen, first = (
+        path(study, split),
+        {who: flat.weights.numpy() for who, flat in split.flats().items()},
+    )
     if chosen == "compiled" and net is not None:
         rule = Rule(method.window, method.attenuation)
         return Whole(
-            Static(net, method.window, rates, half=half) if method.replays else Fused(net, rule, rates, half=half), first, _dues(study)
+            Static(net, method.window, rates, half=half)
+            if method.replays
+            else Fused(net, rule, rates, half=half),
+            first,
+            _dues(study),
         )
     if chosen == "joint":
-        return Whole(Joint(*split.halves(), told, rates, split.columns, split.classes), first, _dues(study))
+        return Whole(
+            Joint(*split.halves(), told, rates, split.columns, split.classes), first, _dues(study)
+        )
     server, parties = split.halves()
     frozen = study.privacy.updates == "frozen"
     made = [
-        halves.Party(m, module, split.features[m], told, rates.parties[m], _cover(study, m, own), frozen, unprotected(study))
+        halves.Party(
+            m,
+            module,
+            split.features[m],
+            told,
+            rates.parties[m],
+            _cover(study, m, own),
+            frozen,
+            unprotected(study),
+        )
         for m, module in enumerate(parties)
     ]
-    regime = Vertical(tuple(width * told.rows for width in split.embeddings), study.world.missing, method.resends)
-    return Messages(regime, halves.Server(server, told, rates.server), made, split.columns, _dues(study))
+    regime = Vertical(
+        tuple(width * told.rows for width in split.embeddings), study.world.missing, method.resends
+    )
+    return Messages(
+        regime, halves.Server(server, told, rates.server), made, split.columns, _dues(study)
+    )
 
 
 def _dues(study: VerticalStudy) -> Dues:
-    """What an appearance of an entity releases of its features: at each party, and at all of them."""
+    """What an appearance of an entity releases of its features: at each party, and at all of
+    them.
+    """
     held, parties = features(study), study.data.parties
     return (*((party(m), held) for m in range(parties)), (ENTITIES, Repeated(held, parties)))
 
@@ -249,7 +340,12 @@ def _single(release: Release) -> Single:
 
 
 def _facts(
-    study: VerticalStudy, split: _Split, stream: streams.Stream, held: Sequence[Index], priced: Plan, chosen: str
+    study: VerticalStudy,
+    split: _Split,
+    stream: streams.Stream,
+    held: Sequence[Index],
+    priced: Plan,
+    chosen: str,
 ) -> records.Vertical:
     method, privacy = study.method, study.privacy
     sizes = {who: flat.dim for who, flat in split.flats().items()}
@@ -257,7 +353,13 @@ def _facts(
         title=method.title,
         classes=tuple(stream.classes),
         clients=tuple(
-            records.Party(client=m, unit=f"party:{m}", features=len(part), embedding=width, parameters=sizes[f"party{m}"])
+            records.Party(
+                client=m,
+                unit=f"party:{m}",
+                features=len(part),
+                embedding=width,
+                parameters=sizes[f"party{m}"],
+            )
             for m, (part, width) in enumerate(zip(held, split.embeddings, strict=True))
         ),
         dimension=sum(sizes.values()),
@@ -273,6 +375,9 @@ def _facts(
         clip=privacy.embedding.clip if privacy.embedding is not None else None,
         label_epsilon=label_epsilon(study) if privacy.unit != "none" else None,
         open=unprotected(study) if privacy.unit != "none" else None,
-        releases=tuple(records.Release(unit=unit, what=what, epsilon=epsilon) for unit, what, epsilon in priced.releases),
+        releases=tuple(
+            records.Release(unit=unit, what=what, epsilon=epsilon)
+            for unit, what, epsilon in priced.releases
+        ),
         R_c=None,
     )

@@ -1,4 +1,6 @@
-"""Who plays a stretch of events: message by message, as one graph, or compiled. All give the same weights to float32 rounding."""
+"""Who plays a stretch of events: message by message, as one graph, or compiled. All give the same
+weights to float32 rounding.
+"""
 
 from __future__ import annotations
 
@@ -39,17 +41,30 @@ class Played:
     @staticmethod
     def nothing() -> Played:
         """No events."""
-        return Played(Observed(np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(3)), np.zeros(0, bool), np.zeros(0, np.int64))
+        return Played(
+            Observed(np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(3)),
+            np.zeros(0, bool),
+            np.zeros(0, np.int64),
+        )
 
 
 class Engine(Protocol):
     """A server and its parties, between two events."""
 
-    def run(self, x: NDArray[np.float32], y: NDArray[np.int64], active: Mask, silent: Mask, paid: Allowance) -> Played:
-        """Play events: features (n b, f) with the parties' side by side, labels (n b,), who is active and who does not answer (n, M).
+    def run(
+        self,
+        x: NDArray[np.float32],
+        y: NDArray[np.int64],
+        active: Mask,
+        silent: Mask,
+        paid: Allowance,
+    ) -> Played:
+        """Play events: features (n b, f) with the parties' side by side, labels (n b,), who is
+        active and who does not answer (n, M).
 
         Raises:
-            LocalProtocolError: unless all that the events release is ``paid`` for; nothing has been computed then.
+            LocalProtocolError: unless all that the events release is ``paid`` for; nothing has been
+                computed then.
         """
         ...
 
@@ -67,20 +82,33 @@ class Engine(Protocol):
 
 
 class Whole:
-    """Both halves in one hand, where nothing happens to messages on their way: compiled, or as one graph."""
+    """Both halves in one hand, where nothing happens to messages on their way: compiled, or as one
+    graph.
+    """
 
     def __init__(self, kernel: Fused | Static | Joint, first: Weights, dues: Dues) -> None:
         self._kernel, self._dues = kernel, dues
         server, parties = _split(first)
         kernel.start(server, parties)
 
-    def run(self, x: NDArray[np.float32], y: NDArray[np.int64], active: Mask, silent: Mask, paid: Allowance) -> Played:
+    def run(
+        self,
+        x: NDArray[np.float32],
+        y: NDArray[np.int64],
+        active: Mask,
+        silent: Mask,
+        paid: Allowance,
+    ) -> Played:
         """See :class:`Engine`."""
         for unit, event in self._dues:
             paid.covers(unit, event)
         if silent.any():
             raise ValueError("this engine has no rule for answers that do not come")
-        return Played(self._kernel.run(x, y, active), np.ones(len(active), bool), np.zeros(len(active), np.int64))
+        return Played(
+            self._kernel.run(x, y, active),
+            np.ones(len(active), bool),
+            np.zeros(len(active), np.int64),
+        )
 
     def weights(self) -> Weights:
         """See :class:`Engine`."""
@@ -89,15 +117,24 @@ class Whole:
 
     def pack(self) -> Kept:
         """See :class:`Engine`."""
-        return {**self.weights(), **{f"window.{name}": value for name, value in self._kernel.pack().items()}}
+        return {
+            **self.weights(),
+            **{f"window.{name}": value for name, value in self._kernel.pack().items()},
+        }
 
     def unpack(self, kept: Mapping[str, NDArray[Any]]) -> None:
         """See :class:`Engine`."""
         server, parties = _split(kept)
-        window = {name.removeprefix("window."): value for name, value in kept.items() if name.startswith("window.")}
+        window = {
+            name.removeprefix("window."): value
+            for name, value in kept.items()
+            if name.startswith("window.")
+        }
         self._kernel.unpack(server, parties, window)
 
 
-def _split(weights: Mapping[str, NDArray[Any]]) -> tuple[NDArray[np.float32], list[NDArray[np.float32]]]:
+def _split(
+    weights: Mapping[str, NDArray[Any]],
+) -> tuple[NDArray[np.float32], list[NDArray[np.float32]]]:
     parties = sum(1 for name in weights if name.startswith("party"))
     return weights["server"], [weights[f"party{m}"] for m in range(parties)]

@@ -27,7 +27,12 @@ MOST_BARS = 30
 
 def marks(run: Run) -> list[Mark]:
     """Events at which the world changed at once; none where there are too many to be told apart."""
-    told = [number(place) for row in run.rounds if isinstance(row, VerticalRound) for place in known(row.changes) or ()]
+    told = [
+        number(place)
+        for row in run.rounds
+        if isinstance(row, VerticalRound)
+        for place in known(row.changes) or ()
+    ]
     found = sorted({at for at in told if at is not None and 0 < at < math.inf})
     return [Mark(at) for at in found] if len(found) <= MOST_MARKS else []
 
@@ -46,8 +51,23 @@ def errors(run: Run) -> str | None:
         return None
     with canvas("errors"):
         drawn, (axis,) = figure(1, 3.0)
-        axis.plot(xs, [100 * y for y in recent], color=BLUE, linewidth=1.2, marker=_dots(xs), markersize=3, label="run-time error")
-        axis.plot(ws, [100 * y for y in whole], color=ORANGE, marker=_dots(ws), markersize=3, label="accumulated error")
+        axis.plot(
+            xs,
+            [100 * y for y in recent],
+            color=BLUE,
+            linewidth=1.2,
+            marker=_dots(xs),
+            markersize=3,
+            label="run-time error",
+        )
+        axis.plot(
+            ws,
+            [100 * y for y in whole],
+            color=ORANGE,
+            marker=_dots(ws),
+            markersize=3,
+            label="accumulated error",
+        )
         heights = [100 * y for y in (*recent, *whole)]
         axis.set_ylim(min(0.0, 1.05 * min(heights)), max(1.08 * max(heights), 1.0))
         axis.set_ylabel("wrong (%)")
@@ -69,7 +89,14 @@ def regret(run: Run) -> str | None:
             logarithmic(above, 0.6 * min(seen), 1.6 * max(seen))
         else:
             above.set_ylim(0, 1.1 * max(seen))
-        above.plot(xs, [y if y > 0 else math.nan for y in means], color=GREEN, linewidth=1.2, marker=_dots(xs), markersize=3)
+        above.plot(
+            xs,
+            [y if y > 0 else math.nan for y in means],
+            color=GREEN,
+            linewidth=1.2,
+            marker=_dots(xs),
+            markersize=3,
+        )
         above.set_ylabel("mean ‖∇S‖²")
         below.plot(ws, sums, color=BLUE, marker=_dots(ws), markersize=3)
         below.set_ylim(0, 1.08 * max(*sums, 1e-12))
@@ -81,12 +108,22 @@ def regret(run: Run) -> str | None:
 
 
 def activation(run: Run) -> str | None:
-    """In what share of the events each party was active, was asked and answered, or did not answer."""
+    """In what share of the events each party was active, was asked and answered, or did not
+    answer.
+    """
     found = totals(run)
     if found is None or not found.active or not found.events:
         return None
-    parts = sorted(zip(found.active, found.silent, strict=True), reverse=True) if len(found.active) > MOST_BARS else None
-    active, silent = ([100 * part[i] for part in parts] for i in (0, 1)) if parts else _percent(found.active, found.silent)
+    parts = (
+        sorted(zip(found.active, found.silent, strict=True), reverse=True)
+        if len(found.active) > MOST_BARS
+        else None
+    )
+    active, silent = (
+        ([100 * part[i] for part in parts] for i in (0, 1))
+        if parts
+        else _percent(found.active, found.silent)
+    )
     both = [100.0 - each for each in silent]
     edges = [i - 0.5 for i in range(len(active) + 1)]
     with canvas("activation"):
@@ -100,15 +137,38 @@ def activation(run: Run) -> str | None:
             if max(heights) < 1e-9:
                 continue
             if parts is None:
-                axis.bar(range(len(active)), heights, bottom=floor, width=0.7, color=colour, alpha=thick, label=name)
+                axis.bar(
+                    range(len(active)),
+                    heights,
+                    bottom=floor,
+                    width=0.7,
+                    color=colour,
+                    alpha=thick,
+                    label=name,
+                )
             else:
-                axis.stairs(top, edges, baseline=floor, fill=True, color=colour, alpha=thick, label=name)
+                axis.stairs(
+                    top, edges, baseline=floor, fill=True, color=colour, alpha=thick, label=name
+                )
         if parts is None:
             for i, share in enumerate(active if len(active) <= 12 else ()):
-                axis.annotate(f"{share:.3g}", (i, share), xytext=(0, 2), textcoords="offset points", ha="center", size=8.5)
-            axis.set_xticks(range(len(active)), [str(i) for i in range(len(active))], fontsize=9 if len(active) < 21 else 7.5)
+                axis.annotate(
+                    f"{share:.3g}",
+                    (i, share),
+                    xytext=(0, 2),
+                    textcoords="offset points",
+                    ha="center",
+                    size=8.5,
+                )
+            axis.set_xticks(
+                range(len(active)),
+                [str(i) for i in range(len(active))],
+                fontsize=9 if len(active) < 21 else 7.5,
+            )
             axis.grid(False, axis="x")
-        axis.set_xlabel("party" if parts is None else f"{len(active)} parties, the most active first")
+        axis.set_xlabel(
+            "party" if parts is None else f"{len(active)} parties, the most active first"
+        )
         axis.set_xlim(-0.6, len(active) - 0.4)
         axis.set_ylim(0, 104)
         axis.set_ylabel("share of events (%)")
@@ -118,7 +178,11 @@ def activation(run: Run) -> str | None:
 
 def traffic(run: Run) -> str | None:
     """MiB so far: payload up, payload down, and framing, one upon another."""
-    kinds = (("up", "payload up", BLUE), ("down", "payload down", GREEN), ("framing", "framing", QUIET))
+    kinds = (
+        ("up", "payload up", BLUE),
+        ("down", "payload down", GREEN),
+        ("framing", "framing", QUIET),
+    )
     curves = [points(run.rounds, "round", key) for key, _, _ in kinds]
     xs = [0.0, *curves[0][0]]
     if len(xs) < 2 or any(len(ys) + 1 != len(xs) for _, ys in curves):
@@ -155,7 +219,9 @@ def times(run: Run) -> str | None:
 
 
 def prices(run: Run) -> str | None:
-    """Epsilon of labels, of each party's features and of whole entities, as far as they are finite."""
+    """Epsilon of labels, of each party's features and of whole entities, as far as they are
+    finite.
+    """
     stated = released(run)
     finite = [(name, epsilon) for name, epsilon, _ in stated if math.isfinite(epsilon)]
     if not run.private or not finite:
@@ -166,10 +232,21 @@ def prices(run: Run) -> str | None:
         for i, (_, epsilon, _) in enumerate(stated):
             priced = math.isfinite(epsilon)
             axis.barh(i, epsilon if priced else 0.0, height=0.6, color=BLUE)
-            _beside(axis, epsilon if priced else 0.0, i, bound(epsilon, 4) if priced else "∞, not protected")
+            _beside(
+                axis,
+                epsilon if priced else 0.0,
+                i,
+                bound(epsilon, 4) if priced else "∞, not protected",
+            )
         axis.axvline(run.budget, color=INK, linestyle="--", linewidth=1)
         axis.annotate(
-            "budget", (run.budget, 1), xycoords=("data", "axes fraction"), xytext=(2, 1), textcoords="offset points", ha="center", size=8.5
+            "budget",
+            (run.budget, 1),
+            xycoords=("data", "axes fraction"),
+            xytext=(2, 1),
+            textcoords="offset points",
+            ha="center",
+            size=8.5,
         )
         _rows(axis, [name for name, _, _ in stated], 1.25 * longest)
         axis.set_xlabel("epsilon")
@@ -177,16 +254,32 @@ def prices(run: Run) -> str | None:
 
 
 def released(run: Run) -> list[tuple[str, float, str]]:
-    """What has a price: whose, epsilon, what is released; neighbouring parties with the same together."""
-    entries = [(str(known(each.unit)), number(each.epsilon), known(each.what) or "-") for each in known(run.vertical.releases) or ()]
-    found = [(unit, math.inf if epsilon is None else epsilon, what) for unit, epsilon, what in entries]
+    """What has a price: whose, epsilon, what is released; neighbouring parties with the same
+    together.
+    """
+    entries = [
+        (str(known(each.unit)), number(each.epsilon), known(each.what) or "-")
+        for each in known(run.vertical.releases) or ()
+    ]
+    found = [
+        (unit, math.inf if epsilon is None else epsilon, what) for unit, epsilon, what in entries
+    ]
     told = []
-    for (at_party, epsilon, what), group in groupby(found, key=lambda each: (each[0].startswith("party:"), each[1], each[2])):
+    for (at_party, epsilon, what), group in groupby(
+        found, key=lambda each: (each[0].startswith("party:"), each[1], each[2])
+    ):
         units = [unit for unit, _, _ in group]
         if at_party:
             told.append((_party(units), epsilon, what))
         else:
-            told += [({"labels": "label", "entities": "entity, all of it"}.get(unit, unit), epsilon, what) for unit in units]
+            told += [
+                (
+                    {"labels": "label", "entities": "entity, all of it"}.get(unit, unit),
+                    epsilon,
+                    what,
+                )
+                for unit in units
+            ]
     return told
 
 
@@ -196,7 +289,11 @@ def _party(units: Sequence[str]) -> str:
     ('features at party 2', 'features at each party, 0 to 2')
     """
     numbers = [unit.removeprefix("party:") for unit in units]
-    return f"features at party {numbers[0]}" if len(numbers) == 1 else f"features at each party, {numbers[0]} to {numbers[-1]}"
+    return (
+        f"features at party {numbers[0]}"
+        if len(numbers) == 1
+        else f"features at each party, {numbers[0]} to {numbers[-1]}"
+    )
 
 
 def _percent(*shares: Sequence[float]) -> list[list[float]]:
@@ -217,13 +314,19 @@ def _short(seconds: float) -> str:
     >>> _short(0.00387), _short(4.88e-06), _short(2.5)
     ('3.87 ms', '4.88 µs', '2.5 s')
     """
-    scale, unit = next(each for each in ((1e6, "µs"), (1e3, "ms"), (1.0, "s")) if seconds * each[0] < 999.5 or each[0] == 1.0)
+    scale, unit = next(
+        each
+        for each in ((1e6, "µs"), (1e3, "ms"), (1.0, "s"))
+        if seconds * each[0] < 999.5 or each[0] == 1.0
+    )
     return f"{seconds * scale:.3g} {unit}"
 
 
 def _beside(axis: Axes, length: float, row: int, said: str) -> None:
     """Words at the end of a horizontal bar."""
-    axis.annotate(said, (length, row), xytext=(4, 0), textcoords="offset points", va="center", size=9)
+    axis.annotate(
+        said, (length, row), xytext=(4, 0), textcoords="offset points", va="center", size=9
+    )
 
 
 def _dots(xs: Sequence[float]) -> str:
@@ -242,4 +345,11 @@ def _finish(axes: Sequence[Axes], run: Run, last: float) -> None:
 def _key(axis: Axes, columns: int) -> None:
     """The legend above the picture, if there is anything to tell apart."""
     if axis.get_legend_handles_labels()[1]:
-        axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, borderaxespad=0.2, columnspacing=1.2, handlelength=1.6)
+        axis.legend(
+            loc="lower left",
+            bbox_to_anchor=(0, 1),
+            ncols=columns,
+            borderaxespad=0.2,
+            columnspacing=1.2,
+            handlelength=1.6,
+        )

@@ -1,9 +1,11 @@
-"""Events message by message: every embedding, label, query and derivative is an object that somebody hands to somebody.
+"""Events message by message: every embedding, label, query and derivative is an object that
+somebody hands to somebody.
 
-This is the path for noise and for missing answers, and the one that a network takes: the kernel plays the regime's protocol.
-Event i of a stretch begins at second i. Active parties speak then, and whoever holds the labels; who is queried answers at
-once. A passive party that is to be silent sends its answer too late: it is dropped by rule. So are numbers that are not finite,
-of a model that diverges or beyond 16 bits: their party is given up for this event.
+This is the path for noise and for missing answers, and the one that a network takes: the kernel
+plays the regime's protocol. Event i of a stretch begins at second i. Active parties speak then, and
+whoever holds the labels; who is queried answers at once. A passive party that is to be silent sends
+its answer too late: it is dropped by rule. So are numbers that are not finite, of a model that
+diverges or beyond 16 bits: their party is given up for this event.
 """
 
 from __future__ import annotations
@@ -36,7 +38,10 @@ Inputs = np.ndarray[Any, np.dtype[np.float32]]
 
 
 class Messages:
-    """A server and its parties in one process. ``dues`` are what an appearance of an entity releases, by unit."""
+    """A server and its parties in one process.
+
+    ``dues`` are what an appearance of an entity releases, by unit.
+    """
 
     def __init__(
         self,
@@ -48,18 +53,36 @@ class Messages:
         *,
         regret: bool = True,
     ) -> None:
-        self.regime, self.server, self.parties, self.columns, self.regret = regime, server, tuple(parties), tuple(columns), regret
+        self.regime, self.server, self.parties, self.columns, self.regret = (
+            regime,
+            server,
+            tuple(parties),
+            tuple(columns),
+            regret,
+        )
         self.dues = dues
         self.state: State = regime.start()
 
-    def run(self, x: Inputs, y: np.ndarray[Any, np.dtype[np.int64]], active: Mask, silent: Mask, paid: Allowance) -> Played:
+    def run(
+        self,
+        x: Inputs,
+        y: np.ndarray[Any, np.dtype[np.int64]],
+        active: Mask,
+        silent: Mask,
+        paid: Allowance,
+    ) -> Played:
         """See :class:`~sordino.regimes.vertical.engine.Engine`."""
         for unit, event in self.dues:
             paid.covers(unit, event)
         n, batch = len(active), self.server.plan.batch
-        inputs, labels = torch.from_numpy(x).view(n, batch, x.shape[1]), torch.from_numpy(y).view(n, batch)
+        inputs, labels = (
+            torch.from_numpy(x).view(n, batch, x.shape[1]),
+            torch.from_numpy(y).view(n, batch),
+        )
         played = Played(
-            Observed(np.zeros(n * batch, np.int64), np.zeros(n), np.zeros(n), np.zeros(3)), np.ones(n, bool), np.zeros(n, np.int64)
+            Observed(np.zeros(n * batch, np.int64), np.zeros(n), np.zeros(n), np.zeros(3)),
+            np.ones(n, bool),
+            np.zeros(n, np.int64),
         )
         exchange = _Exchange(self, inputs, labels, active, silent, paid, played)
         heart = Kernel(exchange, Moment(self.state), _Nobody())
@@ -74,7 +97,10 @@ class Messages:
     def weights(self) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
         """See :class:`~sordino.regimes.vertical.engine.Engine`."""
         found = {"server": self.server.flat.weights.cpu().numpy().copy()}
-        return found | {f"party{m}": party.flat.weights.cpu().numpy().copy() for m, party in enumerate(self.parties)}
+        return found | {
+            f"party{m}": party.flat.weights.cpu().numpy().copy()
+            for m, party in enumerate(self.parties)
+        }
 
     def pack(self) -> Kept:
         """See :class:`~sordino.regimes.vertical.engine.Engine`."""
@@ -90,12 +116,20 @@ class Messages:
         closed, dropped = (int(value) for value in kept["counts"])
 
         def below(prefix: str) -> dict[str, NDArray[Any]]:
-            return {name.removeprefix(prefix): value for name, value in kept.items() if name.startswith(prefix)}
+            return {
+                name.removeprefix(prefix): value
+                for name, value in kept.items()
+                if name.startswith(prefix)
+            }
 
         self.server.unpack(below("server."))
         for m, party in enumerate(self.parties):
             party.unpack(below(f"party{m}."))
-        self.state = State([kept[f"last.{m}"].copy() for m in range(len(self.parties))], closed=closed, dropped=dropped)
+        self.state = State(
+            [kept[f"last.{m}"].copy() for m in range(len(self.parties))],
+            closed=closed,
+            dropped=dropped,
+        )
 
 
 class _Nobody:
@@ -107,16 +141,30 @@ class _Nobody:
 
 
 class _Exchange(World[State]):
-    """One stretch of events, as the kernel asks for it: sites are the parties, who holds the labels, and who counts.
+    """One stretch of events, as the kernel asks for it: sites are the parties, who holds the
+    labels, and who counts.
 
-    Everybody speaks, even too late: a party's window goes on, and what it says is dropped by rule. Stretches are charged as a whole,
-    before they are played.
+    Everybody speaks, even too late: a party's window goes on, and what it says is dropped by rule.
+    Stretches are charged as a whole, before they are played.
     """
 
     def __init__(
-        self, ends: Messages, inputs: torch.Tensor, labels: torch.Tensor, active: Mask, silent: Mask, paid: Allowance, played: Played
+        self,
+        ends: Messages,
+        inputs: torch.Tensor,
+        labels: torch.Tensor,
+        active: Mask,
+        silent: Mask,
+        paid: Allowance,
+        played: Played,
     ) -> None:
-        self.ends, self.inputs, self.labels, self.active, self.silent = ends, inputs, labels, active, silent
+        self.ends, self.inputs, self.labels, self.active, self.silent = (
+            ends,
+            inputs,
+            labels,
+            active,
+            silent,
+        )
         self.paid, self.played = paid, played
         self.first, self.dropped, self.refused = ends.state.closed + 1, ends.state.dropped, 0
 
@@ -124,8 +172,12 @@ class _Exchange(World[State]):
         """The regime's."""
         return self.ends.regime.step(state, event)
 
-    def answer(self, site: int, number: int, task: Request | None, permits: Sequence[Permit]) -> Said | None:
-        """What a party says when it is active or queried, or what the labels are; a derivative is taken in without a word."""
+    def answer(
+        self, site: int, number: int, task: Request | None, permits: Sequence[Permit]
+    ) -> Said | None:
+        """What a party says when it is active or queried, or what the labels are; a derivative is
+        taken in without a word.
+        """
         i, parties = number - self.first, len(self.ends.parties)
         if site > parties:
             self._over(i, number)
@@ -137,12 +189,18 @@ class _Exchange(World[State]):
         if isinstance(task, Derivative):
             self._take_in(site, task)
             return None
-        return None if self.active[i, site] else self._embed(site, number, False)  # an active one has said what it had to say
+        return (
+            None if self.active[i, site] else self._embed(site, number, False)
+        )  # an active one has said what it had to say
 
     def trip(self, site: int, task: Request) -> float:
         """None at all, but for who is to be too late."""
         i = task.number - self.first
-        return LATE if isinstance(task, Query) and (self.silent[i, site] or self.active[i, site]) else 0.0
+        return (
+            LATE
+            if isinstance(task, Query) and (self.silent[i, site] or self.active[i, site])
+            else 0.0
+        )
 
     def learn(self, effect: Learn | Skip) -> Learned:
         """Let the server learn, or only see the labels."""
@@ -152,10 +210,14 @@ class _Exchange(World[State]):
             server.see(torch.tensor(effect.labels))
             return Learned(effect.number, ())
         start = time.perf_counter()
-        made = server.learn(effect.number, effect.embeddings, torch.tensor(effect.labels), effect.active)
+        made = server.learn(
+            effect.number, effect.embeddings, torch.tensor(effect.labels), effect.active
+        )
         self.played.seen.seconds[2] += time.perf_counter() - start
         self.played.seen.losses[i] = made.loss
-        self.played.seen.predictions[i * server.plan.batch : (i + 1) * server.plan.batch] = made.predictions
+        self.played.seen.predictions[i * server.plan.batch : (i + 1) * server.plan.batch] = (
+            made.predictions
+        )
         return Learned(effect.number, tuple((each.party, each) for each in made.derivatives))
 
     def _embed(self, m: int, number: int, active: bool) -> Embedding:
@@ -177,10 +239,14 @@ class _Exchange(World[State]):
         """Count what came of an event, before the next begins."""
         messages, dropped = self.ends, self.ends.state.dropped + self.refused
         if messages.regret:
-            self.played.seen.regret[i] = messages.server.square(number) + sum(party.square(number) for party in messages.parties)
+            self.played.seen.regret[i] = messages.server.square(number) + sum(
+                party.square(number) for party in messages.parties
+            )
         self.played.dropped[i] = dropped - self.dropped
         self.dropped = dropped
 
-    def bills(self, state: State, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]) -> Sequence[Bill]:
+    def bills(
+        self, state: State, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]
+    ) -> Sequence[Bill]:
         """None: the stretch is paid for."""
         return ()

@@ -1,7 +1,8 @@
-r"""What an online vertical method is: whom an event activates, and how a gradient of now joins those of before.
+r"""What an online vertical method is: whom an event activates, and how a gradient of now joins
+those of before.
 
-Parties hold different features of the same entity, the server its label (Wang, Wang, Gu and Ling 2025,
-section 3). At event t the active parties A_t send embeddings, the others answer a query, and
+Parties hold different features of the same entity, the server its label (Wang, Wang, Gu and Ling
+2025, section 3). At event t the active parties A_t send embeddings, the others answer a query, and
 
     w_0 <- w_0 - eta_0 grad_0 ,        w_m <- w_m - eta_m grad_m     for m in A_t
 
@@ -11,10 +12,10 @@ where the method says what grad is, from the gradients g^t of the events' losses
     dlr    (1/W) sum_{i<l} alpha^i g^{t-i},     W = sum_{i<l} alpha^i           (Algorithm 1, Eqs. 4 and 5)
     slr    (1/l) sum_{i<l} grad f^{t-i}(w^t)                                    (Algorithm 5)
 
-with g_m^t = 0 where party m was passive. ``dlr`` keeps gradients taken at the weights of their own time;
-``slr`` asks for the last l examples again at the weights of now, and sends l times as much.
-(Algorithm 1, line 18, writes v_m as the derivative of the window; only its newest term depends on the
-newest embedding, and Eq. 5 weighs the others in the party's own buffer. Eq. 5 is what runs.)
+with g_m^t = 0 where party m was passive. ``dlr`` keeps gradients taken at the weights of their own
+time; ``slr`` asks for the last l examples again at the weights of now, and sends l times as much.
+(Algorithm 1, line 18, writes v_m as the derivative of the window; only its newest term depends on
+the newest embedding, and Eq. 5 weighs the others in the party's own buffer. Eq. 5 is what runs.)
 
 Symbols: M parties, l window, alpha attenuation, eta learning rates, Gamma threshold, p probability.
 """
@@ -40,7 +41,9 @@ Means = Callable[[], NDArray[np.float32]]
 
 
 class Activation(Section):
-    """Activity an event activates, and the ``method.activation`` table of a study that asks for it; its name alone will do."""
+    """Activity an event activates, and the ``method.activation`` table of a study that asks for it;
+    its name alone will do.
+    """
 
     looks: ClassVar[bool] = False  # whether it looks at features, and so tells of them
 
@@ -62,7 +65,13 @@ class Activation(Section):
 
 
 ACTIVATIONS = Registry(
-    base=Activation, noun="activation", key="kind", place="method.activation", page="docs/own-tables.md", brief=True, needs=("active",)
+    base=Activation,
+    noun="activation",
+    key="kind",
+    place="method.activation",
+    page="docs/own-tables.md",
+    brief=True,
+    needs=("active",),
 )
 
 
@@ -91,7 +100,9 @@ class Random(Activation):
 
 @ACTIVATIONS.register
 class Threshold(Activation):
-    """A party is active where the mean of its features is above Gamma: a stimulus. Tells that much of them."""
+    """A party is active where the mean of its features is above Gamma: a stimulus. Tells that much
+    of them.
+    """
 
     looks: ClassVar[bool] = True
 
@@ -123,7 +134,8 @@ class OnlineMethod(Method):
     """A method that learns from one event after another.
 
     Attributes:
-        learning_rate: eta_m of every party, and of the server where ``server_learning_rate`` is left out.
+        learning_rate: eta_m of every party, and of the server where ``server_learning_rate`` is
+            left out.
         server_learning_rate: eta_0.
         learning_rates: eta_m of each party, where they differ.
         activation: whom an event activates; ``"full"`` for short.
@@ -169,7 +181,9 @@ class OnlineMethod(Method):
 
 def _about(paper: str, does: str) -> About:
     forms: Mapping[str, bool] = {"sound": True}
-    return About(regime="vertical", paper=paper, does=does, forms=forms, units=("entity", "label", "none"))
+    return About(
+        regime="vertical", paper=paper, does=does, forms=forms, units=("entity", "label", "none")
+    )
 
 
 @register
@@ -190,7 +204,9 @@ class Dlr(OnlineMethod):
         alpha: how much a gradient counts one event later.
     """
 
-    about: ClassVar[About] = _about("Wang, Wang, Gu and Ling 2025; Aydore et al. 2019", "a window of past gradients")
+    about: ClassVar[About] = _about(
+        "Wang, Wang, Gu and Ling 2025; Aydore et al. 2019", "a window of past gradients"
+    )
 
     name: Literal["dlr"] = "dlr"
     length: int = Field(10, ge=1)
@@ -215,7 +231,10 @@ class Slr(OnlineMethod):
         length: l.
     """
 
-    about: ClassVar[About] = _about("Hazan et al. 2017; Wang, Wang, Gu and Ling 2025", "the last examples again, at the weights of now")
+    about: ClassVar[About] = _about(
+        "Hazan et al. 2017; Wang, Wang, Gu and Ling 2025",
+        "the last examples again, at the weights of now",
+    )
 
     name: Literal["slr"] = "slr"
     length: int = Field(10, ge=1)

@@ -9,12 +9,25 @@ from typing import Any
 from numpy.typing import NDArray
 
 from sordino.engine import records
-from sordino.engine.effect import Arrived, Begin, Closed, Effect, Event, Finish, Log, Send, Stretch, Stretched
+from sordino.engine.effect import (
+    Arrived,
+    Begin,
+    Closed,
+    Effect,
+    Event,
+    Finish,
+    Log,
+    Send,
+    Stretch,
+    Stretched,
+)
 from sordino.message import Vector
 from sordino.regimes.vertical.tally import Tally
 
 Booked = tuple[str, int, int, int]
-"""Lineage of the charges' keys, the event at which they were booked, and the first and last appearance."""
+"""Lineage of the charges' keys, the event at which they were booked, and the first and last
+appearance.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -30,7 +43,8 @@ class State:
         told: what was told of each entity's label, where one answer is for good.
         booked: appearances that the ledger has booked, in order.
         ended: why the run is over, or None.
-        origin: what releases so far depend on; see :class:`sordino.regimes.vertical.simulation.Events`.
+        origin: what releases so far depend on; see
+            :class:`sordino.regimes.vertical.simulation.Events`.
     """
 
     kept: dict[str, NDArray[Any]]
@@ -52,7 +66,14 @@ class State:
     def copied(self) -> State:
         """A state that can be played on without changing this one."""
         row, whole = self.row.copied(), self.whole.copied()
-        return replace(self, row=row, whole=whole, counts=dict(self.counts), told=dict(self.told), booked=list(self.booked))
+        return replace(
+            self,
+            row=row,
+            whole=whole,
+            counts=dict(self.counts),
+            told=dict(self.told),
+            booked=list(self.booked),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,9 +84,11 @@ class Pieces:
         events: T.
         every: events between two rows of the log.
         piece: events in a piece, counted from the first event.
-        changes: examples of the stream, from one number to another, at which the world changed at once.
+        changes: examples of the stream, from one number to another, at which the world changed at
+            once.
         batch: b, examples in an event.
-        accuracy: an unbiased estimate of the share of right predictions, from the share that agrees with the labels as told.
+        accuracy: an unbiased estimate of the share of right predictions, from the share that agrees
+            with the labels as told.
     """
 
     events: int
@@ -88,7 +111,13 @@ class Pieces:
 
     def _next(self, state: State) -> Send:
         """Up to the next multiple of a piece's length."""
-        return Send(0, Stretch(state.position + 1, min(self.piece - state.position % self.piece, self.events - state.position)))
+        return Send(
+            0,
+            Stretch(
+                state.position + 1,
+                min(self.piece - state.position % self.piece, self.events - state.position),
+            ),
+        )
 
     def _played(self, state: State, played: Stretched) -> Sequence[Effect]:
         """Count a piece, and log what is due."""
@@ -113,8 +142,12 @@ class Pieces:
         return (*found, end, Finish(state.ended))
 
     def error(self, tally: Tally) -> float | None:
-        """Share of wrong predictions; under privacy its unbiased estimate. None of no predictions."""
-        return None if not tally.examples else 1.0 - self.accuracy(1.0 - tally.errors / tally.examples)
+        """Share of wrong predictions; under privacy its unbiased estimate. None of no
+        predictions.
+        """
+        return (
+            None if not tally.examples else 1.0 - self.accuracy(1.0 - tally.errors / tally.examples)
+        )
 
     def _log(self, state: State, stop: int) -> tuple[Effect, Effect]:
         """A row for the log, of everything since the last one."""

@@ -1,17 +1,20 @@
-r"""What a study of events will cost: each entity, with its label and its features at every party, is on its own.
+r"""What a study of events will cost: each entity, with its label and its features at every party,
+is on its own.
 
-There is no batch to hide in and no sampling. One appearance of an entity releases (soundness of the parts
-is argued in docs/mathematics.md, Events)
+There is no batch to hide in and no sampling. One appearance of an entity releases (soundness of the
+parts is argued in docs/mathematics.md, Events)
 
     labels      its label by randomised response: once if memoised, else once an appearance
     party m     its embedding, with noise z_h; and with noisy updates its gradient, with noise z_u
 
-each l times with static local regret, which asks for the same examples again. What depends on released
-embeddings and responded labels alone (the server's model, derivatives) is post-processing. Where something is
-missing that a bound needs, a party's price is infinite, and :func:`unprotected` says why.
+each l times with static local regret, which asks for the same examples again. What depends on
+released embeddings and responded labels alone (the server's model, derivatives) is post-processing.
+Where something is missing that a bound needs, a party's price is infinite, and :func:`unprotected`
+says why.
 
-Ledger units: "labels", "party:m", and "entities" for one entity at all parties, its label included. All of them are kept, whatever
-is promised: a run that promises labels, or nothing, must show in the ledger of a later one that promises entities.
+Ledger units: "labels", "party:m", and "entities" for one entity at all parties, its label included.
+All of them are kept, whatever is promised: a run that promises labels, or nothing, must show in the
+ledger of a later one that promises entities.
 """
 
 from __future__ import annotations
@@ -21,17 +24,33 @@ from collections.abc import Sequence
 
 from sordino.engine.plan import ACCOUNTANTS, Plan
 from sordino.errors import StudyError
-from sordino.privacy import Composed, Event, Gaussian, NonPrivate, Nothing, Pure, Repeated, accountant, most_steps, noise_multiplier
+from sordino.privacy import (
+    Composed,
+    Event,
+    Gaussian,
+    NonPrivate,
+    Nothing,
+    Pure,
+    Repeated,
+    accountant,
+    most_steps,
+    noise_multiplier,
+)
 from sordino.privacy.accounting import Spent
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.vertical.study import VerticalStudy
 
 LABELS, ENTITIES = "labels", "entities"
 QUARTER = 0.25  # of epsilon that a label may cost beside features, unless something else is said
-LABEL_COST = "on Fashion-MNIST, label epsilon 1 / 2 / 3 / 4 gave 73 / 79 / 83 / 84 % where 85 % were had without"
+LABEL_COST = (
+    "on Fashion-MNIST, label epsilon 1 / 2 / 3 / 4 gave 73 / 79 / 83 / 84 % where 85 % "
+    "were had without"
+)
 FEATURE_COST = (
-    "on Fashion-MNIST in two halves, noise on every embedding at epsilon 32 / 16 / 8 / 4 a release gave 75 / 54 / 32 / 19 %"
-    " where 85 % were had without, whatever the embedding's size; secure aggregation is the answer for features"
+    "on Fashion-MNIST in two halves, noise on every embedding at epsilon 32 / 16 / 8 / 4 a "
+    "release gave 75 / 54 / 32 / 19 %"
+    " where 85 % were had without, whatever the embedding's size; secure aggregation is "
+    "the answer for features"
 )
 
 
@@ -49,7 +68,8 @@ def label_epsilon(study: VerticalStudy) -> float:
 
 
 def calibrate(study: VerticalStudy) -> VerticalStudy:
-    """The same study with its noise filled in, where it was left out: one multiplier for embeddings and updates alike.
+    """The same study with its noise filled in, where it was left out: one multiplier for embeddings
+    and updates alike.
 
     Raises:
         StudyError: where no noise is enough.
@@ -58,23 +78,34 @@ def calibrate(study: VerticalStudy) -> VerticalStudy:
     if privacy.embedding is None or privacy.epsilon is None or privacy.delta is None:
         return study
     open_ones = [one for one in (privacy.embedding, privacy.update) if one.noise_multiplier is None]
-    if not open_ones or (privacy.embedding.noise_multiplier is not None and privacy.updates != "noisy"):
+    if not open_ones or (
+        privacy.embedding.noise_multiplier is not None and privacy.updates != "noisy"
+    ):
         return study
     spent = privacy.label_epsilon or QUARTER * privacy.epsilon
     left = privacy.epsilon - spent if privacy.unit == "entity" else privacy.epsilon
     if left <= 0:
         raise StudyError(
-            f"privacy.label_epsilon = {epsilon_text(spent)} leaves nothing of epsilon = {epsilon_text(privacy.epsilon)}"
+            f"privacy.label_epsilon = {epsilon_text(spent)} leaves nothing of epsilon = "
+            f"{epsilon_text(privacy.epsilon)}"
             " for features: lower it"
         )
     holders = study.data.parties if privacy.unit == "entity" else 1
 
     def release(sigma: float) -> Event:
-        update, embedding = privacy.update.noise_multiplier or sigma, (privacy.embedding or privacy.update).noise_multiplier or sigma
+        update, embedding = (
+            privacy.update.noise_multiplier or sigma,
+            (privacy.embedding or privacy.update).noise_multiplier or sigma,
+        )
         return Repeated(_features(study, embedding, update), holders)
 
     found = noise_multiplier(
-        sampling_rate=1.0, steps=privacy.appearances, epsilon=left, delta=privacy.delta, accountant=privacy.accountant, release=release
+        sampling_rate=1.0,
+        steps=privacy.appearances,
+        epsilon=left,
+        delta=privacy.delta,
+        accountant=privacy.accountant,
+        release=release,
     )
     filled = {
         name: one.model_copy(update={"noise_multiplier": one.noise_multiplier or found})
@@ -89,17 +120,29 @@ def unprotected(study: VerticalStudy) -> str | None:
     if privacy.embedding is None:
         return "embeddings are sent without noise"
     if study.method.activation.looks:
-        return f"activation '{study.method.activation.kind}' tells whether a party's mean feature is above the threshold"
+        return (
+            f"activation '{study.method.activation.kind}' tells whether a party's mean feature "
+            "is above the threshold"
+        )
     if privacy.updates == "raw":
-        return "parties' models learn from raw features, and later embeddings, noise or not, tell of what they have learned"
+        return (
+            "parties' models learn from raw features, and later embeddings, noise or not, tell "
+            "of what they have learned"
+        )
     return None
 
 
 def features(study: VerticalStudy) -> Event:
-    """What one appearance of an entity releases of its features at one party, of a calibrated study."""
+    """What one appearance of an entity releases of its features at one party, of a calibrated
+    study.
+    """
     if (reason := unprotected(study)) is not None or study.privacy.embedding is None:
         return NonPrivate(reason=reason or "")
-    return _features(study, study.privacy.embedding.noise_multiplier or 0.0, study.privacy.update.noise_multiplier or 0.0)
+    return _features(
+        study,
+        study.privacy.embedding.noise_multiplier or 0.0,
+        study.privacy.update.noise_multiplier or 0.0,
+    )
 
 
 def _features(study: VerticalStudy, embedding: float, update: float) -> Event:
@@ -111,7 +154,11 @@ def _features(study: VerticalStudy, embedding: float, update: float) -> Event:
 
 def label(study: VerticalStudy) -> Event:
     """What one response releases of a label."""
-    return NonPrivate(reason="labels are told as they are") if study.privacy.unit == "none" else Pure(epsilon=label_epsilon(study))
+    return (
+        NonPrivate(reason="labels are told as they are")
+        if study.privacy.unit == "none"
+        else Pure(epsilon=label_epsilon(study))
+    )
 
 
 def units(study: VerticalStudy) -> tuple[str, ...]:
@@ -125,7 +172,9 @@ def promised(study: VerticalStudy) -> str:
 
 
 def charges(study: VerticalStudy, first: int, last: int) -> tuple[tuple[str, Event, int], ...]:
-    """(unit, event, how often) of appearances ``first`` to ``last`` of an entity, counted from 1."""
+    """(unit, event, how often) of appearances ``first`` to ``last`` of an entity, counted from
+    1.
+    """
     count, parties = last - first + 1, study.data.parties
     responses = (1 if first == 1 else 0) if study.privacy.memoised else count
     told, held = label(study), features(study)
@@ -135,7 +184,9 @@ def charges(study: VerticalStudy, first: int, last: int) -> tuple[tuple[str, Eve
 
 
 def payable(study: VerticalStudy, spent: Spent = ()) -> int | None:
-    """For how many events of an entity the budget pays, after what it has spent; None for any number, or without privacy."""
+    """For how many events of an entity the budget pays, after what it has spent; None for any
+    number, or without privacy.
+    """
     privacy = study.privacy
     if privacy.unit == "none" or privacy.epsilon is None or privacy.delta is None:
         return None
@@ -144,9 +195,17 @@ def payable(study: VerticalStudy, spent: Spent = ()) -> int | None:
         return 0
     if privacy.unit == "label" and privacy.memoised:
         return None
-    held: Event = Nothing() if privacy.unit == "label" else Repeated(features(study), study.data.parties)
+    held: Event = (
+        Nothing() if privacy.unit == "label" else Repeated(features(study), study.data.parties)
+    )
     each = held if privacy.memoised else Composed((label(study), held))
-    return most_steps(each, epsilon=privacy.epsilon, delta=privacy.delta, accountant=privacy.accountant, spent=before)
+    return most_steps(
+        each,
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
+        accountant=privacy.accountant,
+        spent=before,
+    )
 
 
 def price(study: VerticalStudy) -> Plan:
@@ -164,12 +223,25 @@ def price(study: VerticalStudy) -> Plan:
     releases = tuple((unit, _in_words(study, unit), epsilon) for unit, epsilon in spent.items())
     noise = privacy.embedding.noise_multiplier if privacy.embedding is not None else None
     names = tuple(dict.fromkeys((*ACCOUNTANTS, privacy.accountant)))
-    by_name: dict[str, int | None] = {name: payable(_with_accountant(study, name)) for name in names} if most is not None else {}
-    return _plan(noise or 0.0, most, by_name, events, times, spent[promised(study)], tuple(warnings(study)), releases)
+    by_name: dict[str, int | None] = (
+        {name: payable(_with_accountant(study, name)) for name in names} if most is not None else {}
+    )
+    return _plan(
+        noise or 0.0,
+        most,
+        by_name,
+        events,
+        times,
+        spent[promised(study)],
+        tuple(warnings(study)),
+        releases,
+    )
 
 
 def _with_accountant(study: VerticalStudy, name: str) -> VerticalStudy:
-    return study.model_copy(update={"privacy": study.privacy.model_copy(update={"accountant": name})})
+    return study.model_copy(
+        update={"privacy": study.privacy.model_copy(update={"accountant": name})}
+    )
 
 
 def _plan(
@@ -203,7 +275,8 @@ def _plan(
 def _in_words(study: VerticalStudy, unit: str) -> str:
     privacy = study.privacy
     response = (
-        f"randomised response at epsilon = {epsilon_text(label_epsilon(study))}, {'once' if privacy.memoised else 'at every appearance'}"
+        f"randomised response at epsilon = {epsilon_text(label_epsilon(study))}, "
+        f"{'once' if privacy.memoised else 'at every appearance'}"
     )
     if unit == LABELS:
         return response
@@ -211,8 +284,16 @@ def _in_words(study: VerticalStudy, unit: str) -> str:
         return reason or ""
     again = f", {study.method.resends} times" if study.method.resends > 1 else ""
     held = f"embedding with noise {privacy.embedding.noise_multiplier:g}"
-    held += f" and gradient with noise {privacy.update.noise_multiplier:g}" if privacy.updates == "noisy" else " of a frozen model"
-    return f"{held}{again}" if unit != ENTITIES else f"{response}; {held}{again}, at each of {study.data.parties} parties"
+    held += (
+        f" and gradient with noise {privacy.update.noise_multiplier:g}"
+        if privacy.updates == "noisy"
+        else " of a frozen model"
+    )
+    return (
+        f"{held}{again}"
+        if unit != ENTITIES
+        else f"{response}; {held}{again}, at each of {study.data.parties} parties"
+    )
 
 
 def warnings(study: VerticalStudy) -> Sequence[str]:
@@ -220,17 +301,25 @@ def warnings(study: VerticalStudy) -> Sequence[str]:
     found, privacy = [], study.privacy
     if privacy.memoised and study.data.repeats:
         found.append(
-            "the error is estimated from the noisy labels that were learned from: it comes out too low for entities that came before"
+            "the error is estimated from the noisy labels that were learned from: it comes "
+            "out too low for entities that came before"
         )
     if (reason := unprotected(study)) is not None:
-        found.append(f"features are NOT protected, epsilon of every party is infinite: {reason}; only labels are")
+        found.append(
+            f"features are NOT protected, epsilon of every party is infinite: {reason}; only "
+            "labels are"
+        )
     if privacy.embedding is not None:
         found.append(f"noise on embeddings costs dearly: {FEATURE_COST}")
     if label_epsilon(study) < 4.0:
-        found.append(f"randomised response at epsilon = {epsilon_text(label_epsilon(study))} costs accuracy: {LABEL_COST}")
+        found.append(
+            f"randomised response at epsilon = {epsilon_text(label_epsilon(study))} costs "
+            f"accuracy: {LABEL_COST}"
+        )
     most = payable(study)
     if most is not None and most < privacy.appearances:
         found.append(
-            f"the budget pays for {most} appearances of an entity, and privacy.appearances is {privacy.appearances}: later events go unused"
+            f"the budget pays for {most} appearances of an entity, and privacy.appearances "
+            f"is {privacy.appearances}: later events go unused"
         )
     return found

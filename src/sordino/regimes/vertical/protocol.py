@@ -1,19 +1,22 @@
-r"""Events between parties with different features: the order of messages of Algorithm 1, and what a server does with them.
+r"""Events between parties with different features: the order of messages of Algorithm 1, and what a
+server does with them.
 
-Event t opens when the first word of it reaches the server: an active party's embedding, or its labels. Active parties
-speak unasked, at about the same time; the server waits a little for all of them to have done so. Then
+Event t opens when the first word of it reaches the server: an active party's embedding, or its
+labels. Active parties speak unasked, at about the same time; the server waits a little for all of
+them to have done so. Then
 
     server -> those who have not sent :  Query(t)
     party  -> server                  :  Embedding(t)          active ones unasked, the others when queried
     server                            :  learns, once the labels are there, and every embedding or its stand-in
     server -> active parties          :  Derivative(t)
 
-Rules. Events come one after another: t counts from 1, and a word of any other event than the one that is
-open (or the next, which opens it) is *dropped*: a second copy, an answer that is late, a number nobody gave
-out, an answer before the question. So is an embedding of the wrong size, or one that is not finite. A party that was queried
-and does not answer in time is given up, and by the run's rule its *last* embedding stands in, or *zeros*, or the event is
-*skipped*: no one learns from it. What was dropped or stood in shows in the log. An active party cannot be
-missing: it is the one that spoke.
+Rules. Events come one after another: t counts from 1, and a word of any other event than the one
+that is open (or the next, which opens it) is *dropped*: a second copy, an answer that is late, a
+number nobody gave out, an answer before the question. So is an embedding of the wrong size, or one
+that is not finite. A party that was queried and does not answer in time is given up, and by the
+run's rule its *last* embedding stands in, or *zeros*, or the event is *skipped*: no one learns from
+it. What was dropped or stood in shows in the log. An active party cannot be missing: it is the one
+that spoke.
 
 :class:`State` is changed in place: there are thousands of events in a second.
 """
@@ -26,7 +29,19 @@ from typing import Literal
 
 import numpy as np
 
-from sordino.engine.effect import Arrived, Effect, Event, Lapsed, Learn, Learned, Left, Send, Skip, Wake, Woke
+from sordino.engine.effect import (
+    Arrived,
+    Effect,
+    Event,
+    Lapsed,
+    Learn,
+    Learned,
+    Left,
+    Send,
+    Skip,
+    Wake,
+    Woke,
+)
 from sordino.errors import RemoteProtocolError
 from sordino.message import Embedding, Labels, Query, Vector, numbers
 
@@ -47,7 +62,8 @@ class State:
         given_up: who did not answer.
         last: the last embedding of each party that came.
         dropped: words that were no part of anything, so far.
-        answering: the closed event whose derivatives are awaited from the server's own model; 0 if none.
+        answering: the closed event whose derivatives are awaited from the server's own model; 0 if
+            none.
     """
 
     last: list[Vector]
@@ -79,7 +95,8 @@ class Vertical:
     Attributes:
         sizes: numbers in an embedding message of each party.
         missing: what stands in for an embedding that does not come.
-        resends: messages hold a window of so many events, the newest first: the last one stands in a place further on.
+        resends: messages hold a window of so many events, the newest first: the last one stands in
+            a place further on.
         wait: seconds from the first word of an event until those who have not sent are queried.
         patience: seconds from the queries until who has not answered is given up.
     """
@@ -123,8 +140,14 @@ class Vertical:
         """Query whoever has not sent."""
         state.opened = state.asked = True
         number = state.closed + 1
-        found: list[Effect] = [Send(party, Query(number)) for party in range(self.parties) if party not in state.got]
-        return [*found, Wake(self.patience, f"missing {number}")] if found else [*self._complete(state)]
+        found: list[Effect] = [
+            Send(party, Query(number)) for party in range(self.parties) if party not in state.got
+        ]
+        return (
+            [*found, Wake(self.patience, f"missing {number}")]
+            if found
+            else [*self._complete(state)]
+        )
 
     def _open(self, state: State) -> list[Effect]:
         """The first word of an event starts its clock."""
@@ -142,7 +165,9 @@ class Vertical:
 
     def _give_up(self, state: State, parties: Sequence[int]) -> Sequence[Effect]:
         """Do without those of the parties that have not answered."""
-        state.given_up |= {party for party in parties if 0 <= party < self.parties and party not in state.got}
+        state.given_up |= {
+            party for party in parties if 0 <= party < self.parties and party not in state.got
+        }
         return self._complete(state)
 
     def _embedding(self, state: State, heard: Embedding) -> Sequence[Effect]:
@@ -169,19 +194,36 @@ class Vertical:
             found = Skip(event, labels, absent)
         else:
             last = self.missing == "last"
-            stand_in = [self._aged(values) if last else np.zeros_like(values) for values in state.last]
-            whole = tuple(state.got[party] if party in state.got else stand_in[party] for party in range(self.parties))
+            stand_in = [
+                self._aged(values) if last else np.zeros_like(values) for values in state.last
+            ]
+            whole = tuple(
+                state.got[party] if party in state.got else stand_in[party]
+                for party in range(self.parties)
+            )
             found = Learn(event, labels, whole, tuple(sorted(state.active)), absent)
         for party in range(self.parties):
-            state.last[party] = state.got[party] if party in state.got else self._aged(state.last[party])
-        state.closed, state.answering, state.opened, state.asked, state.labels = event, event, False, False, None
+            state.last[party] = (
+                state.got[party] if party in state.got else self._aged(state.last[party])
+            )
+        state.closed, state.answering, state.opened, state.asked, state.labels = (
+            event,
+            event,
+            False,
+            False,
+            None,
+        )
         state.got, state.active, state.given_up = {}, set(), set()
         return (found,)
 
     def _aged(self, values: Vector) -> Vector:
         """A window of embeddings one event later: each a place on, and the newest once more."""
         newest = len(values) // self.resends
-        return values if self.resends == 1 else np.concatenate([values[:newest], values[: len(values) - newest]])
+        return (
+            values
+            if self.resends == 1
+            else np.concatenate([values[:newest], values[: len(values) - newest]])
+        )
 
     @staticmethod
     def _dropped(state: State) -> Sequence[Effect]:

@@ -1,4 +1,6 @@
-"""Studies of events, in which parties hold different features: event-driven learning with dynamic local regret, OGD and SLR."""
+"""Studies of events, in which parties hold different features: event-driven learning with dynamic
+local regret, OGD and SLR.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ class VerticalRegime(Regime[VerticalStudy]):
     template = TEMPLATE
     tables = (ACTIVATIONS,)
     others = "entities"
-    plain = "No privacy guarantee: embeddings, labels and updates are used without noise, and epsilon is infinite."
+    plain = (
+        "No privacy guarantee: embeddings, labels and updates are used without noise, and "
+        "epsilon is infinite."
+    )
 
     def calibrated(self, study: VerticalStudy) -> VerticalStudy:
         """See :class:`~sordino.engine.regime.Regime`."""
@@ -35,7 +40,9 @@ class VerticalRegime(Regime[VerticalStudy]):
         """See :class:`~sordino.engine.regime.Regime`."""
         return assemble.plan(study), ()
 
-    def build(self, study: VerticalStudy, folder: Path, run: str, payable: Sequence[int] | None) -> Built:
+    def build(
+        self, study: VerticalStudy, folder: Path, run: str, payable: Sequence[int] | None
+    ) -> Built:
         """See :class:`~sordino.engine.regime.Regime`."""
         return assemble.build(plan.calibrate(study), folder, run, payable)
 

@@ -16,10 +16,12 @@ Whole = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Respond:
-    """How the server comes to know labels: by randomised response, drawn once for an entity or at each event; or as they are.
+    """How the server comes to know labels: by randomised response, drawn once for an entity or at
+    each event; or as they are.
 
     Attributes:
-        mechanism: of the answers; None where labels are told as they are, which is booked as not private.
+        mechanism: of the answers; None where labels are told as they are, which is booked as not
+            private.
         key: of the answers.
         memoised: whether an answer is drawn once for an entity.
         dues: what one answer releases, by ledger unit.
@@ -31,7 +33,11 @@ class Respond:
     dues: Dues
 
     def __call__(
-        self, labels: NDArray[np.int64], entities: NDArray[np.int64], places: NDArray[np.int64], paid: Allowance
+        self,
+        labels: NDArray[np.int64],
+        entities: NDArray[np.int64],
+        places: NDArray[np.int64],
+        paid: Allowance,
     ) -> NDArray[np.int64]:
         """Responses (n,) to the labels of these entities, at their places (n,) in the stream.
 
@@ -42,7 +48,9 @@ class Respond:
             paid.covers(unit, event, 1 if self.memoised else None)
         if self.mechanism is None:
             return labels
-        found: Whole = self.mechanism.respond_for(labels, entities, self.key, None if self.memoised else places)
+        found: Whole = self.mechanism.respond_for(
+            labels, entities, self.key, None if self.memoised else places
+        )
         return found
 
     def accuracy(self, agreement: float) -> float:

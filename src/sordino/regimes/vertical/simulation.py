@@ -1,15 +1,18 @@
-r"""The simulator of online vertical learning: a stream of events, cut into pieces, each charged before it is played.
+r"""The simulator of online vertical learning: a stream of events, cut into pieces, each charged
+before it is played.
 
-Pieces hold a thousand events and begin at multiples of it, wherever rows of the log and checkpoints fall: what is
-drawn (who is active, who does not answer, what noise there is) is numbered by event or by piece, so that the same study
-gives the same bits whatever is logged, and a run that was killed comes to the same end. A checkpoint stands between two pieces.
-To the kernel, a piece is one task of an engine: site 0.
+Pieces hold a thousand events and begin at multiples of it, wherever rows of the log and checkpoints
+fall: what is drawn (who is active, who does not answer, what noise there is) is numbered by event
+or by piece, so that the same study gives the same bits whatever is logged, and a run that was
+killed comes to the same end. A checkpoint stands between two pieces. To the kernel, a piece is one
+task of an engine: site 0.
 
-Entities that a stream repeats are counted. The ledger books for *an* entity what its k-th appearance
-releases, when the first entity appears for the k-th time: that is the price of the one that appeared
-most often, and a bound for all. What appears more often than its budget pays for is not used. A run that goes on where its
-releases may come out differently (``origin``: another environment) is counted from nothing again: what was released
-before stays booked, and what follows is booked beside it.
+Entities that a stream repeats are counted. The ledger books for *an* entity what its k-th
+appearance releases, when the first entity appears for the k-th time: that is the price of the one
+that appeared most often, and a bound for all. What appears more often than its budget pays for is
+not used. A run that goes on where its releases may come out differently (``origin``: another
+environment) is counted from nothing again: what was released before stays booked, and what follows
+is booked beside it.
 """
 
 from __future__ import annotations
@@ -78,7 +81,10 @@ class Stream(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moment(moments.Moment[State]):
-    """A simulation between two pieces. It shares the state, which goes on changing: pack it at once."""
+    """A simulation between two pieces.
+
+    It shares the state, which goes on changing: pack it at once.
+    """
 
     @property
     def kept(self) -> dict[str, NDArray[Any]]:
@@ -109,8 +115,13 @@ class Moment(moments.Moment[State]):
                 vectors[f"{name}.entities"] = np.fromiter(values, np.int64, len(values))
                 vectors[f"{name}.values"] = np.fromiter(values.values(), np.int64, len(values))
         # Sums of a model that diverges are no numbers that JSON knows.
-        vectors["sums"] = np.array([[tally.loss, tally.regret] for tally in (state.row, state.whole)])
-        row, whole = (msgspec.structs.replace(tally, loss=0.0, regret=0.0) for tally in (state.row, state.whole))
+        vectors["sums"] = np.array(
+            [[tally.loss, tally.regret] for tally in (state.row, state.whole)]
+        )
+        row, whole = (
+            msgspec.structs.replace(tally, loss=0.0, regret=0.0)
+            for tally in (state.row, state.whole)
+        )
         rest = _Rest(row, whole, state.position, list(state.booked), state.ended, state.origin)
         return Packed(vectors, msgspec.json.encode(rest))
 
@@ -139,7 +150,8 @@ class Events:
         activity: who is active, and who does not answer.
         sizes: of messages.
         respond: how labels are told.
-        charges: what appearances ``first`` to ``last`` of an entity release: (unit, event, how often).
+        charges: what appearances ``first`` to ``last`` of an entity release: (unit, event, how
+            often).
         limit: in how many events an entity takes part at most.
         vault, units, budget: the ledger; what is promised is promised to ``units``.
         unlimited: budget of units to which nothing is promised.
@@ -173,7 +185,15 @@ class Events:
     def first(self) -> Moment:
         """Before the first event."""
         engine, parties = self.engine(), len(self.activity.columns)
-        return Moment(State(engine.pack(), _joined(engine), Tally.zero(parties), Tally.zero(parties), origin=self.origin))
+        return Moment(
+            State(
+                engine.pack(),
+                _joined(engine),
+                Tally.zero(parties),
+                Tally.zero(parties),
+                origin=self.origin,
+            )
+        )
 
     def unpack(self, packed: Packed) -> Moment:
         """See :class:`sordino.engine.play.Play`."""
@@ -181,16 +201,32 @@ class Events:
         rest, vectors = msgspec.json.decode(own.rest, type=_Rest), dict(own.vectors)
         counted: dict[str, Any] = {"booked": rest.booked}
         for name in ("counts", "told"):
-            entities, values = vectors.pop(f"{name}.entities", ()), vectors.pop(f"{name}.values", ())
-            counted[name] = dict(zip(np.asarray(entities).tolist(), np.asarray(values).tolist(), strict=True))
-        for tally, (loss, regret) in zip((rest.row, rest.whole), vectors.pop("sums").tolist(), strict=True):
+            entities, values = (
+                vectors.pop(f"{name}.entities", ()),
+                vectors.pop(f"{name}.values", ()),
+            )
+            counted[name] = dict(
+                zip(np.asarray(entities).tolist(), np.asarray(values).tolist(), strict=True)
+            )
+        for tally, (loss, regret) in zip(
+            (rest.row, rest.whole), vectors.pop("sums").tolist(), strict=True
+        ):
             tally.loss, tally.regret = loss, regret
         kept = {name.removeprefix("engine."): value for name, value in vectors.items()}
         engine = self.engine()
         engine.unpack(kept)
         if rest.origin != self.origin:
             counted = {}
-        state = State(kept, _joined(engine), rest.row, rest.whole, rest.position, ended=rest.ended, origin=self.origin, **counted)
+        state = State(
+            kept,
+            _joined(engine),
+            rest.row,
+            rest.whole,
+            rest.position,
+            ended=rest.ended,
+            origin=self.origin,
+            **counted,
+        )
         return Moment(state, **told)
 
     def run(self, moment: Moment, watcher: Watcher) -> Moment:
@@ -210,7 +246,12 @@ class Events:
                 round=number,
                 key=f"{lineage}/appearance {first} to {last}/{part}",
             )
-            yield Bill((0,), charge, self.budget if unit in self.units else self.unlimited, unit in self.units)
+            yield Bill(
+                (0,),
+                charge,
+                self.budget if unit in self.units else self.unlimited,
+                unit in self.units,
+            )
 
 
 class _Play(World[State]):
@@ -219,7 +260,14 @@ class _Play(World[State]):
     def __init__(self, world: Events, state: State) -> None:
         self.world, self.state, self.engine, self.vault = world, state, world.engine(), world.vault
         self.engine.unpack(state.kept)
-        self.rules = Pieces(world.events, world.every, PIECE, world.stream.changes, world.batch, world.respond.accuracy)
+        self.rules = Pieces(
+            world.events,
+            world.every,
+            PIECE,
+            world.stream.changes,
+            world.batch,
+            world.respond.accuracy,
+        )
         self.read: Piece | None = None
         self.used: Mask = np.zeros(0, bool)
         self.times = 1
@@ -231,7 +279,9 @@ class _Play(World[State]):
             state.kept, state.model = self.engine.pack(), _joined(self.engine)
         return state, effects
 
-    def bills(self, state: State, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]) -> Sequence[Bill]:
+    def bills(
+        self, state: State, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]
+    ) -> Sequence[Bill]:
         """Read the piece, and book what nobody has released so often before."""
         found: list[Bill] = []
         for effect in effects:
@@ -241,7 +291,11 @@ class _Play(World[State]):
 
     def reissued(self, state: State, blocks: Mapping[int, Sequence[Block]]) -> Sequence[Bill]:
         """All that was booked for what this run has counted."""
-        return [bill for lineage, number, first, last in state.booked for bill in self.world.bill(first, last, number, lineage)]
+        return [
+            bill
+            for lineage, number, first, last in state.booked
+            for bill in self.world.bill(first, last, number, lineage)
+        ]
 
     def kept(self, state: State, site: int, permits: Sequence[Permit]) -> Sequence[Permit]:
         """All of them: appearances add up."""
@@ -257,7 +311,9 @@ class _Play(World[State]):
             row = msgspec.structs.replace(row, epsilon=math.inf)
         return msgspec.structs.replace(row, time=msgspec.UNSET)
 
-    def answer(self, site: int, number: int, task: Request | None, permits: Sequence[Permit]) -> Stretched:
+    def answer(
+        self, site: int, number: int, task: Request | None, permits: Sequence[Permit]
+    ) -> Stretched:
         """Play the piece that was read, and count what came of it."""
         if not isinstance(task, Stretch) or self.read is None:
             raise TypeError("an engine is asked for a stretch of events")
@@ -288,7 +344,9 @@ class _Play(World[State]):
         state.booked.append((world.lineage, task.number, before + 1, self.times))
         return list(world.bill(before + 1, self.times, task.number, world.lineage))
 
-    def _play(self, read: Piece, start: int, n: int, paid: Allowance) -> Iterator[tuple[int, Tally]]:
+    def _play(
+        self, read: Piece, start: int, n: int, paid: Allowance
+    ) -> Iterator[tuple[int, Tally]]:
         """Play events, and count them up to each row of the log."""
         world, batch, used = self.world, self.world.batch, self.used
         x, y = read.x[: n * batch], read.y[: n * batch]
@@ -299,7 +357,11 @@ class _Play(World[State]):
         if used.any():
             entities = read.entity[: n * batch][examples] if read.entity is not None else None
             y = world.respond(y, places if entities is None else entities, places, paid)
-            if entities is not None and world.respond.memoised and world.respond.mechanism is not None:
+            if (
+                entities is not None
+                and world.respond.memoised
+                and world.respond.mechanism is not None
+            ):
                 self._remember(entities, y)
         first = self.state.whole.events + 1
         played = self.engine.run(x, y, active, silent, paid) if used.any() else Played.nothing()
@@ -310,7 +372,10 @@ class _Play(World[State]):
         while stop < start + n:
             begin, stop = stop, min((stop // world.every + 1) * world.every, start + n)
             low, high = np.searchsorted(at, (begin, stop))
-            here, traffic = slice(low, high), world.sizes.weigh(first + low, active[low:high], played.learned[low:high])
+            here, traffic = (
+                slice(low, high),
+                world.sizes.weigh(first + low, active[low:high], played.learned[low:high]),
+            )
             events, learned = int(high - low), int(played.learned[here].sum())
             passive = float((~active[here]).mean()) if events else 0.0
             yield (
@@ -335,7 +400,8 @@ class _Play(World[State]):
             )
 
     def _remember(self, entities: NDArray[np.int64], answers: NDArray[np.int64]) -> None:
-        """Hold the stream to its promise of one label for each entity: other answers would tell of the change, which nothing bounds.
+        """Hold the stream to its promise of one label for each entity: other answers would tell of
+        the change, which nothing bounds.
 
         Raises:
             DataError: if it breaks it; nothing of this piece has been used then.
@@ -343,8 +409,10 @@ class _Play(World[State]):
         for entity, answer in zip(entities.tolist(), answers.tolist(), strict=True):
             if self.state.told.setdefault(entity, answer) != answer:
                 raise DataError(
-                    f"entity {entity} has two labels in this stream, and privacy.memoised tells its label once for all:"
-                    " set memoised = false, and appearances to the events that one entity may take part in"
+                    f"entity {entity} has two labels in this stream, and privacy.memoised "
+                    "tells its label once for all:"
+                    " set memoised = false, and appearances to the events that one entity "
+                    "may take part in"
                 )
 
 

@@ -32,7 +32,11 @@ class Arranged:
     def read(self, start: int, count: int) -> streams.Piece:
         """See :class:`sordino.data.stream.Stream`."""
         piece = self.stream.read(start, count)
-        return piece if self.order is None else replace(piece, x=np.ascontiguousarray(piece.x[:, self.order]))
+        return (
+            piece
+            if self.order is None
+            else replace(piece, x=np.ascontiguousarray(piece.x[:, self.order]))
+        )
 
     def changes(self, start: int, stop: int) -> Sequence[int]:
         """See :class:`sordino.data.stream.Stream`."""
@@ -46,8 +50,12 @@ def arranged(stream: streams.Stream, parts: Sequence[Index]) -> Arranged:
     return Arranged(stream, None if np.array_equal(order, np.arange(features)) else order)
 
 
-def source(study: VerticalStudy, *, known: bool = True) -> tuple[streams.Stream, str, tuple[Records, ...]]:
-    """The study's stream, drift and all; a fingerprint of the data behind it; and who is in it, where a ledger asks."""
+def source(
+    study: VerticalStudy, *, known: bool = True
+) -> tuple[streams.Stream, str, tuple[Records, ...]]:
+    """The study's stream, drift and all; a fingerprint of the data behind it; and who is in it,
+    where a ledger asks.
+    """
     data, own = study.data, study.privacy.ledger == "run"
     opened = data.stream.open(
         streams.Wanted(
@@ -60,13 +68,17 @@ def source(study: VerticalStudy, *, known: bool = True) -> tuple[streams.Stream,
             seed=study.seed,
             events=study.horizon * study.method.batch,
             identify=known and not own,
-            private=study.privacy.unit != "none" or not own,  # else nobody will ask again whose ledger it is
+            private=study.privacy.unit != "none"
+            or not own,  # else nobody will ask again whose ledger it is
         )
     )
     records = (
         ()
         if opened.rows is None
-        else (Records(ENTITIES, ENTITY, opened.rows, opened.people), Records(LABELS, LABEL, opened.rows, opened.people))
+        else (
+            Records(ENTITIES, ENTITY, opened.rows, opened.people),
+            Records(LABELS, LABEL, opened.rows, opened.people),
+        )
     )
     return data.drift.applied(opened.stream, study.seed), opened.fingerprint, records
 

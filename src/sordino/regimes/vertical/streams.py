@@ -1,4 +1,6 @@
-"""The ``[data]`` table of a study of events: the stream, how it drifts, and which features each party holds."""
+"""The ``[data]`` table of a study of events: the stream, how it drifts, and which features each
+party holds.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,9 @@ STREAMED = tuple(name for name, known in PUBLISHED.items() if known.streamed)
 class VerticalData(Source):
     """A stream of examples, and which features each party holds.
 
-    ``entity`` is the column that says whose a row is; without one every row is an entity of its own (a data
-    set that is replayed knows its rows). ``classes`` are the labels of a file that is read as a stream, known
-    to all. ``scale`` divides every feature, a public constant.
+    ``entity`` is the column that says whose a row is; without one every row is an entity of its own
+    (a data set that is replayed knows its rows). ``classes`` are the labels of a file that is read
+    as a stream, known to all. ``scale`` divides every feature, a public constant.
     """
 
     parties: int = Field(4, ge=1)
@@ -36,21 +38,35 @@ class VerticalData(Source):
         stream, known = self.stream.kind, " or ".join(map(repr, STREAMED))
         if self.stream.in_order:
             if self.file is None and self.name not in STREAMED:
-                raise ValueError(f"stream '{stream}' reads a CSV or Parquet file in its own order: give file, or name {known}")
+                raise ValueError(
+                    f"stream '{stream}' reads a CSV or Parquet file in its own order: give "
+                    f"file, or name {known}"
+                )
             if self.file is not None and self.classes is None:
                 raise ValueError(
-                    f"stream '{stream}' needs classes, the labels that there are: they are public, and are not looked up in the data"
+                    f"stream '{stream}' needs classes, the labels that there are: they are "
+                    "public, and are not looked up in the data"
                 )
             if self.file is None and (self.entity is not None or self.classes is not None):
-                raise ValueError(f"entity and classes are for files of your own; the columns of '{self.name}' are known")
+                raise ValueError(
+                    "entity and classes are for files of your own; the columns of "
+                    f"'{self.name}' are known"
+                )
             if self.drift.by_class:
-                raise ValueError(f"drift '{self.drift.kind}' draws examples by class, and a file is read in its order: use stream 'replay'")
+                raise ValueError(
+                    f"drift '{self.drift.kind}' draws examples by class, and a file is read "
+                    "in its order: use stream 'replay'"
+                )
         elif self.name in STREAMED:
             raise ValueError(f"data set '{self.name}' is read as a stream: set stream = 'file'")
         elif self.entity is not None or self.classes is not None:
-            raise ValueError("entity and classes are for files that are read as a stream: set stream = 'file'")
+            raise ValueError(
+                "entity and classes are for files that are read as a stream: set stream = 'file'"
+            )
         elif self.scale != 1.0 and self.file is None:
-            raise ValueError(f"scale is for files: the features of '{self.name}' are scaled already")
+            raise ValueError(
+                f"scale is for files: the features of '{self.name}' are scaled already"
+            )
         return self
 
     @property

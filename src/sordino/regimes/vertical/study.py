@@ -1,4 +1,6 @@
-"""Studies in which parties hold different features of the same entities, and events come one after another."""
+"""Studies in which parties hold different features of the same entities, and events come one after
+another.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,11 @@ from sordino.section import Section
 class SplitModel(Section):
     """A network cut between parties and server.
 
-    ``mlp`` is the paper's (each party: linear, ReLU; server: linear, ReLU, linear); ``physics`` its network
-    for SUSY and HIGGS; ``linear`` is convex: every party scores the classes, the server adds the scores up.
-    ``party`` and ``server`` name functions of your own, ``package.module:factory``:
-    party(features, embedding) and server(embeddings, classes), each giving a torch module.
+    ``mlp`` is the paper's (each party: linear, ReLU; server: linear, ReLU, linear); ``physics`` its
+    network for SUSY and HIGGS; ``linear`` is convex: every party scores the classes, the server
+    adds the scores up. ``party`` and ``server`` name functions of your own,
+    ``package.module:factory``: party(features, embedding) and server(embeddings, classes), each
+    giving a torch module.
     """
 
     name: Literal["mlp", "physics", "linear", "own"] = "mlp"
@@ -34,12 +37,15 @@ class SplitModel(Section):
     @model_validator(mode="after")
     def _own_is_given(self) -> SplitModel:
         if {self.party is not None, self.server is not None} != {self.name == "own"}:
-            raise ValueError("name 'own', party and server (package.module:factory each) go together")
+            raise ValueError(
+                "name 'own', party and server (package.module:factory each) go together"
+            )
         return self
 
 
 class Release(Section):
-    """Gaussian noise on one bounded vector: the bound C, and the deviation of the noise in units of 2 C.
+    """Gaussian noise on one bounded vector: the bound C, and the deviation of the noise in units of
+    2 C.
 
     Without ``noise_multiplier`` it is calibrated from epsilon.
     """
@@ -51,12 +57,13 @@ class Release(Section):
 class VerticalPrivacy(Promise):
     """What an entity is promised.
 
-    ``unit`` "label" protects each entity's label, by randomised response; "entity" its features at every
-    party as well, which needs noise on the ``embedding``, and ``updates`` "noisy" or "frozen": what a party's
-    model has learned from raw features shows in the embeddings of others. ``label_epsilon`` is what the label
-    may cost of epsilon (all of it, or a quarter with unit "entity"). ``appearances`` is how many events one entity
-    may take part in; events beyond are not used (of unit "label", where every event costs: without ``memoised``). ``memoised``:
-    an entity's label never changes, so its noisy label is drawn once and used in every event.
+    ``unit`` "label" protects each entity's label, by randomised response; "entity" its features at
+    every party as well, which needs noise on the ``embedding``, and ``updates`` "noisy" or
+    "frozen": what a party's model has learned from raw features shows in the embeddings of others.
+    ``label_epsilon`` is what the label may cost of epsilon (all of it, or a quarter with unit
+    "entity"). ``appearances`` is how many events one entity may take part in; events beyond are not
+    used (of unit "label", where every event costs: without ``memoised``). ``memoised``: an entity's
+    label never changes, so its noisy label is drawn once and used in every event.
     """
 
     unit: Literal["entity", "label", "none"]
@@ -70,18 +77,39 @@ class VerticalPrivacy(Promise):
     @model_validator(mode="after")
     def _keeps_its_word(self) -> VerticalPrivacy:
         if self.unit == "none":
-            if self.embedding is not None or self.label_epsilon is not None or self.updates != "raw":
-                raise ValueError("unit 'none' promises nothing: leave label_epsilon, embedding and updates out, or set unit = 'label'")
+            if (
+                self.embedding is not None
+                or self.label_epsilon is not None
+                or self.updates != "raw"
+            ):
+                raise ValueError(
+                    "unit 'none' promises nothing: leave label_epsilon, embedding and "
+                    "updates out, or set unit = 'label'"
+                )
             return self
         if self.epsilon is not None and math.isinf(self.epsilon):
-            raise ValueError("epsilon must be finite for unit 'label' and 'entity'; for no promise set unit = 'none'")
-        if self.label_epsilon is not None and self.epsilon is not None and self.label_epsilon > self.epsilon:
-            raise ValueError(f"label_epsilon must not pass epsilon = {epsilon_text(self.epsilon)}; got {epsilon_text(self.label_epsilon)}")
+            raise ValueError(
+                "epsilon must be finite for unit 'label' and 'entity'; for no promise set "
+                "unit = 'none'"
+            )
+        if (
+            self.label_epsilon is not None
+            and self.epsilon is not None
+            and self.label_epsilon > self.epsilon
+        ):
+            raise ValueError(
+                f"label_epsilon must not pass epsilon = {epsilon_text(self.epsilon)}; got "
+                f"{epsilon_text(self.label_epsilon)}"
+            )
         if self.updates == "noisy" and self.embedding is None:
-            raise ValueError("updates 'noisy' protects features only beside noise on the embeddings: give embedding = { clip = 1.0 }")
+            raise ValueError(
+                "updates 'noisy' protects features only beside noise on the embeddings: give "
+                "embedding = { clip = 1.0 }"
+            )
         if self.unit == "entity" and (self.embedding is None or self.updates == "raw"):
             raise ValueError(
-                "unit 'entity' protects features, which needs embedding = { clip = 1.0 } and updates = 'noisy' or 'frozen';"
+                "unit 'entity' protects features, which needs embedding = { clip = 1.0 } and "
+                "updates = 'noisy' or 'frozen';"
                 " with less, only the label can be protected: unit = 'label'"
             )
         return self
@@ -94,7 +122,9 @@ class Events(Section):
 
 
 class Missing(Section):
-    """What the server does without a passive party's answer: take its last embedding, zeros, or leave the event out."""
+    """What the server does without a passive party's answer: take its last embedding, zeros, or
+    leave the event out.
+    """
 
     dropout: float = Field(0.0, ge=0, lt=1)
     missing: Literal["last", "zeros", "skip"] = "last"
@@ -102,7 +132,9 @@ class Missing(Section):
 
 
 class EventExecution(Execution):
-    """``path`` "messages" hands every message over by itself, where it could be done without; the results are the same to rounding."""
+    """``path`` "messages" hands every message over by itself, where it could be done without; the
+    results are the same to rounding.
+    """
 
     path: Literal["auto", "messages"] = "auto"
 
@@ -110,8 +142,8 @@ class EventExecution(Execution):
 class VerticalStudy(Study):
     """A study of online vertical learning.
 
-    ``world.dropout`` is the probability that a passive party does not answer in time; ``world.precision`` the
-    bits of a number on its way.
+    ``world.dropout`` is the probability that a passive party does not answer in time;
+    ``world.precision`` the bits of a number on its way.
     """
 
     article: ClassVar[str] = "a"
@@ -123,12 +155,14 @@ class VerticalStudy(Study):
         "budget.rounds": "say budget.events",
         "budget.updates": "say budget.events",
         "privacy.clip": "say privacy.embedding.clip or privacy.update.clip",
-        "privacy.noise_multiplier": "say privacy.embedding.noise_multiplier or privacy.update.noise_multiplier",
+        "privacy.noise_multiplier": "say privacy.embedding.noise_multiplier or "
+        "privacy.update.noise_multiplier",
         "privacy.sampling_rate": "every event is one entity: there is no batch to hide in",
         "privacy.mechanism": "labels have randomised response, embeddings and updates Gaussian noise",
         "method.window": "say method.length",
         "method.average": "there is one model at a time; leave it out",
-        "world.latency": "time does not pass between events; world.dropout says how often an answer is missed",
+        "world.latency": "time does not pass between events; world.dropout says how often an "
+        "answer is missed",
     }
 
     data: VerticalData
@@ -143,18 +177,28 @@ class VerticalStudy(Study):
     def _fits_together(self) -> VerticalStudy:
         method, parties = self.method, self.data.parties
         if self.execution.device not in ("auto", "cpu"):
-            raise ValueError(f"execution.device = '{self.execution.device}': events are played on a processor; leave it out, or say 'cpu'")
+            raise ValueError(
+                f"execution.device = '{self.execution.device}': events are played on a "
+                "processor; leave it out, or say 'cpu'"
+            )
         if method.learning_rates is not None and len(method.learning_rates) != parties:
             given = len(method.learning_rates)
-            raise ValueError(f"method.learning_rates has {given} numbers; data.parties is {parties}: one for each party")
+            raise ValueError(
+                f"method.learning_rates has {given} numbers; data.parties is {parties}: one "
+                "for each party"
+            )
         if (refusal := method.activation.refused(parties)) is not None:
             raise ValueError(f"method.activation{refusal}")
         if method.batch > 1 and self.privacy.embedding is not None:
-            raise ValueError("method.batch must be 1 where embeddings carry noise: each entity has its own bound and price")
+            raise ValueError(
+                "method.batch must be 1 where embeddings carry noise: each entity has its "
+                "own bound and price"
+            )
         self._promises_what_holds()
         if self.privacy.unit == "entity" and method.activation.looks:
             raise ValueError(
-                f"method.activation '{method.activation.kind}' tells whether a party's mean feature is above the threshold,"
+                f"method.activation '{method.activation.kind}' tells whether a party's mean "
+                "feature is above the threshold,"
                 " which no noise hides:"
                 " with unit 'entity' use 'random', 'count' or 'full'"
             )
@@ -166,18 +210,22 @@ class VerticalStudy(Study):
             return
         if data.stream.repeats and data.drift.by_class:
             raise ValueError(
-                f"data.drift '{data.drift.kind}' draws an entity by its label, so when it comes would tell its label:"
+                f"data.drift '{data.drift.kind}' draws an entity by its label, so when it "
+                "comes would tell its label:"
                 f" with unit '{privacy.unit}' use stream 'deformed', or drift 'features'"
             )
         if privacy.memoised and data.repeats and data.drift.relabels:
             raise ValueError(
-                f"privacy.memoised tells an entity's label once and for all, and data.drift '{data.drift.kind}' changes it:"
-                " set memoised = false, and appearances to the events that one entity may take part in"
+                "privacy.memoised tells an entity's label once and for all, and data.drift "
+                f"'{data.drift.kind}' changes it:"
+                " set memoised = false, and appearances to the events that one entity may "
+                "take part in"
             )
         if privacy.ledger != "run" and data.stream.invents:
             raise ValueError(
                 "privacy.ledger of the data would promise something to those behind the images,"
-                f" and with stream '{data.stream.kind}' every example counts as an entity of its own: set ledger = 'run'"
+                f" and with stream '{data.stream.kind}' every example counts as an entity of "
+                "its own: set ledger = 'run'"
             )
 
     @staticmethod

@@ -52,4 +52,10 @@ class Tally(msgspec.Struct):
         """Count the other's as well."""
         for name in self.__struct_fields__:
             mine, theirs = getattr(self, name), getattr(other, name)
-            setattr(self, name, [a + b for a, b in zip(mine, theirs, strict=True)] if isinstance(mine, list) else mine + theirs)
+            setattr(
+                self,
+                name,
+                [a + b for a, b in zip(mine, theirs, strict=True)]
+                if isinstance(mine, list)
+                else mine + theirs,
+            )

@@ -10,12 +10,14 @@ a convolution is a walk of one *register tile* over the image in place: no patch
     conv    forward, gradient by the input, gradient of every example
     pool    max pooling, forward and back
 
-A linear layer by itself is less arithmetic than the calls around it; there the whole of it is one call:
+A linear layer by itself is less arithmetic than the calls around it; there the whole of it is one
+call:
 
     rows    tiles of a matrix whose rows are examples, bytes or floats, where they lie in a store
     linear  scores, slopes of the loss, norms and clipped sum
 
-Events of one example each, one after another, are products of vectors, and many of them are one call:
+Events of one example each, one after another, are products of vectors, and many of them are one
+call:
 
     lazy    windows of gradients: a package
     again   windows of examples: another

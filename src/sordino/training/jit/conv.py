@@ -11,8 +11,8 @@ of k_w C consecutive numbers, one image row apart. So
                   the kernel, turned round.
 
 Weights are packed once a call into (channels / width, K, width), the order in which tiles
-read them. Shapes below: images (n, H, W, C) padded, outputs (n, H', W', O), weights (O, k_h, k_w, C),
-gradients of examples (n, K, O) with K = k_h k_w C. All float32, contiguous.
+read them. Shapes below: images (n, H, W, C) padded, outputs (n, H', W', O), weights (O, k_h, k_w,
+C), gradients of examples (n, K, O) with K = k_h k_w C. All float32, contiguous.
 """
 
 from __future__ import annotations
@@ -100,23 +100,81 @@ def _tile(channels: int, rows: int) -> tuple[int, int, int]:
 
 @cache
 def _walk(large: int, small: int, vectors: int, size: int) -> Run:
-    """``out = bias + windows times weights`` along the rows of walks, the rows of which are listed where they are made."""
-    big, little, width = tile.product(large, vectors, size), tile.product(small, vectors, size), vectors * size
+    """``out = bias + windows times weights`` along the rows of walks, the rows of which are listed
+    where they are made.
+    """
+    big, little, width = (
+        tile.product(large, vectors, size),
+        tile.product(small, vectors, size),
+        vectors * size,
+    )
 
-    def run(a: Array, a_example: int, weights: Array, bias: Array, out: Array, o_example: int, n: int, blocks: int, walks: Any) -> None:
+    def run(
+        a: Array,
+        a_example: int,
+        weights: Array,
+        bias: Array,
+        out: Array,
+        o_example: int,
+        n: int,
+        blocks: int,
+        walks: Any,
+    ) -> None:
         for example in range(n):
             for walk in range(len(walks)):
-                a_at, a_row, a_step, runs, length, pitch, w_at, o_at, o_row, o_step, rows, bigs, littles = walks[walk]
+                (
+                    a_at,
+                    a_row,
+                    a_step,
+                    runs,
+                    length,
+                    pitch,
+                    w_at,
+                    o_at,
+                    o_row,
+                    o_step,
+                    rows,
+                    bigs,
+                    littles,
+                ) = walks[walk]
                 for block in range(blocks):
                     w_block, column = w_at + block * runs * length * width, block * width
                     for row in range(rows):
                         here = example * a_example + a_at + row * a_row
                         there = example * o_example + o_at + row * o_row + column
                         for _ in range(bigs):
-                            big(a, here, a_step, runs, length, pitch, weights, w_block, bias, column, out, there, o_step)
+                            big(
+                                a,
+                                here,
+                                a_step,
+                                runs,
+                                length,
+                                pitch,
+                                weights,
+                                w_block,
+                                bias,
+                                column,
+                                out,
+                                there,
+                                o_step,
+                            )
                             here, there = here + large * a_step, there + large * o_step
                         for _ in range(littles):
-                            little(a, here, a_step, runs, length, pitch, weights, w_block, bias, column, out, there, o_step)
+                            little(
+                                a,
+                                here,
+                                a_step,
+                                runs,
+                                length,
+                                pitch,
+                                weights,
+                                w_block,
+                                bias,
+                                column,
+                                out,
+                                there,
+                                o_step,
+                            )
                             here, there = here + small * a_step, there + small * o_step
 
     return njit(nogil=True)(run)
@@ -124,10 +182,24 @@ def _walk(large: int, small: int, vectors: int, size: int) -> Run:
 
 @cache
 def _collect(large: int, small: int, vectors: int, size: int) -> Run:
-    """Gradients by the weights of every group of examples, and their squared norms: a tile's in float32, all tiles' in float64."""
-    big, little, width = tile.outer(large, vectors, size), tile.outer(small, vectors, size), vectors * size
+    """Gradients by the weights of every group of examples, and their squared norms: a tile's in
+    float32, all tiles' in float64.
+    """
+    big, little, width = (
+        tile.outer(large, vectors, size),
+        tile.outer(small, vectors, size),
+        vectors * size,
+    )
 
-    def run(a: Array, g: Array, out: Array, squared: Array, groups: int, each: int, sizes: tuple[int, ...]) -> None:
+    def run(
+        a: Array,
+        g: Array,
+        out: Array,
+        squared: Array,
+        groups: int,
+        each: int,
+        sizes: tuple[int, ...],
+    ) -> None:
         a_example, a_row, a_step, high, wide, outputs, runs, length, pitch, bigs, littles = sizes
         g_example = high * wide * outputs
         for group in range(groups):
@@ -155,24 +227,76 @@ def _collect(large: int, small: int, vectors: int, size: int) -> Run:
 
 @cache
 def _scatter(large: int, small: int, vectors: int, size: int) -> Run:
-    """Every output's gradient times its window of weights, added where the window lies; what lies inside is copied out."""
-    big, little = tile.product(large, vectors, size, add=True), tile.product(small, vectors, size, add=True)
+    """Every output's gradient times its window of weights, added where the window lies; what lies
+    inside is copied out.
+    """
+    big, little = (
+        tile.product(large, vectors, size, add=True),
+        tile.product(small, vectors, size, add=True),
+    )
     width = vectors * size
 
-    def run(g: Array, weights: Array, image: Array, out: Array, n: int, sizes: tuple[int, ...]) -> None:
-        rows, columns, outputs, runs, length, line, down, across, bigs, littles, start, high, wide = sizes
+    def run(
+        g: Array, weights: Array, image: Array, out: Array, n: int, sizes: tuple[int, ...]
+    ) -> None:
+        (
+            rows,
+            columns,
+            outputs,
+            runs,
+            length,
+            line,
+            down,
+            across,
+            bigs,
+            littles,
+            start,
+            high,
+            wide,
+        ) = sizes
         for example in range(n):
             image[:] = 0
             block = 0
             for part in range(runs):
                 for column in range(0, length, width):
                     for row in range(rows):
-                        here, there = (example * rows + row) * columns * outputs, row * down + part * line + column
+                        here, there = (
+                            (example * rows + row) * columns * outputs,
+                            row * down + part * line + column,
+                        )
                         for _ in range(bigs):
-                            big(g, here, outputs, 1, outputs, 0, weights, block, weights, 0, image, there, across)
+                            big(
+                                g,
+                                here,
+                                outputs,
+                                1,
+                                outputs,
+                                0,
+                                weights,
+                                block,
+                                weights,
+                                0,
+                                image,
+                                there,
+                                across,
+                            )
                             here, there = here + large * outputs, there + large * across
                         for _ in range(littles):
-                            little(g, here, outputs, 1, outputs, 0, weights, block, weights, 0, image, there, across)
+                            little(
+                                g,
+                                here,
+                                outputs,
+                                1,
+                                outputs,
+                                0,
+                                weights,
+                                block,
+                                weights,
+                                0,
+                                image,
+                                there,
+                                across,
+                            )
                             here, there = here + small * outputs, there + small * across
                     block += outputs * width
             for row in range(high):
@@ -184,7 +308,10 @@ def _scatter(large: int, small: int, vectors: int, size: int) -> Run:
 
 
 class Convolution:
-    """Forward, and the gradients by the weights. Buffers belong to the caller, except for packed weights."""
+    """Forward, and the gradients by the weights.
+
+    Buffers belong to the caller, except for packed weights.
+    """
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
@@ -210,7 +337,17 @@ class Convolution:
     def forward(self, x: Array, weight: Array, bias: Array, out: Array) -> None:
         """Outputs into ``out`` (n, H', W', O)."""
         np.take(weight, self._order, out=self._packed, mode="clip")
-        self._walk(x.ravel(), self._image, self._packed, bias, out.ravel(), self._each, len(x), self._blocks, self._walks)
+        self._walk(
+            x.ravel(),
+            self._image,
+            self._packed,
+            bias,
+            out.ravel(),
+            self._each,
+            len(x),
+            self._blocks,
+            self._walks,
+        )
 
     def by_example(self, x: Array, g: Array, grads: Array, squared: NDArray[np.float64]) -> None:
         """G_i into ``grads`` (n, K, O) and |G_i|^2 into ``squared`` (n,)."""
@@ -222,7 +359,9 @@ class Convolution:
 
 
 class InputGradient:
-    """The gradient by the input of a convolution whose image has ``padding`` rows and columns of zeros on each side."""
+    """The gradient by the input of a convolution whose image has ``padding`` rows and columns of
+    zeros on each side.
+    """
 
     def __init__(self, shape: Shape, padding: Pair) -> None:
         (high, wide), (rows, columns), channels = shape.image, shape.positions, shape.channels
@@ -230,9 +369,14 @@ class InputGradient:
         large, vectors, size = _tile(length, columns)
         width = vectors * size
         self._scatter = _scatter(large, max(1, large - 1), vectors, size)
-        places = np.arange(shape.patch * shape.outputs).reshape(shape.outputs, shape.patch // width, width)
+        places = np.arange(shape.patch * shape.outputs).reshape(
+            shape.outputs, shape.patch // width, width
+        )
         self._order = places.transpose(1, 0, 2).ravel()
-        self._packed, self._image = np.empty(self._order.size, np.float32), np.empty(high * line, np.float32)
+        self._packed, self._image = (
+            np.empty(self._order.size, np.float32),
+            np.empty(high * line, np.float32),
+        )
         self._sizes = (
             rows, columns, shape.outputs, shape.kernel[0], length, line, shape.stride[0] * line, shape.stride[1] * channels,
             *cover(columns, large), padding[0] * line + padding[1] * channels, high - 2 * padding[0], (wide - 2 * padding[1]) * channels,

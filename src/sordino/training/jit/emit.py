@@ -1,9 +1,11 @@
-"""Primitives for inner loops in LLVM's intermediate language: numbers, vectors of L float32, blocks of sums in registers.
+"""Primitives for inner loops in LLVM's intermediate language: numbers, vectors of L float32, blocks
+of sums in registers.
 
-:func:`emitted` makes of ``body(code, x, at, n, ...)`` a function that compiled code can call with these arguments. There an array,
-or a pointer, is a pointer to its numbers, every other argument an :class:`Index` unless its type is told, and ``code`` an
-:class:`Emitter`. What ``body`` does is written down once, instruction by instruction; only loops that it opens with
-:meth:`Emitter.loop` are loops of the result.
+:func:`emitted` makes of ``body(code, x, at, n, ...)`` a function that compiled code can call with
+these arguments. There an array, or a pointer, is a pointer to its numbers, every other argument an
+:class:`Index` unless its type is told, and ``code`` an :class:`Emitter`. What ``body`` does is
+written down once, instruction by instruction; only loops that it opens with :meth:`Emitter.loop`
+are loops of the result.
 """
 
 from __future__ import annotations
@@ -80,7 +82,9 @@ class Emitter:
         return at.apart(self.size, vectors)
 
     def place(self, pointer: Any, index: Index | int, kind: Any) -> Any:
-        return self.builder.bitcast(self.builder.gep(pointer, [Index.raw(index)]), kind.as_pointer())
+        return self.builder.bitcast(
+            self.builder.gep(pointer, [Index.raw(index)]), kind.as_pointer()
+        )
 
     def room(self, count: int = 1) -> Any:
         """Places for so many vectors, one behind another."""
@@ -103,11 +107,17 @@ class Emitter:
 
     def load(self, pointer: Any, index: Index | int, kind: Any = None) -> Any:
         """A vector, of float32 or of another ``kind``."""
-        return self.builder.load(self.place(pointer, index, kind or self.vector), align=1 if kind == self.bytes else 4)
+        return self.builder.load(
+            self.place(pointer, index, kind or self.vector), align=1 if kind == self.bytes else 4
+        )
 
     def store(self, value: Any, pointer: Any, index: Index | int) -> None:
         """A vector of any length and type."""
-        self.builder.store(value, self.place(pointer, index, value.type), align=1 if value.type == self.bytes else 4)
+        self.builder.store(
+            value,
+            self.place(pointer, index, value.type),
+            align=1 if value.type == self.bytes else 4,
+        )
 
     def constant(self, number: float) -> Any:
         """The same number in every lane."""
@@ -119,11 +129,15 @@ class Emitter:
 
     def lanes(self, a: Any, b: Any, which: list[int]) -> Any:
         """These lanes of a, and of b behind it, in one vector."""
-        return self.builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(ir.IntType(32), len(which)), which))
+        return self.builder.shuffle_vector(
+            a, b, ir.Constant(ir.VectorType(ir.IntType(32), len(which)), which)
+        )
 
     def spread(self, number: Any) -> Any:
         """A number into all lanes."""
-        single = self.builder.insert_element(ir.Constant(self.vector, ir.Undefined), number, ir.IntType(32)(0))
+        single = self.builder.insert_element(
+            ir.Constant(self.vector, ir.Undefined), number, ir.IntType(32)(0)
+        )
         return self.lanes(single, single, [0] * self.size)
 
     # arithmetic
@@ -131,27 +145,37 @@ class Emitter:
     def fma(self, a: Any, b: Any, c: Any) -> Any:
         """a b + c, rounded once."""
         kind = ir.FunctionType(self.vector, [self.vector] * 3)
-        return self.builder.call(_tools.get_or_insert_function(self.builder.module, kind, f"llvm.fma.v{self.size}f32"), [a, b, c])
+        return self.builder.call(
+            _tools.get_or_insert_function(self.builder.module, kind, f"llvm.fma.v{self.size}f32"),
+            [a, b, c],
+        )
 
     def total(self, value: Any) -> Any:
         """The sum of the lanes, in any order."""
         kind = ir.FunctionType(FLOAT, [FLOAT, self.vector])
-        reduce = _tools.get_or_insert_function(self.builder.module, kind, f"llvm.vector.reduce.fadd.v{self.size}f32")
+        reduce = _tools.get_or_insert_function(
+            self.builder.module, kind, f"llvm.vector.reduce.fadd.v{self.size}f32"
+        )
         return self.builder.call(reduce, [FLOAT(0.0), value], fastmath=["reassoc"])
 
     def folded(self, a: Any, b: Any, group: int) -> Any:
         """First half plus second half of every group of so many lanes, of a and then of b."""
         starts = range(0, 2 * a.type.count if b is not a else a.type.count, group)
         low = [start + lane for start in starts for lane in range(group // 2)]
-        return self.builder.fadd(self.lanes(a, b, low), self.lanes(a, b, [lane + group // 2 for lane in low]))
+        return self.builder.fadd(
+            self.lanes(a, b, low), self.lanes(a, b, [lane + group // 2 for lane in low])
+        )
 
     def gathered(self, values: list[Any], group: int) -> Any:
-        """The sums of the groups of so many lanes of all these vectors, a power of two of them, in their order in one vector.
+        """The sums of the groups of so many lanes of all these vectors, a power of two of them, in
+        their order in one vector.
 
         Two are folded into one again and again: L - 1 additions for L sums, in place of L log L.
         """
         while len(values) > 1:
-            values = [self.folded(a, b, group) for a, b in zip(values[::2], values[1::2], strict=True)]
+            values = [
+                self.folded(a, b, group) for a, b in zip(values[::2], values[1::2], strict=True)
+            ]
             group //= 2
         while group > 1:
             values, group = [self.folded(values[0], values[0], group)], group // 2
@@ -174,18 +198,30 @@ class Emitter:
         self.builder.store(self.fma(value, factor, self.builder.load(place)), place)
 
     def outer(self, sums: Sums, rows: list[Any], columns: list[Any]) -> None:
-        """Add to the sum in row r and column v the product of these vectors; a number counts as a vector of itself."""
+        """Add to the sum in row r and column v the product of these vectors; a number counts as a
+        vector of itself.
+        """
         for line, row in zip(sums, rows, strict=True):
             wide = self.spread(row) if row.type == FLOAT else row
             for place, column in zip(line, columns, strict=True):
                 self.multiply(wide, column, place)
 
-    def write(self, sums: Sums, pointer: Any, at: list[Index], change: Callable[[Any, Any], Any] | None = None) -> None:
-        """Store the sums of row r from ``at[r]`` on, one behind another, or what ``change`` makes of each and of what stands there."""
+    def write(
+        self,
+        sums: Sums,
+        pointer: Any,
+        at: list[Index],
+        change: Callable[[Any, Any], Any] | None = None,
+    ) -> None:
+        """Store the sums of row r from ``at[r]`` on, one behind another, or what ``change`` makes
+        of each and of what stands there.
+        """
         for line, start in zip(sums, at, strict=True):
             for place, there in zip(line, self.beside(start, len(line)), strict=True):
                 value = self.builder.load(place)
-                self.store(change(value, self.load(pointer, there)) if change else value, pointer, there)
+                self.store(
+                    change(value, self.load(pointer, there)) if change else value, pointer, there
+                )
 
 
 def emitted(size: int, body: Callable[..., Any], returns: Any = types.void, **told: Any) -> Tile:
@@ -217,6 +253,9 @@ def emitted(size: int, body: Callable[..., Any], returns: Any = types.void, **to
 
         return returns(*kinds), emit
 
-    places = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("typing", *names)]
+    places = [
+        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        for name in ("typing", *names)
+    ]
     definition.__signature__ = inspect.Signature(places)  # type: ignore[attr-defined]
     return intrinsic(definition)

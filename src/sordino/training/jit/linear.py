@@ -1,22 +1,25 @@
-r"""One linear layer and its loss in a single call: scores, slopes, norms, and the clipped sum of the gradients.
+r"""One linear layer and its loss in a single call: scores, slopes, norms, and the clipped sum of
+the gradients.
 
 With rows a_i of a store, weights w (classes, features) and bias b,
 
     s_i = w a_i + b,      g_i = dl/ds_i,      |G_i|^2 = |g_i|^2 (|a_i|^2 + 1),
     out = sum_i c_i g_i a_i^T,  sum_i c_i g_i,      c_i = min(1, s C / |G_i|)
 
-(without a bias, no 1). At twelve examples of 784 numbers the arithmetic takes five microseconds, and every call of a
-library one: so it is one call. A batch is worked off a few examples at a time, which are still in the cache when
-their gradients are added up.
+(without a bias, no 1). At twelve examples of 784 numbers the arithmetic takes five microseconds,
+and every call of a library one: so it is one call. A batch is worked off a few examples at a time,
+which are still in the cache when their gradients are added up.
 
-Rounding. A row's square is summed in float32 over no more than 64 numbers a lane, in float64 from there on: it is off by at
-most 68 x 2^-24 of itself, and by 2^-126 for each square that may vanish, which is added. Norm and quotient are float64. No more
-than 96 examples are added up in float32, these parts in float64. So the proof of :mod:`sordino.training.perexample.clipping` holds.
+Rounding. A row's square is summed in float32 over no more than 64 numbers a lane, in float64 from
+there on: it is off by at most 68 x 2^-24 of itself, and by 2^-126 for each square that may vanish,
+which is added. Norm and quotient are float64. No more than 96 examples are added up in float32,
+these parts in float64. So the proof of :mod:`sordino.training.perexample.clipping` holds.
 
-An example whose norm is not finite is left out of the sum, not multiplied by zero. Without privacy it stays in.
+An example whose norm is not finite is left out of the sum, not multiplied by zero. Without privacy
+it stays in.
 
-Shapes: store (n features,), uint8 or float32; labels (n,) and chosen (b,), int64; weights and out (d,), the latter
-float64 for the clipped sum; norms, losses (b,).
+Shapes: store (n features,), uint8 or float32; labels (n,) and chosen (b,), int64; weights and out
+(d,), the latter float64 for the clipped sum; norms, losses (b,).
 """
 
 from __future__ import annotations
@@ -43,15 +46,21 @@ Run = Callable[..., Any]
 FEW = 32  # examples at a time: their bytes, or most of their floats, stay in the first two caches
 MOST = 13  # classes in a tile
 STRETCH = 64  # vectors that are summed up in float32
-TURNS = 3  # times FEW examples are added up in float32: less than the 112 of sordino.training.perexample.clipping
+# times FEW examples are added up in float32: less than the 112 of
+# sordino.training.perexample.clipping
+TURNS = 3
 VANISHING = 2.0**-126  # what a square may be off by where it is denormal
 LONGEST = 1e19  # longer gradients contribute nothing
 NO_EXAMPLE, NO_CLASS = -1, -2  # in place of a count: an index, a label that does not exist
 
 
 def _exponential(x: Any) -> Any:
-    """exp x for x <= 0, by Cody and Waite's reduction and a polynomial of degree 7; NaN comes through, below -86 it is 0."""
-    shifted = np.float32(x * np.float32(1.4426950408889634) + np.float32(12582912.0))  # 1.5 2^23: rounds to a whole number
+    """exp x for x <= 0, by Cody and Waite's reduction and a polynomial of degree 7; NaN comes
+    through, below -86 it is 0.
+    """
+    shifted = np.float32(
+        x * np.float32(1.4426950408889634) + np.float32(12582912.0)
+    )  # 1.5 2^23: rounds to a whole number
     power = np.int32(shifted.view(np.int32) << np.int32(23))
     whole = shifted - np.float32(12582912.0)
     r = (x - whole * np.float32(0.693359375)) + whole * np.float32(2.12194440e-4)
@@ -75,7 +84,10 @@ exponential: Run = njit(nogil=True, fastmath={"contract"})(_exponential)
 
 
 def _shared(numbers: Any, own: int) -> tuple[Any, Any]:
-    """Exponentials of scores (classes,) become the slopes of cross entropy. What the other classes' exponentials add up to, and the own."""
+    """Exponentials of scores (classes,) become the slopes of cross entropy.
+
+    What the other classes' exponentials add up to, and the own.
+    """
     mine, others = numbers[own], np.float32(0)
     numbers[own] = 0
     for c in range(numbers.size):
@@ -100,7 +112,9 @@ def _entropy(scores: Any, n: int, classes: int, labels: Any, losses: Any) -> Non
         for c in range(classes):
             scores[at + c] -= top
         losses[i] = -scores[at + labels[i]]
-    for j in range(n * classes):  # of all examples at once: vectors are longer than classes are many
+    for j in range(
+        n * classes
+    ):  # of all examples at once: vectors are longer than classes are many
         scores[j] = exponential(scores[j])
     for i in range(n):
         at = i * classes
@@ -109,7 +123,9 @@ def _entropy(scores: Any, n: int, classes: int, labels: Any, losses: Any) -> Non
 
 
 def _hinge(scores: Any, n: int, classes: int, labels: Any, losses: Any) -> None:
-    """The multi-class hinge likewise. The first of equal rivals counts, and NaN beats everything."""
+    """The multi-class hinge likewise. The first of equal rivals counts, and NaN beats
+    everything.
+    """
     for i in range(n):
         at, own = i * classes, labels[i]
         rival, which = np.float32(-np.inf), 0
@@ -182,7 +198,9 @@ def _forward(cut: _Tiling) -> Run:
     larger, smaller = cover(classes, high)
     many, fewer = dots(2, high, size, cut.rest), dots(2, low, size, cut.rest)
 
-    def run(x: Any, places: Any, n: int, features: int, w: Any, w_at: int, scores: Any, squares: Any) -> None:
+    def run(
+        x: Any, places: Any, n: int, features: int, w: Any, w_at: int, scores: Any, squares: Any
+    ) -> None:
         vectors = features // size
         for start in range(0, vectors, STRETCH):
             length = min(STRETCH, vectors - start)
@@ -190,11 +208,39 @@ def _forward(cut: _Tiling) -> Run:
             for i in range(0, n, 2):
                 for b in range(larger):
                     at = b * high
-                    many(x, places, i, w, w_at + at * features, feature, length, features, last, scores, at, classes, squares)
+                    many(
+                        x,
+                        places,
+                        i,
+                        w,
+                        w_at + at * features,
+                        feature,
+                        length,
+                        features,
+                        last,
+                        scores,
+                        at,
+                        classes,
+                        squares,
+                    )
                 if smaller:  # a constant: what is never called is never compiled
                     for b in range(smaller):
                         at = larger * high + b * low
-                        fewer(x, places, i, w, w_at + at * features, feature, length, features, last, scores, at, classes, squares)
+                        fewer(
+                            x,
+                            places,
+                            i,
+                            w,
+                            w_at + at * features,
+                            feature,
+                            length,
+                            features,
+                            last,
+                            scores,
+                            at,
+                            classes,
+                            squares,
+                        )
 
     return _compiled(run)
 
@@ -223,7 +269,17 @@ def _walk(rows: int, size: int, rest: int) -> Run:
     """So many rows of the gradient, over all features."""
     wide, narrow, tail = spread(rows, 2, size), spread(rows, 1, size), spread(rows, 1, size, rest)
 
-    def run(x: Any, places: Any, n: int, features: int, slopes: Any, at: int, classes: int, out: Any, out_at: int) -> None:
+    def run(
+        x: Any,
+        places: Any,
+        n: int,
+        features: int,
+        slopes: Any,
+        at: int,
+        classes: int,
+        out: Any,
+        out_at: int,
+    ) -> None:
         feature = 0
         while feature + 2 * size <= features:
             wide(x, places, n, slopes, at, classes, feature, out, out_at, features)
@@ -247,7 +303,9 @@ def _found(classes: int) -> Run:
             places[i], labels[i] = which * features, y[which]
             if labels[i] < 0 or labels[i] >= classes:
                 return NO_CLASS
-        places[chosen.size] = places[chosen.size - 1]  # the last of an odd number has itself for a partner
+        places[chosen.size] = places[
+            chosen.size - 1
+        ]  # the last of an odd number has itself for a partner
         return 0
 
     return _compiled(run)
@@ -279,7 +337,12 @@ def _measured(classes: int) -> Run:
 
 @cache
 def _sum(cut: _Tiling, hinge: bool) -> Run:
-    classes, forward, slopes_of, backward = cut.classes, _forward(cut), _slopes(hinge), _backward(cut)
+    classes, forward, slopes_of, backward = (
+        cut.classes,
+        _forward(cut),
+        _slopes(hinge),
+        _backward(cut),
+    )
     found, biased_scores, measured = _found(classes), _scores(classes), _measured(classes)
 
     def run(
@@ -307,11 +370,19 @@ def _sum(cut: _Tiling, hinge: bool) -> Run:
             slopes_of(scores, n, classes, labels, here)
             kept: Any = np.int64(0)  # not a constant, or all below is compiled twice
             for i in range(n):
-                norm = measured(scores[i * classes : (i + 1) * classes], (squares[i] + features * VANISHING) * scale * scale, biased)
+                norm = measured(
+                    scores[i * classes : (i + 1) * classes],
+                    (squares[i] + features * VANISHING) * scale * scale,
+                    biased,
+                )
                 seen = np.float32(norm)
                 finite = norm <= LONGEST
                 norms[first + i] = seen if finite else np.float32(np.inf)
-                if private and not finite:  # left out here, so that zero times infinity never arises; the others stay as they are
+                if (
+                    private and not finite
+                    # left out here, so that zero times infinity never arises; the others stay as they
+                    # are
+                ):
                     over += 1
                     continue
                 over += 1 if seen > bound else 0
@@ -333,7 +404,9 @@ def _sum(cut: _Tiling, hinge: bool) -> Run:
 
 
 def _moved(part: Any, total: Any, fresh: bool, last: bool) -> None:
-    """What float32 has added up goes into the float64 ``total``, which is overwritten if ``fresh``."""
+    """What float32 has added up goes into the float64 ``total``, which is overwritten if
+    ``fresh``.
+    """
     if fresh:
         for k in range(len(part)):
             total[k] = part[k]
@@ -348,7 +421,9 @@ moved: Run = njit(nogil=True)(_moved)
 
 
 class LinearSum:
-    """See the module's docstring; ``hinge`` says which loss, cross entropy or the multi-class hinge."""
+    """See the module's docstring; ``hinge`` says which loss, cross entropy or the multi-class
+    hinge.
+    """
 
     def __init__(self, layer: Layer, hinge: bool) -> None:
         self._layer, self._bias = layer, -1 if layer.bias is None else layer.bias
@@ -360,7 +435,9 @@ class LinearSum:
         self, x: Store, scale: float, y: Index, chosen: Index, weights: Array, clip: float, margin: float,
         out: NDArray[np.float64], norms: Array, losses: Array,
     ) -> int:  # fmt: skip
-        """The clipped sum over the ``chosen`` rows into ``out``; how many had a norm above ``clip``."""
+        """The clipped sum over the ``chosen`` rows into ``out``; how many had a norm above
+        ``clip``.
+        """
         layer, room = self._layer, clip * margin
         if self._part.size != out.size:
             self._part = np.empty(out.size, np.float32)

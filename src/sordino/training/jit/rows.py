@@ -1,11 +1,12 @@
-r"""Register tiles of a linear layer, on rows that stay where they are: examples of a store, bytes or floats.
+r"""Register tiles of a linear layer, on rows that stay where they are: examples of a store, bytes
+or floats.
 
     dots:     s[i, c]  +=  sum_f w[c, f] t_i[f]   and  |t_i|^2        (all products of two rows at once)
     spread:   out[c, f]  +=  sum_i k[i, c] t_i[f]                     (R rows of the gradient, V vectors wide)
 
 A row is named by the offset of its first number, so a batch is a list of offsets and nothing is
-gathered. Bytes become t = x - 127.5 in registers, which float32 holds exactly; the division by 127.5
-that makes a pixel of it is left to factors on s and k. Floats are taken as they are.
+gathered. Bytes become t = x - 127.5 in registers, which float32 holds exactly; the division by
+127.5 that makes a pixel of it is left to factors on s and k. Floats are taken as they are.
 
 Where L does not divide the number of features, the last vector overlaps the one before it, and the
 lanes that were counted already are zero. So rows need L features at least.
@@ -29,28 +30,37 @@ def _row(code: Emitter, x: Any, index: Index, rest: int = 0) -> Any:
     if x.type.pointee == FLOAT:
         value = code.load(x, index)
     else:
-        wide = code.builder.zext(code.load(x, index, code.bytes), ir.VectorType(ir.IntType(32), code.size))
+        wide = code.builder.zext(
+            code.load(x, index, code.bytes), ir.VectorType(ir.IntType(32), code.size)
+        )
         value = code.builder.fsub(code.builder.sitofp(wide, code.vector), code.constant(MIDDLE))
     if not rest:
         return value
-    fresh = ir.Constant(ir.VectorType(ir.IntType(1), code.size), [0] * (code.size - rest) + [1] * rest)
+    fresh = ir.Constant(
+        ir.VectorType(ir.IntType(1), code.size), [0] * (code.size - rest) + [1] * rest
+    )
     return code.builder.select(fresh, value, code.zero)
 
 
 @cache
 def dots(examples: int, classes: int, size: int, rest: int) -> Tile:
-    """``tile(x, places, which, w, w_at, start, vectors, features, last, scores, at, step, squares)``.
+    """``tile(x, places, which, w, w_at, start, vectors, features, last, scores, at, step,
+    squares)``.
 
-    Adds to ``scores[which + e, at + r]`` the products of rows ``places[which + e]`` with R rows of w over ``vectors`` vectors
-    from feature ``start``, and after them the ``rest`` if this is the ``last`` stretch. The squares are added, too, in float64,
-    unless ``at`` is above zero: then they have been already.
+    Adds to ``scores[which + e, at + r]`` the products of rows ``places[which + e]`` with R rows of
+    w over ``vectors`` vectors from feature ``start``, and after them the ``rest`` if this is the
+    ``last`` stretch. The squares are added, too, in float64, unless ``at`` is above zero: then they
+    have been already.
     """
 
     def body(
         code: Emitter, x: Any, places: Any, which: Index, w: Any, w_at: Index, start: Index, vectors: Index, features: Index, last: Any,
         scores: Any, at: Index, step: Index, squares: Any,
     ) -> None:  # fmt: skip
-        rows, lines = [code.whole(places, there) for there in which.apart(1, examples)], w_at.apart(features, classes)
+        rows, lines = (
+            [code.whole(places, there) for there in which.apart(1, examples)],
+            w_at.apart(features, classes),
+        )
         sums, norms = code.sums(examples, classes), code.sums(1, examples)
         code.clear(sums)
         code.clear(norms)
@@ -70,7 +80,11 @@ def dots(examples: int, classes: int, size: int, rest: int) -> Tile:
             for place, there in zip(sums[e], (example * step + at).apart(1, classes), strict=True):
                 code.add(code.total(code.builder.load(place)), scores, there)
             with code.when(code.builder.icmp_signed("==", at.value, INT(0))):
-                code.add(code.builder.fpext(code.total(code.builder.load(norms[0][e])), DOUBLE), squares, example)
+                code.add(
+                    code.builder.fpext(code.total(code.builder.load(norms[0][e])), DOUBLE),
+                    squares,
+                    example,
+                )
 
     return emitted(size, body, last=types.boolean)
 
@@ -79,7 +93,8 @@ def dots(examples: int, classes: int, size: int, rest: int) -> Tile:
 def spread(classes: int, vectors: int, size: int, rest: int = 0) -> Tile:
     """``tile(x, places, n, factors, at, step, feature, out, out_at, pitch)``.
 
-    Adds to R rows of ``out``, ``pitch`` apart, V vectors from ``feature`` on, the first n rows of x times ``factors[i, at + r]``.
+    Adds to R rows of ``out``, ``pitch`` apart, V vectors from ``feature`` on, the first n rows of x
+    times ``factors[i, at + r]``.
     """
 
     def body(
@@ -92,7 +107,11 @@ def spread(classes: int, vectors: int, size: int, rest: int = 0) -> Tile:
         with code.loop(n) as i:
             row = code.whole(places, i) + feature
             found = [_row(code, x, there, rest) for there in code.beside(row, vectors)]
-            code.outer(sums, [code.number(factors, there) for there in (i * step + at).apart(1, classes)], found)
+            code.outer(
+                sums,
+                [code.number(factors, there) for there in (i * step + at).apart(1, classes)],
+                found,
+            )
         code.write(sums, out, lines)
 
     return emitted(size, body)

@@ -32,7 +32,9 @@ def _wide() -> bool:
 
 
 def registers(size: int) -> int:
-    """How many accumulators of ``size`` numbers the machine's vector registers hold, with room to work."""
+    """How many accumulators of ``size`` numbers the machine's vector registers hold, with room to
+    work.
+    """
     return 28 if _wide() else 96 // size
 
 
@@ -55,8 +57,9 @@ def vectors(blocks: int) -> int:
 def product(rows: int, vectors: int, size: int, add: bool = False) -> Tile:
     """``tile(a, at, step, runs, run, pitch, b, b_at, bias, bias_at, out, out_at, out_step)``.
 
-    k walks ``runs`` runs of ``run`` consecutive numbers, ``pitch`` apart; b is (runs run, V L) without gaps.
-    With ``add`` the rows are added to what stands in ``out``, one after another, so they may overlap; no bias then.
+    k walks ``runs`` runs of ``run`` consecutive numbers, ``pitch`` apart; b is (runs run, V L)
+    without gaps. With ``add`` the rows are added to what stands in ``out``, one after another, so
+    they may overlap; no bias then.
     """
 
     def body(
@@ -64,14 +67,19 @@ def product(rows: int, vectors: int, size: int, add: bool = False) -> Tile:
         bias: Any, bias_at: Index, out: Any, out_at: Index, out_step: Index,
     ) -> None:  # fmt: skip
         sums = code.sums(rows, vectors)
-        code.clear(sums, None if add else [code.load(bias, there) for there in code.beside(bias_at, vectors)])
+        code.clear(
+            sums,
+            None if add else [code.load(bias, there) for there in code.beside(bias_at, vectors)],
+        )
         starts = at.apart(step, rows)
         with code.loop(runs) as part:
             down, weights = part * pitch, part * run
             with code.loop(run) as within:
                 row = b_at + (weights + within) * (vectors * size)
                 factors = [code.load(b, there) for there in code.beside(row, vectors)]
-                code.outer(sums, [code.number(a, start + (down + within)) for start in starts], factors)
+                code.outer(
+                    sums, [code.number(a, start + (down + within)) for start in starts], factors
+                )
         code.write(sums, out, out_at.apart(out_step, rows), code.builder.fadd if add else None)
 
     return emitted(size, body)
@@ -79,10 +87,11 @@ def product(rows: int, vectors: int, size: int, add: bool = False) -> Tile:
 
 @cache
 def outer(rows: int, vectors: int, size: int) -> Tile:
-    """``tile(a, at, a_example, a_row, a_step, g, g_at, g_example, g_step, n, high, wide, out, out_at, out_step)``.
+    """``tile(a, at, a_example, a_row, a_step, g, g_at, g_example, g_step, n, high, wide, out,
+    out_at, out_step)``.
 
-    p walks ``n`` examples of ``high`` rows of ``wide`` positions; the positions of g lie without gaps.
-    Returns the sum of the squares of what it wrote.
+    p walks ``n`` examples of ``high`` rows of ``wide`` positions; the positions of g lie without
+    gaps. Returns the sum of the squares of what it wrote.
     """
 
     def body(
@@ -98,7 +107,11 @@ def outer(rows: int, vectors: int, size: int) -> Tile:
                 with code.loop(wide) as across:
                     there = slope + (first + across) * g_step
                     factors = [code.load(g, place) for place in code.beside(there, vectors)]
-                    code.outer(sums, [code.number(a, here) for here in (line + across * a_step).apart(1, rows)], factors)
+                    code.outer(
+                        sums,
+                        [code.number(a, here) for here in (line + across * a_step).apart(1, rows)],
+                        factors,
+                    )
 
         def squared(value: Any, _: Any) -> Any:
             nonlocal squares
@@ -113,18 +126,35 @@ def outer(rows: int, vectors: int, size: int) -> Tile:
 
 @cache
 def largest(rows: int, columns: int, size: int) -> Tile:
-    """``tile(x, at, pitch, step, out, out_at, which, floor)``: the largest of a window, L channels at once.
+    """``tile(x, at, pitch, step, out, out_at, which, floor)``: the largest of a window, L channels
+    at once.
 
-    ``which`` (uint8) gets its place in the window, row by row, or 255 where nothing is above ``floor``; the first of
-    equals wins, and NaN beats everything. ``floor`` is minus infinity, or 0 for a rectified maximum.
+    ``which`` (uint8) gets its place in the window, row by row, or 255 where nothing is above
+    ``floor``; the first of equals wins, and NaN beats everything. ``floor`` is minus infinity, or 0
+    for a rectified maximum.
     """
 
-    def body(code: Emitter, x: Any, at: Index, pitch: Index, step: Index, out: Any, out_at: Index, which: Any, floor: Any) -> None:
+    def body(
+        code: Emitter,
+        x: Any,
+        at: Index,
+        pitch: Index,
+        step: Index,
+        out: Any,
+        out_at: Index,
+        which: Any,
+        floor: Any,
+    ) -> None:
         best, place, builder = code.spread(floor), code.byte(255), code.builder
         for number, there in enumerate(_window(at, rows, columns, pitch, step)):
             value = code.load(x, there)
-            larger = builder.or_(builder.fcmp_ordered(">", value, best), builder.fcmp_unordered("uno", value, value))
-            best, place = builder.select(larger, value, best), builder.select(larger, code.byte(number), place)
+            larger = builder.or_(
+                builder.fcmp_ordered(">", value, best), builder.fcmp_unordered("uno", value, value)
+            )
+            best, place = (
+                builder.select(larger, value, best),
+                builder.select(larger, code.byte(number), place),
+            )
         code.store(best, out, out_at)
         code.store(place, which, out_at)
 
@@ -133,13 +163,29 @@ def largest(rows: int, columns: int, size: int) -> Tile:
 
 @cache
 def returned(rows: int, columns: int, size: int) -> Tile:
-    """``tile(out, at, pitch, step, g, g_at, which, floor)`` adds each channel's gradient where its largest was; ``floor`` plays no part."""
+    """``tile(out, at, pitch, step, g, g_at, which, floor)`` adds each channel's gradient where its
+    largest was; ``floor`` plays no part.
+    """
 
-    def body(code: Emitter, out: Any, at: Index, pitch: Index, step: Index, g: Any, g_at: Index, which: Any, floor: Any) -> None:
+    def body(
+        code: Emitter,
+        out: Any,
+        at: Index,
+        pitch: Index,
+        step: Index,
+        g: Any,
+        g_at: Index,
+        which: Any,
+        floor: Any,
+    ) -> None:
         slope, place, builder = code.load(g, g_at), code.load(which, g_at, code.bytes), code.builder
         for number, there in enumerate(_window(at, rows, columns, pitch, step)):
             chosen = builder.icmp_unsigned("==", place, code.byte(number))
-            code.store(builder.fadd(code.load(out, there), builder.select(chosen, slope, code.zero)), out, there)
+            code.store(
+                builder.fadd(code.load(out, there), builder.select(chosen, slope, code.zero)),
+                out,
+                there,
+            )
 
     return emitted(size, body, floor=types.float32)
 

@@ -5,19 +5,23 @@ DP-SGD releases, for a batch of examples i with gradients g_i in R^d,
     sum_i g_i min(1, C/|g_i|)  +  noise,
 
 and needs every norm |g_i| but no single g_i. :class:`ClippedSum` writes that sum. It
-takes the fastest path that is right for the module, by its structure alone (:func:`path_of` tells which):
+takes the fastest path that is right for the module, by its structure alone (:func:`path_of` tells
+which):
 
-1. a plan for sequences of layers that are known to keep examples apart (:mod:`.plan`), one forward and one backward pass;
+1. a plan for sequences of layers that are known to keep examples apart (:mod:`.plan`), one forward
+   and one backward pass;
 2. every example by itself for all others (:mod:`.general`), by ``vmap`` or one after another.
 
-Where the examples lie in a store, :meth:`ClippedSum.of` takes the store and the indices of the batch. A module of one linear
-layer (:mod:`.single`) then reads them in place; for all others the batch is copied out, as model input.
+Where the examples lie in a store, :meth:`ClippedSum.of` takes the store and the indices of the
+batch. A module of one linear layer (:mod:`.single`) then reads them in place; for all others the
+batch is copied out, as model input.
 
 How far one example can move the sum, rounding included, is proven in :mod:`.clipping`.
 
 A kernel keeps buffers between calls, so one object serves one thread.
 
-Shapes: x (n, ...), y (n,), out (d,) in float64, in the order of :class:`~sordino.training.flat.Flat`.
+Shapes: x (n, ...), y (n,), out (d,) in float64, in the order of
+:class:`~sordino.training.flat.Flat`.
 
 >>> import torch
 >>> from sordino.training.flat import Flat
@@ -31,7 +35,8 @@ Shapes: x (n, ...), y (n,), out (d,) in float64, in the order of :class:`~sordin
 References:
     Abadi et al. 2016, Deep Learning with Differential Privacy.
     Goodfellow 2015, Efficient Per-Example Gradient Computations.
-    Bu, Wang, Zha, Karypis 2023, Differentially Private Optimization on Large Model at Small Cost (book-keeping).
+    Bu, Wang, Zha, Karypis 2023, Differentially Private Optimization on Large Model at Small Cost
+    (book-keeping).
 """
 
 from sordino.training.perexample.bound import Bound, FlatBound, Layers, Measured
@@ -40,4 +45,16 @@ from sordino.training.perexample.paths import Path, path_of
 from sordino.training.perexample.store import Rows, Store
 from sordino.training.perexample.sums import ClippedSum, MeanGradient
 
-__all__ = ["Bound", "Clipped", "ClippedSum", "FlatBound", "Layers", "MeanGradient", "Measured", "Path", "Rows", "Store", "path_of"]
+__all__ = [
+    "Bound",
+    "Clipped",
+    "ClippedSum",
+    "FlatBound",
+    "Layers",
+    "MeanGradient",
+    "Measured",
+    "Path",
+    "Rows",
+    "Store",
+    "path_of",
+]

@@ -35,7 +35,10 @@ class FlatBound:
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """min(1, C_l / |G_i^l|) times each layer's gradient, all C_l equal (McMahan et al. 2018, per-layer clipping)."""
+    """min(1, C_l / |G_i^l|) times each layer's gradient, all C_l equal (McMahan et al.
+
+    2018, per-layer clipping).
+    """
 
     clip: float
 
@@ -51,7 +54,8 @@ class Layers:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measured:
-    """min(1, s C / norm(G_i)) times each gradient. Sums are made in float64: in a norm that weighs directions, errors weigh more, too.
+    """min(1, s C / norm(G_i)) times each gradient. Sums are made in float64: in a norm that weighs
+    directions, errors weigh more, too.
 
     Attributes:
         clip: C.

@@ -13,18 +13,21 @@ gamma_k = k u / (1 - k u) (Higham 2002, section 3.1), what remains is:
   goes into the sum. Its own errors against calculus change what is learned, not the bound.
 * *Norm.* Squares are added in float32 over at most 1 024 numbers (:func:`squares`), in float64 from
   there on, and never subtracted: off by gamma_1028 of itself, half of that on the norm. A square
-  below 2^-126 may vanish, so 2^-126 is added for each. Where a norm does need cancelling terms (a Gram matrix)
-  it is taken in float64 and its error bound is added to it (:mod:`.gram`).
+  below 2^-126 may vanish, so 2^-126 is added for each. Where a norm does need cancelling terms (a
+  Gram matrix) it is taken in float64 and its error bound is added to it (:mod:`.gram`).
 * *Factor.* Computed in float64, rounded once: u. It is no denormal number, because C >= 1e-12 and
   examples with N_i > 1e19 contribute nothing.
-* *Sum.* At most m = 112 examples are added up in float32 (:func:`together`), then in float64. Product
-  and additions are off by gamma_{m+2} sum_i |c_i G_i| in any order of adding, at most m C gamma_{m+2} with the differing
-  example and (m - 1) C gamma_{m+2} without. Only the part that holds it changes: 1.52e-3 C in all. What underflows
-  in a product c_i g is at most 2^-126 a number, times |a| < 2^64: no more than 2^-12 C even at C = 1e-12 and a million outputs.
-* *Sum of parts.* In float64, K <= B parts of a batch of B <= 2^20 (:data:`MOST`): 2 K 2^-53 B C <= 2.5e-4 C.
+* *Sum.* At most m = 112 examples are added up in float32 (:func:`together`), then in float64.
+  Product and additions are off by gamma_{m+2} sum_i |c_i G_i| in any order of adding, at most m C
+  gamma_{m+2} with the differing example and (m - 1) C gamma_{m+2} without. Only the part that holds
+  it changes: 1.52e-3 C in all. What underflows in a product c_i g is at most 2^-126 a number, times
+  |a| < 2^64: no more than 2^-12 C even at C = 1e-12 and a million outputs.
+* *Sum of parts.* In float64, K <= B parts of a batch of B <= 2^20 (:data:`MOST`): 2 K 2^-53 B C <=
+  2.5e-4 C.
 
-Together s (1 + 2^-13.9 + 2 u) + 1.52e-3 + 2.5e-4 < 1 - 1.1e-4, where 2^-13.9 is the norm's error twice, for a product of
-two norms. So |S - S'| < C for every shape. A margin of 2^-9 costs two thousandths of the signal.
+Together s (1 + 2^-13.9 + 2 u) + 1.52e-3 + 2.5e-4 < 1 - 1.1e-4, where 2^-13.9 is the norm's error
+twice, for a product of two norms. So |S - S'| < C for every shape. A margin of 2^-9 costs two
+thousandths of the signal.
 
 An example whose gradient is not finite (overflow, NaN in its data) has no direction that could be
 kept: it contributes nothing, which is inside the bound. The same holds for norms above 1e19, whose
@@ -64,7 +67,9 @@ BLOCK = 1024
 """Squares that are added up in float32."""
 
 VANISHING = 2.0**-126
-"""What a square, or a product, may be off by where it is denormal, also on a machine that flushes these to zero."""
+"""What a square, or a product, may be off by where it is denormal, also on a machine that flushes
+these to zero.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,12 +102,17 @@ def checked(clip: float) -> float:
 
 
 def factors(norms: Tensor, clip: float, margin: float, dtype: torch.dtype) -> Tensor:
-    """c_i (n,) of norms (n,) in float64; a norm of zero gives 1, an infinite one 0. ``dtype`` is that of the sums to come."""
+    """c_i (n,) of norms (n,) in float64; a norm of zero gives 1, an infinite one 0.
+
+    ``dtype`` is that of the sums to come.
+    """
     return torch.reciprocal(norms).mul_(clip * margin).clamp_max_(1.0).to(dtype)
 
 
 def squares(rows: Tensor) -> Tensor:
-    """|row|^2 (n,) of rows (n, k) in float64, off by a part in 16 000 at most; see the module's docstring."""
+    """|row|^2 (n,) of rows (n, k) in float64, off by a part in 16 000 at most; see the module's
+    docstring.
+    """
     if rows.dtype != torch.float32:
         exact: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).square_()
         return exact
@@ -129,7 +139,9 @@ def together(n: int) -> list[slice]:
 
 
 def put(place: Tensor, part: Tensor, fresh: bool) -> None:
-    """A part of a sum into ``place``, in float64, which is overwritten if ``fresh``, else added to."""
+    """A part of a sum into ``place``, in float64, which is overwritten if ``fresh``, else added
+    to.
+    """
     if fresh:
         place.copy_(part)
     else:
@@ -137,14 +149,26 @@ def put(place: Tensor, part: Tensor, fresh: bool) -> None:
 
 
 def add_rows(place: Tensor, rows: Tensor, factor: Tensor, fresh: bool) -> None:
-    """sum_i factor_i rows_i of rows (n, k) into ``place`` (k,) of the total, in the factors' type, :data:`TOGETHER` at a time."""
+    """sum_i factor_i rows_i of rows (n, k) into ``place`` (k,) of the total, in the factors' type,
+    :data:`TOGETHER` at a time.
+    """
     for part in together(len(rows)):
-        put(place, torch.mv(rows[part].to(factor.dtype).t(), factor[part]), fresh and part.start == 0)
+        put(
+            place,
+            torch.mv(rows[part].to(factor.dtype).t(), factor[part]),
+            fresh and part.start == 0,
+        )
 
 
 def kept(keep: Tensor, numbers: Tensor) -> Tensor:
-    """``numbers`` (n, ...) where ``keep`` (n,), zeros elsewhere: not a product, since zero times infinity is not zero."""
-    return torch.where(keep.view(-1, *[1] * (numbers.ndim - 1)), numbers, torch.zeros((), dtype=numbers.dtype, device=numbers.device))
+    """``numbers`` (n, ...) where ``keep`` (n,), zeros elsewhere: not a product, since zero times
+    infinity is not zero.
+    """
+    return torch.where(
+        keep.view(-1, *[1] * (numbers.ndim - 1)),
+        numbers,
+        torch.zeros((), dtype=numbers.dtype, device=numbers.device),
+    )
 
 
 def finite(norms: Tensor) -> Tensor:

@@ -38,7 +38,9 @@ from sordino.training.perexample.workspace import Workspace
 
 Pair = tuple[int, int]
 SHORT = 32  # runs shorter than this many numbers are gathered in two steps
-PATCH_BYTES = 1_000_000  # patches of as many examples as this are worked off while they are in the cache
+PATCH_BYTES = (
+    1_000_000  # patches of as many examples as this are worked off while they are in the cache
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,8 @@ class Geometry:
     def positions(self) -> Pair:
         """Height and width of the output."""
         height, width = (
-            (p - d * (k - 1) - 1) // s + 1 for p, d, k, s in zip(self.padded, self.dilation, self.kernel, self.stride, strict=True)
+            (p - d * (k - 1) - 1) // s + 1
+            for p, d, k, s in zip(self.padded, self.dilation, self.kernel, self.stride, strict=True)
         )
         return height, width
 
@@ -106,7 +109,13 @@ class ConvKernel:
         """Sizes for this image; buffers start anew when the image changes size."""
         if self._geometry is None or self._geometry.image != image:
             layer = self.layer
-            self._geometry = Geometry(image, _pair(layer.kernel_size), _pair(layer.stride), self.padding, _pair(layer.dilation))
+            self._geometry = Geometry(
+                image,
+                _pair(layer.kernel_size),
+                _pair(layer.stride),
+                self.padding,
+                _pair(layer.dilation),
+            )
             self._space = Workspace(self._space.like)
         return self._geometry
 
@@ -124,11 +133,25 @@ class ConvKernel:
         if wide * channels < SHORT and shape.dilation[0] == 1:
             run = wide * channels
             gathered = self._space.take("gathered", (n, columns, shape.padded[0], wide, channels))
-            gathered.copy_(x.as_strided(gathered.shape, (by_image, across, by_row, by_column * shape.dilation[1], by_channel)))
+            gathered.copy_(
+                x.as_strided(
+                    gathered.shape,
+                    (by_image, across, by_row, by_column * shape.dilation[1], by_channel),
+                )
+            )
             whole, line = columns * shape.padded[0] * run, shape.padded[0] * run
-            windows = gathered.as_strided((n, rows, columns, high * run), (whole, shape.stride[0] * run, line, 1))
+            windows = gathered.as_strided(
+                (n, rows, columns, high * run), (whole, shape.stride[0] * run, line, 1)
+            )
         else:
-            steps = (by_image, down, across, by_row * shape.dilation[0], by_column * shape.dilation[1], by_channel)
+            steps = (
+                by_image,
+                down,
+                across,
+                by_row * shape.dilation[0],
+                by_column * shape.dilation[1],
+                by_channel,
+            )
             windows = x.as_strided((n, rows, columns, high, wide, channels), steps)
         patches = self._space.take("patches", tuple(windows.shape))
         patches.copy_(windows)
@@ -149,7 +172,9 @@ class ConvKernel:
         self._formed = not cheaper(positions, shape.patch, outputs)
         if not self._formed:
             self._patches, self._outputs = self.unfold(a), g
-            return squared_norms(self._patches, g, weight=self._weight is not None, bias=self._bias is not None)
+            return squared_norms(
+                self._patches, g, weight=self._weight is not None, bias=self._bias is not None
+            )
         squared = torch.zeros(n, dtype=torch.float64, device=g.device)
         if self._weight is not None:
             self._grads = self._space.take("grads", (n, outputs, shape.patch))
@@ -169,12 +194,18 @@ class ConvKernel:
             self._patches, self._outputs = kept(keep, self._patches), kept(keep, self._outputs)
             return
         self._grads = kept(keep, self._grads) if self._weight is not None else self._grads
-        self._bias_grads = kept(keep, self._bias_grads) if self._bias is not None else self._bias_grads
+        self._bias_grads = (
+            kept(keep, self._bias_grads) if self._bias is not None else self._bias_grads
+        )
 
     def write(self, factor: Tensor, out: Tensor, fresh: bool) -> None:
         """See :class:`Kernel`."""
         if not self._formed:
-            weight = self._weight.flat(out).view(self._outputs.shape[2], -1) if self._weight is not None else None
+            weight = (
+                self._weight.flat(out).view(self._outputs.shape[2], -1)
+                if self._weight is not None
+                else None
+            )
             bias = self._bias.flat(out) if self._bias is not None else None
             write_products(self._patches, self._outputs, factor, weight, bias, fresh)
             return
@@ -187,7 +218,10 @@ class ConvKernel:
         if self._formed:
             weight, bias = self._grads[part], self._bias_grads[part]
         else:
-            weight, bias = torch.bmm(self._outputs[part].transpose(1, 2), self._patches[part]), self._outputs[part].sum(1)
+            weight, bias = (
+                torch.bmm(self._outputs[part].transpose(1, 2), self._patches[part]),
+                self._outputs[part].sum(1),
+            )
         for slot, grads in ((self._weight, weight), (self._bias, bias)):
             if slot is not None:
                 slot.columns(rows).copy_(grads.flatten(1))
@@ -204,9 +238,23 @@ class ConvKernel:
 def gradients(
     kernel: ConvKernel, x: Tensor, g: Tensor, wanted: tuple[bool, bool, bool]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """The library's gradients by input, weight and bias, as ``wanted``, of images (n, channels, H, W)."""
+    """The library's gradients by input, weight and bias, as ``wanted``, of images (n, channels, H,
+    W).
+    """
     layer = kernel.layer
-    result: tuple[Tensor | None, Tensor | None, Tensor | None] = torch.ops.aten.convolution_backward(
-        g, x, layer.weight, [layer.out_channels], layer.stride, kernel.padding, layer.dilation, False, [0, 0], 1, wanted
+    result: tuple[Tensor | None, Tensor | None, Tensor | None] = (
+        torch.ops.aten.convolution_backward(
+            g,
+            x,
+            layer.weight,
+            [layer.out_channels],
+            layer.stride,
+            kernel.padding,
+            layer.dilation,
+            False,
+            [0, 0],
+            1,
+            wanted,
+        )
     )
     return result

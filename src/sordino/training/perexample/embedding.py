@@ -23,7 +23,9 @@ from sordino.training.perexample.clipping import kept, squares
 
 
 def supported(layer: nn.Embedding) -> bool:
-    """Whether :class:`EmbeddingKernel` covers this layer: gradients not rescaled by token counts, rows not renormalised."""
+    """Whether :class:`EmbeddingKernel` covers this layer: gradients not rescaled by token counts,
+    rows not renormalised.
+    """
     return not layer.scale_grad_by_freq and layer.max_norm is None and not layer.sparse
 
 
@@ -48,7 +50,9 @@ class EmbeddingKernel:
         run = torch.zeros_like(ordered)
         run[:, 1:] = (ordered[:, 1:] != ordered[:, :-1]).cumsum(1)
         self._tokens = torch.zeros_like(ordered).scatter_(1, run, ordered)
-        self._rows = torch.zeros_like(g).scatter_add_(1, run.unsqueeze(2).expand_as(g), g.gather(1, order.unsqueeze(2).expand_as(g)))
+        self._rows = torch.zeros_like(g).scatter_add_(
+            1, run.unsqueeze(2).expand_as(g), g.gather(1, order.unsqueeze(2).expand_as(g))
+        )
         return squares(self._rows.flatten(1))
 
     def leave(self, keep: Tensor) -> None:
@@ -57,14 +61,18 @@ class EmbeddingKernel:
 
     def write(self, factor: Tensor, out: Tensor, fresh: bool) -> None:
         """See :class:`Kernel`."""
-        self._scatter(self._tokens, self._rows.double() * factor.double().view(-1, 1, 1), out, fresh)
+        self._scatter(
+            self._tokens, self._rows.double() * factor.double().view(-1, 1, 1), out, fresh
+        )
 
     def form(self, part: slice, rows: Tensor) -> None:
         """See :class:`Kernel`; whole tables."""
         if self._slot is None:
             return
         tokens, own = self._tokens[part].unsqueeze(2), self._rows[part]
-        self._slot.columns(rows).zero_().view(len(own), *self._slot.shape).scatter_add_(1, tokens.expand_as(own), own)
+        self._slot.columns(rows).zero_().view(len(own), *self._slot.shape).scatter_add_(
+            1, tokens.expand_as(own), own
+        )
 
     def plain(self, a: Tensor, g: Tensor, out: Tensor, fresh: bool) -> None:
         """See :class:`Kernel`."""

@@ -2,17 +2,19 @@ r"""Every module that autograd can differentiate: examples one by one, where the
 
 A module is a function of a batch, and nothing in its type says that row i of its scores depends
 on example i alone. A module that sorts examples by length and back, or cuts padding to the longest
-of a batch, has rows that depend on their neighbours, on some batches only. Clipping what autograd calls example
-i's gradient then bounds nothing. So modules outside of :mod:`.separable` never see two examples at once:
+of a batch, has rows that depend on their neighbours, on some batches only. Clipping what autograd
+calls example i's gradient then bounds nothing. So modules outside of :mod:`.separable` never see
+two examples at once:
 
     vmap   ``torch.func.vmap`` over the module on batches of one: the module's code sees one example,
            whose operations are carried out for all of them side by side
-    alone  one example after another, where an operation has no rule for vmap (its control flow depends on data)
+    alone  one example after another, where an operation has no rule for vmap (its control flow
+    depends on data)
 
-Which of the two is found out on zeros and on random numbers of the input's shape, never on data: the paths
-round differently, and a path that one example could choose would change what the others add.
-A state that a module keeps between calls is refused where it is seen (:mod:`sordino.training.state`); hidden in globals or
-closures it is its author's responsibility.
+Which of the two is found out on zeros and on random numbers of the input's shape, never on data:
+the paths round differently, and a path that one example could choose would change what the others
+add. A state that a module keeps between calls is refused where it is seen
+(:mod:`sordino.training.state`); hidden in globals or closures it is its author's responsibility.
 
 Both cost n x d memory, for as many examples at a time as fit 64 MB.
 
@@ -35,7 +37,15 @@ from sordino.training.state import changed, state
 
 GRADIENT_BYTES = 64e6
 
-FAILURES = (RuntimeError, ValueError, IndexError, TypeError, ArithmeticError, AttributeError, NotImplementedError)
+FAILURES = (
+    RuntimeError,
+    ValueError,
+    IndexError,
+    TypeError,
+    ArithmeticError,
+    AttributeError,
+    NotImplementedError,
+)
 """What a module may raise that is not fit for an input."""
 
 
@@ -44,7 +54,9 @@ class OneByOne:
 
     def __init__(self, flat: Flat, loss: Loss) -> None:
         self._flat, self._loss = flat, loss
-        self._parameters = {name: p for name, p in flat.module.named_parameters() if flat.slot(p) is not None}
+        self._parameters = {
+            name: p for name, p in flat.module.named_parameters() if flat.slot(p) is not None
+        }
         self._mapped_shapes: dict[tuple[object, ...], bool] = {}
         self.piece = max(1, int(GRADIENT_BYTES / (flat.dim * flat.weights.element_size())))
 
@@ -52,20 +64,27 @@ class OneByOne:
         """Losses (n,) and gradients (n, d) in the flat vector's order.
 
         Raises:
-            StudyError: where the module works for zeros and random numbers of this shape, but not for this batch.
+            StudyError: where the module works for zeros and random numbers of this shape, but not
+                for this batch.
         """
         if not self.maps(x, y):
             return self.loop(x, y)
         try:
             return self._mapped(x, y)
-        except FAILURES as error:  # to go on by the loop would round the other examples' gradients differently
+        except (
+            FAILURES
+        ) as error:  # to go on by the loop would round the other examples' gradients differently
             raise StudyError(
-                f"model: it works on random inputs of shape {tuple(x.shape[1:])} and fails on a batch of data ({error});"
-                " check the data's values (such as tokens outside of the table), or make the module work for every input"
+                f"model: it works on random inputs of shape {tuple(x.shape[1:])} and fails "
+                f"on a batch of data ({error});"
+                " check the data's values (such as tokens outside of the table), or make the "
+                "module work for every input"
             ) from error
 
     def maps(self, x: Tensor, y: Tensor) -> bool:
-        """Whether vmap can follow the module on inputs and labels of these shapes and types; their values play no part."""
+        """Whether vmap can follow the module on inputs and labels of these shapes and types; their
+        values play no part.
+        """
         key = tuple(x.shape[1:]), x.dtype, tuple(y.shape[1:]), y.dtype
         if key not in self._mapped_shapes:
             self._mapped_shapes[key] = self._probe(x, y)
@@ -87,7 +106,10 @@ class OneByOne:
                 self._one(inputs[:1], labels[:1])  # an error of the module itself is told as it is
         moved = changed(before, self._flat.module)
         if moved is not None:
-            raise StudyError(f"model: a forward pass changes {moved!r}: it would carry raw data from step to step; make it constant")
+            raise StudyError(
+                f"model: a forward pass changes {moved!r}: it would carry raw data from step "
+                "to step; make it constant"
+            )
         return follows
 
     def _mapped(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -97,7 +119,9 @@ class OneByOne:
 
         detached = {name: p.detach() for name, p in self._parameters.items()}
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "There is a performance drop")  # :func:`.paths.path_of` tells what it costs
+            warnings.filterwarnings(
+                "ignore", "There is a performance drop"
+            )  # :func:`.paths.path_of` tells what it costs
             grads, losses = vmap(grad_and_value(single), in_dims=(None, 0, 0))(detached, x, y)
         return losses.detach(), self._rows(grads.values(), len(x))
 
@@ -118,7 +142,10 @@ class OneByOne:
             try:
                 loss, row = self._one(x[i : i + 1], y[i : i + 1])
             except FAILURES:
-                loss, row = (self._flat.weights.new_full(shape, torch.nan) for shape in ((), (1, self._flat.dim)))
+                loss, row = (
+                    self._flat.weights.new_full(shape, torch.nan)
+                    for shape in ((), (1, self._flat.dim))
+                )
             losses.append(loss)
             rows.append(row)
         return torch.stack(losses), torch.cat(rows)
@@ -129,5 +156,7 @@ class OneByOne:
         with torch.enable_grad():
             value = self._loss(self._flat.module(x), y).sum()
         grads = torch.autograd.grad(value, parameters, allow_unused=True)
-        whole = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, grads, strict=True)]
+        whole = [
+            torch.zeros_like(p) if g is None else g for p, g in zip(parameters, grads, strict=True)
+        ]
         return value.detach(), self._rows((g.unsqueeze(0) for g in whole), 1)

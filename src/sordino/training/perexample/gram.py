@@ -16,8 +16,9 @@ at most v = 2^-53 of R^2, R = sum_p |a_p||g_p|, so with n = in + out + P^2 + 8
     | computed - |G|^2 |  <=  2 n v R^2                                    (Higham 2002, section 3.1)
 
 and that much is added: the norm N comes out too large, never too small. The clipped sum is added in
-float64, too, m P products at a time: off by 2 m P v sum_i c_i R_i, where c_i R_i <= C R_i / N_i <= C / sqrt(2 n v).
-As n > P^2 that is at most m^2 2^-26 C, 1.9e-4 C for the m = 112 of :mod:`.clipping`, for every shape.
+float64, too, m P products at a time: off by 2 m P v sum_i c_i R_i, where c_i R_i <= C R_i / N_i <=
+C / sqrt(2 n v). As n > P^2 that is at most m^2 2^-26 C, 1.9e-4 C for the m = 112 of
+:mod:`.clipping`, for every shape.
 
 Shapes: a (n, P, in), g (n, P, out).
 """
@@ -34,15 +35,27 @@ GRAM_BYTES = 32e6  # Gram matrices of as many examples as this at a time
 
 
 def cheaper(positions: int, inputs: int, outputs: int) -> bool:
-    """Whether the Gram form is the cheaper one where the gradient would be kept for the clipped sum."""
-    return positions * positions * (inputs + outputs) + positions * inputs * outputs < (positions + 2 * MOVE) * inputs * outputs
+    """Whether the Gram form is the cheaper one where the gradient would be kept for the clipped
+    sum.
+    """
+    return (
+        positions * positions * (inputs + outputs) + positions * inputs * outputs
+        < (positions + 2 * MOVE) * inputs * outputs
+    )
 
 
 def squared_norms(a: Tensor, g: Tensor, *, weight: bool, bias: bool) -> Tensor:
-    """Upper bounds (n,) in float64 of the squared norms of the gradients of W (if ``weight``) and of a bias (if ``bias``) together."""
+    """Upper bounds (n,) in float64 of the squared norms of the gradients of W (if ``weight``) and
+    of a bias (if ``bias``) together.
+    """
     n, positions = g.shape[:2]
-    few = max(1, int(GRAM_BYTES / (8 * (positions * (2 * positions + a.shape[2] + g.shape[2]) + 1))))
-    found = [_squared(a[i : i + few].double(), g[i : i + few].double(), weight, bias) for i in range(0, n, few)]
+    few = max(
+        1, int(GRAM_BYTES / (8 * (positions * (2 * positions + a.shape[2] + g.shape[2]) + 1)))
+    )
+    found = [
+        _squared(a[i : i + few].double(), g[i : i + few].double(), weight, bias)
+        for i in range(0, n, few)
+    ]
     return torch.cat(found) if found else g.new_zeros(0, dtype=torch.float64)
 
 
@@ -51,15 +64,23 @@ def _squared(a: Tensor, g: Tensor, weight: bool, bias: bool) -> Tensor:
     inputs = torch.bmm(a, a.transpose(1, 2)) if weight else torch.zeros_like(grams)
     if bias:
         inputs += 1.0
-    reach = (torch.diagonal(inputs, dim1=1, dim2=2) * torch.diagonal(grams, dim1=1, dim2=2)).sqrt().sum(1)
+    reach = (
+        (torch.diagonal(inputs, dim1=1, dim2=2) * torch.diagonal(grams, dim1=1, dim2=2))
+        .sqrt()
+        .sum(1)
+    )
     roundings = a.shape[2] + g.shape[2] + g.shape[1] ** 2 + 8
     # twice the bound, since the reach is itself rounded
     error = reach.square_().mul_(4.0 * roundings * 2.0**-53).add_(VANISHING)
     return grams.mul_(inputs).sum((1, 2)).clamp_min_(0).add_(error)
 
 
-def write_products(a: Tensor, g: Tensor, factor: Tensor, weight: Tensor | None, bias: Tensor | None, fresh: bool) -> None:
-    """sum_i factor_i G_i into the stretches of the total: ``weight`` (out, in) and ``bias`` (out,), in float64."""
+def write_products(
+    a: Tensor, g: Tensor, factor: Tensor, weight: Tensor | None, bias: Tensor | None, fresh: bool
+) -> None:
+    """sum_i factor_i G_i into the stretches of the total: ``weight`` (out, in) and ``bias`` (out,),
+    in float64.
+    """
     for part in together(len(factor)):
         scaled = (g[part].double() * factor[part].double().view(-1, 1, 1)).flatten(0, 1)
         if weight is not None:

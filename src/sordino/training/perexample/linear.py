@@ -85,14 +85,24 @@ class LinearKernel:
                 if place is not None:
                     add_rows(place.view(-1), rows, factor, fresh)
 
-    def _write_outer(self, factor: Tensor, weight: Tensor | None, bias: Tensor | None, fresh: bool) -> None:
-        """One product for each part: what is added up are the outer products whose norms were taken."""
+    def _write_outer(
+        self, factor: Tensor, weight: Tensor | None, bias: Tensor | None, fresh: bool
+    ) -> None:
+        """One product for each part: what is added up are the outer products whose norms were
+        taken.
+        """
         a, g = self._a, self._g
         scaled = torch.mul(g, factor.unsqueeze(1), out=self._space.take("scaled", tuple(g.shape)))
         for part in together(len(factor)):
             first = fresh and part.start == 0
             if weight is not None:
-                put(weight, torch.mm(scaled[part].t(), a[part], out=self._space.take("part", tuple(weight.shape))), first)
+                put(
+                    weight,
+                    torch.mm(
+                        scaled[part].t(), a[part], out=self._space.take("part", tuple(weight.shape))
+                    ),
+                    first,
+                )
             if bias is not None:
                 put(bias, scaled[part].sum(0), first)
 

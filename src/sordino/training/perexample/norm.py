@@ -36,7 +36,9 @@ class NormKernel:
         layer = self._layer
         if isinstance(layer, nn.LayerNorm):
             return F.layer_norm(a, layer.normalized_shape, None, None, layer.eps)
-        return F.group_norm(a.movedim(-1, 1), layer.num_groups, None, None, layer.eps).movedim(1, -1)
+        return F.group_norm(a.movedim(-1, 1), layer.num_groups, None, None, layer.eps).movedim(
+            1, -1
+        )
 
     def _sums(self, a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
         kept = len(self._layer.normalized_shape) if isinstance(self._layer, nn.LayerNorm) else 1
@@ -63,7 +65,10 @@ class NormKernel:
 
     def leave(self, keep: Tensor) -> None:
         """See :class:`Kernel`."""
-        self._weight_grads, self._bias_grads = kept(keep, self._weight_grads), kept(keep, self._bias_grads)
+        self._weight_grads, self._bias_grads = (
+            kept(keep, self._weight_grads),
+            kept(keep, self._bias_grads),
+        )
 
     def form(self, part: slice, rows: Tensor) -> None:
         """See :class:`Kernel`."""

@@ -1,7 +1,8 @@
 r"""Which path a module's gradients take, why it may be trusted, and what it costs.
 
-A path follows from the module's structure and from the shapes and types of inputs and labels. It never
-follows from data: one example that could move a batch to another path would change how all others are rounded.
+A path follows from the module's structure and from the shapes and types of inputs and labels. It
+never follows from data: one example that could move a batch to another path would change how all
+others are rounded.
 """
 
 from __future__ import annotations
@@ -36,7 +37,11 @@ class Path:
 
 
 SINGLE = Path("compiled, in place", "one linear layer", "less than plain training by a library")
-FAST = Path("layer by layer", "a plain sequence of layers known to keep examples apart", "about twice plain training")
+FAST = Path(
+    "layer by layer",
+    "a plain sequence of layers known to keep examples apart",
+    "about twice plain training",
+)
 MAPPED = Path(
     "vmap, example by example",
     "not a plain sequence of layers known to keep examples apart",
@@ -49,7 +54,9 @@ ALONE = Path(
 )
 
 
-def path_of(flat: Flat, shape: tuple[int, ...], loss: Loss = cross_entropy, tokens: bool = False) -> Path:
+def path_of(
+    flat: Flat, shape: tuple[int, ...], loss: Loss = cross_entropy, tokens: bool = False
+) -> Path:
     """The path of a module for examples of ``shape``, numbers or ``tokens``, with class labels.
 
     Raises:
@@ -60,7 +67,11 @@ def path_of(flat: Flat, shape: tuple[int, ...], loss: Loss = cross_entropy, toke
     if compiled(flat, shape, tokens) is not None:
         return FAST
     x = flat.weights.new_zeros((1, *shape), dtype=torch.int64 if tokens else None)
-    return MAPPED if OneByOne(flat, loss).maps(x, torch.zeros(1, dtype=torch.int64, device=x.device)) else ALONE
+    return (
+        MAPPED
+        if OneByOne(flat, loss).maps(x, torch.zeros(1, dtype=torch.int64, device=x.device))
+        else ALONE
+    )
 
 
 class Paths:
@@ -79,7 +90,9 @@ class Paths:
         self._single = Single.of(flat, loss)
 
     def in_place(self, examples: Store, chosen: Tensor) -> tuple[Single, Rows, Index] | None:
-        """The path that reads a batch where it lies, what it lies in and where; None where the batch must be taken out first."""
+        """The path that reads a batch where it lies, what it lies in and where; None where the
+        batch must be taken out first.
+        """
         single, rows = self._single, examples.rows
         if single is None or rows is None or rows.features != single.features or not len(chosen):
             return None
@@ -89,7 +102,9 @@ class Paths:
         return single, rows, where
 
     def here(self, x: Tensor, y: Tensor) -> tuple[Single, Rows, Index] | None:
-        """The same for a batch ``x`` (n, ...), ``y`` (n,) of numbers that are already model input; None where it does not serve."""
+        """The same for a batch ``x`` (n, ...), ``y`` (n,) of numbers that are already model input;
+        None where it does not serve.
+        """
         if self._single is None or x.dtype != torch.float32:
             return None
         rows = Rows.of(x, y)
@@ -102,5 +117,9 @@ class Paths:
         key = tuple(x.shape[1:]), x.is_floating_point()
         if key not in self._fast:
             tokens = x.dtype in (torch.int64, torch.int32)
-            self._fast[key] = compiled(self.flat, key[0], tokens) if tokens or x.dtype == self.flat.weights.dtype else None
+            self._fast[key] = (
+                compiled(self.flat, key[0], tokens)
+                if tokens or x.dtype == self.flat.weights.dtype
+                else None
+            )
         return self._fast[key]

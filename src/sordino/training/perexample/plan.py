@@ -72,13 +72,19 @@ class Plan:
             x = stage.forward(x)
         return x.permute(0, 3, 1, 2) if x.ndim == 4 else x
 
-    def pairs(self, loss: Loss, x: Tensor, y: Tensor, scale: float) -> tuple[Tensor, Iterator[tuple[Kernel, Tensor, Tensor]]]:
-        """Losses (n,) and, last layer first, each kernel with its input and output gradient times ``scale``.
+    def pairs(
+        self, loss: Loss, x: Tensor, y: Tensor, scale: float
+    ) -> tuple[Tensor, Iterator[tuple[Kernel, Tensor, Tensor]]]:
+        """Losses (n,) and, last layer first, each kernel with its input and output gradient times
+        ``scale``.
 
-        The backward pass runs as the pairs are drawn, so that a kernel finds its gradient still in the cache.
+        The backward pass runs as the pairs are drawn, so that a kernel finds its gradient still in
+        the cache.
         """
         losses, g = loss.slope(self.forward(x), y)
-        g = (g.permute(0, 2, 3, 1) if g.ndim == 4 else g).contiguous()  # some backward moves write into it
+        g = (
+            g.permute(0, 2, 3, 1) if g.ndim == 4 else g
+        ).contiguous()  # some backward moves write into it
         if scale != 1.0:
             g.mul_(scale)
         return losses, self._backward(g)
@@ -93,7 +99,9 @@ class Plan:
 
 
 def plain_layers(module: nn.Module) -> list[nn.Module] | None:
-    """The layers of nested plain sequences in order; None if one of them is not known to keep examples apart."""
+    """The layers of nested plain sequences in order; None if one of them is not known to keep
+    examples apart.
+    """
     found: list[nn.Module] = []
 
     def walk(part: nn.Module) -> bool:
@@ -133,22 +141,36 @@ def _stage(layer: nn.Module, flat: Flat, place: _Place) -> Stage | None:
         return Relu(flat.weights, place.free)
     if kind is nn.Tanh:
         return Tanh(flat.weights)
-    if isinstance(layer, nn.Flatten) and kind is nn.Flatten and (layer.start_dim, layer.end_dim) in ((1, -1), (1, len(place.shape))):
+    if (
+        isinstance(layer, nn.Flatten)
+        and kind is nn.Flatten
+        and (layer.start_dim, layer.end_dim) in ((1, -1), (1, len(place.shape)))
+    ):
         return Flatten()
     if isinstance(layer, nn.Linear) and kind is nn.Linear:
         return LinearStage(layer, flat) if len(place.shape) in (1, 2) else None
     if isinstance(layer, nn.LayerNorm) and kind is nn.LayerNorm:
-        return NormStage(layer, flat) if len(place.shape) != 3 and len(layer.normalized_shape) <= len(place.shape) else None
+        return (
+            NormStage(layer, flat)
+            if len(place.shape) != 3 and len(layer.normalized_shape) <= len(place.shape)
+            else None
+        )
     if len(place.shape) == 3:
         found = _image_stage(layer, flat, place, place.shape)
         if found is not None:
             return found
     if isinstance(layer, nn.Embedding) and kind is nn.Embedding:
-        return EmbeddingStage(layer, flat) if embedding.supported(layer) and len(place.shape) == 1 else None
+        return (
+            EmbeddingStage(layer, flat)
+            if embedding.supported(layer) and len(place.shape) == 1
+            else None
+        )
     return Opaque(layer) if alone(layer, 1 + len(place.shape)) else None
 
 
-def _image_stage(layer: nn.Module, flat: Flat, place: _Place, image: tuple[int, int, int]) -> Stage | None:
+def _image_stage(
+    layer: nn.Module, flat: Flat, place: _Place, image: tuple[int, int, int]
+) -> Stage | None:
     """The stage for a layer of images (height, width, channels)."""
     kind, tiles = type(layer), tiled.served(flat.weights)
     if isinstance(layer, nn.MaxPool2d) and kind is nn.MaxPool2d:
@@ -156,14 +178,22 @@ def _image_stage(layer: nn.Module, flat: Flat, place: _Place, image: tuple[int, 
             return tiled.TiledPool(layer, flat.weights, image, place.rectified)
         return Pool(layer, flat.weights) if pool.supported(layer) else None
     if isinstance(layer, nn.Conv2d) and kind is nn.Conv2d:
-        if tiles and flat.slot(layer.weight) is not None and tiled.convolves(layer, image, place.inner):
+        if (
+            tiles
+            and flat.slot(layer.weight) is not None
+            and tiled.convolves(layer, image, place.inner)
+        ):
             return tiled.TiledConv(layer, flat, image, place.inner)
         return ConvStage(layer, flat) if conv.supported(layer) else None
-    return NormStage(layer, flat) if isinstance(layer, nn.GroupNorm) and kind is nn.GroupNorm else None
+    return (
+        NormStage(layer, flat) if isinstance(layer, nn.GroupNorm) and kind is nn.GroupNorm else None
+    )
 
 
 def compiled(flat: Flat, shape: tuple[int, ...], tokens: bool = False) -> Plan | None:
-    """The plan of a module for inputs of ``shape`` (without n), numbers or ``tokens``; None if it needs the general path."""
+    """The plan of a module for inputs of ``shape`` (without n), numbers or ``tokens``; None if it
+    needs the general path.
+    """
     layers = plain_layers(flat.module)
     if layers is None:
         return None
@@ -193,17 +223,25 @@ def compiled(flat: Flat, shape: tuple[int, ...], tokens: bool = False) -> Plan |
             stages.append(stage)
             own = list(layer.parameters())
             owners.append(
-                stage if own and isinstance(stage, LinearStage | ConvStage | NormStage | EmbeddingStage | tiled.TiledConv) else None
+                stage
+                if own
+                and isinstance(
+                    stage, LinearStage | ConvStage | NormStage | EmbeddingStage | tiled.TiledConv
+                )
+                else None
             )
             parameters.extend(own)
             try:
                 probe = stage.forward(probe)
             except (RuntimeError, ValueError, IndexError):
-                return None  # a layer that cannot run on one example, or does not fit: not for us to say
+                # a layer that cannot run on one example, or does not fit: not for us to say
+                return None
             if len(probe) != 1:
                 return None
             numbers += probe.numel() + _materialised(stage)
-    if len({id(p) for p in parameters}) < len(parameters) or any(flat.slot(p) is None for p in parameters):
+    if len({id(p) for p in parameters}) < len(parameters) or any(
+        flat.slot(p) is None for p in parameters
+    ):
         return None
     first = next(index for index, owner in enumerate(owners) if owner is not None)
     piece = max(1, int(PIECE_BYTES / (numbers * flat.weights.element_size())))
@@ -221,7 +259,8 @@ def _materialised(stage: Stage) -> int:
 
 
 def rectified_late(layers: list[nn.Module]) -> list[nn.Module]:
-    """The same function with every rectifier after the max pool that follows it: it has less to do there.
+    """The same function with every rectifier after the max pool that follows it: it has less to do
+    there.
 
     max and max(., 0) commute, and so do their gradients: where the largest of a window is
     positive both orders give the gradient to the same element, elsewhere to none.

@@ -26,8 +26,15 @@ def pair(value: int | tuple[int, ...]) -> tuple[int, int]:
 
 
 def supported(layer: nn.MaxPool2d) -> bool:
-    """Whether :class:`MaxPool` covers this layer: small windows, no padding, no dilation, nothing odd."""
-    plain = pair(layer.padding) == (0, 0) and pair(layer.dilation) == (1, 1) and not layer.ceil_mode and not layer.return_indices
+    """Whether :class:`MaxPool` covers this layer: small windows, no padding, no dilation, nothing
+    odd.
+    """
+    plain = (
+        pair(layer.padding) == (0, 0)
+        and pair(layer.dilation) == (1, 1)
+        and not layer.ceil_mode
+        and not layer.return_indices
+    )
     return plain and 1 < max(pair(layer.kernel_size)) <= 4
 
 
@@ -45,7 +52,11 @@ class _Axis:
 
     def _slice(self, x: Tensor, shift: int, count: int) -> Tensor:
         stop = shift + (count - 1) * self.stride + 1
-        return x[:, shift : stop : self.stride] if self.axis == 1 else x[:, :, shift : stop : self.stride]
+        return (
+            x[:, shift : stop : self.stride]
+            if self.axis == 1
+            else x[:, :, shift : stop : self.stride]
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         self._shape, self._ahead = tuple(x.shape), []
@@ -54,34 +65,49 @@ class _Axis:
         shape = tuple(best.shape)
         for shift in range(1, self.window):
             part = self._slice(x, shift, count)
-            self._ahead.append(torch.gt(part, best, out=self._space.take(f"ahead{self.axis}.{shift}", shape)))
+            self._ahead.append(
+                torch.gt(part, best, out=self._space.take(f"ahead{self.axis}.{shift}", shape))
+            )
             best = torch.maximum(best, part, out=self._space.take(f"max{self.axis}.{shift}", shape))
         return best
 
     def backward(self, g: Tensor) -> Tensor:
         total = self._space.take(f"grad{self.axis}", self._shape)
         count = g.shape[self.axis]
-        if self.stride != 1 and (self.window, self._shape[self.axis]) != (self.stride, count * self.stride):
+        if self.stride != 1 and (self.window, self._shape[self.axis]) != (
+            self.stride,
+            count * self.stride,
+        ):
             total.zero_()  # the slices do not reach everywhere, or overlap
         elif self.stride == 1 and self.window > 1:
             total.narrow(self.axis, count, self.window - 1).zero_()
         left = [g]
         for shift in range(self.window - 1, 0, -1):
-            rest = self._slice(total, 0, count) if shift == 1 else self._space.take(f"left{self.axis}.{shift}", tuple(g.shape))
-            left.append(torch.addcmul(left[-1], left[-1], self._ahead[shift - 1], value=-1, out=rest))
+            rest = (
+                self._slice(total, 0, count)
+                if shift == 1
+                else self._space.take(f"left{self.axis}.{shift}", tuple(g.shape))
+            )
+            left.append(
+                torch.addcmul(left[-1], left[-1], self._ahead[shift - 1], value=-1, out=rest)
+            )
         if self.window == 1:
             self._slice(total, 0, count).copy_(g)
         for shift, (part, ahead) in enumerate(zip(left[-2::-1], self._ahead, strict=True), 1):
             place = self._slice(total, shift, count)
             if self.stride >= self.window:
-                torch.mul(part, ahead, out=place)  # windows that do not overlap: nobody else writes here
+                torch.mul(
+                    part, ahead, out=place
+                )  # windows that do not overlap: nobody else writes here
             else:
                 place.addcmul_(part, ahead)
         return total
 
 
 class MaxPool:
-    """See the module's docstring. Holds what the backward pass needs until the next forward pass."""
+    """See the module's docstring. Holds what the backward pass needs until the next forward
+    pass.
+    """
 
     def __init__(self, layer: nn.MaxPool2d, like: Tensor) -> None:
         rows, columns = pair(layer.kernel_size)

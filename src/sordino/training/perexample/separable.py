@@ -1,13 +1,13 @@
 r"""Layers that are known to work on every example of a batch by itself.
 
 A fast path runs a batch through a module at once and takes example i's gradient from row i. That is
-right only if row i of every layer's output depends on row i of its input alone, for every batch that
-can ever come, and no test on a few batches can show it: a module that sorts examples by length and
-back passes all of them. So fast paths are for layers whose type says so, taken one by one from this
-list; every other module is differentiated example by example (:mod:`.general`).
+right only if row i of every layer's output depends on row i of its input alone, for every batch
+that can ever come, and no test on a few batches can show it: a module that sorts examples by length
+and back passes all of them. So fast paths are for layers whose type says so, taken one by one from
+this list; every other module is differentiated example by example (:mod:`.general`).
 
-A layer counts as its type only if nothing has been changed about it: exactly this class, no hooks, no
-``forward`` of its own, no parametrization, no compiled call, no global hooks.
+A layer counts as its type only if nothing has been changed about it: exactly this class, no hooks,
+no ``forward`` of its own, no parametrization, no compiled call, no global hooks.
 
 >>> known(nn.Linear(2, 3)), known(torch.nn.utils.parametrizations.weight_norm(nn.Linear(2, 3)))
 (True, False)
@@ -53,9 +53,18 @@ _FORWARD: dict[Any, Callable[..., Any]] = {kind: kind.forward for kind in _KINDS
 def known(layer: nn.Module) -> bool:
     """Whether a layer is of a listed type, and does what its type does."""
     kind: Any = type(layer)
-    if kind.forward is not _FORWARD.get(kind) or not {"forward", "__call__", "_call_impl"}.isdisjoint(vars(layer)):
+    if kind.forward is not _FORWARD.get(kind) or not {
+        "forward",
+        "__call__",
+        "_call_impl",
+    }.isdisjoint(vars(layer)):
         return False
-    own = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
+    own = (
+        layer._forward_hooks
+        or layer._forward_pre_hooks
+        or layer._backward_hooks
+        or layer._backward_pre_hooks
+    )
     return not own and layer._compiled_call_impl is None and not _globally_hooked()
 
 
@@ -69,7 +78,9 @@ def _globally_hooked() -> bool:
 
 
 def alone(layer: nn.Module, axes: int) -> bool:
-    """Whether a known layer without parameters keeps examples apart, on a batch with so many axes, the first of which counts examples."""
+    """Whether a known layer without parameters keeps examples apart, on a batch with so many axes,
+    the first of which counts examples.
+    """
     kind = type(layer)
     if not known(layer) or getattr(layer, "return_indices", False):
         return False
@@ -88,5 +99,7 @@ def alone(layer: nn.Module, axes: int) -> bool:
 
 
 def exact_products() -> bool:
-    """Whether torch multiplies matrices in the precision that their type has; the proof of the bound counts on it."""
+    """Whether torch multiplies matrices in the precision that their type has; the proof of the
+    bound counts on it.
+    """
     return torch.get_float32_matmul_precision() == "highest"

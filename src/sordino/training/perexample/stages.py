@@ -50,7 +50,9 @@ class Owner(Stage, Protocol):
 
 
 class Relu:
-    """max(x, 0), in the input's own memory where the stage before does not need its output again."""
+    """max(x, 0), in the input's own memory where the stage before does not need its output
+    again.
+    """
 
     def __init__(self, like: Tensor, in_place: bool) -> None:
         self._in_place = in_place
@@ -58,7 +60,11 @@ class Relu:
         self._y = like
 
     def forward(self, x: Tensor) -> Tensor:
-        self._y = x.clamp_min_(0) if self._in_place else torch.clamp_min(x, 0, out=self._space.take("y", tuple(x.shape)))
+        self._y = (
+            x.clamp_min_(0)
+            if self._in_place
+            else torch.clamp_min(x, 0, out=self._space.take("y", tuple(x.shape)))
+        )
         return self._y
 
     def backward(self, g: Tensor) -> Tensor:
@@ -100,7 +106,9 @@ class Flatten:
 
 
 class Opaque:
-    """A layer without parameters that keeps examples apart (:mod:`.separable`), by autograd on that layer alone."""
+    """A layer without parameters that keeps examples apart (:mod:`.separable`), by autograd on that
+    layer alone.
+    """
 
     def __init__(self, layer: nn.Module) -> None:
         self._layer = layer
@@ -111,7 +119,9 @@ class Opaque:
         with torch.enable_grad():
             self._x = _logical(x).detach().requires_grad_()
             # A copy if the layer works in place: other stages still need what it would overwrite.
-            self._y = self._layer(self._x.clone() if getattr(self._layer, "inplace", False) else self._x)
+            self._y = self._layer(
+                self._x.clone() if getattr(self._layer, "inplace", False) else self._x
+            )
         return _physical(self._y.detach())
 
     def backward(self, g: Tensor) -> Tensor:
@@ -127,7 +137,9 @@ def _logical(x: Tensor) -> Tensor:
 
 
 def _physical(x: Tensor) -> Tensor:
-    return (x.permute(0, 2, 3, 1) if x.ndim == 4 else x).contiguous()  # in memory of its own: an expanded gradient has none
+    return (
+        x.permute(0, 2, 3, 1) if x.ndim == 4 else x
+    ).contiguous()  # in memory of its own: an expanded gradient has none
 
 
 class Pool:
@@ -179,18 +191,24 @@ class ConvStage:
     def forward(self, x: Tensor) -> Tensor:
         self.seen = x
         layer = self._layer
-        y = torch.conv2d(_logical(x), layer.weight, layer.bias, layer.stride, self.kernel.padding, layer.dilation)
+        y = torch.conv2d(
+            _logical(x), layer.weight, layer.bias, layer.stride, self.kernel.padding, layer.dilation
+        )
         return _physical(y)
 
     def backward(self, g: Tensor) -> Tensor:
-        result, _, _ = gradients(self.kernel, _logical(self.seen), _logical(g), (True, False, False))
+        result, _, _ = gradients(
+            self.kernel, _logical(self.seen), _logical(g), (True, False, False)
+        )
         if result is None:
             raise RuntimeError("asked for an input gradient, got none")
         return _physical(result)
 
 
 class EmbeddingStage:
-    """Rows (n, positions, width) of a table for tokens (n, positions): the first stage, since nothing flows back through tokens."""
+    """Rows (n, positions, width) of a table for tokens (n, positions): the first stage, since
+    nothing flows back through tokens.
+    """
 
     def __init__(self, layer: nn.Embedding, flat: Flat) -> None:
         self._layer = layer
@@ -206,7 +224,9 @@ class EmbeddingStage:
 
 
 class NormStage:
-    """Group or layer normalisation: the normalisation by autograd, its affine part by its kernel."""
+    """Group or layer normalisation: the normalisation by autograd, its affine part by its
+    kernel.
+    """
 
     def __init__(self, layer: nn.GroupNorm | nn.LayerNorm, flat: Flat) -> None:
         self._layer = layer

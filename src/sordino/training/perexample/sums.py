@@ -15,7 +15,17 @@ from sordino.training.flat import Flat as Parameters
 from sordino.training.flat import Slot
 from sordino.training.loss import Loss
 from sordino.training.perexample.bound import Bound, FlatBound, Layers, Measured
-from sordino.training.perexample.clipping import MOST, Clipped, add_rows, checked, factors, finite, kept, root, squares
+from sordino.training.perexample.clipping import (
+    MOST,
+    Clipped,
+    add_rows,
+    checked,
+    factors,
+    finite,
+    kept,
+    root,
+    squares,
+)
 from sordino.training.perexample.kernel import Kernel
 from sordino.training.perexample.paths import Paths
 from sordino.training.perexample.plan import Plan
@@ -23,7 +33,8 @@ from sordino.training.perexample.separable import exact_products
 from sordino.training.perexample.store import Store
 from sordino.training.perexample.workspace import Workspace
 
-ROW_BYTES = 3_000_000  # gradients of as many examples as this are written out at once, while they are in the cache
+# gradients of as many examples as this are written out at once, while they are in the cache
+ROW_BYTES = 3_000_000
 
 
 def _batches(path: Plan | None, paths: Paths, n: int) -> list[slice]:
@@ -40,19 +51,25 @@ class ClippedSum:
         self._space = Workspace(flat.weights)
 
     def __call__(self, x: Tensor, y: Tensor, bound: float | Bound, out: Tensor) -> Clipped:
-        """Overwrite ``out`` (d,), float64, with the clipped sum over examples ``x`` (n, ...), ``y`` (n,); a number is a flat bound C.
+        """Overwrite ``out`` (d,), float64, with the clipped sum over examples ``x`` (n, ...), ``y``
+        (n,); a number is a flat bound C.
 
         An empty batch gives zeros. What is returned is raw and must not leave its client.
 
         Raises:
-            StudyError: for a bound, a batch or a setting of torch for which the sum's sensitivity is not proven.
+            StudyError: for a bound, a batch or a setting of torch for which the sum's sensitivity
+                is not proven.
         """
         bound = FlatBound(bound) if isinstance(bound, int | float) else bound
         checked(bound.clip)
         _provable(len(x), out)
         if len(x) == 0:
             out.zero_()
-            return Clipped(self._paths.flat.weights.new_zeros(0), bound.clip, self._paths.flat.weights.new_zeros(0))
+            return Clipped(
+                self._paths.flat.weights.new_zeros(0),
+                bound.clip,
+                self._paths.flat.weights.new_zeros(0),
+            )
         found = self._paths.here(x, y) if isinstance(bound, FlatBound) else None
         if found is not None:
             single, rows, where = found
@@ -62,8 +79,16 @@ class ClippedSum:
         return Clipped(norms.to(losses.dtype), bound.clip, losses)
 
     def of(self, examples: Store, chosen: Tensor, bound: float | Bound, out: Tensor) -> Clipped:
-        """The same over the examples with the indices ``chosen`` (b,), which are not copied where the module's path reads them in place."""
-        clip = bound.clip if isinstance(bound, FlatBound) else None if isinstance(bound, Layers | Measured) else bound
+        """The same over the examples with the indices ``chosen`` (b,), which are not copied where
+        the module's path reads them in place.
+        """
+        clip = (
+            bound.clip
+            if isinstance(bound, FlatBound)
+            else None
+            if isinstance(bound, Layers | Measured)
+            else bound
+        )
         found = None if clip is None else self._paths.in_place(examples, chosen)
         if clip is None or found is None:
             return self(*examples.take(chosen), bound, out)
@@ -77,20 +102,32 @@ class ClippedSum:
             path = self._paths.find(x)
             if path is not None:
                 _, kernels = self._collected(path, x, y)
-                return _formed(kernels, slice(None), self._paths.flat.weights.new_empty(len(x), self._paths.flat.dim))
+                return _formed(
+                    kernels,
+                    slice(None),
+                    self._paths.flat.weights.new_empty(len(x), self._paths.flat.dim),
+                )
             return self._paths.slow.gradients(x, y)[1].clone()
 
-    def _sum(self, path: Plan | None, x: Tensor, y: Tensor, bound: Bound, out: Tensor) -> tuple[Tensor, Tensor]:
-        parts = [self._piece(path, x[some], y[some], bound, out, some.start == 0) for some in _batches(path, self._paths, len(x))]
+    def _sum(
+        self, path: Plan | None, x: Tensor, y: Tensor, bound: Bound, out: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        parts = [
+            self._piece(path, x[some], y[some], bound, out, some.start == 0)
+            for some in _batches(path, self._paths, len(x))
+        ]
         if len(parts) == 1:
             return parts[0]
         return torch.cat([norms for norms, _ in parts]), torch.cat([losses for _, losses in parts])
 
-    def _piece(self, path: Plan | None, x: Tensor, y: Tensor, bound: Bound, out: Tensor, fresh: bool) -> tuple[Tensor, Tensor]:
-        """Norms and losses of a micro-batch; its clipped sum is written to ``out`` if ``fresh``, else added.
+    def _piece(
+        self, path: Plan | None, x: Tensor, y: Tensor, bound: Bound, out: Tensor, fresh: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Norms and losses of a micro-batch; its clipped sum is written to ``out`` if ``fresh``,
+        else added.
 
-        Nothing here lets one example change what is computed for another: those that cannot contribute are left in
-        their places, with zeros for gradients.
+        Nothing here lets one example change what is computed for another: those that cannot
+        contribute are left in their places, with zeros for gradients.
         """
         if path is None:
             losses, rows = self._paths.slow.gradients(x, y)
@@ -108,20 +145,37 @@ class ClippedSum:
                 square.masked_fill_(~usable, 0.0)
         if isinstance(bound, Layers):
             for kernel, square in kernels:
-                kernel.write(factors(square.sqrt(), bound.each(len(kernels)), bound.margin, losses.dtype), out, fresh)
+                kernel.write(
+                    factors(square.sqrt(), bound.each(len(kernels)), bound.margin, losses.dtype),
+                    out,
+                    fresh,
+                )
         else:
             factor = factors(norms, bound.clip, bound.margin, losses.dtype)
             for kernel, _ in kernels:
                 kernel.write(factor, out, fresh)
         return norms, losses
 
-    def _collected(self, path: Plan, x: Tensor, y: Tensor) -> tuple[Tensor, list[tuple[Kernel, Tensor]]]:
-        """Losses (n,), and each kernel with its squared norms (n,), after a pass forward and back."""
+    def _collected(
+        self, path: Plan, x: Tensor, y: Tensor
+    ) -> tuple[Tensor, list[tuple[Kernel, Tensor]]]:
+        """Losses (n,), and each kernel with its squared norms (n,), after a pass forward and
+        back.
+        """
         losses, pairs = path.pairs(self._paths.loss, x, y, 1.0)
         return losses, [(kernel, kernel.collect(a, g)) for kernel, a, g in pairs]
 
-    def _measured(self, kernels: list[tuple[Kernel, Tensor]], bound: Measured, n: int, out: Tensor, fresh: bool) -> Tensor:
-        """Norms (n,); gradients are written out, measured and added up a few at a time, while they are in the cache."""
+    def _measured(
+        self,
+        kernels: list[tuple[Kernel, Tensor]],
+        bound: Measured,
+        n: int,
+        out: Tensor,
+        fresh: bool,
+    ) -> Tensor:
+        """Norms (n,); gradients are written out, measured and added up a few at a time, while they
+        are in the cache.
+        """
         weights, dim = self._paths.flat.weights, self._paths.flat.dim
         few = max(1, int(ROW_BYTES / (dim * weights.element_size())))
         norms = weights.new_empty(n, dtype=torch.float64)
@@ -133,17 +187,26 @@ class ClippedSum:
 
 
 def _formed(kernels: list[tuple[Kernel, Tensor]], part: slice, rows: Tensor) -> Tensor:
-    """``rows`` (k, d), filled with the gradients of this part of what the kernels have collected."""
+    """``rows`` (k, d), filled with the gradients of this part of what the kernels have
+    collected.
+    """
     for kernel, _ in kernels:
         kernel.form(part, rows)
     return rows
 
 
 def _add(rows: Tensor, bound: FlatBound | Measured, out: Tensor, fresh: bool) -> Tensor:
-    """Norms (n,) of gradients ``rows`` (n, d); their clipped sum is written to ``out`` if ``fresh``, else added."""
+    """Norms (n,) of gradients ``rows`` (n, d); their clipped sum is written to ``out`` if
+    ``fresh``, else added.
+    """
     norms = root(squares(rows)) if isinstance(bound, FlatBound) else _usable(bound.norms(rows))
     usable = finite(norms)
-    factor = factors(norms, bound.clip, bound.margin, rows.dtype if isinstance(bound, FlatBound) else torch.float64)
+    factor = factors(
+        norms,
+        bound.clip,
+        bound.margin,
+        rows.dtype if isinstance(bound, FlatBound) else torch.float64,
+    )
     add_rows(out, rows if bool(usable.all()) else kept(usable, rows), factor, fresh)
     return norms
 
@@ -151,12 +214,16 @@ def _add(rows: Tensor, bound: FlatBound | Measured, out: Tensor, fresh: bool) ->
 def _by_layers(flat: Parameters, rows: Tensor, bound: Layers, out: Tensor, fresh: bool) -> Tensor:
     """:func:`_add` with each layer clipped by itself."""
     layers = layers_of(flat)
-    squared = [torch.stack([squares(slot.columns(rows)) for slot in layer]).sum(0) for layer in layers]
+    squared = [
+        torch.stack([squares(slot.columns(rows)) for slot in layer]).sum(0) for layer in layers
+    ]
     norms = _largest(squared, bound)
     usable = finite(norms)
     rows = kept(usable, rows)
     for layer, square in zip(layers, squared, strict=True):
-        factor = factors(kept(usable, square).sqrt(), bound.each(len(layers)), bound.margin, rows.dtype)
+        factor = factors(
+            kept(usable, square).sqrt(), bound.each(len(layers)), bound.margin, rows.dtype
+        )
         for slot in layer:
             add_rows(slot.flat(out), slot.columns(rows), factor, fresh)
     return norms
@@ -165,24 +232,36 @@ def _by_layers(flat: Parameters, rows: Tensor, bound: Layers, out: Tensor, fresh
 def _provable(count: int, out: Tensor) -> None:
     """Refuse what the proof in :mod:`.clipping` does not cover."""
     if count > MOST:
-        raise StudyError(f"a batch of {count} examples: at most {MOST} can be summed within the proven bound; lower the sampling rate")
+        raise StudyError(
+            f"a batch of {count} examples: at most {MOST} can be summed within the proven "
+            "bound; lower the sampling rate"
+        )
     if out.dtype != torch.float64:
         raise ValueError(f"a clipped sum is written in float64; got a vector of {out.dtype}")
     if not exact_products():
         raise StudyError(
-            "torch.set_float32_matmul_precision was set below 'highest': products are then too coarse for the bound; leave it alone"
+            "torch.set_float32_matmul_precision was set below 'highest': products are then "
+            "too coarse for the bound; leave it alone"
         )
 
 
 def _together(kernels: list[tuple[Kernel, Tensor]], bound: FlatBound | Layers) -> Tensor:
-    """Norms (n,) from the layers' squared ones: plain, or the largest layer's in units of its C_l, times C; infinite where not usable."""
+    """Norms (n,) from the layers' squared ones: plain, or the largest layer's in units of its C_l,
+    times C; infinite where not usable.
+    """
     squared = [square for _, square in kernels]
-    return _largest(squared, bound) if isinstance(bound, Layers) else root(torch.stack(squared).sum(0))
+    return (
+        _largest(squared, bound) if isinstance(bound, Layers) else root(torch.stack(squared).sum(0))
+    )
 
 
 def _largest(squared: list[Tensor], bound: Layers) -> Tensor:
     found = root(torch.stack(squared).amax(0))  # NaN and infinity come through
-    return torch.where(finite(root(torch.stack(squared).sum(0))), found * (bound.clip / bound.each(len(squared))), math.inf)
+    return torch.where(
+        finite(root(torch.stack(squared).sum(0))),
+        found * (bound.clip / bound.each(len(squared))),
+        math.inf,
+    )
 
 
 def _usable(norms: Tensor) -> Tensor:
@@ -191,7 +270,9 @@ def _usable(norms: Tensor) -> Tensor:
 
 
 def layers_of(flat: Parameters) -> list[list[Slot]]:
-    """The parameters of each module that has some of its own, in order: a layer's weight and bias go together."""
+    """The parameters of each module that has some of its own, in order: a layer's weight and bias
+    go together.
+    """
     found: dict[str, list[Slot]] = {}
     for slot in flat.layout:
         found.setdefault(slot.name.rpartition(".")[0], []).append(slot)
@@ -199,13 +280,16 @@ def layers_of(flat: Parameters) -> list[list[Slot]]:
 
 
 class MeanGradient:
-    """Writes the gradient of the mean loss of a batch into a flat vector: no clipping, no privacy."""
+    """Writes the gradient of the mean loss of a batch into a flat vector: no clipping, no
+    privacy.
+    """
 
     def __init__(self, flat: Parameters, loss: Loss) -> None:
         self._paths = Paths(flat, loss)
 
     def __call__(self, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
-        """Overwrite ``out`` (d,) with the mean gradient over ``x`` (n, ...), ``y`` (n,); the mean loss is returned.
+        """Overwrite ``out`` (d,) with the mean gradient over ``x`` (n, ...), ``y`` (n,); the mean
+        loss is returned.
 
         An empty batch gives zeros, and zero.
         """
@@ -216,7 +300,9 @@ class MeanGradient:
             return self._mean(self._paths.find(x), x, y, out)
 
     def of(self, examples: Store, chosen: Tensor, out: Tensor) -> Tensor:
-        """The same over the examples with the indices ``chosen`` (b,), in place where that is possible."""
+        """The same over the examples with the indices ``chosen`` (b,), in place where that is
+        possible.
+        """
         found = self._paths.in_place(examples, chosen)
         if found is None:
             return self(*examples.take(chosen), out)
@@ -235,12 +321,16 @@ class MeanGradient:
         return total * share
 
     def _by_autograd(self, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
-        """The whole batch at once: without privacy, examples may meet (as batch norm has them do)."""
+        """The whole batch at once: without privacy, examples may meet (as batch norm has them
+        do).
+        """
         flat = self._paths.flat
         named = dict(flat.module.named_parameters())
         with torch.enable_grad():
             mean = self._paths.loss(flat.module(x), y).mean()
-        gradients = torch.autograd.grad(mean, [named[slot.name] for slot in flat.layout], allow_unused=True)
+        gradients = torch.autograd.grad(
+            mean, [named[slot.name] for slot in flat.layout], allow_unused=True
+        )
         for slot, gradient in zip(flat.layout, gradients, strict=True):
             if gradient is None:
                 slot.flat(out).zero_()

@@ -1,4 +1,5 @@
-r"""Convolutions and pools by register tiles (:mod:`sordino.training.jit`): a stage and its kernel in one.
+r"""Convolutions and pools by register tiles (:mod:`sordino.training.jit`): a stage and its kernel
+in one.
 
 A convolution here needs neither patches nor the library: forward, gradient by the input and
 the gradients of all examples are walks over the image in place, at 90 to 97 % of what the
@@ -7,7 +8,8 @@ reached 30 to 60 %). It serves what most networks consist of: float32 on a proce
 group, no dilation, channels in multiples of eight. Everything else goes by
 :mod:`sordino.training.perexample.conv`.
 
-Shapes: images (n, H, W, channels), gradients of examples (n, K, O) with K = rows x columns x channels of the kernel.
+Shapes: images (n, H, W, channels), gradients of examples (n, K, O) with K = rows x columns x
+channels of the kernel.
 """
 
 from __future__ import annotations
@@ -32,15 +34,22 @@ def served(like: Tensor) -> bool:
 
 
 def convolves(layer: nn.Conv2d, image: tuple[int, int, int], inner: bool) -> bool:
-    """Whether :class:`TiledConv` covers this layer on images (height, width, channels), and is worth it.
+    """Whether :class:`TiledConv` covers this layer on images (height, width, channels), and is
+    worth it.
 
     ``inner`` says that the gradient by its input will be asked for.
     """
     plain = conv.supported(layer) and layer.dilation == (1, 1)
-    if not plain or not jit.fits(layer.out_channels) or (inner and not jit.fits(layer.kernel_size[1] * layer.in_channels)):
+    if (
+        not plain
+        or not jit.fits(layer.out_channels)
+        or (inner and not jit.fits(layer.kernel_size[1] * layer.in_channels))
+    ):
         return False
     shape = _shape(layer, image)
-    return min(shape.positions) > 0 and not cheaper(shape.positions[0] * shape.positions[1], shape.patch, shape.outputs)
+    return min(shape.positions) > 0 and not cheaper(
+        shape.positions[0] * shape.positions[1], shape.patch, shape.outputs
+    )
 
 
 def pools(layer: nn.MaxPool2d, channels: int) -> bool:
@@ -51,13 +60,21 @@ def pools(layer: nn.MaxPool2d, channels: int) -> bool:
 def _shape(layer: nn.Conv2d, image: tuple[int, int, int]) -> jit.Shape:
     top, left = conv.padding(layer) or (0, 0)
     (rows, columns), (down, across) = layer.kernel_size, layer.stride
-    return jit.Shape((image[0] + 2 * top, image[1] + 2 * left), image[2], layer.out_channels, (rows, columns), (down, across))
+    return jit.Shape(
+        (image[0] + 2 * top, image[1] + 2 * left),
+        image[2],
+        layer.out_channels,
+        (rows, columns),
+        (down, across),
+    )
 
 
 class TiledConv:
     """See the module's docstring. ``seen`` are images with their border of zeros."""
 
-    def __init__(self, layer: nn.Conv2d, flat: Flat, image: tuple[int, int, int], inner: bool) -> None:
+    def __init__(
+        self, layer: nn.Conv2d, flat: Flat, image: tuple[int, int, int], inner: bool
+    ) -> None:
         weight = flat.slot(layer.weight)
         if weight is None:
             raise ValueError("a frozen weight has no place in the vector")
@@ -68,7 +85,11 @@ class TiledConv:
         self._forward = jit.Convolution(self.shape)
         self._backward = jit.InputGradient(self.shape, self._padding) if inner else None
         self._weights = weight.flat(flat.weights).numpy()
-        self._shift = self._bias.flat(flat.weights).numpy() if self._bias else np.zeros(layer.out_channels, np.float32)
+        self._shift = (
+            self._bias.flat(flat.weights).numpy()
+            if self._bias
+            else np.zeros(layer.out_channels, np.float32)
+        )
         self._space = Workspace(flat.weights)
         self._sum = torch.empty(self.shape.patch, layer.out_channels)
         self._grads = self._bias_grads = self.seen = flat.weights
@@ -81,7 +102,10 @@ class TiledConv:
     @property
     def kept(self) -> int:
         """Numbers per example in this kernel's buffers."""
-        return self.shape.patch * self.shape.outputs + self.shape.image[0] * self.shape.image[1] * self.shape.channels
+        return (
+            self.shape.patch * self.shape.outputs
+            + self.shape.image[0] * self.shape.image[1] * self.shape.channels
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """See :class:`Stage`."""
@@ -118,11 +142,16 @@ class TiledConv:
     def leave(self, keep: Tensor) -> None:
         """See :class:`Kernel`."""
         self._grads = kept(keep, self._grads)
-        self._bias_grads = kept(keep, self._bias_grads) if self._bias is not None else self._bias_grads
+        self._bias_grads = (
+            kept(keep, self._bias_grads) if self._bias is not None else self._bias_grads
+        )
 
     def write(self, factor: Tensor, out: Tensor, fresh: bool) -> None:
         """See :class:`Kernel`."""
-        rows, place = self._grads.view(len(factor), -1), self._weight.flat(out).view(self.shape.outputs, self.shape.patch)
+        rows, place = (
+            self._grads.view(len(factor), -1),
+            self._weight.flat(out).view(self.shape.outputs, self.shape.patch),
+        )
         for part in together(len(factor)):
             torch.mv(rows[part].t(), factor[part], out=self._sum.view(-1))
             put(place, self._sum.t(), fresh and part.start == 0)
@@ -145,17 +174,24 @@ class TiledConv:
             add_or_set(self._bias.flat(out), g.sum((0, 1, 2)), fresh)
 
     def _add(self, out: Tensor, fresh: bool) -> None:
-        add_or_set(self._weight.flat(out).view(self.shape.outputs, self.shape.patch), self._sum.t(), fresh)
+        add_or_set(
+            self._weight.flat(out).view(self.shape.outputs, self.shape.patch), self._sum.t(), fresh
+        )
 
 
 class TiledPool:
     """Max pooling, and the rectifier behind it if there is one."""
 
-    def __init__(self, layer: nn.MaxPool2d, like: Tensor, image: tuple[int, int, int], rectified: bool) -> None:
+    def __init__(
+        self, layer: nn.MaxPool2d, like: Tensor, image: tuple[int, int, int], rectified: bool
+    ) -> None:
         window = pool.pair(layer.kernel_size)
         stride = pool.pair(layer.stride if layer.stride is not None else layer.kernel_size)
         self._image = image
-        self._after = *((size - w) // s + 1 for size, w, s in zip(image[:2], window, stride, strict=True)), image[2]
+        self._after = (
+            *((size - w) // s + 1 for size, w, s in zip(image[:2], window, stride, strict=True)),
+            image[2],
+        )
         self._pool = jit_pool.MaxPool(image[2], window, stride, rectified)
         self._space = Workspace(like)
         self._places = Workspace(torch.empty(0, dtype=torch.uint8))
@@ -170,5 +206,9 @@ class TiledPool:
     def backward(self, g: Tensor) -> Tensor:
         """Gradients by the input."""
         into = self._space.take("g", (len(g), *self._image))
-        self._pool.backward(g.contiguous().numpy(), self._places.take("places", tuple(g.shape)).numpy(), into.numpy())
+        self._pool.backward(
+            g.contiguous().numpy(),
+            self._places.take("places", tuple(g.shape)).numpy(),
+            into.numpy(),
+        )
         return into

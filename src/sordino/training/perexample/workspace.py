@@ -44,6 +44,8 @@ class Workspace:
         if buffer is None or buffer.numel() < size:
             # A little more than asked for: batches of a Poisson sample vary by a few square roots.
             make = torch.zeros if zero else torch.empty
-            buffer = self._buffers[name] = make(size + size // 4, dtype=self.like.dtype, device=self.like.device)
+            buffer = self._buffers[name] = make(
+                size + size // 4, dtype=self.like.dtype, device=self.like.device
+            )
         view = self._views[name] = buffer[:size].view(shape)
         return view

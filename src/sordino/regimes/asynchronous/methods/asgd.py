@@ -25,7 +25,11 @@ class Plain(AsynchronousMethod):
     def stages(self, terms: EdgeTerms) -> tuple[Stage, ...]:
         """One, as long as the run."""
         variance = self.constants.deviation**2 / terms.batch
-        return (Stage(number=1, start=0, length=terms.updates, clip=math.inf, rate=None, variance=variance),)
+        return (
+            Stage(
+                number=1, start=0, length=terms.updates, clip=math.inf, rate=None, variance=variance
+            ),
+        )
 
     def rate(self, terms: EdgeTerms, stage: Stage, number: int) -> float:
         """gamma_t."""
@@ -35,7 +39,10 @@ class Plain(AsynchronousMethod):
         """gamma_t by the table; it needs no stage."""
         c = self.constants
         stale = 1.0 if self.pooled else (terms.staleness + 1.0) ** 2
-        return 1.0 / (c.smoothness * stale + math.sqrt(number + 1.0) * c.deviation / (c.radius * math.sqrt(terms.batch)))
+        return 1.0 / (
+            c.smoothness * stale
+            + math.sqrt(number + 1.0) * c.deviation / (c.radius * math.sqrt(terms.batch))
+        )
 
 
 @register

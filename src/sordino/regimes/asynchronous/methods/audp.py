@@ -1,4 +1,5 @@
-r"""AUDP: asynchronous updates under differential privacy, with one clipping bound (Li et al. 2022, section 5).
+r"""AUDP: asynchronous updates under differential privacy, with one clipping bound (Li et al. 2022,
+section 5).
 
     1 / gamma_t = L (tau_max + 1) + sqrt(Delta_b + 1) sqrt t                   (Eq. 10)
 
@@ -36,8 +37,20 @@ class Audp(Noisy):
     def stages(self, terms: EdgeTerms) -> tuple[Stage, ...]:
         """One, as long as the run."""
         clip = LITERAL_BOUND if self.literal else terms.clip
-        return (Stage(number=1, start=0, length=terms.updates, clip=clip, rate=None, variance=self.variance(terms, clip)),)
+        return (
+            Stage(
+                number=1,
+                start=0,
+                length=terms.updates,
+                clip=clip,
+                rate=None,
+                variance=self.variance(terms, clip),
+            ),
+        )
 
     def rate(self, terms: EdgeTerms, stage: Stage, number: int) -> float:
         """gamma_t of Eq. (10)."""
-        return 1.0 / (self.constants.smoothness * (terms.staleness + 1.0) + math.sqrt((stage.variance + 1.0) * number))
+        return 1.0 / (
+            self.constants.smoothness * (terms.staleness + 1.0)
+            + math.sqrt((stage.variance + 1.0) * number)
+        )

@@ -65,11 +65,15 @@ class Mapa(Noisy):
     def _first(self, terms: EdgeTerms) -> float:
         if not self.literal:
             return terms.clip
-        return self.constants.deviation / math.sqrt(1.0 - math.sqrt(1.0 - self.failure))  # b DS_0 / 2, Eq. (12) with equality
+        return self.constants.deviation / math.sqrt(
+            1.0 - math.sqrt(1.0 - self.failure)
+        )  # b DS_0 / 2, Eq. (12) with equality
 
     def _stage(self, terms: EdgeTerms, number: int, start: int, clip: float) -> Stage:
         c, stale, variance = self.constants, terms.staleness + 1.0, self.variance(terms, clip)
-        slowing = max(8.0 * variance / (stale * (2.0 * clip) ** 2 * self.theta**2), 1.0)  # b DS = 2 G
+        slowing = max(
+            8.0 * variance / (stale * (2.0 * clip) ** 2 * self.theta**2), 1.0
+        )  # b DS = 2 G
         length = 4.0 * slowing**2 * c.smoothness * stale**2 * c.gap / variance
         rate = 1.0 / (2.0 * slowing * c.smoothness * stale)
         return Stage(
@@ -84,11 +88,12 @@ class Mapa(Noisy):
 
 
 def feasible(method: Mapa, terms: EdgeTerms) -> tuple[float | None, float | None]:
-    """The next larger batch at this z, and the next smaller z at this batch, that end the first stage within T; None where there is none.
+    """The next larger batch at this z, and the next smaller z at this batch, that end the first
+    stage within T; None where there is none.
 
-    The length of the first stage falls with b and grows with z where noise slows it (P > 1), and the other way
-    round, slowly, where it does not. Both are sought from the present values, by factors of 2^(1/8); that more
-    noise may end the stage, too, is no advice.
+    The length of the first stage falls with b and grows with z where noise slows it (P > 1), and
+    the other way round, slowly, where it does not. Both are sought from the present values, by
+    factors of 2^(1/8); that more noise may end the stage, too, is no advice.
     """
 
     def fits(changed: EdgeTerms) -> bool:

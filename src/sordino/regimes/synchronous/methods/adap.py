@@ -2,9 +2,9 @@ r"""Adap DP-FL (Fu, Chen, Han 2022): the noise falls when the loss has fallen fo
 
 As ALI-DPFL describes it among its baselines: sigma depends on whether the loss has decreased
 within four rounds. Here, after every ``patience`` rounds in a row with a lower loss than the round
-before, sigma is multiplied by ``decay``, down to ``floor`` times where it began. 0.9 and four rounds
-are our choice: the paper's own text beyond its abstract could not be had, and it also adapts the clip
-to each client and round, which is not built.
+before, sigma is multiplied by ``decay``, down to ``floor`` times where it began. 0.9 and four
+rounds are our choice: the paper's own text beyond its abstract could not be had, and it also adapts
+the clip to each client and round, which is not built.
 
 The loss is private. In the sound form each client releases, beside the first gradient of the
 round and from the same batch, its mean loss with every example's cut to [0, M] and noise
@@ -100,9 +100,15 @@ class AdapDpfl(Fixed):
         if math.isinf(terms.epsilon):
             return Choice(self.tau)
         booked = [*memory.spent, (memory.factor, 1)]
-        events = [event for factor, rounds in booked for event in self._events(terms, factor, rounds)]
+        events = [
+            event for factor, rounds in booked for event in self._events(terms, factor, rounds)
+        ]
         if accountant(terms.accountant).epsilon(events, terms.delta) > terms.epsilon:
-            return Choice(0, f"the privacy filter lets no further round pass (noise at {memory.factor:.3g} of where it began)")
+            return Choice(
+                0,
+                "the privacy filter lets no further round pass (noise at "
+                f"{memory.factor:.3g} of where it began)",
+            )
         return Choice(self.tau)
 
     def fold(self, memory: Memory, terms: Terms, answers: Sequence[Update]) -> Memory:
@@ -110,7 +116,11 @@ class AdapDpfl(Fixed):
         spent = dict(memory.spent)
         spent[memory.factor] = spent.get(memory.factor, 0) + 1
         memory = msgspec.structs.replace(memory, spent=tuple(spent.items()))
-        told = [(terms.weights[a.client], a.statistics.loss) for a in answers if a.statistics is not None and a.statistics.loss is not None]
+        told = [
+            (terms.weights[a.client], a.statistics.loss)
+            for a in answers
+            if a.statistics is not None and a.statistics.loss is not None
+        ]
         weight = sum(p for p, _ in told)
         if not weight:
             return memory
@@ -118,7 +128,9 @@ class AdapDpfl(Fixed):
         fell = memory.fell + 1 if memory.loss is not None and loss < memory.loss else 0
         if fell < self.patience:
             return msgspec.structs.replace(memory, loss=loss, fell=fell)
-        return msgspec.structs.replace(memory, loss=loss, fell=0, factor=max(memory.factor * self.decay, self.floor))
+        return msgspec.structs.replace(
+            memory, loss=loss, fell=0, factor=max(memory.factor * self.decay, self.floor)
+        )
 
     def observed(self, memory: Memory) -> dict[str, Any]:
         """The noisy loss, and where sigma stands."""
@@ -128,7 +140,14 @@ class AdapDpfl(Fixed):
         """What these rounds at this sigma release of a client that took part in all of them."""
         gradient = Gaussian(noise_multiplier=terms.sigma * factor)
         both = Composed(events=(gradient, Gaussian(noise_multiplier=self.loss_noise)))
-        found: list[tuple[Event, int]] = [(PoissonSampled(sampling_rate=terms.sampling_rate, event=both), rounds)]
+        found: list[tuple[Event, int]] = [
+            (PoissonSampled(sampling_rate=terms.sampling_rate, event=both), rounds)
+        ]
         if self.tau > 1:
-            found.append((PoissonSampled(sampling_rate=terms.sampling_rate, event=gradient), rounds * (self.tau - 1)))
+            found.append(
+                (
+                    PoissonSampled(sampling_rate=terms.sampling_rate, event=gradient),
+                    rounds * (self.tau - 1),
+                )
+            )
         return found

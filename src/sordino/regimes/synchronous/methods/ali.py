@@ -56,7 +56,11 @@ class Memory(msgspec.Struct, frozen=True):
     @property
     def mu(self) -> float | None:
         """mu, or None where there is no usable estimate."""
-        return math.sqrt(self.squared_mu) if self.squared_mu is not None and self.squared_mu > 0.0 else None
+        return (
+            math.sqrt(self.squared_mu)
+            if self.squared_mu is not None and self.squared_mu > 0.0
+            else None
+        )
 
 
 @register
@@ -102,7 +106,9 @@ class AliDpfl(estimate.Estimating):
         """tau*, unrounded: the minimiser of Eq. (11), or Eq. (9) with T from the last ``tau``."""
         n, square = self.noise(terms), terms.clip**2
         if self.tau_rule == "eq9" or self.form == "paper":
-            horizon = terms.rounds * tau if terms.steps is None else min(terms.rounds * tau, terms.steps)
+            horizon = (
+                terms.rounds * tau if terms.steps is None else min(terms.rounds * tau, terms.steps)
+            )
             numerator = 4.0 / mu**2 + 3.0 * square + 2.0 * self.gamma * horizon * mu + n
             return math.sqrt(1.0 + numerator / ((2.0 + 1.0 / horizon) * (square + n)))
         eta = terms.learning_rate
@@ -115,7 +121,11 @@ class AliDpfl(estimate.Estimating):
             return Choice(1)
         mu, note = memory.mu, None
         if self.form == "paper":
-            return Choice(1 if mu is None else min(max(int(self.optimum(mu, terms, tau=memory.tau) + 0.5), 1), MOST))
+            return Choice(
+                1
+                if mu is None
+                else min(max(int(self.optimum(mu, terms, tau=memory.tau) + 0.5), 1), MOST)
+            )
         if mu is None:
             tau, note = 2, "no estimate of mu yet: two local steps, the fewest that show curvature"
         else:
@@ -130,9 +140,13 @@ class AliDpfl(estimate.Estimating):
         mu = sum(p * beta for p, beta in raw) / sum(p for p, _ in raw) if raw else None
         return Memory(memory.squared_mu if mu is None else mu**2, tau)
 
-    def estimated(self, memory: Memory, terms: Terms, answers: Sequence[Update], tau: int) -> Memory:
+    def estimated(
+        self, memory: Memory, terms: Terms, answers: Sequence[Update], tau: int
+    ) -> Memory:
         """See :class:`~sordino.regimes.synchronous.methods.estimate.Estimating`."""
-        return Memory(estimate.smooth(memory.squared_mu, estimate.squared_curvature(answers, terms)), tau)
+        return Memory(
+            estimate.smooth(memory.squared_mu, estimate.squared_curvature(answers, terms)), tau
+        )
 
     def observed(self, memory: Memory) -> dict[str, Any]:
         """mu."""

@@ -25,9 +25,10 @@ leave it again, and would strand the budget. ``form = "paper"`` starts at one.
 Where eta phi <= rho h / (tau lambda^2) for every tau, or eta beta > 1, the bound says nothing;
 tau then falls back to the pace R_c left / R_s left, and the log says so.
 
-rho, beta, xi: smoothed over rounds, from released gradients (:mod:`~sordino.regimes.synchronous.methods.estimate`);
-beta is E1's curvature, xi needs the clients' first noisy gradients, which are sent along.
-``form = "paper"`` takes them from raw data and is booked as not private.
+rho, beta, xi: smoothed over rounds, from released gradients
+(:mod:`~sordino.regimes.synchronous.methods.estimate`); beta is E1's curvature, xi needs the
+clients' first noisy gradients, which are sent along. ``form = "paper"`` takes them from raw data
+and is booked as not private.
 
 >>> terms = Terms(dimension=26010, sizes=(6000,) * 10, weights=(0.1,) * 10, sampling_rate=0.015,
 ...               learning_rate=0.5, clip=1.0, noise=1.1, rounds=158, steps=317)
@@ -68,7 +69,11 @@ class Memory(msgspec.Struct, frozen=True):
     @property
     def beta(self) -> float | None:
         """Smoothness, or None where there is no usable estimate."""
-        return math.sqrt(self.squared_beta) if self.squared_beta is not None and self.squared_beta > 0.0 else None
+        return (
+            math.sqrt(self.squared_beta)
+            if self.squared_beta is not None and self.squared_beta > 0.0
+            else None
+        )
 
     @property
     def xi(self) -> float | None:
@@ -105,11 +110,15 @@ class AlsDpfl(estimate.Estimating):
 
     def gap(self, tau: int, *, beta: float, xi: float, terms: Terms) -> float:
         """h(tau) of Eq. (11): how far local steps drift from a central run (distance)."""
-        batch = sum(p / terms.batch(i) ** 2 for i, p in enumerate(terms.weights)) ** -0.5  # B of 1/B^2 = sum p_i/B_i^2
+        batch = (
+            sum(p / terms.batch(i) ** 2 for i, p in enumerate(terms.weights)) ** -0.5
+        )  # B of 1/B^2 = sum p_i/B_i^2
         delta = xi + 2.0 * math.sqrt(terms.dimension) * terms.noise * terms.clip / batch
         sign = 1.0 if self.form == "paper" else -1.0
         eta = terms.learning_rate
-        gap: float = delta / beta * math.expm1(tau * math.log1p(eta * beta)) + sign * eta * delta * tau
+        gap: float = (
+            delta / beta * math.expm1(tau * math.log1p(eta * beta)) + sign * eta * delta * tau
+        )
         return gap
 
     def choose(self, memory: Memory, terms: Terms, left: Remaining) -> Choice:
@@ -121,36 +130,56 @@ class AlsDpfl(estimate.Estimating):
         if beta is None or rho is None or xi is None:
             if self.form == "paper":
                 return Choice(1)
-            return Choice(max(pace, 2), "no estimate of rho, beta and xi yet: the pace, but at least two steps")
+            return Choice(
+                max(pace, 2),
+                "no estimate of rho, beta and xi yet: the pace, but at least two steps",
+            )
         eta = terms.learning_rate
         best, value = 0, math.inf
         fewest = 1 if self.form == "paper" else 2
         for tau in range(fewest, max(min(2 * memory.tau, MOST), fewest) + 1):
-            margin = eta * self.phi * terms.clip**2 - rho * self.gap(tau, beta=beta, xi=xi, terms=terms) / (tau * self.lambda_**2)
+            margin = eta * self.phi * terms.clip**2 - rho * self.gap(
+                tau, beta=beta, xi=xi, terms=terms
+            ) / (tau * self.lambda_**2)
             horizon = min(left.rounds * tau, left.steps)
             if margin > 0.0 and eta * beta <= 1.0 and 1.0 / (horizon * margin) < value:
                 best, value = tau, 1.0 / (horizon * margin)
         if best:
             return Choice(best)
-        return Choice(pace, f"the bound's conditions hold for no tau (beta {beta:.3g}, rho {rho:.3g}, xi {xi:.3g}): the pace instead")
+        return Choice(
+            pace,
+            f"the bound's conditions hold for no tau (beta {beta:.3g}, rho {rho:.3g}, xi "
+            f"{xi:.3g}): the pace instead",
+        )
 
     def told(self, memory: Memory, terms: Terms, answers: Sequence[Update], tau: int) -> Memory:
-        """See :class:`~sordino.regimes.synchronous.methods.estimate.Estimating`; weighted by p_i."""
+        """See :class:`~sordino.regimes.synchronous.methods.estimate.Estimating`; weighted by
+        p_i.
+        """
         seen = [(terms.weights[a.client], a.raw) for a in answers if a.raw is not None]
         total = sum(p for p, _ in seen)
         if not seen or total <= 0.0:
             return Memory(memory.squared_beta, memory.rho, memory.squared_xi, tau)
-        mean = sum((p * raw.gradient.astype(np.float64) for p, raw in seen), np.zeros(terms.dimension)) / total
+        mean = (
+            sum((p * raw.gradient.astype(np.float64) for p, raw in seen), np.zeros(terms.dimension))
+            / total
+        )
         xi = sum(p * float(np.linalg.norm(raw.gradient - mean)) for p, raw in seen) / total
         beta = sum(p * raw.beta for p, raw in seen) / total
         return Memory(beta**2, sum(p * raw.rho for p, raw in seen) / total, xi**2, tau)
 
-    def estimated(self, memory: Memory, terms: Terms, answers: Sequence[Update], tau: int) -> Memory:
+    def estimated(
+        self, memory: Memory, terms: Terms, answers: Sequence[Update], tau: int
+    ) -> Memory:
         """See :class:`~sordino.regimes.synchronous.methods.estimate.Estimating`."""
         return Memory(
-            squared_beta=estimate.smooth(memory.squared_beta, estimate.squared_curvature(answers, terms)),
+            squared_beta=estimate.smooth(
+                memory.squared_beta, estimate.squared_curvature(answers, terms)
+            ),
             rho=estimate.smooth(memory.rho, estimate.slope(answers, terms)),
-            squared_xi=estimate.smooth(memory.squared_xi, estimate.squared_divergence(answers, terms)),
+            squared_xi=estimate.smooth(
+                memory.squared_xi, estimate.squared_divergence(answers, terms)
+            ),
             tau=tau,
         )
 

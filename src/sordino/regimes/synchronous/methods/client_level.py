@@ -47,11 +47,13 @@ class ClientLevel(Fixed):
     Attributes:
         tau: local steps.
         batch: examples in each.
-        clipping: "fixed" keeps privacy.clip; "proxy" takes the median norm of updates on public examples (data.validation)
-            instead, as Ranaweera et al. 2024 do; "adaptive" begins at privacy.clip and follows ``quantile``.
+        clipping: "fixed" keeps privacy.clip; "proxy" takes the median norm of updates on public
+            examples (data.validation) instead, as Ranaweera et al. 2024 do; "adaptive" begins at
+            privacy.clip and follows ``quantile``.
         quantile: gamma, the share of clients that S should leave as they are.
         clip_rate: eta_S.
-        count_noise: standard deviation of the noise on the count, in clients; a twentieth of the expected cohort if left out.
+        count_noise: standard deviation of the noise on the count, in clients; a twentieth of the
+            expected cohort if left out.
     """
 
     memory: ClassVar[type[msgspec.Struct]] = Bound
@@ -66,7 +68,9 @@ class ClientLevel(Fixed):
 
     @property
     def aggregated(self) -> bool:
-        """Whether updates meet at an aggregator; otherwise each client sends a noisy model of its own."""
+        """Whether updates meet at an aggregator; otherwise each client sends a noisy model of its
+        own.
+        """
         return True
 
     @property

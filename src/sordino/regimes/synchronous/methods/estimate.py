@@ -47,7 +47,11 @@ def smooth(old: float | None, new: float | None) -> float | None:
 
 def _moved(answers: Sequence[Update]) -> list[tuple[int, Statistics]]:
     """Clients whose round had two gradients at different weights to compare."""
-    return [(a.client, a.statistics) for a in answers if a.statistics is not None and a.steps > 1 and a.statistics.moved > 0.0]
+    return [
+        (a.client, a.statistics)
+        for a in answers
+        if a.statistics is not None and a.steps > 1 and a.statistics.moved > 0.0
+    ]
 
 
 def squared_curvature(answers: Sequence[Update], terms: Terms) -> float | None:
@@ -57,24 +61,34 @@ def squared_curvature(answers: Sequence[Update], terms: Terms) -> float | None:
     """
     parts, total = 0.0, 0.0
     for client, seen in _moved(answers):
-        noise = 2.0 * terms.dimension * terms.deviation(client) ** 2 + terms.clip**2 / terms.batch(client)
+        noise = 2.0 * terms.dimension * terms.deviation(client) ** 2 + terms.clip**2 / terms.batch(
+            client
+        )
         parts += terms.weights[client] * (seen.change - noise) / seen.moved
         total += terms.weights[client]
     return parts / total if total else None
 
 
 def slope(answers: Sequence[Update], terms: Terms) -> float | None:
-    """Size of the mean over clients of rho_i (loss per unit of distance); None where no client took two steps."""
+    """Size of the mean over clients of rho_i (loss per unit of distance); None where no client took
+    two steps.
+    """
     parts, total = 0.0, 0.0
     for client, seen in _moved(answers):
         own = terms.learning_rate * terms.dimension * terms.deviation(client) ** 2
-        parts += terms.weights[client] * (seen.slope_first + own + seen.slope_last) / (2.0 * seen.moved**0.5)
+        parts += (
+            terms.weights[client]
+            * (seen.slope_first + own + seen.slope_last)
+            / (2.0 * seen.moved**0.5)
+        )
         total += terms.weights[client]
     return abs(parts / total) if total else None
 
 
 def squared_divergence(answers: Sequence[Update], terms: Terms) -> float | None:
-    """xi^2: mean squared distance of client gradients from their mean; may be negative. None without gradients."""
+    """xi^2: mean squared distance of client gradients from their mean; may be negative. None
+    without gradients.
+    """
     firsts = [(a.client, a.first) for a in answers if a.first is not None]
     total = sum(terms.weights[client] for client, _ in firsts)
     if len(firsts) < 2 or total <= 0.0:
@@ -83,8 +97,12 @@ def squared_divergence(answers: Sequence[Update], terms: Terms) -> float | None:
     spread, own = 0.0, 0.0
     for client, first in firsts:
         p = terms.weights[client] / total
-        noise = terms.dimension * terms.deviation(client) ** 2 + terms.clip**2 / (2.0 * terms.batch(client))
-        exact = first.astype(np.float64)  # summed by NumPy itself: BLAS would add up in an order that depends on its threads
+        noise = terms.dimension * terms.deviation(client) ** 2 + terms.clip**2 / (
+            2.0 * terms.batch(client)
+        )
+        exact = first.astype(
+            np.float64
+        )  # summed by NumPy itself: BLAS would add up in an order that depends on its threads
         spread += p * (float(np.square(exact).sum()) - noise)
         own += p * p * noise
         mean += p * exact
@@ -118,7 +136,8 @@ def clipped_fraction(answers: Sequence[Update], terms: Terms) -> float | None:
 
 
 class Estimating(SynchronousMethod):
-    """A method that steers by such constants, and learns them anew from every round that was answered.
+    """A method that steers by such constants, and learns them anew from every round that was
+    answered.
 
     Attributes:
         form: "sound", or "paper" for constants of raw data, which are not private.

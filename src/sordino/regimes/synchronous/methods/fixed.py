@@ -36,7 +36,11 @@ class FedAvg(Fixed):
     """FedAvg without privacy."""
 
     about: ClassVar[About] = About(
-        regime="synchronous", paper="McMahan et al. 2017", does="FedAvg, no privacy", forms={"plain": False}, units=("none",)
+        regime="synchronous",
+        paper="McMahan et al. 2017",
+        does="FedAvg, no privacy",
+        forms={"plain": False},
+        units=("none",),
     )
     name: Literal["fedavg"] = "fedavg"
 

@@ -49,7 +49,10 @@ class DynamicDpSgd(Scheduled, Fixed):
     """DP-SGD on a public schedule."""
 
     about: ClassVar[About] = About(
-        regime="synchronous", paper=PAPER, does="DP-SGD with public schedules of clip and noise", forms={"sound": True}
+        regime="synchronous",
+        paper=PAPER,
+        does="DP-SGD with public schedules of clip and noise",
+        forms={"sound": True},
     )
     name: Literal["dynamic-dp-sgd"] = "dynamic-dp-sgd"
 

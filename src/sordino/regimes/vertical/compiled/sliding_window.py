@@ -1,7 +1,9 @@
-"""A window of gradients moved on by one event, and the step that follows, in one pass over the parameters.
+"""A window of gradients moved on by one event, and the step that follows, in one pass over the
+parameters.
 
-The calls of a library would go over them five times, and an event of a small model costs little more than that.
-Shapes: everything (k,), float32. Squares are added up in float32 over 1024 numbers, in float64 from there on.
+The calls of a library would go over them five times, and an event of a small model costs little
+more than that. Shapes: everything (k,), float32. Squares are added up in float32 over 1024 numbers,
+in float64 from there on.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ STRETCH = 1024
 
 
 @njit(nogil=True, fastmath={"reassoc", "contract"})
-def learned(total: Any, gone: Any, fresh: Any, weights: Any, keep: float, drop: float, step: float) -> float:
+def learned(
+    total: Any, gone: Any, fresh: Any, weights: Any, keep: float, drop: float, step: float
+) -> float:
     """S <- keep S + fresh - drop gone; w <- w - step S; ||S||^2."""
     alpha, beta, eta, square = np.float32(keep), np.float32(drop), np.float32(step), 0.0
     for start in range(0, total.size, STRETCH):
@@ -31,7 +35,9 @@ def learned(total: Any, gone: Any, fresh: Any, weights: Any, keep: float, drop: 
 
 @njit(nogil=True, fastmath={"reassoc", "contract"})
 def passed(total: Any, gone: Any, keep: float, drop: float) -> float:
-    """The same for an event without a gradient, after which no step follows: S <- keep S - drop gone; ||S||^2."""
+    """The same for an event without a gradient, after which no step follows: S <- keep S - drop
+    gone; ||S||^2.
+    """
     alpha, beta, square = np.float32(keep), np.float32(drop), 0.0
     for start in range(0, total.size, STRETCH):
         part = np.float32(0)

@@ -1,8 +1,10 @@
-r"""Both halves at once, for any torch modules: one graph from the parties' features to the loss, one backward pass.
+r"""Both halves at once, for any torch modules: one graph from the parties' features to the loss,
+one backward pass.
 
-Handing messages over costs as many backward passes as there are parties that learn. Where nothing happens on the way but
-rounding (no noise, every answer comes), the derivative that a party would be sent is the one that its own gradient is
-made of, and one pass gives them all. Numbers are rounded where messages would round them, there and back.
+Handing messages over costs as many backward passes as there are parties that learn. Where nothing
+happens on the way but rounding (no noise, every answer comes), the derivative that a party would be
+sent is the one that its own gradient is made of, and one pass gives them all. Numbers are rounded
+where messages would round them, there and back.
 
 Shapes: features (n b, f), labels (n b,), activity (n, M).
 """
@@ -25,7 +27,9 @@ from sordino.training.loss import cross_entropy
 
 
 class _Travelled(torch.autograd.Function):
-    """Numbers after they were sent in 16 bits; the derivative of each example's own loss, which comes back, likewise."""
+    """Numbers after they were sent in 16 bits; the derivative of each example's own loss, which
+    comes back, likewise.
+    """
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, rows: int) -> Tensor:
@@ -43,7 +47,9 @@ def _sent(values: Tensor) -> Tensor:
 
 
 class _Half:
-    """A module with its window, and the examples that it keeps for the method that evaluates them again."""
+    """A module with its window, and the examples that it keeps for the method that evaluates them
+    again.
+    """
 
     def __init__(self, module: nn.Module, plan: Plan, rate: float, kept: Tensor) -> None:
         self.flat = Flat(module)
@@ -56,7 +62,13 @@ class Joint:
     """A server and its parties, between two events."""
 
     def __init__(
-        self, server: nn.Module, parties: Sequence[nn.Module], plan: Plan, rates: Rates, columns: Sequence[slice], classes: int
+        self,
+        server: nn.Module,
+        parties: Sequence[nn.Module],
+        plan: Plan,
+        rates: Rates,
+        columns: Sequence[slice],
+        classes: int,
     ) -> None:
         self.plan, self._columns, self._classes = plan, tuple(columns), classes
         self._server = _Half(server, plan, rates.server, torch.zeros(plan.rows, dtype=torch.int64))
@@ -66,18 +78,24 @@ class Joint:
         ]
         self._event = 0
 
-    def run(self, x: NDArray[np.float32], y: NDArray[np.int64], active: NDArray[np.bool_]) -> Observed:
+    def run(
+        self, x: NDArray[np.float32], y: NDArray[np.int64], active: NDArray[np.bool_]
+    ) -> Observed:
         """Play events one after another."""
         n, batch = len(active), self.plan.batch
         regret, seconds = np.zeros(n), np.zeros(3)
         scores, losses = torch.empty(n * batch, self._classes), torch.empty(n, batch)
         inputs, labels = torch.from_numpy(x).view(n, batch, -1), torch.from_numpy(y).view(n, batch)
         for i in range(n):
-            scores[i * batch : (i + 1) * batch], losses[i] = self._play(inputs[i], labels[i], active[i].tolist(), seconds)
+            scores[i * batch : (i + 1) * batch], losses[i] = self._play(
+                inputs[i], labels[i], active[i].tolist(), seconds
+            )
             regret[i] = sum(half.window.square for half in (self._server, *self._parties))
         return Observed(scores.argmax(1).numpy(), losses.double().mean(1).numpy(), regret, seconds)
 
-    def _play(self, features: Tensor, labels: Tensor, active: list[bool], seconds: NDArray[np.float64]) -> tuple[Tensor, Tensor]:
+    def _play(
+        self, features: Tensor, labels: Tensor, active: list[bool], seconds: NDArray[np.float64]
+    ) -> tuple[Tensor, Tensor]:
         plan, server, parties = self.plan, self._server, self._parties
         self._event += 1
         begin = time.perf_counter()
@@ -89,7 +107,13 @@ class Joint:
         each = cross_entropy(scores[:filled], server.kept[:filled])
         learning = [half for half, learns in zip(parties, active, strict=True) if learns]
         wanted = [p for half in (server, *learning) for p in half.parameters]
-        slopes = list(torch.autograd.grad(each.sum() * (1.0 / plan.rows) if plan.rows > 1 else each.sum(), wanted, allow_unused=True))
+        slopes = list(
+            torch.autograd.grad(
+                each.sum() * (1.0 / plan.rows) if plan.rows > 1 else each.sum(),
+                wanted,
+                allow_unused=True,
+            )
+        )
         server.window.learn(self._event, slopes[: len(server.parameters)])
         end = time.perf_counter()
         at = len(server.parameters)
@@ -116,7 +140,9 @@ class Joint:
 
     def weights(self) -> tuple[NDArray[np.float32], tuple[NDArray[np.float32], ...]]:
         """Flat weights of the server and of each party, as of now."""
-        server, *parties = (half.flat.weights.numpy().copy() for half in (self._server, *self._parties))
+        server, *parties = (
+            half.flat.weights.numpy().copy() for half in (self._server, *self._parties)
+        )
         return server, tuple(parties)
 
     def pack(self) -> dict[str, NDArray[Any]]:
@@ -124,7 +150,9 @@ class Joint:
         found: dict[str, NDArray[Any]] = {"event": np.array([self._event])}
         for name, half in self._named():
             kept = {"kept": half.kept.numpy().copy()} if self.plan.replays else {}
-            found |= {f"{name}.{key}": value for key, value in {**half.window.pack(), **kept}.items()}
+            found |= {
+                f"{name}.{key}": value for key, value in {**half.window.pack(), **kept}.items()
+            }
         return found
 
     def start(self, server: NDArray[np.float32], parties: Sequence[NDArray[np.float32]]) -> None:
@@ -132,7 +160,12 @@ class Joint:
         for half, weights in zip((self._server, *self._parties), (server, *parties), strict=True):
             half.flat.load(torch.from_numpy(weights))
 
-    def unpack(self, server: NDArray[np.float32], parties: Sequence[NDArray[np.float32]], kept: Mapping[str, Any]) -> None:
+    def unpack(
+        self,
+        server: NDArray[np.float32],
+        parties: Sequence[NDArray[np.float32]],
+        kept: Mapping[str, Any],
+    ) -> None:
         """Stand where :meth:`pack` was called."""
         self.start(server, parties)
         self._event = int(kept["event"][0])
@@ -142,4 +175,7 @@ class Joint:
                 half.kept.copy_(torch.from_numpy(kept[f"{name}.kept"]))
 
     def _named(self) -> list[tuple[str, _Half]]:
-        return [("server", self._server), *((f"party{m}", half) for m, half in enumerate(self._parties))]
+        return [
+            ("server", self._server),
+            *((f"party{m}", half) for m, half in enumerate(self._parties)),
+        ]

@@ -1,4 +1,6 @@
-"""Where the numbers of a fused network lie: one aligned float32 buffer, and the tables that compiled events read."""
+"""Where the numbers of a fused network lie: one aligned float32 buffer, and the tables that
+compiled events read.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,10 @@ class Layout:
     """The plan of the buffer.
 
     Attributes:
-        layers: a row for each layer, the columns of ``compiled.lazy.chain``; the server's come last.
-        people: a row for each participant, the columns of ``compiled.lazy.events``; the server's comes last.
+        layers: a row for each layer, the columns of ``compiled.lazy.chain``; the server's come
+            last.
+        people: a row for each participant, the columns of ``compiled.lazy.events``; the server's
+            comes last.
         fields: places and sizes, those of ``compiled.lazy.events``.
         size: floats in the buffer.
         widest: the longest list of inputs, with slack.
@@ -37,7 +41,9 @@ class Layout:
 
     @staticmethod
     def of(net: Net, window: int, block: int, unit: int) -> Layout:
-        """For a window of so many events, ``block`` at a time, with rows on multiples of ``unit`` floats."""
+        """For a window of so many events, ``block`` at a time, with rows on multiples of ``unit``
+        floats.
+        """
         chains = (*net.parties, net.server)
         ring = window - 1 + block
         capacity, widest = _up(ring + SLACK, unit), max(max(one.widths) for one in chains) + SLACK
@@ -54,8 +60,18 @@ class Layout:
         for p, one in enumerate(chains):
             first, last = q, p == len(chains) - 1
             for number, (inputs, outputs) in enumerate(one.layers):
-                pitch, wide, relu = _up(inputs + 1, unit), _up(outputs, unit), one.last or number < len(one.layers) - 1
-                layers[q, [chain.IN, chain.OUT, chain.RELU, chain.A_PITCH, chain.U_PITCH]] = inputs, outputs, relu, pitch, wide
+                pitch, wide, relu = (
+                    _up(inputs + 1, unit),
+                    _up(outputs, unit),
+                    one.last or number < len(one.layers) - 1,
+                )
+                layers[q, [chain.IN, chain.OUT, chain.RELU, chain.A_PITCH, chain.U_PITCH]] = (
+                    inputs,
+                    outputs,
+                    relu,
+                    pitch,
+                    wide,
+                )
                 layers[q, [chain.W_AT, chain.A_AT]] = take(pitch * wide), take(ring * pitch)
                 layers[q, [chain.U_AT, chain.S_AT]] = take(ring * wide), take(capacity)
                 q += 1
@@ -64,10 +80,18 @@ class Layout:
                 people[p, steps.Z_AT] = take(block * int(layers[first, chain.U_PITCH]))
                 people[p, steps.GRAM_AT] = take((block + 3) * capacity)
                 column, slot = column + one.widths[0], slot + one.widths[-1]
-        fields[steps.V_AT] = take(ring * int(layers[:, chain.A_PITCH].max()) + int(layers[:, chain.U_PITCH].max()))
+        fields[steps.V_AT] = take(
+            ring * int(layers[:, chain.A_PITCH].max()) + int(layers[:, chain.U_PITCH].max())
+        )
         fields[[steps.F_AT, steps.R_AT]] = take(capacity), take(capacity)
         fields[[steps.VALUES_AT, steps.FOUND_AT]] = take(widest), take(widest)
-        fields[[steps.BLOCK, steps.RING, steps.CAPACITY, steps.FEATURES, steps.WINDOW]] = block, ring, capacity, column, window
+        fields[[steps.BLOCK, steps.RING, steps.CAPACITY, steps.FEATURES, steps.WINDOW]] = (
+            block,
+            ring,
+            capacity,
+            column,
+            window,
+        )
         return Layout(layers, people, fields, end, widest)
 
 

@@ -41,7 +41,14 @@ def chain(widths: Sequence[int], *, last: bool) -> nn.Sequential:
     return nn.Sequential(*(layers if last else layers[:-1]))
 
 
-def party(name: str, features: int, embedding: int, classes: int, own: str | None, rng: np.random.Generator) -> nn.Module:
+def party(
+    name: str,
+    features: int,
+    embedding: int,
+    classes: int,
+    own: str | None,
+    rng: np.random.Generator,
+) -> nn.Module:
     """A party's half, for ``features`` numbers of an example.
 
     Raises:
@@ -59,7 +66,14 @@ def party(name: str, features: int, embedding: int, classes: int, own: str | Non
     return module
 
 
-def server(name: str, embeddings: Sequence[int], hidden: int, classes: int, own: str | None, rng: np.random.Generator) -> nn.Module:
+def server(
+    name: str,
+    embeddings: Sequence[int],
+    hidden: int,
+    classes: int,
+    own: str | None,
+    rng: np.random.Generator,
+) -> nn.Module:
     """The server's half, for embeddings of so many numbers each, side by side.
 
     Raises:
@@ -71,9 +85,14 @@ def server(name: str, embeddings: Sequence[int], hidden: int, classes: int, own:
     if own is None:
         widths = (total, *SERVER, classes) if name == "physics" else (total, hidden, classes)
         return _seeded(lambda: chain(widths, last=False), rng, "")
-    module = _seeded(lambda: _factory(own)(tuple(embeddings), classes), rng, f"model.server = {own!r}")
+    module = _seeded(
+        lambda: _factory(own)(tuple(embeddings), classes), rng, f"model.server = {own!r}"
+    )
     if (found := _checked(module, total, f"model.server = {own!r}")) != classes:
-        raise StudyError(f"model.server = {own!r} gives {found} scores; the data has {classes} classes, so it must give {classes}")
+        raise StudyError(
+            f"model.server = {own!r} gives {found} scores; the data has {classes} classes, "
+            f"so it must give {classes}"
+        )
     return module
 
 
@@ -82,7 +101,10 @@ def _checked(module: nn.Module, features: int, where: str) -> int:
     found = _width(module, features, where)
     kinds = {str(p.dtype).removeprefix("torch.") for p in module.parameters()}
     if kinds != {"float32"}:
-        raise StudyError(f"{where}: its parameters are {', '.join(sorted(kinds))}; embeddings are float32, so they must be, too")
+        raise StudyError(
+            f"{where}: its parameters are {', '.join(sorted(kinds))}; embeddings are "
+            "float32, so they must be, too"
+        )
     try:
         check_private(module, (features,))
     except StudyError as error:
@@ -98,14 +120,22 @@ def width(module: nn.Module, features: int) -> int:
 def _width(module: nn.Module, features: int, where: str) -> int:
     like = next(module.parameters(), None)
     if like is None or not any(p.requires_grad for p in module.parameters()):
-        raise StudyError(f"{where}: it has no trainable parameters; use a module with requires_grad")
+        raise StudyError(
+            f"{where}: it has no trainable parameters; use a module with requires_grad"
+        )
     try:
         with torch.no_grad():
             made = module(torch.zeros(2, features, dtype=like.dtype))
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        raise StudyError(f"{where} does not fit {features} numbers: {str(error).splitlines()[0] if str(error) else error}") from error
+        raise StudyError(
+            f"{where} does not fit {features} numbers: "
+            f"{str(error).splitlines()[0] if str(error) else error}"
+        ) from error
     if not isinstance(made, Tensor) or made.ndim != 2 or made.shape[0] != 2:
-        raise StudyError(f"{where} must give a tensor of shape (examples, numbers); it gave {getattr(made, 'shape', type(made).__name__)}")
+        raise StudyError(
+            f"{where} must give a tensor of shape (examples, numbers); it gave "
+            f"{getattr(made, 'shape', type(made).__name__)}"
+        )
     return int(made.shape[1])
 
 
@@ -127,7 +157,11 @@ def _factory(path: str) -> Callable[..., nn.Module]:
     try:
         found = modules.attribute(path)
     except Exception as error:  # a user's module may raise anything
-        raise StudyError(f"{path!r}: {error}. Write package.module:factory, beside the study file or installed") from error
+        raise StudyError(
+            f"{path!r}: {error}. Write package.module:factory, beside the study file or installed"
+        ) from error
     if not callable(found):
-        raise StudyError(f"{path!r} is no function; see docs/vertical.md for what it must take and give")
+        raise StudyError(
+            f"{path!r} is no function; see docs/vertical.md for what it must take and give"
+        )
     return found

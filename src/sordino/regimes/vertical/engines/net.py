@@ -1,7 +1,8 @@
-"""The networks that compiled events know: chains of linear layers, one for each party and one for the server.
+"""The networks that compiled events know: chains of linear layers, one for each party and one for
+the server.
 
-A party maps its features to an embedding; the server maps all embeddings, side by side in the order of
-parties, to scores. Between layers, and after a party's last one if ``last``, stands a ReLU.
+A party maps its features to an embedding; the server maps all embeddings, side by side in the order
+of parties, to scores. Between layers, and after a party's last one if ``last``, stands a ReLU.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ class Net:
 
 
 def chain_of(module: nn.Module) -> Chain | None:
-    """The chain that a module is: linear layers with biases and ReLUs in turn, all of it trained, in float32 on a processor; or None."""
+    """The chain that a module is: linear layers with biases and ReLUs in turn, all of it trained,
+    in float32 on a processor; or None.
+    """
     layers = list(module) if isinstance(module, nn.Sequential) else [module]
     if layers and type(layers[0]) is nn.Flatten:
         layers = layers[1:]
@@ -65,9 +68,16 @@ def chain_of(module: nn.Module) -> Chain | None:
             if type(layer) is not nn.ReLU:
                 return None
             continue
-        if type(layer) is not nn.Linear or layer.bias is None or (widths and widths[-1] != layer.in_features):
+        if (
+            type(layer) is not nn.Linear
+            or layer.bias is None
+            or (widths and widths[-1] != layer.in_features)
+        ):
             return None
-        if not all(p.requires_grad and p.dtype.itemsize == 4 and p.device.type == "cpu" for p in layer.parameters()):
+        if not all(
+            p.requires_grad and p.dtype.itemsize == 4 and p.device.type == "cpu"
+            for p in layer.parameters()
+        ):
             return None
         widths += [layer.out_features] if widths else [layer.in_features, layer.out_features]
     if len(widths) < 2 or math.prod(widths) == 0:

@@ -1,4 +1,6 @@
-"""What is known after a stretch of events, whichever path they took; and who learns at which rate."""
+"""What is known after a stretch of events, whichever path they took; and who learns at which
+rate.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ class Observed:
         predictions: classes (n b,), each before its event was learned from.
         losses: mean loss of each event's examples (n,), likewise.
         regret: squared norm of the window's gradient after each event (n,).
-        seconds: spent on parties' forward passes, on their backward passes and steps, on the server (3,).
+        seconds: spent on parties' forward passes, on their backward passes and steps, on the server
+            (3,).
     """
 
     predictions: NDArray[np.int64]

@@ -1,15 +1,18 @@
 r"""The two halves of a network that was cut between parties and server, each any torch module.
 
-A party makes an embedding h_m = h(w_m; x_m) of its features; the server scores all embeddings side by
-side. The derivative v_m = df/dh_m comes back to active parties, and the chain rule does the rest:
+A party makes an embedding h_m = h(w_m; x_m) of its features; the server scores all embeddings side
+by side. The derivative v_m = df/dh_m comes back to active parties, and the chain rule does the
+rest:
 
     grad_m f = v_m . dh_m / dw_m ,     f the mean loss over an event's examples.
 
-What travels is the derivative of each example's own loss; the party takes the mean (in 16 bits, a mean over many would leave little).
+What travels is the derivative of each example's own loss; the party takes the mean (in 16 bits, a
+mean over many would leave little).
 
-What a party lets out it may cover with noise: h_m is shortened to a bound and Gaussian noise put on it, and
-so is grad_m before it enters the window (once: what the window does with it later is post-processing).
-A frozen party does not learn. The server sees released embeddings and responded labels only.
+What a party lets out it may cover with noise: h_m is shortened to a bound and Gaussian noise put on
+it, and so is grad_m before it enters the window (once: what the window does with it later is
+post-processing). A frozen party does not learn. The server sees released embeddings and responded
+labels only.
 
 With static local regret, halves keep the examples of the last l events and go through all of
 them in every event, newest first; places that are not filled yet are zeros, and count for nothing.
@@ -70,14 +73,19 @@ class Plan:
         return torch.zeros((self.rows, width), dtype=dtype)
 
     def slide(self, kept: Tensor, fresh: Tensor) -> None:
-        """Put an event's examples (b, width), or labels (b,), in front of those of a window (rows, ...)."""
+        """Put an event's examples (b, width), or labels (b,), in front of those of a window (rows,
+        ...).
+        """
         kept[self.batch :] = kept[: -self.batch].clone()
         kept[: self.batch] = fresh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cover:
-    """Noise on what a party lets out; None where it goes out as it is. Draws are numbered by events."""
+    """Noise on what a party lets out; None where it goes out as it is.
+
+    Draws are numbered by events.
+    """
 
     embedding: Single | None = None
     update: Single | None = None
@@ -88,7 +96,8 @@ class Cover:
 class Party:
     """A party's features, model and window.
 
-    ``told`` says what else gets out, where something does that nothing bounds: then there is no price.
+    ``told`` says what else gets out, where something does that nothing bounds: then there is no
+    price.
 
     Attributes:
         unit: in the ledger.
@@ -96,7 +105,15 @@ class Party:
     """
 
     def __init__(
-        self, index: int, module: nn.Module, features: int, plan: Plan, rate: float, cover: Cover, frozen: bool, told: str | None = None
+        self,
+        index: int,
+        module: nn.Module,
+        features: int,
+        plan: Plan,
+        rate: float,
+        cover: Cover,
+        frozen: bool,
+        told: str | None = None,
     ) -> None:
         self.index, self.plan, self.cover, self.frozen = index, plan, cover, frozen
         self.unit, self.price = f"party:{index}", _price(plan, cover, frozen, told)
@@ -108,10 +125,12 @@ class Party:
         self._event = 0
 
     def embed(self, event: int, features: Tensor, active: bool, paid: Allowance) -> Embedding:
-        """What the server is sent of an event's features (b, f). An active party waits for the derivative.
+        """What the server is sent of an event's features (b, f). An active party waits for the
+        derivative.
 
         Raises:
-            LocalProtocolError: unless the event is ``paid`` for, the step that may follow included; nothing has been computed then.
+            LocalProtocolError: unless the event is ``paid`` for, the step that may follow included;
+                nothing has been computed then.
         """
         paid.covers(self.unit, self.price)
         if self.plan.replays:  # else nothing is kept, in memory or in a checkpoint
@@ -120,12 +139,21 @@ class Party:
         with torch.set_grad_enabled(learns):
             out = self.flat.module(self._kept.clone() if self.plan.replays else features)
             if self.cover.embedding is not None:
-                out = out * (self.cover.embedding.clip / torch.linalg.vector_norm(out, dim=1, keepdim=True).clamp_min(1e-30)).clamp_max(1.0)
+                out = out * (
+                    self.cover.embedding.clip
+                    / torch.linalg.vector_norm(out, dim=1, keepdim=True).clamp_min(1e-30)
+                ).clamp_max(1.0)
         self._out, self._event = (out, event) if learns else (None, 0)
         sent = out.detach()
         if self.cover.embedding is not None and self.cover.embedding_draws is not None:
             sent = self.cover.embedding.release_rows(sent, self.cover.embedding_draws.at(event))
-        return Embedding(self.index, event, active, self.plan.bits, packed(sent.reshape(-1).cpu().numpy(), self.plan.bits))
+        return Embedding(
+            self.index,
+            event,
+            active,
+            self.plan.bits,
+            packed(sent.reshape(-1).cpu().numpy(), self.plan.bits),
+        )
 
     def learn(self, answer: Derivative) -> bool:
         """Take a step, if this is the derivative that is waited for; whether it was.
@@ -144,16 +172,27 @@ class Party:
 
     def _covered(self, event: int) -> Callable[[Tensor], Tensor] | None:
         noise, draws = self.cover.update, self.cover.update_draws
-        return None if noise is None or draws is None else lambda gradient: noise.release(gradient, draws.at(event))
+        return (
+            None
+            if noise is None or draws is None
+            else lambda gradient: noise.release(gradient, draws.at(event))
+        )
 
     def square(self, event: int) -> float:
-        """||S / W||^2 of this party's window after an event. With static local regret that of the event's own gradient, if it had one."""
+        """||S / W||^2 of this party's window after an event.
+
+        With static local regret that of the event's own gradient, if it had one.
+        """
         self._window.pass_by(event)
         return self._window.square
 
     def pack(self) -> Kept:
         """Weights, window and kept examples, between two events."""
-        return {"weights": self.flat.weights.cpu().numpy().copy(), "kept": self._kept.cpu().numpy().copy(), **self._window.pack()}
+        return {
+            "weights": self.flat.weights.cpu().numpy().copy(),
+            "kept": self._kept.cpu().numpy().copy(),
+            **self._window.pack(),
+        }
 
     def unpack(self, kept: Mapping[str, Any]) -> None:
         """What :meth:`pack` gave."""
@@ -163,13 +202,24 @@ class Party:
 
 
 RAW_EMBEDDINGS = "embeddings are sent without noise"
-RAW_UPDATES = "parties' models learn from raw features, and later embeddings, noise or not, tell of what they have learned"
+RAW_UPDATES = (
+    "parties' models learn from raw features, and later embeddings, noise or not, tell of "
+    "what they have learned"
+)
 
 
 def _price(plan: Plan, cover: Cover, frozen: bool, told: str | None) -> Event:
-    """What one appearance of an entity releases of its features at a party; ``told`` is why nothing bounds it, if so."""
+    """What one appearance of an entity releases of its features at a party; ``told`` is why nothing
+    bounds it, if so.
+    """
     if told is None:
-        told = RAW_EMBEDDINGS if cover.embedding is None else RAW_UPDATES if cover.update is None and not frozen else None
+        told = (
+            RAW_EMBEDDINGS
+            if cover.embedding is None
+            else RAW_UPDATES
+            if cover.update is None and not frozen
+            else None
+        )
     if told is not None or cover.embedding is None:
         return NonPrivate(reason=told or RAW_EMBEDDINGS)
     once: list[Event] = [Gaussian(noise_multiplier=cover.embedding.noise_multiplier)]
@@ -204,24 +254,44 @@ class Server:
         self._labels = torch.zeros(plan.rows, dtype=torch.int64)
         self._filled = 0
 
-    def learn(self, event: int, embeddings: Sequence[Vector], labels: Tensor, active: Sequence[int]) -> Learned:
-        """Score, take a step, and say how the loss falls with each active party's embedding. ``labels`` (b,)."""
+    def learn(
+        self, event: int, embeddings: Sequence[Vector], labels: Tensor, active: Sequence[int]
+    ) -> Learned:
+        """Score, take a step, and say how the loss falls with each active party's embedding.
+
+        ``labels`` (b,).
+        """
         plan = self.plan
         self.see(labels)
-        leaves = [torch.from_numpy(h).view(plan.rows, -1).requires_grad_(m in active) for m, h in enumerate(embeddings)]
+        leaves = [
+            torch.from_numpy(h).view(plan.rows, -1).requires_grad_(m in active)
+            for m, h in enumerate(embeddings)
+        ]
         scores = self.flat.module(torch.cat(leaves, 1))
         losses = cross_entropy(scores[: self._filled], self._labels[: self._filled])
         share = 1.0 / plan.rows
         wanted = [leaves[m] for m in active]
-        slopes = torch.autograd.grad(losses.sum() * share, [*self._parameters, *wanted], allow_unused=True)
+        slopes = torch.autograd.grad(
+            losses.sum() * share, [*self._parameters, *wanted], allow_unused=True
+        )
         count = len(self._parameters)
         self._window.learn(event, slopes[:count])
         derivatives = tuple(
-            Derivative(m, event, plan.bits, packed((torch.zeros_like(leaf) if v is None else v * plan.rows).reshape(-1).numpy(), plan.bits))
+            Derivative(
+                m,
+                event,
+                plan.bits,
+                packed(
+                    (torch.zeros_like(leaf) if v is None else v * plan.rows).reshape(-1).numpy(),
+                    plan.bits,
+                ),
+            )
             for m, leaf, v in zip(active, wanted, slopes[count:], strict=True)
         )
         own = scores.detach()[: plan.batch]
-        return Learned(own.argmax(1).numpy(), float(losses.detach()[: plan.batch].mean()), derivatives)
+        return Learned(
+            own.argmax(1).numpy(), float(losses.detach()[: plan.batch].mean()), derivatives
+        )
 
     def see(self, labels: Tensor) -> None:
         """Put an event's labels in front of the window, learned from or not."""

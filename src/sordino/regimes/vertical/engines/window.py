@@ -4,8 +4,9 @@ r"""An exponentially weighted window of past gradients, for modules of any kind.
 
 (Aydore, Zhu and Foster 2019, Definition 2.) The recursion costs one pass over the parameters
 (``compiled.slide``), whatever l is. Each event leaves a rounding error in S; every 32 l events S is
-added up anew from the gradients themselves, which costs a thirtieth of a pass an event, so no error is older than
-that. Compiled chains keep factors instead (:mod:`~sordino.regimes.vertical.engines.fused`).
+added up anew from the gradients themselves, which costs a thirtieth of a pass an event, so no error
+is older than that. Compiled chains keep factors instead
+(:mod:`~sordino.regimes.vertical.engines.fused`).
 
 Shapes: gradients and weights (d,); the window (l, d).
 """
@@ -35,7 +36,8 @@ def total(length: int, alpha: float) -> float:
 class Window:
     """The window over one participant's module on a processor, and the steps that follow from it.
 
-    Gradients are kept as autograd gave them, one array for each parameter in the order of the flat vector: nobody writes to them.
+    Gradients are kept as autograd gave them, one array for each parameter in the order of the flat
+    vector: nobody writes to them.
 
     Attributes:
         seen: number of the last event that the window knows.
@@ -53,18 +55,29 @@ class Window:
         self._ring: list[list[Numbers]] = [self._zeros] * length
         self.seen, self.square = 0, 0.0
 
-    def learn(self, event: int, gradients: Sequence[Tensor | None], cover: Callable[[Tensor], Tensor] | None = None) -> None:
-        """Enqueue an event's gradient, parameter by parameter (None: zero), by way of ``cover`` (d,), and take a step.
+    def learn(
+        self,
+        event: int,
+        gradients: Sequence[Tensor | None],
+        cover: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        """Enqueue an event's gradient, parameter by parameter (None: zero), by way of ``cover``
+        (d,), and take a step.
 
         Events between the last one and this had no gradient.
         """
         self.pass_by(event - 1)
-        fresh = [_stored(slot, g, zero) for slot, g, zero in zip(self._slots, gradients, self._zeros, strict=True)]
+        fresh = [
+            _stored(slot, g, zero)
+            for slot, g, zero in zip(self._slots, gradients, self._zeros, strict=True)
+        ]
         if cover is not None:
             fresh = self._parts(cover(torch.from_numpy(np.concatenate(fresh))).numpy())
         place, square = event % self._length, 0.0
         keep, drop, step = self._keep, self._drop, self._step
-        for part, gone, new, weights in zip(self._sums, self._ring[place], fresh, self._weights, strict=True):
+        for part, gone, new, weights in zip(
+            self._sums, self._ring[place], fresh, self._weights, strict=True
+        ):
             square += learned(part, gone, new, weights, keep, drop, step)
         self._ring[place] = fresh
         self._now(event, square)
@@ -87,7 +100,9 @@ class Window:
         if self._length > 1 and event % (FRESH * self._length) == 0:
             self._sum[:] = 0
             for age in range(self._length):
-                for part, gradient in zip(self._sums, self._ring[(event - age) % self._length], strict=True):
+                for part, gradient in zip(
+                    self._sums, self._ring[(event - age) % self._length], strict=True
+                ):
                     part += np.float32(self._alpha**age) * gradient
 
     def _parts(self, vector: Numbers) -> list[Numbers]:

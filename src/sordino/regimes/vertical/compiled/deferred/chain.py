@@ -1,16 +1,18 @@
 r"""Chains of linear layers whose last updates are not in their weights yet.
 
-A layer's weights in force are W - sum_j d_j a_j u_j^T: W dense, and for every pending event j its input a_j (with a 1 behind
-it, for the bias), the slope u_j of its output, and d_j, how much of this product is due. So
+A layer's weights in force are W - sum_j d_j a_j u_j^T: W dense, and for every pending event j its
+input a_j (with a 1 behind it, for the bias), the slope u_j of its output, and d_j, how much of this
+product is due. So
 
     forward    z = W^T a - sum_j d_j s_j u_j          s_j = a_j . a
     backward   v = W u - sum_j d_j r_j a_j            r_j = u_j . u
 
-W lies with a row for each input, the bias last. Behind a ReLU about half of the inputs are zero: their rows
-are needed neither for z nor, since their slopes are dropped, for v.
+W lies with a row for each input, the bias last. Behind a ReLU about half of the inputs are zero:
+their rows are needed neither for z nor, since their slopes are dropped, for v.
 
-Numbers are float32 in one buffer ``m``. A table says with a row for each layer where they are; pending events
-are a list of rows (``place``) of the rings of inputs and slopes, the oldest first, with the numbers d (``due``, float64).
+Numbers are float32 in one buffer ``m``. A table says with a row for each layer where they are;
+pending events are a list of rows (``place``) of the rings of inputs and slopes, the oldest first,
+with the numbers d (``due``, float64).
 """
 
 from __future__ import annotations
@@ -36,8 +38,10 @@ from sordino.regimes.vertical.compiled.deferred.strips import (
 )
 from sordino.regimes.vertical.compiled.half_precision import rounded
 
-# Columns of the table of layers: inputs, outputs, whether a ReLU follows; numbers from row to row of inputs and of outputs;
-# where weights, the ring of inputs, the ring of slopes and s begin; how many inputs of this event are listed, the bias' 1 not counted.
+# Columns of the table of layers: inputs, outputs, whether a ReLU follows; numbers from row to row
+# of inputs and of outputs;
+# where weights, the ring of inputs, the ring of slopes and s begin; how many inputs of this event
+# are listed, the bias' 1 not counted.
 IN, OUT, RELU, A_PITCH, U_PITCH, W_AT, A_AT, U_AT, S_AT, LIVE = range(10)
 COLUMNS = 10
 
@@ -55,11 +59,22 @@ class Kernels(NamedTuple):
     fold: Run
 
 
-def _receive(m: Any, layer: Any, z_at: int, half: bool, a_at: int, chosen: Any, values_at: int, first: int, start: int) -> int:
-    """The outputs of ``layer`` at ``z_at`` become inputs at ``a_at``; those that are not zero are listed from ``start`` on.
+def _receive(
+    m: Any,
+    layer: Any,
+    z_at: int,
+    half: bool,
+    a_at: int,
+    chosen: Any,
+    values_at: int,
+    first: int,
+    start: int,
+) -> int:
+    """The outputs of ``layer`` at ``z_at`` become inputs at ``a_at``; those that are not zero are
+    listed from ``start`` on.
 
-    Their numbers there count from ``first``. With ``half`` they are rounded on the way, and one that becomes zero stays in the list:
-    its slope is not zero. Returns where the list ends.
+    Their numbers there count from ``first``. With ``half`` they are rounded on the way, and one
+    that becomes zero stays in the list: its slope is not zero. Returns where the list ends.
     """
     width, relu = layer[OUT], layer[RELU] != 0
     z, a = m[z_at : z_at + width], m[a_at : a_at + width]
@@ -89,14 +104,26 @@ def _close(m: Any, layer: Any, n: int, chosen: Any, values_at: int) -> None:
 def _correct(size: int) -> Run:
     add = add_rows(size).call
 
-    def correct(m: Any, at: int, pitch: int, place: Any, count: int, due: Any, known_at: int, f_at: int, out_at: int) -> None:
+    def correct(
+        m: Any,
+        at: int,
+        pitch: int,
+        place: Any,
+        count: int,
+        due: Any,
+        known_at: int,
+        f_at: int,
+        out_at: int,
+    ) -> None:
         """``out -= sum_j d_j k_j m_j`` with the k that are known, over the rows of a ring."""
         f, known = m[f_at : f_at + count], m[known_at : known_at + count]
         for i in range(count):
             f[i] = -due[i] * known[i]
         add(m.ctypes, at, pitch, pitch // size, place.ctypes, count, m.ctypes, f_at, out_at)
 
-    return compiled(types.void, FLOATS, NUMBER, NUMBER, NUMBERS, NUMBER, DOUBLES, *[NUMBER] * 3)(correct)
+    return compiled(types.void, FLOATS, NUMBER, NUMBER, NUMBERS, NUMBER, DOUBLES, *[NUMBER] * 3)(
+        correct
+    )
 
 
 @cache
@@ -106,14 +133,47 @@ def _forward(size: int) -> Run:
     def forward(
         m: Any, layer: Any, row: int, z_at: int, chosen: Any, values_at: int, place: Any, count: int, due: Any, f_at: int
     ) -> None:  # fmt: skip
-        """z of the input in this row of the ring; s of ``count`` pending events, and of the one behind them."""
+        """z of the input in this row of the ring; s of ``count`` pending events, and of the one
+        behind them.
+        """
         pitch, wide = layer[A_PITCH], layer[U_PITCH]
-        dot(m.ctypes, layer[A_AT], pitch, place.ctypes, count + 1, layer[A_AT] + row * pitch, pitch // size, layer[S_AT])
+        dot(
+            m.ctypes,
+            layer[A_AT],
+            pitch,
+            place.ctypes,
+            count + 1,
+            layer[A_AT] + row * pitch,
+            pitch // size,
+            layer[S_AT],
+        )
         empty(m, z_at, wide)
-        add(m.ctypes, layer[W_AT], wide, wide // size, chosen.ctypes, layer[LIVE] + 1, m.ctypes, values_at, z_at)
+        add(
+            m.ctypes,
+            layer[W_AT],
+            wide,
+            wide // size,
+            chosen.ctypes,
+            layer[LIVE] + 1,
+            m.ctypes,
+            values_at,
+            z_at,
+        )
         lazily(m, layer[U_AT], wide, place, count, due, layer[S_AT], f_at, z_at)
 
-    return compiled(types.void, FLOATS, NUMBERS, NUMBER, NUMBER, NUMBERS, NUMBER, NUMBERS, NUMBER, DOUBLES, NUMBER)(forward)
+    return compiled(
+        types.void,
+        FLOATS,
+        NUMBERS,
+        NUMBER,
+        NUMBER,
+        NUMBERS,
+        NUMBER,
+        NUMBERS,
+        NUMBER,
+        DOUBLES,
+        NUMBER,
+    )(forward)
 
 
 @cache
@@ -127,18 +187,40 @@ def _backward(size: int) -> Run:
         pitch, wide = layer[A_PITCH], layer[U_PITCH]
         empty(m, v_at, pitch)
         lazily(m, layer[A_AT], pitch, place, count, due, r_at, f_at, v_at)
-        dot(m.ctypes, layer[W_AT], wide, chosen.ctypes, n, layer[U_AT] + row * wide, wide // size, out_at)
+        dot(
+            m.ctypes,
+            layer[W_AT],
+            wide,
+            chosen.ctypes,
+            n,
+            layer[U_AT] + row * wide,
+            wide // size,
+            out_at,
+        )
         for i in range(n):
             m[out_at + i] += m[v_at + chosen[i]]
 
-    return compiled(types.void, FLOATS, NUMBERS, *[NUMBER] * 4, NUMBERS, NUMBER, NUMBERS, NUMBER, DOUBLES, NUMBER)(backward)
+    return compiled(
+        types.void,
+        FLOATS,
+        NUMBERS,
+        *[NUMBER] * 4,
+        NUMBERS,
+        NUMBER,
+        NUMBERS,
+        NUMBER,
+        DOUBLES,
+        NUMBER,
+    )(backward)
 
 
 @cache
 def _products(size: int) -> Run:
     multiply = product(size).call
 
-    def products(m: Any, layer: Any, x: Any, x_at: int, x_row: int, z_at: int, rows: int, every: Any) -> None:
+    def products(
+        m: Any, layer: Any, x: Any, x_at: int, x_row: int, z_at: int, rows: int, every: Any
+    ) -> None:
         """W^T x of so many inputs, into rows from ``z_at`` on."""
         wide = layer[U_PITCH]
         at = layer[W_AT] + layer[IN] * wide
@@ -147,7 +229,21 @@ def _products(size: int) -> Run:
             z = m[z_at + b * wide : z_at + (b + 1) * wide]
             for k in range(wide):
                 z[k] = bias[k]
-        multiply(m.ctypes, layer[W_AT], wide, wide // size, every.ctypes, layer[IN], x.ctypes, x_at, 1, x_row, z_at, wide, rows)
+        multiply(
+            m.ctypes,
+            layer[W_AT],
+            wide,
+            wide // size,
+            every.ctypes,
+            layer[IN],
+            x.ctypes,
+            x_at,
+            1,
+            x_row,
+            z_at,
+            wide,
+            rows,
+        )
 
     return compiled(types.void, FLOATS, NUMBERS, FLOATS, *[NUMBER] * 4, NUMBERS)(products)
 
@@ -156,9 +252,22 @@ def _products(size: int) -> Run:
 def _gram(size: int) -> Run:
     pairs = all_pairs(size).call
 
-    def gram(m: Any, layer: Any, rows: Any, n: int, place: Any, count: int, out_at: int, out_row: int) -> None:
+    def gram(
+        m: Any, layer: Any, rows: Any, n: int, place: Any, count: int, out_at: int, out_row: int
+    ) -> None:
         """s of n inputs in the ring at once."""
-        pairs(m.ctypes, layer[A_AT], layer[A_PITCH], layer[A_PITCH] // size, rows.ctypes, n, place.ctypes, count, out_at, out_row)
+        pairs(
+            m.ctypes,
+            layer[A_AT],
+            layer[A_PITCH],
+            layer[A_PITCH] // size,
+            rows.ctypes,
+            n,
+            place.ctypes,
+            count,
+            out_at,
+            out_row,
+        )
 
     return compiled(types.void, FLOATS, NUMBERS, NUMBERS, NUMBER, NUMBERS, *[NUMBER] * 3)(gram)
 
@@ -186,6 +295,17 @@ def _fold(size: int) -> Run:
 @cache
 def kernels(size: int) -> Kernels:
     """All of them; ``size`` is L."""
-    receive = compiled(NUMBER, FLOATS, NUMBERS, NUMBER, types.boolean, NUMBER, NUMBERS, *[NUMBER] * 3)(_receive)
+    receive = compiled(
+        NUMBER, FLOATS, NUMBERS, NUMBER, types.boolean, NUMBER, NUMBERS, *[NUMBER] * 3
+    )(_receive)
     close = compiled(types.void, FLOATS, NUMBERS, NUMBER, NUMBERS, NUMBER)(_close)
-    return Kernels(receive, close, _correct(size), _forward(size), _backward(size), _products(size), _gram(size), _fold(size))
+    return Kernels(
+        receive,
+        close,
+        _correct(size),
+        _forward(size),
+        _backward(size),
+        _products(size),
+        _gram(size),
+        _fold(size),
+    )

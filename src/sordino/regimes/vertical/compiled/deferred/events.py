@@ -1,13 +1,17 @@
-r"""Events of one example each, many in one call: forward, backward and a windowed update of every active participant.
+r"""Events of one example each, many in one call: forward, backward and a windowed update of every
+active participant.
 
-The update of event t takes (eta / W) alpha^i times the gradient of event t - i, for all i below the length l of the window. A gradient
-of one example is an outer product, so nothing of the size of the weights is touched: event j's share d_j grows by
-(eta / W) alpha^(t - j) with each update of a participant, and ``compiled.lazy.chain`` works with what is due. A party that
-is passive keeps no gradient of that event and its shares do not grow.
+The update of event t takes (eta / W) alpha^i times the gradient of event t - i, for all i below the
+length l of the window. A gradient of one example is an outer product, so nothing of the size of the
+weights is touched: event j's share d_j grows by (eta / W) alpha^(t - j) with each update of a
+participant, and ``compiled.lazy.chain`` works with what is due. A party that is passive keeps no
+gradient of that event and its shares do not grow.
 
-Events come in blocks of B. What no event of the block can change is done for all of them at once: the products of the parties' inputs
-with their first layer's weights, and with the inputs of all pending events. After a block, the shares that cannot grow any more (age
-l or more) are folded into the weights, one product of rank B; at the end of a call all are, so that the weights are those in force.
+Events come in blocks of B. What no event of the block can change is done for all of them at once:
+the products of the parties' inputs with their first layer's weights, and with the inputs of all
+pending events. After a block, the shares that cannot grow any more (age l or more) are folded into
+the weights, one product of rank B; at the end of a call all are, so that the weights are those in
+force.
 
     window  shares, and the square of the averaged gradient
     steps   what a block, an event and a participant do
@@ -23,8 +27,27 @@ from typing import Any, NamedTuple
 from numba import types
 
 from sordino.regimes.vertical.compiled.clock import nanoseconds
-from sordino.regimes.vertical.compiled.deferred.steps import BLOCK, CLOCK, FILLED, FLAGS, REALS, REGRET, SEEN, STATE, WINDOW, State, steps
-from sordino.regimes.vertical.compiled.deferred.strips import DOUBLES, FLOATS, NUMBERS, Run, bundle, compiled
+from sordino.regimes.vertical.compiled.deferred.steps import (
+    BLOCK,
+    CLOCK,
+    FILLED,
+    FLAGS,
+    REALS,
+    REGRET,
+    SEEN,
+    STATE,
+    WINDOW,
+    State,
+    steps,
+)
+from sordino.regimes.vertical.compiled.deferred.strips import (
+    DOUBLES,
+    FLOATS,
+    NUMBERS,
+    Run,
+    bundle,
+    compiled,
+)
 from sordino.regimes.vertical.compiled.deferred.window import windows
 
 
@@ -60,9 +83,18 @@ def events(size: int) -> Run:
         state: State, x: Any, y: Any, active: Any, rates: Any, back: Any, work: Work,
         predictions: Any, losses: Any, regrets: Any, spent: Any,
     ) -> None:  # fmt: skip
-        """Nanoseconds of the parties' forward passes, of their updates and of the server are added to ``spent``."""
+        """Nanoseconds of the parties' forward passes, of their updates and of the server are added
+        to ``spent``.
+        """
         people, fields, when, due = state.people, state.fields, state.when, state.due
-        every, rows, part, stamp, sums, product = work.every, work.rows, work.part, work.stamp, work.sums, work.product
+        every, rows, part, stamp, sums, product = (
+            work.every,
+            work.rows,
+            work.part,
+            work.stamp,
+            work.sums,
+            work.product,
+        )
         server, total, block, window = len(people) - 1, len(y), fields[BLOCK], fields[WINDOW]
         whole, alpha = 0.0, back[window]
         for i in range(window):
@@ -80,7 +112,9 @@ def events(size: int) -> Run:
                 tock = nanoseconds(stamp)
                 spent[0] += tock - tick
                 tick = tock
-                predictions[t] = do.serve(state, row, y[t], active[t], product, part, losses[t : t + 1])
+                predictions[t] = do.serve(
+                    state, row, y[t], active[t], product, part, losses[t : t + 1]
+                )
                 people[server, SEEN] += 1
                 count = people[server, SEEN]
                 grow(window, rates[server], back, event, when[server], due[server], count)
@@ -90,7 +124,9 @@ def events(size: int) -> Run:
                 do.learn(state, b, row, active[t], rates, back, product, part)
                 if fields[REGRET]:
                     age = event - when[server, 0]
-                    regrets[t] = square(window, alpha, back, product, sums[0], sums[1], age) / (whole * whole)
+                    regrets[t] = square(window, alpha, back, product, sums[0], sums[1], age) / (
+                        whole * whole
+                    )
                 tock = nanoseconds(stamp)
                 spent[1] += tock - tick
             fields[CLOCK] += n

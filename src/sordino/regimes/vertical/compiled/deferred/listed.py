@@ -6,12 +6,12 @@ With rows m_i of P numbers (i from a list, in any order, with gaps),
     dots:     out[i]      =  m_i . b                    N rows at once
     pairs:    out[i, j]   =  m_i . m_j                  4 x 4 rows at once
 
-A list is what a layer behind a ReLU needs (rows of weights whose input is not zero) and what a window of
-events is (rows of a ring). N sums of L lanes are brought together pair by pair, in N steps rather than
-N log L, because a row of 256 numbers is only 16 multiply-adds long.
+A list is what a layer behind a ReLU needs (rows of weights whose input is not zero) and what a
+window of events is (rows of a ring). N sums of L lanes are brought together pair by pair, in N
+steps rather than N log L, because a row of 256 numbers is only 16 multiply-adds long.
 
-Rows start on multiples of L numbers and are whole vectors, filled up with zeros. Offsets count numbers.
-Arrays come as pointers, to float32 and, for lists, to int64.
+Rows start on multiples of L numbers and are whole vectors, filled up with zeros. Offsets count
+numbers. Arrays come as pointers, to float32 and, for lists, to int64.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from typing import Any
 from sordino.training.jit.emit import Emitter, Index, Sums, Tile, emitted
 
 
-def _rows(code: Emitter, at: Index, pitch: Index, listed: Any, first: Index, count: int) -> list[Index]:
+def _rows(
+    code: Emitter, at: Index, pitch: Index, listed: Any, first: Index, count: int
+) -> list[Index]:
     """Where so many rows begin, the first the one that stands at ``first`` in the list."""
     return [at + code.whole(listed, there) * pitch for there in first.apart(1, count)]
 
@@ -31,16 +33,20 @@ def _rows(code: Emitter, at: Index, pitch: Index, listed: Any, first: Index, cou
 def weighed(rows: int, vectors: int, size: int, together: int = 1) -> Tile:
     """``tile(m, at, pitch, list, n, f, f_at, f_step, f_row, out, out_at, out_row)``.
 
-    m_i is V vectors at ``at + list[i] pitch``; f[i, r] stands at ``f_at + i f_step + r f_row``. Where R V is small, so many
-    rows are taken ``together``, with sums of their own, or each multiply-add would wait for the one before. What stands in
-    ``out`` is added last: it comes from further away than the rest, and nothing need wait for it.
+    m_i is V vectors at ``at + list[i] pitch``; f[i, r] stands at ``f_at + i f_step + r f_row``.
+    Where R V is small, so many rows are taken ``together``, with sums of their own, or each
+    multiply-add would wait for the one before. What stands in ``out`` is added last: it comes from
+    further away than the rest, and nothing need wait for it.
     """
 
     def body(
         code: Emitter, m: Any, at: Index, pitch: Index, chosen: Any, n: Index, f: Any, f_at: Index, f_step: Index, f_row: Index,
         out: Any, out_at: Index, out_row: Index,
     ) -> None:  # fmt: skip
-        groups, firsts = [code.sums(rows, vectors) for _ in range(together)], f_at.apart(f_row, rows)
+        groups, firsts = (
+            [code.sums(rows, vectors) for _ in range(together)],
+            f_at.apart(f_row, rows),
+        )
         for group in groups:
             code.clear(group)
 
@@ -69,9 +75,21 @@ def weighed(rows: int, vectors: int, size: int, together: int = 1) -> Tile:
 
 @cache
 def dots(rows: int, size: int) -> Tile:
-    """``tile(m, at, pitch, list, first, b_at, vectors, out_at)``: N of them, a power of two up to L; b and ``out`` are in ``m``, too."""
+    """``tile(m, at, pitch, list, first, b_at, vectors, out_at)``: N of them, a power of two up to
+    L; b and ``out`` are in ``m``, too.
+    """
 
-    def body(code: Emitter, m: Any, at: Index, pitch: Index, chosen: Any, first: Index, b_at: Index, vectors: Index, out_at: Index) -> None:
+    def body(
+        code: Emitter,
+        m: Any,
+        at: Index,
+        pitch: Index,
+        chosen: Any,
+        first: Index,
+        b_at: Index,
+        vectors: Index,
+        out_at: Index,
+    ) -> None:
         starts, sums = _rows(code, at, pitch, chosen, first, rows), code.sums(1, rows)
         code.clear(sums)
         with code.loop(vectors) as number:
@@ -85,14 +103,19 @@ def dots(rows: int, size: int) -> Tile:
 
 @cache
 def pairs(size: int) -> Tile:
-    """``tile(m, at, pitch, vectors, list, first, other, second, out_at, out_row)``: 16 dots of 4 rows and 4, into ``m``."""
+    """``tile(m, at, pitch, vectors, list, first, other, second, out_at, out_row)``: 16 dots of 4
+    rows and 4, into ``m``.
+    """
     few = 4
 
     def body(
         code: Emitter, m: Any, at: Index, pitch: Index, vectors: Index, chosen: Any, first: Index, other: Any, second: Index,
         out_at: Index, out_row: Index,
     ) -> None:  # fmt: skip
-        left, right = _rows(code, at, pitch, chosen, first, few), _rows(code, at, pitch, other, second, few)
+        left, right = (
+            _rows(code, at, pitch, chosen, first, few),
+            _rows(code, at, pitch, other, second, few),
+        )
         sums = code.sums(few, few)
         code.clear(sums)
         with code.loop(vectors) as number:

@@ -1,7 +1,9 @@
-"""The steps of compiled events (``compiled.lazy.events``): before a block, forward, server, active party, after a block.
+"""The steps of compiled events (``compiled.lazy.events``): before a block, forward, server, active
+party, after a block.
 
-All of them take the same state: the buffer ``m``, tables of layers and participants, ``fields``, and for each participant its pending
-events (``when``: their numbers, ``place``: their rows in the rings, ``due``: their shares), and for each layer the inputs ``chosen``.
+All of them take the same state: the buffer ``m``, tables of layers and participants, ``fields``,
+and for each participant its pending events (``when``: their numbers, ``place``: their rows in the
+rings, ``due``: their shares), and for each layer the inputs ``chosen``.
 """
 
 from __future__ import annotations
@@ -14,19 +16,55 @@ import numpy as np
 from numba import types
 
 from sordino.regimes.vertical.compiled.deferred import chain
-from sordino.regimes.vertical.compiled.deferred.chain import A_AT, A_PITCH, IN, LIVE, OUT, S_AT, U_AT, U_PITCH
-from sordino.regimes.vertical.compiled.deferred.strips import DOUBLES, FLOATS, NUMBER, NUMBERS, Run, bundle, clear, compiled, dot_rows
+from sordino.regimes.vertical.compiled.deferred.chain import (
+    A_AT,
+    A_PITCH,
+    IN,
+    LIVE,
+    OUT,
+    S_AT,
+    U_AT,
+    U_PITCH,
+)
+from sordino.regimes.vertical.compiled.deferred.strips import (
+    DOUBLES,
+    FLOATS,
+    NUMBER,
+    NUMBERS,
+    Run,
+    bundle,
+    clear,
+    compiled,
+    dot_rows,
+)
 from sordino.regimes.vertical.compiled.deferred.window import windows
 from sordino.regimes.vertical.compiled.half_precision import rounded
 from sordino.training.jit.linear import exponential, shared
 
-# Columns of the table of participants, the server last: first layer and the one behind the last; where its features begin in x and its
-# embedding in the server's input; where a block's products and its inner products are; how many events are pending, how many of them
-# are older than the event at hand; where its part of the server's list of inputs begins and ends, and that of slopes sent down.
+# Columns of the table of participants, the server last: first layer and the one behind the last;
+# where its features begin in x and its
+# embedding in the server's input; where a block's products and its inner products are; how many
+# events are pending, how many of them
+# are older than the event at hand; where its part of the server's list of inputs begins and ends,
+# and that of slopes sent down.
 FIRST, END, COLUMN, SLOT, Z_AT, GRAM_AT, FILLED, SEEN, FROM, TO, DOWN = range(11)
 COLUMNS = 11
 # Columns of the one row of places for working numbers and of sizes.
-V_AT, F_AT, R_AT, VALUES_AT, FOUND_AT, BLOCK, RING, CAPACITY, FEATURES, WINDOW, HALF, REGRET, CLOCK = range(13)
+(
+    V_AT,
+    F_AT,
+    R_AT,
+    VALUES_AT,
+    FOUND_AT,
+    BLOCK,
+    RING,
+    CAPACITY,
+    FEATURES,
+    WINDOW,
+    HALF,
+    REGRET,
+    CLOCK,
+) = range(13)
 FIELDS = 13
 
 TABLE, REALS = types.int64[:, ::1], types.float64[:, ::1]
@@ -50,7 +88,9 @@ STATE = bundle(State, FLOATS, TABLE, TABLE, NUMBERS, TABLE, TABLE, REALS, TABLE)
 
 
 def _entropy(m: Any, z_at: int, classes: int, width: int, label: int, u_at: int) -> float:
-    """Cross entropy of the scores at ``z_at``, and its slopes into ``width`` numbers at ``u_at``."""
+    """Cross entropy of the scores at ``z_at``, and its slopes into ``width`` numbers at
+    ``u_at``.
+    """
     top = m[z_at]
     for c in range(1, classes):
         top = max(top, m[z_at + c])
@@ -89,7 +129,9 @@ class Steps(NamedTuple):
 def _before(size: int) -> Run:
     kit = chain.kernels(size)
 
-    def before(state: State, x: Any, active: Any, start: int, n: int, every: Any, rows: Any) -> None:
+    def before(
+        state: State, x: Any, active: Any, start: int, n: int, every: Any, rows: Any
+    ) -> None:
         m, layers, people, fields = state.m, state.layers, state.people, state.fields
         server, features = len(people) - 1, fields[FEATURES]
         for b in range(n):
@@ -100,18 +142,27 @@ def _before(size: int) -> Run:
             for b in range(n):
                 if p == server or active[start + b, p]:
                     at = person[FILLED]
-                    state.when[p, at], state.place[p, at], state.due[p, at] = fields[CLOCK] + b, rows[b], 0
+                    state.when[p, at], state.place[p, at], state.due[p, at] = (
+                        fields[CLOCK] + b,
+                        rows[b],
+                        0,
+                    )
                     person[FILLED] += 1
             if p == server:
                 continue
             layer, here = layers[person[FIRST]], start * features + person[COLUMN]
             for b in range(n):
                 at = layer[A_AT] + rows[b] * layer[A_PITCH]
-                a, example = m[at : at + layer[IN]], x[here + b * features : here + b * features + layer[IN]]
+                a, example = (
+                    m[at : at + layer[IN]],
+                    x[here + b * features : here + b * features + layer[IN]],
+                )
                 for k in range(layer[IN]):
                     a[k] = example[k]
             kit.products(m, layer, x, here, features, person[Z_AT], n, every)
-            kit.gram(m, layer, rows, n, state.place[p], person[FILLED], person[GRAM_AT], fields[CAPACITY])
+            kit.gram(
+                m, layer, rows, n, state.place[p], person[FILLED], person[GRAM_AT], fields[CAPACITY]
+            )
 
     return compiled(types.void, STATE, FLOATS, FLAGS, NUMBER, NUMBER, NUMBERS, NUMBERS)(before)
 
@@ -120,7 +171,9 @@ def _before(size: int) -> Run:
 def _further(size: int) -> Run:
     kit = chain.kernels(size)
 
-    def onward(m: Any, layers: Any, q: int, row: int, z_at: int, chosen: Any, values_at: int) -> None:
+    def onward(
+        m: Any, layers: Any, q: int, row: int, z_at: int, chosen: Any, values_at: int
+    ) -> None:
         a_at = layers[q + 1, A_AT] + row * layers[q + 1, A_PITCH]
         n = kit.receive(m, layers[q], z_at, False, a_at, chosen[q + 1], values_at, 0, 0)
         kit.close(m, layers[q + 1], n, chosen[q + 1], values_at)
@@ -151,13 +204,36 @@ def _ahead(size: int) -> Run:
             first, end, count = person[FIRST], person[END], person[SEEN]
             pitch = layers[first, U_PITCH]
             z_at, known_at = person[Z_AT] + b * pitch, person[GRAM_AT] + b * fields[CAPACITY]
-            kit.correct(m, layers[first, U_AT], pitch, place[p], count, due[p], known_at, fields[F_AT], z_at)
+            kit.correct(
+                m, layers[first, U_AT], pitch, place[p], count, due[p], known_at, fields[F_AT], z_at
+            )
             for q in range(first + 1, end):
                 further(m, layers, q - 1, row, z_at, chosen, values_at)
                 z_at = fields[V_AT]
-                kit.forward(m, layers[q], row, z_at, chosen[q], values_at, place[p], count, due[p], fields[F_AT])
+                kit.forward(
+                    m,
+                    layers[q],
+                    row,
+                    z_at,
+                    chosen[q],
+                    values_at,
+                    place[p],
+                    count,
+                    due[p],
+                    fields[F_AT],
+                )
             person[FROM], slot = into, person[SLOT]
-            into = kit.receive(m, layers[end - 1], z_at, fields[HALF] != 0, top_at + slot, chosen[top], fields[FOUND_AT], slot, into)
+            into = kit.receive(
+                m,
+                layers[end - 1],
+                z_at,
+                fields[HALF] != 0,
+                top_at + slot,
+                chosen[top],
+                fields[FOUND_AT],
+                slot,
+                into,
+            )
             person[TO] = into
         kit.close(m, layers[top], into, chosen[top], fields[FOUND_AT])
 
@@ -173,13 +249,38 @@ def _deeper(size: int) -> Run:
     ) -> None:  # fmt: skip
         """The slopes of the layer before ``q``, in the same chain, into its ring."""
         found, live, layer = fields[VALUES_AT], layers[q, LIVE], layers[q - 1]
-        kit.backward(m, layers[q], row, r_at, fields[V_AT], fields[F_AT], chosen, live, place, count, due, found)
+        kit.backward(
+            m,
+            layers[q],
+            row,
+            r_at,
+            fields[V_AT],
+            fields[F_AT],
+            chosen,
+            live,
+            place,
+            count,
+            due,
+            found,
+        )
         u_at = layer[U_AT] + row * layer[U_PITCH]
         empty(m, u_at, layer[U_PITCH])
         for i in range(live):
             m[u_at + chosen[i]] = m[found + i]
 
-    return compiled(types.void, FLOATS, TABLE, NUMBER, NUMBERS, NUMBER, NUMBERS, NUMBER, DOUBLES, NUMBERS, NUMBER)(below)
+    return compiled(
+        types.void,
+        FLOATS,
+        TABLE,
+        NUMBER,
+        NUMBERS,
+        NUMBER,
+        NUMBERS,
+        NUMBER,
+        DOUBLES,
+        NUMBERS,
+        NUMBER,
+    )(below)
 
 
 @cache
@@ -189,28 +290,60 @@ def _slopes(size: int) -> Run:
     def inner(m: Any, layer: Any, row: int, place: Any, count: int, r_at: int) -> None:
         """r of all events up to this one."""
         wide = layer[U_PITCH]
-        dot(m.ctypes, layer[U_AT], wide, place.ctypes, count + 1, layer[U_AT] + row * wide, wide // size, r_at)
+        dot(
+            m.ctypes,
+            layer[U_AT],
+            wide,
+            place.ctypes,
+            count + 1,
+            layer[U_AT] + row * wide,
+            wide // size,
+            r_at,
+        )
 
     return compiled(types.void, FLOATS, NUMBERS, NUMBER, NUMBERS, NUMBER, NUMBER)(inner)
 
 
 @cache
 def _serve(size: int) -> Run:
-    kit, further, deeper, slopes, meet = chain.kernels(size), _further(size), _deeper(size), _slopes(size), windows().meet
+    kit, further, deeper, slopes, meet = (
+        chain.kernels(size),
+        _further(size),
+        _deeper(size),
+        _slopes(size),
+        windows().meet,
+    )
     entropy = compiled(types.float64, FLOATS, *[NUMBER] * 5)(_entropy)
     predicted = compiled(NUMBER, FLOATS, NUMBER, NUMBER)(_predicted)
 
-    def serve(state: State, row: int, label: int, active: Any, product: Any, part: Any, out: Any) -> int:
-        """The server: loss into ``out``, its slopes, those sent down into the list at FOUND_AT; returns the class predicted."""
-        m, layers, people, fields, chosen = state.m, state.layers, state.people, state.fields, state.chosen
+    def serve(
+        state: State, row: int, label: int, active: Any, product: Any, part: Any, out: Any
+    ) -> int:
+        """The server: loss into ``out``, its slopes, those sent down into the list at FOUND_AT;
+        returns the class predicted.
+        """
+        m, layers, people, fields, chosen = (
+            state.m,
+            state.layers,
+            state.people,
+            state.fields,
+            state.chosen,
+        )
         server, depth = len(people) - 1, len(layers)
-        top, count, z_at, r_at = people[server, FIRST], people[server, SEEN], fields[V_AT], fields[R_AT]
+        top, count, z_at, r_at = (
+            people[server, FIRST],
+            people[server, SEEN],
+            fields[V_AT],
+            fields[R_AT],
+        )
         mine, shares, whens = state.place[server], state.due[server], state.when[server]
         for q in range(top, depth):
             values_at = fields[FOUND_AT] if q == top else fields[VALUES_AT]
             if q > top:
                 further(m, layers, q - 1, row, z_at, chosen, values_at)
-            kit.forward(m, layers[q], row, z_at, chosen[q], values_at, mine, count, shares, fields[F_AT])
+            kit.forward(
+                m, layers[q], row, z_at, chosen[q], values_at, mine, count, shares, fields[F_AT]
+            )
         last = layers[depth - 1]
         best = predicted(m, z_at, last[OUT])
         out[0] = entropy(m, z_at, last[OUT], last[U_PITCH], label, last[U_AT] + row * last[U_PITCH])
@@ -231,7 +364,20 @@ def _serve(size: int) -> Run:
             if q > top:
                 deeper(m, layers, q, fields, row, mine, count, shares, chosen[q], r_at)
             elif needed:
-                kit.backward(m, layers[q], row, r_at, fields[V_AT], fields[F_AT], part, needed, mine, count, shares, fields[FOUND_AT])
+                kit.backward(
+                    m,
+                    layers[q],
+                    row,
+                    r_at,
+                    fields[V_AT],
+                    fields[F_AT],
+                    part,
+                    needed,
+                    mine,
+                    count,
+                    shares,
+                    fields[FOUND_AT],
+                )
         return int(best)
 
     return compiled(NUMBER, STATE, NUMBER, NUMBER, FLAGS_OF_ONE, DOUBLES, NUMBERS, DOUBLES)(serve)
@@ -241,9 +387,17 @@ def _serve(size: int) -> Run:
 def _learn(size: int) -> Run:
     empty, deeper, slopes, (grow, meet, _) = clear(), _deeper(size), _slopes(size), windows()
 
-    def learn(state: State, b: int, row: int, active: Any, rates: Any, back: Any, product: Any, part: Any) -> None:
+    def learn(
+        state: State, b: int, row: int, active: Any, rates: Any, back: Any, product: Any, part: Any
+    ) -> None:
         """The slopes of all active parties, and their updates."""
-        m, layers, people, fields, chosen = state.m, state.layers, state.people, state.fields, state.chosen
+        m, layers, people, fields, chosen = (
+            state.m,
+            state.layers,
+            state.people,
+            state.fields,
+            state.chosen,
+        )
         server, r_at, event = len(people) - 1, fields[R_AT], fields[CLOCK] + b
         oldest = state.when[server, 0]
         for p in range(server):
@@ -254,21 +408,29 @@ def _learn(size: int) -> Run:
             layer, n = layers[end - 1], person[TO] - person[FROM]
             u_at, sent = layer[U_AT] + row * layer[U_PITCH], fields[FOUND_AT] + down
             empty(m, u_at, layer[U_PITCH])
-            slope, value, where = m[u_at : u_at + layer[OUT]], m[sent : sent + n], part[down : down + n]
+            slope, value, where = (
+                m[u_at : u_at + layer[OUT]],
+                m[sent : sent + n],
+                part[down : down + n],
+            )
             for i in range(n):
                 slope[where[i] - person[SLOT]] = rounded(value[i]) if fields[HALF] else value[i]
             for q in range(end - 1, first - 1, -1):
                 if fields[REGRET] or q > first:
                     slopes(m, layers[q], row, mine, count, r_at)
                 if fields[REGRET]:
-                    known_at = layers[q, S_AT] if q > first else person[GRAM_AT] + b * fields[CAPACITY]
+                    known_at = (
+                        layers[q, S_AT] if q > first else person[GRAM_AT] + b * fields[CAPACITY]
+                    )
                     meet(product, m, known_at, r_at, whens, count + 1, oldest)
                 if q > first:
                     deeper(m, layers, q, fields, row, mine, count, shares, chosen[q], r_at)
             person[SEEN] = count + 1
             grow(fields[WINDOW], rates[p], back, event, whens, shares, count + 1)
 
-    return compiled(types.void, STATE, NUMBER, NUMBER, FLAGS_OF_ONE, DOUBLES, DOUBLES, DOUBLES, NUMBERS)(learn)
+    return compiled(
+        types.void, STATE, NUMBER, NUMBER, FLAGS_OF_ONE, DOUBLES, DOUBLES, DOUBLES, NUMBERS
+    )(learn)
 
 
 @cache
@@ -276,8 +438,16 @@ def _after(size: int) -> Run:
     kit = chain.kernels(size)
 
     def after(state: State, p: int, whole: bool) -> int:
-        """Fold what is final, or all; forget events that no update takes up any more, and return how many."""
-        people, fields, when, place, due = state.people, state.fields, state.when, state.place, state.due
+        """Fold what is final, or all; forget events that no update takes up any more, and return
+        how many.
+        """
+        people, fields, when, place, due = (
+            state.people,
+            state.fields,
+            state.when,
+            state.place,
+            state.due,
+        )
         person, done = people[p], 0
         kept = person[FILLED]
         while done < kept and when[p, done] <= fields[CLOCK] - fields[WINDOW]:
@@ -290,7 +460,11 @@ def _after(size: int) -> Run:
             due[p, i] = 0
         person[FILLED] = kept - done
         for i in range(kept - done):
-            when[p, i], place[p, i], due[p, i] = when[p, i + done], place[p, i + done], due[p, i + done]
+            when[p, i], place[p, i], due[p, i] = (
+                when[p, i + done],
+                place[p, i + done],
+                due[p, i + done],
+            )
         return done
 
     return compiled(NUMBER, STATE, NUMBER, types.boolean)(after)

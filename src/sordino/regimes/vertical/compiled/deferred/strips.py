@@ -1,4 +1,5 @@
-"""Sums and dot products of listed rows of any length: strips as wide as the machine's registers, one after another.
+"""Sums and dot products of listed rows of any length: strips as wide as the machine's registers,
+one after another.
 
 See ``compiled.lazy.listed``. Functions are compiled for one signature each: numba would otherwise
 compile a second time for every argument that happens to be written as a number.
@@ -20,7 +21,12 @@ from sordino.training.jit import tile
 Run = Callable[..., Any]
 
 # numba's types of arguments
-NUMBER, FLOATS, NUMBERS, DOUBLES = types.int64, types.float32[::1], types.int64[::1], types.float64[::1]
+NUMBER, FLOATS, NUMBERS, DOUBLES = (
+    types.int64,
+    types.float32[::1],
+    types.int64[::1],
+    types.float64[::1],
+)
 SLACK = 32  # what tiles may read or write behind the end of a list
 
 
@@ -30,9 +36,17 @@ def bundle(of: Any, *kinds: Any) -> Any:
     return made(kinds, of)
 
 
-def compiled(returns: Any, *takes: Any, outside: bool = False, sums: bool = False) -> Callable[[Run], Run]:
-    """Compile for these types only; ``outside`` what Python calls, too; with ``sums`` in any order, as vectors need it."""
-    options: Any = {"no_cpython_wrapper": not outside, "no_cfunc_wrapper": True, "fastmath": {"reassoc", "nsz"} if sums else False}
+def compiled(
+    returns: Any, *takes: Any, outside: bool = False, sums: bool = False
+) -> Callable[[Run], Run]:
+    """Compile for these types only; ``outside`` what Python calls, too; with ``sums`` in any order,
+    as vectors need it.
+    """
+    options: Any = {
+        "no_cpython_wrapper": not outside,
+        "no_cfunc_wrapper": True,
+        "fastmath": {"reassoc", "nsz"} if sums else False,
+    }
 
     def made(run: Run) -> Run:
         done: Run = njit(returns(*takes), nogil=True, error_model="numpy", **options)(run)
@@ -55,10 +69,20 @@ class Leaf:
 
     @staticmethod
     def of(run: Run) -> Leaf:
-        """Of a function without result: ``m`` and ``f`` point to float32, ``chosen`` and ``other`` to int64, the rest is int64."""
+        """Of a function without result: ``m`` and ``f`` point to float32, ``chosen`` and ``other``
+        to int64, the rest is int64.
+        """
         pointer: Any = types.CPointer
-        kinds = {"m": types.float32, "f": types.float32, "chosen": types.int64, "other": types.int64}
-        takes = [pointer(kinds[name]) if name in kinds else types.int64 for name in inspect.signature(run).parameters]
+        kinds = {
+            "m": types.float32,
+            "f": types.float32,
+            "chosen": types.int64,
+            "other": types.int64,
+        }
+        takes = [
+            pointer(kinds[name]) if name in kinds else types.int64
+            for name in inspect.signature(run).parameters
+        ]
         return Leaf(cfunc(types.void(*takes))(run))
 
     @property
@@ -84,9 +108,21 @@ def add_rows(size: int) -> Leaf:
     """``run(m, at, pitch, vectors, list, n, f, f_at, out_at)``: ``m[out_at:] += sum_i f_i m_i``."""
     wide = 16 if tile.registers(size) >= 16 else 8
     most = listed.weighed(1, wide, size)
-    eight, four, two, one = (listed.weighed(1, v, size, t) for v, t in ((8, 1), (4, 2), (2, 4), (1, 4)))
+    eight, four, two, one = (
+        listed.weighed(1, v, size, t) for v, t in ((8, 1), (4, 2), (2, 4), (1, 4))
+    )
 
-    def run(m: Any, at: int, pitch: int, vectors: int, chosen: Any, n: int, f: Any, f_at: int, out_at: int) -> None:
+    def run(
+        m: Any,
+        at: int,
+        pitch: int,
+        vectors: int,
+        chosen: Any,
+        n: int,
+        f: Any,
+        f_at: int,
+        out_at: int,
+    ) -> None:
         v = 0
         while v + wide <= vectors:
             most(m, at + v * size, pitch, chosen, n, f, f_at, 1, 0, m, out_at + v * size, 0)
@@ -108,10 +144,14 @@ def add_rows(size: int) -> Leaf:
 
 @cache
 def dot_rows(size: int) -> Leaf:
-    """``run(m, at, pitch, list, n, b_at, vectors, out_at)``: ``m[out_at + i] = m_i . b``; up to 7 more are written."""
+    """``run(m, at, pitch, list, n, b_at, vectors, out_at)``: ``m[out_at + i] = m_i . b``; up to 7
+    more are written.
+    """
     eight = listed.dots(8, size)
 
-    def run(m: Any, at: int, pitch: int, chosen: Any, n: int, b_at: int, vectors: int, out_at: int) -> None:
+    def run(
+        m: Any, at: int, pitch: int, chosen: Any, n: int, b_at: int, vectors: int, out_at: int
+    ) -> None:
         for i in range(0, n, 8):
             eight(m, at, pitch, chosen, i, b_at, vectors, out_at + i)
 
@@ -120,7 +160,8 @@ def dot_rows(size: int) -> Leaf:
 
 @cache
 def product(size: int) -> Leaf:
-    """``run(m, at, pitch, vectors, list, n, f, f_at, f_step, f_row, out_at, out_row, rows)``: many rows of :func:`add_rows` at once.
+    """``run(m, at, pitch, vectors, list, n, f, f_at, f_step, f_row, out_at, out_row, rows)``: many
+    rows of :func:`add_rows` at once.
 
     Row r has its factors at ``f_at + r f_row + i f_step``.
     """
@@ -136,23 +177,77 @@ def product(size: int) -> Leaf:
         for r in range(0, whole, 4):
             v, here, there = 0, f_at + r * f_row, out_at + r * out_row
             while v + most <= vectors:
-                wide(m, at + v * size, pitch, chosen, n, f, here, f_step, f_row, m, there + v * size, out_row)
+                wide(
+                    m,
+                    at + v * size,
+                    pitch,
+                    chosen,
+                    n,
+                    f,
+                    here,
+                    f_step,
+                    f_row,
+                    m,
+                    there + v * size,
+                    out_row,
+                )
                 v += most
             if v + 2 <= vectors:
-                two(m, at + v * size, pitch, chosen, n, f, here, f_step, f_row, m, there + v * size, out_row)
+                two(
+                    m,
+                    at + v * size,
+                    pitch,
+                    chosen,
+                    n,
+                    f,
+                    here,
+                    f_step,
+                    f_row,
+                    m,
+                    there + v * size,
+                    out_row,
+                )
                 v += 2
             if v < vectors:
-                one(m, at + v * size, pitch, chosen, n, f, here, f_step, f_row, m, there + v * size, out_row)
+                one(
+                    m,
+                    at + v * size,
+                    pitch,
+                    chosen,
+                    n,
+                    f,
+                    here,
+                    f_step,
+                    f_row,
+                    m,
+                    there + v * size,
+                    out_row,
+                )
         for r in range(whole, rows):
             for v in range(vectors):
-                single(m, at + v * size, pitch, chosen, n, f, f_at + r * f_row, f_step, 0, m, out_at + r * out_row + v * size, 0)
+                single(
+                    m,
+                    at + v * size,
+                    pitch,
+                    chosen,
+                    n,
+                    f,
+                    f_at + r * f_row,
+                    f_step,
+                    0,
+                    m,
+                    out_at + r * out_row + v * size,
+                    0,
+                )
 
     return Leaf.of(run)
 
 
 @cache
 def all_pairs(size: int) -> Leaf:
-    """``run(m, at, pitch, vectors, list, n, other, count, out_at, out_row)``: dots of n rows with count rows, both up to the next four."""
+    """``run(m, at, pitch, vectors, list, n, other, count, out_at, out_row)``: dots of n rows with
+    count rows, both up to the next four.
+    """
     four = listed.pairs(size)
 
     def run(

@@ -1,4 +1,5 @@
-"""A window of a few examples through a network cut between parties and a server, again at every event.
+"""A window of a few examples through a network cut between parties and a server, again at every
+event.
 
 tiles    products with few rows: there, back, and the change of the weight
 numbers  what is no product

@@ -1,12 +1,13 @@
 """Where everything of a cut network lies in the flat buffers that ``compiled.again.event`` walks.
 
-The first layer of each party stands apart (its *head*: see there). All other layers lie in ``weights``, one after another,
-padded with zeros: rows of a weight to whole vectors of L numbers, its columns to pairs of them, and a bias to the pitch of what
-it is added to. Padding stays zero: its slopes and activations are zeros.
+The first layer of each party stands apart (its *head*: see there). All other layers lie in
+``weights``, one after another, padded with zeros: rows of a weight to whole vectors of L numbers,
+its columns to pairs of them, and a bias to the pitch of what it is added to. Padding stays zero:
+its slopes and activations are zeros.
 
-``activations`` has the rows of the window for each layer's output and for the server's input, and slopes lie the same way in a
-buffer of their own. Offsets, pitches and counts are in numbers; the tables have a row for each layer or party, and the columns
-that the constants name.
+``activations`` has the rows of the window for each layer's output and for the server's input, and
+slopes lie the same way in a buffer of their own. Offsets, pitches and counts are in numbers; the
+tables have a row for each layer or party, and the columns that the constants name.
 """
 
 from __future__ import annotations
@@ -24,22 +25,41 @@ Array = NDArray[np.float32]
 Index = NDArray[np.int64]
 Widths = tuple[int, ...]
 
-# of a layer: input and its pitch, weight, outputs, rows of the weight, bias, output and its pitch; a ReLU before, and after
+# of a layer: input and its pitch, weight, outputs, rows of the weight, bias, output and its pitch;
+# a ReLU before, and after
 FROM, FROM_PITCH, WEIGHT, OUTPUTS, LINES, BIAS, INTO, INTO_PITCH, BEHIND, BEFORE = range(10)
-# of a party: layers after the head; the head's sums, products and output, its pitch; whether a ReLU follows the head, and the last layer;
+# of a party: layers after the head; the head's sums, products and output, its pitch; whether a ReLU
+# follows the head, and the last layer;
 # the embedding, its pitch and width, and its place in the server's input
-FIRST, STOP, SUMS, GRAM, HEAD, HEAD_PITCH, HEAD_RELU, LAST_RELU, EMBEDDING, EMBEDDING_PITCH, WIDTH, COLUMN = range(12)
+(
+    FIRST,
+    STOP,
+    SUMS,
+    GRAM,
+    HEAD,
+    HEAD_PITCH,
+    HEAD_RELU,
+    LAST_RELU,
+    EMBEDDING,
+    EMBEDDING_PITCH,
+    WIDTH,
+    COLUMN,
+) = range(12)
 
 
 def aligned(count: int) -> Array:
-    """Zeros that begin where a line of the cache does: vectors across two lines cost half of the speed."""
+    """Zeros that begin where a line of the cache does: vectors across two lines cost half of the
+    speed.
+    """
     raw = np.zeros(count + 16, np.float32)
     start = (-raw.ctypes.data // 4) % 16
     return raw[start : start + count]
 
 
 def rows_at_once(length: int) -> int:
-    """R for a window of this length: two vectors of each row's sums fit into the registers, and few rows are idle."""
+    """R for a window of this length: two vectors of each row's sums fit into the registers, and few
+    rows are idle.
+    """
     return 10 if length > 5 and tile.registers(tile.widest()) > 20 else 5
 
 
@@ -97,14 +117,29 @@ class _Maker:
         return at
 
     def chain(self, widths: Widths, into: int, behind: bool, last: bool) -> int:
-        """Layers from an input that has its place, ``behind`` a ReLU or not; where the last one's output lies."""
+        """Layers from an input that has its place, ``behind`` a ReLU or not; where the last one's
+        output lies.
+        """
         for place, (inputs, outputs) in enumerate(pairwise(widths), 1):
             before = last or place < len(widths) - 1
             at, lines = self._weights, -(-outputs // self._size) * self._size
             bias = at + lines * self.pitch(inputs)
             self._weights = bias + self.pitch(outputs)
             start, into = into, self.room(outputs)
-            self.layers.append([start, self.pitch(inputs), at, outputs, lines, bias, into, self.pitch(outputs), behind, before])
+            self.layers.append(
+                [
+                    start,
+                    self.pitch(inputs),
+                    at,
+                    outputs,
+                    lines,
+                    bias,
+                    into,
+                    self.pitch(outputs),
+                    behind,
+                    before,
+                ]
+            )
             behind = before
         return into
 
@@ -113,8 +148,12 @@ class _Maker:
         return self._weights, self._activations
 
 
-def laid_out(parties: Sequence[tuple[Widths, bool]], server: Widths, length: int, block: int) -> Layout:
-    """The layout for parties, each with its widths and whether a ReLU follows its last layer, and windows of ``length`` examples."""
+def laid_out(
+    parties: Sequence[tuple[Widths, bool]], server: Widths, length: int, block: int
+) -> Layout:
+    """The layout for parties, each with its widths and whether a ReLU follows its last layer, and
+    windows of ``length`` examples.
+    """
     rows, capacity = rows_at_once(length), length - 1 + block
     depth = -(-length // rows) * rows
     maker = _Maker(depth, tile.widest())
@@ -124,13 +163,39 @@ def laid_out(parties: Sequence[tuple[Widths, bool]], server: Widths, length: int
         embedding, pitch = maker.chain(widths[1:], head, True, last), maker.pitch(widths[1])
         deep = len(widths) > 2
         table.append(
-            [first, len(maker.layers), sums, gram, head, pitch, deep or last, last, embedding, maker.pitch(widths[-1]), widths[-1], column]
+            [
+                first,
+                len(maker.layers),
+                sums,
+                gram,
+                head,
+                pitch,
+                deep or last,
+                last,
+                embedding,
+                maker.pitch(widths[-1]),
+                widths[-1],
+                column,
+            ]
         )
-        sums, gram, column = sums + capacity * pitch, gram + (capacity + rows) * capacity, column + widths[-1]
+        sums, gram, column = (
+            sums + capacity * pitch,
+            gram + (capacity + rows) * capacity,
+            column + widths[-1],
+        )
     first = len(maker.layers)
     maker.chain(server, maker.room(server[0]), False, False)
     weights, activations = maker.sizes
     delta = depth * max(maker.pitch(widths[1]) for widths, _ in parties)
     return Layout(
-        np.array(maker.layers, np.int64), np.array(table, np.int64), first, weights, activations, sums, gram, delta, rows, capacity
+        np.array(maker.layers, np.int64),
+        np.array(table, np.int64),
+        first,
+        weights,
+        activations,
+        sums,
+        gram,
+        delta,
+        rows,
+        capacity,
     )

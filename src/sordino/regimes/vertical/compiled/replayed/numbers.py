@@ -54,7 +54,9 @@ def _masked(slopes: Any, outputs: Any) -> None:
 
 
 def _copied(x: Any, y: Any) -> None:
-    """A loop: an assignment of slices is seconds of compilation, for the message about shapes that differ."""
+    """A loop: an assignment of slices is seconds of compilation, for the message about shapes that
+    differ.
+    """
     for i in range(x.size):
         x[i] = y[i]
 
@@ -69,12 +71,16 @@ halved, copied, added = compiled(_halved), compiled(_copied), compiled(_added)
 dot = compiled(_dot, {"contract", "reassoc"})
 
 
-def _entropy(scores: Any, slopes: Any, n: int, classes: int, pitch: int, labels: Any) -> tuple[int, float]:
+def _entropy(
+    scores: Any, slopes: Any, n: int, classes: int, pitch: int, labels: Any
+) -> tuple[int, float]:
     """Slopes of cross entropy; the last row's largest class and loss."""
     best, newest = 0, (n - 1) * pitch
     for c in range(1, classes):
         value = scores[newest + c]
-        if value > scores[newest + best] or (value != value and scores[newest + best] == scores[newest + best]):
+        if value > scores[newest + best] or (
+            value != value and scores[newest + best] == scores[newest + best]
+        ):
             best = c
     for i in range(n):
         row, out = scores[i * pitch : (i + 1) * pitch], slopes[i * pitch : (i + 1) * pitch]

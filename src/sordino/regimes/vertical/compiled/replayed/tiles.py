@@ -1,16 +1,20 @@
-r"""Register tiles for products with few rows: the examples of a window through one linear layer, there and back.
+r"""Register tiles for products with few rows: the examples of a window through one linear layer,
+there and back.
 
-With rows a_i and slopes d_i, i < n, and a weight w (outputs, inputs), row-major, that all three walk as it lies:
+With rows a_i and slopes d_i, i < n, and a weight w (outputs, inputs), row-major, that all three
+walk as it lies:
 
     forward:   s[i, o]   =  sum_k a[i, k] w[o, k]
     combine:   out[i, k] =  sum_o f[i, o] w[o, k]                     (back through the layer, where f are slopes)
     change:    g[o, k]   =  sum_i d[i, o] a[i, k],    w += c g        and the sum of g's squares
 
-Sums are vectors of L numbers in registers. In ``forward`` the lanes of a sum are still to be added up: that is done for L sums
-at a time, halves of two on halves of two, until one vector has a sum in each lane (L - 1 additions in place of L log L).
+Sums are vectors of L numbers in registers. In ``forward`` the lanes of a sum are still to be added
+up: that is done for L sums at a time, halves of two on halves of two, until one vector has a sum in
+each lane (L - 1 additions in place of L log L).
 
-Rows come R at a time. Rows after the n that exist may hold anything; nothing of them gets into the others.
-Pitches are distances of rows, in numbers. Inputs come in whole vectors, in pairs where a tile is two wide.
+Rows come R at a time. Rows after the n that exist may hold anything; nothing of them gets into the
+others. Pitches are distances of rows, in numbers. Inputs come in whole vectors, in pairs where a
+tile is two wide.
 """
 
 from __future__ import annotations
@@ -27,7 +31,9 @@ PAIR = 2  # outputs at once, and vectors at once
 
 @cache
 def forward(rows: int, size: int) -> Tile:
-    """``tile(a, at, pitch, w, w_at, w_pitch, vectors, out, out_at, out_pitch)``: L outputs of R rows."""
+    """``tile(a, at, pitch, w, w_at, w_pitch, vectors, out, out_at, out_pitch)``: L outputs of R
+    rows.
+    """
     pairs = size // PAIR
 
     def body(
@@ -44,7 +50,9 @@ def forward(rows: int, size: int) -> Tile:
                 code.outer(sums, [code.load(a, line + feature) for line in lines], factors)
             for places, there in zip(sums, (pair * rows).apart(1, rows), strict=True):
                 first, second = (code.builder.load(place) for place in places)
-                code.builder.store(code.folded(first, second, size), code.builder.gep(kept, [there.value]))
+                code.builder.store(
+                    code.folded(first, second, size), code.builder.gep(kept, [there.value])
+                )
         for r, there in enumerate(out_at.apart(out_pitch, rows)):
             found = [code.number(kept, pair * rows + r) for pair in range(pairs)]
             code.store(code.gathered(found, size // PAIR), out, there)
@@ -54,7 +62,9 @@ def forward(rows: int, size: int) -> Tile:
 
 @cache
 def combine(rows: int, size: int) -> Tile:
-    """``tile(f, at, pitch, n, w, w_at, w_pitch, out, out_at, out_pitch)``: R rows, two vectors wide, sums over n rows of w."""
+    """``tile(f, at, pitch, n, w, w_at, w_pitch, out, out_at, out_pitch)``: R rows, two vectors
+    wide, sums over n rows of w.
+    """
 
     def body(
         code: Emitter, f: Any, at: Index, pitch: Index, n: Index, w: Any, w_at: Index, w_pitch: Index,
@@ -72,7 +82,8 @@ def combine(rows: int, size: int) -> Tile:
 
 @cache
 def change(outputs: int, size: int) -> Tile:
-    """``tile(d, at, pitch, a, a_at, a_pitch, n, c, w, w_at, w_pitch, squares)``: so many outputs, two vectors wide.
+    """``tile(d, at, pitch, a, a_at, a_pitch, n, c, w, w_at, w_pitch, squares)``: so many outputs,
+    two vectors wide.
 
     The squares are added to the L numbers of ``squares``, lane by lane.
     """
@@ -85,7 +96,9 @@ def change(outputs: int, size: int) -> Tile:
         code.clear(sums)
         with code.loop(n) as i:
             found = [code.load(a, there) for there in code.beside(a_at + i * a_pitch, PAIR)]
-            code.outer(sums, [code.number(d, there) for there in (at + i * pitch).apart(1, outputs)], found)
+            code.outer(
+                sums, [code.number(d, there) for there in (at + i * pitch).apart(1, outputs)], found
+            )
         factor, total = code.spread(c), [code.zero] * PAIR
         for line, start in zip(sums, w_at.apart(w_pitch, outputs), strict=True):
             for v, there in enumerate(code.beside(start, PAIR)):
