@@ -43,7 +43,7 @@ def still() -> Iterator[None]:
     rewriting changes.
     """
     with (
-        mock.patch.object(surroundings, "_code", return_value="pinned"),
+        mock.patch.object(surroundings, "sources", return_value="pinned"),
         mock.patch.object(surroundings, "environment", return_value={}),
         mock.patch("secrets.token_hex", side_effect=lambda n: "0" * (2 * n)),
     ):

@@ -143,7 +143,7 @@ def test_another_program_draws_afresh(tmp_path: Path, monkeypatch: pytest.Monkey
     before = [
         draw(asked, "r", ("a",), tmp_path).at("x").random() for draw in (protective, answering)
     ]
-    monkeypatch.setattr(surroundings, "_code", lambda: "another")
+    monkeypatch.setattr(surroundings, "sources", lambda: "another")
     after = [
         draw(asked, "r", ("a",), tmp_path).at("x").random() for draw in (protective, answering)
     ]

@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from sordino.cli import audit, compare, data, ledger, plan, run
+from sordino.cli import audit, compare, data, ledger, network, plan, run
 from sordino.errors import BudgetExceeded, SordinoError, StudyError
 
 app = typer.Typer(
@@ -28,6 +28,9 @@ app.command("new")(run.new)
 app.command("methods")(plan.methods)
 app.command("report")(run.report)
 app.command("audit")(audit.audit)
+app.command("serve")(network.serve)
+app.command("join")(network.join)
+app.add_typer(network.app, name="network")
 app.add_typer(data.app, name="data")
 app.add_typer(ledger.app, name="ledger")
 

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from sordino.cli import say
+from sordino.cli.progress import Progress, concluded
 from sordino.errors import StudyError
-
-if TYPE_CHECKING:
-    from sordino.console import Display
-    from sordino.engine.records import Row
-    from sordino.engine.session import Going
 
 Set = Annotated[
     list[str] | None,
@@ -52,11 +45,10 @@ def run(
     if resume is not None and (out is not None or change):
         raise StudyError("--resume continues a run without changes: leave out --out and --set")
     from sordino.console import display
-    from sordino.engine import session, vocabulary
+    from sordino.engine import session
     from sordino.engine import study as studies
-    from sordino.report import write
 
-    progress = _Progress(display, quiet)
+    progress = Progress(display, quiet)
     with progress:
         if resume is not None:
             outcome = session.resume(resume, progress.row, progress.begin, modules=modules)
@@ -64,68 +56,9 @@ def run(
             assert study is not None
             asked = studies.read(study, change or (), modules=modules)
             outcome = session.begin(asked, out, progress.row, progress.begin)
-    page = write(Path(outcome.run))
-    words = vocabulary.of(outcome.regime)
-    accuracy = "-" if outcome.accuracy is None else f"{100 * outcome.accuracy:.2f} %"
-    chosen = (
-        ""
-        if outcome.spent == outcome.epsilon
-        else f", the budget ({say.bound(outcome.spent)} was spent, but only the budget is a bound),"
-    )
-    say.people(
-        f"{outcome.method}: {words.many(outcome.rounds)}, at most {outcome.steps} "
-        f"{words.steps_of_one},"
-        f" {words.accuracy.told} {accuracy},"
-        f" epsilon {say.bound(outcome.epsilon)}{chosen} at delta {say.number(outcome.delta)} "
-        f"({outcome.accountant}).\n"
-        f"It ended because {outcome.why}.\nReport: {page}"
-    )
+    concluded(outcome)
     if as_json:
         say.machine(outcome)
-
-
-class _Progress:
-    """The live display, opened when the run knows how long it may become."""
-
-    def __init__(self, display: Callable[..., Display], quiet: bool) -> None:
-        self.display, self.quiet = display, quiet
-        self.open: Display | None = None
-
-    def __enter__(self) -> _Progress:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self.open is not None:
-            self.open.__exit__(kind, error, trace)
-
-    def begin(self, going: Going) -> None:
-        """Show the warnings, then the panel."""
-        from sordino.engine.records import known, number
-
-        about = going.about
-        for warning in known(about.warnings) or ():
-            say.people(f"warning: {warning}")
-        if not self.quiet:
-            self.open = self.display(
-                total_rounds=known(about.R_s) or 0,
-                budget_epsilon=math.inf
-                if (budget := number(about.epsilon_budget)) is None
-                else budget,
-                budget_steps=known(about.facts.R_c),
-                title=known(about.name) or "",
-                regime=about.regime,
-                begun=going.rounds_done,
-            ).__enter__()
-
-    def row(self, row: Row) -> None:
-        """One row of the log."""
-        if self.open is not None:
-            self.open.show(row)
 
 
 def report(

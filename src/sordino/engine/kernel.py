@@ -52,6 +52,7 @@ from sordino.engine.effect import (
     Log,
     Refused,
     Request,
+    Said,
     Send,
     Skip,
     Wake,
@@ -145,11 +146,15 @@ class Kernel(Generic[S, M]):
         elif number == 0:
             self.tell(Joined(site))
         elif self.world.expects(self.state, site, number):
-            message = self.world.answer(site, number, self.tasks.get(site), self.paid.get(site, ()))
+            message = self.answer(site, number)
             if message is not None:
                 self.tell(Arrived(message))
         else:
             self.tell(Lapsed(site, number))
+
+    def answer(self, site: int, number: int) -> Said | None:
+        """What a site says to what it was last asked; None if nothing."""
+        return self.world.answer(site, number, self.tasks.get(site), self.paid.get(site, ()))
 
     def tell(self, event: Event) -> None:
         """Tell the regime, and carry out what it asks for."""
@@ -174,7 +179,7 @@ class Kernel(Generic[S, M]):
                 case Send(site, message):
                     self.dispatch(site, message)
                 case Book():
-                    self.tell(Booked(permits))
+                    self.booked(effect, permits)
                 case Wake(after, tag):
                     self.push(self.time + after, tag=tag)
                 case Log(records.Round() as closed):
@@ -192,7 +197,15 @@ class Kernel(Generic[S, M]):
                 case Closed():
                     pass
         if save:
-            self.watcher.save(self.moment())
+            self.save(self.moment())
+
+    def save(self, moment: M) -> None:
+        """Keep a moment to resume from."""
+        self.watcher.save(moment)
+
+    def booked(self, effect: Book, permits: tuple[Permit, ...]) -> None:
+        """A round is in the ledger: go on."""
+        self.tell(Booked(permits))
 
     def close(self, number: int, log: records.Round) -> None:
         """Price what was booked since the last row, measure the model, and write the row."""

@@ -63,10 +63,10 @@ class Recorder:
             self.file.flush()
         self.show(row)
 
-    def save(self, moment: Moment) -> None:
-        """Save a checkpoint where one is due, and always at the end."""
+    def save(self, moment: Moment) -> bool:
+        """Save a checkpoint where one is due, and always at the end; whether one was saved."""
         if moment.ended is None and moment.number // self.every == self.saved // self.every:
-            return
+            return False
         self.saved = moment.number
         with said_clearly(self.folder / LOG):
             self.file.flush()
@@ -74,6 +74,7 @@ class Recorder:
         checkpoint.write(
             self.folder / CHECKPOINTS, checkpoint.Saved(moment, self.file.tell(), self.heads())
         )
+        return True
 
 
 def length_of(folder: Path) -> int:

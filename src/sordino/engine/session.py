@@ -29,6 +29,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from msgspec.structs import replace
 from safetensors.numpy import save
@@ -104,22 +105,39 @@ class Going:
     rounds_done: int
 
 
+class Builds(Protocol):
+    """What makes the objects of a study; see :func:`sordino.engine.assemble.build`."""
+
+    def __call__(
+        self, study: Study, folder: Path, run: str, payable: Sequence[int] | None = None, /
+    ) -> Built:
+        """The objects of a calibrated study, with its ledger in ``folder``."""
+        ...
+
+
 def begin(
-    study: Study, out: Path | None, show: Callable[[Row], None], announce: Callable[[Going], None]
+    study: Study,
+    out: Path | None,
+    show: Callable[[Row], None],
+    announce: Callable[[Going], None],
+    *,
+    build: Builds = builder.build,
 ) -> Outcome:
     """Run a study in a new folder.
+
+    Args:
+        build: who makes its objects: a simulation, unless something else is said.
 
     Raises:
         StudyError: if it cannot be run; nothing has been written then.
     """
     started = time.monotonic()
-    folder, about = _founded(
-        study, out
-    )  # what it built, data and all, is let go of before the run builds its own
-    return _play(folder, about, show, announce, started)
+    # What it built, data and all, is let go of before the run builds its own.
+    folder, about = _founded(study, out, build)
+    return _play(folder, about, show, announce, started, build)
 
 
-def _founded(study: Study, out: Path | None) -> tuple[Path, About]:
+def _founded(study: Study, out: Path | None, build: Builds) -> tuple[Path, About]:
     """A new folder, and what stands in its ``run.json``."""
     with said_clearly(Path("runs") if out is None else out):
         folder = _free(out, study.name)
@@ -127,7 +145,7 @@ def _founded(study: Study, out: Path | None) -> tuple[Path, About]:
         draft.mkdir(parents=True)
     try:
         run = secrets.token_hex(8)
-        built = builder.build(study, draft, run)
+        built = build(study, draft, run)
         full = built.study
         try:
             _refuse_hopeless(built)
@@ -158,14 +176,16 @@ def resume(
     announce: Callable[[Going], None],
     *,
     modules: Path | None = None,
+    build: Builds = builder.build,
 ) -> Outcome:
     """Go on with a run that was stopped, or say again how a finished one ended.
 
     Args:
+        build: as it was begun with.
         modules: where modules lie that the study names, if they were moved since.
     """
     started = time.monotonic()
-    return _play(folder, _about(folder), show, announce, started, modules)
+    return _play(folder, _about(folder), show, announce, started, build, modules)
 
 
 def describe(built: Built, run: str) -> About:
@@ -208,6 +228,7 @@ def _play(
     show: Callable[[Row], None],
     announce: Callable[[Going], None],
     started: float,
+    build: Builds,
     modules: Path | None = None,
 ) -> Outcome:
     study, run, promised = study_of(folder, about, modules), str(about.run), records.plain(about)
@@ -216,7 +237,7 @@ def _play(
     before = begun.noted(folder, study, run)
     begun.refuse_changes(folder, study, promised, before)
     begun.refuse_another_key(folder, before, ended=True)  # whether it has ended is known below
-    built = builder.build(study, folder, run, known(about.payable))
+    built = build(study, folder, run, known(about.payable))
     sim = built.simulation
     before = begun.read(folder, sim.vault.begun(run))
     begun.refuse_changes(folder, study, promised, before)

@@ -47,7 +47,7 @@ def device(study: Study) -> torch.device:
 
 
 @functools.cache
-def _code() -> str:
+def sources() -> str:
     """Digest of this package's sources: an order of summation that changed is another environment,
     whatever the version says.
     """
@@ -64,7 +64,7 @@ def surrounded(study: Study) -> records.Environment:
         modules=modules.digests(studies.named_modules(study))
         or UNSET,  # code of others that the study names
         sordino=sordino.__version__,
-        code=_code(),
+        code=sources(),
         python=sys.version.split()[0],
         torch=str(torch.__version__),
         numpy=np.__version__,
@@ -103,7 +103,7 @@ def origin(study: Study, run: str) -> str:
     ):
         return lineage(study, run)
     own = sorted(modules.digests(studies.named_modules(study)).items()) or ""
-    return f"{run}/{hashlib.sha256(f'{_code()}{own}{asked(study)}'.encode()).hexdigest()[:8]}"
+    return f"{run}/{hashlib.sha256(f'{sources()}{own}{asked(study)}'.encode()).hexdigest()[:8]}"
 
 
 def asked(study: Study) -> str:
@@ -136,7 +136,7 @@ def answering(study: Study, run: str, data: Iterable[str], folder: Path) -> Entr
     if study.privacy.entropy == "system":
         return System(_secret_key(folder))
     return Seeded(
-        study.seed, _joined(["labels", _shape(study), _code(), *data, *_of_run(study, run)])
+        study.seed, _joined(["labels", _shape(study), sources(), *data, *_of_run(study, run)])
     )
 
 

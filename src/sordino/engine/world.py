@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Generic
 
 from sordino.engine import records
-from sordino.engine.effect import Effect, Event, Learn, Learned, Request, Said, Skip
+from sordino.engine.effect import Book, Effect, Event, Learn, Learned, Request, Said, Skip
 from sordino.engine.moment import Block, S
 from sordino.privacy import Budget, Charge, Permit, Vault
 from sordino.privacy.accounting import Spent
@@ -104,6 +104,22 @@ class World(Generic[S]):
     def measured(self, state: S, number: int, /) -> Mapping[str, Any]:
         """What is told of the model when ``number`` is closed."""
         return {}
+
+    def own_bills(self, site: int, task: Request, permits: Sequence[Permit], /) -> Sequence[Bill]:
+        """What a site books in its own ledger before it works on a task; it holds ``permits``."""
+        raise NotImplementedError
+
+    def round_bills(self, site: int, effect: Book, /) -> Sequence[Bill]:
+        """What a site books in its own ledger for a round that is charged to everybody."""
+        return ()
+
+    def objection_to_round(self, site: int, effect: Book, /) -> str | None:
+        """Why a site does not book a round, or None."""
+        return "no round of this method is charged to everybody"
+
+    def objection(self, site: int, task: Request, /) -> str | None:
+        """Why a site refuses a task: what it asks for beyond the study, or None."""
+        raise NotImplementedError
 
     def learn(self, effect: Learn | Skip, /) -> Learned:
         """Let the server's own model work, where it has one."""

@@ -36,6 +36,9 @@ class Federation:
             None.
         counts: label counts, of shape (clients, classes): raw data.
         names: of the clients, where the file has any.
+        prints: what the ledger knows each client's data by, where that is not its fingerprint.
+        remote: whether some parts lie elsewhere: their examples are stand-ins, and their labels
+            are not known.
     """
 
     parts: tuple[datasets.Dataset, ...]
@@ -43,6 +46,8 @@ class Federation:
     validation: datasets.Dataset | None
     counts: Counts
     names: tuple[str, ...] = ()
+    prints: tuple[str, ...] = ()
+    remote: bool = False
 
     @property
     def sizes(self) -> tuple[int, ...]:

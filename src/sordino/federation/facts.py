@@ -50,8 +50,13 @@ def horizontal(
     privacy = study.privacy
     # Label counts are raw data, and so are sizes where whole clients are protected and weigh the
     # same.
-    labels = study.data.file is None or privacy.unit == "none"
-    sizes = labels or privacy.unit == "sample" or getattr(study.method, "weights", "size") == "size"
+    labels = not setup.remote and (study.data.file is None or privacy.unit == "none")
+    sizes = (
+        labels
+        or setup.remote
+        or privacy.unit == "sample"
+        or getattr(study.method, "weights", "size") == "size"
+    )
     return kind(
         classes=tuple(setup.classes),
         test=told(study, setup.rows),

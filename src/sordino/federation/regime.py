@@ -170,9 +170,22 @@ class HorizontalRegime(Regime[H]):
 
     def build(self, study: H, folder: Path, run: str, payable: Sequence[int] | None) -> Built:
         """See :class:`~sordino.engine.regime.Regime`."""
-        divided = federation(study)
+        return self.assembled(study, federation(study), folder, run, payable)
+
+    def assembled(
+        self,
+        study: H,
+        divided: Federation,
+        folder: Path,
+        run: str,
+        payable: Sequence[int] | None,
+        *,
+        mine: int | None = None,
+    ) -> Built:
+        """The objects of a study over this data; at the site of client ``mine``, or for all."""
         full = self.calibrate(self.sized(study, divided), divided.sizes)
-        setup, parts = SharedSetup.of(full, divided), list(divided.parts)
+        setup = replace(SharedSetup.of(full, divided), mine=mine)
+        parts = list(divided.parts)
         del divided  # each part is let go of when it has become a client's tensors
         return self.assemble(full, setup, parts, folder, run, payable)
 

@@ -69,6 +69,8 @@ class SharedSetup:
             validation sets.
         evaluator: accuracy and loss of the kernels's model.
         names: of the clients, where they have any.
+        remote: whether some clients' data lies elsewhere.
+        mine: the client whose site this is; None where one process serves all.
         secret: rows that models are measured on at a price, and their fingerprint; then ``test`` is
             empty.
     """
@@ -85,6 +87,8 @@ class SharedSetup:
     shaping: tuple[str, ...]
     evaluator: Evaluator
     names: tuple[str, ...] = ()
+    remote: bool = False
+    mine: int | None = None
     secret: tuple[Tensors, str] | None = None
 
     @classmethod
@@ -99,7 +103,7 @@ class SharedSetup:
         test = placed(divided.test.x, place), torch.from_numpy(divided.test.y).to(place)
         paid, prints = (
             study.data.testing == "private share",
-            tuple(part.fingerprint() for part in divided.parts),
+            divided.prints or tuple(part.fingerprint() for part in divided.parts),
         )
         return cls(
             kernels=ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss)),
@@ -118,6 +122,7 @@ class SharedSetup:
             ),
             evaluator=Evaluator(flat, loss),
             names=divided.names,
+            remote=divided.remote,
             secret=(test, divided.test.fingerprint()) if paid else None,
         )
 
@@ -130,7 +135,9 @@ class SharedSetup:
         """The ledger's units with their data's fingerprints: the clients', and that of test rows
         that are paid for.
         """
-        return {**fingerprints, **({} if self.secret is None else {UNIT: self.secret[1]})}
+        own = f"client:{self.mine}"
+        known = fingerprints if self.mine is None else {own: fingerprints[own]}
+        return {**known, **({} if self.secret is None else {UNIT: self.secret[1]})}
 
     def labels(self, units: Sequence[str]) -> dict[str, str]:
         """What the clients' units are called, for people; none where clients have no names, or
@@ -138,7 +145,7 @@ class SharedSetup:
         """
         return (
             dict(zip(units, self.names, strict=True))
-            if self.names and len(set(units)) == len(self.names)
+            if self.names and len(set(units)) == len(self.names) and self.mine is None
             else {}
         )
 
@@ -213,7 +220,11 @@ def _records(study: HorizontalStudy, divided: Federation, *, paid: bool) -> tupl
     """Who is in each client's data, and in a test set that is paid for."""
     if not identified(study):
         return ()
-    found = [records(part, f"client:{i}", SAMPLE) for i, part in enumerate(divided.parts)]
+    found = [
+        records(part, f"client:{i}", SAMPLE)
+        for i, part in enumerate(divided.parts)
+        if part.words is not None or not divided.remote
+    ]
     if paid:
         found.append(records(divided.test, UNIT, SAMPLE))
     if study.privacy.ledger == "run" or study.data.file is None:

@@ -28,6 +28,7 @@ from sordino.engine.records.comparison import (
 from sordino.engine.records.notes import Begin, Seal, Spent
 from sordino.engine.records.rows import (
     AsynchronousRound,
+    Declined,
     Dropped,
     End,
     Joined,
@@ -73,6 +74,7 @@ __all__ = [
     "Client",
     "ComparisonOf",
     "Count",
+    "Declined",
     "DifferenceOf",
     "Dropped",
     "End",

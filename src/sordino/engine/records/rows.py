@@ -181,6 +181,12 @@ class Dropped(OfClient, frozen=True, kw_only=True, tag="dropped"):
     why: str | UnsetType = UNSET
 
 
+class Declined(OfClient, frozen=True, kw_only=True, tag="declined"):
+    """A site that refused what it was asked for, and why. Only where sites are real."""
+
+    why: str | UnsetType = UNSET
+
+
 class Refused(Row, frozen=True, kw_only=True, tag="refused"):
     """The ledger refused a charge; the run went no further."""
 
@@ -216,6 +222,7 @@ KINDS: dict[str, type[Row]] = {
     "left": Left,
     "stale": Stale,
     "dropped": Dropped,
+    "declined": Declined,
     "refused": Refused,
     "end": End,
 }

@@ -186,6 +186,8 @@ def _payable(
     found: dict[Any, int | None] = {}
 
     def most(edge: int, own: Budget) -> int | None:
+        if units[edge] not in vault.names:  # of another site, which has a ledger of its own
+            return own.remaining_steps(edges[edge].price, ())
         what = (
             vault.histories(units[edge]),
             edges[edge].price,
@@ -200,7 +202,7 @@ def _payable(
         Any, list[int]
     ] = {}  # edges with the very same data have one ledger and share what it has left
     for edge, unit in enumerate(units):
-        sharing.setdefault(vault.names[unit], []).append(edge)
+        sharing.setdefault(vault.names.get(unit, unit), []).append(edge)
     left: dict[int, int | None] = {}
     for group in sharing.values():
         own = min((budgets[edge] for edge in group), key=lambda budget: budget.epsilon)

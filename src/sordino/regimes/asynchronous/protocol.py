@@ -175,6 +175,15 @@ class Asynchronous:
                 return self.begin(state)
         return ()
 
+    def objection(self, task: Compute) -> str | None:
+        """What a task asks for beyond the study, as far as an edge can tell by itself; or None."""
+        if task.task < 1 or not 0 <= task.version < self.terms.updates:
+            return f"it is task {task.task} after update {task.version} of {self.terms.updates}"
+        clip = self.stage(task.version).clip
+        if task.clip is not None and task.clip != clip:
+            return f"its clip is {task.clip}, and that of its stage is {clip}"
+        return None
+
     def expects(self, state: State, client: int, task: int) -> bool:
         """Whether an answer of this edge to this task would count."""
         held = state.tasks.get(client)

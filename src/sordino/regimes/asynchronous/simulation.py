@@ -233,6 +233,27 @@ class Arrivals(World[State]):
             for edge in sorted(short)
         ]
 
+    def own_bills(self, site: int, task: Request, permits: Sequence[Permit]) -> Sequence[Bill]:
+        """See :class:`World`: the block that holds the task, with the same ends whatever the edge
+        remembers, so that a restart books none twice.
+        """
+        number = task.number
+        if any(each.holds(number) for each in permits):
+            return ()
+        first = (number - 1) // self.block * self.block + 1
+        payable = self.regime.budget
+        length = self.block if payable is None else min(self.block, payable[site] - first + 1)
+        return (self._reserve(site, first, length),)
+
+    def objection(self, site: int, task: Request) -> str | None:
+        """See :class:`World`."""
+        if not isinstance(task, Compute):
+            return f"it asks for {type(task).__name__}, and edges are asked for gradients"
+        most = None if self.regime.budget is None else self.regime.budget[site]
+        if most is not None and task.task > most:
+            return f"it is task {task.task}, and this edge's budget pays for {most}"
+        return self.regime.objection(task)
+
     def reissued(self, state: State, blocks: Mapping[int, Sequence[Block]]) -> Sequence[Bill]:
         """The blocks that edges had reserved and not worked off."""
         return [

@@ -64,7 +64,9 @@ def build(
         study.privacy,
     )
     priced, whole = price(for_dimension(study, flat.dim), sizes, flat.dim), aggregated(study)
-    units, fingerprints = _units(whole, setup.fingerprints, not setup.records)
+    units, fingerprints = _units(
+        whole, setup.fingerprints, not setup.records and setup.mine is None
+    )
     noise = (
         mechanism(study, sizes, setup.kernels, setup.validation) if privacy.unit != "none" else None
     )
@@ -243,6 +245,9 @@ def _payable(
         return (priced.steps,) * len(set(units))
     found = []
     for unit in dict.fromkeys(units):
+        if unit not in vault.names:  # of another site, which has a ledger of its own
+            found.append(priced.steps)
+            continue
         if len(schedule(study)) > 1 and study.data.person is None:
             found.append(
                 min(

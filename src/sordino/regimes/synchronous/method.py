@@ -181,6 +181,11 @@ class SynchronousMethod(Method):
         return None
 
     @property
+    def adapts_clip(self) -> bool:
+        """Whether earlier releases decide about C (or S)."""
+        return False
+
+    @property
     def wants(self) -> Wants:
         """What clients are asked for besides their weights."""
         return Wants()

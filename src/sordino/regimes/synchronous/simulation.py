@@ -183,6 +183,29 @@ class Simulation(World[State]):
                     found += self._task(site, task)
         return found
 
+    def own_bills(self, site: int, task: Request, permits: Sequence[Permit]) -> Sequence[Bill]:
+        """See :class:`World`: where whole clients are protected, the whole round, under its key."""
+        asked = _train(task)
+        if not self.regime.secret:
+            return self._task(site, asked)
+        (event, _), *_ = self.clients[site].price(asked)
+        return self.round_bills(site, Book(asked.round, event))
+
+    def round_bills(self, site: int, effect: Book) -> Sequence[Bill]:
+        """See :class:`World`."""
+        unit = self.units[site]
+        return [bill for bill in self._round(effect) if bill.charge.unit == unit]
+
+    def objection_to_round(self, site: int, effect: Book) -> str | None:
+        """See :class:`World`."""
+        return self.regime.objection_to_round(effect)
+
+    def objection(self, site: int, task: Request) -> str | None:
+        """See :class:`World`."""
+        if not isinstance(task, Train):
+            return f"it asks for {type(task).__name__}, and clients of rounds are asked to train"
+        return self.regime.objection(task)
+
     def measured(self, state: State, number: int) -> Mapping[str, Any]:
         """What is told of the model, where it is due or the run is over."""
         return self.evaluate(state.average) if self.due(number) or self.regime.over(state) else {}

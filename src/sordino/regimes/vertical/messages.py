@@ -137,7 +137,8 @@ class _Nobody:
 
     def row(self, row: records.Row) -> None: ...
 
-    def save(self, moment: Any) -> None: ...
+    def save(self, moment: Any) -> bool:
+        return False
 
 
 class _Exchange(World[State]):

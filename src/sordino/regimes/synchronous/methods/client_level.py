@@ -82,6 +82,11 @@ class ClientLevel(Fixed):
         """S is privacy.clip."""
         return Bound(terms.clip)
 
+    @property
+    def adapts_clip(self) -> bool:
+        """See :class:`SynchronousMethod`."""
+        return self.clipping == "adaptive"
+
     def round_noise(self, memory: Bound, terms: Terms, number: int) -> RoundNoise:
         """S of the memory, on the schedule if there is one."""
         clip, noise = self.scale((number - 1) / terms.rounds)

@@ -1,0 +1,239 @@
+"""``sordino network``, ``serve`` and ``join``: a study between real sites."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sordino.cli import say
+from sordino.cli.run import AsJson, Set
+from sordino.errors import StudyError
+
+if TYPE_CHECKING:
+    from sordino.cli.progress import Progress
+    from sordino.engine.session import Outcome
+    from sordino.network.session import Shown
+
+app = typer.Typer(
+    help="A study between real sites: try it, provision it, watch it.", no_args_is_help=True
+)
+
+Kit = Annotated[Path, typer.Argument(help="The folder of a kit, as `network provision` made it.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="The run folder, made or resumed. Default: the folder run in the kit."),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+
+
+def serve(
+    kit: Kit,
+    out: Out = None,
+    host: Annotated[
+        str, typer.Option(help="The address to listen on. Default: every address of this machine.")
+    ] = "",
+    test: Annotated[
+        Path | None,
+        typer.Option(help="Public rows that models are measured on (CSV, Parquet, npz)."),
+    ] = None,
+    page: Annotated[
+        int | None, typer.Option(help="Show the status on this port of the loopback; 0: any port.")
+    ] = None,
+    durable: Annotated[
+        bool,
+        typer.Option("--durable", help="Wait for the disk at each input: outlives power cuts."),
+    ] = False,
+    scripted: Annotated[
+        bool, typer.Option("--scripted", help="Take answers in the order of a simulation.")
+    ] = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Serve a study to its sites until it ends. Started again, it goes on."""
+    from sordino.network import session
+
+    with _progress(quiet) as progress:
+        outcome = session.serve(
+            kit,
+            _shown(progress),
+            out=out,
+            host=host,
+            test=test,
+            page=page,
+            durable=durable,
+            scripted=scripted,
+        )
+    _told(outcome, as_json)
+
+
+def join(
+    kit: Kit,
+    data: Annotated[Path, typer.Option(help="This site's own rows (CSV, Parquet, npz).")],
+    ledger: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the ledger of this data. Default: a ledger of this run."),
+    ] = None,
+    epsilon_limit: Annotated[
+        float | None, typer.Option(help="Epsilon that this site spends at most, whatever is asked.")
+    ] = None,
+    out: Out = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Say what would be released, and connect to nobody.")
+    ] = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take part in a study with one's own data. Started again, it goes on."""
+    from sordino.network import session
+    from sordino.network.session import Wish
+
+    wish = Wish(kit=kit, data=data, ledger=ledger, limit=epsilon_limit, out=out)
+    if plan:
+        from sordino.network.promise import promised
+
+        for line in promised(wish):
+            say.people(line)
+        return
+    with _progress(quiet) as progress:
+        outcome = session.join(wish, _shown(progress))
+    _told(outcome, as_json)
+
+
+@app.command()
+def demo(
+    study: Annotated[Path, typer.Argument(help="The study file (TOML).")],
+    out: Annotated[Path, typer.Option(help="The folder to create.")] = Path("federation"),
+    change: Set = None,
+    scripted: Annotated[
+        bool,
+        typer.Option(
+            "--scripted",
+            help="Give the same model as a simulation: noise from the seed. No privacy.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a study between processes of this machine, over mutual TLS."""
+    from sordino.engine import study as studies
+    from sordino.network import demo as demos
+
+    asked = studies.read(study, change or ())
+    laid = demos.lay_out(asked, out, scripted=scripted)
+    say.people(f"{len(laid.sites)} sites and a server, each a process of its own, in {out}")
+    if failed := demos.play(laid, say.people, scripted=scripted):
+        raise StudyError(f"{failed} of the processes failed; their output is in {out / 'logs'}")
+    say.people(f"Every site has its own run folder: {laid.sites[0][0] / 'run'} and so on")
+    if as_json:
+        say.machine(
+            {"server": str(laid.server / "run"), "sites": [str(s / "run") for s, _ in laid.sites]}
+        )
+
+
+@app.command()
+def provision(
+    federation: Annotated[Path, typer.Argument(help="FEDERATION.toml: who takes part in what.")],
+    out: Annotated[Path, typer.Option(help="The folder to create.")] = Path("kits"),
+) -> None:
+    """Make a start-up kit for the server and for each site."""
+    from sordino.network import kit
+
+    agreement = kit.provision(federation, out, dt.datetime.now(dt.UTC))
+    say.people(
+        f"Kits for the server and {len(agreement.names)} sites are in {out}. Each holds a private "
+        f"key: give it to its site alone. Keep {out / kit.AUTHORITY} where no network reaches it"
+    )
+
+
+@app.command()
+def renew(
+    authority: Annotated[Path, typer.Argument(help="The folder of the authority.")],
+    name: Annotated[str, typer.Argument(help="A site, or server.")],
+    out: Annotated[Path, typer.Option(help="The kit to write the new certificate into.")],
+) -> None:
+    """Make a new certificate for the server or a site."""
+    from sordino.network import kit
+
+    kit.renew(authority, name, out, dt.datetime.now(dt.UTC))
+    say.people(f"A new certificate of {name} is in {out}. The old one holds until it ends")
+
+
+@app.command()
+def revoke(
+    authority: Annotated[Path, typer.Argument(help="The folder of the authority.")],
+    name: Annotated[str, typer.Argument(help="A site, or server.")],
+) -> None:
+    """Revoke all certificates of a site so far."""
+    from sordino.network import kit
+
+    path = kit.revoke(authority, name, dt.datetime.now(dt.UTC))
+    say.people(f"Copy {path} into the server's kit: a running server reads it at once")
+
+
+@app.command()
+def status(
+    run: Annotated[Path, typer.Argument(help="The run folder of a server.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show how a federation stands."""
+    from sordino.network import status as states
+
+    found = states.read(run)
+    say.table(
+        f"{found.name}: {found.number} of {found.planned}, after {found.seconds:.0f} s"
+        + ("" if found.ended is None else f". Ended: {found.ended}"),
+        states.HEAD,
+        states.rows(found),
+    )
+    for why, times in found.strangers.items():
+        say.people(f"refused connection: {why} ({times})")
+    if as_json:
+        say.machine(found)
+
+
+@app.command()
+def proof(
+    run: Annotated[
+        Path, typer.Argument(help="A site's run folder, or a folder with its proof.json.")
+    ],
+    authority: Annotated[Path, typer.Option(help="The federation's authority.pem.")],
+    ledger: Annotated[
+        Path | None, typer.Option(help="The site's ledger file. Default: that of the folder.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check what a site has signed against its ledger."""
+    from sordino.network import proof as proofs
+    from sordino.privacy.rounding import epsilon_text
+
+    found = proofs.verify(run, authority, ledger)
+    epsilon = found.epsilon if isinstance(found.epsilon, float) else None
+    say.people(
+        f"The proof holds: site {found.site} sent {found.answers} answers and spent epsilon "
+        f"{epsilon_text(epsilon)}; its ledger had {found.entries} entries then"
+    )
+    if as_json:
+        say.machine(found)
+
+
+def _progress(quiet: bool) -> Progress:
+    from sordino.cli.progress import Progress
+    from sordino.console import display
+
+    return Progress(display, quiet)
+
+
+def _shown(progress: Progress) -> Shown:
+    from sordino.network.session import Shown
+
+    return Shown(row=progress.row, begin=progress.begin, words=say.people)
+
+
+def _told(outcome: Outcome, as_json: bool) -> None:
+    from sordino.cli.progress import concluded
+
+    concluded(outcome)
+    if as_json:
+        say.machine(outcome)

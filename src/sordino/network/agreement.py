@@ -1,0 +1,167 @@
+"""What the server and every site of a federation have agreed to, before anybody connects.
+
+An agreement is two files that are the same everywhere: ``agreement.toml`` (who takes part, with how
+many examples of which shape and classes, and where the server is) and ``study.toml`` (the study,
+complete and calibrated). Their digest is the first thing that a site says. Clip, noise, rates, model
+and budget all follow from these two files, so a server that asks for something else is found out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tomli_w
+from pydantic import Field, ValidationError, model_validator
+
+from sordino import modules as code
+from sordino.engine import study as studies
+from sordino.engine.study.base import Study
+from sordino.errors import StudyError
+from sordino.files import MOST_TOML, read_below
+from sordino.parsing import Malformed, toml_of
+from sordino.section import Section
+
+AGREEMENT, STUDY = "agreement.toml", "study.toml"
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,59}$")]
+
+
+class SiteEntry(Section):
+    """A site: its name, as in its certificate, and how many examples it has. Both are public."""
+
+    name: Name
+    examples: int = Field(ge=1)
+
+
+class Shape(Section):
+    """What an example looks like: its shape, how its numbers are kept, and the classes."""
+
+    shape: tuple[Annotated[int, Field(ge=1)], ...]
+    type: Literal["uint8", "float32"] = "float32"
+    classes: tuple[str, ...] = Field(min_length=2)
+
+
+class Agreement(Section):
+    """What a federation has agreed to.
+
+    Attributes:
+        name: of the federation.
+        server: host and port that sites connect to.
+        minimum: sites that must be there; with fewer the run waits.
+        patience: seconds without a connection after which a site counts as gone.
+        data: of examples.
+        site: in the order of the clients' numbers.
+        modules: digests of code that the study names, which every site has of its own.
+        rehearsal: fingerprints of everybody's data, where all of it is public anyway. Noise then
+            comes from the study's seed, as in a simulation, and protects nobody.
+    """
+
+    name: Name
+    server: str = Field(pattern=r"^[A-Za-z0-9_.:\[\]-]+:\d{1,5}$")
+    minimum: int = Field(1, ge=1)
+    patience: float = Field(5.0, gt=0, le=86_400)
+    data: Shape
+    site: tuple[SiteEntry, ...] = Field(min_length=1)
+    modules: dict[str, str] = Field(default_factory=dict)
+    rehearsal: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _fits(self) -> Agreement:
+        names = [each.name for each in self.site]
+        if len(set(names)) < len(names):
+            raise ValueError("two sites have the same name")
+        if self.minimum > len(names):
+            raise ValueError(f"minimum = {self.minimum}, and there are {len(names)} sites")
+        if not 0 < self.port < 65_536:
+            raise ValueError(f"server = '{self.server}': the port must lie in 1..65535")
+        return self
+
+    @property
+    def host(self) -> str:
+        """Of the server, without brackets."""
+        return self.server.rpartition(":")[0].strip("[]")
+
+    @property
+    def port(self) -> int:
+        """Of the server."""
+        return int(self.server.rpartition(":")[2])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the sites."""
+        return tuple(each.name for each in self.site)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """n_i of every site."""
+        return tuple(each.examples for each in self.site)
+
+
+def read(path: Path) -> Agreement:
+    """The agreement in a file.
+
+    Raises:
+        StudyError: naming the file, the key and what is wrong.
+    """
+    try:
+        content = read_below(path.parent, path.name, most=MOST_TOML)
+        return checked(toml_of(content.decode()), str(path))
+    except (FileNotFoundError, NotADirectoryError):
+        raise StudyError(f"{path}: there is no such file") from None
+    except (Malformed, UnicodeDecodeError) as error:
+        raise StudyError(f"{path}: {error}") from error
+
+
+def checked(table: dict[str, object], source: str) -> Agreement:
+    """The agreement in a table.
+
+    Raises:
+        StudyError: naming the key and what is wrong.
+    """
+    try:
+        return Agreement.model_validate(table)
+    except ValidationError as error:
+        raise StudyError(
+            "\n".join(
+                f"{source}: {'.'.join(str(part) for part in each['loc']) or 'the agreement'}: "
+                f"{each['msg'].removeprefix('Value error, ')}"
+                + (f"; got {each['input']!r}" if each["loc"] else "")
+                for each in error.errors()
+            )
+        ) from error
+
+
+def written(agreement: Agreement) -> bytes:
+    """The bytes of ``agreement.toml``."""
+    return tomli_w.dumps(agreement.model_dump(mode="json", exclude_defaults=False)).encode()
+
+
+class Agreed:
+    """An agreement, its study, and the digest of both.
+
+    Args:
+        folder: of a kit.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.agreement = read(folder / AGREEMENT)
+        self.study: Study = studies.read(folder / STUDY)
+        self._same_code()
+        found = hashlib.sha256()
+        for name in (AGREEMENT, STUDY):
+            content = read_below(folder, name, most=MOST_TOML)
+            found.update(f"{name} {len(content)}\n".encode() + content)
+        self.digest = found.hexdigest()
+
+    def _same_code(self) -> None:
+        here = code.digests(studies.named_modules(self.study))
+        for name in sorted({*here, *self.agreement.modules}):
+            if here.get(name) != self.agreement.modules.get(name):
+                raise StudyError(
+                    f"{self.folder / STUDY}: it names the module {name}, and the code of that "
+                    "module here is not what was agreed to. Code never comes over the network: "
+                    "copy the agreed version beside the study, or install it"
+                )

@@ -1,0 +1,316 @@
+"""Between the server's kernel and the transport: frames in and out, who is there, who is refused.
+
+What a site was last asked is kept, and sent again whenever it connects: numbers make repeats
+harmless. A connection that ends is no event until it has stayed away for the agreed patience.
+
+Everything that a site says is checked here, before it is written down or acted on: who sent it is
+who its certificate says, its messages speak for nobody else, and vectors have the model's length
+and finite numbers. What does not fit is refused, named and counted; after too much of it the site is
+cut off until it connects again.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from sordino.errors import RemoteProtocolError
+from sordino.message import Reply, Task, decode, encode
+from sordino.network import frames
+from sordino.network.transport.base import Event, Hub, Mailbox
+from sordino.privacy import Event as Fact
+from sordino.privacy import encode as written
+
+MOST_BAD = 16
+"""Frames of one connection that may be refused, before it is ended."""
+
+
+@dataclass(slots=True)
+class Standing:
+    """What the server knows of a site.
+
+    Attributes:
+        connection: number of its connection; 0 without one.
+        greeted: whether it has said who it is and what it agreed to.
+        there: whether it counts as present.
+        since: when its connection ended, in seconds of the clock.
+        ask: what it was last asked, and has not answered.
+        books: rounds that it has not booked yet.
+        bad: frames of this connection that were refused.
+        refused: counts of what was refused, by reason.
+        received, sent: bytes of frames.
+        seen: when it was last heard from.
+    """
+
+    connection: int = 0
+    greeted: bool = False
+    there: bool = False
+    since: float = 0.0
+    ask: frames.Ask | None = None
+    books: dict[int, bytes] = field(default_factory=dict)
+    bad: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    received: int = 0
+    sent: int = 0
+    seen: float = 0.0
+
+
+Heard = tuple[str, int, bytes, int]
+"""Kind (see :class:`~sordino.network.journal.Input`), site, body, number."""
+
+
+class Courier:
+    """The kernel's way to the sites.
+
+    Args:
+        hub, mailbox: the transport.
+        names: of the sites, in order.
+        dimension: d.
+        run: the federation's run.
+        agreement: digest of what was agreed to, and ``code`` of this program's sources.
+        patience: seconds without a connection after which a site is gone.
+        refused: told of everything that is refused: which site, and why.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        mailbox: Mailbox,
+        names: Sequence[str],
+        *,
+        dimension: int,
+        run: str,
+        agreement: str,
+        code: str,
+        patience: float,
+        refused: Callable[[str, str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._hub, self._mailbox, self.names = hub, mailbox, tuple(names)
+        self.run, self._dimension = run, dimension
+        self._agreement, self._code = agreement, code
+        self._patience, self._refused, self._clock = patience, refused, clock
+        self._index = {name: i for i, name in enumerate(self.names)}
+        self.sites = [Standing() for _ in self.names]
+        self._last: tuple[object, bytes] | None = None
+
+    def ask(self, site: int, task: Task) -> None:
+        """Ask a site, now and whenever it connects again, until it has answered."""
+        own = self.sites[site]
+        own.ask = frames.Ask(number=task.number, body=self._encoded(task))
+        if own.greeted:
+            self._send(site, frames.encode(own.ask))
+
+    def book(self, site: int, number: int, fact: Fact) -> None:
+        """Have a site book a round, likewise."""
+        own, frame = self.sites[site], frames.encode(frames.Book(number, written(fact)))
+        own.books[number] = frame
+        if own.greeted:
+            self._send(site, frame)
+
+    def settled(self, site: int, number: int) -> None:
+        """A site has answered, booked or refused what stands under this number."""
+        own = self.sites[site]
+        own.books.pop(number, None)
+        if own.ask is not None and own.ask.number <= number:
+            own.ask = None
+
+    def expect(self, sites: Iterable[int]) -> None:
+        """Count these as present: a server that was killed has them in its journal. Who stays away
+        for the agreed patience is gone.
+        """
+        for site in sites:
+            own = self.sites[site]
+            if not own.there:
+                own.there, own.since = True, self._clock()
+
+    def bye(self, why: str, model: bytes, seconds: float) -> None:
+        """Tell everybody that the run is over, and wait a while until they have kept what they
+        need.
+        """
+        frame = frames.encode(frames.Bye(why=why, model=model))
+        waiting = set()
+        for i, own in enumerate(self.sites):
+            own.ask = None
+            own.books.clear()
+            if own.greeted:
+                self._send(i, frame)
+                waiting.add(i)
+        end = self._clock() + seconds
+        missing = set(range(len(self.sites)))
+        while missing and (left := end - self._clock()) > 0:
+            event = self._mailbox.get(left)
+            if event is None:
+                return
+            site = self._index[event.site]
+            own = self.sites[site]
+            if event.kind == "open":
+                self._opened(own, event)
+            elif event.kind == "frame" and event.connection == own.connection:
+                try:
+                    said = frames.to_server(event.frame)
+                except RemoteProtocolError:
+                    continue
+                if isinstance(said, frames.Hello) and self._greet(site, said):
+                    self._send(site, frame)
+                elif isinstance(said, frames.Done):
+                    missing.discard(site)
+
+    def next(self, until: float | None) -> Heard | None:
+        """What reaches the server next; None when the clock has passed ``until``.
+
+        Frames that are refused are dealt with on the way.
+        """
+        while True:
+            now = self._clock()
+            if (gone := self._gone(now)) is not None:
+                return gone
+            if until is not None and now >= until:
+                return None
+            event = self._mailbox.get(self._pause(now, until))
+            if event is not None and (heard := self._heard(event)) is not None:
+                return heard
+
+    def _pause(self, now: float, until: float | None) -> float | None:
+        ends = [
+            own.since + self._patience for own in self.sites if own.there and not own.connection
+        ]
+        if until is not None:
+            ends.append(until)
+        return min(ends) - now if ends else None
+
+    def _gone(self, now: float) -> Heard | None:
+        for i, own in enumerate(self.sites):
+            if own.there and not own.connection and now >= own.since + self._patience:
+                own.there = False
+                return "down", i, b"", 0
+        return None
+
+    def _heard(self, event: Event) -> Heard | None:
+        site = self._index[event.site]
+        own = self.sites[site]
+        if event.kind == "open":
+            self._opened(own, event)
+            return None
+        if event.connection != own.connection:  # of a connection that another one has replaced
+            return None
+        if event.kind == "closed":
+            own.connection, own.greeted, own.since = 0, False, self._clock()
+            return None
+        own.received += len(event.frame)
+        own.seen = self._clock()
+        try:
+            return self._said(site, frames.to_server(event.frame))
+        except RemoteProtocolError as error:
+            self._bad(site, str(error))
+            return None
+
+    def _opened(self, own: Standing, event: Event) -> None:
+        own.connection, own.greeted, own.bad = event.connection, False, 0
+        own.since = self._clock()
+
+    def _said(self, site: int, said: frames.FromSite) -> Heard | None:
+        own = self.sites[site]
+        if isinstance(said, frames.Hello):
+            return self._hello(site, said)
+        if not own.greeted:
+            raise RemoteProtocolError("it speaks before its greeting")
+        match said:
+            case frames.Say(number, body):
+                if own.ask is None or own.ask.number != number:
+                    self._note(site, "an answer that nobody waits for")
+                    return None
+                message = decode(body, dimension=self._dimension)
+                self._refuse_odd(site, number, message)
+                return "message", site, body, number
+            case frames.Booked(number):
+                return ("booked", site, b"", number) if number in own.books else None
+            case frames.Refuse(number, why):
+                return "refused", site, why.encode(), number
+        return None
+
+    def _refuse_odd(self, site: int, number: int, message: object) -> None:
+        if not isinstance(message, Reply):
+            raise RemoteProtocolError(f"a site does not send {type(message).__name__}")
+        speaker = getattr(message, "client", None)
+        if speaker != site:
+            raise RemoteProtocolError(f"it speaks for client {speaker} and is client {site}")
+        quoted = getattr(message, "round", getattr(message, "task", None))
+        if quoted != number:
+            raise RemoteProtocolError(f"its frame is of task {number}, its message of {quoted}")
+        told = getattr(message, "statistics", None)
+        for value in (
+            ()
+            if told is None
+            else (
+                told.energy,
+                told.first,
+                told.change,
+                told.moved,
+                told.slope_first,
+                told.slope_last,
+                told.clipped,
+                told.loss,
+            )
+        ):
+            if value is not None and not math.isfinite(value):
+                raise RemoteProtocolError("its statistics hold a number that is not finite")
+
+    def _hello(self, site: int, said: frames.Hello) -> Heard | None:
+        own = self.sites[site]
+        if own.greeted:
+            raise RemoteProtocolError("it greets twice")
+        if not self._greet(site, said):
+            return None
+        for frame in own.books.values():
+            self._send(site, frame)
+        if own.ask is not None:
+            self._send(site, frames.encode(own.ask))
+        if own.there:
+            return None
+        own.there = True
+        return "up", site, b"", 0
+
+    def _greet(self, site: int, said: frames.Hello) -> bool:
+        """Welcome a site, or say why not."""
+        why = None
+        if said.version != frames.VERSION:
+            why = f"it speaks version {said.version} of the protocol, the server {frames.VERSION}"
+        elif said.agreement != self._agreement:
+            why = "it has agreed to something else: its agreement.toml or study.toml differs"
+        elif said.code != self._code:
+            why = "it runs another version of this program"
+        if why is not None:
+            self._note(site, why)
+            self._send(site, frames.encode(frames.Reject(why)))
+            return False
+        self.sites[site].greeted = True
+        self._send(site, frames.encode(frames.Welcome(self.run)))
+        return True
+
+    def _bad(self, site: int, why: str) -> None:
+        own = self.sites[site]
+        own.bad += 1
+        self._note(site, why)
+        if own.bad >= MOST_BAD:
+            self._hub.drop(self.names[site], "too many frames that were refused")
+
+    def _note(self, site: int, why: str) -> None:
+        counted = self.sites[site].refused
+        key = why if len(counted) < 64 else "more kinds of refused frames"
+        counted[key] += 1
+        if counted[key] == 1:
+            self._refused(self.names[site], why)
+
+    def _send(self, site: int, frame: bytes) -> None:
+        self.sites[site].sent += len(frame)
+        self._hub.send(self.names[site], frame)
+
+    def _encoded(self, task: Task) -> bytes:
+        """The bytes of a task; one that goes to everybody is encoded once."""
+        if self._last is None or self._last[0] is not task:
+            self._last = (task, encode(task))
+        return self._last[1]

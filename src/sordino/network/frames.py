@@ -1,0 +1,158 @@
+"""What a server and a site say to each other: one tagged union for each direction, one strict codec.
+
+Frames carry the messages of the regime (:mod:`sordino.message`) as bytes. Unknown fields, other
+types and frames above the limit are refused. Nothing is ever unpickled.
+
+>>> to_site(encode(Ask(number=1, body=b"")))
+Ask(number=1, body=b'')
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from sordino.errors import RemoteProtocolError
+
+VERSION = 1
+LONGEST = 2_000
+"""Characters of a reason."""
+
+
+class Frame(msgspec.Struct, frozen=True, tag=True, tag_field="kind", forbid_unknown_fields=True):
+    """What is said in one piece."""
+
+
+class Hello(Frame, frozen=True, tag="hello"):
+    """The first frame of a site.
+
+    Attributes:
+        version: of these frames.
+        agreement: SHA-256 (hex) of what the site has agreed to.
+        code: digest of its program's sources.
+        last: number of the last task that it answered.
+    """
+
+    version: int
+    agreement: str
+    code: str
+    last: int
+
+
+class Say(Frame, frozen=True, tag="say"):
+    """The answer to a task: the bytes of a :data:`sordino.message.Reply`."""
+
+    number: int
+    body: bytes
+
+
+class Booked(Frame, frozen=True, tag="booked"):
+    """A round that is charged to everybody stands in the site's ledger."""
+
+    number: int
+
+
+class Refuse(Frame, frozen=True, tag="refuse"):
+    """The site does not answer this task, and why; 0 for what is no task."""
+
+    number: int
+    why: str
+
+
+class Done(Frame, frozen=True, tag="done"):
+    """The site has kept what it needs of the end."""
+
+
+class Welcome(Frame, frozen=True, tag="welcome"):
+    """The first frame of the server.
+
+    Attributes:
+        run: identifier of the federation's run.
+    """
+
+    run: str
+
+
+class Ask(Frame, frozen=True, tag="ask"):
+    """A task: the bytes of a :data:`sordino.message.Task`."""
+
+    number: int
+    body: bytes
+
+
+class Book(Frame, frozen=True, tag="book"):
+    """A round that is charged to everybody: its number, and its event as the ledger writes it."""
+
+    number: int
+    event: str
+
+
+class Reject(Frame, frozen=True, tag="reject"):
+    """The server does not talk to this site, and why."""
+
+    why: str
+
+
+class Bye(Frame, frozen=True, tag="bye"):
+    """The run has ended.
+
+    Attributes:
+        why: what ended it.
+        model: the model that is handed out, (d,) little-endian float32.
+    """
+
+    why: str
+    model: bytes
+
+
+FromSite = Hello | Say | Booked | Refuse | Done
+FromServer = Welcome | Ask | Book | Reject | Bye
+
+F = TypeVar("F")
+
+_encoder = msgspec.msgpack.Encoder()
+_from_site: msgspec.msgpack.Decoder[FromSite] = msgspec.msgpack.Decoder(FromSite)
+_from_server: msgspec.msgpack.Decoder[FromServer] = msgspec.msgpack.Decoder(FromServer)
+
+
+def limit(dimension: int) -> int:
+    """Bytes of the largest frame for a model of d numbers: three vectors, and a little."""
+    return 12 * dimension + 65_536
+
+
+def encode(frame: FromSite | FromServer) -> bytes:
+    """The bytes of a frame (MessagePack)."""
+    return _encoder.encode(frame)
+
+
+def to_server(data: bytes | str) -> FromSite:
+    """A frame of a site.
+
+    Raises:
+        RemoteProtocolError: for anything else.
+    """
+    found = _read(_from_site, data)
+    if isinstance(found, Refuse) and len(found.why) > LONGEST:
+        raise RemoteProtocolError(f"a reason of {len(found.why)} characters")
+    return found
+
+
+def to_site(data: bytes | str) -> FromServer:
+    """A frame of the server.
+
+    Raises:
+        RemoteProtocolError: for anything else.
+    """
+    return _read(_from_server, data)
+
+
+def _read(decoder: msgspec.msgpack.Decoder[F], data: bytes | str) -> F:
+    if isinstance(data, str):
+        raise RemoteProtocolError("a frame of text; frames are bytes")
+    try:
+        return decoder.decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise RemoteProtocolError(
+            f"a frame of {len(data)} bytes could not be read: {error}"
+        ) from error

@@ -1,0 +1,131 @@
+"""What reached the server, written down before it is acted on.
+
+A server that was killed reads its checkpoint, steps through the journal again, and stands where it
+stood. A record is a header (length and CRC-32, 4 bytes each, the lowest first) and an
+:class:`Input` in MessagePack. A last record that was torn by the kill is cut off: nobody has acted
+on it. When a checkpoint was saved, the journal begins anew.
+
+Inputs are numbered from 1 over the whole run, and a checkpoint counts those that it holds. So a kill
+between checkpoint and cut does no harm: what the checkpoint holds already is skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from sordino.engine.files import replace_file
+from sordino.errors import ResumeError
+from sordino.files import append_below, open_below, there
+
+NAME = "journal.bin"
+_HEADER = struct.Struct("<II")
+_MOST = 1 << 30
+
+
+class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """Something that reached the server.
+
+    Attributes:
+        seq: its number, from 1.
+        time: seconds since the run began.
+        kind: a message of a site; a site that is there, or is not any more; a site that has booked
+            a round; one that refused a task; an alarm.
+        site: which, from 0; 0 for an alarm.
+        body: the message, the alarm's tag, or the reason (UTF-8); empty otherwise.
+        number: of the round or the task; 0 otherwise.
+    """
+
+    seq: int
+    time: float
+    kind: Literal["message", "up", "down", "booked", "refused", "woke"]
+    site: int
+    body: bytes = b""
+    number: int = 0
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Input)
+
+
+def _packed(each: Input) -> bytes:
+    body = _encoder.encode(each)
+    return _HEADER.pack(len(body), zlib.crc32(body)) + body
+
+
+class Journal:
+    """The journal of a run folder.
+
+    Args:
+        durable: whether each input waits for the disk, so that it also outlives a power failure. A
+            killed process loses none in either case.
+    """
+
+    def __init__(self, folder: Path, *, durable: bool = False) -> None:
+        self.folder, self.durable = folder, durable
+        self._intact = 0
+        self._before = list(self._read())
+        self._file = append_below(folder, NAME)
+        self._file.truncate(self._intact)
+
+    def before(self, count: int) -> list[Input]:
+        """The inputs up to number ``count`` that are still there: a kill came before the cut."""
+        return [each for each in self._before if each.seq <= count]
+
+    def after(self, count: int) -> list[Input]:
+        """The inputs that came after the first ``count``, in order.
+
+        Raises:
+            ResumeError: if one is missing between.
+        """
+        found = [each for each in self._before if each.seq > count]
+        for expected, each in enumerate(found, start=count + 1):
+            if each.seq != expected:
+                raise ResumeError(
+                    f"{self.folder / NAME}: input {expected} is missing (found {each.seq}). "
+                    "Restore the run folder from a copy"
+                )
+        return found
+
+    def append(self, each: Input) -> None:
+        """Write an input down."""
+        self._file.write(_packed(each))
+        self._file.flush()
+        if self.durable:
+            os.fdatasync(self._file.fileno())
+
+    def cut(self, first: Sequence[Input]) -> None:
+        """Begin anew with these inputs: a checkpoint holds everything before."""
+        self._before = []
+        self._file.close()
+        replace_file(self.folder / NAME, *(_packed(each) for each in first))
+        self._file = append_below(self.folder, NAME)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _read(self) -> Iterator[Input]:
+        if not there(self.folder, NAME):
+            return
+        with open_below(self.folder, NAME) as file:
+            while len(header := file.read(_HEADER.size)) == _HEADER.size:
+                length, check = _HEADER.unpack(header)
+                body = file.read(length) if length < _MOST else b""
+                if len(body) < length or zlib.crc32(body) != check:
+                    return
+                try:
+                    found = _decoder.decode(body)
+                except msgspec.MsgspecError as error:
+                    raise ResumeError(
+                        f"{self.folder / NAME}: an input cannot be read ({error}). Restore the run "
+                        "folder from a copy"
+                    ) from error
+                self._intact = file.tell()
+                yield found

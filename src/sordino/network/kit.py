@@ -1,0 +1,167 @@
+"""Provisioning: from ``FEDERATION.toml`` to a start-up kit for the server and for each site.
+
+::
+
+    authority/   authority.key, authority.pem, revoked.pem, serials.toml    stays with who provisions
+    server/      agreement.toml, study.toml, server.pem, server.key, authority.pem, revoked.pem
+    NAME/        agreement.toml, study.toml, site.pem, site.key, authority.pem      one for each site
+
+Every kit holds a private key: give each to its site alone. The authority's folder makes new
+certificates; keep it where no network reaches it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import tomli_w
+
+from sordino.engine import study as studies
+from sordino.engine.study.base import Study
+from sordino.errors import StudyError
+from sordino.files import MIB, read_below
+from sordino.network import certificates
+from sordino.network.agreement import AGREEMENT, STUDY, Agreement, checked, read, written
+from sordino.network.certificates import Pair
+from sordino.parsing import Malformed, toml_of
+
+AUTHORITY, SERVER = "authority", "server"
+SERIALS, REVOKED = "serials.toml", "revoked.pem"
+RESERVED = (AUTHORITY, SERVER)
+
+
+def provision(path: Path, out: Path, now: dt.datetime) -> Agreement:
+    """The kits of a federation, in a new folder.
+
+    Raises:
+        StudyError: if the file does not fit; nothing is written then.
+    """
+    try:
+        table = toml_of(read_below(path.parent, path.name, most=MIB).decode())
+    except FileNotFoundError:
+        raise StudyError(
+            f"{path}: there is no such file. docs/federation.md shows one to begin with"
+        ) from None
+    except (Malformed, UnicodeDecodeError) as error:
+        raise StudyError(f"{path}: {error}") from error
+    named = table.pop("study", None)
+    if not isinstance(named, str):
+        raise StudyError(f'{path}: study: name the study file, such as study = "study.toml"')
+    return write(checked(table, str(path)), studies.read(path.parent / named), out, now)
+
+
+def write(agreement: Agreement, study: Study, out: Path, now: dt.datetime) -> Agreement:
+    """The kits of an agreement, in a new folder; the study is completed first.
+
+    Raises:
+        StudyError: if they do not fit; nothing is written then.
+    """
+    if taken := [each for each in agreement.names if each in RESERVED]:
+        raise StudyError(f"a site cannot be called {taken[0]!r}: this is a folder of its own")
+    from sordino import modules as code
+    from sordino.network.parts import calibrated
+
+    full = calibrated(agreement, study)
+    agreement = agreement.model_copy(update={"modules": code.digests(studies.named_modules(full))})
+    if out.exists():
+        raise StudyError(f"{out}: this folder exists already. Choose another with --out")
+    draft = out.with_name(f".{out.name}.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    try:
+        _fill(draft, agreement, full, now)
+        draft.rename(out)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    return agreement
+
+
+def _fill(out: Path, agreement: Agreement, study: Study, now: dt.datetime) -> None:
+    by = certificates.authority(agreement.name, now)
+    authority, key = by.pem()
+    shared = {
+        AGREEMENT: written(agreement),
+        STUDY: studies.write(study).encode(),
+        "authority.pem": authority,
+    }
+    empty = certificates.revoked(by, (), now)
+    server = certificates.issue(by, "server", "server", now, host=agreement.host)
+    serials = {"server": [server.certificate.serial_number]}
+    _put(out / SERVER, {**shared, REVOKED: empty, **_named("server", server)})
+    for name in agreement.names:
+        site = certificates.issue(by, name, "site", now)
+        serials[name] = [site.certificate.serial_number]
+        _put(out / name, {**shared, **_named("site", site)})
+    told = tomli_w.dumps({name: [str(each) for each in own] for name, own in serials.items()})
+    _put(
+        out / AUTHORITY,
+        {**shared, "authority.key": key, REVOKED: empty, SERIALS: told.encode()},
+    )
+
+
+def renew(authority: Path, name: str, out: Path, now: dt.datetime) -> None:
+    """A new certificate for the server or a site, into its kit ``out``; the old one stays valid
+    until it ends or is revoked.
+
+    Raises:
+        StudyError: if the agreement does not know the name.
+    """
+    agreement, by = read(authority / AGREEMENT), certificates.read_pair(authority, "authority")
+    _refuse_unknown(agreement, name)
+    kind: certificates.Kind = "server" if name == SERVER else "site"
+    made = certificates.issue(by, name, kind, now, host=agreement.host)
+    _put(out, _named(kind, made))
+    serials = _serials(authority)
+    serials[name] = [*serials.get(name, []), str(made.certificate.serial_number)]
+    _put(authority, {SERIALS: tomli_w.dumps(serials).encode()})
+
+
+def revoke(authority: Path, name: str, now: dt.datetime) -> Path:
+    """Revoke all certificates of a site so far; the list to copy into the server's kit.
+
+    Raises:
+        StudyError: if the agreement does not know the name.
+    """
+    agreement, by = read(authority / AGREEMENT), certificates.read_pair(authority, "authority")
+    _refuse_unknown(agreement, name)
+    before = certificates.read_revoked(authority, REVOKED, by.certificate)
+    own = {int(each) for each in _serials(authority).get(name, [])}
+    _put(authority, {REVOKED: certificates.revoked(by, sorted(before | own), now)})
+    return authority / REVOKED
+
+
+def _refuse_unknown(agreement: Agreement, name: str) -> None:
+    known = (SERVER, *agreement.names)
+    if name not in known:
+        raise StudyError(f"{name!r} is nobody of this federation. Known: {', '.join(known)}")
+
+
+def _serials(authority: Path) -> dict[str, list[str]]:
+    try:
+        return dict(toml_of(read_below(authority, SERIALS, most=MIB).decode()))
+    except (FileNotFoundError, Malformed, UnicodeDecodeError) as error:
+        raise StudyError(f"{authority / SERIALS}: cannot be read ({error})") from error
+
+
+def _named(kind: str, pair: Pair) -> dict[str, bytes]:
+    certificate, key = pair.pem()
+    return {f"{kind}.pem": certificate, f"{kind}.key": key}
+
+
+def _put(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files into a folder; keys are for their owner alone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        draft = folder / f".{name}.draft"
+        mode = 0o600 if name.endswith(".key") else 0o644
+        draft.unlink(missing_ok=True)
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(folder / name)

@@ -1,0 +1,120 @@
+"""What a site has promised and said: which task it took last, and its answer, on its own disk.
+
+A site books a task, computes, keeps the answer, and then sends it. Asked the same again, it says the
+same bytes again; asked for something else under the same number, it refuses: two answers under one
+charge, and under the same noise, would tell what the noise hides. Asked about the past, it is
+silent.
+
+Two slots are written in turn, each with a counter and a CRC-32: a kill tears one of them at the
+most, and the other one holds what stood before. A slot that says what was *taken* is written before
+the answer is computed, one with the *answer* before it is sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import zlib
+from pathlib import Path
+
+import msgspec
+
+from sordino.errors import ResumeError
+from sordino.files import append_below, open_below, there
+
+NAMES = ("outbox.0", "outbox.1")
+_HEADER = struct.Struct("<QII")
+_MOST = 1 << 30
+
+
+class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a site knows of its last task.
+
+    Attributes:
+        run: the federation's run; empty before the first welcome.
+        number: of the task; 0 before the first.
+        task: SHA-256 (hex) of the task's bytes.
+        answer: the answer's bytes; None while it is not computed.
+        sent: how many answers there were, this one included.
+        chain: SHA-256 (hex) over the digest before and this answer: what a proof is about.
+        booked: the last round that was charged to everybody.
+    """
+
+    run: str = ""
+    number: int = 0
+    task: str = ""
+    answer: bytes | None = None
+    sent: int = 0
+    chain: str = ""
+    booked: int = 0
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Kept)
+
+
+def digest(data: bytes) -> str:
+    """SHA-256 (hex)."""
+    return hashlib.sha256(data).hexdigest()
+
+
+class Outbox:
+    """The two slots of a site's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        found = [
+            (count, kept)
+            for name in NAMES
+            if (told := _read(folder, name))
+            for count, kept in [told]
+        ]
+        if not found and any(there(folder, name) for name in NAMES):
+            written = [name for name in NAMES if (folder / name).stat().st_size]
+            if written:
+                raise ResumeError(
+                    f"{folder / written[0]}: what this site said last cannot be read. Restore the "
+                    "folder from a copy"
+                )
+        self._count, self.kept = max(found, key=lambda each: each[0], default=(0, Kept()))
+        self._files = [append_below(folder, name) for name in NAMES]
+        # positioned writes: a file that is open for appending would put them at its end
+        self._handles = [
+            os.open(folder / name, os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0)) for name in NAMES
+        ]
+
+    def keep(self, kept: Kept) -> None:
+        """Keep this beside what stood before."""
+        body = _encoder.encode(kept)
+        self._count += 1
+        head = _HEADER.pack(
+            self._count, len(body), zlib.crc32(body + self._count.to_bytes(8, "little"))
+        )
+        os.pwrite(self._handles[self._count % 2], head + body, 0)
+        self.kept = kept
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files:
+            file.close()
+        for handle in self._handles:
+            os.close(handle)
+        self._files, self._handles = [], []
+
+
+def _read(folder: Path, name: str) -> tuple[int, Kept] | None:
+    """Counter and content of a slot; None if it was torn or never written."""
+    if not there(folder, name):
+        return None
+    with open_below(folder, name) as file:
+        head = file.read(_HEADER.size)
+        if len(head) < _HEADER.size:
+            return None
+        count, length, check = _HEADER.unpack(head)
+        body = file.read(length) if length < _MOST else b""
+    if len(body) < length or zlib.crc32(body + count.to_bytes(8, "little")) != check:
+        return None
+    try:
+        return count, _decoder.decode(body)
+    except msgspec.MsgspecError:
+        return None

@@ -1,0 +1,162 @@
+"""A study's data as one process of a federation sees it: its own part, and stand-ins for the others.
+
+A stand-in has the agreed number of rows and no memory: one zero, seen many times. So the server and
+every site build the same objects from the same study, and each computes only on what it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sordino import data as datasets
+from sordino.data.dataset import Dataset
+from sordino.engine import regimes
+from sordino.engine import study as studies
+from sordino.engine.study.base import Study
+from sordino.errors import DataError, StudyError
+from sordino.federation.division import Federation
+from sordino.federation.regime import HorizontalRegime
+from sordino.federation.study import HorizontalStudy
+from sordino.network.agreement import Agreement, Shape
+from sordino.parsing import toml_of
+
+
+def regime_of(study: Study) -> HorizontalRegime[HorizontalStudy]:
+    """The regime of a study that a network can carry.
+
+    Raises:
+        StudyError: for one that it cannot.
+    """
+    found = regimes.of(study)
+    if not isinstance(found, HorizontalRegime) or not isinstance(study, HorizontalStudy):
+        raise StudyError(
+            f"method '{study.method.name}': its parties hold different features of the same "
+            "entities, and no network carries that yet. Use `sordino run`"
+        )
+    if study.data.testing in ("public share", "private share"):
+        raise StudyError(
+            f"data.test = '{study.data.testing}' sets rows of all clients aside, and here each "
+            "site has its own. Set data.test = 'none', or 'file' for rows that the server has"
+        )
+    if study.data.validation or study.data.client_validation:
+        raise StudyError(
+            "data.validation and data.client_validation set rows of all clients aside, and here "
+            "each site has its own. Leave them out"
+        )
+    return found
+
+
+def stand_in(rows: int, shape: Shape) -> Dataset:
+    """A client's data where it is not: its size, and nothing else."""
+    return Dataset(
+        "elsewhere",
+        _zeros((rows, *shape.shape), shape.type),
+        _zeros((rows,), "int64"),
+        shape.classes,
+    )
+
+
+def _zeros(shape: tuple[int, ...], kind: str) -> Any:
+    zero = np.zeros((), np.dtype(kind))
+    return np.lib.stride_tricks.as_strided(zero, shape, (0,) * len(shape))
+
+
+def divided(
+    agreement: Agreement, own: tuple[int, Dataset] | None = None, test: Dataset | None = None
+) -> Federation:
+    """What a process of the federation has: of everybody stand-ins, but of client ``own[0]``."""
+    parts = [stand_in(rows, agreement.data) for rows in agreement.sizes]
+    if own is not None:
+        parts[own[0]] = own[1]
+    counts = np.zeros((len(parts), len(agreement.data.classes)), np.int64)
+    counts[:, 0] = agreement.sizes
+    prints = agreement.rehearsal[: len(parts)] or tuple(
+        own[1].fingerprint() if own is not None and own[0] == i else f"site:{name}"
+        for i, name in enumerate(agreement.names)
+    )
+    return Federation(
+        tuple(parts),
+        stand_in(0, agreement.data) if test is None else test,
+        None,
+        counts,
+        agreement.names,
+        prints,
+        remote=True,
+    )
+
+
+def calibrated(agreement: Agreement, study: Study) -> HorizontalStudy:
+    """The study with its noise filled in, for sites of these sizes.
+
+    Raises:
+        StudyError: if the agreement and the study do not fit.
+    """
+    regime = regime_of(study)
+    assert isinstance(study, HorizontalStudy)
+    if study.data.clients != len(agreement.site):
+        raise StudyError(
+            f"data.clients = {study.data.clients}, and the federation has "
+            f"{len(agreement.site)} sites"
+        )
+    if (
+        not agreement.rehearsal
+        and study.privacy.unit != "none"
+        and study.privacy.entropy != "system"
+    ):
+        study = study.model_copy(
+            update={"privacy": study.privacy.model_copy(update={"entropy": "system"})}
+        )
+        studies.parse(
+            toml_of(studies.write(study)), source="the study"
+        )  # refuses what does not fit
+    have = divided(agreement)
+    return regime.calibrate(regime.sized(study, have), have.sizes)
+
+
+def read_own(
+    path: Path, agreement: Agreement, index: int, study: HorizontalStudy, *, identify: bool
+) -> Dataset:
+    """A site's own file, in the agreed shape, with the agreed classes.
+
+    Raises:
+        DataError: naming what differs.
+    """
+    found = datasets.load(
+        agreement.names[index],
+        file=path,
+        label=study.data.label,
+        person=study.data.person,
+        identify=identify,
+        test_fraction=None,
+    ).train
+    wanted, rows = agreement.data, agreement.site[index].examples
+    if found.shape != wanted.shape or found.x.dtype != np.dtype(wanted.type):
+        raise DataError(
+            f"{path}: its examples have shape {found.shape} and type {found.x.dtype}; agreed are "
+            f"{wanted.shape} and {wanted.type}"
+        )
+    if len(found) != rows:
+        raise DataError(
+            f"{path}: it has {len(found)} examples, and this site agreed to have {rows}: sizes are "
+            "public, and the noise follows from them. Agree anew, or choose the agreed rows"
+        )
+    return replace(
+        found, y=_numbered(found, wanted.classes, path), classes=wanted.classes, client=None
+    )
+
+
+def _numbered(
+    found: Dataset, classes: Sequence[str], path: Path
+) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Labels as the federation numbers them."""
+    where = {name: number for number, name in enumerate(classes)}
+    if unknown := [name for name in found.classes if name not in where]:
+        raise DataError(
+            f"{path}: label {unknown[0]!r} is none of the agreed classes ({', '.join(classes)})"
+        )
+    return np.array([where[name] for name in found.classes], np.int64)[found.y]

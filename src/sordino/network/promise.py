@@ -1,0 +1,98 @@
+"""What a site would release by joining: in plain words, before it connects to anybody."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from sordino.engine.promise import adjacency, assumptions
+from sordino.federation.study import HorizontalStudy
+from sordino.network import certificates
+from sordino.network.agreement import Agreed
+from sordino.network.parts import divided, regime_of
+from sordino.network.session import Wish, opened
+from sordino.privacy.rounding import epsilon_text
+
+WHAT = {
+    "sample": (
+        "the model after its local steps, or a gradient, computed from its rows with noise on it; "
+        "the noise is added here, before a message exists"
+    ),
+    "client": (
+        "its update of the model, bounded but WITHOUT noise: the server adds the noise to the sum "
+        "of all sites, so you have to trust the server with your single update"
+    ),
+    "none": "the model after its local steps, or a gradient, WITHOUT any noise",
+}
+
+
+def promised(wish: Wish) -> Iterator[str]:
+    """What would be released, to whom, at what price, and what stays; line by line."""
+    agreed, index, study, own = opened(wish)
+    agreement, privacy = agreed.agreement, study.privacy
+    ends = certificates.expires(certificates.read_certificate(wish.kit, "site.pem"))
+    yield f"You would join {agreement.name} as site {agreement.names[index]}, with {len(own)} rows."
+    yield f"To whom: the server at {agreement.server}, which the federation's authority certified."
+    others = [name for name in agreement.names if name != agreement.names[index]]
+    yield (
+        f"Who else takes part: {', '.join(others) or 'nobody'}. They see the models that the "
+        "server sends to everybody"
+    )
+    yield f"Study: {study.name}, method {study.method.name}, {study.horizon} rounds or updates at most."
+    yield f"What leaves this site each time it is asked: {WHAT[privacy.unit]}."
+    yield (
+        f"What is public: that you take part, how many rows you have ({len(own)}), and when you answer."
+    )
+    yield f"What stays here: {wish.data}, its labels, and the ledger."
+    yield from _price(agreed, study, index, wish)
+    for line in assumptions(study):
+        yield f"The guarantee rests on this: {line}"
+    if agreement.rehearsal:
+        yield (
+            "WARNING: this is a rehearsal. The noise comes from the study's seed, which everybody "
+            "knows: it protects nobody"
+        )
+    yield f"Your certificate is valid until {ends:%Y-%m-%d}."
+    yield "Nothing was sent, and nothing was booked."
+
+
+def _price(agreed: Agreed, study: HorizontalStudy, index: int, wish: Wish) -> Iterator[str]:
+    privacy = study.privacy
+    if privacy.unit == "none":
+        yield "Price: epsilon is infinite. This study protects nobody"
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        have = divided(agreed.agreement)
+        built = regime_of(study).assembled(
+            study.model_copy(
+                update={"privacy": privacy.model_copy(update={"ledger": "run", "entropy": "seed"})}
+            ),
+            have,
+            Path(folder),
+            "plan",
+            None,
+            mine=index,
+        )
+        built.simulation.vault.close()
+    plan, each = built.plan, getattr(privacy, "epsilons", None)
+    limit = privacy.epsilon if each is None else each[index]
+    yield f"What is protected: {adjacency(study)}"
+    yield (
+        f"Price: at most epsilon {epsilon_text(limit)} at delta {privacy.delta} "
+        f"({privacy.accountant}), with a noise multiplier of {plan.noise_multiplier}; this site's "
+        "own ledger refuses anything beyond it, whatever the server asks"
+    )
+    if plan.claimed is not None and math.isinf(plan.epsilon or math.inf):
+        yield (
+            f"WARNING: the paper claims epsilon {epsilon_text(plan.claimed)} for this form, and no "
+            "bound is proved"
+        )
+    if wish.ledger is None:
+        yield (
+            "The ledger is of this run alone: what other runs spend on the same rows is not added "
+            "up. Give --ledger FOLDER for one that is"
+        )
+    else:
+        yield f"The ledger in {wish.ledger} adds this to what the same rows have spent before."

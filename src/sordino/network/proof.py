@@ -1,0 +1,138 @@
+"""A signed statement of what a site sent, which anybody can hold against its ledger.
+
+It names the agreement, the run, how many answers the site sent and a digest over all of them in
+order, and the last entry of its ledger with what was spent by then. It is signed with the key of the
+site's certificate. It holds no answer and no data.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from pathlib import Path
+
+import msgspec
+from cryptography import x509
+
+from sordino.engine import runs
+from sordino.engine.files import replace_file
+from sordino.engine.records import Count, Maybe, Place, known
+from sordino.engine.session import Outcome
+from sordino.errors import LedgerError, StudyError
+from sordino.files import MIB, read_below
+from sordino.network import certificates
+from sordino.network.agreement import Agreed
+from sordino.network.outbox import Outbox
+from sordino.privacy.reading import LedgerReader
+
+NAME = "proof.json"
+
+
+class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a site states.
+
+    Attributes:
+        agreement: SHA-256 (hex) of agreement and study.
+        run: of the federation.
+        site: its name.
+        answers: how many it sent; ``digest`` over all of them in order.
+        entries: of its ledger; ``head`` is the digest of the last one.
+        epsilon, delta, accountant: what this run spent of the site's data; null without privacy.
+    """
+
+    agreement: str
+    run: str
+    site: str
+    answers: Count
+    digest: str
+    entries: Count
+    head: str
+    epsilon: Maybe[float]
+    delta: Maybe[float]
+    accountant: str
+
+
+class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A statement as it was signed, with the certificate and the signature (base64)."""
+
+    statement: str
+    certificate: str
+    signature: str
+
+
+def write(kit: Path, folder: Path, agreed: Agreed, index: int, outcome: Outcome) -> Path:
+    """Sign what a site's folder says of its run, and put it there."""
+    outbox = Outbox(folder)
+    try:
+        kept = outbox.kept
+    finally:
+        outbox.close()
+    place = known(runs.load(folder).about.ledger) or Place()
+    finite = outcome.spent != float("inf")
+    statement = msgspec.json.encode(
+        Statement(
+            agreement=agreed.digest,
+            run=kept.run,
+            site=agreed.agreement.names[index],
+            answers=kept.sent,
+            digest=kept.chain,
+            entries=known(place.seq) or 0,
+            head=known(place.digest) or "",
+            epsilon=outcome.spent if finite else None,
+            delta=outcome.delta,
+            accountant=outcome.accountant,
+        )
+    )
+    pair = certificates.read_pair(kit, "site")
+    made = Proof(
+        statement=statement.decode(),
+        certificate=pair.pem()[0].decode(),
+        signature=base64.b64encode(certificates.signed(pair, statement)).decode(),
+    )
+    replace_file(folder / NAME, msgspec.json.format(msgspec.json.encode(made)))
+    return folder / NAME
+
+
+def verify(folder: Path, authority: Path, ledger: Path | None = None) -> Statement:
+    """What a proof states, if it holds.
+
+    Args:
+        folder: with ``proof.json``.
+        authority: the federation's ``authority.pem``.
+        ledger: the site's ledger, to hold the statement against; that of the folder if there is
+            one.
+
+    Raises:
+        StudyError: if a file cannot be read.
+        LedgerError: if the signature is not the site's, or the ledger says otherwise.
+    """
+    path = folder / NAME
+    try:
+        proof = msgspec.json.decode(read_below(folder, NAME, most=MIB), type=Proof)
+        statement = msgspec.json.decode(proof.statement, type=Statement)
+        signature = base64.b64decode(proof.signature, validate=True)
+        certificate = x509.load_pem_x509_certificate(proof.certificate.encode())
+    except FileNotFoundError:
+        raise StudyError(f"{path}: there is no proof; a site writes it when its run ends") from None
+    except (msgspec.MsgspecError, binascii.Error, ValueError) as error:
+        raise StudyError(f"{path}: this is no proof ({error})") from error
+    trusted = certificates.read_certificate(authority.parent, authority.name)
+    content = proof.statement.encode()
+    if not certificates.verified(certificate, trusted, content, signature):
+        raise LedgerError(f"{path}: the signature is not of a site of this federation")
+    if certificates.common_name(certificate) != statement.site:
+        raise LedgerError(
+            f"{path}: it speaks of site {statement.site}, and "
+            f"{certificates.common_name(certificate)} has signed it"
+        )
+    where = ledger or folder / "ledger.sqlite"
+    if where.is_file():
+        with LedgerReader.open(where, readonly=True) as found:
+            if not found.stands((statement.entries, statement.head)):
+                raise LedgerError(
+                    f"{where}: it has no entry {statement.entries} with the digest that the proof "
+                    "states: it is another ledger, or it was changed"
+                )
+    elif ledger is not None:
+        raise StudyError(f"{ledger}: there is no such ledger")
+    return statement

@@ -1,0 +1,238 @@
+"""Serving and joining: from a kit to a finished run folder, and on after a kill."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from sordino import data as datasets
+from sordino.data.dataset import Dataset
+from sordino.engine import session
+from sordino.engine.records import Row
+from sordino.engine.session import Going, Outcome
+from sordino.errors import StudyError
+from sordino.federation.study import HorizontalStudy
+from sordino.network import certificates, kit
+from sordino.network.agreement import Agreed
+from sordino.network.parts import read_own, regime_of
+from sordino.network.proof import write as write_proof
+from sordino.network.server import Serves
+from sordino.network.site import Joins, own_study
+from sordino.network.status import Page, Reporter
+from sordino.network.transport.base import Hub, Line, Mailbox
+from sordino.network.transport.websocket import WebSocketHub, WebSocketLine
+
+RUN = "run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """Who is told what happens: rows of the log, the beginning, and words."""
+
+    row: Callable[[Row], None]
+    begin: Callable[[Going], None]
+    words: Callable[[str], None]
+
+
+class Revoked:
+    """The server's list of revoked certificates, read again when its file has changed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._trusted = certificates.read_certificate(folder, "authority.pem")
+        self._stamp: tuple[int, int] = (0, 0)
+        self._serials: frozenset[int] = frozenset()
+        self(0)
+
+    def __call__(self, serial: int) -> bool:
+        """Whether the certificate with this number is revoked; all are, while the list cannot be
+        read.
+        """
+        path = self._folder / kit.REVOKED
+        with suppress(OSError):
+            found = path.stat()
+            stamp = (found.st_mtime_ns, found.st_ino)
+            if stamp != self._stamp:
+                self._serials = certificates.read_revoked(self._folder, kit.REVOKED, self._trusted)
+                self._stamp = stamp
+            return serial in self._serials
+        return True
+
+
+def serve(
+    folder: Path,
+    shown: Shown,
+    *,
+    out: Path | None = None,
+    host: str = "",
+    test: Path | None = None,
+    page: int | None = None,
+    durable: bool = False,
+    scripted: bool = False,
+) -> Outcome:
+    """Serve a kit's study to its sites, until it is over.
+
+    Args:
+        folder: the server's kit.
+        out: the run folder; goes on with it if it is there.
+        host: address to listen on; every one of this machine if left out.
+        test: rows that models are measured on, which are public.
+        page: port of a page on the loopback.
+        durable: whether each input waits for the disk.
+        scripted: whether the simulator's clock decides who is heard first; for rehearsals.
+
+    Raises:
+        StudyError: if the kit does not fit.
+    """
+    agreed = Agreed(folder)
+    certificates.refuse_expired(folder, "server.pem", dt.datetime.now(dt.UTC))
+    context, barred = certificates.context(folder, "server"), Revoked(folder)
+    run, strangers = out or folder / RUN, Counter[str]()
+
+    def refused(who: str, why: str) -> None:
+        strangers[f"{who or 'somebody without a name'}: {why}"] += 1
+        shown.words(f"refused {who or 'a connection'}: {why}")
+
+    def opens(limit: int, mailbox: Mailbox) -> Hub:
+        agreement = agreed.agreement
+        hub = WebSocketHub(
+            host,
+            agreement.port,
+            context,
+            limit,
+            frozenset(agreement.names),
+            mailbox,
+            barred,
+            refused,
+        )
+        shown.words(
+            f"{agreement.name}: waiting for {len(agreement.names)} sites on {agreement.server}"
+        )
+        return hub
+
+    reporter = Reporter(
+        run,
+        agreed.agreement.name,
+        agreed.study.horizon,
+        agreed.agreement.minimum,
+        lambda: dict(strangers),
+    )
+    build = Serves(
+        agreed=agreed,
+        opens=opens,
+        refused=refused,
+        told=reporter,
+        test=_test(agreed, test),
+        scripted=scripted,
+        durable=durable,
+    )
+    shows = None if page is None else Page(run, page)
+    if shows is not None:
+        shown.words(f"status: {shows.address}")
+    try:
+        if (run / "run.json").exists():
+            return session.resume(run, shown.row, shown.begin, build=build)
+        return session.begin(agreed.study, run, shown.row, shown.begin, build=build)
+    finally:
+        if shows is not None:
+            shows.close()
+
+
+def _test(agreed: Agreed, path: Path | None) -> Dataset | None:
+    """What the server measures models on: a file, or the published test set that the study names."""
+    study = agreed.study
+    assert isinstance(study, HorizontalStudy)
+    shape = agreed.agreement.data
+    if path is None:
+        if study.data.testing != "published":
+            return None
+        found = datasets.load(study.data.name or "").test
+    else:
+        found = datasets.load("test", file=path, label=study.data.label, test_fraction=None).train
+    if found.shape != shape.shape or found.classes != shape.classes:
+        raise StudyError(
+            f"{path or study.data.name}: the test set has examples of shape {found.shape} and "
+            f"{len(found.classes)} classes; agreed are {shape.shape} and {len(shape.classes)}"
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What a site joins with.
+
+    Attributes:
+        kit: its folder.
+        data: its own file.
+        ledger: folder of its data's ledger; None for a ledger of this run.
+        limit: epsilon that it spends at most.
+        out: the run folder; goes on with it if it is there.
+    """
+
+    kit: Path
+    data: Path
+    ledger: Path | None = None
+    limit: float | None = None
+    out: Path | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The run folder."""
+        return self.out or self.kit / RUN
+
+
+def site_of(agreed: Agreed) -> int:
+    """Which client the site of a kit is, by its certificate.
+
+    Raises:
+        StudyError: if it is nobody of the federation.
+    """
+    name = certificates.common_name(certificates.read_certificate(agreed.folder, "site.pem"))
+    if name not in agreed.agreement.names:
+        raise StudyError(f"{agreed.folder / 'site.pem'}: {name!r} is no site of this federation")
+    return agreed.agreement.names.index(name)
+
+
+def opened(wish: Wish) -> tuple[Agreed, int, HorizontalStudy, Dataset]:
+    """The agreement of a kit, which site it is, the study as this site runs it, and its data.
+
+    Raises:
+        StudyError: if they do not fit.
+    """
+    agreed = Agreed(wish.kit)
+    regime_of(agreed.study)
+    index = site_of(agreed)
+    study = own_study(agreed, index, ledger=wish.ledger, limit=wish.limit)
+    identify = study.privacy.ledger != "run" or study.data.person is not None
+    return (
+        agreed,
+        index,
+        study,
+        read_own(wish.data, agreed.agreement, index, study, identify=identify),
+    )
+
+
+def join(wish: Wish, shown: Shown) -> Outcome:
+    """Take part with one's own data, until the run is over; its proof is written then.
+
+    Raises:
+        StudyError: if kit, data or limit do not fit, or the server does not want this site.
+    """
+    agreed, index, study, own = opened(wish)
+    certificates.refuse_expired(wish.kit, "site.pem", dt.datetime.now(dt.UTC))
+    context = certificates.context(wish.kit, "site")
+
+    def connects(limit: int) -> Line:
+        return WebSocketLine(agreed.agreement.server, context, limit)
+
+    build = Joins(agreed=agreed, index=index, own=own, connects=connects, told=shown.words)
+    if (wish.folder / "run.json").exists():
+        done = session.resume(wish.folder, shown.row, shown.begin, build=build)
+    else:
+        done = session.begin(study, wish.folder, shown.row, shown.begin, build=build)
+    write_proof(wish.kit, wish.folder, agreed, index, done)
+    return done

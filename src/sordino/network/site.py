@@ -1,0 +1,413 @@
+"""A site: one client's work with its own data, ledger and veto.
+
+A site computes nothing that it has not booked, and books nothing that its study does not say. It
+takes a task, notes which one, books it, computes, keeps the answer on its disk, and sends it. Asked
+the same again, it says the same bytes again.
+
+It refuses, with a reason that it writes in its log: a task of another clip, less noise, more steps,
+another question or another model than agreed; a second task under one number; whatever its own
+budget does not pay for.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from sordino.data.dataset import Dataset
+from sordino.engine import records
+from sordino.engine.built import Built
+from sordino.engine.effect import Book
+from sordino.engine.study.base import Study
+from sordino.engine.surroundings import sources
+from sordino.engine.watch import Packed, Watcher
+from sordino.engine.world import Bill, World
+from sordino.errors import BudgetExceeded, LedgerError, RemoteProtocolError, StudyError
+from sordino.federation.study import HorizontalStudy
+from sordino.message import Contribution, Gradient, Task, Train, Update, Vector, decode, encode
+from sordino.network import frames
+from sordino.network.agreement import Agreed
+from sordino.network.outbox import Kept, Outbox, digest
+from sordino.network.parts import divided, regime_of
+from sordino.network.transport.base import Line, Lost, Stranger
+from sordino.privacy import Budget, Permit, Vault
+from sordino.privacy import decode as fact_of
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+"""Seconds between two attempts to connect: doubled each time, with a random part."""
+CHAIN = "0" * 64
+
+
+class _Rest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What of a moment is no vector."""
+
+    number: int
+    steps: int
+    ended: str | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SiteMoment:
+    """A site between two tasks.
+
+    Attributes:
+        number: of the last task.
+        steps: local steps, or gradients, so far.
+        model: the last one that it was sent (d,); at the end the one that is handed out.
+        ended: why the run is over, or None.
+    """
+
+    number: int
+    steps: int
+    model: Vector
+    ended: str | None = None
+
+    def pack(self) -> Packed:
+        """See :class:`~sordino.engine.watch.Moment`."""
+        rest = _Rest(self.number, self.steps, self.ended)
+        return Packed({"model": self.model}, msgspec.json.encode(rest))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Site:
+    """One client of a federation: what :class:`~sordino.engine.play.Play` asks for.
+
+    Attributes:
+        agreed: what everybody has agreed to.
+        index: which client, from 0.
+        inner: the simulation of the same study, with this site's data and stand-ins for the others.
+        budget: what this site spends at most.
+        folder: of the run.
+        every: tasks between two rows of the log.
+        connects: opens a connection for frames of at most so many bytes.
+        told: told of what happens, in words.
+    """
+
+    agreed: Agreed
+    index: int
+    inner: Any
+    budget: Budget
+    folder: Path
+    every: int
+    connects: Callable[[int], Line]
+    told: Callable[[str], None]
+
+    @property
+    def vault(self) -> Vault:
+        """See :class:`~sordino.engine.play.Play`."""
+        found: Vault = self.inner.vault
+        return found
+
+    @property
+    def unit(self) -> str:
+        """This site's unit in its ledger."""
+        found: str = self.inner.units[self.index]
+        return found
+
+    @property
+    def units(self) -> Sequence[str]:
+        """See :class:`~sordino.engine.play.Play`."""
+        return (self.unit,)
+
+    @property
+    def payable(self) -> list[int] | None:
+        """See :class:`~sordino.engine.play.Play`."""
+        found: list[int] | None = self.inner.payable
+        return found
+
+    def unpack(self, packed: Packed) -> SiteMoment:
+        """See :class:`~sordino.engine.play.Play`."""
+        rest = msgspec.json.decode(packed.rest, type=_Rest)
+        return SiteMoment(rest.number, rest.steps, packed.vectors["model"], rest.ended)
+
+    def run(self, moment: SiteMoment, watcher: Watcher) -> SiteMoment:
+        """Connect, do what is asked, and connect again, until the run is over."""
+        outbox = Outbox(self.folder)
+        try:
+            desk = Desk(self, moment, watcher, outbox)
+            pause = FIRST_PAUSE
+            while desk.moment.ended is None:
+                try:
+                    self._talk(desk)
+                    pause = FIRST_PAUSE
+                except Lost as lost:
+                    if desk.moment.ended is not None:
+                        break
+                    pause = FIRST_PAUSE if desk.heard else min(2 * pause, LONGEST_PAUSE)
+                    self.told(f"no connection to the server ({lost}); trying again")
+                    time.sleep(pause * (0.5 + random.random()))  # no secret
+                except Stranger as refusal:
+                    raise StudyError(str(refusal)) from refusal
+            return desk.moment
+        finally:
+            outbox.close()
+
+    def _talk(self, desk: Desk) -> None:
+        desk.heard = False
+        line = self.connects(frames.limit(desk.dimension))
+        try:
+            last = desk.outbox.kept.number
+            hello = frames.Hello(frames.VERSION, self.agreed.digest, sources(), last)
+            line.send(frames.encode(hello))
+            for frame in line.frames():
+                desk.heard = True
+                for answer in desk.said(frame):
+                    line.send(frames.encode(answer))
+                if desk.moment.ended is not None:
+                    return
+        finally:
+            line.close()
+
+
+class Desk:
+    """What a site does with each frame; knows no connection.
+
+    Attributes:
+        moment: where the site stands.
+        outbox: what it has promised and said.
+        heard: whether the server has said anything on this connection.
+    """
+
+    def __init__(self, site: Site, moment: SiteMoment, watcher: Watcher, outbox: Outbox) -> None:
+        self._site, self._watcher, self.outbox = site, watcher, outbox
+        self._world: World[Any] = site.inner
+        self.moment = replace(moment, number=max(moment.number, outbox.kept.number))
+        self.dimension = moment.model.size
+        self.heard = False
+        self._paid: tuple[Permit, ...] = ()
+        self._refused: set[tuple[int, str]] = set()
+        self._priced: dict[Any, float] = {}
+
+    def said(self, frame: bytes) -> Iterator[frames.FromSite]:
+        """What the site answers to a frame of the server.
+
+        Raises:
+            StudyError: if the server does not talk to this site.
+        """
+        try:
+            found = frames.to_site(frame)
+        except RemoteProtocolError as error:
+            yield self._refuse(0, str(error))
+            return
+        match found:
+            case frames.Welcome(run):
+                self._welcome(run)
+            case frames.Reject(why):
+                raise StudyError(f"the server does not work with this site: {why[:500]}")
+            case frames.Book(number, event):
+                yield self._book(number, event)
+            case frames.Ask(number, body):
+                yield from self._asked(number, body)
+            case frames.Bye(why, model):
+                yield from self._over(why, model)
+
+    def _welcome(self, run: str) -> None:
+        kept = self.outbox.kept
+        if kept.run and kept.run != run:
+            raise StudyError(
+                f"the server has begun another run ({run[:64]}) than this site has ({kept.run}). "
+                "Join it with a folder of its own: sordino join KIT --out FOLDER"
+            )
+        if not kept.run:
+            self.outbox.keep(msgspec.structs.replace(kept, run=run, chain=CHAIN))
+        self._site.told("connected")
+
+    def _asked(self, number: int, body: bytes) -> Iterator[frames.FromSite]:
+        kept, task_digest = self.outbox.kept, digest(body)
+        if number < kept.number:
+            return
+        if number == kept.number and task_digest != kept.task:
+            yield self._refuse(number, "a second task under the same number")
+            return
+        if number == kept.number and kept.answer is not None:
+            yield frames.Say(number, kept.answer)
+            return
+        try:
+            task = self._task(number, body)
+        except RemoteProtocolError as error:
+            yield self._refuse(number, str(error))
+            return
+        try:
+            answer = self._work(task, kept, task_digest)
+        except (BudgetExceeded, LedgerError) as refusal:
+            yield self._refuse(number, str(refusal))
+            return
+        yield frames.Say(number, answer)
+
+    def _task(self, number: int, body: bytes) -> Task:
+        """The task in these bytes, which asks for what was agreed.
+
+        Raises:
+            RemoteProtocolError: naming what it asks for beyond that.
+        """
+        found = decode(body, dimension=self.dimension)
+        if not isinstance(found, Task):
+            raise RemoteProtocolError(f"a server does not send {type(found).__name__}")
+        if found.number != number:
+            raise RemoteProtocolError(f"the frame is of task {number}, the task of {found.number}")
+        if (objection := self._world.objection(self._site.index, found)) is not None:
+            raise RemoteProtocolError(f"task {number}: {objection}")
+        return found
+
+    def _work(self, task: Task, kept: Kept, task_digest: str) -> bytes:
+        """Note the task, book it, compute, and keep the answer."""
+        number, site = task.number, self._site.index
+        taken = msgspec.structs.replace(kept, number=number, task=task_digest, answer=None)
+        if kept.number != number:
+            self.outbox.keep(taken)
+        self._paid = (
+            *(each for each in self._paid if each.round + each.count > number),
+            *self._charged(self._world.own_bills(site, task, self._paid)),
+        )
+        answer = self._world.answer(site, number, task, self._paid)
+        if not isinstance(answer, Update | Contribution | Gradient):
+            raise RemoteProtocolError(f"task {number} has no answer that is sent")
+        body = encode(answer)
+        chain = digest(bytes.fromhex(kept.chain or CHAIN) + bytes.fromhex(digest(body)))
+        self.outbox.keep(
+            msgspec.structs.replace(taken, answer=body, sent=kept.sent + 1, chain=chain)
+        )
+        self._told(task)
+        return body
+
+    def _charged(self, bills: Sequence[Bill]) -> tuple[Permit, ...]:
+        if not bills:
+            return ()
+        return self._site.vault.charge([bill.charge for bill in bills], self._site.budget)
+
+    def _book(self, number: int, event: str) -> frames.FromSite:
+        """Book a round that is charged to everybody, whether this site was drawn or not."""
+        try:
+            effect = Book(number, fact_of(event))
+            if (objection := self._world.objection_to_round(self._site.index, effect)) is not None:
+                return self._refuse(number, objection)
+            self._charged(self._world.round_bills(self._site.index, effect))
+        except (BudgetExceeded, LedgerError, StudyError) as refusal:
+            return self._refuse(number, str(refusal))
+        if number > self.outbox.kept.booked:
+            self.outbox.keep(msgspec.structs.replace(self.outbox.kept, booked=number))
+        return frames.Booked(number)
+
+    def _refuse(self, number: int, why: str) -> frames.Refuse:
+        if (number, why) not in self._refused:
+            self._refused.add((number, why))
+            self._site.told(f"refused: {why}")
+            row = records.Declined(round=number, client=self._site.index, why=why[:500])
+            self._watcher.row(row)
+        return frames.Refuse(number, why[: frames.LONGEST])
+
+    def _told(self, task: Task) -> None:
+        """A row of the log, where one is due."""
+        steps = task.steps if isinstance(task, Train) else 1
+        model: Vector = getattr(task, "weights", self.moment.model)
+        self.moment = replace(
+            self.moment, number=task.number, steps=self.moment.steps + steps, model=model
+        )
+        if task.number % self._site.every == 0:
+            epsilon = max(
+                (self._price(spent) for spent in self._site.vault.histories(self._site.unit)),
+                default=0.0,
+            )
+            row = records.Round(round=task.number, steps=self.moment.steps, epsilon=epsilon)
+            self._watcher.row(row)
+            self._watcher.save(self.moment)
+
+    def _price(self, spent: Any) -> float:
+        if spent not in self._priced:
+            own = self._site
+            self._priced[spent] = self._world.price(own.unit, spent, own.budget)
+        return self._priced[spent]
+
+    def _over(self, why: str, model: bytes) -> Iterator[frames.FromSite]:
+        if len(model) != 4 * self.dimension:
+            yield self._refuse(0, f"the final model has {len(model)} bytes")
+            return
+        found = np.frombuffer(model, dtype="<f4").astype(np.float32)
+        if not np.isfinite(found).all():
+            yield self._refuse(0, "the final model holds numbers that are not finite")
+            return
+        self.moment = replace(self.moment, model=found, ended=why[:500] or "the run is over")
+        self._watcher.row(records.End(round=self.moment.number, why=self.moment.ended or ""))
+        self._watcher.save(self.moment)
+        yield frames.Done()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joins:
+    """Makes the objects of a study at a site; see :class:`sordino.engine.session.Builds`.
+
+    Attributes:
+        own: the site's examples.
+    """
+
+    agreed: Agreed
+    index: int
+    own: Dataset
+    connects: Callable[[int], Line]
+    told: Callable[[str], None]
+
+    def __call__(
+        self, study: Study, folder: Path, run: str, payable: Sequence[int] | None = None, /
+    ) -> Built:
+        """The objects of a calibrated study, with this site's ledger."""
+        assert isinstance(study, HorizontalStudy)
+        have = divided(self.agreed.agreement, (self.index, self.own))
+        regime = regime_of(study)
+        built = regime.assembled(study, have, folder, run, payable, mine=self.index)
+        inner = built.simulation
+        budgets = getattr(inner, "budgets", None)
+        site = Site(
+            agreed=self.agreed,
+            index=self.index,
+            inner=inner,
+            budget=inner.budget if budgets is None else budgets[self.index],
+            folder=folder,
+            every=study.stride,
+            connects=self.connects,
+            told=self.told,
+        )
+        first = SiteMoment(0, 0, built.first.model)
+        return replace(built, simulation=site, first=first)
+
+
+def own_study(
+    agreed: Agreed, index: int, *, ledger: Path | None, limit: float | None
+) -> HorizontalStudy:
+    """The agreed study as this site runs it: with its own ledger and its own limit.
+
+    Args:
+        ledger: a folder with the ledger of its data; None for a ledger of this run.
+        limit: epsilon that it spends at most, whatever was agreed to.
+
+    Raises:
+        StudyError: if the limit does not fit the study.
+    """
+    study = agreed.study
+    assert isinstance(study, HorizontalStudy)
+    privacy = study.privacy
+    if limit is not None and privacy.unit == "none":
+        raise StudyError(
+            "--epsilon-limit: this study protects nobody (privacy.unit = 'none'), and no limit "
+            "holds. Do not join, or agree on a study with a guarantee"
+        )
+    changed: dict[str, Any] = {}
+    if ledger is not None:
+        changed["ledger"] = str(ledger.expanduser().resolve())
+    if limit is not None:
+        if not limit > 0:
+            raise StudyError(f"--epsilon-limit: it must be positive; got {limit}")
+        each = getattr(privacy, "epsilons", None)
+        if each is not None:
+            changed["epsilons"] = tuple(
+                min(limit, epsilon) if i == index else epsilon for i, epsilon in enumerate(each)
+            )
+        elif privacy.epsilon is None or limit < privacy.epsilon:
+            changed["epsilon"] = limit
+    return study.model_copy(update={"privacy": privacy.model_copy(update=changed)})

@@ -1,0 +1,240 @@
+"""How a federation stands, for the server's own machine: a file in the run folder, and a page on
+the loopback that shows it. Neither holds a quantity that is not released anyway.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sordino.engine.files import replace_file
+from sordino.engine.records import Count, Maybe, Real
+from sordino.errors import StudyError
+from sordino.files import MIB, read_below
+from sordino.network.courier import Courier
+
+NAME = "status.json"
+EVERY = 1.0
+
+
+class SiteStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a site stands.
+
+    Attributes:
+        there: whether it is present.
+        asked: number of the task that it works on; null without one.
+        quiet: seconds since it was last heard from; null if never.
+        epsilon: what the server's ledger holds against it; ``limit`` is what it may be.
+        received, sent: bytes of frames.
+        refused: frames that were refused, by reason.
+    """
+
+    name: str
+    there: bool
+    asked: Count | None
+    quiet: Real | None
+    epsilon: Maybe[Real]
+    limit: Maybe[Real]
+    received: Count
+    sent: Count
+    refused: dict[str, Count]
+
+
+class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a federation stands.
+
+    Attributes:
+        format: of this file.
+        number: rounds begun, or updates done; ``planned`` as many as there may be.
+        seconds: since the run began, without the time when no server ran.
+        minimum: sites that must be there.
+        strangers: connections that were refused, by reason.
+        ended: why the run is over; null while it goes on.
+    """
+
+    format: Count
+    name: str
+    run: str
+    number: Count
+    planned: Count
+    seconds: Real
+    minimum: Count
+    sites: tuple[SiteStatus, ...]
+    strangers: dict[str, Count]
+    ended: str | None
+
+
+class Reporter:
+    """Writes the status of a run, at most once a second.
+
+    Args:
+        epsilon: of a unit now.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        planned: int,
+        minimum: int,
+        strangers: Callable[[], dict[str, int]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder, self._name, self._planned, self._minimum = folder, name, planned, minimum
+        self._strangers, self._clock, self._next = strangers, clock, 0.0
+
+    def __call__(self, courier: Courier, kernel: Any) -> None:
+        """After an input of the kernel."""
+        now = self._clock()
+        if now < self._next and kernel.state.ended is None:
+            return
+        self._next = now + EVERY
+        world = kernel.world
+        found = Status(
+            format=1,
+            name=self._name,
+            run=courier.run,
+            number=kernel.state.number,
+            planned=self._planned,
+            seconds=kernel.time,
+            minimum=self._minimum,
+            sites=tuple(
+                SiteStatus(
+                    name=name,
+                    there=own.there,
+                    asked=None if own.ask is None else own.ask.number,
+                    quiet=now - own.seen if own.seen else None,
+                    epsilon=_finite(kernel.epsilon),
+                    limit=_finite(world.budget.epsilon),
+                    received=own.received,
+                    sent=own.sent,
+                    refused=dict(own.refused),
+                )
+                for name, own in zip(courier.names, courier.sites, strict=True)
+            ),
+            strangers=self._strangers(),
+            ended=kernel.state.ended,
+        )
+        replace_file(self._folder / NAME, msgspec.json.encode(found))
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def read(folder: Path) -> Status:
+    """The status of a server's run folder.
+
+    Raises:
+        StudyError: if there is none.
+    """
+    try:
+        return msgspec.json.decode(read_below(folder, NAME, most=MIB), type=Status)
+    except (FileNotFoundError, NotADirectoryError):
+        raise StudyError(
+            f"{folder / NAME}: there is no status yet. Give the run folder of a server that has "
+            "heard from a site"
+        ) from None
+    except msgspec.MsgspecError as error:
+        raise StudyError(f"{folder / NAME}: cannot be read ({error})") from error
+
+
+def page(status: Status) -> str:
+    """The status as a page that renews itself."""
+    from jinja2 import Environment
+
+    made = Environment(autoescape=True).from_string(_PAGE)
+    return made.render(status=status, rows=rows(status))
+
+
+def rows(status: Status) -> Sequence[tuple[str, ...]]:
+    """A row for each site: name, presence, task, silence, epsilon, traffic, refused frames."""
+    return [
+        (
+            site.name,
+            "present" if site.there else "away",
+            "-" if site.asked is None else str(site.asked),
+            "-" if site.quiet is None else f"{site.quiet:.0f} s",
+            _epsilon(site),
+            f"{(site.received + site.sent) / MIB:.1f} MiB",
+            "; ".join(f"{why} ({times})" for why, times in site.refused.items()) or "-",
+        )
+        for site in status.sites
+    ]
+
+
+def _epsilon(site: SiteStatus) -> str:
+    from sordino.privacy.rounding import epsilon_text
+
+    spent = site.epsilon if isinstance(site.epsilon, float | int) else None
+    limit = site.limit if isinstance(site.limit, float | int) else None
+    return "no promise" if limit is None else f"{epsilon_text(spent)} of {epsilon_text(limit)}"
+
+
+HEAD = ("site", "state", "task", "last heard", "epsilon", "traffic", "refused")
+_PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="refresh" content="2"><title>{{ status.name }}: federation</title>
+<style>
+:root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
+body { max-width: 64rem; margin: 2rem auto; padding: 0 1rem; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; }
+th, td { text-align: left; padding: .35rem .7rem .35rem 0; border-bottom: 1px solid #8884;
+  vertical-align: top; }
+progress { width: 100%; }
+</style></head><body>
+<h1>{{ status.name }}</h1>
+<p>{{ status.number }} of {{ status.planned }}, after {{ "%.0f"|format(status.seconds) }} s.
+{% if status.ended %}The run has ended: {{ status.ended }}.{% else %}At least {{ status.minimum }}
+site{{ "s" if status.minimum != 1 }} must be present.{% endif %}</p>
+<progress max="{{ status.planned }}" value="{{ status.number }}"></progress>
+<div class="wide"><table><thead><tr>
+{% for name in ("Site", "State", "Task", "Last heard", "Epsilon", "Traffic", "Refused") -%}
+<th scope="col">{{ name }}</th>{% endfor %}</tr></thead><tbody>
+{% for row in rows %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
+{% endfor %}</tbody></table></div>
+{% if status.strangers %}<h2>Refused connections</h2><ul>
+{% for why, times in status.strangers.items() %}<li>{{ why }} ({{ times }})</li>{% endfor %}</ul>
+{% endif %}</body></html>
+"""
+
+
+class Page:
+    """The page on the loopback, in a thread of its own."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:  # the library's name
+                try:
+                    body, status = page(read(folder)).encode(), 200
+                except StudyError as error:
+                    body, status = str(error).encode(), 503
+                self.send_response(status)
+                self.send_header("Content-Type", "text/html; charset=utf-8")
+                self.send_header("Content-Length", str(len(body)))
+                self.send_header("Cache-Control", "no-store")
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+                pass
+
+        try:
+            self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        except OSError as error:
+            raise StudyError(f"--page {port}: cannot listen there ({error.strerror})") from error
+        self.address = f"http://127.0.0.1:{self._server.server_address[1]}/"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        """Stop."""
+        self._server.shutdown()
+        self._server.server_close()
