@@ -37,6 +37,8 @@ class Federation:
         counts: label counts, of shape (clients, classes): raw data.
         names: of the clients, where the file has any.
         prints: what the ledger knows each client's data by, where that is not its fingerprint.
+        shaping: fingerprints of all data that bears on what is released, where not all of it is
+            here.
         remote: whether some parts lie elsewhere: their examples are stand-ins, and their labels
             are not known.
     """
@@ -47,6 +49,7 @@ class Federation:
     counts: Counts
     names: tuple[str, ...] = ()
     prints: tuple[str, ...] = ()
+    shaping: tuple[str, ...] = ()
     remote: bool = False
 
     @property

@@ -115,11 +115,7 @@ class SharedSetup:
             classes=classes,
             fingerprints=prints,
             records=_records(study, divided, paid=paid),
-            shaping=(
-                *prints,
-                divided.test.fingerprint(),
-                *([divided.validation.fingerprint()] if divided.validation is not None else []),
-            ),
+            shaping=divided.shaping or _shaping(divided, prints),
             evaluator=Evaluator(flat, loss),
             names=divided.names,
             remote=divided.remote,
@@ -214,6 +210,11 @@ class SharedSetup:
         """The initial model, (d,)."""
         weights: Vector = self.kernels.flat.weights.cpu().numpy().copy()
         return weights
+
+
+def _shaping(divided: Federation, prints: Sequence[str]) -> tuple[str, ...]:
+    sets = [divided.test, *([] if divided.validation is None else [divided.validation])]
+    return (*prints, *(each.fingerprint() for each in sets))
 
 
 def _records(study: HorizontalStudy, divided: Federation, *, paid: bool) -> tuple[Records, ...]:

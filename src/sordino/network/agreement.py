@@ -54,7 +54,7 @@ class Agreement(Section):
         data: of examples.
         site: in the order of the clients' numbers.
         modules: digests of code that the study names, which every site has of its own.
-        rehearsal: fingerprints of everybody's data, where all of it is public anyway. Noise then
+        rehearsal: fingerprints of everybody's data and of the test set, where all of it is public. Noise then
             comes from the study's seed, as in a simulation, and protects nobody.
     """
 

@@ -94,7 +94,7 @@ def _named(name: str, index: int) -> str:
 
 
 def _prints(found: Federation) -> tuple[str, ...]:
-    return tuple(part.fingerprint() for part in found.parts)
+    return tuple(part.fingerprint() for part in (*found.parts, found.test))
 
 
 def _save(path: Path, x: np.ndarray, y: np.ndarray, classes: Sequence[str]) -> None:

@@ -86,6 +86,7 @@ def divided(
         counts,
         agreement.names,
         prints,
+        agreement.rehearsal,
         remote=True,
     )
 
