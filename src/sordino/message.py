@@ -237,6 +237,42 @@ class Labels(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     values: tuple[int, ...]
 
 
+class Turn(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Server to a site of a network: an event is next; or, ``asked``, your embedding of it, please.
+
+    A site's tasks have growing numbers, and only the last one is sent again after a lost
+    connection: so a derivative travels with the turn that follows it.
+
+    Attributes:
+        event: its number, from 1.
+        asked: whether it is a query.
+        derivative: of the event before, for a party that was active in it.
+        over: whether there is no such event: the stream has ended.
+    """
+
+    event: int
+    asked: bool = False
+    derivative: Derivative | None = None
+    over: bool = False
+
+    @property
+    def number(self) -> int:
+        """What an answer must quote."""
+        return 2 * self.event + self.asked
+
+
+class Passive(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """A site of a network to the server: it sends nothing unasked in this event.
+
+    Attributes:
+        party: who, from 0; whoever holds the labels comes after the parties.
+        event: which.
+    """
+
+    party: int
+    event: int
+
+
 _FLOATS: dict[int, np.dtype[Any]] = {16: np.dtype("<f2"), 32: np.dtype("<f4")}
 
 
@@ -270,12 +306,22 @@ def numbers(message: Embedding | Derivative, count: int) -> Vector:
 
 
 Message = (
-    Train | Update | Contribution | Compute | Gradient | Query | Embedding | Derivative | Labels
+    Train
+    | Update
+    | Contribution
+    | Compute
+    | Gradient
+    | Query
+    | Embedding
+    | Derivative
+    | Labels
+    | Turn
+    | Passive
 )
 Answer = Update | Contribution
-Task = Train | Compute | Query | Derivative
+Task = Train | Compute | Query | Derivative | Turn
 """What the server sends to a site; each has a ``number``."""
-Reply = Update | Contribution | Gradient | Embedding | Labels
+Reply = Update | Contribution | Gradient | Embedding | Labels | Passive
 """What a site sends to the server."""
 
 

@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
 
+from numpy.typing import NDArray
+
 from sordino.engine import records
 from sordino.engine.effect import Book, Effect, Event, Learn, Learned, Request, Said, Skip
 from sordino.engine.moment import Block, S
+from sordino.message import Vector
 from sordino.privacy import Budget, Charge, Permit, Vault
 from sordino.privacy.accounting import Spent
 
@@ -49,10 +52,17 @@ class World(Generic[S]):
 
     Attributes:
         vault: where charges go.
+        widest: numbers in the longest vector of a message, where it may be longer than the model.
+        hands_out: whether sites are given the model when the run is over.
+        remembers: whether a site's work changes what the site has, so that it must go through its
+            tasks again when it is started anew.
     """
 
     __slots__ = ()
     vault: Vault
+    widest: int = 0
+    hands_out: bool = True
+    remembers: bool = False
 
     def step(self, state: S, event: Event, /) -> tuple[S, Sequence[Effect]]:
         """The regime's."""
@@ -120,6 +130,30 @@ class World(Generic[S]):
     def objection(self, site: int, task: Request, /) -> str | None:
         """Why a site refuses a task: what it asks for beyond the study, or None."""
         raise NotImplementedError
+
+    def unfit(self, site: int, number: int, said: Said, /) -> str | None:
+        """Why what a site says to task ``number`` is refused before anybody acts on it, or None."""
+        return f"no site of this study sends {type(said).__name__}"
+
+    def held(self, site: int, number: int, permits: Sequence[Permit], /) -> Sequence[Permit]:
+        """The permits that a site still needs at task ``number``."""
+        return [each for each in permits if each.round + each.count > number]
+
+    def settle(self, site: int, task: Request, /) -> None:
+        """Let a site take in what a task brings of those before it."""
+
+    def carried(self, site: int, /) -> Mapping[str, NDArray[Any]]:
+        """What a site must carry from one task to the next, between :meth:`settle` and
+        :meth:`answer`, where it remembers.
+        """
+        return {}
+
+    def restore(self, site: int, carried: Mapping[str, NDArray[Any]], /) -> None:
+        """Take back what :meth:`carried` gave."""
+
+    def model_of(self, site: int, given: Vector, /) -> Vector:
+        """The model that a site has, where ``given`` is what it was last sent."""
+        return given
 
     def learn(self, effect: Learn | Skip, /) -> Learned:
         """Let the server's own model work, where it has one."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from sordino.errors import RemoteProtocolError
-from sordino.message import Reply, Task, decode, encode
+from sordino.message import Embedding, Labels, Passive, Reply, Task, decode, encode
 from sordino.network import frames
 from sordino.network.transport.base import Event, Hub, Mailbox
 from sordino.privacy import Event as Fact
@@ -73,6 +73,8 @@ class Courier:
         agreement: digest of what was agreed to, and ``code`` of this program's sources.
         patience: seconds without a connection after which a site is gone.
         refused: told of everything that is refused: which site, and why.
+        unfit: why a message about an event is refused, as the regime says; see
+            :meth:`~sordino.engine.world.World.unfit`.
     """
 
     def __init__(
@@ -87,8 +89,10 @@ class Courier:
         code: str,
         patience: float,
         refused: Callable[[str, str], None],
+        unfit: Callable[[int, int, Reply], str | None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._unfit = unfit
         self._hub, self._mailbox, self.names = hub, mailbox, tuple(names)
         self.run, self._dimension = run, dimension
         self._agreement, self._code = agreement, code
@@ -235,6 +239,10 @@ class Courier:
     def _refuse_odd(self, site: int, number: int, message: object) -> None:
         if not isinstance(message, Reply):
             raise RemoteProtocolError(f"a site does not send {type(message).__name__}")
+        if isinstance(message, Embedding | Labels | Passive):
+            if (why := self._unfit(site, number, message)) is not None:
+                raise RemoteProtocolError(why)
+            return
         speaker = getattr(message, "client", None)
         if speaker != site:
             raise RemoteProtocolError(f"it speaks for client {speaker} and is client {site}")

@@ -20,11 +20,9 @@ import numpy as np
 
 from sordino.engine.study.base import Study
 from sordino.errors import StudyError
-from sordino.federation.division import Federation, federation
-from sordino.federation.study import HorizontalStudy
 from sordino.network import kit
-from sordino.network.agreement import Agreement, Shape, SiteEntry
-from sordino.network.parts import regime_of
+from sordino.network.agreement import Agreement, SiteEntry
+from sordino.network.carrier import carrier
 
 KITS, DATA = "kits", "data"
 
@@ -54,51 +52,37 @@ def lay_out(study: Study, out: Path, *, scripted: bool, minimum: int | None = No
     Raises:
         StudyError: if the study cannot be carried by a network, or the folder exists.
     """
-    regime_of(study)
-    assert isinstance(study, HorizontalStudy)
     if out.exists():
         raise StudyError(f"{out}: this folder exists already. Choose another with --out")
-    found = federation(study)
-    names = [_named(name, i) for i, name in enumerate(found.names or [""] * len(found.parts))]
+    found = carrier(study).divided(study)
+    names = [_named(name, i) for i, name in enumerate(found.names)]
     agreement = Agreement(
         name=re.sub(r"[^A-Za-z0-9_.-]+", "-", study.name).strip("-.")[:60] or "demo",
         server=f"127.0.0.1:{_free_port()}",
         minimum=len(names) if minimum is None else minimum,
-        data=Shape(
-            shape=found.test.shape,
-            type="uint8" if found.test.x.dtype == np.uint8 else "float32",
-            classes=found.test.classes,
-        ),
+        data=found.shape,
         site=tuple(
-            SiteEntry(name=name, examples=len(part))
-            for name, part in zip(names, found.parts, strict=True)
+            SiteEntry(name=name, examples=rows)
+            for name, rows in zip(names, found.examples, strict=True)
         ),
-        rehearsal=_prints(found) if scripted else (),
+        rehearsal=found.prints if scripted else (),
     )
     kit.write(agreement, study, out / KITS, dt.datetime.now(dt.UTC))
     (out / DATA).mkdir()
     sites = []
-    for name, part in zip(names, found.parts, strict=True):
+    for name, arrays in zip(names, found.files, strict=True):
         path = out / DATA / f"{name}.npz"
-        _save(path, part.x, part.y, found.test.classes)
+        np.savez(path, allow_pickle=False, **arrays)
         sites.append((out / KITS / name, path))
-    test = out / DATA / "test.npz" if len(found.test) else None
-    if test is not None:
-        _save(test, found.test.x, found.test.y, found.test.classes)
+    test = out / DATA / "test.npz" if found.test is not None else None
+    if test is not None and found.test is not None:
+        np.savez(test, allow_pickle=False, **found.test)
     return Laid(out / KITS / kit.SERVER, test, tuple(sites))
 
 
 def _named(name: str, index: int) -> str:
     found = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.")[:50]
     return f"{found}-{index}" if found else f"site-{index}"
-
-
-def _prints(found: Federation) -> tuple[str, ...]:
-    return tuple(part.fingerprint() for part in (*found.parts, found.test))
-
-
-def _save(path: Path, x: np.ndarray, y: np.ndarray, classes: Sequence[str]) -> None:
-    np.savez(path, x=x, y=np.array(classes)[y])
 
 
 def _free_port() -> int:

@@ -33,7 +33,7 @@ from sordino.engine.moment import S
 from sordino.engine.watch import Watcher
 from sordino.engine.world import World
 from sordino.errors import RemoteProtocolError
-from sordino.message import Answer, Gradient, Task, decode
+from sordino.message import Reply, Task, decode
 from sordino.network.courier import Courier
 from sordino.network.journal import Input, Journal
 from sordino.privacy import Permit
@@ -45,9 +45,9 @@ def _task(task: Request) -> Task:
     return task
 
 
-def _said(body: bytes, dimension: int) -> Answer | Gradient:
+def _said(body: bytes, dimension: int) -> Reply:
     found = decode(body, dimension=dimension)
-    if not isinstance(found, Answer | Gradient):
+    if not isinstance(found, Reply):
         raise RemoteProtocolError(f"a site does not send {type(found).__name__}")
     return found
 

@@ -27,17 +27,14 @@ from sordino.parsing import toml_of
 
 
 def regime_of(study: Study) -> HorizontalRegime[HorizontalStudy]:
-    """The regime of a study that a network can carry.
+    """The regime of a study whose clients have examples of their own.
 
     Raises:
-        StudyError: for one that it cannot.
+        StudyError: for one that a network cannot carry.
     """
     found = regimes.of(study)
-    if not isinstance(found, HorizontalRegime) or not isinstance(study, HorizontalStudy):
-        raise StudyError(
-            f"method '{study.method.name}': its parties hold different features of the same "
-            "entities, and no network carries that yet. Use `sordino run`"
-        )
+    assert isinstance(found, HorizontalRegime)
+    assert isinstance(study, HorizontalStudy)
     if study.data.testing in ("public share", "private share"):
         raise StudyError(
             f"data.test = '{study.data.testing}' sets rows of all clients aside, and here each "

@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 from sordino.engine.promise import adjacency, assumptions
-from sordino.federation.study import HorizontalStudy
+from sordino.engine.study.base import Study
 from sordino.network import certificates
 from sordino.network.agreement import Agreed
-from sordino.network.parts import divided, regime_of
+from sordino.network.carrier import carrier
 from sordino.network.session import Wish, opened
 from sordino.privacy.rounding import epsilon_text
-
-WHAT = {
-    "sample": (
-        "the model after its local steps, or a gradient, computed from its rows with noise on it; "
-        "the noise is added here, before a message exists"
-    ),
-    "client": (
-        "its update of the model, bounded but WITHOUT noise: the server adds the noise to the sum "
-        "of all sites, so you have to trust the server with your single update"
-    ),
-    "none": "the model after its local steps, or a gradient, WITHOUT any noise",
-}
 
 
 def promised(wish: Wish) -> Iterator[str]:
     """What would be released, to whom, at what price, and what stays; line by line."""
     agreed, index, study, own = opened(wish)
-    agreement, privacy = agreed.agreement, study.privacy
+    agreement, part = agreed.agreement, carrier(agreed.study)
     ends = certificates.expires(certificates.read_certificate(wish.kit, "site.pem"))
     yield f"You would join {agreement.name} as site {agreement.names[index]}, with {len(own)} rows."
     yield f"To whom: the server at {agreement.server}, which the federation's authority certified."
@@ -41,7 +27,7 @@ def promised(wish: Wish) -> Iterator[str]:
         "server sends to everybody"
     )
     yield f"Study: {study.name}, method {study.method.name}, {study.horizon} rounds or updates at most."
-    yield f"What leaves this site each time it is asked: {WHAT[privacy.unit]}."
+    yield f"What leaves this site each time it is asked: {part.released(study, index)}."
     yield (
         f"What is public: that you take part, how many rows you have ({len(own)}), and when you answer."
     )
@@ -58,25 +44,12 @@ def promised(wish: Wish) -> Iterator[str]:
     yield "Nothing was sent, and nothing was booked."
 
 
-def _price(agreed: Agreed, study: HorizontalStudy, index: int, wish: Wish) -> Iterator[str]:
+def _price(agreed: Agreed, study: Study, index: int, wish: Wish) -> Iterator[str]:
     privacy = study.privacy
     if privacy.unit == "none":
         yield "Price: epsilon is infinite. This study protects nobody"
         return
-    with tempfile.TemporaryDirectory() as folder:
-        have = divided(agreed.agreement)
-        built = regime_of(study).assembled(
-            study.model_copy(
-                update={"privacy": privacy.model_copy(update={"ledger": "run", "entropy": "seed"})}
-            ),
-            have,
-            Path(folder),
-            "plan",
-            None,
-            mine=index,
-        )
-        built.simulation.vault.close()
-    plan, each = built.plan, getattr(privacy, "epsilons", None)
+    plan, each = carrier(study).plan(agreed, study, index), getattr(privacy, "epsilons", None)
     limit = privacy.epsilon if each is None else each[index]
     yield f"What is protected: {adjacency(study)}"
     yield (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,13 @@ from sordino.engine.kernel import Kernel
 from sordino.engine.study.base import Study
 from sordino.engine.surroundings import sources
 from sordino.engine.watch import Moment, Packed, Watcher
-from sordino.federation.study import HorizontalStudy
+from sordino.engine.world import World
 from sordino.network import frames
 from sordino.network.agreement import Agreed
+from sordino.network.carrier import carrier
 from sordino.network.courier import Courier
 from sordino.network.journal import Journal
 from sordino.network.kernel import LiveKernel, ScriptedKernel
-from sordino.network.parts import divided, regime_of
 from sordino.network.transport.base import Hub, Mailbox
 from sordino.privacy import Budget, Vault
 
@@ -45,9 +45,9 @@ class Serving:
     Attributes:
         agreed: what everybody has agreed to.
         inner: the simulation of the same study, over stand-ins.
+        world: the federation as the kernel sees it, from a moment, which may have to be copied.
         folder: of the run.
         run_id: identifier of the run.
-        dimension: d.
         opens: the transport.
         refused: told of everything that is refused: which site, and why.
         told: told of progress, with the courier.
@@ -58,7 +58,7 @@ class Serving:
     inner: Any
     folder: Path
     run_id: str
-    dimension: int
+    world: Callable[[Any], tuple[World[Any], Any]]
     opens: Opens
     refused: Callable[[str, str], None]
     told: Callable[[Courier, Any], None]
@@ -98,44 +98,51 @@ class Serving:
     def run(self, moment: Any, watcher: Watcher) -> Moment:
         """Open the transport, play to the end, and say good-bye."""
         mailbox, agreement = Mailbox(), self.agreed.agreement
-        hub = self.opens(frames.limit(self.dimension), mailbox)
+        world, moment = self.world(moment)
+        dimension = moment.model.size
+        hub = self.opens(frames.limit(max(dimension, world.widest)), mailbox)
         courier = Courier(
             hub,
             mailbox,
             agreement.names,
-            dimension=self.dimension,
+            dimension=dimension,
             run=self.run_id,
             agreement=self.agreed.digest,
             code=sources(),
             patience=agreement.patience,
             refused=self.refused,
+            unfit=world.unfit,
             clock=self.clock,
         )
         try:
-            done: Moment = self._kernel(moment, watcher, courier).run()
-            model = np.ascontiguousarray(done.model, dtype="<f4").tobytes()
+            done: Moment = self._kernel(world, moment, watcher, courier).run()
+            given = done.model if world.hands_out else done.model[:0]
+            model = np.ascontiguousarray(given, dtype="<f4").tobytes()
             courier.bye(done.ended or "", model, FAREWELL)
         finally:
             hub.close()
         return done
 
-    def _kernel(self, moment: Any, watcher: Watcher, courier: Courier) -> Kernel[Any, Any]:
+    def _kernel(
+        self, world: World[Any], moment: Any, watcher: Watcher, courier: Courier
+    ) -> Kernel[Any, Any]:
+        dimension = moment.model.size
         if self.scripted:
             return ScriptedKernel(
-                self.inner,
+                world,
                 moment,
                 watcher,
                 courier=courier,
-                dimension=self.dimension,
+                dimension=dimension,
                 sites=len(courier.names),
             )
         kernel: LiveKernel[Any, Any] = LiveKernel(
-            self.inner,
+            world,
             moment,
             watcher,
             courier=courier,
             journal=Journal(self.folder, durable=self.durable),
-            dimension=self.dimension,
+            dimension=dimension,
             minimum=self.agreed.agreement.minimum,
             told=lambda: self.told(courier, kernel),
             clock=self.clock,
@@ -159,17 +166,14 @@ class Serves:
         self, study: Study, folder: Path, run: str, payable: Sequence[int] | None = None, /
     ) -> Built:
         """The objects of a calibrated study, with the server's ledger in ``folder``."""
-        from dataclasses import replace
-
-        assert isinstance(study, HorizontalStudy)
-        have = divided(self.agreed.agreement, test=self.test)
-        built = regime_of(study).assembled(study, have, folder, run, payable)
+        part = carrier(study)
+        built = part.served(self.agreed, study, folder, run, payable, self.test)
         serving = Serving(
             agreed=self.agreed,
             inner=built.simulation,
             folder=folder,
             run_id=run,
-            dimension=built.first.model.size,
+            world=part.world(built.simulation),
             opens=self.opens,
             refused=self.refused,
             told=self.told,

@@ -9,19 +9,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from sordino import data as datasets
 from sordino.data.dataset import Dataset
 from sordino.engine import session
 from sordino.engine.records import Row
 from sordino.engine.session import Going, Outcome
+from sordino.engine.study.base import Study
 from sordino.errors import StudyError
-from sordino.federation.study import HorizontalStudy
 from sordino.network import certificates, kit
 from sordino.network.agreement import Agreed
-from sordino.network.parts import read_own, regime_of
+from sordino.network.carrier import carrier
 from sordino.network.proof import write as write_proof
 from sordino.network.server import Serves
-from sordino.network.site import Joins, own_study
+from sordino.network.site import Joins
 from sordino.network.status import Page, Reporter
 from sordino.network.transport.base import Hub, Line, Mailbox
 from sordino.network.transport.websocket import WebSocketHub, WebSocketLine
@@ -126,7 +125,7 @@ def serve(
         opens=opens,
         refused=refused,
         told=reporter,
-        test=_test(agreed, test),
+        test=carrier(agreed.study).test(agreed, test),
         scripted=scripted,
         durable=durable,
     )
@@ -140,25 +139,6 @@ def serve(
     finally:
         if shows is not None:
             shows.close()
-
-
-def _test(agreed: Agreed, path: Path | None) -> Dataset | None:
-    """What the server measures models on: a file, or the published test set that the study names."""
-    study = agreed.study
-    assert isinstance(study, HorizontalStudy)
-    shape = agreed.agreement.data
-    if path is None:
-        if study.data.testing != "published":
-            return None
-        found = datasets.load(study.data.name or "").test
-    else:
-        found = datasets.load("test", file=path, label=study.data.label, test_fraction=None).train
-    if found.shape != shape.shape or found.classes != shape.classes:
-        raise StudyError(
-            f"{path or study.data.name}: the test set has examples of shape {found.shape} and "
-            f"{len(found.classes)} classes; agreed are {shape.shape} and {len(shape.classes)}"
-        )
-    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,23 +177,16 @@ def site_of(agreed: Agreed) -> int:
     return agreed.agreement.names.index(name)
 
 
-def opened(wish: Wish) -> tuple[Agreed, int, HorizontalStudy, Dataset]:
+def opened(wish: Wish) -> tuple[Agreed, int, Study, Dataset]:
     """The agreement of a kit, which site it is, the study as this site runs it, and its data.
 
     Raises:
         StudyError: if they do not fit.
     """
     agreed = Agreed(wish.kit)
-    regime_of(agreed.study)
-    index = site_of(agreed)
-    study = own_study(agreed, index, ledger=wish.ledger, limit=wish.limit)
-    identify = study.privacy.ledger != "run" or study.data.person is not None
-    return (
-        agreed,
-        index,
-        study,
-        read_own(wish.data, agreed.agreement, index, study, identify=identify),
-    )
+    part, index = carrier(agreed.study), site_of(agreed)
+    study = part.own_study(agreed, index, wish.ledger, wish.limit)
+    return agreed, index, study, part.read_own(wish.data, agreed.agreement, index, study)
 
 
 def join(wish: Wish, shown: Shown) -> Outcome:

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from sordino.data.dataset import Dataset
 from sordino.engine import records
@@ -29,13 +30,19 @@ from sordino.engine.study.base import Study
 from sordino.engine.surroundings import sources
 from sordino.engine.watch import Packed, Watcher
 from sordino.engine.world import Bill, World
-from sordino.errors import BudgetExceeded, LedgerError, RemoteProtocolError, StudyError
-from sordino.federation.study import HorizontalStudy
-from sordino.message import Contribution, Gradient, Task, Train, Update, Vector, decode, encode
+from sordino.errors import (
+    BudgetExceeded,
+    LedgerError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    StudyError,
+)
+from sordino.message import Reply, Task, Train, Vector, decode, encode
 from sordino.network import frames
 from sordino.network.agreement import Agreed
+from sordino.network.carrier import carrier
+from sordino.network.journal import Input, Journal
 from sordino.network.outbox import Kept, Outbox, digest
-from sordino.network.parts import divided, regime_of
 from sordino.network.transport.base import Line, Lost, Stranger
 from sordino.privacy import Budget, Permit, Vault
 from sordino.privacy import decode as fact_of
@@ -43,6 +50,7 @@ from sordino.privacy import decode as fact_of
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 """Seconds between two attempts to connect: doubled each time, with a random part."""
 CHAIN = "0" * 64
+CARRIED = "carried."
 
 
 class _Rest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,6 +59,7 @@ class _Rest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     number: int
     steps: int
     ended: str | None
+    count: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,17 +71,23 @@ class SiteMoment:
         steps: local steps, or gradients, so far.
         model: the last one that it was sent (d,); at the end the one that is handed out.
         ended: why the run is over, or None.
+        count: tasks that ``carried`` knows of, where a site remembers.
+        carried: what it carries from one task to the next; see
+            :meth:`~sordino.engine.world.World.carried`.
     """
 
     number: int
     steps: int
     model: Vector
     ended: str | None = None
+    count: int = 0
+    carried: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def pack(self) -> Packed:
         """See :class:`~sordino.engine.watch.Moment`."""
-        rest = _Rest(self.number, self.steps, self.ended)
-        return Packed({"model": self.model}, msgspec.json.encode(rest))
+        rest = _Rest(self.number, self.steps, self.ended, self.count)
+        own = {f"{CARRIED}{name}": values for name, values in self.carried.items()}
+        return Packed({"model": self.model, **own}, msgspec.json.encode(rest))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -125,11 +140,19 @@ class Site:
     def unpack(self, packed: Packed) -> SiteMoment:
         """See :class:`~sordino.engine.play.Play`."""
         rest = msgspec.json.decode(packed.rest, type=_Rest)
-        return SiteMoment(rest.number, rest.steps, packed.vectors["model"], rest.ended)
+        vectors = packed.vectors
+        carried = {
+            name.removeprefix(CARRIED): values
+            for name, values in vectors.items()
+            if name.startswith(CARRIED)
+        }
+        return SiteMoment(
+            rest.number, rest.steps, vectors["model"], rest.ended, rest.count, carried
+        )
 
     def run(self, moment: SiteMoment, watcher: Watcher) -> SiteMoment:
         """Connect, do what is asked, and connect again, until the run is over."""
-        outbox = Outbox(self.folder)
+        outbox, desk = Outbox(self.folder), None
         try:
             desk = Desk(self, moment, watcher, outbox)
             pause = FIRST_PAUSE
@@ -148,10 +171,12 @@ class Site:
             return desk.moment
         finally:
             outbox.close()
+            if desk is not None:
+                desk.close()
 
     def _talk(self, desk: Desk) -> None:
         desk.heard = False
-        line = self.connects(frames.limit(desk.dimension))
+        line = self.connects(frames.limit(max(desk.dimension, self.inner.widest)))
         try:
             last = desk.outbox.kept.number
             hello = frames.Hello(frames.VERSION, self.agreed.digest, sources(), last)
@@ -178,12 +203,37 @@ class Desk:
     def __init__(self, site: Site, moment: SiteMoment, watcher: Watcher, outbox: Outbox) -> None:
         self._site, self._watcher, self.outbox = site, watcher, outbox
         self._world: World[Any] = site.inner
-        self.moment = replace(moment, number=max(moment.number, outbox.kept.number))
+        known = 0 if self._world.remembers else outbox.kept.number
+        self.moment = replace(moment, number=max(moment.number, known))
         self.dimension = moment.model.size
         self.heard = False
         self._paid: tuple[Permit, ...] = ()
         self._refused: set[tuple[int, str]] = set()
         self._priced: dict[Any, float] = {}
+        self._tasks = Journal(site.folder) if self._world.remembers else None
+        self._count, self._due = moment.count, False
+        self._again(moment)
+
+    def close(self) -> None:
+        """Close the site's files."""
+        if self._tasks is not None:
+            self._tasks.close()
+
+    def _again(self, moment: SiteMoment) -> None:
+        """Go through the tasks since the moment again: the answers are as they were, and nothing is
+        sent.
+        """
+        if self._tasks is None:
+            return
+        self._world.restore(self._site.index, moment.carried)
+        for each in self._tasks.after(moment.count):
+            task = self._task(each.number, each.body)
+            self._count = each.seq
+            try:
+                self._world.settle(self._site.index, task)
+                self._answered(task)
+            except (BudgetExceeded, LedgerError):
+                return  # the last one; its charge was refused, and will be again
 
     def said(self, frame: bytes) -> Iterator[frames.FromSite]:
         """What the site answers to a frame of the server.
@@ -258,18 +308,12 @@ class Desk:
 
     def _work(self, task: Task, kept: Kept, task_digest: str) -> bytes:
         """Note the task, book it, compute, and keep the answer."""
-        number, site = task.number, self._site.index
+        number = task.number
         taken = msgspec.structs.replace(kept, number=number, task=task_digest, answer=None)
         if kept.number != number:
             self.outbox.keep(taken)
-        self._paid = (
-            *(each for each in self._paid if each.round + each.count > number),
-            *self._charged(self._world.own_bills(site, task, self._paid)),
-        )
-        answer = self._world.answer(site, number, task, self._paid)
-        if not isinstance(answer, Update | Contribution | Gradient):
-            raise RemoteProtocolError(f"task {number} has no answer that is sent")
-        body = encode(answer)
+        self._remember(task)
+        body = encode(self._answered(task))
         chain = digest(bytes.fromhex(kept.chain or CHAIN) + bytes.fromhex(digest(body)))
         self.outbox.keep(
             msgspec.structs.replace(taken, answer=body, sent=kept.sent + 1, chain=chain)
@@ -277,10 +321,46 @@ class Desk:
         self._told(task)
         return body
 
+    def _answered(self, task: Task) -> Reply:
+        """Book the task, and compute its answer."""
+        number, site = task.number, self._site.index
+        self._paid = (
+            *self._world.held(site, number, self._paid),
+            *self._charged(self._world.own_bills(site, task, self._paid)),
+        )
+        answer = self._world.answer(site, number, task, self._paid)
+        if not isinstance(answer, Reply):
+            raise LocalProtocolError(f"task {number} has no answer that is sent")
+        return answer
+
+    def _remember(self, task: Task) -> None:
+        """Take in what a task says of the past, save where that is due, and write the task down."""
+        if self._tasks is None:
+            return
+        site = self._site.index
+        self._world.settle(site, task)
+        if self._due and not getattr(task, "asked", False):
+            self._due = False
+            self.moment = replace(
+                self.moment,
+                model=self._world.model_of(site, self.moment.model),
+                count=self._count,
+                carried=self._world.carried(site),
+            )
+            if self._watcher.save(self.moment):
+                self._tasks.cut(())
+        self._count += 1
+        self._tasks.append(Input(self._count, 0.0, "message", site, encode(task), task.number))
+
     def _charged(self, bills: Sequence[Bill]) -> tuple[Permit, ...]:
-        if not bills:
-            return ()
-        return self._site.vault.charge([bill.charge for bill in bills], self._site.budget)
+        """Book what is promised within this site's limit, and the rest beside it."""
+        found: list[Permit] = []
+        for counts in (True, False):
+            own = [bill for bill in bills if bill.counts == counts]
+            if own:
+                budget = self._site.budget if counts else own[0].budget
+                found += self._site.vault.charge([bill.charge for bill in own], budget)
+        return tuple(found)
 
     def _book(self, number: int, event: str) -> frames.FromSite:
         """Book a round that is charged to everybody, whether this site was drawn or not."""
@@ -305,19 +385,24 @@ class Desk:
 
     def _told(self, task: Task) -> None:
         """A row of the log, where one is due."""
+        if getattr(task, "asked", False) or getattr(task, "over", False):  # no event of its own
+            return
         steps = task.steps if isinstance(task, Train) else 1
+        number = getattr(task, "event", task.number)
         model: Vector = getattr(task, "weights", self.moment.model)
         self.moment = replace(
-            self.moment, number=task.number, steps=self.moment.steps + steps, model=model
+            self.moment, number=number, steps=self.moment.steps + steps, model=model
         )
-        if task.number % self._site.every == 0:
+        if number % self._site.every == 0:
             epsilon = max(
                 (self._price(spent) for spent in self._site.vault.histories(self._site.unit)),
                 default=0.0,
             )
-            row = records.Round(round=task.number, steps=self.moment.steps, epsilon=epsilon)
+            row = records.Round(round=number, steps=self.moment.steps, epsilon=epsilon)
             self._watcher.row(row)
-            self._watcher.save(self.moment)
+            self._due = True
+            if self._tasks is None:
+                self._watcher.save(self.moment)
 
     def _price(self, spent: Any) -> float:
         if spent not in self._priced:
@@ -326,13 +411,14 @@ class Desk:
         return self._priced[spent]
 
     def _over(self, why: str, model: bytes) -> Iterator[frames.FromSite]:
-        if len(model) != 4 * self.dimension:
+        if len(model) != 4 * (self.dimension if self._world.hands_out else 0):
             yield self._refuse(0, f"the final model has {len(model)} bytes")
             return
         found = np.frombuffer(model, dtype="<f4").astype(np.float32)
         if not np.isfinite(found).all():
             yield self._refuse(0, "the final model holds numbers that are not finite")
             return
+        found = self._world.model_of(self._site.index, found)
         self.moment = replace(self.moment, model=found, ended=why[:500] or "the run is over")
         self._watcher.row(records.End(round=self.moment.number, why=self.moment.ended or ""))
         self._watcher.save(self.moment)
@@ -357,57 +443,18 @@ class Joins:
         self, study: Study, folder: Path, run: str, payable: Sequence[int] | None = None, /
     ) -> Built:
         """The objects of a calibrated study, with this site's ledger."""
-        assert isinstance(study, HorizontalStudy)
-        have = divided(self.agreed.agreement, (self.index, self.own))
-        regime = regime_of(study)
-        built = regime.assembled(study, have, folder, run, payable, mine=self.index)
-        inner = built.simulation
-        budgets = getattr(inner, "budgets", None)
+        part = carrier(study)
+        found = part.joined(self.agreed, self.index, self.own, study, folder, run, payable)
+        world = found.world
         site = Site(
             agreed=self.agreed,
             index=self.index,
-            inner=inner,
-            budget=inner.budget if budgets is None else budgets[self.index],
+            inner=world,
+            budget=found.budget,
             folder=folder,
             every=study.stride,
             connects=self.connects,
             told=self.told,
         )
-        first = SiteMoment(0, 0, built.first.model)
-        return replace(built, simulation=site, first=first)
-
-
-def own_study(
-    agreed: Agreed, index: int, *, ledger: Path | None, limit: float | None
-) -> HorizontalStudy:
-    """The agreed study as this site runs it: with its own ledger and its own limit.
-
-    Args:
-        ledger: a folder with the ledger of its data; None for a ledger of this run.
-        limit: epsilon that it spends at most, whatever was agreed to.
-
-    Raises:
-        StudyError: if the limit does not fit the study.
-    """
-    study = agreed.study
-    assert isinstance(study, HorizontalStudy)
-    privacy = study.privacy
-    if limit is not None and privacy.unit == "none":
-        raise StudyError(
-            "--epsilon-limit: this study protects nobody (privacy.unit = 'none'), and no limit "
-            "holds. Do not join, or agree on a study with a guarantee"
-        )
-    changed: dict[str, Any] = {}
-    if ledger is not None:
-        changed["ledger"] = str(ledger.expanduser().resolve())
-    if limit is not None:
-        if not limit > 0:
-            raise StudyError(f"--epsilon-limit: it must be positive; got {limit}")
-        each = getattr(privacy, "epsilons", None)
-        if each is not None:
-            changed["epsilons"] = tuple(
-                min(limit, epsilon) if i == index else epsilon for i, epsilon in enumerate(each)
-            )
-        elif privacy.epsilon is None or limit < privacy.epsilon:
-            changed["epsilon"] = limit
-    return study.model_copy(update={"privacy": privacy.model_copy(update=changed)})
+        first = SiteMoment(0, 0, world.model_of(self.index, found.built.first.model))
+        return replace(found.built, simulation=site, first=first)

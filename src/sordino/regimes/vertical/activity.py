@@ -34,16 +34,23 @@ class Activity:
         """Active and silent parties (n, M) of the events ``start`` to ``start + n``, all of one
         piece of so many.
         """
-        parties, (place, offset) = len(self.columns), divmod(start, piece)
-
-        def uniform(what: str) -> NDArray[np.float64]:
-            return self.entropy.at(what, place).random((piece, parties))[offset : offset + n]
+        parties = len(self.columns)
 
         def means() -> NDArray[np.float32]:
             return np.stack([x[:, columns].reshape(n, -1).mean(1) for columns in self.columns], 1)
 
-        active = self.activation.active((n, parties), lambda: uniform("activation"), means)
-        silent: Mask = (
-            ~active & (uniform("silence") < self.dropout) if self.dropout else np.zeros_like(active)
+        active = self.activation.active(
+            (n, parties), lambda: self._uniform("activation", start, n, piece), means
         )
-        return active, silent
+        return active, ~active & self.silent(start, n, piece)
+
+    def silent(self, start: int, n: int, piece: int) -> Mask:
+        """Who of these events does not answer when queried (n, M)."""
+        if not self.dropout:
+            return np.zeros((n, len(self.columns)), bool)
+        return self._uniform("silence", start, n, piece) < self.dropout
+
+    def _uniform(self, what: str, start: int, n: int, piece: int) -> NDArray[np.float64]:
+        place, offset = divmod(start, piece)
+        drawn = self.entropy.at(what, place).random((piece, len(self.columns)))
+        return drawn[offset : offset + n]

@@ -5,35 +5,28 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import nn
 
 from sordino.data import stream as streams
 from sordino.engine import records
-from sordino.engine.built import Built, named, vault
+from sordino.engine.built import Built, vault
 from sordino.engine.plan import Plan
 from sordino.engine.surroundings import answering, lineage, origin, protective
 from sordino.entropy import Entropy, Seeded
-from sordino.errors import StudyError
 from sordino.mechanism.response import RandomisedResponse, secret
-from sordino.mechanism.single import Single
-from sordino.message import Vector
-from sordino.privacy import Budget, Repeated, Vault
+from sordino.privacy import Budget, Repeated
+from sordino.privacy.accounting import Spent
 from sordino.regimes.vertical.activity import Activity
+from sordino.regimes.vertical.cut import Split, halved, one_party, rates
 from sordino.regimes.vertical.engine import Dues, Engine, Whole
-from sordino.regimes.vertical.engines import models
 from sordino.regimes.vertical.engines import split as halves
 from sordino.regimes.vertical.engines.fused import Fused, Rule
 from sordino.regimes.vertical.engines.joint import Joint
-from sordino.regimes.vertical.engines.net import Net, chain_of
-from sordino.regimes.vertical.engines.observed import Rates
 from sordino.regimes.vertical.engines.static import Static
 from sordino.regimes.vertical.messages import Messages
 from sordino.regimes.vertical.plan import (
@@ -55,16 +48,15 @@ from sordino.regimes.vertical.protocol import Vertical
 from sordino.regimes.vertical.respond import Respond
 from sordino.regimes.vertical.simulation import Events
 from sordino.regimes.vertical.source import Index, arranged, parts, source
-from sordino.regimes.vertical.study import Release, VerticalStudy
+from sordino.regimes.vertical.study import VerticalStudy
 from sordino.regimes.vertical.traffic import Sizes
-from sordino.training.flat import Flat
 
 
 def plan(study: VerticalStudy) -> Plan:
     """The price of a study, and whether its data and models fit together."""
     full = calibrate(study)
     stream, *_ = source(full, known=False)
-    _Split.of(full, stream, parts(full, stream))
+    Split.of(full, stream, parts(full, stream))
     return replace(price(full), calibrated=full != study)
 
 
@@ -73,13 +65,8 @@ def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | No
     torch.set_num_threads(study.execution.threads)
     stream, fingerprint, known = source(study)
     held = parts(study, stream)
-    split, priced, entropy = _Split.of(study, stream, held), price(study), Seeded(study.seed)
-    privacy, method, whole = (
-        study.privacy,
-        study.method,
-        [fingerprint, *(hashlib.sha256(part.tobytes()).hexdigest() for part in held)],
-    )
-    own = protective(study, run, whole, folder)
+    split, shape = Split.of(study, stream, held), shaping(fingerprint, held)
+    own = protective(study, run, shape, folder)
     names = units(study)
     whose = {
         party(m): f"{party(m)}/{hashlib.sha256(part.tobytes()).hexdigest()[:16]}"
@@ -96,50 +83,86 @@ def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | No
         known,
         parties,
     )
-    delta = privacy.delta or 1e-5
-    mechanism, key = None, (0, 0)
-    if privacy.unit != "none":
-        mechanism = RandomisedResponse(epsilon=label_epsilon(study), classes=len(stream.classes))
-        key = secret(answering(study, run, whole, folder).at("labels"))
-    told = label(study)
-    response = Respond(
-        mechanism=mechanism,
-        key=key,
-        memoised=privacy.memoised,
-        dues=((LABELS, told), (ENTITIES, told)),
-    )
     simulation = Events(
         engine=partial(_engine, study, split, own),
         stream=arranged(stream, held),
-        events=study.horizon,
-        batch=method.batch,
-        every=study.stride,
-        activity=Activity(
-            activation=method.activation,
-            columns=split.columns,
-            dropout=study.world.dropout,
-            entropy=entropy,
-        ),
-        sizes=Sizes.of(
+        activity=activity(study, split.columns),
+        respond=responding(study, len(stream.classes), answering(study, run, shape, folder)),
+        limit=limit_of(study, pays, ledgers.histories(promised(study))),
+        vault=ledgers,
+        units=(promised(study),) if study.privacy.unit != "none" else (),
+        **common(study, split, run),
+    )
+    return built(study, split, stream, held, simulation, path(study, split))
+
+
+def shaping(fingerprint: str, held: Sequence[Index]) -> list[str]:
+    """What of the data shapes the noise: a fingerprint, and who holds which features."""
+    return [fingerprint, *(hashlib.sha256(part.tobytes()).hexdigest() for part in held)]
+
+
+def activity(study: VerticalStudy, columns: tuple[slice, ...]) -> Activity:
+    """Who is active: drawn from the study's seed."""
+    return Activity(
+        activation=study.method.activation,
+        columns=columns,
+        dropout=study.world.dropout,
+        entropy=Seeded(study.seed),
+    )
+
+
+def responding(study: VerticalStudy, classes: int, own: Entropy) -> Respond:
+    """How labels are told, with responses from ``own``."""
+    mechanism, key, told = None, (0, 0), label(study)
+    if study.privacy.unit != "none":
+        mechanism = RandomisedResponse(epsilon=label_epsilon(study), classes=classes)
+        key = secret(own.at("labels"))
+    return Respond(
+        mechanism=mechanism,
+        key=key,
+        memoised=study.privacy.memoised,
+        dues=((LABELS, told), (ENTITIES, told)),
+    )
+
+
+def common(study: VerticalStudy, split: Split, run: str) -> dict[str, Any]:
+    """What a simulation, a server and a site have alike: fields of
+    :class:`~sordino.regimes.vertical.simulation.Events`.
+    """
+    method, privacy = study.method, study.privacy
+    delta = privacy.delta or 1e-5
+    return {
+        "events": study.horizon,
+        "batch": method.batch,
+        "every": study.stride,
+        "sizes": Sizes.of(
             split.embeddings, resends=method.resends, batch=method.batch, bits=study.world.precision
         ),
-        respond=response,
-        charges=partial(charges, study),
-        limit=_limit(study, ledgers, pays),
-        vault=ledgers,
-        units=(promised(study),) if privacy.unit != "none" else (),
-        budget=Budget(privacy.epsilon or math.inf, delta, privacy.accountant),
-        unlimited=Budget(math.inf, delta, privacy.accountant),
-        method=method.name,
-        lineage=lineage(study, run),
-        origin=origin(study, run),
-    )
+        "charges": partial(charges, study),
+        "budget": Budget(privacy.epsilon or math.inf, delta, privacy.accountant),
+        "unlimited": Budget(math.inf, delta, privacy.accountant),
+        "method": method.name,
+        "lineage": lineage(study, run),
+        "origin": origin(study, run),
+    }
+
+
+def built(
+    study: VerticalStudy,
+    split: Split,
+    stream: streams.Stream,
+    held: Sequence[Index],
+    simulation: Events,
+    chosen: str,
+) -> Built:
+    """The objects of a run over these events, which are played as ``chosen``."""
+    priced = price(study)
     return Built(
         study=study,
         plan=priced,
         simulation=simulation,
         first=simulation.first(),
-        facts=_facts(study, split, stream, held, priced, path(study, split)),
+        facts=facts(study, split, stream, held, priced, chosen),
         model=study.model.name,
         named=split.named,
         paid="appearance of an entity",
@@ -147,105 +170,19 @@ def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | No
     )
 
 
-def _limit(study: VerticalStudy, ledgers: Vault, pays: Sequence[int] | None) -> int | None:
-    """In how many events an entity may take part; as was found when the run began, if it began
-    before. None without privacy.
+def limit_of(
+    study: VerticalStudy, pays: Sequence[int] | None, spent: Sequence[Spent] = ((),)
+) -> int | None:
+    """In how many events an entity may take part, after what its records have ``spent``; as was
+    found when the run began, if it began before. None without privacy.
     """
     if study.privacy.unit == "none" or pays is not None:
         return pays[0] if pays is not None else None
-    found = [
-        most
-        for spent in ledgers.histories(promised(study))
-        if (most := payable(study, spent)) is not None
-    ]
+    found = [most for each in spent if (most := payable(study, each)) is not None]
     return min(*found, study.privacy.appearances) if found else study.horizon * study.method.batch
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Split:
-    """A network cut between parties and server, as it is at first; and each party's place in the
-    features.
-    """
-
-    study: VerticalStudy
-    features: tuple[int, ...]
-    embeddings: tuple[int, ...]
-    classes: int
-
-    @classmethod
-    def of(cls, study: VerticalStudy, stream: streams.Stream, held: Sequence[Index]) -> _Split:
-        """The split for this stream; every half is made once, so that what does not fit is said
-        now.
-        """
-        features, classes = tuple(len(part) for part in held), len(stream.classes)
-        made = cls(study, features, (), classes)
-        split = cls(
-            study,
-            features,
-            tuple(models.width(made.party(m), features[m]) for m in range(len(held))),
-            classes,
-        )
-        split.server()
-        return split
-
-    @property
-    def columns(self) -> tuple[slice, ...]:
-        """Each party's place in the features, side by side."""
-        ends = np.cumsum(self.features).tolist()
-        return tuple(
-            slice(end - count, end) for end, count in zip(ends, self.features, strict=True)
-        )
-
-    def party(self, m: int) -> nn.Module:
-        """The m-th party's half, with its first weights."""
-        model, rng = self.study.model, Seeded(self.study.seed).at("model", "party", m)
-        return models.party(
-            model.name, self.features[m], model.embedding, self.classes, model.party, rng
-        )
-
-    def server(self) -> nn.Module:
-        """The server's half, likewise."""
-        model, rng = self.study.model, Seeded(self.study.seed).at("model", "server")
-        return models.server(
-            model.name, self.embeddings, model.hidden, self.classes, model.server, rng
-        )
-
-    def halves(self) -> tuple[nn.Module, list[nn.Module]]:
-        """Server and parties."""
-        return self.server(), [self.party(m) for m in range(len(self.features))]
-
-    @property
-    def net(self) -> Net | None:
-        """The network as compiled code knows it; None if it is something else."""
-        server, parties = self.halves()
-        chains = [chain_of(half) for half in (server, *parties)]
-        found = [chain for chain in chains if chain is not None]
-        return (
-            Net(tuple(found[1:]), found[0])
-            if len(found) == len(chains) and not found[0].last
-            else None
-        )
-
-    def flats(self) -> dict[str, Flat]:
-        """Every half's weights in one vector."""
-        server, parties = self.halves()
-        return {
-            "server": Flat(server),
-            **{f"party{m}": Flat(party) for m, party in enumerate(parties)},
-        }
-
-    def named(self, vector: Vector) -> dict[str, NDArray[Any]]:
-        """All weights by name, from one vector, server first."""
-        found: dict[str, NDArray[Any]] = {}
-        start = 0
-        for who, flat in self.flats().items():
-            own = named(flat, vector[start : start + flat.dim])
-            found |= {f"{who}.{name}": values for name, values in own.items()}
-            start += flat.dim
-        return found
-
-
-def path(study: VerticalStudy, split: _Split) -> str:
+def path(study: VerticalStudy, split: Split) -> str:
     """How events are played: "compiled" where halves are chains, "joint" where messages need not be
     handed over, else "messages".
     """
@@ -260,21 +197,9 @@ def path(study: VerticalStudy, split: _Split) -> str:
     return "compiled" if study.method.batch == 1 and split.net is not None else "joint"
 
 
-def _rates(study: VerticalStudy) -> Rates:
-    method = study.method
-    parties = method.learning_rates or (method.learning_rate,) * study.data.parties
-    return Rates(method.server_learning_rate or method.learning_rate, parties)
-
-
-def _engine(study: VerticalStudy, split: _Split, own: Entropy) -> Engine:
-    method, rates, half, net = study.method, _rates(study), study.world.precision == 16, split.net
-    told = halves.Plan(
-        length=method.window,
-        alpha=method.attenuation,
-        replays=method.replays,
-        batch=method.batch,
-        bits=study.world.precision,
-    )
+def _engine(study: VerticalStudy, split: Split, own: Entropy) -> Engine:
+    method, speeds, half, net = study.method, rates(study), study.world.precision == 16, split.net
+    told = halved(study)
     chosen, first = (
         path(study, split),
         {who: flat.weights.numpy() for who, flat in split.flats().items()},
@@ -282,40 +207,25 @@ def _engine(study: VerticalStudy, split: _Split, own: Entropy) -> Engine:
     if chosen == "compiled" and net is not None:
         rule = Rule(method.window, method.attenuation)
         return Whole(
-            Static(net, method.window, rates, half=half)
+            Static(net, method.window, speeds, half=half)
             if method.replays
-            else Fused(net, rule, rates, half=half),
+            else Fused(net, rule, speeds, half=half),
             first,
-            _dues(study),
+            dues(study),
         )
     if chosen == "joint":
         return Whole(
-            Joint(*split.halves(), told, rates, split.columns, split.classes), first, _dues(study)
+            Joint(*split.halves(), told, speeds, split.columns, split.classes), first, dues(study)
         )
     server, parties = split.halves()
-    frozen = study.privacy.updates == "frozen"
-    made = [
-        halves.Party(
-            m,
-            module,
-            split.features[m],
-            told,
-            rates.parties[m],
-            _cover(study, m, own),
-            frozen,
-            unprotected(study),
-        )
-        for m, module in enumerate(parties)
-    ]
-    regime = Vertical(
-        tuple(width * told.rows for width in split.embeddings), study.world.missing, method.resends
-    )
+    made = [one_party(study, split, m, own, module) for m, module in enumerate(parties)]
+    regime = Vertical(split.numbers, study.world.missing, method.resends)
     return Messages(
-        regime, halves.Server(server, told, rates.server), made, split.columns, _dues(study)
+        regime, halves.Server(server, told, speeds.server), made, split.columns, dues(study)
     )
 
 
-def _dues(study: VerticalStudy) -> Dues:
+def dues(study: VerticalStudy) -> Dues:
     """What an appearance of an entity releases of its features: at each party, and at all of
     them.
     """
@@ -323,25 +233,9 @@ def _dues(study: VerticalStudy) -> Dues:
     return (*((party(m), held) for m in range(parties)), (ENTITIES, Repeated(held, parties)))
 
 
-def _cover(study: VerticalStudy, m: int, own: Entropy) -> halves.Cover:
-    privacy = study.privacy
-    return halves.Cover(
-        embedding=_single(privacy.embedding) if privacy.embedding is not None else None,
-        update=_single(privacy.update) if privacy.updates == "noisy" else None,
-        embedding_draws=own.stream("embedding", m),
-        update_draws=own.stream("update", m),
-    )
-
-
-def _single(release: Release) -> Single:
-    if release.noise_multiplier is None:
-        raise StudyError("privacy: a noise_multiplier is missing")  # calibration fills it in
-    return Single(clip=release.clip, noise_multiplier=release.noise_multiplier)
-
-
-def _facts(
+def facts(
     study: VerticalStudy,
-    split: _Split,
+    split: Split,
     stream: streams.Stream,
     held: Sequence[Index],
     priced: Plan,

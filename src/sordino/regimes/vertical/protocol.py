@@ -18,6 +18,9 @@ run's rule its *last* embedding stands in, or *zeros*, or the event is *skipped*
 it. What was dropped or stood in shows in the log. An active party cannot be missing: it is the one
 that spoke.
 
+On a network a party says as well that it is *passive* in an event. When all have spoken, nobody has
+to be waited for, and the queries go at once.
+
 :class:`State` is changed in place: there are thousands of events in a second.
 """
 
@@ -43,7 +46,7 @@ from sordino.engine.effect import (
     Woke,
 )
 from sordino.errors import RemoteProtocolError
-from sordino.message import Embedding, Labels, Query, Vector, numbers
+from sordino.message import Embedding, Labels, Passive, Query, Vector, numbers
 
 Rule = Literal["last", "zeros", "skip"]
 
@@ -59,6 +62,7 @@ class State:
         labels: its labels, if they are there.
         got: its embeddings so far.
         active: who sent theirs unasked.
+        passive: who has said that it will not.
         given_up: who did not answer.
         last: the last embedding of each party that came.
         dropped: words that were no part of anything, so far.
@@ -73,6 +77,7 @@ class State:
     labels: tuple[int, ...] | None = None
     got: dict[int, Vector] = field(default_factory=dict)
     active: set[int] = field(default_factory=set)
+    passive: set[int] = field(default_factory=set)
     given_up: set[int] = field(default_factory=set)
     dropped: int = 0
     answering: int = 0
@@ -123,6 +128,8 @@ class Vertical:
                 return state, self._embedding(state, message)
             case Arrived(Labels() as message):
                 return state, self._labels(state, message)
+            case Arrived(Passive() as message):
+                return state, self._passive(state, message)
             case Woke(tag) if tag == f"ask {state.closed + 1}" and not state.asked:
                 return state, self._ask(state)
             case Woke(tag) if tag == f"missing {state.closed + 1}" and state.asked:
@@ -163,6 +170,20 @@ class Vertical:
         state.labels = message.values
         return (*clock, *self._complete(state))
 
+    def _passive(self, state: State, message: Passive) -> Sequence[Effect]:
+        party = message.party
+        known = 0 <= party < self.parties and party not in state.got
+        if message.event != state.closed + 1 or state.asked or not known:
+            return self._dropped(state)
+        clock = self._open(state)
+        state.passive.add(party)
+        return (*clock, *self._spoken(state))
+
+    def _spoken(self, state: State) -> Sequence[Effect]:
+        """Query the passive ones, once all have said what they are."""
+        silent = self.parties - len(state.got) - len(state.passive - state.got.keys())
+        return self._ask(state) if state.passive and not silent and not state.asked else ()
+
     def _give_up(self, state: State, parties: Sequence[int]) -> Sequence[Effect]:
         """Do without those of the parties that have not answered."""
         state.given_up |= {
@@ -183,7 +204,7 @@ class Vertical:
         state.got[party] = values
         if heard.active:
             state.active.add(party)
-        return (*clock, *self._complete(state))
+        return (*clock, *self._spoken(state), *self._complete(state))
 
     def _complete(self, state: State) -> Sequence[Effect]:
         if state.labels is None or len(state.got) + len(state.given_up) < self.parties:
@@ -213,7 +234,7 @@ class Vertical:
             False,
             None,
         )
-        state.got, state.active, state.given_up = {}, set(), set()
+        state.got, state.active, state.passive, state.given_up = {}, set(), set(), set()
         return (found,)
 
     def _aged(self, values: Vector) -> Vector:

@@ -42,7 +42,7 @@ from sordino.regimes.vertical.activity import Activity
 from sordino.regimes.vertical.engine import Engine, Mask, Played
 from sordino.regimes.vertical.pieces import Booked, Pieces, State
 from sordino.regimes.vertical.respond import Respond
-from sordino.regimes.vertical.tally import Tally
+from sordino.regimes.vertical.tally import Course, Tally, counted
 from sordino.regimes.vertical.traffic import Sizes
 
 PIECE = 1000  # events
@@ -232,7 +232,42 @@ class Events:
     def run(self, moment: Moment, watcher: Watcher) -> Moment:
         """See :meth:`sordino.engine.kernel.Kernel.run`."""
         state = moment.state.copied()  # a moment may be played from twice
-        return Kernel(_Play(self, state), replace(moment, state=state), watcher).run()
+        return Kernel(Play(self, state), replace(moment, state=state), watcher).run()
+
+    def admitted(self, read: Piece, counts: dict[int, int]) -> tuple[Mask, int]:
+        """Which events of a piece may be used (n,), and how often whoever appears most in them has
+        appeared by then. The appearances are added to ``counts``.
+        """
+        n, entities = len(read.y) // self.batch, read.entity
+        used, most_times = np.ones(n, bool), 1
+        if entities is None or not self.units:
+            return used, most_times
+        for i in range(n):
+            group = entities[i * self.batch : (i + 1) * self.batch].tolist()
+            times = {e: counts.get(e, 0) + group.count(e) for e in group}
+            most = max(times.values())
+            if self.limit is not None and most > self.limit:
+                used[i] = False
+                continue
+            counts.update(times)
+            most_times = max(most_times, most)
+        return used, most_times
+
+    def told(
+        self, read: Piece, start: int, used: Mask, paid: Allowance, told: dict[int, int]
+    ) -> NDArray[np.int64]:
+        """What the server learns of the labels of a piece's used events, which begins at event
+        ``start`` (from 0); what was ``told`` of entities is remembered.
+        """
+        batch, n = self.batch, len(used)
+        examples = slice(None) if used.all() else np.repeat(used, batch)
+        places = np.arange(start * batch, (start + n) * batch)[examples]
+        labels = read.y[: n * batch][examples]
+        entities = read.entity[: n * batch][examples] if read.entity is not None else None
+        found = self.respond(labels, places if entities is None else entities, places, paid)
+        if entities is not None and self.respond.memoised and self.respond.mechanism is not None:
+            remember(told, entities, found)
+        return found
 
     def bill(self, first: int, last: int, number: int, lineage: str) -> Iterator[Bill]:
         """Appearances ``first`` to ``last`` of an entity, booked at event ``number``."""
@@ -254,7 +289,7 @@ class Events:
             )
 
 
-class _Play(World[State]):
+class Play(World[State]):
     """One call of ``run``, as the kernel asks for it."""
 
     def __init__(self, world: Events, state: State) -> None:
@@ -325,24 +360,12 @@ class _Play(World[State]):
         """Which events may be used, their appearances counted; and what must be booked for them."""
         world, start = self.world, task.number - 1
         self.read = world.stream.read(start * world.batch, task.count * world.batch)
-        n = len(self.read.y) // world.batch
-        entities = self.read.entity
-        self.used, self.times = np.ones(n, bool), 1
-        if entities is not None and world.units:
-            for i in range(n):
-                group = entities[i * world.batch : (i + 1) * world.batch].tolist()
-                times = {e: state.counts.get(e, 0) + group.count(e) for e in group}
-                most = max(times.values())
-                if world.limit is not None and most > world.limit:
-                    self.used[i] = False
-                    continue
-                state.counts.update(times)
-                self.times = max(self.times, most)
-        before = state.booked[-1][-1] if state.booked else 0
-        if self.times <= before or not self.used.any():
+        self.used, self.times = world.admitted(self.read, state.counts)
+        booked = state.booked[-1][-1] if state.booked else 0
+        if self.times <= booked or not self.used.any():
             return []
-        state.booked.append((world.lineage, task.number, before + 1, self.times))
-        return list(world.bill(before + 1, self.times, task.number, world.lineage))
+        state.booked.append((world.lineage, task.number, booked + 1, self.times))
+        return list(world.bill(booked + 1, self.times, task.number, world.lineage))
 
     def _play(
         self, read: Piece, start: int, n: int, paid: Allowance
@@ -352,68 +375,29 @@ class _Play(World[State]):
         x, y = read.x[: n * batch], read.y[: n * batch]
         active, silent = world.activity.drawn(x, start, n, PIECE)
         examples = slice(None) if used.all() else np.repeat(used, batch)
-        places = np.arange(start * batch, (start + n) * batch)[examples]
         x, y, active, silent = x[examples], y[examples], active[used], silent[used]
         if used.any():
-            entities = read.entity[: n * batch][examples] if read.entity is not None else None
-            y = world.respond(y, places if entities is None else entities, places, paid)
-            if (
-                entities is not None
-                and world.respond.memoised
-                and world.respond.mechanism is not None
-            ):
-                self._remember(entities, y)
-        first = self.state.whole.events + 1
+            y = world.told(read, start, used, paid, self.state.told)
         played = self.engine.run(x, y, active, silent, paid) if used.any() else Played.nothing()
-        wrong = (played.seen.predictions != y).reshape(-1, batch).sum(1) * played.learned
-        at = start + np.flatnonzero(used)
-        clock = played.seen.seconds / max(len(active), 1)
-        stop = start
-        while stop < start + n:
-            begin, stop = stop, min((stop // world.every + 1) * world.every, start + n)
-            low, high = np.searchsorted(at, (begin, stop))
-            here, traffic = (
-                slice(low, high),
-                world.sizes.weigh(first + low, active[low:high], played.learned[low:high]),
-            )
-            events, learned = int(high - low), int(played.learned[here].sum())
-            passive = float((~active[here]).mean()) if events else 0.0
-            yield (
-                stop,
-                Tally(
-                    active=active[here].sum(0).tolist(),
-                    silent=silent[here].sum(0).tolist(),
-                    events=events,
-                    learned=learned,
-                    errors=int(wrong[here].sum()),
-                    examples=learned * batch,
-                    loss=float(played.seen.losses[here].sum()),
-                    regret=float(played.seen.regret[here].sum()),
-                    up=traffic.up,
-                    down=traffic.down,
-                    framing=traffic.framing,
-                    dropped=int(played.dropped[here].sum()),
-                    unused=stop - begin - events,
-                    seconds=(clock * events).tolist(),
-                    passive=float(clock[0]) * events * passive,
-                ),
-            )
+        spent = Course(start, used, self.state.whole.events + 1, active, silent, y)
+        yield from counted(spent, played, world.sizes, world.every, batch)
 
-    def _remember(self, entities: NDArray[np.int64], answers: NDArray[np.int64]) -> None:
-        """Hold the stream to its promise of one label for each entity: other answers would tell of
-        the change, which nothing bounds.
 
-        Raises:
-            DataError: if it breaks it; nothing of this piece has been used then.
-        """
-        for entity, answer in zip(entities.tolist(), answers.tolist(), strict=True):
-            if self.state.told.setdefault(entity, answer) != answer:
-                raise DataError(
-                    f"entity {entity} has two labels in this stream, and privacy.memoised "
-                    "tells its label once for all:"
-                    " set memoised = false, and appearances to the events that one entity "
-                    "may take part in"
-                )
+def remember(told: dict[int, int], entities: NDArray[np.int64], answers: NDArray[np.int64]) -> None:
+    """Hold a stream to its promise of one label for each entity: other answers would tell of the
+    change, which nothing bounds. ``told`` is filled.
+
+    Raises:
+        DataError: if it breaks it; nothing of this piece has been used then.
+    """
+    for entity, answer in zip(entities.tolist(), answers.tolist(), strict=True):
+        if told.setdefault(entity, answer) != answer:
+            raise DataError(
+                f"entity {entity} has two labels in this stream, and privacy.memoised "
+                "tells its label once for all:"
+                " set memoised = false, and appearances to the events that one entity "
+                "may take part in"
+            )
 
 
 def _joined(engine: Engine) -> Vector:

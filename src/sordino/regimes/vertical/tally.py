@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.regimes.vertical.engine import Mask, Played
+from sordino.regimes.vertical.traffic import Sizes
 
 
 class Tally(msgspec.Struct):
@@ -59,3 +67,65 @@ class Tally(msgspec.Struct):
                 if isinstance(mine, list)
                 else mine + theirs,
             )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Course:
+    """A piece of a stream that was played.
+
+    Attributes:
+        start: events of the stream before it.
+        used: which of its n events were used (n,).
+        first: number of the first one used.
+        active, silent: parties of those used (u, M).
+        y: their labels, as the server knows them (u b,).
+    """
+
+    start: int
+    used: Mask
+    first: int
+    active: Mask
+    silent: Mask
+    y: NDArray[np.int64]
+
+
+def counted(
+    course: Course, played: Played, sizes: Sizes, every: int, batch: int
+) -> Iterator[tuple[int, Tally]]:
+    """What came of a piece, up to each row of the log: the event after which it stands, and the
+    tally.
+    """
+    start, n, active = course.start, len(course.used), course.active
+    wrong = (played.seen.predictions != course.y).reshape(-1, batch).sum(1) * played.learned
+    at = start + np.flatnonzero(course.used)
+    clock = played.seen.seconds / max(len(active), 1)
+    stop = start
+    while stop < start + n:
+        begin, stop = stop, min((stop // every + 1) * every, start + n)
+        low, high = np.searchsorted(at, (begin, stop))
+        here, traffic = (
+            slice(low, high),
+            sizes.weigh(course.first + low, active[low:high], played.learned[low:high]),
+        )
+        events, learned = int(high - low), int(played.learned[here].sum())
+        passive = float((~active[here]).mean()) if events else 0.0
+        yield (
+            stop,
+            Tally(
+                active=active[here].sum(0).tolist(),
+                silent=course.silent[here].sum(0).tolist(),
+                events=events,
+                learned=learned,
+                errors=int(wrong[here].sum()),
+                examples=learned * batch,
+                loss=float(played.seen.losses[here].sum()),
+                regret=float(played.seen.regret[here].sum()),
+                up=traffic.up,
+                down=traffic.down,
+                framing=traffic.framing,
+                dropped=int(played.dropped[here].sum()),
+                unused=stop - begin - events,
+                seconds=(clock * events).tolist(),
+                passive=float(clock[0]) * events * passive,
+            ),
+        )

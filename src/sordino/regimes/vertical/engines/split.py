@@ -155,6 +155,13 @@ class Party:
             packed(sent.reshape(-1).cpu().numpy(), self.plan.bits),
         )
 
+    def miss(self, features: Tensor) -> None:
+        """An event of which nothing goes out, with these features (b, f): a window of examples goes
+        on.
+        """
+        if self.plan.replays:
+            self.plan.slide(self._kept, features)
+
     def learn(self, answer: Derivative) -> bool:
         """Take a step, if this is the derivative that is waited for; whether it was.
 

@@ -1,0 +1,234 @@
+"""Studies of events on a network: sites have different columns of the same rows, and one more site
+has the labels.
+
+Rows are aligned: the k-th row of every file is about the same entity. Which event shows which row
+follows from the study's seed, or is their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.data.bounded import read_arrays
+from sordino.data.dataset import Dataset, refuse_non_finite
+from sordino.data.table import columns_of
+from sordino.engine import study as studies
+from sordino.engine.built import Built
+from sordino.engine.plan import Plan
+from sordino.engine.study.base import Study
+from sordino.errors import DataError, StudyError
+from sordino.network.agreement import Agreed, Agreement, Shape
+from sordino.network.carrier import Carrier, Division, Joined, Opened, refuse_limit
+from sordino.network.parts import stand_in
+from sordino.parsing import toml_of
+from sordino.regimes.vertical import plan as prices
+from sordino.regimes.vertical.remote.assemble import Common, conducted, taken
+from sordino.regimes.vertical.remote.rows import refuse, whole
+from sordino.regimes.vertical.remote.server import Conducting
+from sordino.regimes.vertical.source import parts, source
+from sordino.regimes.vertical.study import VerticalStudy
+
+LABELS = "labels"
+
+
+def _own(study: Study) -> VerticalStudy:
+    assert isinstance(study, VerticalStudy)
+    refuse(study)
+    return study
+
+
+def _common(agreement: Agreement, study: Study) -> Common:
+    rows = stand_in(min(agreement.sizes), agreement.data)
+    print_ = agreement.rehearsal[0] if agreement.rehearsal else None
+    return Common(_own(study), rows, print_)
+
+
+class Vertical(Carrier):
+    """Every site is a party; the last one holds the labels."""
+
+    def calibrated(self, agreement: Agreement, study: Study) -> Study:
+        """See :class:`~sordino.network.carrier.Carrier`."""
+        own = _own(study)
+        sites, rows = len(agreement.site), agreement.sizes
+        if sites != own.data.parties + 1:
+            raise StudyError(
+                f"data.parties = {own.data.parties}, and the federation has {sites} sites: one "
+                "for each party, and a last one that holds the labels"
+            )
+        if len(set(rows)) > 1:
+            raise StudyError(f"sites have {min(rows)} to {max(rows)} rows, and must have the same")
+        if not agreement.rehearsal and own.privacy.unit != "none":
+            privacy = own.privacy.model_copy(update={"entropy": "system"})
+            own = own.model_copy(update={"privacy": privacy})
+            studies.parse(toml_of(studies.write(own)), source="the study")
+        return prices.calibrate(own)
+
+    def served(
+        self,
+        agreed: Agreed,
+        study: Study,
+        folder: Path,
+        run: str,
+        payable: Sequence[int] | None,
+        test: Dataset | None,
+    ) -> Built:
+        """See :class:`~sordino.network.carrier.Carrier`."""
+        return conducted(_common(agreed.agreement, study), folder, run, payable)
+
+    def world(self, simulation: Any) -> Callable[[Any], Opened]:
+        """See :class:`~sordino.network.carrier.Carrier`."""
+
+        def opened(moment: Any) -> Opened:
+            state = moment.state.copied()
+            return Conducting(simulation, state), replace(moment, state=state)
+
+        return opened
+
+    def joined(
+        self,
+        agreed: Agreed,
+        index: int,
+        own: Dataset,
+        study: Study,
+        folder: Path,
+        run: str,
+        payable: Sequence[int] | None,
+    ) -> Joined:
+        """See :class:`~sordino.network.carrier.Carrier`. What is released is as agreed; the site's
+        own study only sets its limit.
+        """
+        common = _common(agreed.agreement, agreed.study)
+        limit = study.privacy.epsilon or float("inf")
+        found = taken(common, index, own, folder, run, payable, limit)
+        built = replace(found.built, study=study, named=found.named)
+        return Joined(built, found.world, found.world.budget)
+
+    def own_study(
+        self, agreed: Agreed, index: int, ledger: Path | None, limit: float | None
+    ) -> Study:
+        """See :class:`~sordino.network.carrier.Carrier`."""
+        study = _own(agreed.study)
+        refuse_limit(study, limit)
+        if ledger is not None:
+            raise StudyError(
+                "--ledger: sites of events have a ledger of the run only. Leave it out"
+            )
+        if limit is None or study.privacy.epsilon is None or limit >= study.privacy.epsilon:
+            return study
+        told = min(prices.label_epsilon(study), limit)  # is not used: releases are as agreed
+        changed = {"epsilon": limit, "label_epsilon": told}
+        return study.model_copy(update={"privacy": study.privacy.model_copy(update=changed)})
+
+    def read_own(self, path: Path, agreement: Agreement, index: int, study: Study) -> Dataset:
+        """See :class:`~sordino.network.carrier.Carrier`."""
+        own = _own(study)
+        common = _common(agreement, study)
+        held, classes = common.held, agreement.data.classes
+        rows = agreement.site[index].examples
+        if index == own.data.parties:
+            labels = _column(path, own.data.label)
+            x, y = np.zeros((len(labels), 1), np.float32), _numbered(labels, classes, path)
+        else:
+            x = _features(path, agreement.data.type)
+            y = np.zeros(len(x), np.int64)
+            if x.shape[1] != len(held[index]):
+                raise DataError(
+                    f"{path}: it has {x.shape[1]} columns; this party agreed to have "
+                    f"{len(held[index])}"
+                )
+        if len(x) != rows:
+            raise DataError(f"{path}: it has {len(x)} rows, and this site agreed to have {rows}")
+        return Dataset(agreement.names[index], x, y, classes)
+
+    def test(self, agreed: Agreed, path: Path | None) -> Dataset | None:
+        """See :class:`~sordino.network.carrier.Carrier`."""
+        if path is not None:
+            raise StudyError(
+                "--test: an example of a stream is predicted before it is learned from"
+            )
+        return None
+
+    def divided(self, study: Study) -> Division:
+        """See :class:`~sordino.network.carrier.Carrier`."""
+        own = _own(study)
+        if own.data.scale != 1.0:
+            raise StudyError("data.scale: let each site scale its own columns, and leave it out")
+        stream, fingerprint, _ = source(own, known=False)
+        held = parts(own, stream)
+        x, y = whole(own, stream)
+        count = own.data.parties
+        return Division(
+            shape=Shape(
+                shape=stream.shape,
+                type="uint8" if x.dtype == np.uint8 else "float32",
+                classes=stream.classes,
+            ),
+            names=(*["party"] * count, LABELS),
+            examples=(len(y),) * (count + 1),
+            files=(
+                *({"x": np.ascontiguousarray(x[:, part])} for part in held),
+                {"y": np.array(stream.classes)[y]},
+            ),
+            prints=(fingerprint,),
+        )
+
+    def plan(self, agreed: Agreed, study: Study, index: int) -> Plan:
+        """See :class:`~sordino.network.carrier.Carrier`."""
+        return prices.price(_own(agreed.study))
+
+    def released(self, study: Study, index: int) -> str:
+        """See :class:`~sordino.network.carrier.Carrier`."""
+        own = _own(study)
+        if index == own.data.parties:
+            private = own.privacy.unit != "none"
+            return f"the label of an event, {'by randomised response' if private else 'as it is'}"
+        noise = "with noise on it" if own.privacy.embedding is not None else "WITHOUT any noise"
+        return f"an embedding of its columns of an event, {noise}, and whether it is active"
+
+
+def _features(path: Path, kind: str) -> NDArray[Any]:
+    """All columns of a party's file, (n, f)."""
+    if path.suffix.lower() == ".npz":
+        arrays, found = read_arrays(path, ("x",))
+        if "x" not in arrays:
+            raise DataError(f"{path}: no array 'x'; found {', '.join(found)}")
+        x = arrays["x"]
+    else:
+        x = np.stack(list(columns_of(path).values()), axis=1)
+    if x.ndim != 2 or x.dtype.kind not in "uif":
+        raise DataError(f"{path}: features must be numbers, a row for each event")
+    if kind == "uint8":
+        if x.dtype != np.uint8:
+            raise DataError(f"{path}: agreed are pixels (uint8), found {x.dtype}")
+        return x
+    found_x = x.astype(np.float32)
+    refuse_non_finite(found_x, str(path))
+    return found_x
+
+
+def _column(path: Path, label: str) -> NDArray[Any]:
+    """The labels in a file, (n,)."""
+    if path.suffix.lower() == ".npz":
+        arrays, found = read_arrays(path, ("y",))
+        wanted = "y"
+    else:
+        arrays = columns_of(path)
+        found, wanted = list(arrays), label
+    if wanted not in arrays:
+        raise DataError(f"{path}: no {wanted!r} for the labels; found {', '.join(found)}")
+    return arrays[wanted]
+
+
+def _numbered(labels: NDArray[Any], classes: Sequence[str], path: Path) -> NDArray[np.int64]:
+    where = {name: number for number, name in enumerate(classes)}
+    if unknown := [each for each in map(str, labels.tolist()) if each not in where]:
+        raise DataError(
+            f"{path}: label {unknown[0]!r} is none of the agreed classes ({', '.join(classes)})"
+        )
+    return np.array([where[each] for each in map(str, labels.tolist())], np.int64)

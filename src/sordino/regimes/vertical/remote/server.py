@@ -1,0 +1,315 @@
+"""The server's side of events between real sites.
+
+To the kernel there is one state, that of the stream; a piece of it is no task of an engine here, but
+a row of events, each played by the rules of :mod:`~sordino.regimes.vertical.protocol`. Queries and
+derivatives travel in turns:
+
+    server -> everybody        :  Turn(t), with the derivative of t - 1 for who was active then
+    active party -> server     :  Embedding(t);   a passive one: Passive(t);   the labels: Labels(t)
+    server -> passive parties  :  Turn(t, asked)
+    passive party -> server    :  Embedding(t)
+
+At the end of the stream a last turn brings the last derivatives; a site says that it is passive, and
+so that it has them.
+
+What the server's ledger books for a piece is what all sites together release: an upper bound.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from sordino.engine.effect import (
+    Arrived,
+    Begin,
+    Effect,
+    Event,
+    Joined,
+    Lapsed,
+    Learn,
+    Learned,
+    Left,
+    Refused,
+    Request,
+    Said,
+    Send,
+    Skip,
+    Stretch,
+    Stretched,
+    Wake,
+    Woke,
+)
+from sordino.engine.world import Bill
+from sordino.message import Derivative, Embedding, Labels, Passive, Query, Turn
+from sordino.privacy import Budget, Permit
+from sordino.regimes.vertical.engine import Mask, Played
+from sordino.regimes.vertical.engines.observed import Observed
+from sordino.regimes.vertical.pieces import State
+from sordino.regimes.vertical.remote.half import Half
+from sordino.regimes.vertical.simulation import PIECE, Events, Play
+from sordino.regimes.vertical.tally import Course, counted
+
+LEAVE = "leave"
+
+
+@dataclass(slots=True, eq=False)
+class _Seen:
+    """What came of the events of a piece so far, one entry for each."""
+
+    active: list[tuple[int, ...]] = field(default_factory=list)
+    absent: list[tuple[int, ...]] = field(default_factory=list)
+    learned: list[bool] = field(default_factory=list)
+    labels: list[tuple[int, ...]] = field(default_factory=list)
+    predictions: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    regret: list[float] = field(default_factory=list)
+    dropped: list[int] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def mask(self, rows: Sequence[tuple[int, ...]], parties: int) -> Mask:
+        """(n, M)."""
+        found = np.zeros((len(rows), parties), bool)
+        for i, row in enumerate(rows):
+            found[i, list(row)] = True
+        return found
+
+
+class Conducting(Play):
+    """One call of a server's run, as the kernel asks for it.
+
+    ``state`` is changed in place.
+    """
+
+    hands_out = False
+
+    def __init__(self, world: Events, state: State) -> None:
+        super().__init__(world, state)
+        assert isinstance(self.engine, Half)
+        self.half: Half = self.engine
+        self.widest = max(self.half.rules.sizes)
+        self._task = Stretch(1, 0)
+        self._seen = _Seen()
+        self._silent: Mask = np.zeros((0, 0), bool)
+        self._dropped = 0
+        self._fresh: Sequence[Bill] = ()
+        self._asked: dict[int, int] = {}
+        self._leaving: set[int] | None = None
+
+    @property
+    def budget(self) -> Budget:
+        """What is promised."""
+        return self.world.budget
+
+    @property
+    def _sites(self) -> range:
+        """The parties, and whoever holds the labels."""
+        return range(self.half.rules.parties + 1)
+
+    def step(self, state: State, event: Event) -> tuple[State, Sequence[Effect]]:
+        """The rules of the stream, and between two of its pieces those of events."""
+        match event:
+            case Begin():
+                return state, self._in_turns(super().step(state, event)[1])
+            case Joined(site):
+                self.half.away.discard(site)
+                return state, ()
+            case Left(site):
+                self.half.away.add(site)
+            case Lapsed():
+                self.half.state.dropped += 1  # an answer that comes too late
+                return state, ()
+            case Refused():
+                return state, ()
+        if state.ended is not None:
+            return state, ()
+        if self._leaving is not None:
+            return state, self._left(event, self._leaving)
+        found = self._sent(self.half.rules.step(self.half.state, event)[1])
+        if isinstance(event, Learned):
+            found += self._closed()
+        return state, found
+
+    def _in_turns(self, effects: Sequence[Effect]) -> list[Effect]:
+        """What the rules of the stream ask for, pieces turn by turn."""
+        found: list[Effect] = []
+        for effect in effects:
+            if isinstance(effect, Send) and isinstance(effect.message, Stretch):
+                found += self._begun(effect.message)
+            else:
+                found.append(effect)
+        return found
+
+    def _begun(self, task: Stretch) -> list[Effect]:
+        """Read a piece, and open its first event."""
+        self._task, self._seen, self._fresh = task, _Seen(), self._admit(self.state, task)
+        self._dropped = self.half.state.dropped
+        self._silent = self.world.activity.silent(task.number - 1, len(self.used), PIECE)[self.used]
+        return self._open() if self.used.any() else self._over()
+
+    def _open(self, *, over: bool = False) -> list[Effect]:
+        """The next event's turn, for everybody."""
+        half, event = self.half, self.half.state.closed + 1
+        due, half.due = half.due, {}
+        found = self._turns({site: Turn(event, False, due.get(site), over) for site in self._sites})
+        if not over:
+            for site in sorted(half.away - {half.rules.parties}):
+                gone = Arrived(Passive(site, event))
+                found += self._sent(half.rules.step(half.state, gone)[1])
+        return found
+
+    def _turns(self, turns: Mapping[int, Turn]) -> list[Effect]:
+        self._asked |= {site: turn.number for site, turn in turns.items()}
+        return [Send(site, turn) for site, turn in turns.items()]
+
+    def _sent(self, effects: Sequence[Effect]) -> list[Effect]:
+        """What the rules of events ask for, as it travels; who is away does not answer."""
+        half = self.half
+        found: list[Effect] = []
+        gone: list[int] = []
+        for effect in effects:
+            match effect:
+                case Send(party, Query(number)):
+                    found += self._turns({party: Turn(number, True)})
+                    gone += [party] if party in half.away else []
+                case Send(party, Derivative() as derivative):
+                    half.due[party] = derivative
+                case _:
+                    found.append(effect)
+        for party in gone:
+            found += self._sent(half.rules.step(half.state, Left(party))[1])
+        return found
+
+    def _closed(self) -> list[Effect]:
+        """An event is over: the next one, or the end of the piece."""
+        seen, dropped = self._seen, self.half.state.dropped
+        seen.regret.append(self.half.server.square(self.half.state.closed))
+        seen.dropped.append(dropped - self._dropped)
+        self._dropped = dropped
+        return self._open() if len(seen.learned) < self.used.sum() else self._over()
+
+    def _over(self) -> list[Effect]:
+        """A piece is over. The last one is when everybody has the last derivative."""
+        n = len(self.used)
+        if self.state.position + n < self.world.events and n == self._task.count:
+            return self._played()
+        self._leaving = set(self._sites) - self.half.away
+        last = self._open(over=True)
+        return [*last, Wake(self.half.rules.patience, LEAVE)] if self._leaving else self._played()
+
+    def _left(self, event: Event, leaving: set[int]) -> list[Effect]:
+        match event:
+            case Arrived(Passive(site, _)) | Left(site):
+                leaving.discard(site)
+            case Woke(tag) if tag == LEAVE:
+                leaving.clear()
+        if leaving:
+            return []
+        self._leaving = None
+        return self._played()
+
+    def _played(self) -> list[Effect]:
+        """Count the piece, and go on."""
+        seen, parties, n = self._seen, self.half.rules.parties, len(self.used)
+        predictions, labels = (
+            np.concatenate([np.zeros(0, np.int64), *map(np.asarray, rows)])
+            for rows in (seen.predictions, seen.labels)
+        )
+        played = Played(
+            Observed(
+                predictions,
+                np.array(seen.losses),
+                np.array(seen.regret),
+                np.array([0.0, 0.0, seen.seconds]),
+            ),
+            np.array(seen.learned, bool),
+            np.array(seen.dropped, np.int64),
+        )
+        course = Course(
+            self._task.number - 1,
+            self.used,
+            self.state.whole.events + 1,
+            seen.mask(seen.active, parties),
+            seen.mask(seen.absent, parties),
+            labels,
+        )
+        tallies = counted(course, played, self.world.sizes, self.world.every, self.world.batch)
+        done = Stretched(self._task.number, n, tuple(tallies) if n else ())
+        return self._in_turns(super().step(self.state, Arrived(done))[1])
+
+    def bills(
+        self, state: State, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]
+    ) -> Sequence[Bill]:
+        """What a piece releases, before its first turn is sent."""
+        found, self._fresh = self._fresh, ()
+        return found
+
+    def learn(self, effect: Learn | Skip) -> Learned:
+        """Let the server learn, or only see the labels."""
+        seen, server = self._seen, self.half.server
+        labels = torch.tensor(effect.labels)
+        seen.labels.append(effect.labels)
+        seen.absent.append(effect.absent)
+        seen.learned.append(isinstance(effect, Learn))
+        if isinstance(effect, Skip):
+            server.see(labels)
+            seen.active.append(())
+            seen.predictions.append(np.zeros(len(effect.labels), np.int64))
+            seen.losses.append(0.0)
+            return Learned(effect.number, ())
+        begun = time.perf_counter()
+        made = server.learn(effect.number, effect.embeddings, labels, effect.active)
+        seen.seconds += time.perf_counter() - begun
+        seen.active.append(effect.active)
+        seen.predictions.append(made.predictions)
+        seen.losses.append(made.loss)
+        return Learned(effect.number, tuple((each.party, each) for each in made.derivatives))
+
+    def expects(self, state: State, site: int, number: int) -> bool:
+        """Whether this is what the site was asked last."""
+        return self._asked.get(site) == number
+
+    def trip(self, site: int, task: Request) -> float:
+        """By the simulator's clock: an event a second or so, and who is to be silent is too
+        late.
+        """
+        rules = self.half.rules
+        if not isinstance(task, Turn) or not task.asked:
+            return 2.0 * (rules.wait + rules.patience)
+        late = self._silent[len(self._seen.learned), site]
+        return 1.5 * rules.patience if late else 0.0
+
+    def unfit(self, site: int, number: int, said: Said) -> str | None:
+        """Why an answer is refused: it is another's, of another event, or of another size. What is
+        not finite is for the rules to drop.
+        """
+        event, parties, plan = number // 2, self.half.rules.parties, self.half.server.plan
+        if not isinstance(said, Embedding | Labels | Passive):
+            return f"no site of this study sends {type(said).__name__}"
+        if said.event != event:
+            return f"its frame is of event {event}, its message of {said.event}"
+        if isinstance(said, Labels):
+            if site != parties:
+                return "it does not hold the labels"
+            if len(said.values) != plan.batch:
+                return f"{len(said.values)} labels; an event has {plan.batch}"
+            if not all(0 <= value < self.half.classes for value in said.values):
+                return f"labels that are no numbers from 0 to {self.half.classes - 1}"
+            return None
+        if said.party != site:
+            return f"it speaks for site {said.party} and is site {site}"
+        if isinstance(said, Passive):
+            return None
+        if site == parties:
+            return "who holds the labels has no embedding"
+        size = self.half.rules.sizes[site] * plan.bits // 8
+        if said.bits != plan.bits or len(said.values) != size:
+            return (
+                f"an embedding of {len(said.values)} bytes at {said.bits} bits a number; agreed "
+                f"are {size} at {plan.bits}"
+            )
+        return None
