@@ -183,6 +183,7 @@ class Skip:
     number: int
     labels: tuple[int, ...]
     absent: tuple[int, ...]
+    active: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

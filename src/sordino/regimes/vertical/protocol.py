@@ -212,7 +212,7 @@ class Vertical:
         event, absent, labels = state.closed + 1, tuple(sorted(state.given_up)), state.labels
         found: Effect
         if absent and self.missing == "skip":
-            found = Skip(event, labels, absent)
+            found = Skip(event, labels, absent, tuple(sorted(state.active)))
         else:
             last = self.missing == "last"
             stand_in = [

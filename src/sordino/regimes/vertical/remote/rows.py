@@ -61,7 +61,7 @@ def stream_of(study: VerticalStudy, dataset: Dataset) -> streams.Stream:
 
 
 def whole(study: VerticalStudy, stream: streams.Stream) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """All rows of a stream that stands in one place, (n, f), and their labels (n,): to be divided."""
+    """All rows of a stream that stands in one place, (n, f), and their labels (n,)."""
     if isinstance(stream, streams.Replayed):
         data = stream.dataset
         return data.x.reshape(len(data), -1), data.y

@@ -1,16 +1,16 @@
 """The server's side of events between real sites.
 
-To the kernel there is one state, that of the stream; a piece of it is no task of an engine here, but
-a row of events, each played by the rules of :mod:`~sordino.regimes.vertical.protocol`. Queries and
-derivatives travel in turns:
+To the kernel there is one state, that of the stream; a piece of it is no task of an engine here,
+but a row of events, each played by the rules of :mod:`~sordino.regimes.vertical.protocol`. Queries
+and derivatives travel in turns:
 
     server -> everybody        :  Turn(t), with the derivative of t - 1 for who was active then
     active party -> server     :  Embedding(t);   a passive one: Passive(t);   the labels: Labels(t)
     server -> passive parties  :  Turn(t, asked)
     passive party -> server    :  Embedding(t)
 
-At the end of the stream a last turn brings the last derivatives; a site says that it is passive, and
-so that it has them.
+At the end of the stream a last turn brings the last derivatives; a site says that it is passive,
+and so that it has them.
 
 What the server's ledger books for a piece is what all sites together release: an upper bound.
 """
@@ -257,7 +257,7 @@ class Conducting(Play):
         seen.learned.append(isinstance(effect, Learn))
         if isinstance(effect, Skip):
             server.see(labels)
-            seen.active.append(())
+            seen.active.append(effect.active)
             seen.predictions.append(np.zeros(len(effect.labels), np.int64))
             seen.losses.append(0.0)
             return Learned(effect.number, ())

@@ -5,7 +5,8 @@ It goes through the stream by itself, piece by piece, and counts the appearances
 server does. Before the first event of a piece it books what the piece releases of its own data, and
 of an entity at all sites together.
 
-Events that the server went on without are missed: a window of examples goes on, nothing is released.
+Events that the server went on without are missed: a window of examples goes on, and nothing is
+released.
 """
 
 from __future__ import annotations
