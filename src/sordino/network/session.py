@@ -18,9 +18,9 @@ from sordino.errors import StudyError
 from sordino.network import certificates, kit
 from sordino.network.agreement import Agreed
 from sordino.network.carrier import carrier
+from sordino.network.joins import Joins
 from sordino.network.proof import write as write_proof
 from sordino.network.server import Serves
-from sordino.network.site import Joins
 from sordino.network.status import Page, Reporter
 from sordino.network.transport.base import Hub, Line, Mailbox
 from sordino.network.transport.websocket import WebSocketHub, WebSocketLine

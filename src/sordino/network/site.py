@@ -13,20 +13,16 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from sordino.data.dataset import Dataset
 from sordino.engine import records
-from sordino.engine.built import Built
 from sordino.engine.effect import Book
-from sordino.engine.study.base import Study
 from sordino.engine.surroundings import sources
 from sordino.engine.watch import Packed, Watcher
 from sordino.engine.world import Bill, World
@@ -40,8 +36,8 @@ from sordino.errors import (
 from sordino.message import Reply, Task, Train, Vector, decode, encode
 from sordino.network import frames
 from sordino.network.agreement import Agreed
-from sordino.network.carrier import carrier
 from sordino.network.journal import Input, Journal
+from sordino.network.moment import SiteMoment, unpacked
 from sordino.network.outbox import Kept, Outbox, digest
 from sordino.network.transport.base import Line, Lost, Stranger
 from sordino.privacy import Budget, Permit, Vault
@@ -50,44 +46,6 @@ from sordino.privacy import decode as fact_of
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 """Seconds between two attempts to connect: doubled each time, with a random part."""
 CHAIN = "0" * 64
-CARRIED = "carried."
-
-
-class _Rest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What of a moment is no vector."""
-
-    number: int
-    steps: int
-    ended: str | None
-    count: int = 0
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SiteMoment:
-    """A site between two tasks.
-
-    Attributes:
-        number: of the last task.
-        steps: local steps, or gradients, so far.
-        model: the last one that it was sent (d,); at the end the one that is handed out.
-        ended: why the run is over, or None.
-        count: tasks that ``carried`` knows of, where a site remembers.
-        carried: what it carries from one task to the next; see
-            :meth:`~sordino.engine.world.World.carried`.
-    """
-
-    number: int
-    steps: int
-    model: Vector
-    ended: str | None = None
-    count: int = 0
-    carried: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-
-    def pack(self) -> Packed:
-        """See :class:`~sordino.engine.watch.Moment`."""
-        rest = _Rest(self.number, self.steps, self.ended, self.count)
-        own = {f"{CARRIED}{name}": values for name, values in self.carried.items()}
-        return Packed({"model": self.model, **own}, msgspec.json.encode(rest))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -139,16 +97,7 @@ class Site:
 
     def unpack(self, packed: Packed) -> SiteMoment:
         """See :class:`~sordino.engine.play.Play`."""
-        rest = msgspec.json.decode(packed.rest, type=_Rest)
-        vectors = packed.vectors
-        carried = {
-            name.removeprefix(CARRIED): values
-            for name, values in vectors.items()
-            if name.startswith(CARRIED)
-        }
-        return SiteMoment(
-            rest.number, rest.steps, vectors["model"], rest.ended, rest.count, carried
-        )
+        return unpacked(packed)
 
     def run(self, moment: SiteMoment, watcher: Watcher) -> SiteMoment:
         """Connect, do what is asked, and connect again, until the run is over."""
@@ -232,6 +181,7 @@ class Desk:
             try:
                 self._world.settle(self._site.index, task)
                 self._answered(task)
+                self._counted(task)
             except (BudgetExceeded, LedgerError):
                 return  # the last one; its charge was refused, and will be again
 
@@ -383,16 +333,23 @@ class Desk:
             self._watcher.row(row)
         return frames.Refuse(number, why[: frames.LONGEST])
 
-    def _told(self, task: Task) -> None:
-        """A row of the log, where one is due."""
-        if getattr(task, "asked", False) or getattr(task, "over", False):  # no event of its own
-            return
+    def _counted(self, task: Task) -> bool:
+        """Count what was done; whether the task is one by itself, and not a query or a farewell."""
+        if getattr(task, "asked", False) or getattr(task, "over", False):
+            return False
         steps = task.steps if isinstance(task, Train) else 1
         number = getattr(task, "event", task.number)
         model: Vector = getattr(task, "weights", self.moment.model)
         self.moment = replace(
             self.moment, number=number, steps=self.moment.steps + steps, model=model
         )
+        return True
+
+    def _told(self, task: Task) -> None:
+        """A row of the log, where one is due."""
+        if not self._counted(task):
+            return
+        number = self.moment.number
         if number % self._site.every == 0:
             epsilon = max(
                 (self._price(spent) for spent in self._site.vault.histories(self._site.unit)),
@@ -423,38 +380,3 @@ class Desk:
         self._watcher.row(records.End(round=self.moment.number, why=self.moment.ended or ""))
         self._watcher.save(self.moment)
         yield frames.Done()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Joins:
-    """Makes the objects of a study at a site; see :class:`sordino.engine.session.Builds`.
-
-    Attributes:
-        own: the site's examples.
-    """
-
-    agreed: Agreed
-    index: int
-    own: Dataset
-    connects: Callable[[int], Line]
-    told: Callable[[str], None]
-
-    def __call__(
-        self, study: Study, folder: Path, run: str, payable: Sequence[int] | None = None, /
-    ) -> Built:
-        """The objects of a calibrated study, with this site's ledger."""
-        part = carrier(study)
-        found = part.joined(self.agreed, self.index, self.own, study, folder, run, payable)
-        world = found.world
-        site = Site(
-            agreed=self.agreed,
-            index=self.index,
-            inner=world,
-            budget=found.budget,
-            folder=folder,
-            every=study.stride,
-            connects=self.connects,
-            told=self.told,
-        )
-        first = SiteMoment(0, 0, world.model_of(self.index, found.built.first.model))
-        return replace(found.built, simulation=site, first=first)

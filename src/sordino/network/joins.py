@@ -1,0 +1,51 @@
+"""A site's run: the objects of a study with its own data in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sordino.data.dataset import Dataset
+from sordino.engine.built import Built
+from sordino.engine.study.base import Study
+from sordino.network.agreement import Agreed
+from sordino.network.carrier import carrier
+from sordino.network.moment import SiteMoment
+from sordino.network.site import Site
+from sordino.network.transport.base import Line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joins:
+    """Makes the objects of a study at a site; see :class:`sordino.engine.session.Builds`.
+
+    Attributes:
+        own: the site's examples.
+    """
+
+    agreed: Agreed
+    index: int
+    own: Dataset
+    connects: Callable[[int], Line]
+    told: Callable[[str], None]
+
+    def __call__(
+        self, study: Study, folder: Path, run: str, payable: Sequence[int] | None = None, /
+    ) -> Built:
+        """The objects of a calibrated study, with this site's ledger."""
+        part = carrier(study)
+        found = part.joined(self.agreed, self.index, self.own, study, folder, run, payable)
+        world = found.world
+        site = Site(
+            agreed=self.agreed,
+            index=self.index,
+            inner=world,
+            budget=found.budget,
+            folder=folder,
+            every=study.stride,
+            connects=self.connects,
+            told=self.told,
+        )
+        first = SiteMoment(0, 0, world.model_of(self.index, found.built.first.model))
+        return replace(found.built, simulation=site, first=first)

@@ -1,0 +1,228 @@
+"""Events between real sites: the same model and the same ledgers as in one process, and what a
+server and a site refuse.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from sordino.engine import session
+from sordino.engine import study as studies
+from sordino.errors import DataError, StudyError
+from sordino.message import (
+    Derivative,
+    Embedding,
+    Labels,
+    Passive,
+    Turn,
+    Update,
+    encode,
+)
+from sordino.network import demo, frames
+from sordino.network.agreement import Agreed
+from sordino.network.carrier import carrier
+from sordino.network.courier import Courier
+from sordino.network.server import Serves
+from sordino.network.joins import Joins
+from sordino.network.site import Desk
+from sordino.network.transport.base import Event, Lost, Mailbox
+from sordino.privacy.reading import LedgerReader
+
+STUDY = """
+name = "between sites"
+[data]
+name = "digits"
+parties = 2
+stream = "replay"
+[model]
+name = "mlp"
+embedding = 4
+hidden = 8
+[method]
+name = "dlr"
+learning_rate = 0.05
+length = 3
+activation = { kind = "random", p = 0.5 }
+[privacy]
+unit = "none"
+[budget]
+events = 24
+[execution]
+path = "messages"
+evaluate_every = 8
+"""
+ENTITY = (
+    'privacy={unit="entity",epsilon=64.0,delta=1e-6,label_epsilon=4.0,embedding={clip=1.0},'
+    'updates="noisy"}'
+)
+LABEL = 'privacy={unit="label",epsilon=3.0,delta=1e-6}'
+
+
+@dataclass
+class Memory:
+    """A transport between threads.
+
+    Attributes:
+        ready: sites that have built all they need, and wait for the server.
+    """
+
+    mailbox: Mailbox | None = None
+    lines: dict[str, queue.SimpleQueue[bytes | None]] = field(default_factory=dict)
+    count: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    ready: set[str] = field(default_factory=set)
+
+    def opens(self, limit: int, mailbox: Mailbox) -> Memory:
+        self.mailbox = mailbox
+        return self
+
+    def send(self, site: str, frame: bytes) -> None:
+        if site in self.lines:
+            self.lines[site].put(frame)
+
+    def drop(self, site: str, why: str) -> None:
+        self.lines[site].put(None)
+
+    def close(self) -> None:
+        for line in self.lines.values():
+            line.put(None)
+
+    def connects(self, site: str) -> Callable[[int], Line]:
+        def connect(limit: int) -> Line:
+            self.ready.add(site)
+            if self.mailbox is None:
+                raise Lost("nobody listens yet")
+            with self.lock:
+                self.count += 1
+                number = self.count
+            self.lines[site] = queue.SimpleQueue()
+            self.mailbox.put(Event("open", site, number))
+            return Line(self, site, number, self.lines[site])
+
+        return connect
+
+
+@dataclass
+class Line:
+    """A site's end of it."""
+
+    hub: Memory
+    site: str
+    number: int
+    heard: queue.SimpleQueue[bytes | None]
+
+    def send(self, frame: bytes) -> None:
+        assert self.hub.mailbox is not None
+        self.hub.mailbox.put(Event("frame", self.site, self.number, frame))
+
+    def frames(self) -> Iterator[bytes]:
+        while (found := self.heard.get()) is not None:
+            yield found
+        raise Lost("closed")
+
+    def close(self) -> None:
+        assert self.hub.mailbox is not None
+        self.hub.mailbox.put(Event("closed", self.site, self.number))
+
+
+def read(folder: Path, changes: Sequence[str] = ()) -> Any:
+    path = folder / "study.toml"
+    path.write_text(STUDY)
+    return studies.read(path, list(changes))
+
+
+def nothing(*_: object) -> None:
+    pass
+
+
+def joins(laid: demo.Laid, index: int, connects: Any) -> tuple[Any, Joins, Path]:
+    kit, data = laid.sites[index]
+    agreed = Agreed(kit)
+    part = carrier(agreed.study)
+    study = part.own_study(agreed, index, None, None)
+    own = part.read_own(data, agreed.agreement, index, study)
+    made = Joins(agreed=agreed, index=index, own=own, connects=connects, told=nothing)
+    return study, made, kit / "run"
+
+
+def play(laid: demo.Laid, *, scripted: bool) -> Memory:
+    """The server here, each site in a thread."""
+    hub, failed = Memory(), []
+
+    def site(index: int) -> None:
+        try:
+            study, made, out = joins(laid, index, hub.connects(laid.sites[index][0].name))
+
+            def build(*args: Any) -> Any:
+                with hub.lock:  # torch draws first weights from one generator for all threads
+                    return made(*args)
+
+            session.begin(study, out, nothing, nothing, build=build)
+        except BaseException as error:
+            failed.append(error)
+            raise
+
+    threads = [
+        threading.Thread(target=site, args=(i,), daemon=True) for i in range(len(laid.sites))
+    ]
+    for each in threads:
+        each.start()
+    while len(hub.ready) < len(threads) and not failed:
+        time.sleep(0.01)
+    agreed = Agreed(laid.server)
+    build = Serves(agreed=agreed, opens=hub.opens, refused=nothing, scripted=scripted)
+    session.begin(agreed.study, laid.server / "run", nothing, nothing, build=build)
+    for each in threads:
+        each.join(60)
+    assert not failed
+    return hub
+
+
+def entries(folder: Path) -> list[tuple[str, str, int, int]]:
+    with LedgerReader.open(folder / "ledger.sqlite", readonly=True) as found:
+        return sorted(
+            (each.unit, str(each.event), each.count, each.round) for each in found.entries()
+        )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        (),
+        ('method={name="ogd",learning_rate=0.05,activation={kind="event",threshold=0.3}}', LABEL),
+        ('method={name="slr",learning_rate=0.05,length=3,activation="full"}', LABEL),
+        (ENTITY,),
+        ('world={dropout=0.3,missing="skip",precision=16}', "method.batch=2"),
+        ('world={dropout=0.3,missing="zeros"}', LABEL, "privacy.memoised=false"),
+    ],
+)
+def test_sites_come_to_the_model_and_the_ledgers_of_a_simulation(
+    changes: tuple[str, ...], tmp_path: Path
+) -> None:
+    study = read(tmp_path, changes)
+    laid = demo.lay_out(study, tmp_path / "federation", scripted=True)
+    play(laid, scripted=True)
+    alone = tmp_path / "alone"
+    session.begin(study, alone, nothing, nothing)
+    folders = [laid.server / "run", *(kit / "run" for kit, _ in laid.sites)]
+    found: dict[str, Any] = {}
+    for folder in folders:
+        found |= load_file(folder / "model.safetensors")
+    wanted = load_file(alone / "model.safetensors")
+    assert {name: value.tobytes() for name, value in found.items()} == {
+        name: value.tobytes() for name, value in wanted.items()
+    }
+    booked = entries(alone)
+    assert entries(folders[0]) == booked
+    for folder, unit in zip(folders[1:], ("party:0", "party:1", "labels"), strict=True):
+        assert entries(folder) == [each for each in booked if each[0] in (unit, "entities")]
