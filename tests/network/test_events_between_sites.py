@@ -8,6 +8,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -155,19 +156,29 @@ def joins(laid: demo.Laid, index: int, connects: Any) -> tuple[Any, Joins, Path]
     return study, made, kit / "run"
 
 
-def play(laid: demo.Laid, *, scripted: bool) -> Memory:
-    """The server here, each site in a thread."""
+def play(laid: demo.Laid, *, scripted: bool, breaking: Any = None) -> Memory:
+    """The server here, each site in a thread; lines of the first one are ``breaking``, and it is
+    started anew then.
+    """
     hub, failed = Memory(), []
 
     def site(index: int) -> None:
         try:
-            study, made, out = joins(laid, index, hub.connects(laid.sites[index][0].name))
+            connects = hub.connects(laid.sites[index][0].name)
+            if breaking is not None and index == 0:
+                connects = breaking(connects)
+            study, made, out = joins(laid, index, connects)
 
             def build(*args: Any) -> Any:
                 with hub.lock:  # torch draws first weights from one generator for all threads
                     return made(*args)
 
-            session.begin(study, out, nothing, nothing, build=build)
+            going: Any = lambda: session.begin(study, out, nothing, nothing, build=build)
+            while going is not None:
+                with suppress(Killed):
+                    going()
+                    break
+                going = lambda: session.resume(out, nothing, nothing, build=build)
         except BaseException as error:
             failed.append(error)
             raise
@@ -226,3 +237,93 @@ def test_sites_come_to_the_model_and_the_ledgers_of_a_simulation(
     assert entries(folders[0]) == booked
     for folder, unit in zip(folders[1:], ("party:0", "party:1", "labels"), strict=True):
         assert entries(folder) == [each for each in booked if each[0] in (unit, "entities")]
+
+
+class Killed(Exception):
+    """A process that ends at once, as far as a thread can."""
+
+
+def test_a_site_that_is_started_anew_stands_where_it_stood(tmp_path: Path) -> None:
+    """Party 0 ends after some frames, three times, with a checkpoint behind it; then it goes on."""
+    slr = 'method={name="slr",learning_rate=0.05,length=3}'
+    changes = (slr, "execution.evaluate_every=4", "execution.checkpoint_every=1")
+    study = read(tmp_path, changes)
+    laid = demo.lay_out(study, tmp_path / "federation", scripted=True)
+    ends = [9, 8, 11]
+
+    def breaking(connect: Callable[[int], Line]) -> Callable[[int], Line]:
+        def connected(limit: int) -> Line:
+            line = connect(limit)
+            if ends:
+                most, whole = ends.pop(0), line.frames
+
+                def frames_() -> Iterator[bytes]:
+                    for count, each in enumerate(whole(), start=1):
+                        if count > most:
+                            raise Killed
+                        yield each
+
+                line.frames = frames_  # type: ignore[method-assign]
+            return line
+
+        return connected
+
+    play(laid, scripted=True, breaking=breaking)
+    assert not ends
+    session.begin(study, tmp_path / "alone", nothing, nothing)
+    wanted = load_file(tmp_path / "alone" / "model.safetensors")
+    for who, folder in (("party0", laid.sites[0][0]), ("server", laid.server)):
+        for name, value in load_file(folder / "run" / "model.safetensors").items():
+            assert name.startswith(who)
+            assert (value == wanted[name]).all(), name
+
+
+def test_a_run_in_the_order_of_arrival_ends_and_books_as_planned(tmp_path: Path) -> None:
+    study = read(tmp_path, [ENTITY])
+    laid = demo.lay_out(study, tmp_path / "federation", scripted=False)
+    play(laid, scripted=False)
+    assert (laid.server / "run" / "status.json").exists() is False  # nobody asked for one
+    folders = [laid.server / "run", *(kit / "run" for kit, _ in laid.sites)]
+    booked = entries(folders[0])
+    assert {each[0] for each in booked} == {"labels", "entities", "party:0", "party:1"}
+    for folder, unit in zip(folders[1:], ("party:0", "party:1", "labels"), strict=True):
+        assert entries(folder) == [each for each in booked if each[0] in (unit, "entities")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (['data.stream={kind="deformed",size=8}'], "data.stream = 'deformed'"),
+        (['data.drift={kind="classes",every=50}'], "data.drift = 'classes'"),
+        ([LABEL, "privacy.ledger=somewhere"], "privacy.ledger"),
+    ],
+)
+def test_streams_that_need_whole_examples_are_refused(
+    changes: list[str], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(StudyError, match=message):
+        demo.lay_out(read(tmp_path, changes), tmp_path / "federation", scripted=False)
+    assert not (tmp_path / "federation").exists()
+
+
+def test_a_file_of_other_rows_or_columns_is_refused(tmp_path: Path) -> None:
+    laid = demo.lay_out(read(tmp_path), tmp_path / "federation", scripted=False)
+    agreed = Agreed(laid.server)
+    part, path = carrier(agreed.study), tmp_path / "own.npz"
+
+    def own(index: int, **arrays: Any) -> Any:
+        np.savez(path, **arrays)
+        return part.read_own(path, agreed.agreement, index, agreed.study)
+
+    n = agreed.agreement.sizes[0]
+    assert own(0, x=np.zeros((n, 32), np.float32)).shape == (32,)
+    for index, arrays, message in (
+        (0, {"x": np.zeros((n, 31), np.float32)}, "31 columns"),
+        (0, {"x": np.zeros((n - 1, 32), np.float32)}, f"{n - 1} rows"),
+        (0, {"x": np.full((n, 32), np.nan, np.float32)}, "finite"),
+        (0, {"y": np.zeros(n)}, "no array 'x'"),
+        (2, {"y": np.full(n, "eleven")}, "'eleven' is none of the agreed"),
+        (2, {"x": np.zeros((n, 32), np.float32)}, "no 'y'"),
+    ):
+        with pytest.raises(DataError, match=message):
+            own(index, **arrays)

@@ -114,13 +114,17 @@ class Serving:
             unfit=world.unfit,
             clock=self.clock,
         )
+        kernel = None
         try:
-            done: Moment = self._kernel(world, moment, watcher, courier).run()
+            kernel = self._kernel(world, moment, watcher, courier)
+            done: Moment = kernel.run()
             given = done.model if world.hands_out else done.model[:0]
             model = np.ascontiguousarray(given, dtype="<f4").tobytes()
             courier.bye(done.ended or "", model, FAREWELL)
         finally:
             hub.close()
+            if isinstance(kernel, LiveKernel):
+                kernel.journal.close()
         return done
 
     def _kernel(

@@ -183,7 +183,7 @@ class Desk:
                 self._answered(task)
                 self._counted(task)
             except (BudgetExceeded, LedgerError):
-                return  # the last one; its charge was refused, and will be again
+                continue  # its charge was refused, and is again
 
     def said(self, frame: bytes) -> Iterator[frames.FromSite]:
         """What the site answers to a frame of the server.

@@ -97,8 +97,11 @@ def conducted(
     pays: Sequence[int] | None,
     *,
     names: Sequence[str] = (),
+    data: str = "elsewhere",
 ) -> Built:
-    """The objects at the server; its ledger books ``names``, or every unit."""
+    """The objects at the server; its ledger books ``names`` of the data with this fingerprint, or
+    every unit.
+    """
     study, split = common_.study, common_.split()
     torch.set_num_threads(study.execution.threads)
     stream, held = common_.stream, common_.held
@@ -110,7 +113,7 @@ def conducted(
         server = halves.Server(split.server(), halved(study), rates(study).server)
         return Half(rules, server, len(stream.classes))
 
-    own = common_.fingerprint or "elsewhere"
+    own = common_.fingerprint or data
     simulation = Events(
         engine=engine,
         stream=stream,
@@ -145,8 +148,9 @@ def taken(
     names = (LABELS if holder else party(site), ENTITIES)
     if study.privacy.unit == "entity":
         names = (names[1], names[0])
-    made = conducted(common_, folder, run, pays, names=names)
-    whole, print_ = made.simulation, own.fingerprint()
+    print_ = own.fingerprint()
+    made = conducted(common_, folder, run, pays, names=names, data=print_)
+    whole = made.simulation
     assert isinstance(whole, Events)
     shape = common_.shaping(print_)
     half = None

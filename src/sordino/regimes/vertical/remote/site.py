@@ -123,6 +123,10 @@ class Taking(World[Any]):
                 return f"a derivative of event {derivative.event} with event {task.event}"
         if not task.over and not self._reach(task.event):
             return f"the stream has no event {task.event}"
+        said = self._embedding
+        if self.party is not None and task.event <= self._last:
+            if said is None or said.event != task.event:
+                return f"event {task.event} is over"
         return None
 
     def _reach(self, event: int) -> bool:
@@ -230,8 +234,7 @@ class Taking(World[Any]):
             self._embedding = self.party.embed(event, self._features(part, event), active, paid)
             self._last = event
         found = self._embedding
-        if found is None:
-            raise RemoteProtocolError(f"the embedding of event {event} is not here any more")
+        assert found is not None  # else there was an objection
         return found if found.active or task.asked else Passive(self.site, event)
 
     def _responses(self, part: _Part, event: int, paid: Allowance) -> tuple[int, ...]:
