@@ -19,7 +19,7 @@ from safetensors.numpy import load_file
 
 from sordino.engine import session
 from sordino.engine import study as studies
-from sordino.errors import DataError, StudyError
+from sordino.errors import BudgetExceeded, DataError, StudyError
 from sordino.message import (
     Derivative,
     Embedding,
@@ -27,15 +27,14 @@ from sordino.message import (
     Passive,
     Turn,
     Update,
-    encode,
 )
-from sordino.network import demo, frames
+from sordino.network import demo
 from sordino.network.agreement import Agreed
 from sordino.network.carrier import carrier
-from sordino.network.courier import Courier
-from sordino.network.server import Serves
 from sordino.network.joins import Joins
-from sordino.network.site import Desk
+from sordino.network.promise import promised
+from sordino.network.server import Serves
+from sordino.network.session import Wish
 from sordino.network.transport.base import Event, Lost, Mailbox
 from sordino.privacy.reading import LedgerReader
 
@@ -156,6 +155,14 @@ def joins(laid: demo.Laid, index: int, connects: Any) -> tuple[Any, Joins, Path]
     return study, made, kit / "run"
 
 
+def resumed(out: Path, build: Any) -> None:
+    """Go on with a run, however often it ends."""
+    while True:
+        with suppress(Killed):
+            session.resume(out, nothing, nothing, build=build)
+            return
+
+
 def play(laid: demo.Laid, *, scripted: bool, breaking: Any = None) -> Memory:
     """The server here, each site in a thread; lines of the first one are ``breaking``, and it is
     started anew then.
@@ -173,12 +180,10 @@ def play(laid: demo.Laid, *, scripted: bool, breaking: Any = None) -> Memory:
                 with hub.lock:  # torch draws first weights from one generator for all threads
                     return made(*args)
 
-            going: Any = lambda: session.begin(study, out, nothing, nothing, build=build)
-            while going is not None:
-                with suppress(Killed):
-                    going()
-                    break
-                going = lambda: session.resume(out, nothing, nothing, build=build)
+            try:
+                session.begin(study, out, nothing, nothing, build=build)
+            except Killed:
+                resumed(out, build)
         except BaseException as error:
             failed.append(error)
             raise
@@ -327,3 +332,136 @@ def test_a_file_of_other_rows_or_columns_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(DataError, match=message):
             own(index, **arrays)
+
+
+@dataclass
+class Ends:
+    """A party's work, that of who holds the labels, and the server's, over one study."""
+
+    party: Any
+    labels: Any
+    server: Any
+
+
+@pytest.fixture
+def ends(tmp_path: Path) -> Ends:
+    """As they are before the first event."""
+    laid = demo.lay_out(read(tmp_path), tmp_path / "federation", scripted=True)
+    worlds = []
+    for index in (0, 2):
+        study, made, out = joins(laid, index, None)
+        out.mkdir()
+        site: Any = made(study, out, "run").simulation
+        worlds.append(site.inner)
+    agreed = Agreed(laid.server)
+    part = carrier(agreed.study)
+    (laid.server / "run").mkdir()
+    served = part.served(agreed, agreed.study, laid.server / "run", "run", None, None)
+    world, _ = part.world(served.simulation)(served.first)
+    return Ends(worlds[0], worlds[1], world)
+
+
+def embedding(party: int, event: int, numbers: int = 4, bits: int = 32) -> Embedding:
+    return Embedding(party, event, True, bits, bytes(numbers * bits // 8))
+
+
+@pytest.mark.parametrize(
+    ("site", "said", "why"),
+    [
+        (0, embedding(0, 1), None),
+        (0, Passive(0, 1), None),
+        (2, Labels(1, (3,)), None),
+        (0, embedding(1, 1), "speaks for site 1"),
+        (0, Passive(2, 1), "speaks for site 2"),
+        (0, embedding(0, 2), "its message of 2"),
+        (0, embedding(0, 1, 5), "20 bytes"),
+        (0, embedding(0, 1, 8, 16), "at 16 bits"),
+        (0, Labels(1, (3,)), "does not hold the labels"),
+        (2, Labels(1, (3, 3)), "2 labels"),
+        (2, Labels(1, (10,)), "0 to 9"),
+        (2, Labels(1, (-1,)), "0 to 9"),
+        (2, embedding(2, 1), "no embedding"),
+        (0, Update(0, 1, 1, np.zeros(1, np.float32)), "sends Update"),
+    ],
+)
+def test_a_server_refuses_what_a_site_may_not_say(
+    site: int, said: Any, why: str | None, ends: Ends
+) -> None:
+    found = ends.server.unfit(site, 2, said)
+    assert found is None if why is None else why in found
+
+
+def test_a_site_refuses_turns_beyond_the_agreed_stream(ends: Ends) -> None:
+    slope = Derivative(0, 1, 32, bytes(16))
+    for world, site, task, why in (
+        (ends.party, 0, Turn(1), None),
+        (ends.party, 0, Turn(0), "event 0"),
+        (ends.party, 0, Turn(26), "24 are agreed"),
+        (ends.party, 0, Turn(25), "24 are agreed"),
+        (ends.party, 0, Turn(25, over=True), None),
+        (ends.party, 0, Turn(2, derivative=Derivative(1, 1, 32, bytes(16))), "not for this site"),
+        (ends.party, 0, Turn(2, derivative=Derivative(0, 1, 32, bytes(12))), "12 bytes"),
+        (ends.party, 0, Turn(3, derivative=slope), "of event 1 with event 3"),
+        (ends.party, 0, Turn(2, True, slope), "not for this site"),
+        (ends.labels, 2, Turn(1, True), "nothing of this site"),
+        (ends.labels, 2, Turn(2, derivative=slope), "not for this site"),
+        (ends.party, 0, Update(0, 1, 1, np.zeros(1, np.float32)), "sends Update"),
+    ):
+        found = world.objection(site, task)
+        assert (found is None) if why is None else why in (found or "to nothing"), (task, found)
+
+
+def test_a_site_books_before_it_speaks_and_what_it_missed_is_over(ends: Ends) -> None:
+    world = ends.party
+    for event, asked in ((1, False), (1, True), (5, True)):
+        task = Turn(event, asked)
+        assert world.objection(0, task) is None
+        bills = world.own_bills(0, task, ())
+        assert {bill.charge.unit for bill in bills} == {"party:0", "entities"}
+        permits = world.vault.charge([bill.charge for bill in bills], world.budget)
+        assert world.own_bills(0, task, permits) == []
+        said = world.answer(0, task.number, task, permits)
+        assert said is world.answer(0, task.number, task, permits)
+        assert said.event == event
+        assert isinstance(said, Embedding) or not asked
+    for event in (1, 4):
+        assert world.objection(0, Turn(event)) is not None
+
+
+def test_a_site_keeps_its_own_limit_and_the_releases_as_agreed(tmp_path: Path) -> None:
+    laid = demo.lay_out(read(tmp_path, [ENTITY]), tmp_path / "federation", scripted=True)
+    agreed = Agreed(laid.sites[0][0])
+    part = carrier(agreed.study)
+    own = part.read_own(laid.sites[0][1], agreed.agreement, 0, agreed.study)
+    study = part.own_study(agreed, 0, None, 10.0)
+    found = part.joined(agreed, 0, own, study, tmp_path, "run", None)
+    assert found.budget.epsilon == 10.0
+    bills = [] if found.world.objection(0, Turn(1)) else found.world.own_bills(0, Turn(1), ())
+    counted = [bill.charge for bill in bills if bill.counts]
+    assert {each.unit for each in counted} == {"entities"}
+    with pytest.raises(BudgetExceeded):
+        found.world.vault.charge(counted, found.budget)
+    other = tmp_path / "other"
+    other.mkdir()
+    whole = part.joined(agreed, 0, own, agreed.study, other, "run", None)
+    assert whole.world.objection(0, Turn(1)) is None
+    again = whole.world.own_bills(0, Turn(1), ())
+    assert [(b.charge.event, b.charge.count) for b in again] == [
+        (b.charge.event, b.charge.count) for b in bills
+    ]
+
+
+def test_before_it_joins_a_site_is_told_what_is_not_protected(tmp_path: Path) -> None:
+    laid = demo.lay_out(read(tmp_path, [LABEL]), tmp_path / "federation", scripted=True)
+    told = [
+        "\n".join(promised(Wish(kit=kit, data=data)))
+        for kit, data in (laid.sites[0], laid.sites[2])
+    ]
+    assert "epsilon is infinite for what this site has: embeddings are sent without" in told[0]
+    assert "at most epsilon 3 at" in told[1]
+    assert "by randomised response" in told[1]
+    agreed = Agreed(laid.server)
+    with pytest.raises(StudyError, match="no limit holds"):
+        carrier(agreed.study).own_study(agreed, 0, None, 1.0)
+    with pytest.raises(StudyError, match="--ledger"):
+        carrier(agreed.study).own_study(agreed, 2, tmp_path, None)

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
@@ -60,7 +60,15 @@ class Joined:
 
 
 class Carrier(ABC):
-    """One kind of studies on a network."""
+    """One kind of studies on a network.
+
+    Attributes:
+        others: what the other sites see, for people.
+        of_data: whether a site's ledger may be that of its data.
+    """
+
+    others: ClassVar[str]
+    of_data: ClassVar[bool] = True
 
     @abstractmethod
     def calibrated(self, agreement: Agreement, study: Study) -> Study:
@@ -144,6 +152,12 @@ class Carrier(ABC):
     @abstractmethod
     def released(self, study: Study, index: int) -> str:
         """What leaves a site each time that it is asked, for people."""
+
+    def unbounded(self, study: Study, index: int) -> str | None:
+        """Why what a site releases has no finite price though the study protects somebody, or
+        None.
+        """
+        return None
 
 
 def refuse_limit(study: Study, limit: float | None) -> None:

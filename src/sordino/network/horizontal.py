@@ -44,6 +44,8 @@ def _own(study: Study) -> HorizontalStudy:
 class Horizontal(Carrier):
     """Every site is a client."""
 
+    others = "They see the models that the server sends to everybody"
+
     def calibrated(self, agreement: Agreement, study: Study) -> Study:
         """See :class:`~sordino.network.carrier.Carrier`."""
         return parts.calibrated(agreement, study)

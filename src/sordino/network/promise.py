@@ -22,11 +22,8 @@ def promised(wish: Wish) -> Iterator[str]:
     yield f"You would join {agreement.name} as site {agreement.names[index]}, with {len(own)} rows."
     yield f"To whom: the server at {agreement.server}, which the federation's authority certified."
     others = [name for name in agreement.names if name != agreement.names[index]]
-    yield (
-        f"Who else takes part: {', '.join(others) or 'nobody'}. They see the models that the "
-        "server sends to everybody"
-    )
-    yield f"Study: {study.name}, method {study.method.name}, {study.horizon} rounds or updates at most."
+    yield (f"Who else takes part: {', '.join(others) or 'nobody'}. {part.others}")
+    yield f"Study: {study.name}, method {study.method.name}, {study.horizon} rounds, updates or events at most."
     yield f"What leaves this site each time it is asked: {part.released(study, index)}."
     yield (
         f"What is public: that you take part, how many rows you have ({len(own)}), and when you answer."
@@ -49,7 +46,11 @@ def _price(agreed: Agreed, study: Study, index: int, wish: Wish) -> Iterator[str
     if privacy.unit == "none":
         yield "Price: epsilon is infinite. This study protects nobody"
         return
-    plan, each = carrier(study).plan(agreed, study, index), getattr(privacy, "epsilons", None)
+    part = carrier(study)
+    if (why := part.unbounded(study, index)) is not None:
+        yield f"Price: epsilon is infinite for what this site has: {why}"
+        return
+    plan, each = part.plan(agreed, study, index), getattr(privacy, "epsilons", None)
     limit = privacy.epsilon if each is None else each[index]
     yield f"What is protected: {adjacency(study)}"
     yield (
@@ -65,7 +66,7 @@ def _price(agreed: Agreed, study: Study, index: int, wish: Wish) -> Iterator[str
     if wish.ledger is None:
         yield (
             "The ledger is of this run alone: what other runs spend on the same rows is not added "
-            "up. Give --ledger FOLDER for one that is"
+            "up" + (". Give --ledger FOLDER for one that is" if part.of_data else "")
         )
     else:
         yield f"The ledger in {wish.ledger} adds this to what the same rows have spent before."

@@ -52,6 +52,9 @@ def _common(agreement: Agreement, study: Study) -> Common:
 class Vertical(Carrier):
     """Every site is a party; the last one holds the labels."""
 
+    others = "Each sees the derivatives that the server sends to it alone"
+    of_data = False
+
     def calibrated(self, agreement: Agreement, study: Study) -> Study:
         """See :class:`~sordino.network.carrier.Carrier`."""
         own = _own(study)
@@ -115,6 +118,8 @@ class Vertical(Carrier):
         """See :class:`~sordino.network.carrier.Carrier`."""
         study = _own(agreed.study)
         refuse_limit(study, limit)
+        if limit is not None and (why := self.unbounded(study, index)) is not None:
+            raise StudyError(f"--epsilon-limit: no limit holds for what this site has: {why}")
         if ledger is not None:
             raise StudyError(
                 "--ledger: sites of events have a ledger of the run only. Leave it out"
@@ -190,6 +195,13 @@ class Vertical(Carrier):
             return f"the label of an event, {'by randomised response' if private else 'as it is'}"
         noise = "with noise on it" if own.privacy.embedding is not None else "WITHOUT any noise"
         return f"an embedding of its columns of an event, {noise}, and whether it is active"
+
+    def unbounded(self, study: Study, index: int) -> str | None:
+        """See :class:`~sordino.network.carrier.Carrier`."""
+        own = _own(study)
+        if own.privacy.unit != "label" or index == own.data.parties:
+            return None
+        return prices.unprotected(own) or "this study promises nothing about features"
 
 
 def _features(path: Path, kind: str) -> NDArray[Any]:

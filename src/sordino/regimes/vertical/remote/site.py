@@ -109,7 +109,7 @@ class Taking(World[Any]):
         """Anything but the next turns of the agreed stream."""
         if not isinstance(task, Turn):
             return f"no server of this study sends {type(task).__name__}"
-        if not 1 <= task.event <= self.events.events + 1 or task.event < self._last:
+        if not 1 <= task.event <= self.events.events + task.over or task.event < self._last:
             return f"event {task.event} after {self._last}; {self.events.events} are agreed"
         if task.asked and (self.party is None or task.over):
             return "nothing of this site is to be queried"
@@ -123,11 +123,9 @@ class Taking(World[Any]):
                 return f"a derivative of event {derivative.event} with event {task.event}"
         if not task.over and not self._reach(task.event):
             return f"the stream has no event {task.event}"
-        said = self._embedding
-        if self.party is not None and task.event <= self._last:
-            if said is None or said.event != task.event:
-                return f"event {task.event} is over"
-        return None
+        said = 0 if self._embedding is None else self._embedding.event
+        gone = self.party is not None and task.event <= self._last and task.event != said
+        return f"event {task.event} is over" if gone else None
 
     def _reach(self, event: int) -> bool:
         """Read on to the piece that holds an event; whether there is one."""
