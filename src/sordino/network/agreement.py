@@ -50,7 +50,8 @@ class Agreement(Section):
         name: of the federation.
         server: host and port that sites connect to.
         minimum: sites that must be there; with fewer the run waits.
-        patience: seconds without a connection after which a site counts as gone.
+        patience: seconds without a connection after which a site counts as gone. Of events also
+            those that the server waits for a site to speak, and then for the answer to its query.
         data: of examples.
         site: in the order of the clients' numbers.
         modules: digests of code that the study names, which every site has of its own.

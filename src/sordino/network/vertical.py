@@ -46,7 +46,7 @@ def _own(study: Study) -> VerticalStudy:
 def _common(agreement: Agreement, study: Study) -> Common:
     rows = stand_in(min(agreement.sizes), agreement.data)
     print_ = agreement.rehearsal[0] if agreement.rehearsal else None
-    return Common(_own(study), rows, print_)
+    return Common(_own(study), rows, print_, agreement.patience)
 
 
 class Vertical(Carrier):

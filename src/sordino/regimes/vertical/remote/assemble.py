@@ -40,9 +40,6 @@ from sordino.regimes.vertical.source import Index, parts
 from sordino.regimes.vertical.study import VerticalStudy
 from sordino.training.flat import Flat
 
-WAIT, PATIENCE = 2.0, 5.0
-"""Seconds that a server waits for a site to speak unasked, and for an answer to a query."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Common:
@@ -51,11 +48,14 @@ class Common:
     Attributes:
         rows: of the agreed number, shape and classes.
         fingerprint: of the data where all of it is public; None where nobody has all of it.
+        patience: seconds that a server waits for a site to speak unasked, and for an answer to a
+            query.
     """
 
     study: VerticalStudy
     rows: Dataset
     fingerprint: str | None
+    patience: float
 
     @property
     def stream(self) -> streams.Stream:
@@ -105,8 +105,9 @@ def conducted(
     study, split = common_.study, common_.split()
     torch.set_num_threads(study.execution.threads)
     stream, held = common_.stream, common_.held
+    wait = common_.patience
     rules = Vertical(
-        split.numbers, study.world.missing, study.method.resends, wait=WAIT, patience=PATIENCE
+        split.numbers, study.world.missing, study.method.resends, wait=wait, patience=wait
     )
 
     def engine() -> Half:
