@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino.errors import DataError
 from sordino.mechanism.response import Key, RandomisedResponse
 from sordino.privacy import Allowance
 from sordino.regimes.vertical.engine import Dues
@@ -56,3 +57,20 @@ class Respond:
     def accuracy(self, agreement: float) -> float:
         """The share of right predictions, estimated from the share that agrees with the answers."""
         return agreement if self.mechanism is None else self.mechanism.accuracy(agreement)
+
+
+def remember(told: dict[int, int], entities: NDArray[np.int64], answers: NDArray[np.int64]) -> None:
+    """Hold a stream to its promise of one label for each entity: other answers would tell of the
+    change, which nothing bounds. ``told`` is filled.
+
+    Raises:
+        DataError: if it breaks it; nothing of this piece has been used then.
+    """
+    for entity, answer in zip(entities.tolist(), answers.tolist(), strict=True):
+        if told.setdefault(entity, answer) != answer:
+            raise DataError(
+                f"entity {entity} has two labels in this stream, and privacy.memoised "
+                "tells its label once for all:"
+                " set memoised = false, and appearances to the events that one entity "
+                "may take part in"
+            )

@@ -33,7 +33,6 @@ from sordino.engine.kernel import Kernel
 from sordino.engine.moment import Block
 from sordino.engine.watch import Packed, Watcher
 from sordino.engine.world import Bill, World
-from sordino.errors import DataError
 from sordino.message import Vector
 from sordino.privacy import Allowance, Budget, Charge, Permit, Vault, accountant
 from sordino.privacy import Event as Fact
@@ -41,7 +40,7 @@ from sordino.privacy.accounting import Spent
 from sordino.regimes.vertical.activity import Activity
 from sordino.regimes.vertical.engine import Engine, Mask, Played
 from sordino.regimes.vertical.pieces import Booked, Pieces, State
-from sordino.regimes.vertical.respond import Respond
+from sordino.regimes.vertical.respond import Respond, remember
 from sordino.regimes.vertical.tally import Course, Tally, counted
 from sordino.regimes.vertical.traffic import Sizes
 
@@ -381,23 +380,6 @@ class Play(World[State]):
         played = self.engine.run(x, y, active, silent, paid) if used.any() else Played.nothing()
         spent = Course(start, used, self.state.whole.events + 1, active, silent, y)
         yield from counted(spent, played, world.sizes, world.every, batch)
-
-
-def remember(told: dict[int, int], entities: NDArray[np.int64], answers: NDArray[np.int64]) -> None:
-    """Hold a stream to its promise of one label for each entity: other answers would tell of the
-    change, which nothing bounds. ``told`` is filled.
-
-    Raises:
-        DataError: if it breaks it; nothing of this piece has been used then.
-    """
-    for entity, answer in zip(entities.tolist(), answers.tolist(), strict=True):
-        if told.setdefault(entity, answer) != answer:
-            raise DataError(
-                f"entity {entity} has two labels in this stream, and privacy.memoised "
-                "tells its label once for all:"
-                " set memoised = false, and appearances to the events that one entity "
-                "may take part in"
-            )
 
 
 def _joined(engine: Engine) -> Vector:
