@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TypedDict, Unpack
 
 import numpy as np
@@ -15,9 +16,9 @@ from sordino.engine.built import PUBLIC, UNIT, Built, named
 from sordino.engine.plan import Plan
 from sordino.engine.play import Play
 from sordino.engine.records import Horizontal, Vertical
-from sordino.engine.surroundings import device
+from sordino.engine.surroundings import device, protective
 from sordino.engine.watch import Moment
-from sordino.entropy import Entropy
+from sordino.entropy import Entropy, System
 from sordino.errors import StudyError
 from sordino.federation.division import (
     Counts,
@@ -121,6 +122,17 @@ class SharedSetup:
             remote=divided.remote,
             secret=(test, divided.test.fingerprint()) if paid else None,
         )
+
+    def entropy(self, study: HorizontalStudy, run: str, folder: Path) -> Entropy:
+        """Where batches and noise come from; see :func:`~sordino.engine.surroundings.protective`.
+
+        At a site, the operating system's entropy is drawn anew in each life of its process, and no
+        key is kept: the site repeats answers from its disk, never by computing them again. So a
+        folder that is put back from a copy cannot be made to use the same noise twice.
+        """
+        if self.mine is not None and study.privacy.entropy == "system":
+            return System()
+        return protective(study, run, self.shaping, folder)
 
     @property
     def rows(self) -> int:

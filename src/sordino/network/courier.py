@@ -127,37 +127,39 @@ class Courier:
             if not own.there:
                 own.there, own.since = True, self._clock()
 
-    def bye(self, why: str, model: bytes, seconds: float) -> None:
+    def bye(self, bye: frames.Bye, seconds: float) -> int:
         """Tell everybody that the run is over, and wait a while until they have kept what they
-        need.
+        need. How many have.
         """
-        frame = frames.encode(frames.Bye(why=why, model=model))
-        waiting = set()
+        frame = frames.encode(bye)
         for i, own in enumerate(self.sites):
             own.ask = None
             own.books.clear()
             if own.greeted:
                 self._send(i, frame)
-                waiting.add(i)
         end = self._clock() + seconds
         missing = set(range(len(self.sites)))
         while missing and (left := end - self._clock()) > 0:
             event = self._mailbox.get(left)
-            if event is None:
-                return
-            site = self._index[event.site]
-            own = self.sites[site]
-            if event.kind == "open":
-                self._opened(own, event)
-            elif event.kind == "frame" and event.connection == own.connection:
-                try:
-                    said = frames.to_server(event.frame)
-                except RemoteProtocolError:
-                    continue
-                if isinstance(said, frames.Hello) and self._greet(site, said):
-                    self._send(site, frame)
-                elif isinstance(said, frames.Done):
-                    missing.discard(site)
+            if event is not None and self._heard_at_end(event, frame):
+                missing.discard(self._index[event.site])
+        return len(self.sites) - len(missing)
+
+    def _heard_at_end(self, event: Event, bye: bytes) -> bool:
+        """Whether a site has kept what it needs; one that connects is told."""
+        site = self._index[event.site]
+        own = self.sites[site]
+        if event.kind == "open":
+            self._opened(own, event)
+        if event.kind != "frame" or event.connection != own.connection:
+            return False
+        try:
+            said = frames.to_server(event.frame)
+        except RemoteProtocolError:
+            return False
+        if isinstance(said, frames.Hello) and not own.greeted and self._greet(site, said):
+            self._send(site, bye)
+        return isinstance(said, frames.Done)
 
     def next(self, until: float | None) -> Heard | None:
         """What reaches the server next; None when the clock has passed ``until``.

@@ -5,6 +5,9 @@ stood. A record is a header (length and CRC-32, 4 bytes each, the lowest first) 
 :class:`Input` in MessagePack. A last record that was torn by the kill is cut off: nobody has acted
 on it. When a checkpoint was saved, the journal begins anew.
 
+Where whole clients are protected, the journal holds their updates without noise, as the server's
+memory does: it is readable by its owner alone, and removed when the run is over.
+
 Inputs are numbered from 1 over the whole run, and a checkpoint counts those that it holds. So a kill
 between checkpoint and cut does no harm: what the checkpoint holds already is skipped.
 """
@@ -72,6 +75,7 @@ class Journal:
         self._intact = 0
         self._before = list(self._read())
         self._file = append_below(folder, NAME)
+        os.fchmod(self._file.fileno(), 0o600)
         self._file.truncate(self._intact)
 
     def before(self, count: int) -> list[Input]:
@@ -106,10 +110,16 @@ class Journal:
         self._file.close()
         replace_file(self.folder / NAME, *(_packed(each) for each in first))
         self._file = append_below(self.folder, NAME)
+        os.fchmod(self._file.fileno(), 0o600)
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+    def destroy(self) -> None:
+        """Close and remove the file: the run is over."""
+        self._file.close()
+        (self.folder / NAME).unlink(missing_ok=True)
 
     def _read(self) -> Iterator[Input]:
         if not there(self.folder, NAME):

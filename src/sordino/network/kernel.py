@@ -113,6 +113,7 @@ class LiveKernel(Kernel[S, M]):
                 self.begin()
             else:
                 self.next()
+        self.journal.destroy()
         return self.moment()
 
     def next(self) -> None:

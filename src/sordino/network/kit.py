@@ -63,9 +63,10 @@ def write(agreement: Agreement, study: Study, out: Path, now: dt.datetime) -> Ag
     if taken := [each for each in agreement.names if each in RESERVED]:
         raise StudyError(f"a site cannot be called {taken[0]!r}: this is a folder of its own")
     from sordino import modules as code
-    from sordino.network.parts import calibrated
+    from sordino.network.parts import calibrated, refuse_hopeless
 
     full = calibrated(agreement, study)
+    refuse_hopeless(agreement, full)
     agreement = agreement.model_copy(update={"modules": code.digests(studies.named_modules(full))})
     if out.exists():
         raise StudyError(f"{out}: this folder exists already. Choose another with --out")

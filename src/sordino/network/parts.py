@@ -6,6 +6,7 @@ every site build the same objects from the same study, and each computes only on
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -117,6 +118,19 @@ def calibrated(agreement: Agreement, study: Study) -> HorizontalStudy:
         )  # refuses what does not fit
     have = divided(agreement)
     return regime.calibrate(regime.sized(study, have), have.sizes)
+
+
+def refuse_hopeless(agreement: Agreement, study: HorizontalStudy) -> None:
+    """Make the study's objects once, in a folder that is thrown away: what cannot run is said here,
+    before kits are handed out.
+
+    Raises:
+        SordinoError: whatever is wrong with it.
+    """
+    regime = regime_of(study)
+    with tempfile.TemporaryDirectory() as folder:
+        built = regime.assembled(study, divided(agreement), Path(folder), "trial", None)
+        built.simulation.vault.close()
 
 
 def read_own(

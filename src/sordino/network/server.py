@@ -8,20 +8,26 @@ journal of what reached the server.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sordino.data.dataset import Dataset
+from sordino.engine import runs
 from sordino.engine.built import Built
+from sordino.engine.files import replace_file
 from sordino.engine.kernel import Kernel
+from sordino.engine.records import known
 from sordino.engine.study.base import Study
 from sordino.engine.surroundings import sources
 from sordino.engine.watch import Moment, Packed, Watcher
+from sordino.errors import StudyError
 from sordino.federation.study import HorizontalStudy
+from sordino.files import GIB, read_below
 from sordino.network import frames
 from sordino.network.agreement import Agreed
 from sordino.network.courier import Courier
@@ -34,8 +40,60 @@ from sordino.privacy import Budget, Vault
 FAREWELL = 10.0
 """Seconds that the server waits at the end for sites to keep what they need."""
 
+LAST = "farewell.bin"
+"""What every site is told at the end, for those that were away then."""
+
 Opens = Callable[[int, Mailbox], Hub]
 """Opens the transport for frames of at most so many bytes."""
+
+
+@contextmanager
+def _connected(
+    agreed: Agreed,
+    opens: Opens,
+    run: str,
+    dimension: int,
+    refused: Callable[[str, str], None],
+    clock: Callable[[], float],
+) -> Iterator[Courier]:
+    """A courier over an open transport."""
+    mailbox = Mailbox()
+    hub = opens(frames.limit(dimension), mailbox)
+    try:
+        yield Courier(
+            hub,
+            mailbox,
+            agreed.agreement.names,
+            dimension=dimension,
+            run=run,
+            agreement=agreed.digest,
+            code=sources(),
+            patience=agreed.agreement.patience,
+            refused=refused,
+            clock=clock,
+        )
+    finally:
+        hub.close()
+
+
+def farewell(
+    agreed: Agreed, folder: Path, opens: Opens, refused: Callable[[str, str], None], seconds: float
+) -> int:
+    """Tell the sites of a run that has ended how it ended; how many have heard it.
+
+    Raises:
+        StudyError: if the folder's run has not ended.
+    """
+    try:
+        bye = frames.to_site(read_below(folder, LAST, most=GIB))
+    except FileNotFoundError:
+        raise StudyError(f"{folder}: this run has not ended yet") from None
+    if not isinstance(bye, frames.Bye):
+        raise StudyError(f"{folder / LAST}: this is no farewell")
+    run = str(known(runs.load(folder).about.run))
+    dimension = len(bye.model) // 4
+    with _connected(agreed, opens, run, dimension, refused, time.monotonic) as courier:
+        return courier.bye(bye, seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -97,26 +155,14 @@ class Serving:
 
     def run(self, moment: Any, watcher: Watcher) -> Moment:
         """Open the transport, play to the end, and say good-bye."""
-        mailbox, agreement = Mailbox(), self.agreed.agreement
-        hub = self.opens(frames.limit(self.dimension), mailbox)
-        courier = Courier(
-            hub,
-            mailbox,
-            agreement.names,
-            dimension=self.dimension,
-            run=self.run_id,
-            agreement=self.agreed.digest,
-            code=sources(),
-            patience=agreement.patience,
-            refused=self.refused,
-            clock=self.clock,
-        )
-        try:
+        with _connected(
+            self.agreed, self.opens, self.run_id, self.dimension, self.refused, self.clock
+        ) as courier:
             done: Moment = self._kernel(moment, watcher, courier).run()
             model = np.ascontiguousarray(done.model, dtype="<f4").tobytes()
-            courier.bye(done.ended or "", model, FAREWELL)
-        finally:
-            hub.close()
+            bye = frames.Bye(why=done.ended or "", model=model)
+            replace_file(self.folder / LAST, frames.encode(bye))
+            courier.bye(bye, FAREWELL)
         return done
 
     def _kernel(self, moment: Any, watcher: Watcher, courier: Courier) -> Kernel[Any, Any]:
@@ -159,8 +205,6 @@ class Serves:
         self, study: Study, folder: Path, run: str, payable: Sequence[int] | None = None, /
     ) -> Built:
         """The objects of a calibrated study, with the server's ledger in ``folder``."""
-        from dataclasses import replace
-
         assert isinstance(study, HorizontalStudy)
         have = divided(self.agreed.agreement, test=self.test)
         built = regime_of(study).assembled(study, have, folder, run, payable)

@@ -6,7 +6,7 @@ import datetime as dt
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sordino import data as datasets
@@ -20,7 +20,7 @@ from sordino.network import certificates, kit
 from sordino.network.agreement import Agreed
 from sordino.network.parts import read_own, regime_of
 from sordino.network.proof import write as write_proof
-from sordino.network.server import Serves
+from sordino.network.server import FAREWELL, Serves, farewell
 from sordino.network.site import Joins, own_study
 from sordino.network.status import Page, Reporter
 from sordino.network.transport.base import Hub, Line, Mailbox
@@ -130,12 +130,25 @@ def serve(
         scripted=scripted,
         durable=durable,
     )
+
+    connected = False
+
+    def opening(limit: int, mailbox: Mailbox) -> Hub:
+        nonlocal connected
+        connected = True
+        return opens(limit, mailbox)
+
+    build = replace(build, opens=opening)
     shows = None if page is None else Page(run, page)
     if shows is not None:
         shown.words(f"status: {shows.address}")
     try:
         if (run / "run.json").exists():
-            return session.resume(run, shown.row, shown.begin, build=build)
+            done = session.resume(run, shown.row, shown.begin, build=build)
+            if not connected:
+                heard = farewell(agreed, run, opens, refused, FAREWELL)
+                shown.words(f"the run had ended; {heard} sites were told so")
+            return done
         return session.begin(agreed.study, run, shown.row, shown.begin, build=build)
     finally:
         if shows is not None:

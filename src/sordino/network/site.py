@@ -43,6 +43,7 @@ from sordino.privacy import decode as fact_of
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 """Seconds between two attempts to connect: doubled each time, with a random part."""
 CHAIN = "0" * 64
+OWN = "this site's own budget or ledger does not allow it"
 
 
 class _Rest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -237,7 +238,7 @@ class Desk:
         try:
             answer = self._work(task, kept, task_digest)
         except (BudgetExceeded, LedgerError) as refusal:
-            yield self._refuse(number, str(refusal))
+            yield self._refuse(number, OWN, str(refusal))
             return
         yield frames.Say(number, answer)
 
@@ -289,17 +290,21 @@ class Desk:
             if (objection := self._world.objection_to_round(self._site.index, effect)) is not None:
                 return self._refuse(number, objection)
             self._charged(self._world.round_bills(self._site.index, effect))
-        except (BudgetExceeded, LedgerError, StudyError) as refusal:
+        except (BudgetExceeded, LedgerError) as refusal:
+            return self._refuse(number, OWN, str(refusal))
+        except StudyError as refusal:
             return self._refuse(number, str(refusal))
         if number > self.outbox.kept.booked:
             self.outbox.keep(msgspec.structs.replace(self.outbox.kept, booked=number))
         return frames.Booked(number)
 
-    def _refuse(self, number: int, why: str) -> frames.Refuse:
+    def _refuse(self, number: int, why: str, details: str | None = None) -> frames.Refuse:
+        """Refuse, with ``details`` for this site alone: what its data has spent is its own matter."""
         if (number, why) not in self._refused:
             self._refused.add((number, why))
-            self._site.told(f"refused: {why}")
-            row = records.Declined(round=number, client=self._site.index, why=why[:500])
+            told = why if details is None else details
+            self._site.told(f"refused: {told}")
+            row = records.Declined(round=number, client=self._site.index, why=told[:500])
             self._watcher.row(row)
         return frames.Refuse(number, why[: frames.LONGEST])
 

@@ -16,7 +16,7 @@ from sordino.engine import records
 from sordino.engine.built import Built, budget, vault
 from sordino.engine.latency import Churn, Delays
 from sordino.engine.plan import Plan
-from sordino.engine.surroundings import lineage, protective
+from sordino.engine.surroundings import lineage
 from sordino.entropy import Entropy, Seeded
 from sordino.federation.facts import horizontal
 from sordino.federation.mechanism import as_good, energies, in_words
@@ -60,7 +60,7 @@ def build(
     )
     if noise is not None:
         priced = announced(priced, study, noise, sizes)
-    own = protective(study, run, setup.shaping, folder)
+    own = setup.entropy(study, run, folder)
     edges = _edges(study, parts, setup, noise, own)
     units = [f"client:{i}" for i in range(len(sizes))]
     fingerprints = setup.units(dict(zip(units, setup.fingerprints, strict=True)))

@@ -13,7 +13,7 @@ from sordino.engine import records
 from sordino.engine.built import Built, budget, vault
 from sordino.engine.latency import Churn
 from sordino.engine.plan import Plan
-from sordino.engine.surroundings import lineage, protective
+from sordino.engine.surroundings import lineage
 from sordino.entropy import Entropy, Seeded
 from sordino.federation.facts import horizontal
 from sordino.federation.mechanism import as_good, in_words
@@ -72,7 +72,7 @@ def build(
     )
     if noise is not None:
         priced = announced(priced, study, noise, max(sizes))
-    own = protective(study, run, setup.shaping, folder)
+    own = setup.entropy(study, run, folder)
     clients = _clients(study, parts, setup, noise, own)
     kind = CLIENT if isinstance(study.method, ClientLevel) and privacy.unit == "client" else SAMPLE
     known = [replace(one, kind=kind) if one.unit in fingerprints else one for one in setup.records]
