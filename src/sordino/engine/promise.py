@@ -21,9 +21,9 @@ LOOKING = (
     "data, epsilon does not cover that choice."
 )
 DRAWN = (
-    "Batches and noise come from AES-256 under a secret key of the operating system, which "
-    "is destroyed when the run ends. Until then it"
-    " lies in the run's folder: whoever reads it can subtract the noise."
+    "Batches and noise come from AES-256 under a secret key of the operating system. In a "
+    "simulation the key lies in the run's folder until the run ends, and whoever reads it can "
+    "subtract the noise; then it is destroyed. A site of a federation never writes it down."
 )
 RECOGNISED = (
     "The data's ledger recognises a record by all of its values, or by all of its "

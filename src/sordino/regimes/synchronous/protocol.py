@@ -271,7 +271,8 @@ class Synchronous:
         chosen = (
             self._draw(solvent, number) if self.aggregator is None else self._sample(state, number)
         )
-        left = [self.affordable(state, i) for i in chosen]
+        # where nobody is within reach, tau is what anybody could pay for, if he came back in time
+        left = [self.affordable(state, i) for i in chosen or range(len(state.steps))]
         steps_left = min((n for n in left if n is not None), default=None)
         share = 1.0 if self.cohort is None else min(self.cohort / len(state.steps), 1.0)
         remaining = Remaining(
