@@ -52,8 +52,9 @@ class Network(nn.Sequential):
 
     def __init__(self) -> None:
         super().__init__(
-            nn.Conv2d(1, 16, 8, 2, 3), nn.ReLU(), nn.MaxPool2d(2, 1), nn.Conv2d(16, 32, 4, 2), nn.ReLU(), nn.MaxPool2d(2, 1),
-            nn.Flatten(), nn.Linear(512, 32), nn.ReLU(), nn.Linear(32, 10),
+            nn.Conv2d(1, 16, 8, 2, 3), nn.ReLU(), nn.MaxPool2d(2, 1), nn.Conv2d(16, 32, 4, 2),
+            nn.ReLU(), nn.MaxPool2d(2, 1), nn.Flatten(), nn.Linear(512, 32), nn.ReLU(),
+            nn.Linear(32, 10),
         )  # fmt: skip
 
     def loss(self, x: torch.Tensor, y: torch.Tensor, eval: bool = False) -> torch.Tensor:  # noqa: A002
@@ -86,7 +87,8 @@ def main(rounds: int) -> None:
     network = Network()
     assert sum(p.numel() for p in network.parameters()) == 26010
     model = PyTorchModel(
-        network, local_optimizer_create=torch.optim.SGD, central_optimizer=torch.optim.SGD(network.parameters(), lr=1.0)
+        network, local_optimizer_create=torch.optim.SGD,
+        central_optimizer=torch.optim.SGD(network.parameters(), lr=1.0)
     )  # fmt: skip
     noise = CentrallyAppliedPrivacyMechanism(
         GaussianMechanism(clipping_bound=0.3, relative_noise_stddev=1.0)

@@ -13,7 +13,8 @@ either is used up. Updates and events end when there were enough of them. The ti
 the rest goes as fast as what was seen here, so after a resume only the rounds of this session
 count.
 
->>> line(SynchronousRound(round=12, tau=2, steps=24, accuracy=0.712, epsilon=0.531), rounds=158, budget=2.0, left=12.0)
+>>> row = SynchronousRound(round=12, tau=2, steps=24, accuracy=0.712, epsilon=0.531)
+>>> line(row, rounds=158, budget=2.0, left=12.0)
 'round 12/158  tau 2  steps 24  accuracy 0.712  epsilon 0.531/2.000  12 s left'
 """
 
@@ -170,8 +171,10 @@ def epsilon_of(spent: float | None, budget: float) -> str:
     """What was spent, of what may be. What was spent is rounded up: less than it is would be no
     bound.
 
-    >>> epsilon_of(0.5314, 2.0), epsilon_of(0.531, 2.0), epsilon_of(math.inf, math.inf), epsilon_of(None, 0.0005)
-    ('0.532/2.000', '0.531/2.000', 'infinite (no privacy)', '-/0.0005')
+    >>> epsilon_of(0.5314, 2.0), epsilon_of(0.531, 2.0), epsilon_of(None, 0.0005)
+    ('0.532/2.000', '0.531/2.000', '-/0.0005')
+    >>> epsilon_of(math.inf, math.inf)
+    'infinite (no privacy)'
     """
     if math.isinf(budget) or (spent is not None and math.isinf(spent)):
         return "infinite (no privacy)"

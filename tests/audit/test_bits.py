@@ -111,8 +111,9 @@ def by_gradient(entropy: Entropy) -> Callable[[int, bool], Known]:
     without, with_it = sums(own)
     edges = {
         there: PrivateEdge(
-            index=0, examples=examples(there), sampling_rate=1.0, regularisation=0.0, kernels=own, draws=entropy.stream("edge"),
-            scratch=torch.empty(D, dtype=torch.float64), mechanism=noise,
+            index=0, examples=examples(there), sampling_rate=1.0, regularisation=0.0, kernels=own,
+            draws=entropy.stream("edge"), scratch=torch.empty(D, dtype=torch.float64),
+            mechanism=noise,
         )
         for there in (False, True)
     }  # fmt: skip

@@ -524,9 +524,7 @@ def test_equal_weights_are_the_plain_gaussian() -> None:
     check_noise(lambda rng: mechanism.release(torch.zeros(10_000), None, rng)[0], 1.3, 0.7)
 
 
-def test_one_coordinate_of_the_printed_form_has_a_third_of_its_variance_and_not_what_lemma_1_says() -> (
-    None
-):
+def test_one_coordinate_of_the_printed_form_has_a_third_of_its_variance_not_lemma_1s() -> None:
     d, n, sigma = 2**10, 20_000, 1.7
     mechanism = HaarGaussian.literal(clip=1.0, noise_multiplier=sigma, basis=Basis.flat(d))
     haar = sigma**2 / ((2 + math.log2(d)) / 2)

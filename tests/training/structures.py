@@ -88,7 +88,8 @@ class Residual(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second, self.norm, self.head = (
-            nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.Linear(4, CLASSES)
+            nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1), nn.GroupNorm(2, 4),
+            nn.Linear(4, CLASSES),
         )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:

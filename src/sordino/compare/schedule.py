@@ -123,7 +123,8 @@ def labels(
     """What the studies are called: their names, or where those do not differ, their files; with the
     titles of variants.
 
-    >>> labels(["a", "b"], [Path("x.toml"), Path("y.toml")]), labels(["a", "A"], [Path("x.toml"), Path("y.toml")])
+    >>> files = [Path("x.toml"), Path("y.toml")]
+    >>> labels(["a", "b"], files), labels(["a", "A"], files)
     (['a', 'b'], ['x', 'y'])
 
     Raises:

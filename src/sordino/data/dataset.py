@@ -25,7 +25,8 @@ the clients does not buy a new budget. It recognises a run's own data. What reco
 records, in whatever order or file they come, are their ``words``.
 
 >>> import numpy as np
->>> tiny = Dataset("tiny", np.array([[0, 255], [51, 102]], np.uint8), np.array([1, 0]), ("no", "yes"))
+>>> x = np.array([[0, 255], [51, 102]], np.uint8)
+>>> tiny = Dataset("tiny", x, np.array([1, 0]), ("no", "yes"))
 >>> len(tiny), tiny.shape
 (2, (2,))
 >>> scaled(tiny.x)

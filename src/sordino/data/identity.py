@@ -4,7 +4,7 @@ A budget belongs to records, and a record comes along in another order of rows o
 other column names, with its label coded otherwise, in another file format, at another client. So a
 row becomes two words of 64 bits that know none of that:
 
-    all(row)        sum over all of its columns, the label and the owner too, of h(value)       mod 2^64
+    all(row)        sum over all its columns, the label and the owner too, of h(value)   mod 2^64
     features(row)   the same sum over its features alone
 
 A sum has no order (an additive multiset hash; Clarke et al. 2003, "Incremental multiset hash

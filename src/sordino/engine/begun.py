@@ -221,8 +221,8 @@ def refuse_another(folder: Path, about: Mapping[str, object], before: Begin) -> 
 def differences(then: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
     """Every key whose value differs, in words.
 
-    >>> differences({"privacy.noise_multiplier": 2.0, "seed": 0}, {"privacy.noise_multiplier": 1.9, "seed": 0})
-    ['privacy.noise_multiplier was 2.0, is 1.9']
+    >>> differences({"privacy.clip": 2.0, "seed": 0}, {"privacy.clip": 1.9, "seed": 0})
+    ['privacy.clip was 2.0, is 1.9']
     """
     return [f"{key} was {shown(then, key)}, is {shown(now, key)}" for key in differing(then, now)]
 

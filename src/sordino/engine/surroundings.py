@@ -86,7 +86,8 @@ def lineage(study: Study, run: str) -> str:
     """Run, environment and study: part of every charge's key. A study changed by hand would replay
     other releases.
     """
-    return f"{run}/{hashlib.sha256(f'{sorted(environment(study).items())}{asked(study)}'.encode()).hexdigest()[:8]}"
+    described = f"{sorted(environment(study).items())}{asked(study)}"
+    return f"{run}/{hashlib.sha256(described.encode()).hexdigest()[:8]}"
 
 
 def origin(study: Study, run: str) -> str:

@@ -8,8 +8,10 @@ panels and sentences take their nouns from its regime.
 What "accuracy" is differs as well: of a model on a test set, or of predictions over a stream, each
 made before its event was learned from.
 
->>> of("asynchronous").rounds, of("synchronous").rounds, shared([of("asynchronous"), of("synchronous")]).rounds
-('updates', 'rounds', 'rounds or updates')
+>>> of("asynchronous").rounds, of("synchronous").rounds
+('updates', 'rounds')
+>>> shared([of("asynchronous"), of("synchronous")]).rounds
+'rounds or updates'
 >>> shared([of("vertical"), of("synchronous")]).accuracy.share
 'Share of the test set, or of a stream, classified correctly'
 """

@@ -62,11 +62,8 @@ from sordino.mechanism.words import Words, random_words
 
 FINE = 2.0**-20
 _SHARE = 2.0**-11  # what sqrt(d) may add to the noise
-_FINEST = (
-    2.0**-32
-    # with next to no noise the grid stays so wide that sums of half a million contributions are counted
-    # exactly
-)
+# with next to no noise the grid stays so wide that sums of half a million contributions are exact
+_FINEST = 2.0**-32
 _WIDEST = 2.0**36  # s beyond it would leave too many numbers to the slow way
 
 

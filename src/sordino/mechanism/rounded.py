@@ -23,7 +23,8 @@ alone.
 **The error bound.** With k the first 63 bits of u, x = k 2^-63 as float64, m in [sqrt(1/2),
 sqrt(2)) its fraction and e its exponent, t = (m - 1)/(m + 1):
 
-    log x = e log 2 + 2 (t + t^3/3 + ... + t^17/17),     |t| <= 0.1716, remainder below 2 |t|^19 / 19 / (1 - t^2) < 2^-51.
+    log x = e log 2 + 2 (t + t^3/3 + ... + t^17/17),     |t| <= 0.1716,
+    remainder below 2 |t|^19 / 19 / (1 - t^2) < 2^-51.
 
 * u against x: |log u - log x| <= 2^-63/u + 2^-53, which is at most 2^-41 + 2^-53 for u >= 2^-22.
   Both are divided by r.

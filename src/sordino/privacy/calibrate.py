@@ -6,7 +6,8 @@
   epsilon; rounded up, and checked again after rounding.
 
 >>> step = PoissonSampled(sampling_rate=0.015, event=Gaussian(noise_multiplier=1.1))
->>> [most_steps(step, epsilon=2.0, delta=1e-5, accountant=name) for name in ("rdp-classic", "rdp", "pld")]
+>>> names = ("rdp-classic", "rdp", "pld")
+>>> [most_steps(step, epsilon=2.0, delta=1e-5, accountant=name) for name in names]
 [314, 553, 716]
 """
 

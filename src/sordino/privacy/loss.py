@@ -30,9 +30,9 @@ Where a history holds both kinds, each part gets half of delta and the epsilons 
 their k-fold loss goes to the grid as a whole. Of a Gaussian and a pure release from *one* sample
 this module knows nothing.
 
->>> round(epsilon(((Kind(1.0, sigma=5.0), 25),), 1e-5), 3)                  # one Gaussian of sigma 1
+>>> round(epsilon(((Kind(1.0, sigma=5.0), 25),), 1e-5), 3)  # one Gaussian of sigma 1
 4.377
->>> f"{epsilon(((Kind(0.01, sigma=1.05e-5), 1000),), 1e-5):.2g}"             # a literal wavelet mechanism
+>>> f"{epsilon(((Kind(0.01, sigma=1.05e-5), 1000),), 1e-5):.2g}"  # a literal wavelet mechanism
 '1.2e+11'
 >>> round(epsilon(((Kind(1.0, epsilon=0.1), 15_000),), 1e-5))
 126

@@ -22,8 +22,10 @@ between two points is divided among them so that both sides keep their mass. Who
 parts apart is back at the atom, so the parts tell no less.
 
 >>> step = Kind(0.001, epsilon=0.1)
->>> round(most(step, 15_000), 2), f"{delta(step, 15_000, 0.036):.1g}"    # by basic composition; and with some delta
-(1.58, '5e-06')
+>>> round(most(step, 15_000), 2)  # by basic composition
+1.58
+>>> f"{delta(step, 15_000, 0.036):.1g}"  # the delta that a smaller epsilon takes
+'5e-06'
 
 References: Kairouz, Oh and Viswanath 2015, The Composition Theorem for Differential Privacy; Zhu,
 Dong and Wang 2022, Optimal accounting of differential privacy via characteristic function, theorem

@@ -18,7 +18,8 @@ larger one for every pair that some involution exchanges (Mironov, Talwar and Zh
 
 Orders and epsilons are dimensionless; natural logarithms.
 
->>> [round(total, 3) for total in divergences(((Kind(0.015, 1.1), 100), (Kind(1.0, 2.0), 10)), (2.0, 8.0))]
+>>> booked = ((Kind(0.015, 1.1), 100), (Kind(1.0, 2.0), 10))
+>>> [round(total, 3) for total in divergences(booked, (2.0, 8.0))]
 [2.529, 10.15]
 """
 

@@ -44,7 +44,8 @@ STRETCHES = 5  # rows that a run-time error is averaged over where it is drawn b
 def points(rows: Sequence[Round], x: str, y: str) -> tuple[list[float], list[float]]:
     """The rows that have both numbers, finite, as two lists.
 
-    >>> points([Round(round=1, loss=0.5), Round(round=2), Round(round=3, loss=math.inf)], "round", "loss")
+    >>> rows = [Round(round=1, loss=0.5), Round(round=2), Round(round=3, loss=math.inf)]
+    >>> points(rows, "round", "loss")
     ([1.0], [0.5])
     """
     pairs = [(number(at(row, x)), number(at(row, y))) for row in rows]

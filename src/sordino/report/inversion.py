@@ -35,8 +35,10 @@ Pixels = np.ndarray[Any, np.dtype[np.float64]]
 def noise_words(level: Level) -> str:
     """A noise level in words.
 
-    >>> noise_words(Level(sigma=0.1, once=1.0, whole=2.0)), noise_words(Level(sigma=0.0, own=True, once=math.inf, whole=math.inf))
-    ('σ = 0.1', "no noise (the study's)")
+    >>> noise_words(Level(sigma=0.1, once=1.0, whole=2.0))
+    'σ = 0.1'
+    >>> noise_words(Level(sigma=0.0, own=True, once=math.inf, whole=math.inf))
+    "no noise (the study's)"
     """
     if level.sigma is None:
         return f"MAPA's noise, ε₀ = {epsilon_text(level.claimed)}"

@@ -121,10 +121,9 @@ def title(sweep: Sweep) -> str:
         run.vocabulary for line in sweep.lines.values() for runs in line.values() for run in runs
     )
     over = {EPSILON: "epsilon", EDGES: f"the number of {words.clients}"}.get(sweep.key, sweep.key)
-    return (
-        f"{_final(words) if sweep.goal is None else f'{words.rounds.capitalize()} until {sweep.goal}'} "
-        f"against {over}"
-    )
+    rounds = words.rounds.capitalize()
+    what = _final(words) if sweep.goal is None else f"{rounds} until {sweep.goal}"
+    return f"{what} against {over}"
 
 
 def caption(sweep: Sweep) -> str:

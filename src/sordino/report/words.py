@@ -167,8 +167,10 @@ def duration(seconds: float) -> str:
 def labels(names: Iterable[str], folders: Iterable[str]) -> list[str]:
     """What tells several runs apart: names if they differ, else folders, else numbers as well.
 
-    >>> labels(["a", "b"], ["x", "y"]), labels(["a", "a"], ["x", "y"]), labels(["a", "a"], ["x", "x"])
-    (['a', 'b'], ['x', 'y'], ['x (1)', 'x (2)'])
+    >>> labels(["a", "b"], ["x", "y"]), labels(["a", "a"], ["x", "y"])
+    (['a', 'b'], ['x', 'y'])
+    >>> labels(["a", "a"], ["x", "x"])
+    ['x (1)', 'x (2)']
     """
     names, folders = list(names), list(folders)
     for tried in (names, folders):

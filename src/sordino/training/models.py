@@ -5,11 +5,14 @@
 | logistic | one linear layer | cross entropy |
 | svm | one linear layer | multi-class hinge |
 | mlp | 200 hidden units, ReLU | cross entropy |
-| cnn | conv 16 k8 s2 p3, pool 2/1, conv 32 k4 s2, pool 2/1, fc 32, fc classes: 26 010 parameters on 1x28x28 | cross entropy |
-| cnn-large | conv 32 k5, pool 2, conv 64 k5, pool 2, fc 512, fc classes: 582 026 on 1x28x28 (the ALI-DPFL authors') | cross entropy |
-| cifar-cnn | three of (conv k3, pool 2) with 32, 64 and 128 channels, fc 192, fc classes: 488 586 on 3x32x32 | cross entropy |
-| cnn-small | conv 10 k5, pool 2, conv 10 k5, pool 2, fc classes: 4 380 on 1x28x28 (the MAPA authors') | cross entropy |
-| package.module:factory | ``factory(shape, classes)`` returns any ``torch.nn.Module`` | cross entropy |
+| cnn | conv 16 k8 s2 p3, pool 2/1, conv 32 k4 s2, pool 2/1, fc 32, fc classes | cross entropy |
+| cnn-large | conv 32 k5, pool 2, conv 64 k5, pool 2, fc 512, fc classes | cross entropy |
+| cifar-cnn | three of (conv k3, pool 2), 32, 64, 128 channels, fc 192, fc classes | cross entropy |
+| cnn-small | conv 10 k5, pool 2, conv 10 k5, pool 2, fc classes | cross entropy |
+| package.module:factory | ``factory(shape, classes)``, any ``torch.nn.Module`` | cross entropy |
+
+Parameters: on images of 1x28x28 26 010 in ``cnn``, 582 026 in ``cnn-large`` (the ALI-DPFL authors')
+and 4 380 in ``cnn-small`` (the MAPA authors'); on 3x32x32 488 586 in ``cifar-cnn``.
 
 Initial weights are torch's own, drawn from the address that the caller gives; the global
 generator is left as it was.

@@ -210,9 +210,10 @@ def test_one_example_moves_the_papers_average_by_more_than_it_claims() -> None:
 
     def sent(data: torch.Tensor) -> np.ndarray:
         edge = LiteralEdge(
-            index=0, examples=Examples(data, y), sampling_rate=1.0, regularisation=0.0, kernels=bench(),
-            draws=Seeded(0).stream("edge"), scratch=torch.empty(D, dtype=torch.float64),
-            iteration_epsilon=1e12, noised=D, reason="-",
+            index=0, examples=Examples(data, y), sampling_rate=1.0, regularisation=0.0,
+            kernels=bench(), draws=Seeded(0).stream("edge"),
+            scratch=torch.empty(D, dtype=torch.float64), iteration_epsilon=1e12, noised=D,
+            reason="-",
         )  # fmt: skip
         return edge.answer(task(clip=0.5), paid(edge.price)).gradient
 

@@ -278,8 +278,9 @@ def nets(draw: st.DrawFn) -> Net:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    net=nets(), length=st.integers(1, 23), events=st.integers(0, 40), seed=st.integers(0, 99), rate=st.sampled_from([0.0, 0.01, 0.3]),
-    share=st.sampled_from([0.0, 0.5, 1.0]), cut=st.integers(0, 40),
+    net=nets(), length=st.integers(1, 23), events=st.integers(0, 40), seed=st.integers(0, 99),
+    rate=st.sampled_from([0.0, 0.01, 0.3]), share=st.sampled_from([0.0, 0.5, 1.0]),
+    cut=st.integers(0, 40),
 )  # fmt: skip
 @example(net=DEEP, length=10, events=2 * BLOCK + 5, seed=0, rate=0.2, share=0.6, cut=BLOCK + 1)
 @example(net=BARE, length=BLOCK + 20, events=3 * BLOCK, seed=1, rate=0.2, share=0.6, cut=7)

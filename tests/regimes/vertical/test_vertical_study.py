@@ -370,7 +370,8 @@ def test_the_price_of_entities(tmp_path: Path, updates: str, method: str, memois
     times with slr.
     """
     study = read(
-        tmp_path, ENTITY, "data.stream=replay", f"privacy.updates={updates}", f"privacy.memoised={str(memoised).lower()}",
+        tmp_path, ENTITY, "data.stream=replay", f"privacy.updates={updates}",
+        f"privacy.memoised={str(memoised).lower()}",
         f'method={{name="{method}"{", length=3" if method == "slr" else ""}}}',
     )  # fmt: skip
     assert label_epsilon(study) == (10.0 if memoised else 5.0)

@@ -198,8 +198,9 @@ class Deformed:
                 x[done : done + last - first],
             )
             warp.render(
-                self.dataset.x, rows, self._gain, self._offset, np.float32(-1), self._grid, self._fields,
-                own.pair[first:last], own.affine[first:last], own.mix[first:last], out,
+                self.dataset.x, rows, self._gain, self._offset, np.float32(-1), self._grid,
+                self._fields, own.pair[first:last], own.affine[first:last], own.mix[first:last],
+                out,
             )  # fmt: skip
             y[done : done + last - first] = self.dataset.y[rows]
             done += last - first
@@ -212,8 +213,8 @@ class Deformed:
     def drifting(self, drift: Sampling) -> Deformed:
         """The same images, their classes drawn by ``drift``."""
         return Deformed(
-            self.dataset, self.seed, self.size, strength=self.strength, margin=self.margin, length=self.length, drift=drift,
-            black=self.black, white=self.white,
+            self.dataset, self.seed, self.size, strength=self.strength, margin=self.margin,
+            length=self.length, drift=drift, black=self.black, white=self.white,
         )  # fmt: skip
 
     def _parameters(self, block: int) -> _Parameters:

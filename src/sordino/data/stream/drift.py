@@ -1,14 +1,15 @@
 r"""How a stream's distribution changes: each kind is a class, and the ``data.drift`` table of a
 study that asks for it.
 
-========== ==================================================================================================
-none       nothing changes
-classes    after each ``every`` events new class probabilities p_k, each U(0, 1) and then normalised
-gradual    the same draws, but the probabilities move in a straight line from one to the next:
-           p(t) = (1 - w) p_k + w p_{k+1},  k = floor(t / every),  w = t / every - k
-swap       two classes, drawn at random, change their labels after each ``every`` events; swaps add up
-features   each of :data:`BLOCKS` slices of the features gets a gain and an offset, x' = a x + b
-========== ==================================================================================================
+======== =====================================================================================
+none     nothing changes
+classes  after each ``every`` events new class probabilities p_k, each U(0, 1) and then normalised
+gradual  the same draws, but the probabilities move in a straight line from one to the next:
+         p(t) = (1 - w) p_k + w p_{k+1},  k = floor(t / every),  w = t / every - k
+swap     two classes, drawn at random, change their labels after each ``every`` events;
+         swaps add up
+features each of :data:`BLOCKS` slices of the features gets a gain and an offset, x' = a x + b
+======== =====================================================================================
 
 ``classes`` and ``gradual`` say which class event t has, and an example of that class is drawn then:
 that needs examples that can be drawn, hence a data set in memory

@@ -25,12 +25,14 @@ _JETS = tuple(f"jet {i} {what}" for i in (1, 2, 3, 4) for what in ("pt", "eta", 
 COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "susy": (
-            "lepton 1 pT", "lepton 1 eta", "lepton 1 phi", "lepton 2 pT", "lepton 2 eta", "lepton 2 phi",
+            "lepton 1 pT", "lepton 1 eta", "lepton 1 phi",
+            "lepton 2 pT", "lepton 2 eta", "lepton 2 phi",
             "missing energy magnitude", "missing energy phi", "MET_rel", "axial MET",
             "M_R", "M_TR_2", "R", "MT2", "S_R", "M_Delta_R", "dPhi_r_b", "cos(theta_r1)",
         ),
         "higgs": (
-            "lepton pT", "lepton eta", "lepton phi", "missing energy magnitude", "missing energy phi", *_JETS,
+            "lepton pT", "lepton eta", "lepton phi",
+            "missing energy magnitude", "missing energy phi", *_JETS,
             "m_jj", "m_jjj", "m_lv", "m_jlv", "m_bb", "m_wbb", "m_wwbb",
         ),
     }
@@ -67,6 +69,6 @@ def published(
             raise DataError(locate.missing_message(known))
         file = found
     return TableStream(
-        file, classes=known.classes, header=("label", *COLUMNS[name]), rows=ROWS[name] if rows is None else rows,
-        scale=scale, offset=offset, name=name,
+        file, classes=known.classes, header=("label", *COLUMNS[name]),
+        rows=ROWS[name] if rows is None else rows, scale=scale, offset=offset, name=name,
     )  # fmt: skip

@@ -51,8 +51,8 @@ class Open(Record, frozen=True, kw_only=True):
 def number(value: object) -> float | None:
     """A number of a record, None where there is none.
 
-    >>> number(math.inf), number(UNSET), number(None), number(math.nan), number(10**400), number(True)
-    (inf, None, None, None, inf, None)
+    >>> [number(value) for value in (math.inf, UNSET, None, math.nan, 10**400, True)]
+    [inf, None, None, None, inf, None]
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None

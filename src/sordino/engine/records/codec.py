@@ -128,8 +128,9 @@ def row(line: bytes | str, regime: str | None = None) -> Row | Unknown:
 def closed(line: bytes | str) -> int | None:
     """The number of the round that a row of the log closes; None of any other row.
 
-    >>> closed(b'{"kind": "round", "round": 3}'), closed(b'{"kind": "late", "round": 3}'), closed(b'{"kind": "rou')
-    (3, None, None)
+    >>> closed(b'{"kind": "round", "round": 3}'), closed(b'{"kind": "late", "round": 3}')
+    (3, None)
+    >>> closed(b'{"kind": "rou')  # cut short
     """
     try:
         found = json_of(line)

@@ -12,7 +12,8 @@ coefficients of g.
 **Its noise multiplier is sigma min_g w_g s_g.** Proof. Divide every coefficient of the
 release by sigma C s_g: the noise becomes N(0, I), and one contribution moves it by
 
-    || diag(1/s) u(v) || / (sigma C)  <=  max_g 1/(w_g s_g)  ||diag(w) u(v)|| / (sigma C)  <=  1 / (sigma min_g w_g s_g),
+    || diag(1/s) u(v) || / (sigma C)  <=  max_g 1/(w_g s_g)  ||diag(w) u(v)|| / (sigma C)
+                                      <=  1 / (sigma min_g w_g s_g),
 
 so it is the Gaussian mechanism with that multiplier; going back to d numbers and leaving
 padding away is post-processing. It is tight: a v with all its energy in one coefficient of

@@ -20,7 +20,7 @@ depends on raw data is a release that nobody has booked.
 >>> basis = Basis.flat(8)
 >>> [round(w * w, 6) for w in paper(basis)]
 [8.0, 8.0, 4.0, 2.0]
->>> [round(w * w, 3) for w in optimal([4.0, 1.0], [1.0, 1.0], exponent=1.0)]     # 1 : 2, and 4 w^2 + w^2 = 5
+>>> [round(w * w, 3) for w in optimal([4.0, 1.0], [1.0, 1.0], exponent=1.0)]  # 1 : 2, with sum 5
 [0.833, 1.667]
 
 References:

@@ -3,7 +3,8 @@ r"""Classes: entities with equal histories, and what joining and merging them co
 An entity is a record, or a person with several. Ten million of them have few different histories,
 so the ledger keeps a history for each *class* and a class for each entity. A history has two parts:
 
-    frozen   what was booked in sets that nobody will charge any more: (event, kind, size) -> how often
+    frozen   what was booked in sets that nobody will charge any more:
+             (event, kind, size) -> how often
     live     groups of sets that still can be charged: (sets, size)
 
 A group (sets, size) says: this entity is ``size`` units in one of these sets, it is not known

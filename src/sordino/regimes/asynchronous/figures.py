@@ -183,7 +183,8 @@ def shown_to(counts: Counter[int], bound: float | None) -> int:
     """Where an axis ends: at the largest staleness, or where few gradients lie far beyond all
     others, short of them.
 
-    >>> shown_to(Counter({4: 99, 9: 1}), 5), shown_to(Counter({4: 995, 900: 5}), 5), shown_to(Counter({4: 995, 900: 5}), 20)
+    >>> few = Counter({4: 995, 900: 5})
+    >>> shown_to(Counter({4: 99, 9: 1}), 5), shown_to(few, 5), shown_to(few, 20)
     (9, 8, 20)
     """
     largest, left = max(counts), 0.01 * counts.total()

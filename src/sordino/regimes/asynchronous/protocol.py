@@ -4,7 +4,7 @@ One arrival from edge k, with t updates done before it:
 
     tau     = t - (version that the gradient was taken at)
     g       = gradient, times (1 + tau)^-a with staleness weighting
-    x      <- x - gamma_{t+1} g                       (with a buffer of M: minus gamma times the mean of M)
+    x      <- x - gamma_{t+1} g          (with a buffer of M: minus gamma times the mean of M)
     x_avg  <- decay x_avg + (1 - decay) x
     edge k  gets x and the clipping bound of its stage
 

@@ -76,7 +76,8 @@ class AsynchronousStudy(HorizontalStudy):
         "budget.events": "say budget.updates",
         "privacy.sampling_rate": "each edge's follows from method.batch and its examples",
         "privacy.clipped_fraction": "every gradient would pay for it; leave it out",
-        "method.learning_rate": "learning rates follow from the schedule; method.smoothness scales them",
+        "method.learning_rate": "learning rates follow from the schedule; method.smoothness "
+        "scales them",
         "budget.rounds": "say budget.updates",
         "budget.steps": "say budget.tasks, the gradients of an edge",
         "participation.cohort": "whoever is ready sends; leave it out",

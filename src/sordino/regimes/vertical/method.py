@@ -8,9 +8,9 @@ Parties hold different features of the same entity, the server its label (Wang, 
 
 where the method says what grad is, from the gradients g^t of the events' losses f^t:
 
-    ogd    g^t                                                                  (Algorithms 2 and 4)
-    dlr    (1/W) sum_{i<l} alpha^i g^{t-i},     W = sum_{i<l} alpha^i           (Algorithm 1, Eqs. 4 and 5)
-    slr    (1/l) sum_{i<l} grad f^{t-i}(w^t)                                    (Algorithm 5)
+    ogd    g^t                                                      (Algorithms 2 and 4)
+    dlr    (1/W) sum_{i<l} alpha^i g^{t-i},   W = sum_{i<l} alpha^i (Algorithm 1, Eqs. 4 and 5)
+    slr    (1/l) sum_{i<l} grad f^{t-i}(w^t)                        (Algorithm 5)
 
 with g_m^t = 0 where party m was passive. ``dlr`` keeps gradients taken at the weights of their own
 time; ``slr`` asks for the last l examples again at the weights of now, and sends l times as much.

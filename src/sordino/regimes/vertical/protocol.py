@@ -6,8 +6,9 @@ labels. Active parties speak unasked, at about the same time; the server waits a
 them to have done so. Then
 
     server -> those who have not sent :  Query(t)
-    party  -> server                  :  Embedding(t)          active ones unasked, the others when queried
-    server                            :  learns, once the labels are there, and every embedding or its stand-in
+    party  -> server                  :  Embedding(t)   active ones unasked, the others when queried
+    server                            :  learns, once the labels are there, and every embedding or
+                                         its stand-in
     server -> active parties          :  Derivative(t)
 
 Rules. Events come one after another: t counts from 1, and a word of any other event than the one

@@ -158,7 +158,8 @@ class VerticalStudy(Study):
         "privacy.noise_multiplier": "say privacy.embedding.noise_multiplier or "
         "privacy.update.noise_multiplier",
         "privacy.sampling_rate": "every event is one entity: there is no batch to hide in",
-        "privacy.mechanism": "labels have randomised response, embeddings and updates Gaussian noise",
+        "privacy.mechanism": "labels have randomised response, embeddings and updates "
+        "Gaussian noise",
         "method.window": "say method.length",
         "method.average": "there is one model at a time; leave it out",
         "world.latency": "time does not pass between events; world.dropout says how often an "

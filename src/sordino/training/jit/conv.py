@@ -210,14 +210,14 @@ def _collect(large: int, small: int, vectors: int, size: int) -> Run:
                     here = image + part * pitch
                     for _ in range(bigs):
                         total += np.float64(big(
-                            a, here, a_example, a_row, a_step, g, slope + column, g_example, outputs,
-                            each, high, wide, out, there, outputs,
+                            a, here, a_example, a_row, a_step, g, slope + column, g_example,
+                            outputs, each, high, wide, out, there, outputs,
                         ))  # fmt: skip
                         here, there = here + large, there + large * outputs
                     for _ in range(littles):
                         total += np.float64(little(
-                            a, here, a_example, a_row, a_step, g, slope + column, g_example, outputs,
-                            each, high, wide, out, there, outputs,
+                            a, here, a_example, a_row, a_step, g, slope + column, g_example,
+                            outputs, each, high, wide, out, there, outputs,
                         ))  # fmt: skip
                         here, there = here + small, there + small * outputs
             squared[group] = total
@@ -323,7 +323,8 @@ class Convolution:
         self._blocks = shape.outputs // width
         self._walks = np.array(
             [[0, shape.stride[0] * line, step, shape.kernel[0], length, line, 0,
-              0, columns * shape.outputs, shape.outputs, rows, *cover(columns, large)]], dtype=np.int64,
+              0, columns * shape.outputs, shape.outputs, rows, *cover(columns, large)]],
+            dtype=np.int64,
         )  # fmt: skip
         places = np.arange(shape.patch * shape.outputs).reshape(self._blocks, width, shape.patch)
         self._order = places.transpose(0, 2, 1).ravel()
@@ -331,7 +332,8 @@ class Convolution:
         large, vectors, size = _tile(shape.outputs, length)
         self._collect = _collect(large, max(1, large - 1), vectors, size)
         self._sizes = (
-            self._image, shape.stride[0] * line, step, rows, columns, shape.outputs, shape.kernel[0], length, line, *cover(length, large)
+            self._image, shape.stride[0] * line, step, rows, columns, shape.outputs,
+            shape.kernel[0], length, line, *cover(length, large)
         )  # fmt: skip
 
     def forward(self, x: Array, weight: Array, bias: Array, out: Array) -> None:
@@ -378,8 +380,10 @@ class InputGradient:
             np.empty(high * line, np.float32),
         )
         self._sizes = (
-            rows, columns, shape.outputs, shape.kernel[0], length, line, shape.stride[0] * line, shape.stride[1] * channels,
-            *cover(columns, large), padding[0] * line + padding[1] * channels, high - 2 * padding[0], (wide - 2 * padding[1]) * channels,
+            rows, columns, shape.outputs, shape.kernel[0], length, line, shape.stride[0] * line,
+            shape.stride[1] * channels, *cover(columns, large),
+            padding[0] * line + padding[1] * channels, high - 2 * padding[0],
+            (wide - 2 * padding[1]) * channels,
         )  # fmt: skip
 
     def __call__(self, g: Array, weight: Array, out: Array) -> None:

@@ -378,11 +378,8 @@ def _sum(cut: _Tiling, hinge: bool) -> Run:
                 seen = np.float32(norm)
                 finite = norm <= LONGEST
                 norms[first + i] = seen if finite else np.float32(np.inf)
-                if (
-                    private and not finite
-                    # left out here, so that zero times infinity never arises; the others stay as they
-                    # are
-                ):
+                # left out, so that zero times infinity never arises; the others stay as they are
+                if private and not finite:
                     over += 1
                     continue
                 over += 1 if seen > bound else 0
@@ -432,8 +429,8 @@ class LinearSum:
         self._none = np.empty(0)
 
     def clipped(
-        self, x: Store, scale: float, y: Index, chosen: Index, weights: Array, clip: float, margin: float,
-        out: NDArray[np.float64], norms: Array, losses: Array,
+        self, x: Store, scale: float, y: Index, chosen: Index, weights: Array, clip: float,
+        margin: float, out: NDArray[np.float64], norms: Array, losses: Array,
     ) -> int:  # fmt: skip
         """The clipped sum over the ``chosen`` rows into ``out``; how many had a norm above
         ``clip``.
@@ -442,18 +439,21 @@ class LinearSum:
         if self._part.size != out.size:
             self._part = np.empty(out.size, np.float32)
         over: int = self._run(
-            x, scale, y, chosen, layer.features, weights, layer.weight, self._bias, True, clip, room, self._part, out, norms, losses
+            x, scale, y, chosen, layer.features, weights, layer.weight, self._bias, True, clip,
+            room, self._part, out, norms, losses
         )  # fmt: skip
         return _exists(over)
 
     def mean(
-        self, x: Store, scale: float, y: Index, chosen: Index, weights: Array, out: Array, norms: Array, losses: Array
+        self, x: Store, scale: float, y: Index, chosen: Index, weights: Array, out: Array,
+        norms: Array, losses: Array,
     ) -> None:  # fmt: skip
         """The mean gradient over the ``chosen`` rows, at least one, into ``out``."""
         layer, none = self._layer, math.inf
         _exists(
             self._run(
-                x, scale, y, chosen, layer.features, weights, layer.weight, self._bias, False, none, none, out, self._none, norms, losses
+                x, scale, y, chosen, layer.features, weights, layer.weight, self._bias, False, none,
+                none, out, self._none, norms, losses
             )
         )  # fmt: skip
 

@@ -1,8 +1,8 @@
 r"""Register tiles of a linear layer, on rows that stay where they are: examples of a store, bytes
 or floats.
 
-    dots:     s[i, c]  +=  sum_f w[c, f] t_i[f]   and  |t_i|^2        (all products of two rows at once)
-    spread:   out[c, f]  +=  sum_i k[i, c] t_i[f]                     (R rows of the gradient, V vectors wide)
+    dots:     s[i, c]  +=  sum_f w[c, f] t_i[f]   and  |t_i|^2   (all products of two rows at once)
+    spread:   out[c, f]  +=  sum_i k[i, c] t_i[f]        (R rows of the gradient, V vectors wide)
 
 A row is named by the offset of its first number, so a batch is a list of offsets and nothing is
 gathered. Bytes become t = x - 127.5 in registers, which float32 holds exactly; the division by
@@ -54,8 +54,9 @@ def dots(examples: int, classes: int, size: int, rest: int) -> Tile:
     """
 
     def body(
-        code: Emitter, x: Any, places: Any, which: Index, w: Any, w_at: Index, start: Index, vectors: Index, features: Index, last: Any,
-        scores: Any, at: Index, step: Index, squares: Any,
+        code: Emitter, x: Any, places: Any, which: Index, w: Any, w_at: Index, start: Index,
+        vectors: Index, features: Index, last: Any, scores: Any, at: Index, step: Index,
+        squares: Any,
     ) -> None:  # fmt: skip
         rows, lines = (
             [code.whole(places, there) for there in which.apart(1, examples)],
@@ -98,8 +99,8 @@ def spread(classes: int, vectors: int, size: int, rest: int = 0) -> Tile:
     """
 
     def body(
-        code: Emitter, x: Any, places: Any, n: Index, factors: Any, at: Index, step: Index, feature: Index,
-        out: Any, out_at: Index, pitch: Index,
+        code: Emitter, x: Any, places: Any, n: Index, factors: Any, at: Index, step: Index,
+        feature: Index, out: Any, out_at: Index, pitch: Index,
     ) -> None:  # fmt: skip
         lines, sums = (out_at + feature).apart(pitch, classes), code.sums(classes, vectors)
         for line, start in zip(sums, lines, strict=True):

@@ -63,8 +63,8 @@ def product(rows: int, vectors: int, size: int, add: bool = False) -> Tile:
     """
 
     def body(
-        code: Emitter, a: Any, at: Index, step: Index, runs: Index, run: Index, pitch: Index, b: Any, b_at: Index,
-        bias: Any, bias_at: Index, out: Any, out_at: Index, out_step: Index,
+        code: Emitter, a: Any, at: Index, step: Index, runs: Index, run: Index, pitch: Index,
+        b: Any, b_at: Index, bias: Any, bias_at: Index, out: Any, out_at: Index, out_step: Index,
     ) -> None:  # fmt: skip
         sums = code.sums(rows, vectors)
         code.clear(
@@ -95,8 +95,9 @@ def outer(rows: int, vectors: int, size: int) -> Tile:
     """
 
     def body(
-        code: Emitter, a: Any, at: Index, a_example: Index, a_row: Index, a_step: Index, g: Any, g_at: Index, g_example: Index,
-        g_step: Index, n: Index, high: Index, wide: Index, out: Any, out_at: Index, out_step: Index,
+        code: Emitter, a: Any, at: Index, a_example: Index, a_row: Index, a_step: Index, g: Any,
+        g_at: Index, g_example: Index, g_step: Index, n: Index, high: Index, wide: Index, out: Any,
+        out_at: Index, out_step: Index,
     ) -> Any:  # fmt: skip
         sums, squares = code.sums(rows, vectors), code.zero
         code.clear(sums)

@@ -6,10 +6,10 @@ of a batch, has rows that depend on their neighbours, on some batches only. Clip
 calls example i's gradient then bounds nothing. So modules outside of :mod:`.separable` never see
 two examples at once:
 
-    vmap   ``torch.func.vmap`` over the module on batches of one: the module's code sees one example,
-           whose operations are carried out for all of them side by side
+    vmap   ``torch.func.vmap`` over the module on batches of one: the module's code sees one
+           example, whose operations are carried out for all of them side by side
     alone  one example after another, where an operation has no rule for vmap (its control flow
-    depends on data)
+           depends on data)
 
 Which of the two is found out on zeros and on random numbers of the input's shape, never on data:
 the paths round differently, and a path that one example could choose would change what the others

@@ -13,7 +13,7 @@ sum; the Gram form needs one more product for it, of P in out.
 The Gram form subtracts. It is taken in float64, where every one of its in + out + P^2 roundings is
 at most v = 2^-53 of R^2, R = sum_p |a_p||g_p|, so with n = in + out + P^2 + 8
 
-    | computed - |G|^2 |  <=  2 n v R^2                                    (Higham 2002, section 3.1)
+    | computed - |G|^2 |  <=  2 n v R^2                          (Higham 2002, section 3.1)
 
 and that much is added: the norm N comes out too large, never too small. The clipped sum is added in
 float64, too, m P products at a time: off by 2 m P v sum_i c_i R_i, where c_i R_i <= C R_i / N_i <=

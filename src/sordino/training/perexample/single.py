@@ -78,7 +78,8 @@ class Single:
         """The clipped sum over the ``chosen`` rows (b,) into ``out`` (d,), float64."""
         norms, losses = np.empty(chosen.size, np.float32), np.empty(chosen.size, np.float32)
         over = self._sum.clipped(
-            rows.numbers, rows.scale, rows.labels, chosen, self._weights, clip, MARGIN, self._vector(out, torch.float64), norms, losses
+            rows.numbers, rows.scale, rows.labels, chosen, self._weights, clip, MARGIN,
+            self._vector(out, torch.float64), norms, losses,
         )  # fmt: skip
         return Clipped(torch.from_numpy(norms), clip, torch.from_numpy(losses), over)
 

@@ -12,7 +12,9 @@ clipping need not bite. In the sound form the noise multiplier z is the same in 
 that an edge's ledger is one homogeneous subsampled Gaussian; noise falls as G_s does. The first
 bound is ``privacy.clip``; the paper's form takes it from Theorem 3, Eq. (12).
 
->>> terms = EdgeTerms(dimension=7850, edges=5, batch=12, clip=1.0, noise=1.0, staleness=5, updates=15_000)
+>>> terms = EdgeTerms(
+...     dimension=7850, edges=5, batch=12, clip=1.0, noise=1.0, staleness=5, updates=15_000
+... )
 >>> [(round(stage.slowing), stage.length) for stage in Mapa().stages(terms)]
 [(73, 32183)]
 >>> [stage.length for stage in Mapa().stages(replace(terms, batch=120))[:3]]

@@ -35,7 +35,8 @@ and is booked as not private.
 >>> rule = AlsDpfl()
 >>> round(rule.gap(1, beta=0.3, xi=0.5, terms=terms), 12)   # h(1) = 0
 0.0
->>> rule.choose(Memory(squared_beta=0.09, rho=0.13, squared_xi=0.25, tau=2), terms, Remaining(158, 317))
+>>> memory = Memory(squared_beta=0.09, rho=0.13, squared_xi=0.25, tau=2)
+>>> rule.choose(memory, terms, Remaining(158, 317))
 Choice(tau=2, note=None)
 """
 

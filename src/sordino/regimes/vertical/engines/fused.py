@@ -5,7 +5,7 @@ At event t every participant that is active (the server always is) moves against
 last l gradients, which were taken when their events came (Wang, Wang, Gu, Ling 2025: dlr; ogd is l
 = 1):
 
-    w -= (eta / W) sum_{i<l} alpha^i g^{t-i},     W = sum_{i<l} alpha^i, also while the window fills,
+    w -= (eta / W) sum_{i<l} alpha^i g^{t-i},   W = sum_{i<l} alpha^i, also while the window fills,
 
 with zeros in place of the gradients of events at which a party was passive. Embeddings and their
 slopes may travel as 16-bit floats.
@@ -183,9 +183,13 @@ class Fused:
         seen = Observed(np.zeros(n, np.int64), np.zeros(n), np.zeros(n), np.zeros(3))
         spent, plan = np.zeros(3, np.int64), self._plan
         self._run(
-            State(self._m, plan.layers, plan.people, plan.fields, self._when, self._place, self._due, self._chosen),
-            _own(x).reshape(-1), _own(y), _own(active), *self._given, events.Work(*self._work, self._sums, self._product),
-            seen.predictions, seen.losses, seen.regret, spent,
+            State(
+                self._m, plan.layers, plan.people, plan.fields, self._when, self._place, self._due,
+                self._chosen,
+            ),
+            _own(x).reshape(-1), _own(y), _own(active), *self._given,
+            events.Work(*self._work, self._sums, self._product), seen.predictions, seen.losses,
+            seen.regret, spent,
         )  # fmt: skip
         seen.seconds[:] = spent / 1e9
         return seen

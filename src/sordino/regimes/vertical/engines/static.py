@@ -1,7 +1,8 @@
 r"""Static local regret: every event steps along the mean loss of the last l examples, all of them
 at the weights of the event.
 
-    F_t = (1/l) sum_{i<l} f^{t-i}(w_t),      w_0 -= eta_0 dF_t/dw_0,      active m:  w_m -= eta_m dF_t/dw_m
+    F_t = (1/l) sum_{i<l} f^{t-i}(w_t)
+    w_0 -= eta_0 dF_t/dw_0,      active m:  w_m -= eta_m dF_t/dw_m
 
 (Wang, Wang, Gu and Ling 2025; as in Hazan, Singh and Zhang 2017, but only one step an event; 1/l
 also while the window fills.) A passive party answers and is not updated, nor is its gradient
@@ -193,13 +194,17 @@ class Static:
             torch.from_numpy(gram).copy_(torch.mm(features, features.T) + 1)
         seen.seconds[0] += time.perf_counter() - begun
         rooms = event.Rooms(
-            self._weights, self._activations, self._slopes, self._sums, self._taken, self._gram, self._delta, self._line, self._lanes,
-            self._stamp,
+            self._weights, self._activations, self._slopes, self._sums, self._taken, self._gram,
+            self._delta, self._line, self._lanes, self._stamp,
         )  # fmt: skip
         self._run(
-            event.Network(layout.layers, layout.parties, layout.server, layout.capacity, self._length, self._half), rooms, before,
-            self._y[:rows], np.ascontiguousarray(active), self._rates, seen.predictions[start:stop], seen.losses[start:stop],
-            seen.regret[start:stop], seen.seconds,
+            event.Network(
+                layout.layers, layout.parties, layout.server, layout.capacity, self._length,
+                self._half,
+            ),
+            rooms, before, self._y[:rows], np.ascontiguousarray(active), self._rates,
+            seen.predictions[start:stop], seen.losses[start:stop], seen.regret[start:stop],
+            seen.seconds,
         )  # fmt: skip
         begun = time.perf_counter()
         for m in range(len(self._heads)):

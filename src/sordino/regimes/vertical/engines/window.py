@@ -1,6 +1,6 @@
 r"""An exponentially weighted window of past gradients, for modules of any kind.
 
-    S_t = sum_{i<l} alpha^i g_{t-i} = alpha S_{t-1} + g_t - alpha^l g_{t-l},        W = sum_{i<l} alpha^i
+    S_t = sum_{i<l} alpha^i g_{t-i} = alpha S_{t-1} + g_t - alpha^l g_{t-l},   W = sum_{i<l} alpha^i
 
 (Aydore, Zhu and Foster 2019, Definition 2.) The recursion costs one pass over the parameters
 (``compiled.slide``), whatever l is. Each event leaves a rounding error in S; every 32 l events S is

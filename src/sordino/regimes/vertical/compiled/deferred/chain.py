@@ -131,7 +131,8 @@ def _forward(size: int) -> Run:
     empty, add, dot, lazily = clear(), add_rows(size).call, dot_rows(size).call, _correct(size)
 
     def forward(
-        m: Any, layer: Any, row: int, z_at: int, chosen: Any, values_at: int, place: Any, count: int, due: Any, f_at: int
+        m: Any, layer: Any, row: int, z_at: int, chosen: Any, values_at: int, place: Any,
+        count: int, due: Any, f_at: int
     ) -> None:  # fmt: skip
         """z of the input in this row of the ring; s of ``count`` pending events, and of the one
         behind them.
@@ -181,7 +182,8 @@ def _backward(size: int) -> Run:
     empty, dot, lazily = clear(), dot_rows(size).call, _correct(size)
 
     def backward(
-        m: Any, layer: Any, row: int, r_at: int, v_at: int, f_at: int, chosen: Any, n: int, place: Any, count: int, due: Any, out_at: int
+        m: Any, layer: Any, row: int, r_at: int, v_at: int, f_at: int, chosen: Any, n: int,
+        place: Any, count: int, due: Any, out_at: int
     ) -> None:  # fmt: skip
         """v of the listed inputs, one behind another at ``out_at``."""
         pitch, wide = layer[A_PITCH], layer[U_PITCH]
@@ -285,8 +287,8 @@ def _fold(size: int) -> Run:
             for k in range(pitch):
                 there[k] = factor * here[k]
         multiply(
-            m.ctypes, layer[U_AT], wide, wide // size, place.ctypes, count, m.ctypes, scratch, pitch, 1,
-            layer[W_AT], wide, (layer[IN] + 4) // 4 * 4,
+            m.ctypes, layer[U_AT], wide, wide // size, place.ctypes, count, m.ctypes, scratch,
+            pitch, 1, layer[W_AT], wide, (layer[IN] + 4) // 4 * 4,
         )  # fmt: skip
 
     return compiled(types.void, FLOATS, NUMBERS, NUMBERS, NUMBER, DOUBLES, NUMBER)(fold)

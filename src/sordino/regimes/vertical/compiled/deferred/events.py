@@ -140,5 +140,6 @@ def events(size: int) -> Run:
                 spent[2 if p == server else 1] += tock - tick
 
     return compiled(
-        types.void, STATE, FLOATS, NUMBERS, FLAGS, DOUBLES, DOUBLES, WORK, NUMBERS, DOUBLES, DOUBLES, NUMBERS, outside=True
+        types.void, STATE, FLOATS, NUMBERS, FLAGS, DOUBLES, DOUBLES, WORK, NUMBERS, DOUBLES,
+        DOUBLES, NUMBERS, outside=True
     )(run)  # fmt: skip

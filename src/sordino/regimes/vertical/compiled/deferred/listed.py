@@ -40,8 +40,8 @@ def weighed(rows: int, vectors: int, size: int, together: int = 1) -> Tile:
     """
 
     def body(
-        code: Emitter, m: Any, at: Index, pitch: Index, chosen: Any, n: Index, f: Any, f_at: Index, f_step: Index, f_row: Index,
-        out: Any, out_at: Index, out_row: Index,
+        code: Emitter, m: Any, at: Index, pitch: Index, chosen: Any, n: Index, f: Any, f_at: Index,
+        f_step: Index, f_row: Index, out: Any, out_at: Index, out_row: Index,
     ) -> None:  # fmt: skip
         groups, firsts = (
             [code.sums(rows, vectors) for _ in range(together)],
@@ -109,8 +109,8 @@ def pairs(size: int) -> Tile:
     few = 4
 
     def body(
-        code: Emitter, m: Any, at: Index, pitch: Index, vectors: Index, chosen: Any, first: Index, other: Any, second: Index,
-        out_at: Index, out_row: Index,
+        code: Emitter, m: Any, at: Index, pitch: Index, vectors: Index, chosen: Any, first: Index,
+        other: Any, second: Index, out_at: Index, out_row: Index,
     ) -> None:  # fmt: skip
         left, right = (
             _rows(code, at, pitch, chosen, first, few),

@@ -245,7 +245,8 @@ def _deeper(size: int) -> Run:
     kit, empty = chain.kernels(size), clear()
 
     def below(
-        m: Any, layers: Any, q: int, fields: Any, row: int, place: Any, count: int, due: Any, chosen: Any, r_at: int
+        m: Any, layers: Any, q: int, fields: Any, row: int, place: Any, count: int, due: Any,
+        chosen: Any, r_at: int
     ) -> None:  # fmt: skip
         """The slopes of the layer before ``q``, in the same chain, into its ring."""
         found, live, layer = fields[VALUES_AT], layers[q, LIVE], layers[q - 1]

@@ -170,8 +170,8 @@ def product(size: int) -> Leaf:
     single = listed.weighed(1, 1, size, 4)
 
     def run(
-        m: Any, at: int, pitch: int, vectors: int, chosen: Any, n: int, f: Any, f_at: int, f_step: int, f_row: int,
-        out_at: int, out_row: int, rows: int,
+        m: Any, at: int, pitch: int, vectors: int, chosen: Any, n: int, f: Any, f_at: int,
+        f_step: int, f_row: int, out_at: int, out_row: int, rows: int,
     ) -> None:  # fmt: skip
         whole = rows // 4 * 4
         for r in range(0, whole, 4):
@@ -251,7 +251,8 @@ def all_pairs(size: int) -> Leaf:
     four = listed.pairs(size)
 
     def run(
-        m: Any, at: int, pitch: int, vectors: int, chosen: Any, n: int, other: Any, count: int, out_at: int, out_row: int
+        m: Any, at: int, pitch: int, vectors: int, chosen: Any, n: int, other: Any, count: int,
+        out_at: int, out_row: int
     ) -> None:  # fmt: skip
         for b in range(0, n, 4):
             for i in range(0, count, 4):

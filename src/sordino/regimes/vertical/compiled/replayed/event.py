@@ -6,7 +6,8 @@ layers, their heads, do without: an example x_i stays the same while it is in th
 sums z_i = W x_i + b need no product with W. When the weights are changed by the slopes u_j of the
 window,
 
-    W' = W - c sum_j u_j x_j^T,   b' = b - c sum_j u_j       ==>       z_i' = z_i - c sum_j G_ij u_j,    G_ij = x_i . x_j + 1,
+    W' = W - c sum_j u_j x_j^T,   b' = b - c sum_j u_j
+    ==>   z_i' = z_i - c sum_j G_ij u_j,    G_ij = x_i . x_j + 1,
 
 and |dF/d(W, b)|^2 = sum_i u_i . (sum_j G_ij u_j), up to the factor of the mean. For a block of
 events all z at the weights before the block, and G, are two matrix products made beforehand. Within
@@ -113,12 +114,8 @@ def _back(rows: int) -> Run:
                 table[at.FROM_PITCH],
                 table[at.FROM],
             )
-            for k in range(
-                0,
-                inner,
-                PAIR * size,
-                # a strip of the weight, as wide as a tile, for both products while it is in the cache
-            ):
+            # a strip of the weight, as wide as a tile, for both products while it is in the cache
+            for k in range(0, inner, PAIR * size):
                 for row in range(0, n, rows):
                     d, out = into + row * pitch, start + row * inner
                     back(

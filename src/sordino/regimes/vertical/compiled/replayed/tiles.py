@@ -5,7 +5,7 @@ With rows a_i and slopes d_i, i < n, and a weight w (outputs, inputs), row-major
 walk as it lies:
 
     forward:   s[i, o]   =  sum_k a[i, k] w[o, k]
-    combine:   out[i, k] =  sum_o f[i, o] w[o, k]                     (back through the layer, where f are slopes)
+    combine:   out[i, k] =  sum_o f[i, o] w[o, k]        (back through the layer: f are slopes)
     change:    g[o, k]   =  sum_i d[i, o] a[i, k],    w += c g        and the sum of g's squares
 
 Sums are vectors of L numbers in registers. In ``forward`` the lanes of a sum are still to be added
@@ -37,8 +37,8 @@ def forward(rows: int, size: int) -> Tile:
     pairs = size // PAIR
 
     def body(
-        code: Emitter, a: Any, at: Index, pitch: Index, w: Any, w_at: Index, w_pitch: Index, vectors: Index,
-        out: Any, out_at: Index, out_pitch: Index,
+        code: Emitter, a: Any, at: Index, pitch: Index, w: Any, w_at: Index, w_pitch: Index,
+        vectors: Index, out: Any, out_at: Index, out_pitch: Index,
     ) -> None:  # fmt: skip
         lines, sums, kept = at.apart(pitch, rows), code.sums(rows, PAIR), code.room(pairs * rows)
         with code.loop(pairs) as pair:
@@ -67,8 +67,8 @@ def combine(rows: int, size: int) -> Tile:
     """
 
     def body(
-        code: Emitter, f: Any, at: Index, pitch: Index, n: Index, w: Any, w_at: Index, w_pitch: Index,
-        out: Any, out_at: Index, out_pitch: Index,
+        code: Emitter, f: Any, at: Index, pitch: Index, n: Index, w: Any, w_at: Index,
+        w_pitch: Index, out: Any, out_at: Index, out_pitch: Index,
     ) -> None:  # fmt: skip
         lines, sums = at.apart(pitch, rows), code.sums(rows, PAIR)
         code.clear(sums)
@@ -89,8 +89,8 @@ def change(outputs: int, size: int) -> Tile:
     """
 
     def body(
-        code: Emitter, d: Any, at: Index, pitch: Index, a: Any, a_at: Index, a_pitch: Index, n: Index, c: Any,
-        w: Any, w_at: Index, w_pitch: Index, squares: Any,
+        code: Emitter, d: Any, at: Index, pitch: Index, a: Any, a_at: Index, a_pitch: Index,
+        n: Index, c: Any, w: Any, w_at: Index, w_pitch: Index, squares: Any,
     ) -> None:  # fmt: skip
         sums = code.sums(outputs, PAIR)
         code.clear(sums)
