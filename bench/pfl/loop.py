@@ -70,14 +70,10 @@ class Network(nn.Sequential):
 def main(rounds: int) -> None:
     """Time ``rounds`` after as many that warm up."""
     torch.set_num_threads(1)
-    x, y = (
-        pixels("train-images-idx3-ubyte"),
-        torch.from_numpy(images("train-labels-idx1-ubyte", 8).astype(np.int64)),
-    )
-    test_x, test_y = (
-        pixels("t10k-images-idx3-ubyte"),
-        torch.from_numpy(images("t10k-labels-idx1-ubyte", 8).astype(np.int64)),
-    )
+    x = pixels("train-images-idx3-ubyte")
+    y = torch.from_numpy(images("train-labels-idx1-ubyte", 8).astype(np.int64))
+    test_x = pixels("t10k-images-idx3-ubyte")
+    test_y = torch.from_numpy(images("t10k-labels-idx1-ubyte", 8).astype(np.int64))
     order = torch.randperm(len(x)).split(len(x) // CLIENTS)
     users = {
         i: Dataset([x[part[: STEPS * BATCH]], y[part[: STEPS * BATCH]]], user_id=i)

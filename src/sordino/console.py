@@ -333,9 +333,8 @@ class Screen:
         table.add_column(style="dim", no_wrap=True)
         table.add_column(overflow="fold")
         for name, text, part in self.facts():
-            cell: RenderableType = Text(
-                text
-            )  # names come from files: square brackets are no markup
+            # names come from files: square brackets are no markup
+            cell: RenderableType = Text(text)
             if part is not None:
                 both = Table.grid(padding=(0, 1))
                 both.add_row(

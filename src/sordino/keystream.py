@@ -56,18 +56,14 @@ class KeyStream:
         share = _SHARE(lambda _: (self._next() >> 11) * 2.0**-53)
         self._table = _BitGenerator(None, word, half, share, word)  # kept: NumPy holds its address
         make = ctypes.pythonapi.PyCapsule_New
-        make.restype, make.argtypes = (
-            ctypes.py_object,
-            [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p],
-        )
+        make.restype = ctypes.py_object
+        make.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
         self.capsule = make(ctypes.addressof(self._table), b"BitGenerator", None)
 
     def random_raw(self, count: int) -> NDArray[np.uint64]:
         """The next words (count,)."""
-        taken, self._ahead = (
-            self._ahead[-1 : -count - 1 : -1],
-            self._ahead[: max(0, len(self._ahead) - count)],
-        )
+        taken = self._ahead[-1 : -count - 1 : -1]
+        self._ahead = self._ahead[: max(0, len(self._ahead) - count)]
         fresh = self._words(count - len(taken))
         return np.concatenate([np.array(taken, np.uint64), fresh]) if taken else fresh
 

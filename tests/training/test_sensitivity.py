@@ -247,10 +247,8 @@ def test_what_vanishes_in_one_layer_and_comes_back_in_the_next(clip: float) -> N
         flat = Flat(nn.Sequential(*layers))
         for power in range(18, 27):
             x = torch.from_numpy(10.0**-power * rng.standard_normal((3, 6))).float()
-            batch, kernel = (
-                Batch(flat, cross_entropy, x, torch.tensor([0, 1, 2])),
-                ClippedSum(flat, cross_entropy),
-            )
+            batch = Batch(flat, cross_entropy, x, torch.tensor([0, 1, 2]))
+            kernel = ClippedSum(flat, cross_entropy)
             for bound in (FlatBound(clip), Layers(clip)):
                 for j in range(3):
                     assert (
@@ -269,9 +267,8 @@ def test_modules_that_mix_examples_see_one_at_a_time(name: str) -> None:
     for seed in range(3):
         batch = Batch.of(name, "random", "sure", 8, seed)
         kernel = ClippedSum(batch.flat, cross_entropy)
-        batch.sum(
-            kernel, FlatBound(0.1)
-        )  # harmless first: nothing that is learned here may be trusted later
+        # harmless first: nothing that is learned here may be trusted later
+        batch.sum(kernel, FlatBound(0.1))
         if name == "trimmed padding":
             batch.x[[0, 1, *range(3, 8)], 2:] = 0.0
         else:
@@ -319,9 +316,8 @@ def test_gram_norms_of_gradients_that_cancel_are_never_too_small(inner: int, bia
     a = np.repeat(rng.standard_normal((12, 4, inner)), 2, axis=1).astype(np.float32)
     g = np.repeat(rng.standard_normal((12, 4, 5)), 2, axis=1).astype(np.float32)
     g[:, 1::2] *= -1.0
-    a[:, ::2, 0] = np.nextafter(
-        a[:, ::2, 0], np.float32(9.0)
-    )  # the pairs differ by one unit in the last place
+    # the pairs differ by one unit in the last place
+    a[:, ::2, 0] = np.nextafter(a[:, ::2, 0], np.float32(9.0))
     seen = np.sqrt(
         squared_norms(torch.from_numpy(a), torch.from_numpy(g), weight=True, bias=bias).numpy()
     )

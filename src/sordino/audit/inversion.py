@@ -120,10 +120,8 @@ def first_layer(flat: Flat, shape: tuple[int, ...], name: str) -> FirstLayer:
         for hook in hooks:
             hook.remove()
     for layer, output in seen:
-        weight, bias = (
-            flat.slot(layer.weight),
-            None if layer.bias is None else flat.slot(layer.bias),
-        )
+        weight = flat.slot(layer.weight)
+        bias = None if layer.bias is None else flat.slot(layer.bias)
         if weight is not None and bias is not None:
             return FirstLayer(
                 weight, bias, output.shape == scores.shape and torch.equal(output, scores)

@@ -165,9 +165,8 @@ def _why(child: _Child) -> str | None:
 
 
 def _stop(children: Sequence[_Child]) -> None:
-    deaf = (
-        sys.platform == "win32" or signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-    )  # which a child takes over from us
+    # which a child takes over from us
+    deaf = sys.platform == "win32" or signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     for child in children:
         if child.process.poll() is None:
             child.process.send_signal(signal.SIGTERM if deaf else signal.SIGINT)

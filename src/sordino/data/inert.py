@@ -124,9 +124,8 @@ def read_inert(content: bytes, place: str) -> object:
     file = io.BytesIO(content)
     try:
         value = _Reader(file, encoding="bytes").load()
-    except (
-        Exception
-    ) as error:  # damaged bytes are arbitrary instructions: anything may come of them
+    except Exception as error:
+        # damaged bytes are arbitrary instructions: anything may come of them
         raise DataError(
             f"{place}: expected a batch of arrays in Python's pickle format, but reading it "
             f"failed ({error})"

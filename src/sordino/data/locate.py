@@ -324,9 +324,8 @@ def _download(remote: Remote, path: Path) -> None:
                 f"data fetch: {remote.url} is not the published file: expected "
                 f"{remote.checksum}, found {found}; nothing was kept"
             )
-        os.chmod(
-            temporary, 0o644
-        )  # a data folder may be shared; temporary files are their owner's alone
+        # a data folder may be shared; temporary files are their owner's alone
+        os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     finally:
         with contextlib.suppress(FileNotFoundError):

@@ -119,9 +119,8 @@ def read_table(
                 f"numbers{hint}"
             )
         _refuse_gaps(series, path)
-        with np.errstate(
-            over="ignore"
-        ):  # becomes an infinity, which is refused below with its place
+        # becomes an infinity, which is refused below with its place
+        with np.errstate(over="ignore"):
             x[:, j] = series.to_numpy()
     others = (y, client, None if person == client_column else who)
     words = _identified(x, others, who) if identify else None
@@ -308,10 +307,8 @@ def _frame(path: Path) -> pl.DataFrame:
         return pl.read_csv(csv_input(path), infer_schema_length=None)
     except DataError:
         raise
-    except (
-        Exception,
-        pl.exceptions.PanicException,
-    ) as error:  # a panic of its Rust part is no Exception
+    except (Exception, pl.exceptions.PanicException) as error:
+        # a panic of its Rust part is no Exception
         kind = "a Parquet file" if parquet else "a CSV file with a header and equally long rows"
         raise DataError(
             f"{path}: expected {kind}, but reading it failed ({str(error).splitlines()[0]})"

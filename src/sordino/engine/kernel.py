@@ -78,9 +78,8 @@ class Kernel(Generic[S, M]):
         self.tasks: dict[int, Request] = {}
         self.paid: dict[int, tuple[Permit, ...]] = {}
         self._closed = True
-        self._unpriced: dict[
-            str, tuple[int, Budget]
-        ] = {}  # entry of the last charge of each unit that no row has priced yet
+        # entry of the last charge of each unit that no row has priced yet
+        self._unpriced: dict[str, tuple[int, Budget]] = {}
         self._prices: dict[Any, float] = {}
 
     def run(self) -> M:
@@ -198,9 +197,8 @@ class Kernel(Generic[S, M]):
         """Price what was booked since the last row, measure the model, and write the row."""
         self._price()
         seen = self.world.measured(self.state, number)
-        self.epsilon = max(
-            self.epsilon, seen.get("test_epsilon", 0.0)
-        )  # of rows that only test, where these are private
+        # of rows that only test, where these are private
+        self.epsilon = max(self.epsilon, seen.get("test_epsilon", 0.0))
         self.write(msgspec.structs.replace(log, epsilon=self.epsilon, time=self.time, **seen))
         self._closed = True
 
@@ -251,9 +249,8 @@ class Kernel(Generic[S, M]):
             for bill, permit in zip(own, permits, strict=True):
                 for site in bill.sites:
                     fresh.setdefault(site, []).append(permit)
-                if (
-                    bill.counts
-                ):  # as of this entry: a run that is being replayed has booked later ones already
+                # as of this entry: a run that is being replayed has booked later ones already
+                if bill.counts:
                     before = self._unpriced.get(permit.unit, (0, budget))[0]
                     self._unpriced[permit.unit] = max(permit.seq, before), budget
             for site, handed in fresh.items():

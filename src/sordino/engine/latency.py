@@ -73,9 +73,8 @@ class Latency(Section):
 
     @model_validator(mode="after")
     def _gives_seconds(self) -> Latency:
-        if (
-            not self.reads and not self.even
-        ):  # one of somebody's own is found out before anything is charged
+        # one of somebody's own is found out before anything is charged
+        if not self.reads and not self.even:
             if type(self).trip is Latency.trip:
                 raise ValueError(f"latency '{self.kind}' needs a method trip")
             self.checked(self.trip(np.random.default_rng(0)))

@@ -269,9 +269,8 @@ def _log(
                 f"line {i} of {path.name}: {error}; what follows is left out",
             )
         except Malformed:
-            half = i == len(
-                lines
-            )  # without its end of line: it is being written, or the run was killed
+            # without its end of line: it is being written, or the run was killed
+            half = i == len(lines)
             where = f"line {i} of {path.name}"
             return (
                 tuple(rounds),

@@ -113,9 +113,8 @@ def begin(
         StudyError: if it cannot be run; nothing has been written then.
     """
     started = time.monotonic()
-    folder, about = _founded(
-        study, out
-    )  # what it built, data and all, is let go of before the run builds its own
+    # what it built, data and all, is let go of before the run builds its own
+    folder, about = _founded(study, out)
     return _play(folder, about, show, announce, started)
 
 
@@ -182,9 +181,8 @@ def describe(built: Built, run: str) -> About:
         unit=privacy.unit,
         adjacency=adjacency(study),
         epsilon_budget=math.inf if privacy.epsilon is None else privacy.epsilon,
-        chosen=looked(
-            study
-        ),  # whether releases decide what is spent: then only the budget is a bound
+        # whether releases decide what is spent: then only the budget is a bound
+        chosen=looked(study),
         claimed_epsilon=plan.claimed,
         delta=privacy.delta,
         accountant=privacy.accountant,

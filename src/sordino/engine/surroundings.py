@@ -38,11 +38,8 @@ def device(study: Study) -> torch.device:
         )
         torch.zeros(1, device=place).item()  # a device may have a name and not be there
         return place
-    except (
-        RuntimeError,
-        AssertionError,
-        NotImplementedError,
-    ) as error:  # torch asserts that it was compiled for CUDA
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        # torch asserts that it was compiled for CUDA
         raise StudyError(f"execution.device = {name!r}: {str(error).splitlines()[0]}") from error
 
 
@@ -148,9 +145,8 @@ def _shape(study: Study) -> str:
     told = study.model_copy(update={"execution": studies.Execution()}).model_dump(
         mode="python", by_alias=True
     )
-    data = _placeless(
-        told.pop("data"), lambda _: "a file"
-    )  # its fingerprint is taken of what was read
+    # its fingerprint is taken of what was read
+    data = _placeless(told.pop("data"), lambda _: "a file")
     return str(
         (
             data,

@@ -52,11 +52,8 @@ class Federation:
 
 def federation(study: HorizontalStudy) -> Federation:
     """Load the data and divide it."""
-    wanted, entropy, corpus = (
-        study.data,
-        Seeded(study.seed),
-        evaluation.corpus(study, identify=identified(study)),
-    )
+    wanted, entropy = study.data, Seeded(study.seed)
+    corpus = evaluation.corpus(study, identify=identified(study))
     train, validation = corpus.train, None
     if wanted.validation:
         train, validation = datasets.hold_out(train, wanted.validation, entropy.at("validation"))

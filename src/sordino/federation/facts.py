@@ -71,9 +71,8 @@ def horizontal(
         noise_multipliers=getattr(privacy, "noise_multipliers", None),  # likewise
         sampling_rate=getattr(privacy, "sampling_rate", None),
         staleness=getattr(study, "stalest", None),
-        validation=_digest(
-            setup.validation
-        ),  # public: bounds and weights of noise may be chosen by it
+        # public: bounds and weights of noise may be chosen by it
+        validation=_digest(setup.validation),
         R_c=plan.steps if privacy.unit != "client" else None,  # there, rounds are what is charged
         stages=tuple(records.Stage(**asdict(stage)) for stage in plan.stages),
     )

@@ -204,18 +204,14 @@ def _scene(found: Attacked, images: int, alone: bool) -> Scene:
     def drawn(what: str, number: int) -> np.random.Generator:
         return entropy.at("audit", "inversion", what, number)
 
-    rates, chosen = (
-        horizontal.of(study).rates(study, divided.sizes),
-        choose([part.y for part in divided.parts], classes, images),
-    )
+    rates = horizontal.of(study).rates(study, divided.sizes)
+    chosen = choose([part.y for part in divided.parts], classes, images)
     targets = [
         _target(divided.parts[who], place, rates[who], alone, drawn("batch", i))
         for i, (who, place) in enumerate(chosen)
     ]
-    public, labels = (
-        torch.from_numpy(datasets.scaled(divided.test.x)),
-        torch.from_numpy(divided.test.y),
-    )
+    public = torch.from_numpy(datasets.scaled(divided.test.x))
+    labels = torch.from_numpy(divided.test.y)
     attack = Attack(
         clipped=ClippedSum(flat, loss),
         noise=found.noise,

@@ -147,19 +147,15 @@ class HorizontalRegime(Regime[H]):
         """See :class:`~sordino.engine.regime.Regime`."""
         divided = federation(study)
         flat = Flat(model(study, divided.test.shape, len(divided.test.classes)))
-        priced, loss = (
-            self.price(for_dimension(study, flat.dim), divided.sizes, flat.dim),
-            loss_for(study.model.name),
-        )
+        priced = self.price(for_dimension(study, flat.dim), divided.sizes, flat.dim)
+        loss = loss_for(study.model.name)
         if study.privacy.unit == "none":
             return priced, divided.sizes
         if study.privacy.unit == "sample":
             path = path_of(flat, divided.test.shape, loss)
             priced = replace(priced, gradients=f"{path.name} ({path.why}): {path.cost}")
-        kernels, public = (
-            ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss)),
-            tensors(divided.validation, torch.device("cpu")),
-        )
+        kernels = ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))
+        public = tensors(divided.validation, torch.device("cpu"))
         full = self.calibrate(for_dimension(study, flat.dim), divided.sizes)
         if self.bounded(full):
             priced = self.announced(

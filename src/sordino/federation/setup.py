@@ -92,15 +92,11 @@ class SharedSetup:
         """Everything but the clients' own data."""
         torch.set_num_threads(study.execution.threads)
         place, classes = device(study), divided.test.classes
-        flat, loss = (
-            Flat(model(study, divided.test.shape, len(classes)).to(place)),
-            loss_for(study.model.name),
-        )
+        flat = Flat(model(study, divided.test.shape, len(classes)).to(place))
+        loss = loss_for(study.model.name)
         test = placed(divided.test.x, place), torch.from_numpy(divided.test.y).to(place)
-        paid, prints = (
-            study.data.testing == "private share",
-            tuple(part.fingerprint() for part in divided.parts),
-        )
+        paid = study.data.testing == "private share"
+        prints = tuple(part.fingerprint() for part in divided.parts)
         return cls(
             kernels=ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss)),
             place=place,

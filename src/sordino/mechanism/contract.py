@@ -124,9 +124,8 @@ def check_pure_noise(
     noise = torch.stack([draw(entropy.at(number)) for number in range(draws)])
     if not torch.equal(noise[0], draw(entropy.at(0))):
         raise ContractBroken("the same randomness gave two different releases")
-    if (
-        len(torch.unique(noise, dim=0)) < 0.98 * draws
-    ):  # in one dimension, a few of thousands meet on the grid
+    # in one dimension, a few of thousands meet on the grid
+    if len(torch.unique(noise, dim=0)) < 0.98 * draws:
         raise ContractBroken("different addresses of randomness gave equal noise")
     scale = sensitivity / booked
     if not looks_k_norm(noise / scale):

@@ -153,9 +153,10 @@ class Grid:
 
 @cache
 def _kernels() -> ModuleType:
+    # not before there is something to draw: the compiler takes a while to load
     from sordino.mechanism import (
         rounded,
-    )  # not before there is something to draw: the compiler takes a while to load
+    )
 
     return rounded
 

@@ -123,9 +123,8 @@ class _Radial(Euclidean):
                 "price would not hold"
             )
         step = self.step
-        moved = self.clip + step * math.sqrt(
-            self.dimension
-        )  # rounding may add as much to what one record does
+        # rounding may add as much to what one record does
+        moved = self.clip + step * math.sqrt(self.dimension)
         noise = direction(self.dimension, rng).mul_(moved * self.length(rng) / step).round_()
         steps = total.detach().to("cpu", torch.float64).div(step).round_()
         return steps.add_(noise).mul_(step).to(torch.float32).to(total.device), None

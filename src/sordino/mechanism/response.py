@@ -107,9 +107,8 @@ def _divided(epsilon: float, classes: int) -> tuple[int, int]:
         return STEPS, 0
     with localcontext() as context:
         context.prec, context.rounding = 100, ROUND_CEILING
-        grown = Decimal(min(epsilon, _ONE_STEP)).exp() * (
-            1 - Decimal("1e-50")
-        )  # below e^epsilon: its rounding is far smaller
+        # below e^epsilon: its rounding is far smaller
+        grown = Decimal(min(epsilon, _ONE_STEP)).exp() * (1 - Decimal("1e-50"))
         other = int((STEPS / (grown + (classes - 1))).to_integral_value())
     return STEPS - (classes - 1) * other, other
 
@@ -208,9 +207,10 @@ class RandomisedResponse:
         Raises:
             DataError: for labels or numbers that are not such.
         """
+        # not before it is needed: the compiler takes a while to load
         from sordino.mechanism.siphash import (
             words,
-        )  # not before it is needed: the compiler takes a while to load
+        )
 
         whole = self._checked(labels)
         left = _numbers(entities, "entities", len(whole))
@@ -250,9 +250,8 @@ class RandomisedResponse:
         answers = labels.copy()
         lied = np.flatnonzero(steps >= kept)
         if lied.size:
-            others = (
-                steps[lied] - kept
-            ) // other  # 0..K-2: those below the label, then those above it
+            # 0..K-2: those below the label, then those above it
+            others = (steps[lied] - kept) // other
             answers[lied] = others + (others >= whole[lied])
         return answers
 

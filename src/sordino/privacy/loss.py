@@ -163,11 +163,8 @@ def _harsh_delta(steps: Steps, epsilon: float) -> float:
     drawn = [step for step in steps if step[0].rate < 1.0]
     if not drawn:
         return float(gaussian_delta(math.sqrt(fixed), epsilon))
-    rate, sigma, count = (
-        max(kind.rate for kind, _ in drawn),
-        min(kind.sigma for kind, _ in drawn),
-        sum(k for _, k in drawn),
-    )
+    rate, sigma = max(kind.rate for kind, _ in drawn), min(kind.sigma for kind, _ in drawn)
+    count = sum(k for _, k in drawn)
     reached, mass = _inclusions(rate, count)
     return float(
         mass @ gaussian_delta((fixed + reached * (1.0 / sigma) * (1.0 / sigma)) ** 0.5, epsilon)
@@ -236,9 +233,8 @@ def _composed_steps(steps: Steps) -> int:
 
 def _variance(rate: float, sigma: float) -> float:
     """About the variance of one Gaussian step's loss."""
-    mean = 0.5 / (
-        sigma * sigma
-    )  # of the loss of a step that drew the record; its variance is twice that
+    # of the loss of a step that drew the record; its variance is twice that
+    mean = 0.5 / (sigma * sigma)
     return (
         2 * mean
         if rate == 1.0

@@ -144,10 +144,8 @@ def _composed(kind: Kind, count: int, with_record: bool) -> tuple[Any, Any] | No
 
     chance, odds = _chance(kind, with_record), _log_odds(kind, with_record)
     reach = 40.0 * math.sqrt(count * chance * (1.0 - chance)) + 500.0
-    low, high = (
-        max(0, math.floor(count * chance - reach)),
-        min(count, math.ceil(count * chance + reach)),
-    )
+    low = max(0, math.floor(count * chance - reach))
+    high = min(count, math.ceil(count * chance + reach))
     if high - low > _MOST_TERMS:
         return None
     ones = np.arange(low, high + 1, dtype=np.float64)

@@ -93,9 +93,8 @@ def _gaussian(rate: float, sigma: float, orders: tuple[float, ...]) -> tuple[flo
     from dp_accounting.rdp import RdpAccountant
 
     ledger, level = RdpAccountant(orders=list(orders)), logging.get_verbosity()
-    logging.set_verbosity(
-        logging.ERROR
-    )  # an order whose series does not converge is left out, which is sound: not for people's eyes
+    # an order whose series does not converge is left out, which is sound: not for people's eyes
+    logging.set_verbosity(logging.ERROR)
     try:
         ledger.compose(dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(sigma)))
     finally:

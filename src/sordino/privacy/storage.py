@@ -150,9 +150,8 @@ def check(db: sqlite3.Connection, path: Path) -> None:
     wanted = {("table", name): sql for name, sql in TABLES.items()} | {
         ("index", name): sql for name, sql in INDICES.items()
     }
-    own = [
-        row for row in found if not (row[0] == "index" and row[3] is None and row[2] in TABLES)
-    ]  # those of keys
+    # those of keys
+    own = [row for row in found if not (row[0] == "index" and row[3] is None and row[2] in TABLES)]
     if {row[1] for row in own if row[0] == "table"} == OLD:
         raise LedgerError(
             f"{path}: a ledger of format 1, in which the units were no part of the chain; "

@@ -74,10 +74,8 @@ def evaluated(run: Run) -> str:
 
 def holdings(run: Run) -> Drawn:
     """How examples are divided among clients."""
-    words, held = (
-        run.vocabulary,
-        [known(client.labels) or () for client in known(run.horizontal.clients) or ()],
-    )
+    words = run.vocabulary
+    held = [known(client.labels) or () for client in known(run.horizontal.clients) or ()]
     if not any(held):
         return "", None, "", ""
     names = [course.called(client) for client in known(run.horizontal.clients) or ()]

@@ -28,9 +28,8 @@ def band(curves: Sequence[Curve]) -> Band:
     >>> band([([1], [0.5]), ([], [])]).xs
     []
     """
-    last = [
-        dict(zip(xs, ys, strict=True)) for xs, ys in curves
-    ]  # of points above each other, the last
+    # of points above each other, the last
+    last = [dict(zip(xs, ys, strict=True)) for xs, ys in curves]
     if not last or not all(last):
         return Band([], [], [], [])
     if all(len(points) == 1 for points in last):

@@ -123,9 +123,8 @@ def inline(picture: str) -> str:
     """
     used = set(re.findall(r"url\(#([^)]+)\)|href=\"#([^\"]+)\"", picture))
     kept = {name for pair in used for name in pair if name}
-    picture = re.sub(
-        r' id="([^"]*)"', lambda found: found[0] if found[1] in kept else "", picture
-    )  # ids are unique in a page
+    # ids are unique in a page
+    picture = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in kept else "", picture)
     for colour, name in NAMES.items():
         picture = picture.replace(f": {colour}", f": var(--{name}, {colour})")
     return picture

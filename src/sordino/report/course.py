@@ -129,11 +129,8 @@ def called(client: Holder) -> str:
 
 def holders(run: Run) -> Members:
     """Clients with examples of their own."""
-    words, clients, classes = (
-        run.vocabulary,
-        known(run.horizontal.clients) or (),
-        list(known(run.about.facts.classes) or ())[:MOST_CLASSES],
-    )
+    words, clients = run.vocabulary, known(run.horizontal.clients) or ()
+    classes = list(known(run.about.facts.classes) or ())[:MOST_CLASSES]
     spent = by_client(run)
     rows = [
         [

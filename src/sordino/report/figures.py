@@ -213,9 +213,8 @@ def absences(run: Run) -> str | None:
         below = [0] * last
         for kind, colour in (("late", BLUE), ("lost", ORANGE)):
             above = [old + counts[kind].get(x, 0) for x, old in zip(xs, below, strict=True)]
-            axis.stairs(
-                above, edges, baseline=below, fill=True, color=colour, label=kind
-            )  # one path, however many rounds
+            # one path, however many rounds
+            axis.stairs(above, edges, baseline=below, fill=True, color=colour, label=kind)
             below = above
         if missing:
             axis.step(

@@ -109,10 +109,8 @@ def _pictures(content: Content) -> list[Picture]:
             Picture(sweep.title(content.sweep), markup(picture), sweep.caption(content.sweep))
         )
     spoken = shared(run.vocabulary for runs in content.groups for run in runs)
-    measured, below = (
-        spoken.accuracy,
-        BELOW if figures.rising(run for runs in content.groups for run in runs) else "",
-    )
+    measured = spoken.accuracy
+    below = BELOW if figures.rising(run for runs in content.groups for run in runs) else ""
     told = {
         "round": spoken.round,
         "rounds": spoken.rounds,

@@ -87,9 +87,8 @@ class PrivateClient:
         priced: list[tuple[Event, int]] = []
         steps = task.steps
         if task.loss_bound is not None and task.loss_noise:
-            both = Composed(
-                events=(gradient, GaussianEvent(noise_multiplier=task.loss_noise))
-            )  # of the same sample
+            # of the same sample
+            both = Composed(events=(gradient, GaussianEvent(noise_multiplier=task.loss_noise)))
             priced.append((self._booked(both, task), 1))
             steps -= 1
         if steps:

@@ -68,10 +68,8 @@ class LocalWork:
         flat = self.kernels.flat
         start = torch.from_numpy(task.weights).to(flat.weights)
         flat.load(start)
-        gradient, total = (
-            torch.empty_like(flat.weights),
-            torch.empty_like(flat.weights, dtype=torch.float64),
-        )
+        gradient = torch.empty_like(flat.weights)
+        total = torch.empty_like(flat.weights, dtype=torch.float64)
         steps = self.optimizer.begin(self.learning_rate, flat.weights)
         for chosen in self._batches(task):
             if self.gradient_clip is None:

@@ -100,12 +100,13 @@ _KNOWN: dict[str, Callable[[Shape, int], nn.Module]] = {
     "cifar-cnn": _cifar_cnn,
     "cnn-small": _cnn_small,
 }
+# pixels a side that leave something after the last pool
 _SMALLEST = {
     "cnn": 15,
     "cnn-large": 16,
     "cifar-cnn": 8,
     "cnn-small": 16,
-}  # pixels a side that leave something after the last pool
+}
 NAMES = tuple(_KNOWN)
 
 

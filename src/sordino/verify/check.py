@@ -61,12 +61,8 @@ class Check:
                     self.prices[history, terms] = accountant(terms.accountant).epsilon(
                         history, terms.delta
                     )
-                except (
-                    ArithmeticError,
-                    RecursionError,
-                    TypeError,
-                    MemoryError,
-                ) as error:  # whatever a forger thinks of
+                except (ArithmeticError, RecursionError, TypeError, MemoryError) as error:
+                    # whatever a forger thinks of
                     raise LedgerError(
                         f"{ledger.path}: what {unit!r} has spent cannot be priced ({error})"
                     ) from error

@@ -193,9 +193,8 @@ def test_the_papers_form_is_booked_as_not_private_and_has_its_variance() -> None
         squares.append(gradient)
     centred = np.array(squares) - clean / 2000  # type: ignore[operator]
     lengths = np.linalg.norm(centred, axis=1)
-    assert np.mean(lengths**2) == pytest.approx(
-        edge.noise * 0.5**2, rel=0.2
-    )  # 2 DS^2 / eps_0^2, whatever d
+    # 2 DS^2 / eps_0^2, whatever d
+    assert np.mean(lengths**2) == pytest.approx(edge.noise * 0.5**2, rel=0.2)
     assert stats.kstest(lengths, "expon", args=(0, 2 * 0.5 / N / 0.1)).pvalue > 1e-4
 
 

@@ -80,9 +80,8 @@ class Classes:
         value = whole(label)
         if value is None or not 0 <= value < len(self.names):
             return None
-        if any(
-            whole(name) is not None for name in self.names
-        ):  # numbers are names here: 1.0 is the class named "1"
+        # numbers are names here: 1.0 is the class named "1"
+        if any(whole(name) is not None for name in self.names):
             return self.names.index(str(value)) if str(value) in self.names else None
         return value
 

@@ -210,11 +210,8 @@ def fitted(found: Mapping[str, object], kind: type[S]) -> S:
     """
     try:
         return msgspec.convert(found, kind, dec_hook=_hook)
-    except (
-        msgspec.ValidationError,
-        OverflowError,
-        UnicodeEncodeError,
-    ) as error:  # keys may hold halves of surrogates
+    except (msgspec.ValidationError, OverflowError, UnicodeEncodeError) as error:
+        # keys may hold halves of surrogates
         raise Misfit(_said(str(error), found)) from error
 
 

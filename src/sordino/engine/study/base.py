@@ -15,9 +15,8 @@ from sordino.section import Section
 class Study(Section):
     """A complete study. Each regime has a kind of its own, with the keys that it understands."""
 
-    elsewhere: ClassVar[
-        Mapping[str, str]
-    ] = {}  # keys of other regimes, and what to say here instead
+    # keys of other regimes, and what to say here instead
+    elsewhere: ClassVar[Mapping[str, str]] = {}
     article: ClassVar[str] = "a"
     kind: ClassVar[str] = ""
 

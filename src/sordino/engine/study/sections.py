@@ -126,10 +126,8 @@ class Data(Source):
 
     @model_validator(mode="after")
     def _one_test(self) -> Data:
-        shares, inside = (
-            self.test in ("public share", "private share"),
-            self.file is not None and self.file.suffix.lower() == ".npz",
-        )
+        shares = self.test in ("public share", "private share")
+        inside = self.file is not None and self.file.suffix.lower() == ".npz"
         if self.file is None and (self.test or self.test_share or self.test_file):
             raise ValueError(
                 f"test, test_share and test_file are for a file of your own; '{self.name}' "

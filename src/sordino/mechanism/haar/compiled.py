@@ -77,10 +77,8 @@ def _inverse(rows: Any, sizes: Any, scale: Any, out: Any) -> None:
             for level in range(levels, 0, -1):
                 length = ((size - 1) >> (level - 1)) + 1
                 pairs, odd = length // 2, length % 2
-                details, factor = (
-                    rows[row, start : start + pairs + odd],
-                    scale[group + levels + 1 - level],
-                )
+                details = rows[row, start : start + pairs + odd]
+                factor = scale[group + levels + 1 - level]
                 start += pairs + odd
                 if odd:
                     sums[2 * pairs] = sums[pairs] + details[pairs] * factor

@@ -67,9 +67,8 @@ from sordino.mechanism.haar.basis import Basis, Groups
 from sordino.mechanism.haar.weights import Observed, learned
 from sordino.privacy import event
 
-_ROUNDING = (
-    2.0**-18
-)  # 32 units in the last place of float32, as in sordino.training.perexample.clipping
+# 32 units in the last place of float32, as in sordino.training.perexample.clipping
+_ROUNDING = 2.0**-18
 _WIDEST = 2.0**16
 
 

@@ -135,10 +135,8 @@ def energies(rows: Tensor, sizes: tuple[int, ...]) -> Tensor:
     """Sums of squared orthonormal coefficients (n, groups) in float64, for each base and level of
     the blocks of rows (n, sum of sizes).
     """
-    numbers, parts = (
-        _numbers(rows),
-        np.array([length for size in sizes for length in lengths(size)], np.int64),
-    )
+    numbers = _numbers(rows)
+    parts = np.array([length for size in sizes for length in lengths(size)], np.int64)
     scale = np.array([factor for size in sizes for factor in orthonormal(size)], numbers.dtype)
     out = np.empty((len(numbers), len(parts)))
     compiled.energies(numbers, np.array(sizes, np.int64), scale, parts, out)

@@ -82,9 +82,8 @@ class Prices:
             seen = self._refreshed()
             totals = since(self.ledger, seen.sets, None)
             for unit in touched:
-                if (
-                    unit not in seen.numbers
-                ):  # kept, and of no record: a party's features, which its entity books as well
+                # kept, and of no record: a party's features, which its entity books as well
+                if unit not in seen.numbers:
                     self._never_a_set(unit)
                     budget.admit(names.get(unit, unit), self.ledger.booked(unit).items())
                     continue

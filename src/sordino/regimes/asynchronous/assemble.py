@@ -45,13 +45,8 @@ def build(
     """See :func:`sordino.engine.assemble.build`; ``parts`` is emptied on the way, so that the
     pixels are kept once.
     """
-    entropy, flat, sizes, privacy, world = (
-        Seeded(study.seed),
-        setup.kernels.flat,
-        setup.sizes,
-        study.privacy,
-        study.world,
-    )
+    entropy, flat, sizes = Seeded(study.seed), setup.kernels.flat, setup.sizes
+    privacy, world = study.privacy, study.world
     priced, known = price(for_dimension(study, flat.dim), sizes, flat.dim), terms(study, flat.dim)
     noise = (
         edge_mechanism(study, setup.kernels, setup.validation)
@@ -93,10 +88,8 @@ def build(
         method=study.method.name,
         lineage=lineage(study, run),
     )
-    first, facts = (
-        simulation.first(setup.first()),
-        horizontal(records.Asynchronous, study, setup, priced, simulation),
-    )
+    first = simulation.first(setup.first())
+    facts = horizontal(records.Asynchronous, study, setup, priced, simulation)
     remedy = "Raise noise_multiplier or lower method.batch"
     return setup.built(
         study,
@@ -196,9 +189,8 @@ def _payable(
             found[what] = vault.remaining(units[edge], edges[edge].price, own)
         return found[what]
 
-    sharing: dict[
-        Any, list[int]
-    ] = {}  # edges with the very same data have one ledger and share what it has left
+    # edges with the very same data have one ledger and share what it has left
+    sharing: dict[Any, list[int]] = {}
     for edge, unit in enumerate(units):
         sharing.setdefault(vault.names[unit], []).append(edge)
     left: dict[int, int | None] = {}

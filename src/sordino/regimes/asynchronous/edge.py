@@ -163,9 +163,8 @@ class PrivateEdge(Site):
     def answer(self, task: Compute, permit: Permit | None) -> Gradient:
         """See :class:`Edge`."""
         covers_one(permit, self.price, task.task)
-        if (
-            task.clip is None or not 0.0 < task.clip < math.inf
-        ):  # any other will do: the noise grows with it
+        # any other will do: the noise grows with it
+        if task.clip is None or not 0.0 < task.clip < math.inf:
             raise LocalProtocolError(
                 f"task {task.task}: the clip must be a positive number; got {task.clip}"
             )

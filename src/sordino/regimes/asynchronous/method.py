@@ -61,9 +61,8 @@ class Constants:
 
 
 SOUND = Constants(smoothness=1.0, deviation=1.0, radius=1.0, gap=math.log(10.0))
-PAPER = Constants(
-    smoothness=10.0, deviation=30.0, radius=50.0, gap=50.0
-)  # of the authors' code and section 7.3.2
+# of the authors' code and section 7.3.2
+PAPER = Constants(smoothness=10.0, deviation=30.0, radius=50.0, gap=50.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,10 +20,11 @@ from sordino.regimes.asynchronous.study import AsynchronousStudy
 
 KINDS = 16  # of sampling rates, beyond which they are rounded
 SPARE = 1.25  # times the fair share, where delays differ
+# clipping bounds, as :mod:`sordino.training.perexample.clipping` takes them
 SMALLEST, LARGEST = (
     1e-12,
     1e12,
-)  # clipping bounds, as :mod:`sordino.training.perexample.clipping` takes them
+)
 
 
 def rates(batch: float, sizes: Sequence[int]) -> tuple[float, ...]:
@@ -78,9 +79,10 @@ def calibrate(study: AsynchronousStudy, sizes: Sequence[int]) -> AsynchronousStu
             "of the two"
         )
     if study.method.literal:
+        # which that form does not use
         return study.model_copy(
             update={"privacy": privacy.model_copy(update={"noise_multiplier": 1.0})}
-        )  # which that form does not use
+        )
     found: dict[tuple[float, float], float] = {}
     targets = [
         (rate, epsilon)

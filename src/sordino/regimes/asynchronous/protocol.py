@@ -218,9 +218,8 @@ class Asynchronous:
                 f"the update budget is used up: {state.version} of {self.terms.updates} updates",
             )
             return (*self._row(state), Closed(state.version), *done)
-        asked = self._ask(
-            state, answer.client
-        )  # first, so that the row counts its sender among those present
+        # first, so that the row counts its sender among those present
+        asked = self._ask(state, answer.client)
         if closed and state.version % self.every == 0 and state.ended is None:
             return (*self._row(state), Closed(state.version), *asked)
         return asked

@@ -166,12 +166,8 @@ def _bounds(run: Run) -> str:
 
 
 def _stage(stage: Stage, last: float) -> list[str]:
-    start, length, clip, rate = (
-        known(stage.start) or 0,
-        known(stage.length) or 0,
-        number(stage.clip),
-        number(stage.rate),
-    )
+    start, length, clip = known(stage.start) or 0, known(stage.length) or 0, number(stage.clip)
+    rate = number(stage.rate)
     return [
         arrivals.numbered(stage),
         f"{plain(start + 1)} to {plain(min(start + length, last))}",

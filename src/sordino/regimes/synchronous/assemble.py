@@ -57,12 +57,8 @@ def build(
     """See :func:`sordino.engine.assemble.build`; ``parts`` is emptied on the way, so that the
     pixels are kept once.
     """
-    entropy, flat, sizes, privacy = (
-        Seeded(study.seed),
-        setup.kernels.flat,
-        setup.sizes,
-        study.privacy,
-    )
+    entropy, flat, sizes = Seeded(study.seed), setup.kernels.flat, setup.sizes
+    privacy = study.privacy
     priced, whole = price(for_dimension(study, flat.dim), sizes, flat.dim), aggregated(study)
     units, fingerprints = _units(whole, setup.fingerprints, not setup.records)
     noise = (
@@ -77,10 +73,8 @@ def build(
     ledgers = vault(
         study, folder, run, setup.units(fingerprints), known, labels=setup.labels(units)
     )
-    most, tested = (
-        budget(study, privacy.epsilon),
-        setup.evaluation(study, ledgers, own, lineage(study, run)),
-    )
+    most = budget(study, privacy.epsilon)
+    tested = setup.evaluation(study, ledgers, own, lineage(study, run))
     pays = _payable(study, priced, ledgers, units, most) if payable is None else tuple(payable)
     regime = Synchronous(
         method=study.method,
@@ -109,10 +103,8 @@ def build(
         method=study.method.name,
         lineage=lineage(study, run),
     )
-    first, facts = (
-        Moment(regime.start(setup.first())),
-        horizontal(records.Synchronous, study, setup, priced, simulation),
-    )
+    first = Moment(regime.start(setup.first()))
+    facts = horizontal(records.Synchronous, study, setup, priced, simulation)
     paid = "round" if privacy.unit == "client" else "local step"
     remedy = "Raise noise_multiplier or lower sampling_rate"
     return setup.built(
@@ -124,10 +116,8 @@ def announced(priced: Plan, study: SynchronousStudy, noise: Bounded, largest: in
     """The plan with what a literal form claims beside what it gives."""
     privacy, true, where = study.privacy, noise.event(), "privacy.mechanism.form"
     if isinstance(study.method, ClientLevel) and not study.method.aggregated:
-        true, where = (
-            Gaussian(noise_multiplier=priced.noise_multiplier / (largest * study.method.tau)),
-            "method.form",
-        )
+        true = Gaussian(noise_multiplier=priced.noise_multiplier / (largest * study.method.tau))
+        where = "method.form"
     if (
         as_good(true, privacy.mechanism.event(priced.noise_multiplier))
         or priced.used is None

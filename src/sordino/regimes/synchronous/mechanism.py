@@ -35,9 +35,8 @@ def mechanism(
     if isinstance(method, ClientLevel):
         adaptive = method.clipping == "adaptive"
         if adaptive:
-            deviation = (
-                method.count_noise or privacy.sampling_rate * len(sizes) / 20.0
-            )  # Andrew et al. 2021, section 3
+            # Andrew et al. 2021, section 3
+            deviation = method.count_noise or privacy.sampling_rate * len(sizes) / 20.0
         if method.clipping == "proxy":
             clip = proxy_clip(study, method, sizes, kernels, public)
         bound = method.learning_rate * method.tau * privacy.clip

@@ -136,10 +136,8 @@ def price(study: SynchronousStudy, sizes: Sequence[int], dimension: int) -> Plan
             False,
             (),
         )
-    sigma, names = (
-        privacy.noise_multiplier,
-        tuple(dict.fromkeys((*ACCOUNTANTS, privacy.accountant))),
-    )
+    sigma = privacy.noise_multiplier
+    names = tuple(dict.fromkeys((*ACCOUNTANTS, privacy.accountant)))
     if len(schedule(full)) > 1:
         most: dict[str, int | None] = {name: scheduled_steps(full, name) for name in names}
     else:

@@ -201,11 +201,8 @@ class Simulation(World[State]):
 
     def _round(self, effect: Book) -> list[Bill]:
         """All clients at once: one unit that stands for all, or each its own."""
-        number, units, key = (
-            effect.number,
-            list(dict.fromkeys(self.units)),
-            f"{self.lineage}/round {effect.number}",
-        )
+        number, units = effect.number, list(dict.fromkeys(self.units))
+        key = f"{self.lineage}/round {effect.number}"
         found = []
         for unit in units:
             charge = Charge(

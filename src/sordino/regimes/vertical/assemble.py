@@ -74,20 +74,16 @@ def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | No
     stream, fingerprint, known = source(study)
     held = parts(study, stream)
     split, priced, entropy = _Split.of(study, stream, held), price(study), Seeded(study.seed)
-    privacy, method, whole = (
-        study.privacy,
-        study.method,
-        [fingerprint, *(hashlib.sha256(part.tobytes()).hexdigest() for part in held)],
-    )
+    privacy, method = study.privacy, study.method
+    whole = [fingerprint, *(hashlib.sha256(part.tobytes()).hexdigest() for part in held)]
     own = protective(study, run, whole, folder)
     names = units(study)
     whose = {
         party(m): f"{party(m)}/{hashlib.sha256(part.tobytes()).hexdigest()[:16]}"
         for m, part in enumerate(held)
     }
-    parties = {
-        party(m): f"{run}/{party(m)}" for m in range(len(held))
-    }  # an entity's record books them, too
+    # an entity's record books them, too
+    parties = {party(m): f"{run}/{party(m)}" for m in range(len(held))}
     ledgers = vault(
         study,
         folder,
@@ -275,10 +271,8 @@ def _engine(study: VerticalStudy, split: _Split, own: Entropy) -> Engine:
         batch=method.batch,
         bits=study.world.precision,
     )
-    chosen, first = (
-        path(study, split),
-        {who: flat.weights.numpy() for who, flat in split.flats().items()},
-    )
+    chosen = path(study, split)
+    first = {who: flat.weights.numpy() for who, flat in split.flats().items()}
     if chosen == "compiled" and net is not None:
         rule = Rule(method.window, method.attenuation)
         return Whole(

@@ -53,13 +53,8 @@ class Messages:
         *,
         regret: bool = True,
     ) -> None:
-        self.regime, self.server, self.parties, self.columns, self.regret = (
-            regime,
-            server,
-            tuple(parties),
-            tuple(columns),
-            regret,
-        )
+        self.regime, self.server, self.parties = regime, server, tuple(parties)
+        self.columns, self.regret = tuple(columns), regret
         self.dues = dues
         self.state: State = regime.start()
 
@@ -75,10 +70,8 @@ class Messages:
         for unit, event in self.dues:
             paid.covers(unit, event)
         n, batch = len(active), self.server.plan.batch
-        inputs, labels = (
-            torch.from_numpy(x).view(n, batch, x.shape[1]),
-            torch.from_numpy(y).view(n, batch),
-        )
+        inputs = torch.from_numpy(x).view(n, batch, x.shape[1])
+        labels = torch.from_numpy(y).view(n, batch)
         played = Played(
             Observed(np.zeros(n * batch, np.int64), np.zeros(n), np.zeros(n), np.zeros(3)),
             np.ones(n, bool),
@@ -158,13 +151,8 @@ class _Exchange(World[State]):
         paid: Allowance,
         played: Played,
     ) -> None:
-        self.ends, self.inputs, self.labels, self.active, self.silent = (
-            ends,
-            inputs,
-            labels,
-            active,
-            silent,
-        )
+        self.ends, self.inputs, self.labels, self.active = ends, inputs, labels, active
+        self.silent = silent
         self.paid, self.played = paid, played
         self.first, self.dropped, self.refused = ends.state.closed + 1, ends.state.dropped, 0
 
@@ -189,9 +177,8 @@ class _Exchange(World[State]):
         if isinstance(task, Derivative):
             self._take_in(site, task)
             return None
-        return (
-            None if self.active[i, site] else self._embed(site, number, False)
-        )  # an active one has said what it had to say
+        # an active one has said what it had to say
+        return None if self.active[i, site] else self._embed(site, number, False)
 
     def trip(self, site: int, task: Request) -> float:
         """None at all, but for who is to be too late."""

@@ -93,10 +93,8 @@ def calibrate(study: VerticalStudy) -> VerticalStudy:
     holders = study.data.parties if privacy.unit == "entity" else 1
 
     def release(sigma: float) -> Event:
-        update, embedding = (
-            privacy.update.noise_multiplier or sigma,
-            (privacy.embedding or privacy.update).noise_multiplier or sigma,
-        )
+        update = privacy.update.noise_multiplier or sigma
+        embedding = (privacy.embedding or privacy.update).noise_multiplier or sigma
         return Repeated(_features(study, embedding, update), holders)
 
     found = noise_multiplier(

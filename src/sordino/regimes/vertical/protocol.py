@@ -207,13 +207,8 @@ class Vertical:
             state.last[party] = (
                 state.got[party] if party in state.got else self._aged(state.last[party])
             )
-        state.closed, state.answering, state.opened, state.asked, state.labels = (
-            event,
-            event,
-            False,
-            False,
-            None,
-        )
+        state.closed, state.answering, state.opened, state.asked = event, event, False, False
+        state.labels = None
         state.got, state.active, state.given_up = {}, set(), set()
         return (found,)
 

@@ -259,10 +259,8 @@ def _members(run: Run) -> Members:
     ]
     if found is not None and rows:
         head += ["active", "did not answer", "MiB up", "MiB down"]
-        up, down = (
-            _shared(found.up, clients, [1.0 - s for s in found.silent]),
-            _shared(found.down, clients, found.active),
-        )
+        up = _shared(found.up, clients, [1.0 - s for s in found.silent])
+        down = _shared(found.down, clients, found.active)
         for row, *cells in zip(rows, found.active, found.silent, up, down, strict=True):
             row += [percent(cells[0]), percent(cells[1]), amount(cells[2]), amount(cells[3])]
     note = "MiB are payload, without framing." if found is not None else ""

@@ -201,10 +201,8 @@ class Events:
         rest, vectors = msgspec.json.decode(own.rest, type=_Rest), dict(own.vectors)
         counted: dict[str, Any] = {"booked": rest.booked}
         for name in ("counts", "told"):
-            entities, values = (
-                vectors.pop(f"{name}.entities", ()),
-                vectors.pop(f"{name}.values", ()),
-            )
+            entities = vectors.pop(f"{name}.entities", ())
+            values = vectors.pop(f"{name}.values", ())
             counted[name] = dict(
                 zip(np.asarray(entities).tolist(), np.asarray(values).tolist(), strict=True)
             )
@@ -372,10 +370,8 @@ class _Play(World[State]):
         while stop < start + n:
             begin, stop = stop, min((stop // world.every + 1) * world.every, start + n)
             low, high = np.searchsorted(at, (begin, stop))
-            here, traffic = (
-                slice(low, high),
-                world.sizes.weigh(first + low, active[low:high], played.learned[low:high]),
-            )
+            here = slice(low, high)
+            traffic = world.sizes.weigh(first + low, active[low:high], played.learned[low:high])
             events, learned = int(high - low), int(played.learned[here].sum())
             passive = float((~active[here]).mean()) if events else 0.0
             yield (

@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 from sordino.message import Derivative, Embedding, Query, encode
 
 MIB = 2**20
-_GROWS = np.array(
-    [2**7, 2**8, 2**16, 2**32, 2**63 - 1]
-)  # where MessagePack's whole numbers take more bytes
+# where MessagePack's whole numbers take more bytes
+_GROWS = np.array([2**7, 2**8, 2**16, 2**32, 2**63 - 1])
 
 Mask = NDArray[np.bool_]
 

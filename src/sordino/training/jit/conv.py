@@ -103,11 +103,8 @@ def _walk(large: int, small: int, vectors: int, size: int) -> Run:
     """``out = bias + windows times weights`` along the rows of walks, the rows of which are listed
     where they are made.
     """
-    big, little, width = (
-        tile.product(large, vectors, size),
-        tile.product(small, vectors, size),
-        vectors * size,
-    )
+    big, little = tile.product(large, vectors, size), tile.product(small, vectors, size)
+    width = vectors * size
 
     def run(
         a: Array,
@@ -185,11 +182,8 @@ def _collect(large: int, small: int, vectors: int, size: int) -> Run:
     """Gradients by the weights of every group of examples, and their squared norms: a tile's in
     float32, all tiles' in float64.
     """
-    big, little, width = (
-        tile.outer(large, vectors, size),
-        tile.outer(small, vectors, size),
-        vectors * size,
-    )
+    big, little = tile.outer(large, vectors, size), tile.outer(small, vectors, size)
+    width = vectors * size
 
     def run(
         a: Array,
@@ -230,10 +224,8 @@ def _scatter(large: int, small: int, vectors: int, size: int) -> Run:
     """Every output's gradient times its window of weights, added where the window lies; what lies
     inside is copied out.
     """
-    big, little = (
-        tile.product(large, vectors, size, add=True),
-        tile.product(small, vectors, size, add=True),
-    )
+    big = tile.product(large, vectors, size, add=True)
+    little = tile.product(small, vectors, size, add=True)
     width = vectors * size
 
     def run(
@@ -260,10 +252,8 @@ def _scatter(large: int, small: int, vectors: int, size: int) -> Run:
             for part in range(runs):
                 for column in range(0, length, width):
                     for row in range(rows):
-                        here, there = (
-                            (example * rows + row) * columns * outputs,
-                            row * down + part * line + column,
-                        )
+                        here = (example * rows + row) * columns * outputs
+                        there = row * down + part * line + column
                         for _ in range(bigs):
                             big(
                                 g,
@@ -375,10 +365,8 @@ class InputGradient:
             shape.outputs, shape.patch // width, width
         )
         self._order = places.transpose(1, 0, 2).ravel()
-        self._packed, self._image = (
-            np.empty(self._order.size, np.float32),
-            np.empty(high * line, np.float32),
-        )
+        self._packed = np.empty(self._order.size, np.float32)
+        self._image = np.empty(high * line, np.float32)
         self._sizes = (
             rows, columns, shape.outputs, shape.kernel[0], length, line, shape.stride[0] * line,
             shape.stride[1] * channels, *cover(columns, large),

@@ -58,9 +58,8 @@ def _exponential(x: Any) -> Any:
     """exp x for x <= 0, by Cody and Waite's reduction and a polynomial of degree 7; NaN comes
     through, below -86 it is 0.
     """
-    shifted = np.float32(
-        x * np.float32(1.4426950408889634) + np.float32(12582912.0)
-    )  # 1.5 2^23: rounds to a whole number
+    # 1.5 2^23: rounds to a whole number
+    shifted = np.float32(x * np.float32(1.4426950408889634) + np.float32(12582912.0))
     power = np.int32(shifted.view(np.int32) << np.int32(23))
     whole = shifted - np.float32(12582912.0)
     r = (x - whole * np.float32(0.693359375)) + whole * np.float32(2.12194440e-4)
@@ -112,9 +111,8 @@ def _entropy(scores: Any, n: int, classes: int, labels: Any, losses: Any) -> Non
         for c in range(classes):
             scores[at + c] -= top
         losses[i] = -scores[at + labels[i]]
-    for j in range(
-        n * classes
-    ):  # of all examples at once: vectors are longer than classes are many
+    # of all examples at once: vectors are longer than classes are many
+    for j in range(n * classes):
         scores[j] = exponential(scores[j])
     for i in range(n):
         at = i * classes
@@ -303,9 +301,8 @@ def _found(classes: int) -> Run:
             places[i], labels[i] = which * features, y[which]
             if labels[i] < 0 or labels[i] >= classes:
                 return NO_CLASS
-        places[chosen.size] = places[
-            chosen.size - 1
-        ]  # the last of an odd number has itself for a partner
+        # the last of an odd number has itself for a partner
+        places[chosen.size] = places[chosen.size - 1]
         return 0
 
     return _compiled(run)
@@ -337,12 +334,8 @@ def _measured(classes: int) -> Run:
 
 @cache
 def _sum(cut: _Tiling, hinge: bool) -> Run:
-    classes, forward, slopes_of, backward = (
-        cut.classes,
-        _forward(cut),
-        _slopes(hinge),
-        _backward(cut),
-    )
+    classes, forward, slopes_of = cut.classes, _forward(cut), _slopes(hinge)
+    backward = _backward(cut)
     found, biased_scores, measured = _found(classes), _scores(classes), _measured(classes)
 
     def run(

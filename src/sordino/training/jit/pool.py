@@ -71,10 +71,8 @@ class MaxPool:
             raise ValueError(f"{channels} channels are no multiple of 8")
         self.stride = stride
         self._floor = np.float32(0.0 if rectified else -np.inf)
-        self._forward, self._backward = (
-            _walk(window, size, back=False),
-            _walk(window, size, back=True),
-        )
+        self._forward = _walk(window, size, back=False)
+        self._backward = _walk(window, size, back=True)
 
     def forward(self, x: Array, out: Array, places: Places) -> None:
         """Largest of each window into ``out``, and where it was into ``places``."""

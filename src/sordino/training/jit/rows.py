@@ -58,10 +58,8 @@ def dots(examples: int, classes: int, size: int, rest: int) -> Tile:
         vectors: Index, features: Index, last: Any, scores: Any, at: Index, step: Index,
         squares: Any,
     ) -> None:  # fmt: skip
-        rows, lines = (
-            [code.whole(places, there) for there in which.apart(1, examples)],
-            w_at.apart(features, classes),
-        )
+        rows = [code.whole(places, there) for there in which.apart(1, examples)]
+        lines = w_at.apart(features, classes)
         sums, norms = code.sums(examples, classes), code.sums(1, examples)
         code.clear(sums)
         code.clear(norms)

@@ -152,10 +152,8 @@ def largest(rows: int, columns: int, size: int) -> Tile:
             larger = builder.or_(
                 builder.fcmp_ordered(">", value, best), builder.fcmp_unordered("uno", value, value)
             )
-            best, place = (
-                builder.select(larger, value, best),
-                builder.select(larger, code.byte(number), place),
-            )
+            best = builder.select(larger, value, best)
+            place = builder.select(larger, code.byte(number), place)
         code.store(best, out, out_at)
         code.store(place, which, out_at)
 

@@ -71,9 +71,8 @@ class OneByOne:
             return self.loop(x, y)
         try:
             return self._mapped(x, y)
-        except (
-            FAILURES
-        ) as error:  # to go on by the loop would round the other examples' gradients differently
+        except FAILURES as error:
+            # to go on by the loop would round the other examples' gradients differently
             raise StudyError(
                 f"model: it works on random inputs of shape {tuple(x.shape[1:])} and fails "
                 f"on a batch of data ({error});"
@@ -119,9 +118,8 @@ class OneByOne:
 
         detached = {name: p.detach() for name, p in self._parameters.items()}
         with warnings.catch_warnings():
-            warnings.filterwarnings(
-                "ignore", "There is a performance drop"
-            )  # :func:`.paths.path_of` tells what it costs
+            # :func:`.paths.path_of` tells what it costs
+            warnings.filterwarnings("ignore", "There is a performance drop")
             grads, losses = vmap(grad_and_value(single), in_dims=(None, 0, 0))(detached, x, y)
         return losses.detach(), self._rows(grads.values(), len(x))
 

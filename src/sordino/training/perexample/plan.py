@@ -82,9 +82,8 @@ class Plan:
         the cache.
         """
         losses, g = loss.slope(self.forward(x), y)
-        g = (
-            g.permute(0, 2, 3, 1) if g.ndim == 4 else g
-        ).contiguous()  # some backward moves write into it
+        # some backward moves write into it
+        g = (g.permute(0, 2, 3, 1) if g.ndim == 4 else g).contiguous()
         if scale != 1.0:
             g.mul_(scale)
         return losses, self._backward(g)

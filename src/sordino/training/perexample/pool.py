@@ -96,9 +96,8 @@ class _Axis:
         for shift, (part, ahead) in enumerate(zip(left[-2::-1], self._ahead, strict=True), 1):
             place = self._slice(total, shift, count)
             if self.stride >= self.window:
-                torch.mul(
-                    part, ahead, out=place
-                )  # windows that do not overlap: nobody else writes here
+                # windows that do not overlap: nobody else writes here
+                torch.mul(part, ahead, out=place)
             else:
                 place.addcmul_(part, ahead)
         return total

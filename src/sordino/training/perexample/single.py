@@ -45,10 +45,8 @@ def _layer(flat: Flat) -> Layer | None:
         or (flatten.start_dim, flatten.end_dim) != (1, -1)
     ):
         return None
-    weight, bias = (
-        flat.slot(linear.weight),
-        flat.slot(linear.bias) if linear.bias is not None else None,
-    )
+    weight = flat.slot(linear.weight)
+    bias = flat.slot(linear.bias) if linear.bias is not None else None
     if weight is None or (linear.bias is not None and bias is None) or 0 in weight.shape:
         return None  # a frozen parameter
     return Layer(

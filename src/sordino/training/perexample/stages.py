@@ -137,9 +137,8 @@ def _logical(x: Tensor) -> Tensor:
 
 
 def _physical(x: Tensor) -> Tensor:
-    return (
-        x.permute(0, 2, 3, 1) if x.ndim == 4 else x
-    ).contiguous()  # in memory of its own: an expanded gradient has none
+    # in memory of its own: an expanded gradient has none
+    return (x.permute(0, 2, 3, 1) if x.ndim == 4 else x).contiguous()
 
 
 class Pool:

@@ -148,10 +148,8 @@ class TiledConv:
 
     def write(self, factor: Tensor, out: Tensor, fresh: bool) -> None:
         """See :class:`Kernel`."""
-        rows, place = (
-            self._grads.view(len(factor), -1),
-            self._weight.flat(out).view(self.shape.outputs, self.shape.patch),
-        )
+        rows = self._grads.view(len(factor), -1)
+        place = self._weight.flat(out).view(self.shape.outputs, self.shape.patch)
         for part in together(len(factor)):
             torch.mv(rows[part].t(), factor[part], out=self._sum.view(-1))
             put(place, self._sum.t(), fresh and part.start == 0)

@@ -67,15 +67,13 @@ class Mapa(Noisy):
     def _first(self, terms: EdgeTerms) -> float:
         if not self.literal:
             return terms.clip
-        return self.constants.deviation / math.sqrt(
-            1.0 - math.sqrt(1.0 - self.failure)
-        )  # b DS_0 / 2, Eq. (12) with equality
+        # b DS_0 / 2, Eq. (12) with equality
+        return self.constants.deviation / math.sqrt(1.0 - math.sqrt(1.0 - self.failure))
 
     def _stage(self, terms: EdgeTerms, number: int, start: int, clip: float) -> Stage:
         c, stale, variance = self.constants, terms.staleness + 1.0, self.variance(terms, clip)
-        slowing = max(
-            8.0 * variance / (stale * (2.0 * clip) ** 2 * self.theta**2), 1.0
-        )  # b DS = 2 G
+        # b DS = 2 G
+        slowing = max(8.0 * variance / (stale * (2.0 * clip) ** 2 * self.theta**2), 1.0)
         length = 4.0 * slowing**2 * c.smoothness * stale**2 * c.gap / variance
         rate = 1.0 / (2.0 * slowing * c.smoothness * stale)
         return Stage(

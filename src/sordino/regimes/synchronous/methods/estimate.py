@@ -100,9 +100,8 @@ def squared_divergence(answers: Sequence[Update], terms: Terms) -> float | None:
         noise = terms.dimension * terms.deviation(client) ** 2 + terms.clip**2 / (
             2.0 * terms.batch(client)
         )
-        exact = first.astype(
-            np.float64
-        )  # summed by NumPy itself: BLAS would add up in an order that depends on its threads
+        # summed by NumPy itself: BLAS would add up in an order that depends on its threads
+        exact = first.astype(np.float64)
         spread += p * (float(np.square(exact).sum()) - noise)
         own += p * p * noise
         mean += p * exact

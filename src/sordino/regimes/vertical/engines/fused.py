@@ -125,10 +125,8 @@ class Fused:
         powers = rule.alpha ** np.arange(rule.length, dtype=np.float64)
         people, capacity, widest = len(plan.people), int(plan.fields[CAPACITY]), plan.widest
         self._m = buffer(plan.size)
-        self._when, self._place = (
-            np.zeros((people, capacity), np.int64),
-            np.zeros((people, capacity), np.int64),
-        )
+        self._when = np.zeros((people, capacity), np.int64)
+        self._place = np.zeros((people, capacity), np.int64)
         self._due, self._sums = np.zeros((people, capacity)), np.zeros((2, capacity))
         self._chosen = np.zeros((len(plan.layers), widest), np.int64)
         self._given = (
@@ -161,10 +159,8 @@ class Fused:
             inputs, outputs = int(layer[IN]), int(layer[OUT])
             here = vectors[p][at[p] : at[p] + (inputs + 1) * outputs]
             dense = self._dense(layer)
-            dense[:inputs], dense[inputs] = (
-                here[: inputs * outputs].reshape(outputs, inputs).T,
-                here[inputs * outputs :],
-            )
+            dense[:inputs] = here[: inputs * outputs].reshape(outputs, inputs).T
+            dense[inputs] = here[inputs * outputs :]
             at[p] += here.size
 
     def run(self, x: Array, y: NDArray[np.int64], active: NDArray[np.bool_]) -> Observed:

@@ -60,11 +60,8 @@ class Layout:
         for p, one in enumerate(chains):
             first, last = q, p == len(chains) - 1
             for number, (inputs, outputs) in enumerate(one.layers):
-                pitch, wide, relu = (
-                    _up(inputs + 1, unit),
-                    _up(outputs, unit),
-                    one.last or number < len(one.layers) - 1,
-                )
+                pitch, wide = _up(inputs + 1, unit), _up(outputs, unit)
+                relu = one.last or number < len(one.layers) - 1
                 layers[q, [chain.IN, chain.OUT, chain.RELU, chain.A_PITCH, chain.U_PITCH]] = (
                     inputs,
                     outputs,

@@ -82,10 +82,8 @@ class Static:
         self._sums, self._taken, self._gram, self._delta = map(
             aligned, (layout.sums, layout.sums, layout.gram, layout.delta)
         )
-        self._line, self._lanes = (
-            aligned(int(layout.layers[:, [FROM_PITCH, INTO_PITCH]].max())),
-            aligned(tile.widest()),
-        )
+        self._line = aligned(int(layout.layers[:, [FROM_PITCH, INTO_PITCH]].max()))
+        self._lanes = aligned(tile.widest())
         self._stamp = np.zeros(2, np.int64)
         self._x = np.zeros((layout.capacity, sum(net.features)), np.float32)
         self._y = np.zeros(layout.capacity, np.int64)
@@ -212,10 +210,8 @@ class Static:
             torch.from_numpy(self._heads[m]).addmm_(taken.T, self._features(m, rows))
             torch.from_numpy(self._head_biases[m]).add_(taken.sum(0))
         self._kept = min(rows, self._length - 1)
-        self._x[: self._kept], self._y[: self._kept] = (
-            self._x[rows - self._kept : rows],
-            self._y[rows - self._kept : rows],
-        )
+        self._x[: self._kept] = self._x[rows - self._kept : rows]
+        self._y[: self._kept] = self._y[rows - self._kept : rows]
         seen.seconds[1] += time.perf_counter() - begun
 
     def _accepts(self, x: Array, y: Index) -> None:

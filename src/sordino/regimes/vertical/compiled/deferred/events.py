@@ -87,14 +87,8 @@ def events(size: int) -> Run:
         to ``spent``.
         """
         people, fields, when, due = state.people, state.fields, state.when, state.due
-        every, rows, part, stamp, sums, product = (
-            work.every,
-            work.rows,
-            work.part,
-            work.stamp,
-            work.sums,
-            work.product,
-        )
+        every, rows, part, stamp, sums = work.every, work.rows, work.part, work.stamp, work.sums
+        product = work.product
         server, total, block, window = len(people) - 1, len(y), fields[BLOCK], fields[WINDOW]
         whole, alpha = 0.0, back[window]
         for i in range(window):

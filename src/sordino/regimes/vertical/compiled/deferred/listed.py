@@ -43,10 +43,8 @@ def weighed(rows: int, vectors: int, size: int, together: int = 1) -> Tile:
         code: Emitter, m: Any, at: Index, pitch: Index, chosen: Any, n: Index, f: Any, f_at: Index,
         f_step: Index, f_row: Index, out: Any, out_at: Index, out_row: Index,
     ) -> None:  # fmt: skip
-        groups, firsts = (
-            [code.sums(rows, vectors) for _ in range(together)],
-            f_at.apart(f_row, rows),
-        )
+        groups = [code.sums(rows, vectors) for _ in range(together)]
+        firsts = f_at.apart(f_row, rows)
         for group in groups:
             code.clear(group)
 
@@ -112,10 +110,8 @@ def pairs(size: int) -> Tile:
         code: Emitter, m: Any, at: Index, pitch: Index, vectors: Index, chosen: Any, first: Index,
         other: Any, second: Index, out_at: Index, out_row: Index,
     ) -> None:  # fmt: skip
-        left, right = (
-            _rows(code, at, pitch, chosen, first, few),
-            _rows(code, at, pitch, other, second, few),
-        )
+        left = _rows(code, at, pitch, chosen, first, few)
+        right = _rows(code, at, pitch, other, second, few)
         sums = code.sums(few, few)
         code.clear(sums)
         with code.loop(vectors) as number:

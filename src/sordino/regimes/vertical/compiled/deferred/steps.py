@@ -142,21 +142,16 @@ def _before(size: int) -> Run:
             for b in range(n):
                 if p == server or active[start + b, p]:
                     at = person[FILLED]
-                    state.when[p, at], state.place[p, at], state.due[p, at] = (
-                        fields[CLOCK] + b,
-                        rows[b],
-                        0,
-                    )
+                    state.when[p, at], state.place[p, at] = fields[CLOCK] + b, rows[b]
+                    state.due[p, at] = 0
                     person[FILLED] += 1
             if p == server:
                 continue
             layer, here = layers[person[FIRST]], start * features + person[COLUMN]
             for b in range(n):
                 at = layer[A_AT] + rows[b] * layer[A_PITCH]
-                a, example = (
-                    m[at : at + layer[IN]],
-                    x[here + b * features : here + b * features + layer[IN]],
-                )
+                a = m[at : at + layer[IN]]
+                example = x[here + b * features : here + b * features + layer[IN]]
                 for k in range(layer[IN]):
                     a[k] = example[k]
             kit.products(m, layer, x, here, features, person[Z_AT], n, every)
@@ -187,15 +182,8 @@ def _ahead(size: int) -> Run:
 
     def ahead(state: State, b: int, row: int) -> None:
         """Embeddings of all parties, into the server's input."""
-        m, layers, people, fields, place, due, chosen = (
-            state.m,
-            state.layers,
-            state.people,
-            state.fields,
-            state.place,
-            state.due,
-            state.chosen,
-        )
+        m, layers, people, fields = state.m, state.layers, state.people, state.fields
+        place, due, chosen = state.place, state.due, state.chosen
         server, into, values_at = len(people) - 1, 0, fields[VALUES_AT]
         top = people[server, FIRST]
         top_at = layers[top, A_AT] + row * layers[top, A_PITCH]
@@ -307,13 +295,8 @@ def _slopes(size: int) -> Run:
 
 @cache
 def _serve(size: int) -> Run:
-    kit, further, deeper, slopes, meet = (
-        chain.kernels(size),
-        _further(size),
-        _deeper(size),
-        _slopes(size),
-        windows().meet,
-    )
+    kit, further, deeper, slopes = chain.kernels(size), _further(size), _deeper(size), _slopes(size)
+    meet = windows().meet
     entropy = compiled(types.float64, FLOATS, *[NUMBER] * 5)(_entropy)
     predicted = compiled(NUMBER, FLOATS, NUMBER, NUMBER)(_predicted)
 
@@ -323,20 +306,11 @@ def _serve(size: int) -> Run:
         """The server: loss into ``out``, its slopes, those sent down into the list at FOUND_AT;
         returns the class predicted.
         """
-        m, layers, people, fields, chosen = (
-            state.m,
-            state.layers,
-            state.people,
-            state.fields,
-            state.chosen,
-        )
+        m, layers, people, fields = state.m, state.layers, state.people, state.fields
+        chosen = state.chosen
         server, depth = len(people) - 1, len(layers)
-        top, count, z_at, r_at = (
-            people[server, FIRST],
-            people[server, SEEN],
-            fields[V_AT],
-            fields[R_AT],
-        )
+        top, count, z_at = people[server, FIRST], people[server, SEEN], fields[V_AT]
+        r_at = fields[R_AT]
         mine, shares, whens = state.place[server], state.due[server], state.when[server]
         for q in range(top, depth):
             values_at = fields[FOUND_AT] if q == top else fields[VALUES_AT]
@@ -392,13 +366,8 @@ def _learn(size: int) -> Run:
         state: State, b: int, row: int, active: Any, rates: Any, back: Any, product: Any, part: Any
     ) -> None:
         """The slopes of all active parties, and their updates."""
-        m, layers, people, fields, chosen = (
-            state.m,
-            state.layers,
-            state.people,
-            state.fields,
-            state.chosen,
-        )
+        m, layers, people, fields = state.m, state.layers, state.people, state.fields
+        chosen = state.chosen
         server, r_at, event = len(people) - 1, fields[R_AT], fields[CLOCK] + b
         oldest = state.when[server, 0]
         for p in range(server):
@@ -409,11 +378,8 @@ def _learn(size: int) -> Run:
             layer, n = layers[end - 1], person[TO] - person[FROM]
             u_at, sent = layer[U_AT] + row * layer[U_PITCH], fields[FOUND_AT] + down
             empty(m, u_at, layer[U_PITCH])
-            slope, value, where = (
-                m[u_at : u_at + layer[OUT]],
-                m[sent : sent + n],
-                part[down : down + n],
-            )
+            slope, value = m[u_at : u_at + layer[OUT]], m[sent : sent + n]
+            where = part[down : down + n]
             for i in range(n):
                 slope[where[i] - person[SLOT]] = rounded(value[i]) if fields[HALF] else value[i]
             for q in range(end - 1, first - 1, -1):
@@ -442,13 +408,8 @@ def _after(size: int) -> Run:
         """Fold what is final, or all; forget events that no update takes up any more, and return
         how many.
         """
-        people, fields, when, place, due = (
-            state.people,
-            state.fields,
-            state.when,
-            state.place,
-            state.due,
-        )
+        people, fields, when, place = state.people, state.fields, state.when, state.place
+        due = state.due
         person, done = people[p], 0
         kept = person[FILLED]
         while done < kept and when[p, done] <= fields[CLOCK] - fields[WINDOW]:
@@ -461,11 +422,8 @@ def _after(size: int) -> Run:
             due[p, i] = 0
         person[FILLED] = kept - done
         for i in range(kept - done):
-            when[p, i], place[p, i], due[p, i] = (
-                when[p, i + done],
-                place[p, i + done],
-                due[p, i + done],
-            )
+            when[p, i], place[p, i] = when[p, i + done], place[p, i + done]
+            due[p, i] = due[p, i + done]
         return done
 
     return compiled(NUMBER, STATE, NUMBER, types.boolean)(after)

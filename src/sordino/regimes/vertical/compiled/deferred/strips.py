@@ -21,12 +21,8 @@ from sordino.training.jit import tile
 Run = Callable[..., Any]
 
 # numba's types of arguments
-NUMBER, FLOATS, NUMBERS, DOUBLES = (
-    types.int64,
-    types.float32[::1],
-    types.int64[::1],
-    types.float64[::1],
-)
+NUMBER, FLOATS, NUMBERS = types.int64, types.float32[::1], types.int64[::1]
+DOUBLES = types.float64[::1]
 SLACK = 32  # what tiles may read or write behind the end of a list
 
 

@@ -74,12 +74,8 @@ def _square(
     for i in range(age):
         newer[i] = alpha * newer[i] + product[i]
     n = min(count, window)
-    powers, e, norms, total = (
-        back[window - n : window],
-        newer[count - n : count],
-        own[count - n : count],
-        0.0,
-    )
+    powers, e, norms = back[window - n : window], newer[count - n : count], own[count - n : count]
+    total = 0.0
     for i in range(n):
         total += powers[i] * (powers[i] * norms[i] + 2 * e[i])
     return total

@@ -108,12 +108,8 @@ def _back(rows: int) -> Run:
         total = 0.0
         for which in range(stop - 1, first - 1, -1):
             table = layers[which]
-            pitch, into, inner, start = (
-                table[at.INTO_PITCH],
-                table[at.INTO],
-                table[at.FROM_PITCH],
-                table[at.FROM],
-            )
+            pitch, into, inner = table[at.INTO_PITCH], table[at.INTO], table[at.FROM_PITCH]
+            start = table[at.FROM]
             # a strip of the weight, as wide as a tile, for both products while it is in the cache
             for k in range(0, inner, PAIR * size):
                 for row in range(0, n, rows):
@@ -293,10 +289,8 @@ def _ahead(rows: int) -> Run:
             rectified(head)
         through(layers, party[at.FIRST], party[at.STOP], n, w, x)
         for i in range(n):
-            start, place = (
-                party[at.EMBEDDING] + i * party[at.EMBEDDING_PITCH],
-                joined + i * join_pitch + party[at.COLUMN],
-            )
+            start = party[at.EMBEDDING] + i * party[at.EMBEDDING_PITCH]
+            place = joined + i * join_pitch + party[at.COLUMN]
             copied(x[place : place + party[at.WIDTH]], x[start : start + party[at.WIDTH]])
 
     return compiled(run)
@@ -329,12 +323,8 @@ def events(rows: int) -> Run:
         w, x, slopes, sums, taken, gram, delta, line, lanes, stamp = rooms
         many, stop = parties.shape[0], layers.shape[0]
         entry, exit_ = layers[server], layers[stop - 1]
-        joined, join_pitch, scores, score_pitch = (
-            entry[at.FROM],
-            entry[at.FROM_PITCH],
-            exit_[at.INTO],
-            exit_[at.INTO_PITCH],
-        )
+        joined, join_pitch, scores = entry[at.FROM], entry[at.FROM_PITCH], exit_[at.INTO]
+        score_pitch = exit_[at.INTO_PITCH]
         last = now(stamp)
         for event in range(predictions.size):
             newest = before + event
@@ -350,10 +340,8 @@ def events(rows: int) -> Run:
             last = point
 
             through(layers, server, stop, n, w, x)
-            out, slope = (
-                x[scores : scores + n * score_pitch],
-                slopes[scores : scores + n * score_pitch],
-            )
+            out = x[scores : scores + n * score_pitch]
+            slope = slopes[scores : scores + n * score_pitch]
             best, loss = entropy(
                 out, slope, n, exit_[at.OUTPUTS], score_pitch, labels[oldest : newest + 1]
             )

@@ -178,11 +178,8 @@ def laid_out(
                 column,
             ]
         )
-        sums, gram, column = (
-            sums + capacity * pitch,
-            gram + (capacity + rows) * capacity,
-            column + widths[-1],
-        )
+        sums, gram = sums + capacity * pitch, gram + (capacity + rows) * capacity
+        column += widths[-1]
     first = len(maker.layers)
     maker.chain(server, maker.room(server[0]), False, False)
     weights, activations = maker.sizes
