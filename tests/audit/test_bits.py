@@ -38,10 +38,7 @@ from sordino.training.perexample import ClippedSum, MeanGradient
 
 TRIALS = 1000
 # one release at epsilon 0.13 for delta 1e-5: by its size, next to nothing is told
-SIGMA, CLIP = (
-    30.0,
-    1.0,
-)
+SIGMA, CLIP = 30.0, 1.0
 FEATURES, CLASSES, N = 300, 10, 4
 D = FEATURES * CLASSES
 

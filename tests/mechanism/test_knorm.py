@@ -59,9 +59,7 @@ def test_the_contract_sees_noise_of_the_papers_length_and_of_a_crooked_direction
     right = KNorm(clip=1.0, noise_multiplier=2.0, dimension=3)
 
     # as the paper's own program draws directions
-    def cube(
-        rng: np.random.Generator,
-    ) -> torch.Tensor:
+    def cube(rng: np.random.Generator) -> torch.Tensor:
         way = rng.random(3) - 0.5
         return torch.from_numpy(way / np.linalg.norm(way) * right.length(rng))
 

@@ -255,12 +255,7 @@ def test_equals_a_loop_over_examples(name: str) -> None:
     kernel = ClippedSum(flat, cross_entropy)
     out = torch.full((flat.dim,), torch.nan, dtype=torch.float64)
     # buffers of one batch size serve another
-    for part in (
-        slice(0, N),
-        slice(0, 1),
-        slice(2, 5),
-        slice(0, N),
-    ):
+    for part in (slice(0, N), slice(0, 1), slice(2, 5), slice(0, N)):
         seen = kernel(x[part], y[part], clip, out)
         assert torch.allclose(out, clipped(rows[part], clip), rtol=0, atol=1e-5 * float(out.norm()))
         assert torch.allclose(seen.norms, rows[part].norm(dim=1), rtol=1e-5)

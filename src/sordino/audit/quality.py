@@ -30,10 +30,7 @@ def correlation(guess: Image, truth: Image) -> float:
     """r in [-1, 1] of two images (pixels,); 0 where one of them is flat."""
     a, b = guess - guess.mean(), truth - truth.mean()
     # squares must not overflow
-    a, b = (
-        a / max(float(np.abs(a).max()), 1e-300),
-        b / max(float(np.abs(b).max()), 1e-300),
-    )
+    a, b = a / max(float(np.abs(a).max()), 1e-300), b / max(float(np.abs(b).max()), 1e-300)
     scale = math.sqrt(float(a @ a) * float(b @ b))
     return min(max(float(a @ b) / scale, -1.0), 1.0) if scale > 0.0 else 0.0
 

@@ -141,10 +141,7 @@ def refuse_large(path: Path, frame: pl.LazyFrame) -> None:
         )
     rows = int(frame.select(pl.len()).collect().item())
     # eight bytes as stored, four as a feature
-    size, most = (
-        12 * rows * len(schema),
-        allowed(path.stat().st_size),
-    )
+    size, most = 12 * rows * len(schema), allowed(path.stat().st_size)
     if size > most:
         raise DataError(
             too_large(path, f"its {rows:,} rows of {len(schema):,} columns need", size, most)

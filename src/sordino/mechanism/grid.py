@@ -154,9 +154,7 @@ class Grid:
 @cache
 def _kernels() -> ModuleType:
     # not before there is something to draw: the compiler takes a while to load
-    from sordino.mechanism import (
-        rounded,
-    )
+    from sordino.mechanism import rounded
 
     return rounded
 

@@ -193,10 +193,7 @@ how many pairs are doubtful.
 
 def _mark(words: Any, deviation: float, start: int, marks: Any) -> None:
     # perhaps some more than were counted
-    half, sure = (
-        words.size // 2,
-        F(0.5 - deviation * ERROR * 2.0),
-    )
+    half, sure = words.size // 2, F(0.5 - deviation * ERROR * 2.0)
     for i in range(marks.size):
         square = _length_fast(words[start + i])
         cosine, sine = _turned_fast(words[half + start + i])

@@ -47,9 +47,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     Without that every process would compile the noise anew, for three seconds.
     """
     # not before there is something to fill: the compiler takes a while to load
-    from numba import (
-        njit,
-    )
+    from numba import njit
 
     made: Callable[..., Any]
     try:

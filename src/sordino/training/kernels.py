@@ -14,10 +14,7 @@ from sordino.training.flat import Flat
 from sordino.training.perexample import ClippedSum, MeanGradient, Rows
 
 # measured: 12 000 at 0.001 take 8 against 28 microseconds; 60 at any rate, 6 against 4
-GAPS_FROM, GAPS_BELOW = (
-    1500,
-    0.1,
-)
+GAPS_FROM, GAPS_BELOW = 1500, 0.1
 
 
 @dataclass(frozen=True, slots=True, eq=False)

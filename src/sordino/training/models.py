@@ -101,12 +101,7 @@ _KNOWN: dict[str, Callable[[Shape, int], nn.Module]] = {
     "cnn-small": _cnn_small,
 }
 # pixels a side that leave something after the last pool
-_SMALLEST = {
-    "cnn": 15,
-    "cnn-large": 16,
-    "cifar-cnn": 8,
-    "cnn-small": 16,
-}
+_SMALLEST = {"cnn": 15, "cnn-large": 16, "cifar-cnn": 8, "cnn-small": 16}
 NAMES = tuple(_KNOWN)
 
 

@@ -81,10 +81,7 @@ def test_products(size: int, vectors: int, rows: int) -> None:
     out = 40 * width
     chosen = np.random.default_rng(rows).integers(0, 40, n)
     # factors with the list along a row, or along a column
-    for step, row in (
-        (1, n + 2),
-        (rows + 1, 1),
-    ):
+    for step, row in ((1, n + 2), (rows + 1, 1)):
         m, f = numbers(rows, out + rows * (width + size)), numbers(1, 400)
         factors = np.array(
             [[f[5 + r * row + i * step] for i in range(n)] for r in range(rows)], np.float64

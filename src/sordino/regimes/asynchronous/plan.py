@@ -21,10 +21,7 @@ from sordino.regimes.asynchronous.study import AsynchronousStudy
 KINDS = 16  # of sampling rates, beyond which they are rounded
 SPARE = 1.25  # times the fair share, where delays differ
 # clipping bounds, as :mod:`sordino.training.perexample.clipping` takes them
-SMALLEST, LARGEST = (
-    1e-12,
-    1e12,
-)
+SMALLEST, LARGEST = 1e-12, 1e12
 
 
 def rates(batch: float, sizes: Sequence[int]) -> tuple[float, ...]:

@@ -17,11 +17,7 @@ from numba import njit
 
 _SIGN, _REST = np.uint32(0x80000000), np.uint32(0x7FFFFFFF)
 # 2^-14, 65520, infinity
-_SMALLEST, _OVER, _INFINITE = (
-    np.uint32(0x38800000),
-    np.uint32(0x477FF000),
-    np.uint32(0x7F800000),
-)
+_SMALLEST, _OVER, _INFINITE = np.uint32(0x38800000), np.uint32(0x477FF000), np.uint32(0x7F800000)
 _HALF_UNIT, _CUT, _ONE = np.uint32(0xFFF), np.uint32(0xFFFFE000), np.uint32(1)
 _SHIFT = np.uint32(13)
 
