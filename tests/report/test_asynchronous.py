@@ -15,7 +15,7 @@ from sordino.engine import vocabulary
 from sordino.engine.runs import Run, load
 from sordino.errors import StudyError
 from sordino.regimes.asynchronous import figures as arrivals
-from sordino.report import course, figures, write, write_comparison
+from sordino.report import course, figures, together, write, write_comparison
 
 from .conftest import Maker, arrival_rows, readable, rows
 from .test_figures import SVG, polyline
@@ -282,15 +282,15 @@ def test_no_privacy_is_a_level_over_epsilon(arrive: Maker) -> None:
     free = load(
         arrive("f", unit="none", epsilon_budget="inf", result={"accuracy": 0.9, "epsilon": "inf"})
     )
-    picture = figures.together([[private], [free]], ["mapa", "asgd"], "epsilon")
+    picture = together.together([[private], [free]], ["mapa", "asgd"], "epsilon")
     assert "asgd (ε = ∞)" in texts(picture)
     assert "mapa" in texts(picture)
     assert {y for _, y in polyline(picture or "", 1)} == {polyline(picture or "", 1)[0][1]}
-    assert figures.together([[free]], ["asgd"], "epsilon") is None  # nothing to hold it against
+    assert together.together([[free]], ["asgd"], "epsilon") is None  # nothing to hold it against
     letter = load(arrive("l", form="paper", result={"accuracy": 0.9, "epsilon": 50.0}))
     assert not any(
         "letter" in said
-        for said in texts(figures.together([[private], [letter]], ["mapa", "letter"], "epsilon"))
+        for said in texts(together.together([[private], [letter]], ["mapa", "letter"], "epsilon"))
     )
 
 

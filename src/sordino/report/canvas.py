@@ -26,14 +26,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, QUIET, GRID = "#2a2f36", "#6b7280", "#d9dde3"
-BLUE, ORANGE, GREEN, RED, PURPLE, SKY = (
-    "#0072b2",
-    "#d55e00",
-    "#009e73",
-    "#b3261e",
-    "#aa4499",
-    "#56b4e9",
-)
+BLUE, ORANGE, GREEN = "#0072b2", "#d55e00", "#009e73"
+RED, PURPLE, SKY = "#b3261e", "#aa4499", "#56b4e9"
 SERIES = (BLUE, ORANGE, GREEN, PURPLE, SKY, "#e69f00", "#332288", "#888888")
 
 NAMES = {

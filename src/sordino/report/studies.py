@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from sordino.engine.runs import Run
 from sordino.engine.vocabulary import shared
-from sordino.report import costs, figures, sweep, words
+from sordino.report import costs, sweep, together, words
 from sordino.report.album import Picture, markup
 from sordino.report.page import template
 
@@ -110,7 +110,7 @@ def _pictures(content: Content) -> list[Picture]:
         )
     spoken = shared(run.vocabulary for runs in content.groups for run in runs)
     measured = spoken.accuracy
-    below = BELOW if figures.rising(run for runs in content.groups for run in runs) else ""
+    below = BELOW if together.rising(run for runs in content.groups for run in runs) else ""
     told = {
         "round": spoken.round,
         "rounds": spoken.rounds,
@@ -123,7 +123,7 @@ def _pictures(content: Content) -> list[Picture]:
         ("round", "round"),
         ("epsilon", "claimed" if content.claimed else "epsilon"),
     ):
-        picture = figures.together(content.groups, content.labels, over, claimed=content.claimed)
+        picture = together.together(content.groups, content.labels, over, claimed=content.claimed)
         if picture is not None:
             drawn.append(
                 Picture(TITLES[name].format(**told), markup(picture), CAPTIONS[name].format(**told))

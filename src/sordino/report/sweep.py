@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Literal
 
 from sordino.engine.runs import Run
 from sordino.engine.vocabulary import Vocabulary, shared
+from sordino.report.axes import logarithmic
+from sordino.report.band import points
 from sordino.report.canvas import SERIES, canvas, clean, figure, shortened, svg
-from sordino.report.figures import logarithmic, points
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from sordino.engine.records import AsynchronousRound, Row, Stage, Stale, known, number
 from sordino.engine.runs import Run
+from sordino.report.axes import DECADES, Mark, draw_marks, logarithmic
+from sordino.report.band import points
 from sordino.report.canvas import BLUE, GREEN, INK, ORANGE, QUIET, canvas, figure, svg
 from sordino.report.course import client_budgets
-from sordino.report.figures import DECADES, Mark, draw_marks, learning, logarithmic, points
+from sordino.report.figures import learning
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

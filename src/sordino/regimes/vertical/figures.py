@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from sordino.engine.records import VerticalRound, known, number
 from sordino.engine.runs import Run
+from sordino.report.axes import DECADES, Mark, draw_marks, from_zero, logarithmic
+from sordino.report.band import points
 from sordino.report.canvas import BLUE, GREEN, INK, ORANGE, QUIET, canvas, figure, svg
-from sordino.report.figures import DECADES, Mark, draw_marks, from_zero, logarithmic, points
 from sordino.report.totals import MIB, amount, totals
 from sordino.report.words import bound, plain
 
