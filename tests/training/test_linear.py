@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from sordino.errors import StudyError
 from sordino.training.flat import Flat
-from sordino.training.jit import linear, tile
+from sordino.training.jit import losses, tile
 from sordino.training.kernels import Examples
 from sordino.training.loss import Differentiable, Loss, cross_entropy, multiclass_hinge
 from sordino.training.perexample import ClippedSum, FlatBound, Layers, MeanGradient, Measured
@@ -394,7 +394,7 @@ def test_exponentials_are_right_to_the_last_places() -> None:
     x = np.concatenate([np.linspace(-85.99, 0, 20_001), [-86.01, -1e30, -np.inf, np.nan]]).astype(
         np.float32
     )
-    seen = np.array([linear.exponential(one) for one in x])
+    seen = np.array([losses.exponential(one) for one in x])
     assert np.allclose(seen[:-4], np.exp(x[:-4].astype(np.float64)), rtol=2e-7, atol=0)
     assert seen[-4:-1].tolist() == [0, 0, 0]
     assert np.isnan(seen[-1])

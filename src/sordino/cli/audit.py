@@ -180,7 +180,7 @@ def _attacked(
             "folder that `sordino run` made"
         )
     from sordino.engine import records
-    from sordino.engine.session import study_of
+    from sordino.engine.recorded import study_of
 
     study = _gradients(
         study_of(

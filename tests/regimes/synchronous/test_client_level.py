@@ -31,6 +31,7 @@ from sordino.regimes.synchronous.methods.client_level import Bound, DpFedAvg
 from sordino.regimes.synchronous.methods.fixed import DpSgd
 from sordino.regimes.synchronous.methods.schedule import DynamicDpFedAvg
 from sordino.regimes.synchronous.protocol import State, Synchronous
+from sordino.regimes.synchronous.update import deviation
 
 N, D, Q, Z, S = 40, 3, 0.25, 1.1, 0.6
 
@@ -360,4 +361,4 @@ def test_what_plain_steps_moved_has_the_noise_that_is_taken_off() -> None:
     # one coordinate of every client's steps
     steps = rng.standard_normal((4000, N, tau)) * sigma / batch * eta
     moved = steps.sum(2).mean(1)
-    assert moved.std() == pytest.approx(rule._unit(tau, range(N)) * sigma, rel=0.05)
+    assert moved.std() == pytest.approx(deviation(rule.terms, tau, range(N)) * sigma, rel=0.05)

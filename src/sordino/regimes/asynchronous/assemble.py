@@ -25,7 +25,7 @@ from sordino.federation.study import for_dimension
 from sordino.mechanism import Bounded, NoiseRequest
 from sordino.privacy import Budget, PoissonSampled, Vault, accountant
 from sordino.regimes.asynchronous.edge import Edge, LiteralEdge, PlainEdge, PrivateEdge
-from sordino.regimes.asynchronous.method import Noisy
+from sordino.regimes.asynchronous.method import EdgeTerms, Noisy
 from sordino.regimes.asynchronous.plan import dearest, epsilons, multipliers, price, rates, terms
 from sordino.regimes.asynchronous.protocol import Asynchronous
 from sordino.regimes.asynchronous.simulation import Arrivals
@@ -63,19 +63,8 @@ def build(
     tested = setup.evaluation(study, ledgers, own, lineage(study, run))
     budgets = [budget(study, epsilon) for epsilon in epsilons(study)]
     pays = _payable(study, edges, ledgers, units, budgets) if payable is None else tuple(payable)
-    regime = Asynchronous(
-        method=study.method,
-        terms=known,
-        schedule=priced.stages,
-        budget=pays,
-        exponent=study.participation.staleness_weight,
-        buffer=study.participation.buffer,
-        decay=study.method.average,
-        every=study.stride,
-        noise=tuple(edge.noise for edge in edges),
-    )
     simulation = Arrivals(
-        regime=regime,
+        regime=_rules(study, known, priced, edges, pays),
         edges=edges,
         vault=ledgers,
         budget=budget(study, privacy.epsilon),
@@ -100,6 +89,26 @@ def build(
         paid="gradient",
         remedy=remedy,
         evaluation=tested,
+    )
+
+
+def _rules(
+    study: AsynchronousStudy,
+    known: EdgeTerms,
+    priced: Plan,
+    edges: Sequence[Edge],
+    pays: tuple[int, ...] | None,
+) -> Asynchronous:
+    return Asynchronous(
+        method=study.method,
+        terms=known,
+        schedule=priced.stages,
+        budget=pays,
+        exponent=study.participation.staleness_weight,
+        buffer=study.participation.buffer,
+        decay=study.method.average,
+        every=study.stride,
+        noise=tuple(edge.noise for edge in edges),
     )
 
 

@@ -159,41 +159,10 @@ def price(study: AsynchronousStudy, sizes: Sequence[int], dimension: int) -> Pla
     privacy, known = full.privacy, terms(full, dimension)
     stages, updates, batch = _schedule(full, known), full.budget.updates, full.method.batch
     if privacy.unit == "none" or privacy.delta is None or privacy.epsilon is None:
-        return Plan(
-            0.0,
-            None,
-            {},
-            updates,
-            share(full),
-            math.inf,
-            (math.inf,),
-            "rounds",
-            (batch,) * 3,
-            None,
-            None,
-            False,
-            (),
-            stages,
-        )
+        return _uncharged(full, math.inf, (), stages)
     if isinstance(full.method, Noisy) and full.method.literal:
-        tasks, each = share(full), full.method.iteration_epsilon
         told = tuple(warnings(full, sizes, None, known, stages))
-        claim = Plan(
-            0.0,
-            None,
-            {},
-            updates,
-            tasks,
-            tasks * each,
-            (tasks * each,),
-            "rounds",
-            (batch,) * 3,
-            None,
-            None,
-            False,
-            told,
-            stages,
-        )
+        claim = _uncharged(full, share(full) * full.method.iteration_epsilon, told, stages)
         return claim.exposed("method.form", math.inf, full.method.unpriced or "")
     names = tuple(dict.fromkeys((*ACCOUNTANTS, privacy.accountant)))
     rate, z, epsilon = dearest(full, sizes)
@@ -217,6 +186,28 @@ def price(study: AsynchronousStudy, sizes: Sequence[int], dimension: int) -> Pla
         relative_noise=z / (rate * sum(sizes)),
         calibrated=study.privacy.noise_multiplier is None,
         warnings=tuple(warnings(full, sizes, steps, known, stages)),
+        stages=stages,
+    )
+
+
+def _uncharged(
+    study: AsynchronousStudy, epsilon: float, told: tuple[str, ...], stages: tuple[Stage, ...]
+) -> Plan:
+    """A plan without a proven bound: of a study without privacy, or of what a paper claims."""
+    return Plan(
+        noise_multiplier=0.0,
+        steps=None,
+        most={},
+        rounds=study.budget.updates,
+        used=share(study),
+        epsilon=epsilon,
+        curve=(epsilon,),
+        ends="rounds",
+        batches=(study.method.batch,) * 3,
+        signal_to_noise=None,
+        relative_noise=None,
+        calibrated=False,
+        warnings=told,
         stages=stages,
     )
 

@@ -76,19 +76,7 @@ def build(
     most = budget(study, privacy.epsilon)
     tested = setup.evaluation(study, ledgers, own, lineage(study, run))
     pays = _payable(study, priced, ledgers, units, most) if payable is None else tuple(payable)
-    regime = Synchronous(
-        method=study.method,
-        terms=_terms(study, sizes, flat.dim, pays, noise),
-        budget=None if whole else pays,
-        payable=_payable_rounds(study, pays, whole),
-        aggregator=_aggregator(study, sizes, noise, own) if noise is not None and whole else None,
-        learner=noise if isinstance(noise, Learning) else None,
-        entropy=own,
-        cohort=study.participation.cohort,
-        deadline=study.participation.deadline,
-        momentum=study.method.momentum,
-        decay=study.method.average,
-    )
+    regime = _rules(study, _terms(study, sizes, flat.dim, pays, noise), pays, noise, own)
     simulation = Simulation(
         regime=regime,
         clients=clients,
@@ -109,6 +97,29 @@ def build(
     remedy = "Raise noise_multiplier or lower sampling_rate"
     return setup.built(
         study, priced, simulation, first, facts=facts, paid=paid, remedy=remedy, evaluation=tested
+    )
+
+
+def _rules(
+    study: SynchronousStudy,
+    terms: Terms,
+    pays: tuple[int, ...] | None,
+    noise: Bounded | None,
+    own: Entropy,
+) -> Synchronous:
+    whole = aggregated(study)
+    return Synchronous(
+        method=study.method,
+        terms=terms,
+        budget=None if whole else pays,
+        payable=_payable_rounds(study, pays, whole),
+        aggregator=None if noise is None or not whole else _aggregator(study, terms, noise, own),
+        learner=noise if isinstance(noise, Learning) else None,
+        entropy=own,
+        cohort=study.participation.cohort,
+        deadline=study.participation.deadline,
+        momentum=study.method.momentum,
+        decay=study.method.average,
     )
 
 
@@ -147,11 +158,11 @@ def _units(
 
 
 def _aggregator(
-    study: SynchronousStudy, sizes: tuple[int, ...], noise: Bounded, entropy: Entropy
+    study: SynchronousStudy, terms: Terms, noise: Bounded, entropy: Entropy
 ) -> PrivateSum:
     return PrivateSum(
         mechanism=noise,
-        shares=tuple(shares(study, sizes)),
+        shares=tuple(shares(study, terms.sizes)),
         sampling_rate=study.privacy.sampling_rate,
         entropy=entropy,
     )

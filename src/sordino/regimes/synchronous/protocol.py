@@ -37,7 +37,6 @@ from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from sordino.engine import records
@@ -66,10 +65,15 @@ from sordino.regimes.synchronous.aggregate import PrivateSum
 from sordino.regimes.synchronous.method import Remaining, RoundNoise, SynchronousMethod, Terms
 from sordino.regimes.synchronous.methods.estimate import clipped_fraction, signal_to_noise
 from sordino.regimes.synchronous.state import State
+from sordino.regimes.synchronous.update import (
+    Vector64,
+    after,
+    deviation,
+    mean_change,
+    terms_under,
+)
 
 __all__ = ["State", "Synchronous"]
-
-Vector64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,14 +327,14 @@ class Synchronous:
         contract = self.method.round_noise(state.memory, self.terms, state.round)
         if self.aggregator is None:
             answers = [a for a in ordered if isinstance(a, Update)]
-            moved = self._mean(state, answers)
+            moved = mean_change(state.weights, self.terms, answers)
             memory = self.method.fold(state.memory, self.terms, answers)
             row = records.SynchronousRound(
                 cohort=state.cohort,
                 answered=len(answers),
                 missing=state.cohort - len(answers),
                 clipped=clipped_fraction(answers, self.terms),
-                snr=signal_to_noise(answers, self._terms_under(contract)),
+                snr=signal_to_noise(answers, terms_under(self.terms, contract)),
             )
         else:
             contributed = [a for a in ordered if isinstance(a, Contribution)]
@@ -343,7 +347,7 @@ class Synchronous:
                 clipped=None if released.clipped is None else min(max(released.clipped, 0.0), 1.0),
                 snr=self.aggregator.signal_to_noise(released, contract, state.seen),
             )
-        weights, velocity, average = self._moved(state, moved)
+        weights, velocity, average = after(state, moved, self.momentum, self.decay)
         learned = self._learned(state, moved, contract, [a.client for a in answers])
         row = msgspec.structs.replace(
             row,
@@ -372,62 +376,19 @@ class Synchronous:
         )
         return state, (Log(row), Closed(state.round))
 
-    def _terms_under(self, contract: RoundNoise) -> Terms:
-        """The terms with C and sigma of one round."""
-        if not self.terms.sigma:
-            return self.terms
-        return replace(
-            self.terms,
-            clip=contract.clip,
-            noise=self.terms.noise * contract.noise_multiplier / self.terms.sigma,
-        )
-
-    def _mean(self, state: State, answers: Sequence[Update]) -> Vector64 | None:
-        """The weighted mean of how far the clients moved; None where nobody answered."""
-        if not answers:
-            return None
-        total = sum(self.terms.weights[a.client] for a in answers)
-        mean = np.zeros(state.weights.shape, np.float64)
-        for answer in answers:
-            mean += (self.terms.weights[answer.client] / total) * answer.weights
-        return mean - state.weights
-
     def _learned(
         self, state: State, moved: Vector64 | None, contract: RoundNoise, answered: Sequence[int]
     ) -> tuple[float, ...]:
-        """What a mechanism with a shape of its own knows after this round, from the round's
-        release.
-        """
+        """What a mechanism with a shape of its own learns from the round's release."""
         if self.learner is None or moved is None:
             return state.seen
-        unit = (
-            self.aggregator.unit if self.aggregator is not None else self._unit(state.tau, answered)
-        )
+        if self.aggregator is None:
+            unit = deviation(self.terms, state.tau, answered)
+        else:
+            unit = self.aggregator.unit
         return self.learner.scaled(contract.clip, contract.noise_multiplier).observed(
             state.seen, torch.from_numpy(moved.astype(np.float32)), unit
         )
-
-    def _unit(self, tau: int, answered: Sequence[int]) -> float:
-        """Deviation in the mean of what tau plain steps moved, of noise that has deviation 1 in a
-        step's sum.
-        """
-        total = sum(self.terms.weights[i] for i in answered)
-        spread = sum((self.terms.weights[i] / total / self.terms.batch(i)) ** 2 for i in answered)
-        return float(self.terms.learning_rate * (tau * spread) ** 0.5)
-
-    def _moved(self, state: State, change: Vector64 | None) -> tuple[Vector, Vector, Vector]:
-        """w, v and w_avg after a round."""
-        if change is None:
-            return state.weights, state.velocity, state.average
-        velocity = self.momentum * state.velocity + change
-        weights = (state.weights + velocity).astype(np.float32)
-        fresh = self.decay == 0.0 or state.round == 1  # the random start is no model to average in
-        average = (
-            weights
-            if fresh
-            else (self.decay * state.average + (1.0 - self.decay) * weights).astype(np.float32)
-        )
-        return weights, velocity.astype(np.float32), average
 
     def _finish(self, state: State, why: str) -> tuple[State, Sequence[Effect]]:
         return replace(state, ended=why), (Log(records.End(why=why)), Finish(why))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -77,33 +77,17 @@ def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | No
     privacy, method = study.privacy, study.method
     whole = [fingerprint, *(hashlib.sha256(part.tobytes()).hexdigest() for part in held)]
     own = protective(study, run, whole, folder)
-    names = units(study)
-    whose = {
-        party(m): f"{party(m)}/{hashlib.sha256(part.tobytes()).hexdigest()[:16]}"
-        for m, part in enumerate(held)
-    }
-    # an entity's record books them, too
-    parties = {party(m): f"{run}/{party(m)}" for m in range(len(held))}
+    whose = {party(m): f"{party(m)}/{digest[:16]}" for m, digest in enumerate(whole[1:])}
     ledgers = vault(
         study,
         folder,
         run,
-        {unit: f"{fingerprint}/{whose.get(unit, unit)}" for unit in names},
+        {unit: f"{fingerprint}/{whose.get(unit, unit)}" for unit in units(study)},
         known,
-        parties,
+        # an entity's record books them, too
+        {party(m): f"{run}/{party(m)}" for m in range(len(held))},
     )
     delta = privacy.delta or 1e-5
-    mechanism, key = None, (0, 0)
-    if privacy.unit != "none":
-        mechanism = RandomisedResponse(epsilon=label_epsilon(study), classes=len(stream.classes))
-        key = secret(answering(study, run, whole, folder).at("labels"))
-    told = label(study)
-    response = Respond(
-        mechanism=mechanism,
-        key=key,
-        memoised=privacy.memoised,
-        dues=((LABELS, told), (ENTITIES, told)),
-    )
     simulation = Events(
         engine=partial(_engine, study, split, own),
         stream=arranged(stream, held),
@@ -119,7 +103,7 @@ def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | No
         sizes=Sizes.of(
             split.embeddings, resends=method.resends, batch=method.batch, bits=study.world.precision
         ),
-        respond=response,
+        respond=_respond(study, len(stream.classes), partial(answering, study, run, whole, folder)),
         charges=partial(charges, study),
         limit=_limit(study, ledgers, pays),
         vault=ledgers,
@@ -141,6 +125,16 @@ def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | No
         paid="appearance of an entity",
         remedy="Raise the noise multipliers, or lower label_epsilon",
     )
+
+
+def _respond(study: VerticalStudy, classes: int, entropy: Callable[[], Entropy]) -> Respond:
+    """How labels are told: as they are, or by randomised response with a key of its own."""
+    told, mechanism, key = label(study), None, (0, 0)
+    if study.privacy.unit != "none":
+        mechanism = RandomisedResponse(epsilon=label_epsilon(study), classes=classes)
+        key = secret(entropy().at("labels"))
+    dues = ((LABELS, told), (ENTITIES, told))
+    return Respond(mechanism=mechanism, key=key, memoised=study.privacy.memoised, dues=dues)
 
 
 def _limit(study: VerticalStudy, ledgers: Vault, pays: Sequence[int] | None) -> int | None:

@@ -25,7 +25,6 @@ Shapes: store (n features,), uint8 or float32; labels (n,) and chosen (b,), int6
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -36,12 +35,12 @@ from numpy.typing import NDArray
 
 from sordino.training.jit import tile
 from sordino.training.jit.conv import block, cover
+from sordino.training.jit.losses import Run, compiled, slopes
 from sordino.training.jit.rows import dots, spread
 
 Array = NDArray[np.float32]
 Store = NDArray[np.float32] | NDArray[np.uint8]
 Index = NDArray[np.int64]
-Run = Callable[..., Any]
 
 FEW = 32  # examples at a time: their bytes, or most of their floats, stay in the first two caches
 MOST = 13  # classes in a tile
@@ -52,96 +51,6 @@ TURNS = 3
 VANISHING = 2.0**-126  # what a square may be off by where it is denormal
 LONGEST = 1e19  # longer gradients contribute nothing
 NO_EXAMPLE, NO_CLASS = -1, -2  # in place of a count: an index, a label that does not exist
-
-
-def _exponential(x: Any) -> Any:
-    """exp x for x <= 0, by Cody and Waite's reduction and a polynomial of degree 7; NaN comes
-    through, below -86 it is 0.
-    """
-    # 1.5 2^23: rounds to a whole number
-    shifted = np.float32(x * np.float32(1.4426950408889634) + np.float32(12582912.0))
-    power = np.int32(shifted.view(np.int32) << np.int32(23))
-    whole = shifted - np.float32(12582912.0)
-    r = (x - whole * np.float32(0.693359375)) + whole * np.float32(2.12194440e-4)
-    p = np.float32(1.9875691500e-4)
-    p = p * r + np.float32(1.3981999507e-3)
-    p = p * r + np.float32(8.3334519073e-3)
-    p = p * r + np.float32(4.1665795894e-2)
-    p = p * r + np.float32(1.6666665459e-1)
-    p = p * r + np.float32(5.0000001201e-1)
-    near_one = np.float32(p * (r * r) + r + np.float32(1))
-    value = np.int32(near_one.view(np.int32) + power).view(np.float32)
-    return value if x > np.float32(-86.0) else (np.float32(0) if x <= np.float32(-86.0) else x)
-
-
-def _compiled(run: Run) -> Run:
-    made: Run = njit(nogil=True, error_model="numpy")(run)  # a norm of zero is divided by
-    return made
-
-
-exponential: Run = njit(nogil=True, fastmath={"contract"})(_exponential)
-
-
-def _shared(numbers: Any, own: int) -> tuple[Any, Any]:
-    """Exponentials of scores (classes,) become the slopes of cross entropy.
-
-    What the other classes' exponentials add up to, and the own.
-    """
-    mine, others = numbers[own], np.float32(0)
-    numbers[own] = 0
-    for c in range(numbers.size):
-        others += numbers[c]
-    share = np.float32(1) / (others + mine)
-    for c in range(numbers.size):
-        numbers[c] *= share
-    numbers[own] = -others * share  # p - 1 without its cancellation
-    return others, mine
-
-
-shared: Run = _compiled(_shared)
-
-
-def _entropy(scores: Any, n: int, classes: int, labels: Any, losses: Any) -> None:
-    """Cross entropy into ``losses``; ``scores`` (n classes,) become its slopes."""
-    for i in range(n):
-        at = i * classes
-        top = scores[at]
-        for c in range(1, classes):
-            top = max(top, scores[at + c])
-        for c in range(classes):
-            scores[at + c] -= top
-        losses[i] = -scores[at + labels[i]]
-    # of all examples at once: vectors are longer than classes are many
-    for j in range(n * classes):
-        scores[j] = exponential(scores[j])
-    for i in range(n):
-        at = i * classes
-        others, mine = shared(scores[at : at + classes], labels[i])
-        losses[i] += np.float32(math.log(others + mine))
-
-
-def _hinge(scores: Any, n: int, classes: int, labels: Any, losses: Any) -> None:
-    """The multi-class hinge likewise. The first of equal rivals counts, and NaN beats
-    everything.
-    """
-    for i in range(n):
-        at, own = i * classes, labels[i]
-        rival, which = np.float32(-np.inf), 0
-        for c in range(classes):
-            value = scores[at + c]
-            if c != own and (value > rival or value != value):
-                rival, which = value, c
-        margin = np.float32(1) + rival - scores[at + own]
-        scores[at : at + classes] = 0
-        if margin > 0:
-            scores[at + which] = 1
-            scores[at + own] = -1
-        losses[i] = np.float32(0) if margin <= 0 else margin
-
-
-@cache
-def _slopes(hinge: bool) -> Run:
-    return _compiled(_hinge if hinge else _entropy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +149,7 @@ def _forward(cut: _Tiling) -> Run:
                             squares,
                         )
 
-    return _compiled(run)
+    return compiled(run)
 
 
 @cache
@@ -259,7 +168,7 @@ def _backward(cut: _Tiling) -> Run:
                 at = larger * high + b * low
                 fewer(x, places, n, features, slopes, at, classes, out, out_at + at * features)
 
-    return _compiled(run)
+    return compiled(run)
 
 
 @cache
@@ -287,7 +196,7 @@ def _walk(rows: int, size: int, rest: int) -> Run:
         if rest:
             tail(x, places, n, slopes, at, classes, features - size, out, out_at, features)
 
-    return _compiled(run)
+    return compiled(run)
 
 
 @cache
@@ -305,7 +214,7 @@ def _found(classes: int) -> Run:
         places[chosen.size] = places[chosen.size - 1]
         return 0
 
-    return _compiled(run)
+    return compiled(run)
 
 
 @cache
@@ -317,7 +226,7 @@ def _scores(classes: int) -> Run:
                 at = i * classes + c
                 scores[at] = scores[at] * pixel + (w[b_at + c] if b_at >= 0 else np.float32(0))
 
-    return _compiled(run)
+    return compiled(run)
 
 
 @cache
@@ -329,12 +238,12 @@ def _measured(classes: int) -> Run:
             slope += np.float64(slopes[c]) ** 2
         return math.sqrt(slope * (square + (1.0 if biased else 0.0)))
 
-    return _compiled(run)
+    return compiled(run)
 
 
 @cache
 def _sum(cut: _Tiling, hinge: bool) -> Run:
-    classes, forward, slopes_of = cut.classes, _forward(cut), _slopes(hinge)
+    classes, forward, slopes_of = cut.classes, _forward(cut), slopes(hinge)
     backward = _backward(cut)
     found, biased_scores, measured = _found(classes), _scores(classes), _measured(classes)
 
@@ -390,7 +299,7 @@ def _sum(cut: _Tiling, hinge: bool) -> Run:
                 moved(out, total, turn < TURNS, last)
         return over
 
-    return _compiled(run)
+    return compiled(run)
 
 
 def _moved(part: Any, total: Any, fresh: bool, last: bool) -> None:

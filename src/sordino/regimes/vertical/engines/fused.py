@@ -45,7 +45,7 @@ from sordino.regimes.vertical.compiled.deferred.chain import (
     U_PITCH,
     W_AT,
 )
-from sordino.regimes.vertical.compiled.deferred.steps import (
+from sordino.regimes.vertical.compiled.deferred.state import (
     CAPACITY,
     CLOCK,
     END,

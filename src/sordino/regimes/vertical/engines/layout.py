@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.regimes.vertical.compiled.deferred import chain, steps
+from sordino.regimes.vertical.compiled.deferred import chain, state
 from sordino.regimes.vertical.compiled.deferred.strips import SLACK
 from sordino.regimes.vertical.engines.net import Net
 
@@ -48,8 +48,8 @@ class Layout:
         ring = window - 1 + block
         capacity, widest = _up(ring + SLACK, unit), max(max(one.widths) for one in chains) + SLACK
         layers = np.zeros((sum(len(one.layers) for one in chains), chain.COLUMNS), np.int64)
-        people = np.zeros((len(chains), steps.COLUMNS), np.int64)
-        fields = np.zeros(steps.FIELDS, np.int64)
+        people = np.zeros((len(chains), state.COLUMNS), np.int64)
+        fields = np.zeros(state.FIELDS, np.int64)
         end = q = column = slot = 0
 
         def take(count: int) -> int:
@@ -72,17 +72,17 @@ class Layout:
                 layers[q, [chain.W_AT, chain.A_AT]] = take(pitch * wide), take(ring * pitch)
                 layers[q, [chain.U_AT, chain.S_AT]] = take(ring * wide), take(capacity)
                 q += 1
-            people[p, [steps.FIRST, steps.END, steps.COLUMN, steps.SLOT]] = first, q, column, slot
+            people[p, [state.FIRST, state.END, state.COLUMN, state.SLOT]] = first, q, column, slot
             if not last:
-                people[p, steps.Z_AT] = take(block * int(layers[first, chain.U_PITCH]))
-                people[p, steps.GRAM_AT] = take((block + 3) * capacity)
+                people[p, state.Z_AT] = take(block * int(layers[first, chain.U_PITCH]))
+                people[p, state.GRAM_AT] = take((block + 3) * capacity)
                 column, slot = column + one.widths[0], slot + one.widths[-1]
-        fields[steps.V_AT] = take(
+        fields[state.V_AT] = take(
             ring * int(layers[:, chain.A_PITCH].max()) + int(layers[:, chain.U_PITCH].max())
         )
-        fields[[steps.F_AT, steps.R_AT]] = take(capacity), take(capacity)
-        fields[[steps.VALUES_AT, steps.FOUND_AT]] = take(widest), take(widest)
-        fields[[steps.BLOCK, steps.RING, steps.CAPACITY, steps.FEATURES, steps.WINDOW]] = (
+        fields[[state.F_AT, state.R_AT]] = take(capacity), take(capacity)
+        fields[[state.VALUES_AT, state.FOUND_AT]] = take(widest), take(widest)
+        fields[[state.BLOCK, state.RING, state.CAPACITY, state.FEATURES, state.WINDOW]] = (
             block,
             ring,
             capacity,

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from numba import types
 
 from sordino.regimes.vertical.compiled.clock import nanoseconds
-from sordino.regimes.vertical.compiled.deferred.steps import (
+from sordino.regimes.vertical.compiled.deferred.state import (
     BLOCK,
     CLOCK,
     FILLED,
@@ -38,8 +38,8 @@ from sordino.regimes.vertical.compiled.deferred.steps import (
     STATE,
     WINDOW,
     State,
-    steps,
 )
+from sordino.regimes.vertical.compiled.deferred.steps import steps
 from sordino.regimes.vertical.compiled.deferred.strips import (
     DOUBLES,
     FLOATS,

@@ -1,18 +1,13 @@
-"""The steps of compiled events (``compiled.lazy.events``): before a block, forward, server, active
-party, after a block.
+"""The steps of compiled events: before a block, forward, server, active party, after a block.
 
-All of them take the same state: the buffer ``m``, tables of layers and participants, ``fields``,
-and for each participant its pending events (``when``: their numbers, ``place``: their rows in the
-rings, ``due``: their shares), and for each layer the inputs ``chosen``.
+All of them take the same :class:`~sordino.regimes.vertical.compiled.deferred.state.State`.
 """
 
 from __future__ import annotations
 
-import math
 from functools import cache
 from typing import Any, NamedTuple
 
-import numpy as np
 from numba import types
 
 from sordino.regimes.vertical.compiled.deferred import chain
@@ -26,93 +21,49 @@ from sordino.regimes.vertical.compiled.deferred.chain import (
     U_AT,
     U_PITCH,
 )
+from sordino.regimes.vertical.compiled.deferred.scores import entropy, predicted
+from sordino.regimes.vertical.compiled.deferred.state import (
+    CAPACITY,
+    CLOCK,
+    COLUMN,
+    DOWN,
+    END,
+    F_AT,
+    FEATURES,
+    FILLED,
+    FIRST,
+    FLAGS,
+    FLAGS_OF_ONE,
+    FOUND_AT,
+    FROM,
+    GRAM_AT,
+    HALF,
+    R_AT,
+    REGRET,
+    RING,
+    SEEN,
+    SLOT,
+    STATE,
+    TABLE,
+    TO,
+    V_AT,
+    VALUES_AT,
+    WINDOW,
+    Z_AT,
+    State,
+)
 from sordino.regimes.vertical.compiled.deferred.strips import (
     DOUBLES,
     FLOATS,
     NUMBER,
     NUMBERS,
     Run,
-    bundle,
     clear,
     compiled,
     dot_rows,
 )
 from sordino.regimes.vertical.compiled.deferred.window import windows
 from sordino.regimes.vertical.compiled.half_precision import rounded
-from sordino.training.jit.linear import exponential, shared
-
-# Columns of the table of participants, the server last: first layer and the one behind the last;
-# where its features begin in x and its
-# embedding in the server's input; where a block's products and its inner products are; how many
-# events are pending, how many of them
-# are older than the event at hand; where its part of the server's list of inputs begins and ends,
-# and that of slopes sent down.
-FIRST, END, COLUMN, SLOT, Z_AT, GRAM_AT, FILLED, SEEN, FROM, TO, DOWN = range(11)
-COLUMNS = 11
-# Columns of the one row of places for working numbers and of sizes.
-(
-    V_AT,
-    F_AT,
-    R_AT,
-    VALUES_AT,
-    FOUND_AT,
-    BLOCK,
-    RING,
-    CAPACITY,
-    FEATURES,
-    WINDOW,
-    HALF,
-    REGRET,
-    CLOCK,
-) = range(13)
-FIELDS = 13
-
-TABLE, REALS = types.int64[:, ::1], types.float64[:, ::1]
-FLAGS, FLAGS_OF_ONE = types.boolean[:, ::1], types.boolean[::1]
-
-
-class State(NamedTuple):
-    """See the module's docstring. Arrays, here and in compiled code."""
-
-    m: Any
-    layers: Any
-    people: Any
-    fields: Any
-    when: Any
-    place: Any
-    due: Any
-    chosen: Any
-
-
-STATE = bundle(State, FLOATS, TABLE, TABLE, NUMBERS, TABLE, TABLE, REALS, TABLE)
-
-
-def _entropy(m: Any, z_at: int, classes: int, width: int, label: int, u_at: int) -> float:
-    """Cross entropy of the scores at ``z_at``, and its slopes into ``width`` numbers at
-    ``u_at``.
-    """
-    top = m[z_at]
-    for c in range(1, classes):
-        top = max(top, m[z_at + c])
-    for c in range(classes):
-        m[u_at + c] = m[z_at + c] - top
-    own = m[u_at + label]
-    for c in range(classes, width):
-        m[u_at + c] = np.float32(-np.inf)  # e to this is zero
-    for c in range(width):
-        m[u_at + c] = exponential(m[u_at + c])
-    others, mine = shared(m[u_at : u_at + classes], label)
-    return float(math.log(np.float64(others + mine)) - own)
-
-
-def _predicted(m: Any, z_at: int, classes: int) -> int:
-    """The first of the highest scores; NaN is higher than all."""
-    best = 0
-    for c in range(1, classes):
-        top, value = m[z_at + best], m[z_at + c]
-        if top == top and not value <= top:
-            best = c
-    return best
 
 
 class Steps(NamedTuple):
@@ -132,7 +83,7 @@ def _before(size: int) -> Run:
     def before(
         state: State, x: Any, active: Any, start: int, n: int, every: Any, rows: Any
     ) -> None:
-        m, layers, people, fields = state.m, state.layers, state.people, state.fields
+        m, layers, people, fields, when, place, due, _ = state
         server, features = len(people) - 1, fields[FEATURES]
         for b in range(n):
             rows[b] = (fields[CLOCK] + b) % fields[RING]
@@ -142,8 +93,7 @@ def _before(size: int) -> Run:
             for b in range(n):
                 if p == server or active[start + b, p]:
                     at = person[FILLED]
-                    state.when[p, at], state.place[p, at] = fields[CLOCK] + b, rows[b]
-                    state.due[p, at] = 0
+                    when[p, at], place[p, at], due[p, at] = fields[CLOCK] + b, rows[b], 0
                     person[FILLED] += 1
             if p == server:
                 continue
@@ -155,9 +105,7 @@ def _before(size: int) -> Run:
                 for k in range(layer[IN]):
                     a[k] = example[k]
             kit.products(m, layer, x, here, features, person[Z_AT], n, every)
-            kit.gram(
-                m, layer, rows, n, state.place[p], person[FILLED], person[GRAM_AT], fields[CAPACITY]
-            )
+            kit.gram(m, layer, rows, n, place[p], person[FILLED], person[GRAM_AT], fields[CAPACITY])
 
     return compiled(types.void, STATE, FLOATS, FLAGS, NUMBER, NUMBER, NUMBERS, NUMBERS)(before)
 
@@ -182,8 +130,7 @@ def _ahead(size: int) -> Run:
 
     def ahead(state: State, b: int, row: int) -> None:
         """Embeddings of all parties, into the server's input."""
-        m, layers, people, fields = state.m, state.layers, state.people, state.fields
-        place, due, chosen = state.place, state.due, state.chosen
+        m, layers, people, fields, _, place, due, chosen = state
         server, into, values_at = len(people) - 1, 0, fields[VALUES_AT]
         top = people[server, FIRST]
         top_at = layers[top, A_AT] + row * layers[top, A_PITCH]
@@ -297,8 +244,6 @@ def _slopes(size: int) -> Run:
 def _serve(size: int) -> Run:
     kit, further, deeper, slopes = chain.kernels(size), _further(size), _deeper(size), _slopes(size)
     meet = windows().meet
-    entropy = compiled(types.float64, FLOATS, *[NUMBER] * 5)(_entropy)
-    predicted = compiled(NUMBER, FLOATS, NUMBER, NUMBER)(_predicted)
 
     def serve(
         state: State, row: int, label: int, active: Any, product: Any, part: Any, out: Any
@@ -306,12 +251,11 @@ def _serve(size: int) -> Run:
         """The server: loss into ``out``, its slopes, those sent down into the list at FOUND_AT;
         returns the class predicted.
         """
-        m, layers, people, fields = state.m, state.layers, state.people, state.fields
-        chosen = state.chosen
+        m, layers, people, fields, when, place, due, chosen = state
         server, depth = len(people) - 1, len(layers)
         top, count, z_at = people[server, FIRST], people[server, SEEN], fields[V_AT]
         r_at = fields[R_AT]
-        mine, shares, whens = state.place[server], state.due[server], state.when[server]
+        mine, shares, whens = place[server], due[server], when[server]
         for q in range(top, depth):
             values_at = fields[FOUND_AT] if q == top else fields[VALUES_AT]
             if q > top:
@@ -366,14 +310,13 @@ def _learn(size: int) -> Run:
         state: State, b: int, row: int, active: Any, rates: Any, back: Any, product: Any, part: Any
     ) -> None:
         """The slopes of all active parties, and their updates."""
-        m, layers, people, fields = state.m, state.layers, state.people, state.fields
-        chosen = state.chosen
+        m, layers, people, fields, when, place, due, chosen = state
         server, r_at, event = len(people) - 1, fields[R_AT], fields[CLOCK] + b
-        oldest = state.when[server, 0]
+        oldest = when[server, 0]
         for p in range(server):
             if not active[p]:
                 continue
-            person, mine, shares, whens = people[p], state.place[p], state.due[p], state.when[p]
+            person, mine, shares, whens = people[p], place[p], due[p], when[p]
             first, end, count, down = person[FIRST], person[END], person[SEEN], person[DOWN]
             layer, n = layers[end - 1], person[TO] - person[FROM]
             u_at, sent = layer[U_AT] + row * layer[U_PITCH], fields[FOUND_AT] + down
@@ -408,8 +351,7 @@ def _after(size: int) -> Run:
         """Fold what is final, or all; forget events that no update takes up any more, and return
         how many.
         """
-        people, fields, when, place = state.people, state.fields, state.when, state.place
-        due = state.due
+        m, layers, people, fields, when, place, due, _ = state
         person, done = people[p], 0
         kept = person[FILLED]
         while done < kept and when[p, done] <= fields[CLOCK] - fields[WINDOW]:
@@ -417,7 +359,7 @@ def _after(size: int) -> Run:
         folded = kept if whole else done
         if folded:
             for q in range(person[FIRST], person[END]):
-                kit.fold(state.m, state.layers[q], place[p], folded, due[p], fields[V_AT])
+                kit.fold(m, layers[q], place[p], folded, due[p], fields[V_AT])
         for i in range(folded):
             due[p, i] = 0
         person[FILLED] = kept - done

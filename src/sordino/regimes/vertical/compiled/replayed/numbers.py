@@ -11,7 +11,7 @@ from numba import njit
 
 from sordino.regimes.vertical.compiled.clock import nanoseconds
 from sordino.regimes.vertical.compiled.half_precision import rounded
-from sordino.training.jit.linear import exponential, shared
+from sordino.training.jit.losses import exponential, shared
 
 Run = Callable[..., Any]
 
