@@ -27,9 +27,7 @@ _AHEAD = 64  # words fetched at once for callers that want one
 
 
 class _BitGenerator(ctypes.Structure):
-    """What NumPy's Generator reads from the capsule of a bit generator (``bitgen_t`` of
-    numpy/random/bitgen.h).
-    """
+    """What NumPy's Generator reads of a bit generator (``bitgen_t``, numpy/random/bitgen.h)."""
 
     _fields_ = [
         ("state", ctypes.c_void_p),
@@ -41,9 +39,7 @@ class _BitGenerator(ctypes.Structure):
 
 
 class KeyStream:
-    """A bit generator for :class:`numpy.random.Generator`: the words of AES-256-CTR under one key
-    (32 bytes).
-    """
+    """A bit generator for :class:`numpy.random.Generator`: AES-256-CTR under one key (32 bytes)."""
 
     key_stream = True
 

@@ -77,8 +77,8 @@ def test_unsampled_releases_cost_what_the_optimal_composition_theorem_says(
 # delta = 1e-5 -----
 # Its batches are drawn without replacement and its neighbours differ by replacing one: q = b/n, and
 # eps' = log(1 + q (e^eps0 - 1)), composed as unsampled releases of eps'. Ours are Poisson samples
-# of rate q under add or
-# remove, where the same eps' holds, and where the sampled bit itself is composed, which is less.
+# of rate q under add or remove, where the same eps' holds, and where the sampled bit itself is
+# composed, which is less.
 
 
 @pytest.mark.parametrize(

@@ -93,8 +93,7 @@ class FirstLayer:
 
 
 def first_layer(flat: Flat, shape: tuple[int, ...], name: str) -> FirstLayer:
-    """The first layer of a model for examples of ``shape``, if it is linear and sees the pixels as
-    they are.
+    """The first layer of a model, if it is linear and sees the pixels of ``shape`` as they are.
 
     Raises:
         StudyError: if it is not.
@@ -127,15 +126,16 @@ def first_layer(flat: Flat, shape: tuple[int, ...], name: str) -> FirstLayer:
                 weight, bias, output.shape == scores.shape and torch.equal(output, scores)
             )
     raise StudyError(
-        f"model.name = {name!r}: --attack inversion reads images off a linear first layer "
-        "with biases, and this model has none on"
-        " the pixels. Use logistic, svm or mlp (--set model.name=logistic)"
+        f"model.name = {name!r}: --attack inversion reads images off a linear first layer with "
+        "biases, and this model has none on the pixels. Use logistic, svm or mlp (--set "
+        "model.name=logistic)"
     )
 
 
 def mean_slopes(flat: Flat, loss: Loss, x: Tensor, y: Tensor, classes: int) -> Matrix:
-    """g of each label (classes, classes): its mean over public examples x (n, ...) with labels y
-    (n,), under the model's weights.
+    """g of each label (classes, classes), under the model's weights.
+
+    Its mean over public examples x (n, ...) with labels y (n,).
 
     A label that no example pulls is taken to be pulled up against all others alike.
     """
@@ -185,8 +185,9 @@ def matched(seen: Matrix, slopes: Matrix) -> Matrix:
 def recovered(
     gradient: Tensor, layer: FirstLayer, slopes: Matrix, labels: Tensor, target: int
 ) -> Matrix:
-    """The image (pixels,) of label ``target`` in a released gradient (d,), by the estimator that is
-    best for the layer.
+    """The image (pixels,) of label ``target`` in a released gradient (d,).
+
+    By the estimator that is best for the layer.
 
     Args:
         gradient: as released; its scale does not matter.

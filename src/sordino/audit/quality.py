@@ -36,9 +36,7 @@ def correlation(guess: Image, truth: Image) -> float:
 
 
 def psnr(guess: Image, truth: Image) -> float:
-    """Peak signal to noise in dB at the best brightness and contrast; infinite where nothing is
-    lost.
-    """
+    """Peak signal to noise in dB at the best brightness and contrast; infinite without loss."""
     spread = float(np.ptp(truth))
     lost = float(truth.var()) * (1.0 - max(correlation(guess, truth), 0.0) ** 2)
     return 10.0 * math.log10(spread * spread / lost) if lost > 1e-12 * spread * spread else math.inf

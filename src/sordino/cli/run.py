@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -94,14 +93,9 @@ class _Progress:
     def __enter__(self) -> _Progress:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: Any) -> None:
         if self.open is not None:
-            self.open.__exit__(kind, error, trace)
+            self.open.__exit__(*raised)
 
     def begin(self, going: Going) -> None:
         """Show the warnings, then the panel."""

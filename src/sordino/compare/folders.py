@@ -103,9 +103,7 @@ def refuse_file(out: Path) -> None:
 
 
 def sweep(tasks: Sequence[Task]) -> None:
-    """Remove what runs left that were killed before they began; only while the folder is held, so
-    that none is beginning now.
-    """
+    """Remove what runs left that were killed before they began; only while the folder is held."""
     for task in tasks:
         for draft in task.folder.parent.glob(f".{task.folder.name}.*"):
             shutil.rmtree(draft, ignore_errors=True)

@@ -23,8 +23,7 @@ from sordino.engine.study.parse import write
 from sordino.errors import StudyError
 
 # As `python -m sordino`, but the current folder is never where modules are looked for; ours is,
-# after all others: it may be there
-# because of the current folder.
+# after all others: it may be there because of the current folder.
 PROGRAM = (
     f"import sys; sys.path.append({str(Path(sordino.__file__).parents[1])!r}); from "
     "sordino.cli import main; main()"
@@ -49,9 +48,7 @@ class _Child:
 
 
 def job(task: Task, state: State, scratch: Path) -> Job:
-    """The ordinary ``sordino run`` of a task; its study is written into ``scratch``, so that what
-    was checked is what runs.
-    """
+    """The ordinary ``sordino run`` of a task, with its study, as checked, in ``scratch``."""
     if state == "begun":
         what = ["--resume", str(task.folder)]
     else:

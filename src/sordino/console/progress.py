@@ -15,9 +15,7 @@ LONGEST_TRAIL = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the run may use: rounds, epsilon (may be infinite), local steps (None: no limit); how to
-    speak of it; rounds done before.
-    """
+    """What the run may use, where None is no limit; how to speak of it; rounds done before."""
 
     title: str
     rounds: int

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Self, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from sordino.console.progress import Limits, Progress, follow, remaining, share
 from sordino.console.text import Fact, counted, facts, line, plain
@@ -77,15 +76,10 @@ class Screen:
                 self.live.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: Any) -> None:
         live, self.live = self.live, None
         if live is not None:
-            live.__exit__(kind, error, trace)
+            live.__exit__(*raised)
 
     def say(self, text: str) -> None:
         """One line, without control characters, in what the stream can encode."""

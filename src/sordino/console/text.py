@@ -33,8 +33,7 @@ def duration(seconds: float) -> str:
 
 
 def epsilon_of(spent: float | None, budget: float) -> str:
-    """What was spent, of what may be. What was spent is rounded up: less than it is would be no
-    bound.
+    """What was spent, of what may be. It is rounded up: less than it is would be no bound.
 
     >>> epsilon_of(0.5314, 2.0), epsilon_of(0.531, 2.0), epsilon_of(None, 0.0005)
     ('0.532/2.000', '0.531/2.000', '-/0.0005')
@@ -88,9 +87,7 @@ def line(
 
 
 def _told(row: Round, words: Vocabulary, without: str = "") -> list[str]:
-    """What a line or panel says of a row beside its number, in the words of its regime, ``without``
-    one key.
-    """
+    """What a line or panel says of a row beside its number, ``without`` one key."""
     told = [(key, number(at(row, key)), shape) for key, shape in words.told if key != without]
     return [
         f"{key} {format(value, shape) if shape else f'{value:.15g}'}"
@@ -100,9 +97,7 @@ def _told(row: Round, words: Vocabulary, without: str = "") -> list[str]:
 
 
 class Fact(NamedTuple):
-    """A row of the panel: its name, its text, and how much of something is used up, in [0, 1], if a
-    bar shows that.
-    """
+    """A row of the panel: its name, its text, and the share used up in [0, 1] if a bar shows it."""
 
     name: str
     text: str
@@ -140,9 +135,7 @@ def facts(seen: Progress, limits: Limits, left: float | None) -> list[Fact]:
 
 
 def _course(row: Round, limits: Limits) -> list[Fact]:
-    """Where in its course a run is: steps where they end it, else what it tells of the row but the
-    trail.
-    """
+    """Where in its course a run is: steps where they end it, else what the row tells."""
     words = limits.words
     if words.steps_end:
         return [

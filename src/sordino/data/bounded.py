@@ -149,9 +149,7 @@ def refuse_large(path: Path, frame: pl.LazyFrame) -> None:
 
 
 def refuse_long(series: pl.Series, path: Path) -> None:
-    """Refuse labels or owners that are texts of a size that no name has: an array of texts is as
-    wide as the longest.
-    """
+    """Refuse labels or owners of a length that no name has: all texts of an array are as wide."""
     import polars as pl
 
     longest = series.str.len_bytes().max() if series.dtype == pl.String else 0

@@ -138,9 +138,7 @@ def read_inert(content: bytes, place: str) -> object:
 
 
 def array_of(value: object, shape: tuple[int, ...], place: str) -> npt.NDArray[np.uint8]:
-    """The array of unsigned bytes with this shape that ``value`` describes (a view of its
-    bytes).
-    """
+    """The array of unsigned bytes with this shape that ``value`` describes (a view)."""
     if not isinstance(value, InertArray):
         raise DataError(
             f"{place}: expected an array of shape {shape}, found {type(value).__name__}"

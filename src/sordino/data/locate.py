@@ -81,9 +81,7 @@ class Published:
     streamed: bool = False
 
     def missing(self, folder: Path) -> tuple[str, ...]:
-        """What ``folder`` lacks for the layout that it comes closest to; nothing where one is
-        complete.
-        """
+        """What ``folder`` lacks for the layout it comes closest to; nothing if one is complete."""
         lacking = [
             tuple(n for n in layout if pick(folder, n, self.endings) is None)
             for layout in self.layouts
@@ -265,9 +263,7 @@ def missing_message(published: Published) -> str:
 def fetch(
     name: str, *, folder: Path | None = None, say: Callable[[str], None] | None = None
 ) -> Path:
-    """Download ``name`` into ``folder`` (the user's cache), checked; files already right are
-    kept.
-    """
+    """Download ``name`` into ``folder``, and check it; files that are right already are kept."""
     if name not in PUBLISHED:
         raise DataError(
             f"data fetch: nothing is known about {name!r}; known: {', '.join(PUBLISHED)}"
@@ -312,9 +308,9 @@ def _download(remote: Remote, path: Path) -> None:
             except (OSError, http.client.HTTPException) as error:
                 reason = getattr(error, "reason", None) or error
                 raise DataError(
-                    f"data fetch: {remote.url} could not be downloaded into {path} "
-                    f"({reason}). Without a network, copy the file "
-                    f"there by hand; it must have {kind} {remote.checksum.partition(':')[2]}"
+                    f"data fetch: {remote.url} could not be downloaded into {path} ({reason}). "
+                    f"Without a network, copy the file there by hand; it must have {kind} "
+                    f"{remote.checksum.partition(':')[2]}"
                 ) from error
             file.flush()
             os.fsync(file.fileno())

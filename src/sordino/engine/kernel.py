@@ -1,5 +1,4 @@
-r"""The kernel: one heap, one virtual clock, one place that charges, one packing of a moment. It
-plays any regime.
+r"""The kernel, which plays any regime: one heap, one virtual clock, one place that charges.
 
 It tells the regime what happens and carries out what the regime asks for:
 
@@ -227,8 +226,7 @@ class Kernel(Generic[S, M]):
         self.tell(Left(site))
 
     def book(self, bills: Sequence[Bill]) -> tuple[Permit, ...]:
-        """Charge durably, and hand out the permits; one transaction for all who have the same
-        budget.
+        """Charge durably and hand out the permits; equal budgets share one transaction.
 
         Raises:
             BudgetExceeded: after a row in the log.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 
 from sordino.engine import checkpoint, records
 from sordino.engine.files import said_clearly
@@ -20,8 +19,9 @@ CHECKPOINTS = "checkpoints"
 
 
 class Recorder:
-    """Appends rows to ``rounds.jsonl`` and saves a checkpoint every so many rounds, counted from 0
-    whatever was ``begun`` with. ``heads`` says where the ledgers stand.
+    """Appends rows to ``rounds.jsonl`` and saves a checkpoint every so many rounds.
+
+    Rounds are counted from 0 whatever was ``begun`` with. ``heads`` says where the ledgers stand.
 
     The log is flushed to the disk before a checkpoint that counts its bytes.
     """
@@ -47,12 +47,7 @@ class Recorder:
     def __enter__(self) -> Recorder:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         with said_clearly(self.folder / LOG):
             self.file.close()
 

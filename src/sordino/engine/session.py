@@ -262,9 +262,7 @@ def _play(
 
 
 def _book_public(run: str, sim: Play) -> None:
-    """Book rows that were set aside and declared public as what they are, before a model is
-    measured on them.
-    """
+    """Book rows that were declared public as public, before a model is measured on them."""
     if PUBLIC in sim.vault.names:
         charge = Charge(
             unit=PUBLIC,
@@ -342,9 +340,7 @@ def _end(
 
 
 def _spent_now(built: Built) -> Spent:
-    """What each unit of the ledger has spent, the highest among its records; equal histories are
-    priced once.
-    """
+    """What each unit of the ledger has spent, the highest of its records; each history once."""
     sim = built.simulation
     histories = {unit: sim.vault.histories(unit) for unit in dict.fromkeys(sim.units)}
     chosen = accountant(sim.budget.accountant)
@@ -380,8 +376,7 @@ def _refuse_hopeless(built: Built) -> None:
         privacy = built.study.privacy
         why, remedy = built.simulation.vault.blame(), built.remedy
         raise BudgetExceeded(
-            f"privacy.epsilon = {privacy.epsilon} does not pay for a single {built.paid}"
-            f" at noise_multiplier = {built.plan.noise_multiplier} (or the data's ledger has "
-            "spent it)."
-            f" {remedy if why is None else why[:1].upper() + why[1:]}"
+            f"privacy.epsilon = {privacy.epsilon} does not pay for a single {built.paid} at "
+            f"noise_multiplier = {built.plan.noise_multiplier} (or the data's ledger has spent "
+            f"it). {remedy if why is None else why[:1].upper() + why[1:]}"
         )

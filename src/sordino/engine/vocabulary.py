@@ -1,5 +1,4 @@
-"""How each regime speaks of what it does: rounds of clients, updates by edges, events that parties
-see a part of.
+"""How each regime speaks of what it does: rounds of clients, updates by edges, events.
 
 The log calls what the server counts "round" and what privacy is paid for "steps", whatever the
 regime. People should not have to: a run says in ``run.json`` which regime it is of, and pages,

@@ -81,9 +81,7 @@ def federation(study: HorizontalStudy) -> Federation:
 
 
 def identified(study: HorizontalStudy) -> bool:
-    """Whether records are to be recognised: by a ledger that outlives the run, or for the persons
-    behind them.
-    """
+    """Whether records are to be recognised: by a lasting ledger, or for the persons behind them."""
     return study.privacy.ledger != "run" or study.data.person is not None
 
 

@@ -1,6 +1,4 @@
-"""What run.json says of a study in which every client has examples of its own, beside what it says
-of every study.
-"""
+"""What run.json says of a study, beside the rest, if every client has examples of its own."""
 
 from __future__ import annotations
 

@@ -156,16 +156,15 @@ class RandomisedResponse:
         return _divided(self.epsilon, self.classes)[1] / STEPS
 
     def event(self) -> event.Pure:
-        """The fact that the ledger keeps of one answer: epsilon, or 0 where there is only one
-        class.
-        """
+        """The fact that the ledger keeps of one answer: epsilon, or 0 if there is one class."""
         return event.Pure(epsilon=self.epsilon if self.classes > 1 else 0.0)
 
     def respond(
         self, labels: NDArray[Whole], draws: np.random.Generator | NDArray[np.float64]
     ) -> NDArray[Whole]:
-        """Answers (n,) for labels (n,), each by a draw of its own; every one is a release, whoever
-        it is about.
+        """Answers (n,) for labels (n,), each by a draw of its own: every one is a release.
+
+        Whoever it is about.
 
         Args:
             labels: whole numbers from 0 to K - 1; left as they are.
@@ -219,8 +218,7 @@ class RandomisedResponse:
         )
 
     def accuracy(self, agreement: float) -> float:
-        """An unbiased estimate of the share of predictions that are right, from the share that
-        agrees with the answers.
+        """An unbiased estimate of the share of right predictions, from agreement with answers.
 
         It is not kept within [0, 1], which would bias it. For what it asks of the predictions, see
         above.
@@ -228,8 +226,9 @@ class RandomisedResponse:
         return (agreement - self.other) / (self.keep - self.other)
 
     def deviation(self, agreement: float, events: int) -> float:
-        """Standard deviation of :meth:`accuracy` over ``events`` answers of separate draws, by the
-        answers' chance alone.
+        """Standard deviation of :meth:`accuracy` over ``events`` separate draws.
+
+        By the answers' chance alone.
 
         With s right predictions of n: sqrt((s p'(1 - p') + (1 - s) q'(1 - q')) / n) / (p' - q'), at
         the estimate of s within [0, 1].

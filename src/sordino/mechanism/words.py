@@ -41,8 +41,9 @@ def random_words(count: int, rng: np.random.Generator) -> Words:
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function compiled for this processor; kept on disk beside its source, or in the user's
-    cache, where one of them can be written.
+    """The function compiled for this processor.
+
+    It is kept on disk beside its source, or in the user's cache, where one of them can be written.
 
     Without that every process would compile the noise anew, for three seconds.
     """

@@ -36,9 +36,7 @@ def gaussian_delta(sigma: float, epsilon: float) -> float:
 
 
 def pure_delta(own: float, epsilon: float) -> float:
-    """The exact delta of one pure release of ``own`` at its worst, randomised response (Kairouz, Oh
-    and Viswanath 2015).
-    """
+    """The exact delta of one pure release of ``own`` at its worst (Kairouz et al. 2015)."""
     return max(0.0, -math.expm1(epsilon - own)) / (1.0 + math.exp(-own))
 
 

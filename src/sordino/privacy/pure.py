@@ -67,9 +67,7 @@ def variance(kind: Kind) -> float:
 
 
 def span(kind: Kind, count: int) -> float:
-    """About how far apart the losses of ``count`` steps lie, but for what is hardly ever
-    reached.
-    """
+    """About how far apart the losses of ``count`` steps lie, but for what is hardly reached."""
     chance = _chance(kind, with_record=True)
     return sum(losses(kind)) * min(count, 20.0 * math.sqrt(count * chance * (1.0 - chance)) + 90.0)
 
@@ -93,9 +91,7 @@ def delta(kind: Kind, count: int, epsilon: float) -> float:
 def on_grid(
     kind: Kind, count: int, grid: float, *, with_record: bool
 ) -> tuple[int, Any, float] | None:
-    """The loss of ``count`` steps on multiples of ``grid``: the lowest multiple, probabilities from
-    there on, and that of infinity.
-    """
+    """The loss of ``count`` steps on multiples of ``grid``: lowest, probabilities, infinity's."""
     import numpy as np
 
     composed = _composed(kind, count, with_record)
@@ -135,8 +131,7 @@ def _log_odds(kind: Kind, with_record: bool) -> float:
 
 @lru_cache(maxsize=8)
 def _composed(kind: Kind, count: int, with_record: bool) -> tuple[Any, Any] | None:
-    """Losses of ``count`` steps by the number of ones, and their probabilities, rounded up; None
-    where they are too many.
+    """Losses of ``count`` steps by the number of ones, and probabilities; None: too many.
 
     Numbers of ones that are left out have a probability below 1e-300 (Bernstein's inequality).
     """

@@ -153,9 +153,7 @@ def classic_delta(steps: Steps, epsilon: float) -> float:
 
 
 def fixed_epsilon(steps: Steps, delta: float, order: float) -> float:
-    """The improved conversion at one order, chosen before anything was released: a bound for steps
-    chosen adaptively, too.
-    """
+    """The improved conversion at one order, fixed beforehand: it bounds adaptive steps, too."""
     (value,) = divergences(steps, (order,))
     return max(0.0, value + math.log1p(-1.0 / order) - math.log(delta * order) / (order - 1.0))
 

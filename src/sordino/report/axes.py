@@ -31,9 +31,7 @@ def label_of(words: Vocabulary, over: str) -> str:
 
 
 def draw_marks(axes: Sequence[Axes], marks: Sequence[Mark]) -> None:
-    """A line through all panels at each mark but at 0, its text above the first where there is
-    room. Limits must be set.
-    """
+    """A line at each mark but at 0, its text above if there is room. Limits must be set."""
     low, high = axes[0].get_xlim()
     free = low
     for mark in marks:

@@ -1,5 +1,4 @@
-"""From a drawing to SVG text: the same bytes for the same drawing, and nothing fetched from
-elsewhere.
+"""From a drawing to SVG text: the same bytes for the same drawing, and nothing is fetched.
 
 matplotlib draws; this module fixes what would make two reports of one run differ (dates, random
 ids, the reader's own matplotlibrc) and removes what points outside (document type, metadata).
@@ -72,9 +71,7 @@ RC: dict[str, object] = {
 
 @contextmanager
 def canvas(salt: str) -> Iterator[None]:
-    """Our style, whatever the reader's own is. ``salt`` keeps the ids of a page's pictures
-    apart.
-    """
+    """Our style, whatever the reader's is. ``salt`` keeps ids of a page's pictures apart."""
     from matplotlib import style
 
     with style.context({**RC, "svg.hashsalt": salt}, after_reset=True):
@@ -112,9 +109,7 @@ def svg(drawn: Figure, label: str) -> str:
 
 
 def inline(picture: str) -> str:
-    """The picture as a part of a page: colours looked up in its style sheet, no ids but those that
-    are pointed at.
-    """
+    """The picture as part of a page: colours from its style sheet, no ids but those in use."""
     used = set(re.findall(r"url\(#([^)]+)\)|href=\"#([^\"]+)\"", picture))
     kept = {name for pair in used for name in pair if name}
     # ids are unique in a page

@@ -112,9 +112,7 @@ def share_clipped(run: Run) -> str | None:
 
 
 def signal(run: Run) -> str | None:
-    """Estimated signal to noise of a step: squares averaged over the last rounds, since one round
-    says little.
-    """
+    """Estimated signal to noise of a step: squares averaged over the last rounds."""
     xs, ys = points(run.rounds, "round", "snr")
     powers = smoothed([y * abs(y) for y in ys], SMOOTH)
     return _line(

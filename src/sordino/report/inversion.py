@@ -1,5 +1,4 @@
-"""The picture of ``sordino audit --attack inversion``: originals, and what each noise level leaves
-of them.
+"""The picture of ``sordino audit --attack inversion``: originals, and what noise leaves of them.
 
 One block for each scene: models one below the other, batches side by side. Rows are the originals,
 the mean public image of the label (what the label alone gives away), then the noise levels. Every
@@ -96,9 +95,7 @@ def inversion_figure(scenes: Sequence[Scene]) -> str:
 
 
 def _block(axis: Axes, scene: Scene, left: float, top: float, *, named: bool) -> None:
-    """One scene with its upper left corner there; ``named`` blocks say at their left what the rows
-    are.
-    """
+    """One scene with its upper left corner there; ``named`` blocks name their rows at the left."""
     axis.text(left, top + 0.5, clean(scene_words(scene)), fontsize=9.5, color=INK, va="center")
     rows: list[tuple[str, str, Pixels, Sequence[str]]] = [
         (
@@ -145,9 +142,7 @@ def _block(axis: Axes, scene: Scene, left: float, top: float, *, named: bool) ->
 
 
 def _shown(image: Pixels, shape: tuple[int, ...]) -> Pixels:
-    """(height, width) or (height, width, 3), from 0 for its darkest to 1 for its brightest pixel;
-    grey where all are equal.
-    """
+    """(height, width) or (height, width, 3), from 0 (darkest) to 1; grey if all are equal."""
     low, spread = float(image.min()), float(np.ptp(image))
     levels = (
         (image - low) / spread

@@ -1,5 +1,4 @@
-"""The page: one HTML file that opens anywhere, without a network, for as long as there are
-browsers.
+"""The page: one HTML file that opens anywhere, without a network, as long as browsers exist.
 
 Everything is inside it: style, pictures, the study. Names from study files and data sets are
 escaped; no script runs. Equal run folders give equal bytes, so a report can be compared with

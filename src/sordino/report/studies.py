@@ -1,6 +1,4 @@
-"""The page of a comparison over seeds: means with bands, a table, the paired differences. Built
-like a comparison of runs.
-"""
+"""The page of a comparison over seeds: means with bands, a table, the paired differences."""
 
 from __future__ import annotations
 

@@ -160,9 +160,7 @@ class PrivateClient:
     def _loss(
         self, losses: Tensor, bound: float, deviation: float, rng: np.random.Generator
     ) -> float:
-        """sum of losses within [0, M] + N(0, (sigma_h M)^2), over the expected batch; a loss that
-        is not finite counts M.
-        """
+        """Sum of losses in [0, M] + N(0, (sigma_h M)^2), by expected batch; not finite is M."""
         total = (
             losses.nan_to_num(nan=bound, posinf=bound)
             .clamp(0.0, bound)

@@ -143,8 +143,7 @@ class LocalClient(LocalWork):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NoisyModelClient(LocalWork):
-    """Plain local training, and the trained model sent with noise on it: PE-DPFL in its paper's
-    form. NOT private.
+    """Local training, and a noisy model sent: PE-DPFL in its paper's form. NOT private.
 
     With gradients of length at most C (``gradient_clip``), tau steps end within eta C tau of the
     model received, so two data sets lead to models at most 2 eta C tau apart; the noise is scaled

@@ -115,9 +115,8 @@ def build(name: str, shape: Shape, classes: int, rng: np.random.Generator) -> nn
     if name in _SMALLEST and (len(shape) != 3 or min(shape[1:]) < _SMALLEST[name]):
         least = _SMALLEST[name]
         raise StudyError(
-            f"model.name = {name!r} needs images of at least {least}x{least} pixels; the "
-            f"data's examples have shape {shape}."
-            " logistic, svm and mlp fit any shape"
+            f"model.name = {name!r} needs images of at least {least}x{least} pixels; the data's "
+            f"examples have shape {shape}. logistic, svm and mlp fit any shape"
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(rng.integers(2**63)))
@@ -176,6 +175,5 @@ def _fits(name: str, module: object, shape: Shape, classes: int) -> None:
     if tuple(scores.shape) != (2, classes):
         raise StudyError(
             f"model.name = {name!r} gives scores of shape {tuple(scores.shape)[1:]} for one "
-            f"example; the data has {classes} classes,"
-            f" so it must give ({classes},)"
+            f"example; the data has {classes} classes, so it must give ({classes},)"
         )

@@ -1,5 +1,6 @@
-"""Streams of labelled examples for online learning: stored data replayed, images deformed without
-end, files row by row.
+"""Streams of labelled examples for online learning.
+
+Stored data is replayed, images are deformed without end, files are read row by row.
 
 >>> from sordino.data import load
 >>> images = Deformed(load("digits").train, seed=0, size=(28, 28), margin=0.1)

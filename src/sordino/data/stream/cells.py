@@ -30,9 +30,7 @@ from sordino.data.table import MOST_CLASSES
 from sordino.errors import DataError
 
 _KEPT = 1 << 16
-"""Above so many texts the memory of numbers is emptied, so that it stays small; a stretch of rows
-is added at once.
-"""
+"""Above so many texts the memory of numbers is emptied; a stretch of rows is added at once."""
 
 
 def whole(text: str) -> int | None:

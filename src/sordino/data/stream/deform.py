@@ -1,5 +1,4 @@
-r"""An endless stream of images: each is a random base image, bent, turned, stretched and moved a
-little.
+r"""An endless stream of images: random base images, bent, turned, stretched and moved a little.
 
 A stream of a billion different examples needs no billion examples. Loosli, Canu, Bottou 2007 made
 their "infinite MNIST" so, by deforming 60 000 digits at random (the fields are those of Simard et
@@ -94,8 +93,7 @@ class Strength:
             ):
                 raise StudyError(
                     f"deformation: {field.name} must lie between "
-                    f"{0.01 if field.name == 'smooth' else 0} and "
-                    f"{most[field.name]}, got {value}"
+                    f"{0.01 if field.name == 'smooth' else 0} and {most[field.name]}, got {value}"
                 )
 
 

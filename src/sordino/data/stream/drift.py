@@ -1,5 +1,4 @@
-r"""How a stream's distribution changes: each kind is a class, and the ``data.drift`` table of a
-study that asks for it.
+r"""How a stream's distribution changes: each kind is a class, the ``data.drift`` table of a study.
 
 ======== =====================================================================================
 none     nothing changes
@@ -55,9 +54,7 @@ BLOCKS = 8
 
 
 class Drift(Section):
-    """How a stream changes, and the ``data.drift`` table of a study that asks for it; its name
-    alone will do.
-    """
+    """How a stream changes: the ``data.drift`` table of a study, whose name alone will do."""
 
     by_class: ClassVar[bool] = False  # whether it draws examples by their class
     relabels: ClassVar[bool] = False  # whether an entity's label changes
@@ -114,10 +111,9 @@ class Sampling(Drift):
         """The same examples, drawn by class."""
         if not isinstance(stream, Drawn):
             raise StudyError(
-                f"{stream.name}: the drift {self.kind!r} draws an example of a wanted class "
-                "for each event, but this stream comes in "
-                "a given order (a file, or labels and features that change already); use a "
-                "data set that fits in memory, give this "
+                f"{stream.name}: the drift {self.kind!r} draws an example of a wanted class for "
+                "each event, but this stream comes in a given order (a file, or labels and "
+                "features that change already); use a data set that fits in memory, give this "
                 "drift before others, or use the drifts 'swap' and 'features'"
             )
         return stream.drifting(self)
@@ -151,9 +147,7 @@ class ClassDrift(Sampling):
 
 @DRIFTS.register
 class GradualDrift(Sampling):
-    """Class probabilities on the straight line from one draw to the next, each ``every`` events
-    long.
-    """
+    """Class probabilities on the straight line from one draw to the next, ``every`` events long."""
 
     kind: Literal["gradual"] = "gradual"
 

@@ -1,5 +1,4 @@
-"""SUSY and HIGGS: five and eleven million simulated collisions, read from the files as the UCI
-repository publishes them.
+"""SUSY and HIGGS: five and eleven million simulated collisions, from the UCI repository's files.
 
 The first column is the class (1: signal, 0: background), then come 18 or 28 features; there is no
 header. Both files are found where other data is (:mod:`sordino.data.locate`), under the names

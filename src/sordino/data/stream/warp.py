@@ -36,9 +36,7 @@ Run = Callable[..., Any]
 
 
 def grid(picture: tuple[int, int], size: tuple[int, int]) -> Array:
-    """Where the pixels of ``size`` lie in ``picture``, relative to its centre, (2, height x width)
-    in its pixels.
-    """
+    """Where the pixels of ``size`` lie in ``picture``, from its centre, (2, height x width)."""
     rows, columns = (
         (np.arange(n) + 0.5) * side / n - side / 2 for side, n in zip(picture, size, strict=True)
     )

@@ -49,8 +49,7 @@ class Misfit(Malformed):
 
 
 def simple(value: object) -> object:
-    """A value as JSON can hold it: records and tuples as objects and lists, infinity as a word, no
-    NaN.
+    """A value as JSON can hold it: records as objects, tuples as lists, infinity as a word, no NaN.
 
     >>> simple({"epsilon": math.inf, "spent": (1.0, math.nan)})
     {'epsilon': 'inf', 'spent': [1.0, None]}

@@ -66,9 +66,7 @@ class Study(Section):
 
     @property
     def of_persons(self) -> bool:
-        """Whether what is promised holds for persons, who may have several examples, and not for
-        single examples only.
-        """
+        """Whether the promise holds for persons with several examples, not single examples."""
         return False
 
     @property

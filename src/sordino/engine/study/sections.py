@@ -1,6 +1,4 @@
-"""The tables that every study has: data, model, what is promised, the simulated world,
-execution.
-"""
+"""The tables that every study has: data, model, privacy, the simulated world, execution."""
 
 from __future__ import annotations
 
@@ -145,9 +143,8 @@ class Data(Source):
         if shares and self.person is not None:
             raise ValueError(
                 f"test '{self.test}' sets rows aside, and person = '{self.person}' says that "
-                "several rows may be about one person,"
-                " who would then both train and test: set test = 'file' with rows of other "
-                "people, or test = 'none'"
+                "several rows may be about one person, who would then both train and test: set "
+                "test = 'file' with rows of other people, or test = 'none'"
             )
         if self.test_share is not None and not shares:
             raise ValueError(
@@ -158,9 +155,7 @@ class Data(Source):
 
     @property
     def testing(self) -> Testing | Literal["published"]:
-        """What models are measured on, with the defaults filled in: of one's own file nothing,
-        unless it is said.
-        """
+        """What models are measured on, defaults filled in: of one's own file, nothing."""
         if self.file is None:
             return "published"
         return self.test or ("file" if self.test_file else "none")
@@ -221,14 +216,13 @@ class NoisyPromise(Promise):
         if self.entropy == "system" and self.unit != "none" and self.mechanism.simulated:
             raise ValueError(
                 "entropy 'system' is for people's data, and no proof covers how mechanism "
-                f"'{self.mechanism.kind}' is sampled:"
-                " take mechanism 'gaussian', or entropy 'seed' for a simulation"
+                f"'{self.mechanism.kind}' is sampled: take mechanism 'gaussian', or entropy 'seed' "
+                "for a simulation"
             )
         if self.unit != "none" and self.noise_multiplier is not None and self.noise_multiplier <= 0:
             raise ValueError(
                 "noise_multiplier must be positive for a finite epsilon; got "
-                f"{self.noise_multiplier}."
-                " Leave it out to have it calibrated, or set unit = 'none'"
+                f"{self.noise_multiplier}. Leave it out to have it calibrated, or set unit = 'none'"
             )
         return self
 

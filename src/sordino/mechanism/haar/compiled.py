@@ -65,9 +65,7 @@ def _forward(rows: Any, sizes: Any, scale: Any, out: Any) -> None:
 
 
 def _inverse(rows: Any, sizes: Any, scale: Any, out: Any) -> None:
-    """The vectors (n, d) whose means and half differences are the scaled coefficients ``rows``, to
-    ``out``.
-    """
+    """The vectors (n, d) of scaled means and half differences ``rows``, to ``out``."""
     for row in range(len(rows)):
         offset, at, group = 0, 0, 0
         for size in sizes:
@@ -93,8 +91,9 @@ inverse: Run = njit(nogil=True)(_inverse)
 
 
 def _energies(rows: Any, sizes: Any, scale: Any, lengths: Any, out: Any) -> None:
-    """Sums of squared coefficients of rows (n, d), to ``out`` (n, groups) in float64; a group has
-    so many ``lengths``.
+    """Sums of squared coefficients of rows (n, d), to ``out`` (n, groups) in float64.
+
+    A group has so many ``lengths``.
     """
     coefficients = np.empty((1, lengths.sum()), rows.dtype)  # of one row, which stay in the cache
     for row in range(len(rows)):

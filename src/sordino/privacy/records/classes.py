@@ -126,9 +126,7 @@ def history(of: Class, totals: Totals) -> dict[Column, int]:
 
 
 def closed(of: Class, sets: frozenset[int], totals: Totals) -> Class:
-    """The class once these sets are charged no more. Groups that also hold another set stay
-    live.
-    """
+    """The class once these sets are charged no more. Groups with another set stay live."""
     done = {group for group in of.live if sets.issuperset(group[0])}
     if not done:
         return of
@@ -150,9 +148,7 @@ def either(one: Class, other: Class) -> Class:
 
 
 def bridged(one: Class, other: Class) -> Class:
-    """For a record that was known under two names: it was in all that either was in, one row in
-    each.
-    """
+    """For a record known under two names: it was in all that either was in, one row in each."""
     return replace(either(one, other), frozen=frozen(added(dict(one.frozen), dict(other.frozen))))
 
 
@@ -264,9 +260,7 @@ def _cost(event: Event) -> float:
 
 
 def maximal(histories: Iterable[Counts], at_most: int) -> list[dict[Column, int]]:
-    """Histories that cover all of these, at most so many. Those that another covers are left
-    out.
-    """
+    """Histories that cover all of these, at most so many; none that another covers."""
     distinct = {frozen(counts): counts for counts in histories}
     kept = sorted(distinct.values(), key=weight, reverse=True)
     if len(kept) <= 1024:

@@ -42,9 +42,7 @@ def build(
     run: str,
     payable: Sequence[int] | None,
 ) -> Built:
-    """See :func:`sordino.engine.assemble.build`; ``parts`` is emptied on the way, so that the
-    pixels are kept once.
-    """
+    """See :func:`sordino.engine.assemble.build`; ``parts`` is emptied, to save memory."""
     entropy, flat, sizes = Seeded(study.seed), setup.kernels.flat, setup.sizes
     privacy, world = study.privacy, study.world
     priced, known = price(for_dimension(study, flat.dim), sizes, flat.dim), terms(study, flat.dim)
@@ -180,9 +178,7 @@ def _payable(
     units: Sequence[str],
     budgets: Sequence[Budget],
 ) -> tuple[int, ...] | None:
-    """Updates that each edge can still pay for, given what its ledger already holds; None where
-    nothing is promised.
-    """
+    """Updates that each edge can still pay for, by its ledger; None if nothing is promised."""
     if study.privacy.unit == "none" or study.form == "paper":
         return None
     found: dict[Any, int | None] = {}

@@ -1,5 +1,4 @@
-r"""What an asynchronous method is: a public schedule of clipping bounds and learning rates over
-updates.
+r"""What an asynchronous method is: a public schedule of clipping bounds and learning rates.
 
 Edges send a noisy gradient whenever they are ready; the server applies each at once,
 
@@ -175,9 +174,9 @@ class Noisy(AsynchronousMethod):
             return None
         layers = " and the other layers go out raw" if self.noised == "first-layer" else ""
         return (
-            "form = 'paper' clips the average of a batch, which one example may move by the "
-            "whole bound, and adds noise of"
-            f" exponential length, whose density has a pole in more than one dimension{layers}"
+            "form = 'paper' clips the average of a batch, which one example may move by the whole "
+            "bound, and adds noise of exponential length, whose density has a pole in more than "
+            f"one dimension{layers}"
         )
 
     def variance(self, terms: EdgeTerms, clip: float) -> float:

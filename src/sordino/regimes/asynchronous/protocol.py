@@ -181,9 +181,7 @@ class Asynchronous:
         return state.ended is None and held is not None and held.task == task
 
     def lapses(self, state: State, client: int) -> bool:
-        """Whether the answer of this edge to the task that it holds would be too stale, if it came
-        now.
-        """
+        """Whether this edge's answer to the task that it holds would be too stale by now."""
         return state.version - state.tasks[client].version > self.terms.staleness
 
     def affordable(self, state: State, edge: int) -> bool:

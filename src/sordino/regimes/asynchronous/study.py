@@ -41,9 +41,7 @@ class EdgePrivacy(NoisyPromise):
 
 
 class Updates(Section):
-    """How long a run may go on: ``updates`` is T; ``tasks`` the gradients of an edge that noise is
-    calibrated for.
-    """
+    """How long a run goes on: ``updates`` is T, ``tasks`` the gradients to calibrate noise for."""
 
     updates: int = Field(ge=1)
     tasks: int | None = Field(None, ge=1)
@@ -103,9 +101,8 @@ class AsynchronousStudy(HorizontalStudy):
             raise ValueError("world.dropout = 1: no gradient would ever arrive; it must be below 1")
         if self.privacy.mechanism.learns:
             raise ValueError(
-                "privacy.mechanism.weights 'learned' follows the releases of whole rounds, "
-                "and there are none on arrival:"
-                " choose 'uniform', 'paper' or 'optimal'"
+                "privacy.mechanism.weights 'learned' follows the releases of whole rounds, and "
+                "there are none on arrival: choose 'uniform', 'paper' or 'optimal'"
             )
         if self.method.pooled and self.world.dropout:
             raise ValueError(

@@ -54,9 +54,7 @@ def build(
     run: str,
     payable: Sequence[int] | None,
 ) -> Built:
-    """See :func:`sordino.engine.assemble.build`; ``parts`` is emptied on the way, so that the
-    pixels are kept once.
-    """
+    """See :func:`sordino.engine.assemble.build`; ``parts`` is emptied, to save memory."""
     entropy, flat, sizes = Seeded(study.seed), setup.kernels.flat, setup.sizes
     privacy = study.privacy
     priced, whole = price(for_dimension(study, flat.dim), sizes, flat.dim), aggregated(study)
@@ -270,9 +268,7 @@ def _payable(
 def _payable_rounds(
     study: SynchronousStudy, pays: tuple[int, ...] | None, whole: bool
 ) -> int | None:
-    """Rounds that everybody can pay for, where rounds differ in price or are what is charged; None
-    where steps are counted.
-    """
+    """Rounds that everybody can pay for, if rounds are charged or differ; None: count steps."""
     if pays is None:
         return None
     if whole:

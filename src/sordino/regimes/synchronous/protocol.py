@@ -114,9 +114,7 @@ class Synchronous:
 
     @property
     def timed(self) -> bool:
-        """Whether a round lasts until its deadline whoever answers: else one client's speed would
-        decide which late ones are back.
-        """
+        """Whether rounds last until their deadline, lest one client's speed decide who is back."""
         return self.secret and self.deadline is not None
 
     @property
@@ -241,9 +239,7 @@ class Synchronous:
         return self._ask(state)
 
     def _booked(self, state: State) -> tuple[State, Sequence[Effect]]:
-        """The round's release is paid for: ask the cohort, or release noise alone where nobody was
-        drawn.
-        """
+        """The round's release is paid for: ask the cohort, or release noise alone if empty."""
         return (
             self._ask(state) if state.waiting or self.deadline is not None else self._close(state)
         )

@@ -188,9 +188,7 @@ class Simulation(World[State]):
         return self.evaluate(state.average) if self.due(number) or self.regime.over(state) else {}
 
     def shown(self, row: records.Row) -> records.Row | None:
-        """The row; where it is secret who takes part, none that names a client, and no time that
-        shows its speed.
-        """
+        """The row, or None; no client and no time of a secret cohort are shown."""
         if not self.regime.secret:
             return row
         return (

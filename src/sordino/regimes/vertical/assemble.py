@@ -138,9 +138,7 @@ def _respond(study: VerticalStudy, classes: int, entropy: Callable[[], Entropy])
 
 
 def _limit(study: VerticalStudy, ledgers: Vault, pays: Sequence[int] | None) -> int | None:
-    """In how many events an entity may take part; as was found when the run began, if it began
-    before. None without privacy.
-    """
+    """In how many events an entity may take part, as was found first; None without privacy."""
     if study.privacy.unit == "none" or pays is not None:
         return pays[0] if pays is not None else None
     found = [
@@ -153,9 +151,7 @@ def _limit(study: VerticalStudy, ledgers: Vault, pays: Sequence[int] | None) -> 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Split:
-    """A network cut between parties and server, as it is at first; and each party's place in the
-    features.
-    """
+    """A network cut between parties and server, as at first, and each party's features."""
 
     study: VerticalStudy
     features: tuple[int, ...]
@@ -164,9 +160,7 @@ class _Split:
 
     @classmethod
     def of(cls, study: VerticalStudy, stream: streams.Stream, held: Sequence[Index]) -> _Split:
-        """The split for this stream; every half is made once, so that what does not fit is said
-        now.
-        """
+        """The split for this stream; halves are made once, so that misfits are said now."""
         features, classes = tuple(len(part) for part in held), len(stream.classes)
         made = cls(study, features, (), classes)
         split = cls(
@@ -236,9 +230,7 @@ class _Split:
 
 
 def path(study: VerticalStudy, split: _Split) -> str:
-    """How events are played: "compiled" where halves are chains, "joint" where messages need not be
-    handed over, else "messages".
-    """
+    """How events are played: "compiled" (chains), "joint" (no messages needed) or "messages"."""
     privacy = study.privacy
     if (
         study.execution.path == "messages"
@@ -304,9 +296,7 @@ def _engine(study: VerticalStudy, split: _Split, own: Entropy) -> Engine:
 
 
 def _dues(study: VerticalStudy) -> Dues:
-    """What an appearance of an entity releases of its features: at each party, and at all of
-    them.
-    """
+    """What an appearance of an entity releases of its features: at each party, and at all."""
     held, parties = features(study), study.data.parties
     return (*((party(m), held) for m in range(parties)), (ENTITIES, Repeated(held, parties)))
 

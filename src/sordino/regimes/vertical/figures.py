@@ -205,9 +205,7 @@ def times(run: Run) -> str | None:
 
 
 def prices(run: Run) -> str | None:
-    """Epsilon of labels, of each party's features and of whole entities, as far as they are
-    finite.
-    """
+    """Epsilon of labels, of each party's features and of whole entities, if finite."""
     stated = released(run)
     finite = [(name, epsilon) for name, epsilon, _ in stated if math.isfinite(epsilon)]
     if not run.private or not finite:
@@ -240,9 +238,7 @@ def prices(run: Run) -> str | None:
 
 
 def released(run: Run) -> list[tuple[str, float, str]]:
-    """What has a price: whose, epsilon, what is released; neighbouring parties with the same
-    together.
-    """
+    """What has a price: whose, epsilon, what; neighbouring parties with the same together."""
     entries = [
         (str(known(each.unit)), number(each.epsilon), known(each.what) or "-")
         for each in known(run.vertical.releases) or ()

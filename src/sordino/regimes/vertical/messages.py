@@ -1,5 +1,4 @@
-"""Events message by message: every embedding, label, query and derivative is an object that
-somebody hands to somebody.
+"""Events message by message: every embedding, label, query and derivative is handed over.
 
 This is the path for noise and for missing answers, and the one that a network takes: the kernel
 plays the regime's protocol. Event i of a stretch begins at second i. Active parties speak then, and
@@ -134,8 +133,7 @@ class _Nobody:
 
 
 class _Exchange(World[State]):
-    """One stretch of events, as the kernel asks for it: sites are the parties, who holds the
-    labels, and who counts.
+    """One stretch of events for the kernel: sites are parties, the holder of labels, the counter.
 
     Everybody speaks, even too late: a party's window goes on, and what it says is dropped by rule.
     Stretches are charged as a whole, before they are played.
@@ -163,9 +161,7 @@ class _Exchange(World[State]):
     def answer(
         self, site: int, number: int, task: Request | None, permits: Sequence[Permit]
     ) -> Said | None:
-        """What a party says when it is active or queried, or what the labels are; a derivative is
-        taken in without a word.
-        """
+        """What a party says when active or queried, or the labels; derivatives go unanswered."""
         i, parties = number - self.first, len(self.ends.parties)
         if site > parties:
             self._over(i, number)

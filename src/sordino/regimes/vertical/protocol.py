@@ -1,5 +1,4 @@
-r"""Events between parties with different features: the order of messages of Algorithm 1, and what a
-server does with them.
+r"""Events between parties with different features: Algorithm 1's messages and the server.
 
 Event t opens when the first word of it reaches the server: an active party's embedding, or its
 labels. Active parties speak unasked, at about the same time; the server waits a little for all of

@@ -1,5 +1,4 @@
-r"""The simulator of online vertical learning: a stream of events, cut into pieces, each charged
-before it is played.
+r"""The simulator of online vertical learning: a stream in pieces, charged before being played.
 
 Pieces hold a thousand events and begin at multiples of it, wherever rows of the log and checkpoints
 fall: what is drawn (who is active, who does not answer, what noise there is) is numbered by event
@@ -302,8 +301,9 @@ class _Play(World[State]):
             )
 
     def _remember(self, entities: NDArray[np.int64], answers: NDArray[np.int64]) -> None:
-        """Hold the stream to its promise of one label for each entity: other answers would tell of
-        the change, which nothing bounds.
+        """Hold the stream to its promise of one label for each entity.
+
+        Other answers would tell of the change, which nothing bounds.
 
         Raises:
             DataError: if it breaks it; nothing of this piece has been used then.
@@ -311,8 +311,7 @@ class _Play(World[State]):
         for entity, answer in zip(entities.tolist(), answers.tolist(), strict=True):
             if self.state.told.setdefault(entity, answer) != answer:
                 raise DataError(
-                    f"entity {entity} has two labels in this stream, and privacy.memoised "
-                    "tells its label once for all:"
-                    " set memoised = false, and appearances to the events that one entity "
-                    "may take part in"
+                    f"entity {entity} has two labels in this stream, and privacy.memoised tells "
+                    "its label once for all: set memoised = false, and appearances to the events "
+                    "that one entity may take part in"
                 )

@@ -39,9 +39,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Payload of one embedding, or derivative, of each party (bytes), and the bits of its
-    numbers.
-    """
+    """Payload of one embedding, or derivative, of each party (bytes), and its numbers' bits."""
 
     payload: tuple[int, ...]
     bits: int
@@ -52,8 +50,7 @@ class Sizes:
         return Sizes(tuple(width * resends * batch * bits // 8 for width in embeddings), bits)
 
     def weigh(self, first: int, active: Mask, learned: Mask) -> Traffic:
-        """Of the events from number ``first`` on: who was active (n, M), and what was learned from
-        (n,).
+        """Of events from number ``first`` on: active parties (n, M), whether it was learned (n,).
 
         Everybody sends an embedding, in time or too late; who is passive is queried; who is active
         gets a derivative of what was learned from.

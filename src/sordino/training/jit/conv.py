@@ -100,40 +100,20 @@ def _tile(channels: int, rows: int) -> tuple[int, int, int]:
 
 @cache
 def _walk(large: int, small: int, vectors: int, size: int) -> Run:
-    """``out = bias + windows times weights`` along the rows of walks, the rows of which are listed
-    where they are made.
-    """
+    """``out = bias + windows times weights`` along the rows of walks, listed where made."""
     big, little = tile.product(large, vectors, size), tile.product(small, vectors, size)
     width = vectors * size
 
     def run(
-        a: Array,
-        a_example: int,
-        weights: Array,
-        bias: Array,
-        out: Array,
-        o_example: int,
-        n: int,
-        blocks: int,
-        walks: Any,
-    ) -> None:
+        a: Array, a_example: int, weights: Array, bias: Array, out: Array, o_example: int, n: int,
+        blocks: int, walks: Any,
+    ) -> None:  # fmt: skip
         for example in range(n):
             for walk in range(len(walks)):
                 (
-                    a_at,
-                    a_row,
-                    a_step,
-                    runs,
-                    length,
-                    pitch,
-                    w_at,
-                    o_at,
-                    o_row,
-                    o_step,
-                    rows,
-                    bigs,
+                    a_at, a_row, a_step, runs, length, pitch, w_at, o_at, o_row, o_step, rows, bigs,
                     littles,
-                ) = walks[walk]
+                ) = walks[walk]  # fmt: skip
                 for block in range(blocks):
                     w_block, column = w_at + block * runs * length * width, block * width
                     for row in range(rows):
@@ -141,37 +121,15 @@ def _walk(large: int, small: int, vectors: int, size: int) -> Run:
                         there = example * o_example + o_at + row * o_row + column
                         for _ in range(bigs):
                             big(
-                                a,
-                                here,
-                                a_step,
-                                runs,
-                                length,
-                                pitch,
-                                weights,
-                                w_block,
-                                bias,
-                                column,
-                                out,
-                                there,
-                                o_step,
-                            )
+                                a, here, a_step, runs, length, pitch, weights, w_block, bias,
+                                column, out, there, o_step,
+                            )  # fmt: skip
                             here, there = here + large * a_step, there + large * o_step
                         for _ in range(littles):
                             little(
-                                a,
-                                here,
-                                a_step,
-                                runs,
-                                length,
-                                pitch,
-                                weights,
-                                w_block,
-                                bias,
-                                column,
-                                out,
-                                there,
-                                o_step,
-                            )
+                                a, here, a_step, runs, length, pitch, weights, w_block, bias,
+                                column, out, there, o_step,
+                            )  # fmt: skip
                             here, there = here + small * a_step, there + small * o_step
 
     return njit(nogil=True)(run)
@@ -179,21 +137,14 @@ def _walk(large: int, small: int, vectors: int, size: int) -> Run:
 
 @cache
 def _collect(large: int, small: int, vectors: int, size: int) -> Run:
-    """Gradients by the weights of every group of examples, and their squared norms: a tile's in
-    float32, all tiles' in float64.
-    """
+    """Gradients by every group's weights, and squared norms: float32 in a tile, else float64."""
     big, little = tile.outer(large, vectors, size), tile.outer(small, vectors, size)
     width = vectors * size
 
     def run(
-        a: Array,
-        g: Array,
-        out: Array,
-        squared: Array,
-        groups: int,
-        each: int,
+        a: Array, g: Array, out: Array, squared: Array, groups: int, each: int,
         sizes: tuple[int, ...],
-    ) -> None:
+    ) -> None:  # fmt: skip
         a_example, a_row, a_step, high, wide, outputs, runs, length, pitch, bigs, littles = sizes
         g_example = high * wide * outputs
         for group in range(groups):
@@ -221,9 +172,7 @@ def _collect(large: int, small: int, vectors: int, size: int) -> Run:
 
 @cache
 def _scatter(large: int, small: int, vectors: int, size: int) -> Run:
-    """Every output's gradient times its window of weights, added where the window lies; what lies
-    inside is copied out.
-    """
+    """Each output's gradient times its window of weights, added there; the inside is copied out."""
     big = tile.product(large, vectors, size, add=True)
     little = tile.product(small, vectors, size, add=True)
     width = vectors * size
@@ -232,20 +181,9 @@ def _scatter(large: int, small: int, vectors: int, size: int) -> Run:
         g: Array, weights: Array, image: Array, out: Array, n: int, sizes: tuple[int, ...]
     ) -> None:
         (
-            rows,
-            columns,
-            outputs,
-            runs,
-            length,
-            line,
-            down,
-            across,
-            bigs,
-            littles,
-            start,
-            high,
+            rows, columns, outputs, runs, length, line, down, across, bigs, littles, start, high,
             wide,
-        ) = sizes
+        ) = sizes  # fmt: skip
         for example in range(n):
             image[:] = 0
             block = 0
@@ -256,37 +194,15 @@ def _scatter(large: int, small: int, vectors: int, size: int) -> Run:
                         there = row * down + part * line + column
                         for _ in range(bigs):
                             big(
-                                g,
-                                here,
-                                outputs,
-                                1,
-                                outputs,
-                                0,
-                                weights,
-                                block,
-                                weights,
-                                0,
-                                image,
-                                there,
-                                across,
-                            )
+                                g, here, outputs, 1, outputs, 0, weights, block, weights, 0, image,
+                                there, across,
+                            )  # fmt: skip
                             here, there = here + large * outputs, there + large * across
                         for _ in range(littles):
                             little(
-                                g,
-                                here,
-                                outputs,
-                                1,
-                                outputs,
-                                0,
-                                weights,
-                                block,
-                                weights,
-                                0,
-                                image,
-                                there,
-                                across,
-                            )
+                                g, here, outputs, 1, outputs, 0, weights, block, weights, 0, image,
+                                there, across,
+                            )  # fmt: skip
                             here, there = here + small * outputs, there + small * across
                     block += outputs * width
             for row in range(high):
@@ -330,16 +246,9 @@ class Convolution:
         """Outputs into ``out`` (n, H', W', O)."""
         np.take(weight, self._order, out=self._packed, mode="clip")
         self._walk(
-            x.ravel(),
-            self._image,
-            self._packed,
-            bias,
-            out.ravel(),
-            self._each,
-            len(x),
-            self._blocks,
-            self._walks,
-        )
+            x.ravel(), self._image, self._packed, bias, out.ravel(), self._each, len(x),
+            self._blocks, self._walks,
+        )  # fmt: skip
 
     def by_example(self, x: Array, g: Array, grads: Array, squared: NDArray[np.float64]) -> None:
         """G_i into ``grads`` (n, K, O) and |G_i|^2 into ``squared`` (n,)."""
@@ -351,9 +260,7 @@ class Convolution:
 
 
 class InputGradient:
-    """The gradient by the input of a convolution whose image has ``padding`` rows and columns of
-    zeros on each side.
-    """
+    """The gradient by a convolution's input, whose image has ``padding`` zeros on each side."""
 
     def __init__(self, shape: Shape, padding: Pair) -> None:
         (high, wide), (rows, columns), channels = shape.image, shape.positions, shape.channels

@@ -1,5 +1,4 @@
-r"""One linear layer and its loss in a single call: scores, slopes, norms, and the clipped sum of
-the gradients.
+r"""One linear layer and its loss in one call: scores, slopes, norms, clipped sum of gradients.
 
 With rows a_i of a store, weights w (classes, features) and bias b,
 
@@ -116,38 +115,16 @@ def _forward(cut: _Tiling) -> Run:
                 for b in range(larger):
                     at = b * high
                     many(
-                        x,
-                        places,
-                        i,
-                        w,
-                        w_at + at * features,
-                        feature,
-                        length,
-                        features,
-                        last,
-                        scores,
-                        at,
-                        classes,
-                        squares,
-                    )
+                        x, places, i, w, w_at + at * features, feature, length, features, last,
+                        scores, at, classes, squares,
+                    )  # fmt: skip
                 if smaller:  # a constant: what is never called is never compiled
                     for b in range(smaller):
                         at = larger * high + b * low
                         fewer(
-                            x,
-                            places,
-                            i,
-                            w,
-                            w_at + at * features,
-                            feature,
-                            length,
-                            features,
-                            last,
-                            scores,
-                            at,
-                            classes,
-                            squares,
-                        )
+                            x, places, i, w, w_at + at * features, feature, length, features, last,
+                            scores, at, classes, squares,
+                        )  # fmt: skip
 
     return compiled(run)
 
@@ -177,16 +154,9 @@ def _walk(rows: int, size: int, rest: int) -> Run:
     wide, narrow, tail = spread(rows, 2, size), spread(rows, 1, size), spread(rows, 1, size, rest)
 
     def run(
-        x: Any,
-        places: Any,
-        n: int,
-        features: int,
-        slopes: Any,
-        at: int,
-        classes: int,
-        out: Any,
+        x: Any, places: Any, n: int, features: int, slopes: Any, at: int, classes: int, out: Any,
         out_at: int,
-    ) -> None:
+    ) -> None:  # fmt: skip
         feature = 0
         while feature + 2 * size <= features:
             wide(x, places, n, slopes, at, classes, feature, out, out_at, features)
@@ -303,9 +273,7 @@ def _sum(cut: _Tiling, hinge: bool) -> Run:
 
 
 def _moved(part: Any, total: Any, fresh: bool, last: bool) -> None:
-    """What float32 has added up goes into the float64 ``total``, which is overwritten if
-    ``fresh``.
-    """
+    """What float32 has added up goes into ``total``, which is overwritten if ``fresh``."""
     if fresh:
         for k in range(len(part)):
             total[k] = part[k]
@@ -320,9 +288,7 @@ moved: Run = njit(nogil=True)(_moved)
 
 
 class LinearSum:
-    """See the module's docstring; ``hinge`` says which loss, cross entropy or the multi-class
-    hinge.
-    """
+    """See the module's docstring; ``hinge`` or cross entropy is the loss."""
 
     def __init__(self, layer: Layer, hinge: bool) -> None:
         self._layer, self._bias = layer, -1 if layer.bias is None else layer.bias
@@ -334,9 +300,7 @@ class LinearSum:
         self, x: Store, scale: float, y: Index, chosen: Index, weights: Array, clip: float,
         margin: float, out: NDArray[np.float64], norms: Array, losses: Array,
     ) -> int:  # fmt: skip
-        """The clipped sum over the ``chosen`` rows into ``out``; how many had a norm above
-        ``clip``.
-        """
+        """The clipped sum over ``chosen`` into ``out``; how many norms were above ``clip``."""
         layer, room = self._layer, clip * margin
         if self._part.size != out.size:
             self._part = np.empty(out.size, np.float32)

@@ -22,9 +22,7 @@ def compiled(run: Run) -> Run:
 
 
 def _exponential(x: Any) -> Any:
-    """exp x for x <= 0, by Cody and Waite's reduction and a polynomial of degree 7; NaN comes
-    through, below -86 it is 0.
-    """
+    """exp x for x <= 0: Cody and Waite's reduction, a polynomial of degree 7; 0 below -86."""
     # 1.5 2^23: rounds to a whole number
     shifted = np.float32(x * np.float32(1.4426950408889634) + np.float32(12582912.0))
     power = np.int32(shifted.view(np.int32) << np.int32(23))
@@ -83,9 +81,7 @@ def _entropy(scores: Any, n: int, classes: int, labels: Any, losses: Any) -> Non
 
 
 def _hinge(scores: Any, n: int, classes: int, labels: Any, losses: Any) -> None:
-    """The multi-class hinge likewise. The first of equal rivals counts, and NaN beats
-    everything.
-    """
+    """The multi-class hinge likewise: the first of equal rivals counts, NaN beats everything."""
     for i in range(n):
         at, own = i * classes, labels[i]
         rival, which = np.float32(-np.inf), 0

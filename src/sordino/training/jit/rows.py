@@ -1,5 +1,4 @@
-r"""Register tiles of a linear layer, on rows that stay where they are: examples of a store, bytes
-or floats.
+r"""Register tiles of a linear layer, on rows in place: examples of a store, bytes or floats.
 
     dots:     s[i, c]  +=  sum_f w[c, f] t_i[f]   and  |t_i|^2   (all products of two rows at once)
     spread:   out[c, f]  +=  sum_i k[i, c] t_i[f]        (R rows of the gradient, V vectors wide)
@@ -44,10 +43,10 @@ def _row(code: Emitter, x: Any, index: Index, rest: int = 0) -> Any:
 
 @cache
 def dots(examples: int, classes: int, size: int, rest: int) -> Tile:
-    """``tile(x, places, which, w, w_at, start, vectors, features, last, scores, at, step,
-    squares)``.
+    """Scores of rows of the store, R classes at once.
 
-    Adds to ``scores[which + e, at + r]`` the products of rows ``places[which + e]`` with R rows of
+    ``tile(x, places, which, w, w_at, start, vectors, features, last, scores, at, step, squares)``
+    adds to ``scores[which + e, at + r]`` the products of rows ``places[which + e]`` with R rows of
     w over ``vectors`` vectors from feature ``start``, and after them the ``rest`` if this is the
     ``last`` stretch. The squares are added, too, in float64, unless ``at`` is above zero: then they
     have been already.

@@ -54,8 +54,9 @@ class Layers:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measured:
-    """min(1, s C / norm(G_i)) times each gradient. Sums are made in float64: in a norm that weighs
-    directions, errors weigh more, too.
+    """min(1, s C / norm(G_i)) times each gradient, summed in float64.
+
+    In a norm that weighs directions, errors weigh more, too.
 
     Attributes:
         clip: C.

@@ -236,9 +236,7 @@ class ConvKernel:
 def gradients(
     kernel: ConvKernel, x: Tensor, g: Tensor, wanted: tuple[bool, bool, bool]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """The library's gradients by input, weight and bias, as ``wanted``, of images (n, channels, H,
-    W).
-    """
+    """The library's gradients by input, weight and bias, as ``wanted``, of (n, channels, H, W)."""
     layer = kernel.layer
     result: tuple[Tensor | None, Tensor | None, Tensor | None] = (
         torch.ops.aten.convolution_backward(

@@ -74,16 +74,13 @@ class OneByOne:
         except FAILURES as error:
             # to go on by the loop would round the other examples' gradients differently
             raise StudyError(
-                f"model: it works on random inputs of shape {tuple(x.shape[1:])} and fails "
-                f"on a batch of data ({error});"
-                " check the data's values (such as tokens outside of the table), or make the "
-                "module work for every input"
+                f"model: it works on random inputs of shape {tuple(x.shape[1:])} and fails on a "
+                f"batch of data ({error}); check the data's values (such as tokens outside of the "
+                "table), or make the module work for every input"
             ) from error
 
     def maps(self, x: Tensor, y: Tensor) -> bool:
-        """Whether vmap can follow the module on inputs and labels of these shapes and types; their
-        values play no part.
-        """
+        """Whether vmap can follow the module on inputs and labels of such shapes and types."""
         key = tuple(x.shape[1:]), x.dtype, tuple(y.shape[1:]), y.dtype
         if key not in self._mapped_shapes:
             self._mapped_shapes[key] = self._probe(x, y)

@@ -26,9 +26,7 @@ def pair(value: int | tuple[int, ...]) -> tuple[int, int]:
 
 
 def supported(layer: nn.MaxPool2d) -> bool:
-    """Whether :class:`MaxPool` covers this layer: small windows, no padding, no dilation, nothing
-    odd.
-    """
+    """Whether :class:`MaxPool` covers this layer: small windows, no padding, no dilation."""
     plain = (
         pair(layer.padding) == (0, 0)
         and pair(layer.dilation) == (1, 1)
@@ -104,9 +102,7 @@ class _Axis:
 
 
 class MaxPool:
-    """See the module's docstring. Holds what the backward pass needs until the next forward
-    pass.
-    """
+    """See the module's docstring. Holds what the backward pass needs until the next forward."""
 
     def __init__(self, layer: nn.MaxPool2d, like: Tensor) -> None:
         rows, columns = pair(layer.kernel_size)

@@ -82,9 +82,7 @@ def _globally_hooked() -> bool:
 
 
 def alone(layer: nn.Module, axes: int) -> bool:
-    """Whether a known layer without parameters keeps examples apart, on a batch with so many axes,
-    the first of which counts examples.
-    """
+    """Whether a known layer without parameters keeps examples apart on so many axes."""
     kind = type(layer)
     if not known(layer) or getattr(layer, "return_indices", False):
         return False
@@ -103,7 +101,5 @@ def alone(layer: nn.Module, axes: int) -> bool:
 
 
 def exact_products() -> bool:
-    """Whether torch multiplies matrices in the precision that their type has; the proof of the
-    bound counts on it.
-    """
+    """Whether torch multiplies matrices at their full precision, as the bound's proof assumes."""
     return torch.get_float32_matmul_precision() == "highest"

@@ -82,9 +82,7 @@ class Single:
         return Clipped(torch.from_numpy(norms), clip, torch.from_numpy(losses), over)
 
     def mean(self, rows: Rows, chosen: Index, out: Tensor) -> Tensor:
-        """The mean gradient over the ``chosen`` rows (b,), at least one, into ``out`` (d,); the
-        mean loss.
-        """
+        """The mean gradient over ``chosen`` (b,), not empty, into ``out`` (d,); the mean loss."""
         norms, losses = np.empty(chosen.size, np.float32), np.empty(chosen.size, np.float32)
         self._sum.mean(
             rows.numbers,

@@ -1,5 +1,4 @@
-r"""AUDP: asynchronous updates under differential privacy, with one clipping bound (Li et al. 2022,
-section 5).
+r"""AUDP: asynchronous updates with one clipping bound (Li et al. 2022, section 5).
 
     1 / gamma_t = L (tau_max + 1) + sqrt(Delta_b + 1) sqrt t                   (Eq. 10)
 

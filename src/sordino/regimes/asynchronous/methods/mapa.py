@@ -88,8 +88,7 @@ class Mapa(Noisy):
 
 
 def feasible(method: Mapa, terms: EdgeTerms) -> tuple[float | None, float | None]:
-    """The next larger batch at this z, and the next smaller z at this batch, that end the first
-    stage within T; None where there is none.
+    """The next larger batch, and the next smaller z, that end the first stage within T; or None.
 
     The length of the first stage falls with b and grows with z where noise slows it (P > 1), and
     the other way round, slowly, where it does not. Both are sought from the present values, by

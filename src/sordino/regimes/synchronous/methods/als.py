@@ -153,9 +153,7 @@ class AlsDpfl(estimate.Estimating):
         )
 
     def told(self, memory: Memory, terms: Terms, answers: Sequence[Update], tau: int) -> Memory:
-        """See :class:`~sordino.regimes.synchronous.methods.estimate.Estimating`; weighted by
-        p_i.
-        """
+        """See :class:`.estimate.Estimating`; weighted by p_i."""
         seen = [(terms.weights[a.client], a.raw) for a in answers if a.raw is not None]
         total = sum(p for p, _ in seen)
         if not seen or total <= 0.0:

@@ -69,9 +69,7 @@ class ClientLevel(Fixed):
 
     @property
     def aggregated(self) -> bool:
-        """Whether updates meet at an aggregator; otherwise each client sends a noisy model of its
-        own.
-        """
+        """Whether updates meet at an aggregator; else each client sends a noisy model."""
         return True
 
     @property

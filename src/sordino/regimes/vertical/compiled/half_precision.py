@@ -1,5 +1,4 @@
-"""Numbers that travel as 16-bit floats: what a float32 is after it was one, by arithmetic on its
-bits.
+"""Numbers that travel as 16-bit floats: a float32's value after that, by its bits.
 
 A float16 keeps 10 of the 23 bits behind the point. To round to the nearest, ties to even, half a
 unit of the last kept bit (less one, if that bit is zero) is added and the rest cut off; a carry

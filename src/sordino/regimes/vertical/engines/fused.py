@@ -1,5 +1,6 @@
-r"""Many events in one compiled call, for chains of linear layers: online gradient descent and
-dynamic local regularisation.
+r"""Many events in one compiled call, for chains of linear layers.
+
+Online gradient descent and dynamic local regularisation.
 
 At event t every participant that is active (the server always is) moves against an average of its
 last l gradients, which were taken when their events came (Wang, Wang, Gu, Ling 2025: dlr; ogd is l
@@ -12,10 +13,11 @@ slopes may travel as 16-bit floats.
 
 A gradient of one example is an outer product in every layer. So an event costs two products of
 vector and matrix with the server's weights, and is spared the two passes over all weights that
-adding l gradients, or a running sum of them, would take: ``compiled.lazy.events`` has the algebra.
-The weights are those of the plain rule but for float32's rounding; after each call they are dense,
-and with what :meth:`Fused.pack` returns they are the whole state, bit for bit. Where calls end is
-where all is folded: the same events in other pieces give the same weights but for rounding.
+adding l gradients, or a running sum of them, would take: ``compiled.deferred.events`` has the
+algebra. The weights are those of the plain rule but for float32's rounding; after each call they
+are dense, and with what :meth:`Fused.pack` returns they are the whole state, bit for bit. Where
+calls end is where all is folded: the same events in other pieces give the same weights but for
+rounding.
 
 Time is measured inside the compiled loop by the system's monotonic clock, four readings an event
 (25 ns each): what a block's common products cost is the parties' forward pass, what folding costs
@@ -89,8 +91,7 @@ class Rule:
 
 
 class Fused:
-    """Weights and window of one network. It keeps buffers between calls, so one object serves one
-    thread.
+    """Weights and window of one network, with buffers of its own: one object serves one thread.
 
     ``half`` says whether embeddings and their slopes travel as 16-bit floats, ``regret`` whether
     |S_t|^2 is computed (up to a tenth of the time). Another ``block`` changes results by float32's
@@ -220,9 +221,7 @@ class Fused:
         return kept
 
     def unpack(self, server: Array, parties: Sequence[Array], kept: Mapping[str, Kept]) -> None:
-        """Go on from weights and window; ValueError for a window that is not one of this network
-        and rule.
-        """
+        """Go on from weights and window; ValueError for one of another network or rule."""
         clock, whens = self._window(kept)
         self.start(server, parties)
         plan = self._plan

@@ -1,6 +1,4 @@
-"""Where the numbers of a fused network lie: one aligned float32 buffer, and the tables that
-compiled events read.
-"""
+"""Where a fused network's numbers lie: one aligned float32 buffer, and tables for events."""
 
 from __future__ import annotations
 
@@ -24,11 +22,11 @@ class Layout:
     """The plan of the buffer.
 
     Attributes:
-        layers: a row for each layer, the columns of ``compiled.lazy.chain``; the server's come
+        layers: a row for each layer, the columns of ``compiled.deferred.chain``; the server's come
             last.
-        people: a row for each participant, the columns of ``compiled.lazy.events``; the server's
+        people: a row for each participant, the columns of ``compiled.deferred.state``; the server's
             comes last.
-        fields: places and sizes, those of ``compiled.lazy.events``.
+        fields: places and sizes, those of ``compiled.deferred.state``.
         size: floats in the buffer.
         widest: the longest list of inputs, with slack.
     """
@@ -41,9 +39,7 @@ class Layout:
 
     @staticmethod
     def of(net: Net, window: int, block: int, unit: int) -> Layout:
-        """For a window of so many events, ``block`` at a time, with rows on multiples of ``unit``
-        floats.
-        """
+        """For a window of events, ``block`` at a time, rows on multiples of ``unit`` floats."""
         chains = (*net.parties, net.server)
         ring = window - 1 + block
         capacity, widest = _up(ring + SLACK, unit), max(max(one.widths) for one in chains) + SLACK

@@ -1,5 +1,6 @@
-r"""Static local regret: every event steps along the mean loss of the last l examples, all of them
-at the weights of the event.
+r"""Static local regret: each event steps along the mean loss of the last l examples.
+
+All of them at the weights of the event.
 
     F_t = (1/l) sum_{i<l} f^{t-i}(w_t)
     w_0 -= eta_0 dF_t/dw_0,      active m:  w_m -= eta_m dF_t/dw_m
@@ -90,8 +91,7 @@ class Static:
         self._kept = 0
 
     def start(self, server: Array, parties: Sequence[Array]) -> None:
-        """Begins anew, with these weights (d,) of the server and of each party, which are copied,
-        and an empty window.
+        """Begins anew: these weights (d,) of server and parties, copied, and an empty window.
 
         Raises:
             ValueError: vectors that are not float32, not of the right length, or not one for each
@@ -125,9 +125,7 @@ class Static:
         return vectors[-1], tuple(vectors[:-1])
 
     def pack(self) -> dict[str, Kept]:
-        """All that is kept besides the weights: features "x" and labels "y" of the examples that
-        stay in the window, oldest first.
-        """
+        """All kept but weights: features "x" and labels "y" of the window's examples, by age."""
         return {"x": self._x[: self._kept].copy(), "y": self._y[: self._kept].copy()}
 
     def unpack(self, server: Array, parties: Sequence[Array], kept: Mapping[str, Kept]) -> None:
@@ -241,9 +239,7 @@ class Static:
         return self._gram[at : at + capacity * capacity].reshape(capacity, capacity)[:rows, :rows]
 
     def _parts(self, which: int) -> list[Array]:
-        """Views of a participant's weights and biases, layer by layer; the server comes after the
-        parties.
-        """
+        """Views of a participant's weights and biases by layer; the server comes last."""
         layout, many = self._layout, len(self._net.parties)
         chain = self._net.server if which == many else self._net.parties[which]
         party = which < many

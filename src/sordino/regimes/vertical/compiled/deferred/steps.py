@@ -146,29 +146,14 @@ def _ahead(size: int) -> Run:
                 further(m, layers, q - 1, row, z_at, chosen, values_at)
                 z_at = fields[V_AT]
                 kit.forward(
-                    m,
-                    layers[q],
-                    row,
-                    z_at,
-                    chosen[q],
-                    values_at,
-                    place[p],
-                    count,
-                    due[p],
+                    m, layers[q], row, z_at, chosen[q], values_at, place[p], count, due[p],
                     fields[F_AT],
-                )
+                )  # fmt: skip
             person[FROM], slot = into, person[SLOT]
             into = kit.receive(
-                m,
-                layers[end - 1],
-                z_at,
-                fields[HALF] != 0,
-                top_at + slot,
-                chosen[top],
-                fields[FOUND_AT],
-                slot,
-                into,
-            )
+                m, layers[end - 1], z_at, fields[HALF] != 0, top_at + slot, chosen[top],
+                fields[FOUND_AT], slot, into,
+            )  # fmt: skip
             person[TO] = into
         kit.close(m, layers[top], into, chosen[top], fields[FOUND_AT])
 
@@ -186,19 +171,9 @@ def _deeper(size: int) -> Run:
         """The slopes of the layer before ``q``, in the same chain, into its ring."""
         found, live, layer = fields[VALUES_AT], layers[q, LIVE], layers[q - 1]
         kit.backward(
-            m,
-            layers[q],
-            row,
-            r_at,
-            fields[V_AT],
-            fields[F_AT],
-            chosen,
-            live,
-            place,
-            count,
-            due,
+            m, layers[q], row, r_at, fields[V_AT], fields[F_AT], chosen, live, place, count, due,
             found,
-        )
+        )  # fmt: skip
         u_at = layer[U_AT] + row * layer[U_PITCH]
         empty(m, u_at, layer[U_PITCH])
         for i in range(live):
@@ -227,15 +202,9 @@ def _slopes(size: int) -> Run:
         """r of all events up to this one."""
         wide = layer[U_PITCH]
         dot(
-            m.ctypes,
-            layer[U_AT],
-            wide,
-            place.ctypes,
-            count + 1,
-            layer[U_AT] + row * wide,
-            wide // size,
-            r_at,
-        )
+            m.ctypes, layer[U_AT], wide, place.ctypes, count + 1, layer[U_AT] + row * wide,
+            wide // size, r_at,
+        )  # fmt: skip
 
     return compiled(types.void, FLOATS, NUMBERS, NUMBER, NUMBERS, NUMBER, NUMBER)(inner)
 
@@ -248,9 +217,7 @@ def _serve(size: int) -> Run:
     def serve(
         state: State, row: int, label: int, active: Any, product: Any, part: Any, out: Any
     ) -> int:
-        """The server: loss into ``out``, its slopes, those sent down into the list at FOUND_AT;
-        returns the class predicted.
-        """
+        """The server: loss into ``out``, slopes, those sent down; returns the class predicted."""
         m, layers, people, fields, when, place, due, chosen = state
         server, depth = len(people) - 1, len(layers)
         top, count, z_at = people[server, FIRST], people[server, SEEN], fields[V_AT]
@@ -284,19 +251,9 @@ def _serve(size: int) -> Run:
                 deeper(m, layers, q, fields, row, mine, count, shares, chosen[q], r_at)
             elif needed:
                 kit.backward(
-                    m,
-                    layers[q],
-                    row,
-                    r_at,
-                    fields[V_AT],
-                    fields[F_AT],
-                    part,
-                    needed,
-                    mine,
-                    count,
-                    shares,
-                    fields[FOUND_AT],
-                )
+                    m, layers[q], row, r_at, fields[V_AT], fields[F_AT], part, needed, mine, count,
+                    shares, fields[FOUND_AT],
+                )  # fmt: skip
         return int(best)
 
     return compiled(NUMBER, STATE, NUMBER, NUMBER, FLAGS_OF_ONE, DOUBLES, NUMBERS, DOUBLES)(serve)
@@ -348,9 +305,7 @@ def _after(size: int) -> Run:
     kit = chain.kernels(size)
 
     def after(state: State, p: int, whole: bool) -> int:
-        """Fold what is final, or all; forget events that no update takes up any more, and return
-        how many.
-        """
+        """Fold what is final, or all; forget events that no update needs, and count them."""
         m, layers, people, fields, when, place, due, _ = state
         person, done = people[p], 0
         kept = person[FILLED]

@@ -1,5 +1,4 @@
-r"""Events with a window: its examples at the weights of each event, through a network cut between
-parties and a server.
+r"""Events with a window: its examples, through parties and server, at each event's weights.
 
 Most of a layer's arithmetic is the three products of ``compiled.again.tiles``. The parties' first
 layers, their heads, do without: an example x_i stays the same while it is in the window, so its
@@ -64,17 +63,9 @@ def _through(rows: int) -> Run:
                 for o in range(0, table[at.LINES], size):
                     start = table[at.WEIGHT] + o * table[at.FROM_PITCH]
                     product(
-                        x,
-                        a,
-                        table[at.FROM_PITCH],
-                        w,
-                        start,
-                        table[at.FROM_PITCH],
-                        table[at.FROM_PITCH] // size,
-                        x,
-                        out + o,
-                        pitch,
-                    )
+                        x, a, table[at.FROM_PITCH], w, start, table[at.FROM_PITCH],
+                        table[at.FROM_PITCH] // size, x, out + o, pitch,
+                    )  # fmt: skip
             bias = w[table[at.BIAS] : table[at.BIAS] + pitch]
             for i in range(n):
                 added(x[into + i * pitch : into + (i + 1) * pitch], bias, np.float32(1))
@@ -86,25 +77,15 @@ def _through(rows: int) -> Run:
 
 @cache
 def _back(rows: int) -> Run:
-    """From the slopes of a chain's outputs to those of its inputs, changing the weights; the sum of
-    the squares of their gradient.
-    """
+    """From slopes of a chain's outputs to its inputs', changing weights; sum of squares."""
     size = tile.widest()
     tall = 8 if tile.registers(size) > 20 else 4
     back, update = combine(rows, size), change(tall, size)
 
     def run(
-        layers: Any,
-        first: int,
-        stop: int,
-        n: int,
-        rate: Any,
-        w: Any,
-        x: Any,
-        slopes: Any,
-        line: Any,
-        lanes: Any,
-    ) -> float:
+        layers: Any, first: int, stop: int, n: int, rate: Any, w: Any, x: Any, slopes: Any,
+        line: Any, lanes: Any,
+    ) -> float:  # fmt: skip
         total = 0.0
         for which in range(stop - 1, first - 1, -1):
             table = layers[which]
@@ -115,33 +96,15 @@ def _back(rows: int) -> Run:
                 for row in range(0, n, rows):
                     d, out = into + row * pitch, start + row * inner
                     back(
-                        slopes,
-                        d,
-                        pitch,
-                        table[at.OUTPUTS],
-                        w,
-                        table[at.WEIGHT] + k,
-                        inner,
-                        slopes,
-                        out + k,
-                        inner,
-                    )
+                        slopes, d, pitch, table[at.OUTPUTS], w, table[at.WEIGHT] + k, inner, slopes,
+                        out + k, inner,
+                    )  # fmt: skip
                 lanes[:] = 0
                 for o in range(0, table[at.LINES], tall):
                     update(
-                        slopes,
-                        into + o,
-                        pitch,
-                        x,
-                        start + k,
-                        inner,
-                        n,
-                        rate,
-                        w,
-                        table[at.WEIGHT] + o * inner + k,
-                        inner,
-                        lanes,
-                    )
+                        slopes, into + o, pitch, x, start + k, inner, n, rate, w,
+                        table[at.WEIGHT] + o * inner + k, inner, lanes,
+                    )  # fmt: skip
                 for lane in range(size):
                     total += lanes[lane]
             gradient = line[:pitch]
@@ -158,9 +121,7 @@ def _back(rows: int) -> Run:
 
 
 def _arrived(party: Any, newest: int, capacity: int, sums: Any, taken: Any, gram: Any) -> None:
-    """The sums of a new example: at the weights before the block they are there, the changes since
-    are added.
-    """
+    """The sums of a new example: those at the block's start, and all changes since."""
     pitch = party[at.HEAD_PITCH]
     row = sums[party[at.SUMS] + newest * pitch : party[at.SUMS] + (newest + 1) * pitch]
     products = gram[
@@ -182,33 +143,17 @@ def _headed(rows: int) -> Run:
     product = combine(rows, size)
 
     def run(
-        party: Any,
-        oldest: int,
-        n: int,
-        capacity: int,
-        rate: Any,
-        slopes: Any,
-        sums: Any,
-        taken: Any,
-        gram: Any,
-        delta: Any,
-    ) -> float:
+        party: Any, oldest: int, n: int, capacity: int, rate: Any, slopes: Any, sums: Any,
+        taken: Any, gram: Any, delta: Any,
+    ) -> float:  # fmt: skip
         total, pitch = 0.0, party[at.HEAD_PITCH]
         for row in range(0, n, rows):
             factors = party[at.GRAM] + (oldest + row) * capacity + oldest
             for k in range(0, pitch, PAIR * size):
                 product(
-                    gram,
-                    factors,
-                    capacity,
-                    n,
-                    slopes,
-                    party[at.HEAD] + k,
-                    pitch,
-                    delta,
-                    row * pitch + k,
-                    pitch,
-                )
+                    gram, factors, capacity, n, slopes, party[at.HEAD] + k, pitch, delta,
+                    row * pitch + k, pitch,
+                )  # fmt: skip
         for i in range(n):
             u = slopes[party[at.HEAD] + i * pitch : party[at.HEAD] + (i + 1) * pitch]
             total += dot(u, delta[i * pitch : (i + 1) * pitch])
@@ -272,16 +217,9 @@ def _ahead(rows: int) -> Run:
     through = _through(rows)
 
     def run(
-        layers: Any,
-        party: Any,
-        oldest: int,
-        n: int,
-        w: Any,
-        x: Any,
-        sums: Any,
-        joined: int,
+        layers: Any, party: Any, oldest: int, n: int, w: Any, x: Any, sums: Any, joined: int,
         join_pitch: int,
-    ) -> None:
+    ) -> None:  # fmt: skip
         size, here = n * party[at.HEAD_PITCH], party[at.SUMS] + oldest * party[at.HEAD_PITCH]
         head = x[party[at.HEAD] : party[at.HEAD] + size]
         copied(head, sums[here : here + size])

@@ -54,9 +54,7 @@ def _masked(slopes: Any, outputs: Any) -> None:
 
 
 def _copied(x: Any, y: Any) -> None:
-    """A loop: an assignment of slices is seconds of compilation, for the message about shapes that
-    differ.
-    """
+    """A loop: to assign slices takes seconds to compile, for the message about shapes."""
     for i in range(x.size):
         x[i] = y[i]
 

@@ -1,5 +1,4 @@
-r"""Register tiles for products with few rows: the examples of a window through one linear layer,
-there and back.
+r"""Register tiles for products with few rows: a window's examples through one linear layer.
 
 With rows a_i and slopes d_i, i < n, and a weight w (outputs, inputs), row-major, that all three
 walk as it lies:
@@ -31,9 +30,7 @@ PAIR = 2  # outputs at once, and vectors at once
 
 @cache
 def forward(rows: int, size: int) -> Tile:
-    """``tile(a, at, pitch, w, w_at, w_pitch, vectors, out, out_at, out_pitch)``: L outputs of R
-    rows.
-    """
+    """``tile(a, at, pitch, w, w_at, w_pitch, vectors, out, out_at, out_pitch)``: (R, L) outputs."""
     pairs = size // PAIR
 
     def body(
@@ -62,8 +59,9 @@ def forward(rows: int, size: int) -> Tile:
 
 @cache
 def combine(rows: int, size: int) -> Tile:
-    """``tile(f, at, pitch, n, w, w_at, w_pitch, out, out_at, out_pitch)``: R rows, two vectors
-    wide, sums over n rows of w.
+    """R rows, two vectors wide, sums over n rows of w.
+
+    ``tile(f, at, pitch, n, w, w_at, w_pitch, out, out_at, out_pitch)``.
     """
 
     def body(
@@ -82,8 +80,9 @@ def combine(rows: int, size: int) -> Tile:
 
 @cache
 def change(outputs: int, size: int) -> Tile:
-    """``tile(d, at, pitch, a, a_at, a_pitch, n, c, w, w_at, w_pitch, squares)``: so many outputs,
-    two vectors wide.
+    """So many outputs, two vectors wide.
+
+    ``tile(d, at, pitch, a, a_at, a_pitch, n, c, w, w_at, w_pitch, squares)``.
 
     The squares are added to the L numbers of ``squares``, lane by lane.
     """
