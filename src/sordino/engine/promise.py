@@ -37,9 +37,8 @@ RELEASED = {
 }
 ADJACENCY = {
     "sample": "one example's contribution replaced by none (sizes are public)",
-    "client": "one client's contribution, with all its data, replaced by none (sizes "
-    "and the number "
-    "of clients are public)",
+    "client": "one client's contribution, with all its data, replaced by none (sizes and the "
+    "number of clients are public)",
     "label": "replace one entity's label",
     "entity": "replace one entity's label and its features at every party",
     "none": "none",

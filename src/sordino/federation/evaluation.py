@@ -78,9 +78,9 @@ def corpus(study: HorizontalStudy, *, identify: bool = False) -> Corpus:
     if found.train.client is not None and not wanted.partition.by_column:
         raise StudyError(
             f"{wanted.file}: its array 'client' says whose each example is, and "
-            f"data.partition kind '{wanted.partition.kind}' would deal"
-            ' them to others: set data.partition = { kind = "column" } with '
-            'data.client_column = "client", or leave the array out'
+            f"data.partition kind '{wanted.partition.kind}' would deal them to others: set "
+            'data.partition = { kind = "column" } with data.client_column = "client", or leave the '
+            "array out"
         )
     return found
 

@@ -12,17 +12,13 @@ from sordino.report.album import Picture, markup
 from sordino.report.page import template
 
 CAPTIONS = {
-    "round": "{curve_is}, mean over the seeds{below}. A band reaches from the lowest "
-    "to the highest "
-    "seed; a curve ends where its first"
-    " seed ends.{estimated}",
+    "round": "{curve_is}, mean over the seeds{below}. A band reaches from the lowest to the "
+    "highest seed; a curve ends where its first seed ends.{estimated}",
     "epsilon": "{same} over the epsilon that was spent for it. Studies are at equal privacy where "
-    "they stand above the same"
-    " point. A study without privacy is a level: it stands nowhere on this axis.",
-    "claimed": "{same} over the epsilon that is claimed for it. A single dot is a claim "
-    "for the end "
-    "of a run alone. What the"
-    " banner names is not private at that epsilon.",
+    "they stand above the same point. A study without privacy is a level: it stands nowhere on "
+    "this axis.",
+    "claimed": "{same} over the epsilon that is claimed for it. A single dot is a claim for the "
+    "end of a run alone. What the banner names is not private at that epsilon.",
 }
 BELOW = " (above), and epsilon spent (below; dashed: budgets)"
 TITLES = {"round": "Over {rounds}", "epsilon": "Over epsilon", "claimed": "Over claimed epsilon"}
@@ -79,8 +75,8 @@ def render_studies(content: Content) -> str:
         if runs
     ]
     html: str = template("comparison.html").render(
-        title=f"{len(content.labels)} "
-        f"{'study' if len(content.labels) == 1 else 'studies'} compared",
+        title=f"{len(content.labels)} {'study' if len(content.labels) == 1 else 'studies'} "
+        "compared",
         sub=content.sub,
         banner=content.banner,
         failures=content.failures,

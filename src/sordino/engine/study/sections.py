@@ -92,9 +92,8 @@ class Data(Source):
         0.0,
         ge=0,
         lt=1,
-        description="share of each client's examples set aside to choose by; their joint "
-        "accuracy is "
-        "treated as public",
+        description="share of each client's examples set aside to choose by; their joint accuracy "
+        "is treated as public",
     )
 
     @model_validator(mode="after")
@@ -112,8 +111,8 @@ class Data(Source):
         if self.client_column and not self.partition.by_column:
             raise ValueError(
                 f"client_column = '{self.client_column}' says whose each example is, and "
-                f"partition kind '{self.partition.kind}' would deal"
-                ' them to others: set partition = { kind = "column" }, or leave client_column out'
+                f"partition kind '{self.partition.kind}' would deal them to others: set "
+                'partition = { kind = "column" }, or leave client_column out'
             )
         if self.client_column and self.file is None:
             raise ValueError(

@@ -67,9 +67,8 @@ class AsynchronousStudy(HorizontalStudy):
     article: ClassVar[str] = "an"
     kind: ClassVar[str] = "asynchronous"
     elsewhere: ClassVar[Mapping[str, str]] = {
-        "data.parties": "parties hold different features of the same entities in methods ogd, "
-        "slr and dlr; "
-        "say data.clients",
+        "data.parties": "parties hold different features of the same entities in methods ogd, slr "
+        "and dlr; say data.clients",
         "data.stream": "methods ogd, slr and dlr read streams",
         "budget.events": "say budget.updates",
         "privacy.sampling_rate": "each edge's follows from method.batch and its examples",

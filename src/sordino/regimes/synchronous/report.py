@@ -48,9 +48,8 @@ def pictures(run: Run) -> Iterable[Drawn]:
             if run.of_clients
             else "Share of gradients cut to the clipping norm"
         )
-        + ", as it was released, with noise. Near 100 % the norm is small and most of the "
-        "signal is cut; near 0 % it is large and noise"
-        " is wasted.",
+        + ", as it was released, with noise. Near 100 % the norm is small and most of the signal "
+        "is cut; near 0 % it is large and noise is wasted.",
         "",
     )
     yield (

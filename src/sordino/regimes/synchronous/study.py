@@ -50,9 +50,8 @@ class SynchronousStudy(HorizontalStudy):
     article: ClassVar[str] = "a"
     kind: ClassVar[str] = "synchronous"
     elsewhere: ClassVar[Mapping[str, str]] = {
-        "data.parties": "parties hold different features of the same entities in methods ogd, "
-        "slr and dlr; "
-        "say data.clients",
+        "data.parties": "parties hold different features of the same entities in methods ogd, slr "
+        "and dlr; say data.clients",
         "data.stream": "methods ogd, slr and dlr read streams",
         "budget.events": "say budget.rounds",
         "budget.updates": "say budget.rounds",
