@@ -163,10 +163,8 @@ def test_whole_clients_then_examples(tmp_path: Path) -> None:
     file = saved(tmp_path, "one.csv", plain())
     first = run(tmp_path, "one", file, *CLIENTS, "privacy.sampling_rate=1.0")
     second = run(tmp_path, "two", file, *DP_SGD, "seed=4")
-    step, halved = (
-        PoissonSampled(sampling_rate=RATE, event=Gaussian(noise_multiplier=SIGMA)),
-        Gaussian(noise_multiplier=1.5),
-    )
+    step = PoissonSampled(sampling_rate=RATE, event=Gaussian(noise_multiplier=SIGMA))
+    halved = Gaussian(noise_multiplier=1.5)
     found = accountant("pld").epsilon(
         [(PoissonSampled(sampling_rate=1.0, event=halved), 2), (step, 3)], DELTA
     )

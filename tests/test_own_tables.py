@@ -116,7 +116,8 @@ def test_the_documented_partition_and_latency_run_and_are_named_in_the_record(fo
 
 def test_streams_parts_drifts_and_activations_of_ones_own_run(folder: Path) -> None:
     read = study(
-        folder, "vertical", "data.parts=others:Turned", 'data.stream={kind="others:First", rows=20}', "data.drift=others:Never",
+        folder, "vertical", "data.parts=others:Turned",
+        'data.stream={kind="others:First", rows=20}', "data.drift=others:Never",
         "method.activation=others:Even", "budget.events=40", "world.dropout=0",
     )  # fmt: skip
     assert {name.partition(":")[2] for name in studies.named_modules(read)} == {

@@ -102,9 +102,8 @@ class Spies:
         self.left: Left = Counter()
         self.asked: Counter[tuple[int, int]] = Counter()  # tasks that nobody has answered
         self.tasks: dict[tuple[int, int], Train] = {}
-        self.seen: dict[
-            str, Counter[Any]
-        ] = {}  # how often each unit released something of each entity
+        # how often each unit released something of each entity
+        self.seen: dict[str, Counter[Any]] = {}
 
     def leaves(self, unit: str, event: Event, count: int = 1) -> None:
         """Something has left: the ledger holds it, and all before it, by now."""

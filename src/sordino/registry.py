@@ -167,8 +167,9 @@ class Registry(Generic[S]):
 
 
 def register_all(package: str, path: Iterable[str]) -> None:
-    """Import every module of a package, so that what registers itself there is known: a new one is
-    a file and nothing else.
+    """Import every module of a package, so that what registers itself there is known.
+
+    A new one is a file and nothing else.
 
     Args:
         package: its name.

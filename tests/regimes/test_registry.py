@@ -137,6 +137,5 @@ def test_a_method_says_what_it_is_and_no_two_have_one_name() -> None:
     with pytest.raises(StudyError, match="the method 'dp-sgd' is DpSgd already"):
         register(Impostor)
     assert dict(known()) == before
-    assert (
-        register(before["dp-sgd"]) is before["dp-sgd"]
-    )  # a module that is imported again is no second method
+    # a module that is imported again is no second method
+    assert register(before["dp-sgd"]) is before["dp-sgd"]

@@ -15,7 +15,7 @@ from sordino.engine import vocabulary
 from sordino.engine.runs import Run, load
 from sordino.errors import StudyError
 from sordino.regimes.asynchronous import figures as arrivals
-from sordino.report import course, figures, write, write_comparison
+from sordino.report import course, figures, together, write, write_comparison
 
 from .conftest import Maker, arrival_rows, readable, rows
 from .test_figures import SVG, polyline
@@ -68,9 +68,8 @@ def test_bound_is_a_staircase_on_a_logarithmic_axis_where_decades_apart(arrive: 
     corners = outline(arrivals.norms(load(arrive(log=log))), "#d55e00")
     heights = sorted({round(y, 2) for _, y in corners})
     assert len(heights) == 3
-    assert heights[1] - heights[0] == pytest.approx(
-        heights[2] - heights[1], rel=1e-2
-    )  # halved twice: equal steps
+    # halved twice: equal steps
+    assert heights[1] - heights[0] == pytest.approx(heights[2] - heights[1], rel=1e-2)
     linear = load(arrive("linear"))
     heights = sorted({round(y, 2) for _, y in outline(arrivals.norms(linear), "#d55e00")})
     assert heights[1] - heights[0] == pytest.approx(2 * (heights[2] - heights[1]), rel=1e-2)
@@ -109,9 +108,8 @@ def test_who_is_away_and_who_has_left(arrive: Maker) -> None:
     calm = [row for row in arrival_rows() if row["kind"] not in ("lost", "joined", "left")]
     assert arrivals.presence(load(arrive("calm", log=calm))) is None
     last = [*calm, {"kind": "left", "round": 299, "client": 0}]
-    assert (
-        arrivals.presence(load(arrive("last", log=last))) is None
-    )  # as the run ended: nothing to see
+    # as the run ended: nothing to see
+    assert arrivals.presence(load(arrive("last", log=last))) is None
 
 
 @pytest.mark.parametrize("count", [2, 5, 30, 31, 1000])
@@ -284,15 +282,15 @@ def test_no_privacy_is_a_level_over_epsilon(arrive: Maker) -> None:
     free = load(
         arrive("f", unit="none", epsilon_budget="inf", result={"accuracy": 0.9, "epsilon": "inf"})
     )
-    picture = figures.together([[private], [free]], ["mapa", "asgd"], "epsilon")
+    picture = together.together([[private], [free]], ["mapa", "asgd"], "epsilon")
     assert "asgd (ε = ∞)" in texts(picture)
     assert "mapa" in texts(picture)
     assert {y for _, y in polyline(picture or "", 1)} == {polyline(picture or "", 1)[0][1]}
-    assert figures.together([[free]], ["asgd"], "epsilon") is None  # nothing to hold it against
+    assert together.together([[free]], ["asgd"], "epsilon") is None  # nothing to hold it against
     letter = load(arrive("l", form="paper", result={"accuracy": 0.9, "epsilon": 50.0}))
     assert not any(
         "letter" in said
-        for said in texts(figures.together([[private], [letter]], ["mapa", "letter"], "epsilon"))
+        for said in texts(together.together([[private], [letter]], ["mapa", "letter"], "epsilon"))
     )
 
 

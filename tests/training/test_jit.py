@@ -105,10 +105,8 @@ def shapes(draw: st.DrawFn) -> tuple[conv.Shape, tuple[int, int]]:
         k + draw(st.integers(0, 9)) + (2 * p if k <= 2 * p else 0)
         for k, p in zip(kernel, padding, strict=True)
     )
-    channels, outputs = (
-        draw(st.sampled_from([1, 3, 8, 16])),
-        draw(st.sampled_from([8, 16, 24, 32, 64])),
-    )
+    channels = draw(st.sampled_from([1, 3, 8, 16]))
+    outputs = draw(st.sampled_from([8, 16, 24, 32, 64]))
     return conv.Shape((image[0], image[1]), channels, outputs, kernel, stride), padding
 
 

@@ -82,9 +82,8 @@ def audit(
     weights = "trained" if path.is_dir() else "initial"
     _show(scenes)
     say.people(
-        f"weights: {weights}; epsilon of one release, and of all that the study plans, at "
-        f"delta {found[0].delta:g}"
-        f" ({found[0].accountant}), one example's contribution replaced by none"
+        f"weights: {weights}; epsilon of one release, and of all that the study plans, at delta "
+        f"{found[0].delta:g} ({found[0].accountant}), one example's contribution replaced by none"
     )
     say.people(f"warning: {RAW}")
     say.people(NO_PROOF)
@@ -130,9 +129,9 @@ def _levels(text: str) -> list[NoiseLevel]:
             value = math.nan
         if not (0.0 <= value <= MOST if claimed == word else 1.0 / MOST <= value < math.inf):
             raise StudyError(
-                f"--noise {text}: {word!r} is no noise level. Give noise multipliers from 0 "
-                f"to {MOST:g}, 'study' for the study's own, or"
-                f" mapa@EPSILON for MAPA's noise, with commas between: --noise {NOISE}"
+                f"--noise {text}: {word!r} is no noise level. Give noise multipliers from 0 to "
+                f"{MOST:g}, 'study' for the study's own, or mapa@EPSILON for MAPA's noise, with "
+                f"commas between: --noise {NOISE}"
             )
         found.append(NoiseLevel(sigma=value) if claimed == word else NoiseLevel(claimed=value))
     return found
@@ -180,7 +179,7 @@ def _attacked(
             "folder that `sordino run` made"
         )
     from sordino.engine import records
-    from sordino.engine.session import study_of
+    from sordino.engine.recorded import study_of
 
     study = _gradients(
         study_of(
@@ -195,9 +194,9 @@ def _gradients(study: Study) -> HorizontalStudy:
 
     if not isinstance(study, HorizontalStudy):
         raise StudyError(
-            f"method.name = {study.method.name!r}: --attack inversion reads gradients, and "
-            "parties of this method send embeddings."
-            " Use a study whose clients take noisy gradient steps, such as dp-sgd"
+            f"method.name = {study.method.name!r}: --attack inversion reads gradients, and parties "
+            "of this method send embeddings. Use a study whose clients take noisy gradient steps, "
+            "such as dp-sgd"
         )
     return study
 

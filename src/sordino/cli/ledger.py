@@ -157,9 +157,7 @@ def verify(
     seconds: Seconds = 300.0,
     as_json: AsJson = False,
 ) -> None:
-    """Check the chain, price every unit, and compare a run's study, log, model and result with the
-    ledger.
-    """
+    """Check the chain, price every unit, and compare a run's files with the ledger."""
     from sordino.verify import verify as look
 
     verdict = look(run, digest=digest, seconds=seconds)

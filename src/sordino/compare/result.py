@@ -25,9 +25,8 @@ At = Literal["true", "claimed"]
 EQUAL = 0.01  # epsilons this close, relatively, count as equal
 
 INTERVALS = (
-    f"Each interval holds the mean difference with {CONFIDENCE:.0%} confidence over seeds: "
-    "other noise, batches, start and division of"
-    " the same data. It says nothing about other data."
+    f"Each interval holds the mean difference with {CONFIDENCE:.0%} confidence over seeds: other "
+    "noise, batches, start and division of the same data. It says nothing about other data."
 )
 MANY = (
     "Each interval stands for itself: the more studies are compared, the likelier one of "
@@ -41,9 +40,7 @@ CHOOSING = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Member:
-    """One study with its runs, in the order of the seeds; a seed is in ``runs`` or in
-    ``failed``.
-    """
+    """One study with its runs, in the order of the seeds; a seed is in ``runs`` or ``failed``."""
 
     side: Side
     runs: Mapping[int, Run]

@@ -51,10 +51,8 @@ def read_arrays(
         with open_plain(path) as content, zipfile.ZipFile(content) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
             chosen = {name: info for name, info in members.items() if name in wanted}
-            total, most = (
-                sum(info.file_size for info in chosen.values()),
-                allowed(path.stat().st_size),
-            )
+            total = sum(info.file_size for info in chosen.values())
+            most = allowed(path.stat().st_size)
             if total > most:
                 raise DataError(too_large(path, "its arrays expand to", total, most))
             return {name: _array(archive, info) for name, info in chosen.items()}, list(members)
@@ -62,9 +60,8 @@ def read_arrays(
         raise
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except (
-        Exception
-    ) as error:  # zip, zlib and header parsers each have their own errors for damaged bytes
+    except Exception as error:
+        # zip, zlib and header parsers each have their own errors for damaged bytes
         raise DataError(
             f"{path}: expected an npz archive of plain arrays, but reading it failed ({error}). "
             "Arrays of Python objects are not read; save numbers or fixed-length text (numpy.savez)"
@@ -143,10 +140,8 @@ def refuse_large(path: Path, frame: pl.LazyFrame) -> None:
             "in each row; drop it"
         )
     rows = int(frame.select(pl.len()).collect().item())
-    size, most = (
-        12 * rows * len(schema),
-        allowed(path.stat().st_size),
-    )  # eight bytes as stored, four as a feature
+    # eight bytes as stored, four as a feature
+    size, most = 12 * rows * len(schema), allowed(path.stat().st_size)
     if size > most:
         raise DataError(
             too_large(path, f"its {rows:,} rows of {len(schema):,} columns need", size, most)
@@ -154,9 +149,7 @@ def refuse_large(path: Path, frame: pl.LazyFrame) -> None:
 
 
 def refuse_long(series: pl.Series, path: Path) -> None:
-    """Refuse labels or owners that are texts of a size that no name has: an array of texts is as
-    wide as the longest.
-    """
+    """Refuse labels or owners of a length that no name has: all texts of an array are as wide."""
     import polars as pl
 
     longest = series.str.len_bytes().max() if series.dtype == pl.String else 0

@@ -81,9 +81,7 @@ class Published:
     streamed: bool = False
 
     def missing(self, folder: Path) -> tuple[str, ...]:
-        """What ``folder`` lacks for the layout that it comes closest to; nothing where one is
-        complete.
-        """
+        """What ``folder`` lacks for the layout it comes closest to; nothing if one is complete."""
         lacking = [
             tuple(n for n in layout if pick(folder, n, self.endings) is None)
             for layout in self.layouts
@@ -99,120 +97,98 @@ def _remotes(base: str, sums: dict[str, str]) -> tuple[Remote, ...]:
     return tuple(Remote(name, base + name, checksum) for name, checksum in sums.items())
 
 
+_FASHION_MNIST = Published(
+    "fashion-mnist",
+    (
+        *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
+        *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
+    ),
+    (_IDX,),
+    (".gz", ""),
+    _remotes(
+        "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+        {
+            "train-images-idx3-ubyte.gz": (
+                "sha256:3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"
+            ),
+            "train-labels-idx1-ubyte.gz": (
+                "sha256:a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"
+            ),
+            "t10k-images-idx3-ubyte.gz": (
+                "sha256:346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"
+            ),
+            "t10k-labels-idx1-ubyte.gz": (
+                "sha256:67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"
+            ),
+        },
+    ),
+    "dataset-fashion-mnist",
+)
+_MNIST = Published(
+    "mnist",
+    _DIGITS,
+    (_IDX,),
+    (".gz", ""),
+    _remotes(
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        {
+            "train-images-idx3-ubyte.gz": "md5:f68b3c2dcbeaaa9fbdd348bbdeb94873",
+            "train-labels-idx1-ubyte.gz": "md5:d53e105ee54ea40749a09fcbcd1e9432",
+            "t10k-images-idx3-ubyte.gz": "md5:9fb629c4189551a2d022fa330f9573f3",
+            "t10k-labels-idx1-ubyte.gz": "md5:ec29112dd5afa0611ce80d1b7f02629c",
+        },
+    ),
+)
+_CIFAR10 = Published(
+    "cifar10",
+    (
+        *("airplane", "automobile", "bird", "cat", "deer"),
+        *("dog", "frog", "horse", "ship", "truck"),
+    ),
+    (
+        ("cifar-10-binary.tar.gz",),
+        ("cifar-10-python.tar.gz",),
+        cifar.BINARY,
+        cifar.PYTHON,
+        tuple(f"cifar-10-batches-bin/{n}" for n in cifar.BINARY),
+        tuple(f"cifar-10-batches-py/{n}" for n in cifar.PYTHON),
+    ),
+    remote=_remotes(
+        "https://www.cs.toronto.edu/~kriz/",
+        {"cifar-10-binary.tar.gz": "md5:c32a1d4ab5d03f1284b67883e8d87530"},
+    ),
+)
+_USPS = Published(
+    "usps",
+    _DIGITS,
+    (("usps", "usps.t"),),
+    (".bz2", ""),
+    _remotes(
+        "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass/",
+        {
+            "usps.bz2": "md5:ec16c51db3855ca6c91edd34d0e9b197",
+            "usps.t.bz2": "md5:8ea070ee2aca1ac39742fdd1ef5ed118",
+        },
+    ),
+)
+
+
+def _collisions(name: str, folder: str, checksum: str) -> Published:
+    """A file of simulated particle collisions, from the UCI repository."""
+    file = f"{name.upper()}.csv"
+    remote = _remotes(_UCI + folder, {f"{file}.gz": checksum})
+    return Published(name, ("background", "signal"), ((file,),), (".gz", ""), remote, streamed=True)
+
+
+_SUSY = _collisions(
+    "susy", "00279/", "sha256:be56cb5598da8ece4b13912230ee713bab8b3431a7d118e0054ffdf3a2f25664"
+)
+_HIGGS = _collisions(
+    "higgs", "00280/", "sha256:ea302c18164d4e3d916a1e2e83a9a8d07069fa6ebc7771e4c0540d54e593b698"
+)
+
 PUBLISHED: Mapping[str, Published] = MappingProxyType(
-    {
-        p.name: p
-        for p in (
-            Published(
-                "fashion-mnist",
-                (
-                    "T-shirt/top",
-                    "Trouser",
-                    "Pullover",
-                    "Dress",
-                    "Coat",
-                    "Sandal",
-                    "Shirt",
-                    "Sneaker",
-                    "Bag",
-                    "Ankle boot",
-                ),
-                (_IDX,),
-                (".gz", ""),
-                _remotes(
-                    "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
-                    {
-                        "train-images-idx3-ubyte.gz": "sha256:3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-                        "train-labels-idx1-ubyte.gz": "sha256:a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-                        "t10k-images-idx3-ubyte.gz": "sha256:346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-                        "t10k-labels-idx1-ubyte.gz": "sha256:67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-                    },
-                ),
-                "dataset-fashion-mnist",
-            ),
-            Published(
-                "mnist",
-                _DIGITS,
-                (_IDX,),
-                (".gz", ""),
-                _remotes(
-                    "https://ossci-datasets.s3.amazonaws.com/mnist/",
-                    {
-                        "train-images-idx3-ubyte.gz": "md5:f68b3c2dcbeaaa9fbdd348bbdeb94873",
-                        "train-labels-idx1-ubyte.gz": "md5:d53e105ee54ea40749a09fcbcd1e9432",
-                        "t10k-images-idx3-ubyte.gz": "md5:9fb629c4189551a2d022fa330f9573f3",
-                        "t10k-labels-idx1-ubyte.gz": "md5:ec29112dd5afa0611ce80d1b7f02629c",
-                    },
-                ),
-            ),
-            Published(
-                "cifar10",
-                (
-                    "airplane",
-                    "automobile",
-                    "bird",
-                    "cat",
-                    "deer",
-                    "dog",
-                    "frog",
-                    "horse",
-                    "ship",
-                    "truck",
-                ),
-                (
-                    ("cifar-10-binary.tar.gz",),
-                    ("cifar-10-python.tar.gz",),
-                    cifar.BINARY,
-                    cifar.PYTHON,
-                    tuple(f"cifar-10-batches-bin/{n}" for n in cifar.BINARY),
-                    tuple(f"cifar-10-batches-py/{n}" for n in cifar.PYTHON),
-                ),
-                remote=_remotes(
-                    "https://www.cs.toronto.edu/~kriz/",
-                    {"cifar-10-binary.tar.gz": "md5:c32a1d4ab5d03f1284b67883e8d87530"},
-                ),
-            ),
-            Published(
-                "usps",
-                _DIGITS,
-                (("usps", "usps.t"),),
-                (".bz2", ""),
-                _remotes(
-                    "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass/",
-                    {
-                        "usps.bz2": "md5:ec16c51db3855ca6c91edd34d0e9b197",
-                        "usps.t.bz2": "md5:8ea070ee2aca1ac39742fdd1ef5ed118",
-                    },
-                ),
-            ),
-            Published(
-                "susy",
-                ("background", "signal"),
-                (("SUSY.csv",),),
-                (".gz", ""),
-                _remotes(
-                    _UCI + "00279/",
-                    {
-                        "SUSY.csv.gz": "sha256:be56cb5598da8ece4b13912230ee713bab8b3431a7d118e0054ffdf3a2f25664"
-                    },
-                ),
-                streamed=True,
-            ),
-            Published(
-                "higgs",
-                ("background", "signal"),
-                (("HIGGS.csv",),),
-                (".gz", ""),
-                _remotes(
-                    _UCI + "00280/",
-                    {
-                        "HIGGS.csv.gz": "sha256:ea302c18164d4e3d916a1e2e83a9a8d07069fa6ebc7771e4c0540d54e593b698"
-                    },
-                ),
-                streamed=True,
-            ),
-        )
-    }
+    {p.name: p for p in (_FASHION_MNIST, _MNIST, _CIFAR10, _USPS, _SUSY, _HIGGS)}
 )
 
 
@@ -287,9 +263,7 @@ def missing_message(published: Published) -> str:
 def fetch(
     name: str, *, folder: Path | None = None, say: Callable[[str], None] | None = None
 ) -> Path:
-    """Download ``name`` into ``folder`` (the user's cache), checked; files already right are
-    kept.
-    """
+    """Download ``name`` into ``folder``, and check it; files that are right already are kept."""
     if name not in PUBLISHED:
         raise DataError(
             f"data fetch: nothing is known about {name!r}; known: {', '.join(PUBLISHED)}"
@@ -334,9 +308,9 @@ def _download(remote: Remote, path: Path) -> None:
             except (OSError, http.client.HTTPException) as error:
                 reason = getattr(error, "reason", None) or error
                 raise DataError(
-                    f"data fetch: {remote.url} could not be downloaded into {path} "
-                    f"({reason}). Without a network, copy the file "
-                    f"there by hand; it must have {kind} {remote.checksum.partition(':')[2]}"
+                    f"data fetch: {remote.url} could not be downloaded into {path} ({reason}). "
+                    f"Without a network, copy the file there by hand; it must have {kind} "
+                    f"{remote.checksum.partition(':')[2]}"
                 ) from error
             file.flush()
             os.fsync(file.fileno())
@@ -346,9 +320,8 @@ def _download(remote: Remote, path: Path) -> None:
                 f"data fetch: {remote.url} is not the published file: expected "
                 f"{remote.checksum}, found {found}; nothing was kept"
             )
-        os.chmod(
-            temporary, 0o644
-        )  # a data folder may be shared; temporary files are their owner's alone
+        # a data folder may be shared; temporary files are their owner's alone
+        os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     finally:
         with contextlib.suppress(FileNotFoundError):
@@ -358,4 +331,5 @@ def _download(remote: Remote, path: Path) -> None:
 def _sum_of(path: Path, like: str) -> str:
     kind = like.partition(":")[0]
     with path.open("rb") as file:
-        return f"{kind}:{hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()}"
+        found = hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False))
+    return f"{kind}:{found.hexdigest()}"

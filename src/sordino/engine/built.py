@@ -25,9 +25,7 @@ UNIT = "test"
 """Whose data the rows of a private test share are, in the ledger."""
 
 PUBLIC = "public"
-"""Whose data rows are that were set aside and declared public, in a ledger of the data: later runs
-must know.
-"""
+"""Whose data rows are that were declared public, in a ledger of the data: later runs must know."""
 
 
 class Paid(Protocol):
@@ -66,6 +64,16 @@ class Built:
     evaluation: Paid | None = None
 
 
+class Builds(Protocol):
+    """What makes the objects of a study; see :func:`sordino.engine.assemble.build`."""
+
+    def __call__(
+        self, study: Study, folder: Path, run: str, payable: Sequence[int] | None = None, /
+    ) -> Built:
+        """The objects of a calibrated study, with its ledger in ``folder``."""
+        ...
+
+
 def named(flat: Flat, vector: Vector) -> dict[str, NDArray[Any]]:
     """A vector as the model's named parameters."""
     tensor = torch.from_numpy(vector)
@@ -81,8 +89,7 @@ def vault(
     others: Mapping[str, str] | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> Vault:
-    """The run's own ledger in ``folder``, or one that knows records: that of the data, or the run's
-    own.
+    """The run's ledger: its own in ``folder``, or one that knows records, its own or the data's.
 
     ``fingerprints``, and ``labels`` for people, by unit; ``others`` names units that are not priced
     by records. A folder with a ``run.json`` is that of a run which has begun: its ledger must be

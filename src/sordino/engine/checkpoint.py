@@ -78,9 +78,7 @@ def write(folder: Path, saved: Saved) -> None:
 
 
 def _pieces(vectors: Mapping[str, Array], metadata: Mapping[str, str]) -> list[bytes | memoryview]:
-    """A safetensors file: the header's length (8 bytes, the lowest first), the header as JSON, the
-    numbers of every vector.
-    """
+    """A safetensors file: length of the header (8 bytes, lowest first), header as JSON, numbers."""
     header: dict[str, object] = {"__metadata__": metadata}
     pieces: list[bytes | memoryview] = []
     end = 0

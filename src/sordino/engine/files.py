@@ -43,8 +43,9 @@ def said_clearly(path: Path) -> Iterator[None]:
 
 
 def replace_file(path: Path, *data: bytes | memoryview, below: Path | None = None) -> None:
-    """Put ``data``, piece by piece, at ``path``: the old bytes or the new ones, never a mixture,
-    durable on return.
+    """Put ``data``, piece by piece, at ``path``: the old bytes or the new ones, never a mixture.
+
+    They are durable on return.
 
     Args:
         below: the folder from which on no link is followed; the file's own folder if left out.

@@ -73,9 +73,8 @@ class Latency(Section):
 
     @model_validator(mode="after")
     def _gives_seconds(self) -> Latency:
-        if (
-            not self.reads and not self.even
-        ):  # one of somebody's own is found out before anything is charged
+        # one of somebody's own is found out before anything is charged
+        if not self.reads and not self.even:
             if type(self).trip is Latency.trip:
                 raise ValueError(f"latency '{self.kind}' needs a method trip")
             self.checked(self.trip(np.random.default_rng(0)))
@@ -123,8 +122,9 @@ class Latency(Section):
         return self.scale(entropy, client) * (trip + steps * self.step)
 
     def tasks(self, entropy: Entropy, clients: int) -> Callable[[int, int], float]:
-        """Seconds from the sending of a client's task, from 1, to the arrival of its answer: a
-        function of (client, task).
+        """Seconds from the sending of a client's task, from 1, to its answer's arrival.
+
+        A function of (client, task).
 
         It is called thousands of times a second.
         """
@@ -266,8 +266,7 @@ class Delays:
 
 
 def read_trace(path: Path, clients: int) -> dict[int, tuple[float, ...]]:
-    """Measured seconds of each client, from a CSV file with the columns ``client`` and ``seconds``,
-    in the order of measuring.
+    """Measured seconds of each client, in order, from a CSV file of ``client`` and ``seconds``.
 
     Raises:
         StudyError: naming the line that cannot be used, or the client of whom nothing was measured.

@@ -1,6 +1,4 @@
-"""What every method is, whatever its regime: a table of a study, and what the list of methods says
-of it.
-"""
+"""What every method is: a table of a study, and what the list of methods says of it."""
 
 from __future__ import annotations
 
@@ -53,9 +51,7 @@ class Method(Section):
 
     @property
     def adapts_noise(self) -> bool:
-        """Whether sigma is chosen by looking at earlier releases, which only an accountant of a
-        fixed order can bound.
-        """
+        """Whether sigma depends on earlier releases: only a fixed Rényi order bounds that."""
         return False
 
     @property

@@ -70,8 +70,8 @@ class Plan:
         claim = f" (noise multiplier {self.noise_multiplier:.4g})" if self.noise_multiplier else ""
         warning = (
             f"{where} = 'paper' is NOT private: it claims epsilon = "
-            f"{epsilon_text(self.epsilon)}{claim}"
-            f" and gives epsilon = {epsilon_text(true)} ({why}); the ledger books what it gives"
+            f"{epsilon_text(self.epsilon)}{claim} and gives epsilon = {epsilon_text(true)} "
+            f"({why}); the ledger books what it gives"
         )
         return replace(self, epsilon=true, claimed=self.epsilon, warnings=(*self.warnings, warning))
 

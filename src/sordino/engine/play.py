@@ -29,9 +29,7 @@ class Play(Protocol):
 
     @property
     def payable(self) -> list[int] | None:
-        """Steps that each client could pay for when the run began, or rounds that all of them
-        could; None without a limit.
-        """
+        """Steps, or rounds of all, that clients could pay for at the beginning; None: no limit."""
         ...
 
     def unpack(self, packed: Packed) -> Moment:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 
 from sordino.engine import checkpoint, records
 from sordino.engine.files import said_clearly
@@ -20,8 +19,9 @@ CHECKPOINTS = "checkpoints"
 
 
 class Recorder:
-    """Appends rows to ``rounds.jsonl`` and saves a checkpoint every so many rounds, counted from 0
-    whatever was ``begun`` with. ``heads`` says where the ledgers stand.
+    """Appends rows to ``rounds.jsonl`` and saves a checkpoint every so many rounds.
+
+    Rounds are counted from 0 whatever was ``begun`` with. ``heads`` says where the ledgers stand.
 
     The log is flushed to the disk before a checkpoint that counts its bytes.
     """
@@ -47,12 +47,7 @@ class Recorder:
     def __enter__(self) -> Recorder:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         with said_clearly(self.folder / LOG):
             self.file.close()
 
@@ -63,10 +58,10 @@ class Recorder:
             self.file.flush()
         self.show(row)
 
-    def save(self, moment: Moment) -> bool:
-        """Save a checkpoint where one is due, and always at the end; whether one was saved."""
+    def save(self, moment: Moment) -> None:
+        """Save a checkpoint where one is due, and always at the end."""
         if moment.ended is None and moment.number // self.every == self.saved // self.every:
-            return False
+            return
         self.saved = moment.number
         with said_clearly(self.folder / LOG):
             self.file.flush()
@@ -74,7 +69,6 @@ class Recorder:
         checkpoint.write(
             self.folder / CHECKPOINTS, checkpoint.Saved(moment, self.file.tell(), self.heads())
         )
-        return True
 
 
 def length_of(folder: Path) -> int:

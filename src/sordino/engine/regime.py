@@ -53,9 +53,7 @@ class Regime(ABC, Generic[S]):
 
     @abstractmethod
     def plan(self, study: S) -> tuple[Plan, tuple[int, ...]]:
-        """The price of a study, with its data loaded but nothing trained; and how many examples
-        each client has, where it has its own.
-        """
+        """The price of a study and the clients' numbers of examples; loads data, trains nothing."""
 
     @abstractmethod
     def build(self, study: S, folder: Path, run: str, payable: Sequence[int] | None) -> Built:

@@ -1,6 +1,4 @@
-"""What a regime tells of a run, for the page that shows it: pictures, facts, its course, what its
-guarantee is made of.
-"""
+"""What a regime tells of a run on its page: pictures, facts, course, and its guarantee."""
 
 from __future__ import annotations
 
@@ -13,15 +11,14 @@ Fact = tuple[str, str, str]
 """Name, value, remark."""
 
 Drawn = tuple[str, str | None, str, str]
-"""Title, picture (SVG) if there is one, how to read it, mark: what must be known about where it
-comes from.
-"""
+"""Title, picture (SVG) if there is one, how to read it, a mark of where it comes from."""
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """A section of the page: how the run went on. Lines are one paragraph; a table has a head and
-    rows, or pairs and no head.
+    """A section of the page: how the run went on.
+
+    Lines are one paragraph; a table has a head and rows, or pairs and no head.
 
     ``wordy`` tables hold sentences.
     """
@@ -46,9 +43,7 @@ class Members:
 
 @dataclass(frozen=True, slots=True)
 class Teller:
-    """What a regime has to tell: facts to see first, its course, terms of its guarantee, who took
-    part, pictures.
-    """
+    """What a regime tells: facts to see first, course, guarantee, who took part, pictures."""
 
     facts: Callable[[Run], list[Fact]]
     courses: Callable[[Run], list[Course]]

@@ -1,5 +1,4 @@
-"""How each regime speaks of what it does: rounds of clients, updates by edges, events that parties
-see a part of.
+"""How each regime speaks of what it does: rounds of clients, updates by edges, events.
 
 The log calls what the server counts "round" and what privacy is paid for "steps", whatever the
 regime. People should not have to: a run says in ``run.json`` which regime it is of, and pages,
@@ -8,8 +7,10 @@ panels and sentences take their nouns from its regime.
 What "accuracy" is differs as well: of a model on a test set, or of predictions over a stream, each
 made before its event was learned from.
 
->>> of("asynchronous").rounds, of("synchronous").rounds, shared([of("asynchronous"), of("synchronous")]).rounds
-('updates', 'rounds', 'rounds or updates')
+>>> of("asynchronous").rounds, of("synchronous").rounds
+('updates', 'rounds')
+>>> shared([of("asynchronous"), of("synchronous")]).rounds
+'rounds or updates'
 >>> shared([of("vertical"), of("synchronous")]).accuracy.share
 'Share of the test set, or of a stream, classified correctly'
 """

@@ -54,8 +54,8 @@ class Watcher(Protocol):
         """A finished row for the log."""
         ...
 
-    def save(self, moment: Any) -> bool:
-        """A point from which the run may be resumed; whether it was kept."""
+    def save(self, moment: Any) -> None:
+        """A point from which the run may be resumed."""
         ...
 
 

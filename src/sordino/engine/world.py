@@ -59,9 +59,7 @@ class World(Generic[S]):
         raise NotImplementedError
 
     def expects(self, state: S, site: int, number: int, /) -> bool:
-        """Whether an answer of this site to this number would be used if it came now; computed it
-        is only then.
-        """
+        """Whether an answer of this site to this number would be used if it came now."""
         return True
 
     def asked(self, state: S, /) -> Mapping[int, Request]:
@@ -84,9 +82,7 @@ class World(Generic[S]):
     def bills(
         self, state: S, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]], /
     ) -> Sequence[Bill]:
-        """What must be booked before these effects may be carried out; sites hold the permits
-        ``paid``.
-        """
+        """What must be booked before these effects; sites hold the permits ``paid``."""
         raise NotImplementedError
 
     def reissued(self, state: S, blocks: Mapping[int, Sequence[Block]], /) -> Sequence[Bill]:

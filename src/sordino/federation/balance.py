@@ -24,9 +24,7 @@ Spending = tuple[tuple[Event, int], ...]
 
 
 def spent(folder: Path, known: Sequence[Records], own: Sequence[Budget]) -> dict[str, Spending]:
-    """What each unit has spent in the ledger of this folder, the dearest history of its records;
-    nothing where there is no ledger yet.
-    """
+    """What each unit has spent in the folder's ledger, by its dearest history; or nothing yet."""
     path = data_ledger(folder)
     if not path.exists():
         return {each.unit: () for each in known}
@@ -43,9 +41,7 @@ def _price(budget: Budget, spent: Spending) -> float:
 
 
 def left(regime: HorizontalRegime[H], study: H, divided: Federation, plan: Plan) -> Plan:
-    """The plan of a calibrated study, with what its data's ledgers have left, and the remedy where
-    that is too little.
-    """
+    """The plan of a calibrated study, with what its data's ledgers have left, and the remedy."""
     privacy = study.privacy
     if (
         privacy.ledger == "run"

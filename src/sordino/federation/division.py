@@ -60,11 +60,8 @@ class Federation:
 
 def federation(study: HorizontalStudy) -> Federation:
     """Load the data and divide it."""
-    wanted, entropy, corpus = (
-        study.data,
-        Seeded(study.seed),
-        evaluation.corpus(study, identify=identified(study)),
-    )
+    wanted, entropy = study.data, Seeded(study.seed)
+    corpus = evaluation.corpus(study, identify=identified(study))
     train, validation = corpus.train, None
     if wanted.validation:
         train, validation = datasets.hold_out(train, wanted.validation, entropy.at("validation"))
@@ -92,9 +89,7 @@ def federation(study: HorizontalStudy) -> Federation:
 
 
 def identified(study: HorizontalStudy) -> bool:
-    """Whether records are to be recognised: by a ledger that outlives the run, or for the persons
-    behind them.
-    """
+    """Whether records are to be recognised: by a lasting ledger, or for the persons behind them."""
     return study.privacy.ledger != "run" or study.data.person is not None
 
 

@@ -39,8 +39,7 @@ from sordino.privacy import Budget, Charge, Permit, Vault, covers_round
 
 
 def corpus(study: HorizontalStudy, *, identify: bool = False) -> Corpus:
-    """A study's data, with the test set that it asks for: an empty one where it asks for none;
-    ``identify`` its records.
+    """A study's data, with the test set that it asks for, perhaps empty; ``identify`` its records.
 
     Raises:
         StudyError: where the file and the study do not fit.
@@ -79,9 +78,9 @@ def corpus(study: HorizontalStudy, *, identify: bool = False) -> Corpus:
     if found.train.client is not None and not wanted.partition.by_column:
         raise StudyError(
             f"{wanted.file}: its array 'client' says whose each example is, and "
-            f"data.partition kind '{wanted.partition.kind}' would deal"
-            ' them to others: set data.partition = { kind = "column" } with '
-            'data.client_column = "client", or leave the array out'
+            f"data.partition kind '{wanted.partition.kind}' would deal them to others: set "
+            'data.partition = { kind = "column" } with data.client_column = "client", or leave the '
+            "array out"
         )
     return found
 
@@ -119,9 +118,7 @@ class PaidEvaluation:
     lineage: str
 
     def __call__(self, weights: Vector) -> Mapping[str, float]:
-        """The row of an evaluation: accuracy, and what the test rows have spent; no accuracy where
-        they cannot pay for it.
-        """
+        """The row of an evaluation: accuracy, if the test rows can pay, and what they spent."""
         digest = hashlib.sha256(np.ascontiguousarray(weights).tobytes()).hexdigest()
         charge = Charge(
             unit=UNIT,
@@ -143,8 +140,7 @@ class PaidEvaluation:
         }
 
     def release(self, weights: Vector, digest: str, permit: Permit) -> float:
-        """The noisy accuracy of a model; ``permit`` is of one evaluation, under the key of this
-        model's digest.
+        """The noisy accuracy of a model; ``permit`` is of one evaluation, by the model's digest.
 
         Raises:
             LocalProtocolError: without that permit; nothing has been computed then.

@@ -1,6 +1,4 @@
-"""What run.json says of a study in which every client has examples of its own, beside what it says
-of every study.
-"""
+"""What run.json says of a study, beside the rest, if every client has examples of its own."""
 
 from __future__ import annotations
 
@@ -76,9 +74,8 @@ def horizontal(
         noise_multipliers=getattr(privacy, "noise_multipliers", None),  # likewise
         sampling_rate=getattr(privacy, "sampling_rate", None),
         staleness=getattr(study, "stalest", None),
-        validation=_digest(
-            setup.validation
-        ),  # public: bounds and weights of noise may be chosen by it
+        # public: bounds and weights of noise may be chosen by it
+        validation=_digest(setup.validation),
         R_c=plan.steps if privacy.unit != "client" else None,  # there, rounds are what is charged
         stages=tuple(records.Stage(**asdict(stage)) for stage in plan.stages),
     )

@@ -1,6 +1,4 @@
-"""A study under ``sordino audit --attack inversion``: whose images, in which batches, at which
-noise, at what price.
-"""
+"""A study under ``sordino audit --attack inversion``: which images, batches, noise and price."""
 
 from __future__ import annotations
 
@@ -38,9 +36,7 @@ MODEL = "model.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class NoiseLevel:
-    """One noise level as it was asked for: a noise multiplier, MAPA's eps_0 (``claimed``), or
-    neither for the study's own.
-    """
+    """One noise level as asked for: a multiplier, MAPA's eps_0 (``claimed``), or the study's."""
 
     sigma: float | None = None
     claimed: float | None = None
@@ -71,17 +67,16 @@ class Attacked:
 def attacked(
     study: HorizontalStudy, asked: Sequence[NoiseLevel], weights: Path | None = None
 ) -> Attacked:
-    """A study's model, data and noise levels; ``weights`` of a trained model, else the initial
-    ones.
+    """A study's model, data and noise levels; ``weights`` are a trained model's, else initial.
 
     Raises:
         StudyError: if the attack has nothing to work on.
     """
     if study.privacy.unit == "client":
         raise StudyError(
-            f"method.name = {study.method.name!r}: --attack inversion reads gradients, and "
-            "this method's clients send whole updates."
-            " Use a study whose clients take noisy gradient steps, such as dp-sgd"
+            f"method.name = {study.method.name!r}: --attack inversion reads gradients, and this "
+            "method's clients send whole updates. Use a study whose clients take noisy gradient "
+            "steps, such as dp-sgd"
         )
     divided = federation(study)
     regime = horizontal.of(study)
@@ -94,9 +89,8 @@ def attacked(
         )
     if not len(divided.test) or full.data.testing == "private share":
         raise StudyError(
-            f"data.test = '{full.data.testing}': --attack inversion starts from the mean "
-            "images of a public test set;"
-            " set data.test = 'file' or 'public share'"
+            f"data.test = '{full.data.testing}': --attack inversion starts from the mean images of "
+            "a public test set; set data.test = 'file' or 'public share'"
         )
     flat = Flat(model(full, shape, len(divided.test.classes)))
     first_layer(flat, shape, full.model.name)
@@ -123,9 +117,7 @@ def _delta(study: HorizontalStudy) -> float:
 def _levels(
     study: HorizontalStudy, noise: Bounded, steps: int, rate: float, asked: Sequence[NoiseLevel]
 ) -> list[Level]:
-    """What was asked for, with prices: the study's mechanism from the least noise to the most, then
-    MAPA's noise likewise.
-    """
+    """What was asked for, with prices: the study's mechanism by rising noise, then MAPA's."""
     own = 0.0 if study.privacy.unit == "none" else study.privacy.noise_multiplier or 0.0
     found = []
     for sigma in sorted(
@@ -143,9 +135,7 @@ def _levels(
 def _costs(
     study: HorizontalStudy, noise: Bounded, steps: int, rate: float, sigma: float
 ) -> tuple[float, float]:
-    """Epsilon of one release and of all planned ones, at another noise multiplier than the study's,
-    as the mechanism books it.
-    """
+    """Epsilon of one release and of all planned, at another noise multiplier, as it is booked."""
     if sigma == 0.0:
         return math.inf, math.inf
     privacy, delta = study.privacy, _delta(study)
@@ -204,18 +194,14 @@ def _scene(found: Attacked, images: int, alone: bool) -> Scene:
     def drawn(what: str, number: int) -> np.random.Generator:
         return entropy.at("audit", "inversion", what, number)
 
-    rates, chosen = (
-        horizontal.of(study).rates(study, divided.sizes),
-        choose([part.y for part in divided.parts], classes, images),
-    )
+    rates = horizontal.of(study).rates(study, divided.sizes)
+    chosen = choose([part.y for part in divided.parts], classes, images)
     targets = [
         _target(divided.parts[who], place, rates[who], alone, drawn("batch", i))
         for i, (who, place) in enumerate(chosen)
     ]
-    public, labels = (
-        torch.from_numpy(datasets.scaled(divided.test.x)),
-        torch.from_numpy(divided.test.y),
-    )
+    public = torch.from_numpy(datasets.scaled(divided.test.x))
+    labels = torch.from_numpy(divided.test.y)
     attack = Attack(
         clipped=ClippedSum(flat, loss),
         noise=found.noise,
@@ -242,8 +228,7 @@ def _scene(found: Attacked, images: int, alone: bool) -> Scene:
 
 
 def choose(labels: Sequence[datasets.Labels], classes: int, images: int) -> list[tuple[int, int]]:
-    """Which examples to attack, as (client, place): the first of every label, then the second, and
-    so on.
+    """Which examples to attack, as (client, place): the first of every label, then the second, ...
 
     >>> choose([np.array([1, 1]), np.array([0, 1, 0])], 2, 4)
     [(1, 0), (0, 0), (1, 2), (0, 1)]
@@ -275,9 +260,7 @@ def _mean_image(x: torch.Tensor, y: torch.Tensor, label: int) -> Matrix:
 
 
 def _mechanism(study: HorizontalStudy, divided: Federation, flat: Flat) -> Bounded:
-    """The study's mechanism as it begins; a Gaussian with the study's clip where it promises
-    nothing.
-    """
+    """The study's mechanism as it begins; a Gaussian of its clip where it promises nothing."""
     if study.privacy.unit == "none":
         return Gaussian(clip=study.privacy.clip, noise_multiplier=1.0)
     loss = loss_for(study.model.name)

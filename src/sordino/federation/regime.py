@@ -50,9 +50,7 @@ class HorizontalRegime(Regime[H]):
 
     @abstractmethod
     def calibrate(self, study: H, sizes: Sequence[int]) -> H:
-        """The same study with its noise filled in, if it was left out, for clients of these
-        sizes.
-        """
+        """The same study with its noise filled in, for clients of these sizes."""
 
     @abstractmethod
     def price(self, study: H, sizes: Sequence[int], dimension: int) -> Plan:
@@ -62,9 +60,7 @@ class HorizontalRegime(Regime[H]):
     def mechanism(
         self, study: H, sizes: Sequence[int], kernels: ModelKernels, public: Tensors
     ) -> Bounded:
-        """The mechanism that a calibrated study begins with; ``public`` are its validation
-        examples.
-        """
+        """The mechanism that a calibrated study begins with; ``public`` is for its shape."""
 
     @abstractmethod
     def announced(self, priced: Plan, study: H, noise: Bounded, sizes: Sequence[int]) -> Plan:
@@ -80,9 +76,7 @@ class HorizontalRegime(Regime[H]):
         run: str,
         payable: Sequence[int] | None,
     ) -> Built:
-        """See :meth:`~sordino.engine.regime.Regime.build`; ``parts`` is emptied on the way, so that
-        the pixels are kept once.
-        """
+        """See :meth:`~sordino.engine.regime.Regime.build`; empties ``parts``, to save memory."""
 
     @abstractmethod
     def rates(self, study: H, sizes: Sequence[int]) -> tuple[float, ...]:
@@ -100,9 +94,7 @@ class HorizontalRegime(Regime[H]):
     def spending(
         self, study: H, true: Event, sigma: float, rate: float, charges: int
     ) -> Sequence[tuple[Event, int]]:
-        """So many charges of a client that draws with this rate, where one release at ``sigma`` is
-        ``true``.
-        """
+        """So many charges of a client of this rate, where one release at ``sigma`` is ``true``."""
 
     def epsilons(self, study: H) -> tuple[float, ...]:
         """What each client may spend."""
@@ -117,9 +109,7 @@ class HorizontalRegime(Regime[H]):
         )
 
     def bounded(self, study: H) -> bool:
-        """Whether what clients send goes through the mechanism; a paper's literal form may have
-        none.
-        """
+        """Whether the mechanism bounds what clients send; a paper's literal form may have none."""
         return True
 
     def scheduled(self, study: H) -> bool:
@@ -131,9 +121,7 @@ class HorizontalRegime(Regime[H]):
         return False
 
     def sized(self, study: H, divided: Federation | None = None) -> H:
-        """The same study with its model's size told to a mechanism whose price depends on it; its
-        data, where it is loaded already.
-        """
+        """The same study, its mechanism told the model's size where its price depends on it."""
         if study.privacy.unit == "none" or not study.privacy.mechanism.sized:
             return study
         test = (divided or federation(study)).test
@@ -147,19 +135,15 @@ class HorizontalRegime(Regime[H]):
         """See :class:`~sordino.engine.regime.Regime`."""
         divided = federation(study)
         flat = Flat(model(study, divided.test.shape, len(divided.test.classes)))
-        priced, loss = (
-            self.price(for_dimension(study, flat.dim), divided.sizes, flat.dim),
-            loss_for(study.model.name),
-        )
+        priced = self.price(for_dimension(study, flat.dim), divided.sizes, flat.dim)
+        loss = loss_for(study.model.name)
         if study.privacy.unit == "none":
             return priced, divided.sizes
         if study.privacy.unit == "sample":
             path = path_of(flat, divided.test.shape, loss)
             priced = replace(priced, gradients=f"{path.name} ({path.why}): {path.cost}")
-        kernels, public = (
-            ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss)),
-            tensors(divided.validation, torch.device("cpu")),
-        )
+        kernels = ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))
+        public = tensors(divided.validation, torch.device("cpu"))
         full = self.calibrate(for_dimension(study, flat.dim), divided.sizes)
         if self.bounded(full):
             priced = self.announced(
@@ -217,7 +201,6 @@ def _of_persons(study: HorizontalStudy, divided: Federation) -> list[str]:
         return []
     return [
         f"data.person: one person has up to {most} examples, which share one budget, at all "
-        "clients together. This plan counts"
-        " examples by themselves: such a person's budget is spent sooner, and the run then "
-        "ends sooner. Raise noise_multiplier"
+        "clients together. This plan counts examples by themselves: such a person's budget is "
+        "spent sooner, and the run then ends sooner. Raise noise_multiplier"
     ]

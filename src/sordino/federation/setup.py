@@ -97,15 +97,11 @@ class SharedSetup:
         """Everything but the clients' own data."""
         torch.set_num_threads(study.execution.threads)
         place, classes = device(study), divided.test.classes
-        flat, loss = (
-            Flat(model(study, divided.test.shape, len(classes)).to(place)),
-            loss_for(study.model.name),
-        )
+        flat = Flat(model(study, divided.test.shape, len(classes)).to(place))
+        loss = loss_for(study.model.name)
         test = placed(divided.test.x, place), torch.from_numpy(divided.test.y).to(place)
-        paid, prints = (
-            study.data.testing == "private share",
-            divided.prints or tuple(part.fingerprint() for part in divided.parts),
-        )
+        paid = study.data.testing == "private share"
+        prints = divided.prints or tuple(part.fingerprint() for part in divided.parts)
         return cls(
             kernels=ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss)),
             place=place,
@@ -140,17 +136,13 @@ class SharedSetup:
         return len((self.test if self.secret is None else self.secret[0])[1])
 
     def units(self, fingerprints: Mapping[str, str]) -> dict[str, str]:
-        """The ledger's units with their data's fingerprints: the clients', and that of test rows
-        that are paid for.
-        """
+        """The ledger's units with their data's fingerprints: clients, and test rows that pay."""
         own = f"client:{self.mine}"
         known = fingerprints if self.mine is None else {own: fingerprints[own]}
         return {**known, **({} if self.secret is None else {UNIT: self.secret[1]})}
 
     def labels(self, units: Sequence[str]) -> dict[str, str]:
-        """What the clients' units are called, for people; none where clients have no names, or
-        share a unit.
-        """
+        """What the clients' units are called, for people; none unnamed or with a shared unit."""
         return (
             dict(zip(units, self.names, strict=True))
             if self.names and len(set(units)) == len(self.names) and self.mine is None
@@ -264,8 +256,9 @@ def _together(parts: Sequence[Records]) -> Records:
 
 
 def _refuse_alike(study: HorizontalStudy, public: Records, others: Sequence[Records]) -> None:
-    """A ledger of the data tells records apart by what stands in them; one of two that look the
-    same cannot be public.
+    """A ledger of the data tells records apart by what stands in them.
+
+    One of two that look the same cannot be public.
 
     Raises:
         StudyError: if a row that is declared public looks like one that is not, or is about the
@@ -281,12 +274,10 @@ def _refuse_alike(study: HorizontalStudy, public: Records, others: Sequence[Reco
         alike += int(same.sum())
     if alike:
         raise StudyError(
-            f"{study.data.file}: {alike} rows that train, or test at a price, look the same "
-            "as rows that are declared public, or are about"
-            " the same people"
-            f" (data.test = '{study.data.testing}', data.validation, "
-            "data.client_validation), and the ledger in"
-            f" {study.privacy.ledger} cannot distinguish them: all of them would be public forever."
-            " Set data.test = 'private share' or 'none', and no validation; or remove the "
-            "rows that occur twice"
+            f"{study.data.file}: {alike} rows that train, or test at a price, look the same as "
+            "rows that are declared public, or are about the same people (data.test = "
+            f"'{study.data.testing}', data.validation, data.client_validation), and the ledger in "
+            f"{study.privacy.ledger} cannot distinguish them: all of them would be public forever. "
+            "Set data.test = 'private share' or 'none', and no validation; or remove the rows that "
+            "occur twice"
         )

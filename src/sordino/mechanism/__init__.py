@@ -1,6 +1,4 @@
-"""Mechanisms: the only ways in which something about raw data may leave a client. Importing this
-package registers them.
-"""
+"""Mechanisms: the only ways for anything about raw data to leave a client. Registered here."""
 
 from sordino.mechanism.gaussian import (
     SHRINK,

@@ -47,8 +47,9 @@ COUNT_SHARE = 1.0 / 400.0
 COUNT_SENSITIVITY = 0.5
 """An example adds 1/2 or -1/2 to the excess, or nothing."""
 SHRINK = 1.0 - 2.0**-18
-"""Room for the rounding of a quotient and a product in float32, where the norm was added up in
-float64; sums of many vectors need more, see :mod:`sordino.training.perexample.clipping`.
+"""Room for the rounding of a quotient and a product in float32, of a norm in float64.
+
+Sums of many vectors need more, see :mod:`sordino.training.perexample.clipping`.
 """
 
 
@@ -113,9 +114,7 @@ class Measuring(Protocol):
 
 @runtime_checkable
 class Learning(Protocol):
-    """A mechanism whose shape follows what was released before; its price does not depend on the
-    shape.
-    """
+    """A mechanism whose shape follows what was released before, and whose price does not."""
 
     def observed(self, seen: tuple[float, ...], moved: Tensor, unit: float) -> tuple[float, ...]:
         """What is known after one release more.
@@ -139,8 +138,9 @@ class Learning(Protocol):
 def shortened(
     vector: Tensor, norm: float, clip: float, margin: float = SHRINK
 ) -> tuple[Tensor, bool]:
-    """``vector`` times min(1, C / norm), rounding included, and whether norm was within C; zeros
-    where norm is not finite, or above 1e19.
+    """``vector`` times min(1, C / norm), rounding included, and whether norm was within C.
+
+    Zeros where norm is not finite, or above 1e19.
 
     There the factor may be denormal, and a product with it be longer than C; a batch's kernels
     cannot square it either.
@@ -151,9 +151,7 @@ def shortened(
 
 
 def length(vector: Tensor) -> float:
-    """||vector||, added up in float64: in float32 the sum over a long vector loses more than SHRINK
-    leaves room for.
-    """
+    """||vector||, added up in float64: float32 loses more than SHRINK leaves room for."""
     return float(torch.linalg.vector_norm(vector, dtype=torch.float64))
 
 

@@ -1,5 +1,6 @@
-"""Mechanisms by name: the ``[privacy.mechanism]`` table of a study. A new one is a file with one
-registration.
+"""Mechanisms by name: the ``[privacy.mechanism]`` table of a study.
+
+A new one is a file with one registration.
 
 A study names a registered kind, or a class in a module of its own as ``package.module:Class``;
 docs/own-mechanism.md shows one.
@@ -78,9 +79,7 @@ class Noise(Section):
         return False
 
     def refused(self, unit: str, public: bool) -> str | None:
-        """Why it cannot serve this unit, or needs public examples that are not there; None if it
-        can.
-        """
+        """Why it cannot serve this unit, or lacks public examples; None if it can."""
         return None
 
     def for_dimension(self, dimension: int) -> Self:
@@ -88,8 +87,9 @@ class Noise(Section):
         return self
 
     def event(self, noise_multiplier: float) -> event.Event:
-        """What one release at this sigma is booked as, before sampling: what noise is calibrated
-        by. In a paper's form, what it claims.
+        """What one release at this sigma is booked as, before sampling: noise is calibrated by it.
+
+        In a paper's form, what the paper claims.
 
         A mechanism that is no Gaussian of multiplier sigma says here what it is.
         """

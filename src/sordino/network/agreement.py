@@ -2,8 +2,9 @@
 
 An agreement is two files that are the same everywhere: ``agreement.toml`` (who takes part, with how
 many examples of which shape and classes, and where the server is) and ``study.toml`` (the study,
-complete and calibrated). Their digest is the first thing that a site says. Clip, noise, rates, model
-and budget all follow from these two files, so a server that asks for something else is found out.
+complete and calibrated). Their digest is the first thing that a site says. Clip, noise, rates,
+model and budget all follow from these two files, so a server that asks for something else is found
+out.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ class Agreement(Section):
         data: of examples.
         site: in the order of the clients' numbers.
         modules: digests of code that the study names, which every site has of its own.
-        rehearsal: fingerprints of everybody's data and of the test set, where all of it is public. Noise then
-            comes from the study's seed, as in a simulation, and protects nobody.
+        rehearsal: fingerprints of everybody's data and of the test set, where all of it is public.
+            Noise then comes from the study's seed, as in a simulation, and protects nobody.
     """
 
     name: Name

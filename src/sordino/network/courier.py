@@ -5,8 +5,8 @@ harmless. A connection that ends is no event until it has stayed away for the ag
 
 Everything that a site says is checked here, before it is written down or acted on: who sent it is
 who its certificate says, its messages speak for nobody else, and vectors have the model's length
-and finite numbers. What does not fit is refused, named and counted; after too much of it the site is
-cut off until it connects again.
+and finite numbers. What does not fit is refused, named and counted; after too much of it the site
+is cut off until it connects again.
 """
 
 from __future__ import annotations

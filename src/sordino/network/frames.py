@@ -1,4 +1,5 @@
-"""What a server and a site say to each other: one tagged union for each direction, one strict codec.
+"""What a server and a site say to each other: one tagged union for each direction, one strict
+codec.
 
 Frames carry the messages of the regime (:mod:`sordino.message`) as bytes. Unknown fields, other
 types and frames above the limit are refused. Nothing is ever unpickled.

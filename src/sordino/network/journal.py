@@ -8,8 +8,8 @@ on it. When a checkpoint was saved, the journal begins anew.
 Where whole clients are protected, the journal holds their updates without noise, as the server's
 memory does: it is readable by its owner alone, and removed when the run is over.
 
-Inputs are numbered from 1 over the whole run, and a checkpoint counts those that it holds. So a kill
-between checkpoint and cut does no harm: what the checkpoint holds already is skipped.
+Inputs are numbered from 1 over the whole run, and a checkpoint counts those that it holds. So a
+kill between checkpoint and cut does no harm: what the checkpoint holds already is skipped.
 """
 
 from __future__ import annotations

@@ -71,6 +71,7 @@ class LiveKernel(Kernel[S, M]):
         journal: what reached the server since the moment was saved.
         dimension: d.
         minimum: sites that must be there for a round to begin.
+        kept: number of the moment that was kept last.
         told: of progress: called after each input with the kernel.
     """
 
@@ -84,11 +85,12 @@ class LiveKernel(Kernel[S, M]):
         journal: Journal,
         dimension: int,
         minimum: int,
+        kept: Callable[[], int],
         told: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(world, moment, watcher)
-        self.courier, self.journal, self.told = courier, journal, told
+        self.courier, self.journal, self.told, self._kept = courier, journal, told, kept
         self._dimension, self._minimum, self._clock = dimension, minimum, clock
         self._again = deque(journal.after(moment.count))
         self._there = _there_after(journal.before(moment.count))
@@ -220,7 +222,9 @@ class LiveKernel(Kernel[S, M]):
 
     def save(self, moment: M) -> None:
         """Keep a moment; the journal begins anew once this input is done with."""
-        self._saved = self.watcher.save(moment) or self._saved
+        before = self._kept()
+        self.watcher.save(moment)
+        self._saved = self._saved or self._kept() != before
 
 
 class ScriptedKernel(Kernel[S, M]):

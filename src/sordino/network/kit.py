@@ -2,9 +2,11 @@
 
 ::
 
-    authority/   authority.key, authority.pem, revoked.pem, serials.toml    stays with who provisions
+    authority/   authority.key, authority.pem, revoked.pem, serials.toml
     server/      agreement.toml, study.toml, server.pem, server.key, authority.pem, revoked.pem
-    NAME/        agreement.toml, study.toml, site.pem, site.key, authority.pem      one for each site
+    NAME/        agreement.toml, study.toml, site.pem, site.key, authority.pem
+
+The authority's folder stays with who provisions; every site has a folder of its own.
 
 Every kit holds a private key: give each to its site alone. The authority's folder makes new
 certificates; keep it where no network reaches it.

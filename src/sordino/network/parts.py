@@ -1,4 +1,5 @@
-"""A study's data as one process of a federation sees it: its own part, and stand-ins for the others.
+"""A study's data as one process of a federation sees it: its own part, and stand-ins for the
+others.
 
 A stand-in has the agreed number of rows and no memory: one zero, seen many times. So the server and
 every site build the same objects from the same study, and each computes only on what it has.

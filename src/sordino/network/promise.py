@@ -40,10 +40,14 @@ def promised(wish: Wish) -> Iterator[str]:
         f"Who else takes part: {', '.join(others) or 'nobody'}. They see the models that the "
         "server sends to everybody"
     )
-    yield f"Study: {study.name}, method {study.method.name}, {study.horizon} rounds or updates at most."
+    yield (
+        f"Study: {study.name}, method {study.method.name}, {study.horizon} "
+        "rounds or updates at most."
+    )
     yield f"What leaves this site each time it is asked: {WHAT[privacy.unit]}."
     yield (
-        f"What is public: that you take part, how many rows you have ({len(own)}), and when you answer."
+        "What is public: that you take part, how many rows you have "
+        f"({len(own)}), and when you answer."
     )
     yield f"What stays here: {wish.data}, its labels, and the ledger."
     yield from _price(agreed, study, index, wish)

@@ -21,6 +21,7 @@ from sordino.engine import runs
 from sordino.engine.built import Built
 from sordino.engine.files import replace_file
 from sordino.engine.kernel import Kernel
+from sordino.engine.recorder import Recorder
 from sordino.engine.records import known
 from sordino.engine.study.base import Study
 from sordino.engine.surroundings import sources
@@ -183,6 +184,7 @@ class Serving:
             journal=Journal(self.folder, durable=self.durable),
             dimension=self.dimension,
             minimum=self.agreed.agreement.minimum,
+            kept=lambda: watcher.saved if isinstance(watcher, Recorder) else 0,
             told=lambda: self.told(courier, kernel),
             clock=self.clock,
         )

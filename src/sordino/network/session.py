@@ -156,7 +156,9 @@ def serve(
 
 
 def _test(agreed: Agreed, path: Path | None) -> Dataset | None:
-    """What the server measures models on: a file, or the published test set that the study names."""
+    """What the server measures models on: a file, or the published test set that the study
+    names.
+    """
     study = agreed.study
     assert isinstance(study, HorizontalStudy)
     shape = agreed.agreement.data

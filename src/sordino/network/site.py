@@ -299,7 +299,9 @@ class Desk:
         return frames.Booked(number)
 
     def _refuse(self, number: int, why: str, details: str | None = None) -> frames.Refuse:
-        """Refuse, with ``details`` for this site alone: what its data has spent is its own matter."""
+        """Refuse, with ``details`` for this site alone: what its data has spent is its own
+        matter.
+        """
         if (number, why) not in self._refused:
             self._refused.add((number, why))
             told = why if details is None else details

@@ -82,8 +82,9 @@ class Accountant(Protocol):
 
 
 def flatten(spent: Spent, order: float | None = None) -> Steps | None:
-    """Merge equal steps; None if something in it has no bound, or none by an accountant that is not
-    of this one order.
+    """Merge equal steps; None if something in it has no bound.
+
+    Or none by an accountant that is not of this one order.
 
     Raises:
         TypeError: for an event that no accountant here can price, naming it.
@@ -134,9 +135,7 @@ def _put(totals: dict[Kind, int], kind: Kind, count: int) -> bool:
 
 
 def _joint(event: Event, rate: float) -> Kind:
-    """The one Gaussian and the one pure release that releases from the same sample come to; sigma
-    is 0 without a bound.
-    """
+    """The one Gaussian and one pure release of one sample's releases; sigma is 0: no bound."""
     match event:
         case Nothing():
             return Kind(rate)

@@ -30,9 +30,9 @@ Where a history holds both kinds, each part gets half of delta and the epsilons 
 their k-fold loss goes to the grid as a whole. Of a Gaussian and a pure release from *one* sample
 this module knows nothing.
 
->>> round(epsilon(((Kind(1.0, sigma=5.0), 25),), 1e-5), 3)                  # one Gaussian of sigma 1
+>>> round(epsilon(((Kind(1.0, sigma=5.0), 25),), 1e-5), 3)  # one Gaussian of sigma 1
 4.377
->>> f"{epsilon(((Kind(0.01, sigma=1.05e-5), 1000),), 1e-5):.2g}"             # a literal wavelet mechanism
+>>> f"{epsilon(((Kind(0.01, sigma=1.05e-5), 1000),), 1e-5):.2g}"  # a literal wavelet mechanism
 '1.2e+11'
 >>> round(epsilon(((Kind(1.0, epsilon=0.1), 15_000),), 1e-5))
 126
@@ -101,9 +101,7 @@ def _known(steps: Steps) -> bool:
 
 
 def _split(steps: Steps) -> tuple[Steps, Steps]:
-    """Gaussians with hardly any noise, and the other steps; what is not sampled is merged into one
-    Gaussian.
-    """
+    """Gaussians with hardly any noise, and the other steps; unsampled ones are merged."""
     precision = sum(
         count * (1.0 / kind.sigma) * (1.0 / kind.sigma) for kind, count in steps if kind.rate == 1.0
     )
@@ -117,9 +115,7 @@ def _split(steps: Steps) -> tuple[Steps, Steps]:
 
 
 def gaussian_delta(mu: Any, epsilon: float) -> Any:
-    """delta of Gaussians with distance ``mu`` (number or array) between the two sides, never too
-    small.
-    """
+    """delta of Gaussians at distance ``mu`` (number or array), never too small."""
     import numpy as np
     from scipy.special import erfcx, ndtr  # type: ignore[import-untyped]
 
@@ -136,9 +132,7 @@ def gaussian_delta(mu: Any, epsilon: float) -> Any:
 
 
 def _invert(delta_at: Callable[[float], float], delta: float) -> float:
-    """The smallest epsilon (to twelve digits, from above) at which a falling bound is at most
-    ``delta``.
-    """
+    """The smallest epsilon (twelve digits, from above) at which a falling bound is ``delta``."""
     if delta_at(0.0) <= delta:
         return 0.0
     low, high = 0.0, 1.0
@@ -156,18 +150,13 @@ def _invert(delta_at: Callable[[float], float], delta: float) -> float:
 
 
 def _harsh_delta(steps: Steps, epsilon: float) -> float:
-    """E over the number of steps that drew the record; several kinds are taken as the worst of
-    them.
-    """
+    """E over the number of steps that drew the record; several kinds count as the worst."""
     fixed = sum((1.0 / kind.sigma) * (1.0 / kind.sigma) for kind, _ in steps if kind.rate == 1.0)
     drawn = [step for step in steps if step[0].rate < 1.0]
     if not drawn:
         return float(gaussian_delta(math.sqrt(fixed), epsilon))
-    rate, sigma, count = (
-        max(kind.rate for kind, _ in drawn),
-        min(kind.sigma for kind, _ in drawn),
-        sum(k for _, k in drawn),
-    )
+    rate, sigma = max(kind.rate for kind, _ in drawn), min(kind.sigma for kind, _ in drawn)
+    count = sum(k for _, k in drawn)
     reached, mass = _inclusions(rate, count)
     return float(
         mass @ gaussian_delta((fixed + reached * (1.0 / sigma) * (1.0 / sigma)) ** 0.5, epsilon)
@@ -176,9 +165,7 @@ def _harsh_delta(steps: Steps, epsilon: float) -> float:
 
 @lru_cache(maxsize=64)
 def _inclusions(rate: float, count: int) -> tuple[Any, Any]:
-    """Numbers of inclusions and their probabilities under Bin(count, rate), each rounded up within
-    a bucket.
-    """
+    """Numbers of inclusions and probabilities under Bin(count, rate), rounded up by bucket."""
     import numpy as np
     from scipy.special import bdtrc
 
@@ -236,9 +223,8 @@ def _composed_steps(steps: Steps) -> int:
 
 def _variance(rate: float, sigma: float) -> float:
     """About the variance of one Gaussian step's loss."""
-    mean = 0.5 / (
-        sigma * sigma
-    )  # of the loss of a step that drew the record; its variance is twice that
+    # of the loss of a step that drew the record; its variance is twice that
+    mean = 0.5 / (sigma * sigma)
     return (
         2 * mean
         if rate == 1.0
@@ -282,9 +268,7 @@ def _step(rate: float, sigma: float, grid: float) -> Any:
 
 @lru_cache(maxsize=4)
 def _composed(steps: Steps, share: float) -> Any:
-    """The distribution of the loss of all steps together, or None where no useful grid can be
-    had.
-    """
+    """The distribution of the loss of all steps together; None without a useful grid."""
     grid = _grid(steps, share)
     if grid is None:
         return None
@@ -303,8 +287,9 @@ def _composed(steps: Steps, share: float) -> Any:
 
 
 def _forget_tables() -> None:
-    """Make SciPy forget the tables of its last transforms, of which it keeps sixteen of each sort
-    and up to 16 MB each.
+    """Make SciPy forget the tables of its last transforms.
+
+    It keeps sixteen of each sort, and up to 16 MB each.
 
     Hardly two histories have a transform's length in common. There is no call for it; sixteen short
     transforms take their place.
@@ -332,8 +317,7 @@ def _pure(kind: Kind, count: int, grid: float) -> Any:
 
 def _power(part: Any, count: int) -> Any:
     # dp-accounting raises a small distribution's size to the power of count, as an exact integer,
-    # to
-    # choose a representation: above some thousand that takes longer than the composition itself.
+    # to choose a representation: above some thousand that takes longer than the composition itself.
     if count <= _BLOCK:
         return part.self_compose(count) if count > 1 else part
     blocks, rest = divmod(count, _BLOCK)

@@ -1,5 +1,4 @@
-"""Permits: what a ledger hands out for a charge that it has booked durably, and the only key to a
-release.
+"""Permits: what a ledger hands out for a charge that it booked, and the only key to a release.
 
 Whoever releases something computed from data (a client, an edge, a party, an aggregator, a
 respondent, an evaluation on private rows) takes permits and checks, before it computes anything,
@@ -72,8 +71,7 @@ def issue(charge: Charge, seq: int, digest: str) -> Permit:
 
 
 def covers_round(permits: Sequence[Permit], price: Price, number: int) -> None:
-    """Refuse unless permits of this round cover just this price: these events, so often, nothing
-    else.
+    """Refuse unless permits of this round cover just this price: these events, this often.
 
     Raises:
         LocalProtocolError: if they do not; nothing may be computed then.
@@ -99,8 +97,9 @@ def covers_one(permit: Permit | None, event: Event, number: int) -> None:
 
 
 class Allowance:
-    """Permits on several units, for releases that the ledger counts by the one who released most:
-    an entity's appearances.
+    """Permits on several units, for releases counted by the one who released most.
+
+    Such as an entity's appearances.
 
     Args:
         permits: all that the run has, of every unit.
@@ -115,8 +114,7 @@ class Allowance:
             self._booked[permit.unit, permit.event] += permit.count
 
     def covers(self, unit: str, event: Event, times: int | None = None) -> None:
-        """Refuse unless permits on a unit cover the event so often (``self.times``, where nothing
-        else is said), all together.
+        """Refuse unless permits on a unit cover the event so often (or ``self.times``), together.
 
         Raises:
             LocalProtocolError: if they do not; nothing may be computed then.

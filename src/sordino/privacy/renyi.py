@@ -18,7 +18,8 @@ larger one for every pair that some involution exchanges (Mironov, Talwar and Zh
 
 Orders and epsilons are dimensionless; natural logarithms.
 
->>> [round(total, 3) for total in divergences(((Kind(0.015, 1.1), 100), (Kind(1.0, 2.0), 10)), (2.0, 8.0))]
+>>> booked = ((Kind(0.015, 1.1), 100), (Kind(1.0, 2.0), 10))
+>>> [round(total, 3) for total in divergences(booked, (2.0, 8.0))]
 [2.529, 10.15]
 """
 
@@ -92,9 +93,8 @@ def _gaussian(rate: float, sigma: float, orders: tuple[float, ...]) -> tuple[flo
     from dp_accounting.rdp import RdpAccountant
 
     ledger, level = RdpAccountant(orders=list(orders)), logging.get_verbosity()
-    logging.set_verbosity(
-        logging.ERROR
-    )  # an order whose series does not converge is left out, which is sound: not for people's eyes
+    # an order whose series does not converge is left out, which is sound: not for people's eyes
+    logging.set_verbosity(logging.ERROR)
     try:
         ledger.compose(dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(sigma)))
     finally:
@@ -153,9 +153,7 @@ def classic_delta(steps: Steps, epsilon: float) -> float:
 
 
 def fixed_epsilon(steps: Steps, delta: float, order: float) -> float:
-    """The improved conversion at one order, chosen before anything was released: a bound for steps
-    chosen adaptively, too.
-    """
+    """The improved conversion at one order, fixed beforehand: it bounds adaptive steps, too."""
     (value,) = divergences(steps, (order,))
     return max(0.0, value + math.log1p(-1.0 / order) - math.log(delta * order) / (order - 1.0))
 

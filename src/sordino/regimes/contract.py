@@ -125,10 +125,8 @@ def _play(method: SynchronousMethod) -> list[Any]:
         left = Remaining(
             ROUNDS - number + 1, None if terms.steps is None else terms.steps - 2 * number + 2
         )
-        choice, contract = (
-            method.choose(memory, terms, left),
-            method.round_noise(memory, terms, number),
-        )
+        choice = method.choose(memory, terms, left)
+        contract = method.round_noise(memory, terms, number)
         if choice != method.choose(memory, terms, left) or contract != method.round_noise(
             memory, terms, number
         ):
@@ -174,10 +172,8 @@ def _after(
         return method.learn(memory, terms, released)
     answers = [_answer(client, number, tau, rng, method) for client in range(CLIENTS)]
     kept = copy.deepcopy(answers)
-    after, again = (
-        method.fold(memory, terms, answers),
-        method.fold(memory, terms, copy.deepcopy(answers)),
-    )
+    after = method.fold(memory, terms, answers)
+    again = method.fold(memory, terms, copy.deepcopy(answers))
     if after != again:
         raise ContractBroken(f"{method.name}: the same answers were folded in two ways")
     if not all(a == b for a, b in zip(answers, kept, strict=True)):

@@ -17,11 +17,10 @@ SPENT = (
     " Below, epsilon spent by the {client} that spent most; it must stay under the dashed budget."
 )
 MANY = (
-    "Examples of each label (column) at the {clients} (rows): the darker, the more; none "
-    "is left blank. {Clients} are ordered by the label"
-    " they hold most of. Dark steps from the upper left to the lower right mean that each "
-    "{client} holds few labels; even columns mean"
-    " evenly divided data."
+    "Examples of each label (column) at the {clients} (rows): the darker, the more; none is left "
+    "blank. {Clients} are ordered by the label they hold most of. Dark steps from the upper left "
+    "to the lower right mean that each {client} holds few labels; even columns mean evenly divided "
+    "data."
 )
 FEW = (
     "Examples of each label at each {client}: the larger a dot's area, the more. Rows that "
@@ -32,9 +31,7 @@ SIMULATED = "known because this is a simulation, not released by {clients}"
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A figure: title, inline SVG (safe to embed), how to read it, and what must be known about
-    where it comes from.
-    """
+    """A figure: title, inline SVG (safe to embed), how to read it, and where it comes from."""
 
     title: str
     svg: Any
@@ -74,10 +71,8 @@ def evaluated(run: Run) -> str:
 
 def holdings(run: Run) -> Drawn:
     """How examples are divided among clients."""
-    words, held = (
-        run.vocabulary,
-        [known(client.labels) or () for client in known(run.horizontal.clients) or ()],
-    )
+    words = run.vocabulary
+    held = [known(client.labels) or () for client in known(run.horizontal.clients) or ()]
     if not any(held):
         return "", None, "", ""
     names = [course.called(client) for client in known(run.horizontal.clients) or ()]

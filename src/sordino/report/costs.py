@@ -11,10 +11,9 @@ from sordino.report.totals import Totals, amount, totals
 
 TITLE = "Messages and activity"
 CAPTION = (
-    "MiB sent in all: embeddings up, derivatives down, framing; and the share of events in "
-    "which a party was active, on average over"
-    " parties. Of two methods that err as often, the one with the shorter bar is the "
-    "better one.{mean}"
+    "MiB sent in all: embeddings up, derivatives down, framing; and the share of events in which a "
+    "party was active, on average over parties. Of two methods that err as often, the one with the "
+    "shorter bar is the better one.{mean}"
 )
 MEAN = " Means over seeds."
 

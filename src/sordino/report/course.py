@@ -1,6 +1,4 @@
-"""What a run consists of, in the terms of its regime: the numbers to see first, its course, what
-its guarantee is made of.
-"""
+"""What a run consists of, in its regime's terms: first numbers, course, and guarantee."""
 
 from __future__ import annotations
 
@@ -83,9 +81,7 @@ def _price(run: Run) -> Fact:
 
 
 def terms(run: Run) -> list[tuple[str, str]]:
-    """What the guarantee is made of, for whoever checks it: (name, value). Empty where nothing is
-    guaranteed.
-    """
+    """What the guarantee is made of, for whoever checks it: (name, value); empty without one."""
     if not promise(run).private:
         return []
     about, words = run.about, run.vocabulary
@@ -129,11 +125,8 @@ def called(client: Holder) -> str:
 
 def holders(run: Run) -> Members:
     """Clients with examples of their own."""
-    words, clients, classes = (
-        run.vocabulary,
-        known(run.horizontal.clients) or (),
-        list(known(run.about.facts.classes) or ())[:MOST_CLASSES],
-    )
+    words, clients = run.vocabulary, known(run.horizontal.clients) or ()
+    classes = list(known(run.about.facts.classes) or ())[:MOST_CLASSES]
     spent = by_client(run)
     rows = [
         [

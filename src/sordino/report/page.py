@@ -1,5 +1,4 @@
-"""The page: one HTML file that opens anywhere, without a network, for as long as there are
-browsers.
+"""The page: one HTML file that opens anywhere, without a network, as long as browsers exist.
 
 Everything is inside it: style, pictures, the study. Names from study files and data sets are
 escaped; no script runs. Equal run folders give equal bytes, so a report can be compared with
@@ -19,7 +18,7 @@ from sordino.engine.runs import Run, load
 from sordino.engine.vocabulary import Vocabulary, shared
 from sordino.errors import StudyError
 from sordino.files import there
-from sordino.report import costs, course, figures, words
+from sordino.report import costs, course, together, words
 from sordino.report.album import Picture, markup, pictures
 
 PAGE = "report.html"
@@ -103,7 +102,7 @@ def render_comparison(runs: Sequence[Run]) -> str:
             f"Over {spoken.rounds if over == 'round' else spoken.steps}", markup(picture), caption
         )
         for over, caption in captions.items()
-        if (picture := figures.compared(runs, labels, over)) is not None
+        if (picture := together.compared(runs, labels, over)) is not None
     ]
     if (picture := costs.costs([[run] for run in runs], labels)) is not None:
         drawn.append(Picture(costs.TITLE, markup(picture), costs.CAPTION.format(mean="")))
@@ -128,7 +127,7 @@ def _curves(runs: Sequence[Run], spoken: Vocabulary) -> str:
         " Below, epsilon spent (dashed: budgets). Look how high a curve is where its epsilon "
         "is the same."
     )
-    return said + (below if figures.rising(runs) else "") + words.estimated(runs)
+    return said + (below if together.rising(runs) else "") + words.estimated(runs)
 
 
 def _head(spoken: Vocabulary) -> tuple[str, ...]:

@@ -68,13 +68,11 @@ def exposed(run: Run) -> str | None:
 
 
 def estimated(runs: Iterable[Run]) -> str:
-    """What to know of an error on a stream whose labels are known as responded only; nothing where
-    there is none.
-    """
+    """What to know of a stream's error by labels as responded; nothing for true labels."""
     said = (
-        " Where labels are known as responded only, it is an estimate, unbiased but for "
-        "entities whose response was learned from before;"
-        " that of a few events may lie below 0 or above 100 %."
+        " Where labels are known as responded only, it is an estimate, unbiased but for entities "
+        "whose response was learned from before; that of a few events may lie below 0 or above 100 "
+        "%."
     )
     return (
         said
@@ -167,8 +165,10 @@ def duration(seconds: float) -> str:
 def labels(names: Iterable[str], folders: Iterable[str]) -> list[str]:
     """What tells several runs apart: names if they differ, else folders, else numbers as well.
 
-    >>> labels(["a", "b"], ["x", "y"]), labels(["a", "a"], ["x", "y"]), labels(["a", "a"], ["x", "x"])
-    (['a', 'b'], ['x', 'y'], ['x (1)', 'x (2)'])
+    >>> labels(["a", "b"], ["x", "y"]), labels(["a", "a"], ["x", "y"])
+    (['a', 'b'], ['x', 'y'])
+    >>> labels(["a", "a"], ["x", "x"])
+    ['x (1)', 'x (2)']
     """
     names, folders = list(names), list(folders)
     for tried in (names, folders):

@@ -87,9 +87,8 @@ class PrivateClient:
         priced: list[tuple[Event, int]] = []
         steps = task.steps
         if task.loss_bound is not None and task.loss_noise:
-            both = Composed(
-                events=(gradient, GaussianEvent(noise_multiplier=task.loss_noise))
-            )  # of the same sample
+            # of the same sample
+            both = Composed(events=(gradient, GaussianEvent(noise_multiplier=task.loss_noise)))
             priced.append((self._booked(both, task), 1))
             steps -= 1
         if steps:
@@ -161,9 +160,7 @@ class PrivateClient:
     def _loss(
         self, losses: Tensor, bound: float, deviation: float, rng: np.random.Generator
     ) -> float:
-        """sum of losses within [0, M] + N(0, (sigma_h M)^2), over the expected batch; a loss that
-        is not finite counts M.
-        """
+        """Sum of losses in [0, M] + N(0, (sigma_h M)^2), by expected batch; not finite is M."""
         total = (
             losses.nan_to_num(nan=bound, posinf=bound)
             .clamp(0.0, bound)

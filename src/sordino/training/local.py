@@ -68,10 +68,8 @@ class LocalWork:
         flat = self.kernels.flat
         start = torch.from_numpy(task.weights).to(flat.weights)
         flat.load(start)
-        gradient, total = (
-            torch.empty_like(flat.weights),
-            torch.empty_like(flat.weights, dtype=torch.float64),
-        )
+        gradient = torch.empty_like(flat.weights)
+        total = torch.empty_like(flat.weights, dtype=torch.float64)
         steps = self.optimizer.begin(self.learning_rate, flat.weights)
         for chosen in self._batches(task):
             if self.gradient_clip is None:
@@ -145,8 +143,7 @@ class LocalClient(LocalWork):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NoisyModelClient(LocalWork):
-    """Plain local training, and the trained model sent with noise on it: PE-DPFL in its paper's
-    form. NOT private.
+    """Local training, and a noisy model sent: PE-DPFL in its paper's form. NOT private.
 
     With gradients of length at most C (``gradient_clip``), tau steps end within eta C tau of the
     model received, so two data sets lead to models at most 2 eta C tau apart; the noise is scaled

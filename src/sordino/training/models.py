@@ -5,11 +5,14 @@
 | logistic | one linear layer | cross entropy |
 | svm | one linear layer | multi-class hinge |
 | mlp | 200 hidden units, ReLU | cross entropy |
-| cnn | conv 16 k8 s2 p3, pool 2/1, conv 32 k4 s2, pool 2/1, fc 32, fc classes: 26 010 parameters on 1x28x28 | cross entropy |
-| cnn-large | conv 32 k5, pool 2, conv 64 k5, pool 2, fc 512, fc classes: 582 026 on 1x28x28 (the ALI-DPFL authors') | cross entropy |
-| cifar-cnn | three of (conv k3, pool 2) with 32, 64 and 128 channels, fc 192, fc classes: 488 586 on 3x32x32 | cross entropy |
-| cnn-small | conv 10 k5, pool 2, conv 10 k5, pool 2, fc classes: 4 380 on 1x28x28 (the MAPA authors') | cross entropy |
-| package.module:factory | ``factory(shape, classes)`` returns any ``torch.nn.Module`` | cross entropy |
+| cnn | conv 16 k8 s2 p3, pool 2/1, conv 32 k4 s2, pool 2/1, fc 32, fc classes | cross entropy |
+| cnn-large | conv 32 k5, pool 2, conv 64 k5, pool 2, fc 512, fc classes | cross entropy |
+| cifar-cnn | three of (conv k3, pool 2), 32, 64, 128 channels, fc 192, fc classes | cross entropy |
+| cnn-small | conv 10 k5, pool 2, conv 10 k5, pool 2, fc classes | cross entropy |
+| package.module:factory | ``factory(shape, classes)``, any ``torch.nn.Module`` | cross entropy |
+
+Parameters: on images of 1x28x28 26 010 in ``cnn``, 582 026 in ``cnn-large`` (the ALI-DPFL authors')
+and 4 380 in ``cnn-small`` (the MAPA authors'); on 3x32x32 488 586 in ``cifar-cnn``.
 
 Initial weights are torch's own, drawn from the address that the caller gives; the global
 generator is left as it was.
@@ -97,12 +100,8 @@ _KNOWN: dict[str, Callable[[Shape, int], nn.Module]] = {
     "cifar-cnn": _cifar_cnn,
     "cnn-small": _cnn_small,
 }
-_SMALLEST = {
-    "cnn": 15,
-    "cnn-large": 16,
-    "cifar-cnn": 8,
-    "cnn-small": 16,
-}  # pixels a side that leave something after the last pool
+# pixels a side that leave something after the last pool
+_SMALLEST = {"cnn": 15, "cnn-large": 16, "cifar-cnn": 8, "cnn-small": 16}
 NAMES = tuple(_KNOWN)
 
 
@@ -116,9 +115,8 @@ def build(name: str, shape: Shape, classes: int, rng: np.random.Generator) -> nn
     if name in _SMALLEST and (len(shape) != 3 or min(shape[1:]) < _SMALLEST[name]):
         least = _SMALLEST[name]
         raise StudyError(
-            f"model.name = {name!r} needs images of at least {least}x{least} pixels; the "
-            f"data's examples have shape {shape}."
-            " logistic, svm and mlp fit any shape"
+            f"model.name = {name!r} needs images of at least {least}x{least} pixels; the data's "
+            f"examples have shape {shape}. logistic, svm and mlp fit any shape"
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(rng.integers(2**63)))
@@ -177,6 +175,5 @@ def _fits(name: str, module: object, shape: Shape, classes: int) -> None:
     if tuple(scores.shape) != (2, classes):
         raise StudyError(
             f"model.name = {name!r} gives scores of shape {tuple(scores.shape)[1:]} for one "
-            f"example; the data has {classes} classes,"
-            f" so it must give ({classes},)"
+            f"example; the data has {classes} classes, so it must give ({classes},)"
         )

@@ -36,9 +36,7 @@ class Steps(Protocol):
     """The steps of one round: an optimizer with its memory."""
 
     def take(self, weights: Tensor, gradient: Tensor, variance: float) -> None:
-        """Change ``weights`` (d,) by one step; ``variance`` of the noise in one coordinate of
-        ``gradient``, 0 if there is none.
-        """
+        """Change ``weights`` (d,) by one step; ``variance`` is the noise's in one coordinate."""
         ...
 
 

@@ -18,9 +18,7 @@ NO_NOISE = "plain gradients without noise"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PlainClient:
-    """SGD without any privacy, on Poisson batches (McMahan et al. 2017, with expected batch q
-    n).
-    """
+    """SGD without privacy on Poisson batches (McMahan et al. 2017, with expected batch q n)."""
 
     index: int
     examples: Examples

@@ -35,9 +35,8 @@ class Toy:
 
     index: int
     vault: Vault
-    worked: list[tuple[int, int, int]] = field(
-        default_factory=list
-    )  # round, steps, steps in the ledger when asked
+    # round, steps, steps in the ledger when asked
+    worked: list[tuple[int, int, int]] = field(default_factory=list)
 
     def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
         return ((STEP, task.steps),)

@@ -264,11 +264,8 @@ class Nobody:
         says: Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]] | None = None,
         skip: int = 0,
     ) -> None:
-        self.says, self.skip, self.given = (
-            says or (lambda x, y: np.zeros(len(y), np.int64)),
-            skip,
-            list[tuple[Any, ...]](),
-        )
+        self.says, self.skip = says or (lambda x, y: np.zeros(len(y), np.int64)), skip
+        self.given = list[tuple[Any, ...]]()
 
     def run(self, x: Any, y: Any, active: Any, silent: Any, paid: Allowance) -> Played:
         self.given.append((x, y, active, silent))
@@ -370,9 +367,8 @@ def encoded(world: Events) -> Iterator[Counter[str]]:
 
     def hears(self: Vertical, state: Any, heard: Any) -> Any:
         state, effects = step(self, state, heard)
-        if isinstance(heard, Arrived) and isinstance(
-            heard.message, Embedding
-        ):  # in time or too late
+        # in time or too late
+        if isinstance(heard, Arrived) and isinstance(heard.message, Embedding):
             found["up"] += len(heard.message.values)
             found["framing"] += len(encode(heard.message)) - len(heard.message.values)
         for effect in effects:
@@ -410,10 +406,8 @@ def test_every_byte_that_is_counted_was_sent(
 
 @pytest.mark.parametrize("first", [1, 120, 250, 2**16 - 5, 2**32 - 5])
 def test_framing_is_that_of_the_codec_wherever_numbers_grow(first: int) -> None:
-    sizes, rng = (
-        Sizes.of((3, 64, 40_000), resends=2, batch=1, bits=16),
-        np.random.default_rng(first),
-    )
+    sizes = Sizes.of((3, 64, 40_000), resends=2, batch=1, bits=16)
+    rng = np.random.default_rng(first)
     active = rng.random((12, 3)) < 0.5
     learned = rng.random(12) < 0.7
     up = down = framing = 0
@@ -714,9 +708,10 @@ def test_entries_are_what_one_entity_released_and_nobody_releases_more(
             )
         assert steps(world.vault.spent("entities")) == steps(told)
         assert accountant("pld").epsilon(told, 1e-5) <= 60.0
+        # calibrated for it, and no lower
         assert accountant("pld").epsilon(told, 1e-5) > (
             50.0 if times == privacy.appearances else 0.0
-        )  # calibrated for it, and no lower
+        )
 
 
 def test_without_a_promise_the_ledger_says_that_everything_was_told(tmp_path: Path) -> None:
@@ -783,10 +778,8 @@ def test_appearances_that_another_run_has_spent_are_not_used(tmp_path: Path, tab
 
 def test_two_runs_at_once_cannot_both_spend_the_last(tmp_path: Path, table: Path) -> None:
     changes = (LABEL, REPEATED, f'privacy.ledger="{tmp_path / "ledgers"}"')
-    (one, first), (two, second) = (
-        made(tmp_path, *changes, run="one"),
-        made(tmp_path, *changes, run="two"),
-    )
+    (one, first) = made(tmp_path, *changes, run="one")
+    (two, second) = made(tmp_path, *changes, run="two")
     one.run(first, Watch())
     watch, spy = Watch(), Nobody()
     with pytest.raises(BudgetExceeded, match="over the budget of 3"):
@@ -838,12 +831,10 @@ def test_an_entity_with_two_labels_is_refused_where_its_answer_is_for_good(
     tmp_path: Path, table: Path
 ) -> None:
     lines = table.read_text().splitlines()
-    lines[40] = ",".join(
-        [*lines[40].split(",")[:5], "1", lines[40].split(",")[6]]
-    )  # row 39: entity 16, whose label was 1
-    lines[50] = ",".join(
-        [*lines[50].split(",")[:5], "2", lines[50].split(",")[6]]
-    )  # row 49: entity 3, whose label was 0
+    # row 39: entity 16, whose label was 1
+    lines[40] = ",".join([*lines[40].split(",")[:5], "1", lines[40].split(",")[6]])
+    # row 49: entity 3, whose label was 0
+    lines[50] = ",".join([*lines[50].split(",")[:5], "2", lines[50].split(",")[6]])
     table.write_text("\n".join(lines) + "\n")
     world, first = made(
         tmp_path, 'privacy={unit="label", epsilon=60.0, delta=1e-5}', OWNED, "budget.events=60"

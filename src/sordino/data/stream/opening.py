@@ -1,5 +1,4 @@
-"""Where a stream comes from: each way is a class, and the ``data.stream`` table of a study that
-asks for it.
+"""Where a stream comes from: each way is a class, the ``data.stream`` table of a study.
 
 A stream of your own is a class with a registration, or ``kind = "package.module:Class"`` in a study
 (docs/own-tables.md).
@@ -28,9 +27,7 @@ from sordino.registry import Registry
 from sordino.section import Section
 
 MARGIN = 0.1
-"""Black around images that are rendered on another grid, as a share of a side: digits touch their
-edges.
-"""
+"""Black around images on another grid, as a share of a side: digits touch their edges."""
 
 _AT_ONCE = 1 << 16  # rows read at once
 
@@ -82,9 +79,7 @@ class Opened:
 
 
 class Streaming(Section):
-    """Where events come from, and the ``data.stream`` table of a study that asks for it; its name
-    alone will do.
-    """
+    """Where events come from: the ``data.stream`` table of a study, whose name alone will do."""
 
     in_order: ClassVar[bool] = False  # whether it reads a file in its own order, row by row
     repeats: ClassVar[bool] = False  # whether the same rows come again and again
@@ -188,9 +183,7 @@ def _table(wanted: Wanted, scale: float) -> TableStream:
 
 
 def _known(wanted: Wanted) -> tuple[identity.Words, identity.Words | None]:
-    """What a file's rows are recognised by, (n, 2), and whose they are, (n,): of those that become
-    events, and unscaled.
-    """
+    """What rows that become events are recognised by, (n, 2), unscaled; whose they are, (n,)."""
     stream, found, owners = _table(wanted, 1.0), [], []
     for start in range(0, wanted.events, _AT_ONCE):
         piece = stream.read(start, min(_AT_ONCE, wanted.events - start))

@@ -1,6 +1,4 @@
-"""Everything that a run leaves in its files and says while it goes on, as frozen typed values; one
-codec reads and writes them.
-"""
+"""All that a run leaves in files and says meanwhile, as frozen typed values with one codec."""
 
 from sordino.engine.records.base import Count, Maybe, Open, Real, Record, at, known, number
 from sordino.engine.records.codec import (

@@ -49,8 +49,7 @@ class Misfit(Malformed):
 
 
 def simple(value: object) -> object:
-    """A value as JSON can hold it: records and tuples as objects and lists, infinity as a word, no
-    NaN.
+    """A value as JSON can hold it: records as objects, tuples as lists, infinity as a word, no NaN.
 
     >>> simple({"epsilon": math.inf, "spent": (1.0, math.nan)})
     {'epsilon': 'inf', 'spent': [1.0, None]}
@@ -128,8 +127,9 @@ def row(line: bytes | str, regime: str | None = None) -> Row | Unknown:
 def closed(line: bytes | str) -> int | None:
     """The number of the round that a row of the log closes; None of any other row.
 
-    >>> closed(b'{"kind": "round", "round": 3}'), closed(b'{"kind": "late", "round": 3}'), closed(b'{"kind": "rou')
-    (3, None, None)
+    >>> closed(b'{"kind": "round", "round": 3}'), closed(b'{"kind": "late", "round": 3}')
+    (3, None)
+    >>> closed(b'{"kind": "rou')  # cut short
     """
     try:
         found = json_of(line)
@@ -209,11 +209,8 @@ def fitted(found: Mapping[str, object], kind: type[S]) -> S:
     """
     try:
         return msgspec.convert(found, kind, dec_hook=_hook)
-    except (
-        msgspec.ValidationError,
-        OverflowError,
-        UnicodeEncodeError,
-    ) as error:  # keys may hold halves of surrogates
+    except (msgspec.ValidationError, OverflowError, UnicodeEncodeError) as error:
+        # keys may hold halves of surrogates
         raise Misfit(_said(str(error), found)) from error
 
 

@@ -143,9 +143,7 @@ class OfClient(Row, frozen=True, kw_only=True):
 
 
 class Late(OfClient, frozen=True, kw_only=True, tag="late"):
-    """An answer that came after its round was closed; ``released``: what it says has left its
-    client.
-    """
+    """An answer that came after its round was closed; ``released``: what it says is out."""
 
     released: bool | UnsetType = UNSET
 

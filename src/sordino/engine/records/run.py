@@ -1,5 +1,6 @@
-"""``run.json`` and ``environment.json``: what a run promised, to whom, under which assumptions, and
-how it ended.
+"""``run.json`` and ``environment.json``: what a run promised, to whom, and how it ended.
+
+And under which assumptions it promised that.
 
 ``run.json`` is one flat object: what every run says (:class:`About`), and what its regime adds
 (:class:`Facts`, tagged by "regime").
@@ -40,9 +41,7 @@ class Holder(Client, frozen=True, kw_only=True):
 
 
 class Party(Client, frozen=True, kw_only=True):
-    """A party with features of its own: how many, the length of its embedding, its model's
-    parameters.
-    """
+    """A party with features of its own: their number, length of its embedding, its parameters."""
 
     features: Maybe[Count] = UNSET
     embedding: Maybe[Count] = UNSET
@@ -50,9 +49,7 @@ class Party(Client, frozen=True, kw_only=True):
 
 
 class TestSet(Record, frozen=True, kw_only=True):
-    """What models are measured on; with a unit of the ledger, epsilon, sigma and how often, where
-    that is paid for.
-    """
+    """What models are measured on; where that is paid for: unit, epsilon, sigma and how often."""
 
     __test__ = False  # pytest: no class of tests
 
@@ -201,9 +198,7 @@ class Result(Record, frozen=True, kw_only=True):
 
 
 class Place(Record, frozen=True, kw_only=True):
-    """Where in its ledger a run was sealed: entries, the last one's digest, whether the ledger is
-    the run's or the data's.
-    """
+    """Where in its ledger a run was sealed: entries, the last digest, and whose ledger it is."""
 
     seq: Maybe[Count] = UNSET
     digest: Maybe[str] = UNSET

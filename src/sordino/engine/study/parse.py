@@ -86,9 +86,7 @@ def _tables() -> tuple[Registry[Any], ...]:
 
 
 def _shape(method: type[Method] | None, table: Mapping[str, Any]) -> type[Study]:
-    """What kind of study this is: by its method, or by what its budget counts, or of the first
-    regime.
-    """
+    """What kind of study this is: by its method, else by what its budget counts, else the first."""
     if method is not None:
         return regimes.named(method.about.regime).study
     budget, known = table.get("budget"), list(regimes.known().values())
@@ -140,8 +138,9 @@ def _with(table: Mapping[str, Any], keys: Sequence[str], value: Any) -> dict[str
 
 
 def read(path: Path, changes: Sequence[str] = (), *, modules: Path | None = None) -> Study:
-    """The study in a file, with ``key=value`` changes applied. Which modules it names is told
-    before they are imported.
+    """The study in a file, with ``key=value`` changes applied.
+
+    Which modules it names is told before they are imported.
 
     Args:
         modules: where they lie; beside the file if left out.
@@ -218,9 +217,7 @@ def _told(named: str, recorded: Mapping[str, str], path: Path) -> None:
 
 
 def named_modules(study: Study | Mapping[str, Any]) -> tuple[str, ...]:
-    """Every ``package.module:attribute`` that a study, or the table of one, names: its code is part
-    of what the study does.
-    """
+    """Every ``package.module:attribute`` that a study or its tables name: part of what it does."""
     table = (
         study.model_dump(mode="json", by_alias=True, exclude_none=True)
         if isinstance(study, Study)

@@ -65,9 +65,7 @@ def _forward(rows: Any, sizes: Any, scale: Any, out: Any) -> None:
 
 
 def _inverse(rows: Any, sizes: Any, scale: Any, out: Any) -> None:
-    """The vectors (n, d) whose means and half differences are the scaled coefficients ``rows``, to
-    ``out``.
-    """
+    """The vectors (n, d) of scaled means and half differences ``rows``, to ``out``."""
     for row in range(len(rows)):
         offset, at, group = 0, 0, 0
         for size in sizes:
@@ -77,10 +75,8 @@ def _inverse(rows: Any, sizes: Any, scale: Any, out: Any) -> None:
             for level in range(levels, 0, -1):
                 length = ((size - 1) >> (level - 1)) + 1
                 pairs, odd = length // 2, length % 2
-                details, factor = (
-                    rows[row, start : start + pairs + odd],
-                    scale[group + levels + 1 - level],
-                )
+                details = rows[row, start : start + pairs + odd]
+                factor = scale[group + levels + 1 - level]
                 start += pairs + odd
                 if odd:
                     sums[2 * pairs] = sums[pairs] + details[pairs] * factor
@@ -95,8 +91,9 @@ inverse: Run = njit(nogil=True)(_inverse)
 
 
 def _energies(rows: Any, sizes: Any, scale: Any, lengths: Any, out: Any) -> None:
-    """Sums of squared coefficients of rows (n, d), to ``out`` (n, groups) in float64; a group has
-    so many ``lengths``.
+    """Sums of squared coefficients of rows (n, d), to ``out`` (n, groups) in float64.
+
+    A group has so many ``lengths``.
     """
     coefficients = np.empty((1, lengths.sum()), rows.dtype)  # of one row, which stay in the cache
     for row in range(len(rows)):

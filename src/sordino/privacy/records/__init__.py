@@ -1,5 +1,4 @@
-"""Records, told by what stands in them: who was in which release, under whatever name, in whatever
-order.
+"""Records, told by what stands in them: who was in which release, under whatever name.
 
 identity   keyed digests, and what a run's unit holds
 group      what a release of one unit says about another: group privacy

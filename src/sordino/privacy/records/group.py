@@ -58,9 +58,7 @@ MOST = 64
 """Records in a group beyond which no bound is attempted: k times epsilon says nothing any more."""
 
 Column = tuple[Event, str, int]
-"""A release, the kind of unit that it was booked for, and how many such units of one entity it was
-computed from.
-"""
+"""A release, the kind of unit it was booked for, and from how many of them it was computed."""
 
 Counts = Mapping[Column, int]
 Spent = tuple[tuple[Event, int], ...]
@@ -102,9 +100,7 @@ def grouped(event: Event, size: int) -> Event:
 
 
 def replaced(event: Event) -> Event:
-    """A release for a unit that falls away as it bounds one that is replaced by another: two steps
-    of adjacency.
-    """
+    """A release as it bounds a unit that is replaced by another: two steps of adjacency."""
     if isinstance(event, Nothing | NonPrivate):
         return event
     return Grouped(event, 2) if _sampled(event) else grouped(event, 2)
@@ -125,8 +121,7 @@ def _sampled(event: Event) -> bool:
 
 
 def translated(counts: Counts, kind: str) -> Spent:
-    """A history as it bounds one unit of ``kind``, sorted by nothing: equal histories give equal
-    answers.
+    """A history as it bounds one unit of ``kind``: equal histories give equal answers.
 
     Labels that were told say nothing about a whole row, for the same run books the row under
     "entity"; and the other way round.
@@ -158,8 +153,7 @@ def _seen(event: Event, booked: str, kind: str) -> Event | None:
 
 
 def of_client(own: Spent, others: Iterable[tuple[Counts, int]]) -> Spent:
-    """The history of a client: what was booked for this very client, and what its records were in
-    besides.
+    """The history of a client: what was booked for it, and what its records were in besides.
 
     ``others``: of each of its records' histories (without what was booked for this client), the
     counts and how many records share it. All records together are one group; and each release that

@@ -1,6 +1,4 @@
-"""What records have been in, asked of a ledger that stays as it is: for plans, which open
-nothing.
-"""
+"""What records have been in, asked of a ledger that stays as it is: for plans."""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ def _sum(parts: Sequence[Counts]) -> Counts:
 
 
 def histories(ledger: Ledger, wanted: Sequence[Records]) -> dict[str, tuple[Spent, ...]]:
-    """What bounds the records of each unit, as if its set were opened now; the price of a unit is
-    the highest of these.
-    """
+    """What bounds the records of each unit, as if its set were open; its price is the highest."""
     db = ledger.connection
     ledger.refresh()
     if not store.knows_records(db):

@@ -1,5 +1,6 @@
-r"""What a charge is held against: the history of every entity in the set, translated into the unit
-that the set protects.
+r"""What a charge is held against: the history of every entity in the set.
+
+It is translated into the unit that the set protects.
 
 A set's entities have few histories, for they fall into classes. A history that covers others is
 asked first: where it is within the budget, so are they. Only where it is not are its parts asked
@@ -32,9 +33,7 @@ from sordino.privacy.records.group import (
 from sordino.privacy.records.store import Set
 
 SHOWN = 16
-"""Histories that are priced one by one, of those that a set's records have; more are merged into
-ones that cover them.
-"""
+"""Histories of a set that are priced one by one; more are merged into ones that cover them."""
 
 
 def since(ledger: Ledger, sets: Mapping[int, Set], until: int | None) -> Totals:
@@ -74,17 +73,14 @@ class Prices:
         self._seen = _Seen()
 
     def admit(self, names: Mapping[str, str]) -> Callable[[Sequence[str], Budget], None]:
-        """What refuses charges that are about to be booked on sets; ``names`` are the units that
-        people know them by.
-        """
+        """What refuses charges that are about to be booked; ``names`` are units' for people."""
 
         def check(touched: Sequence[str], budget: Budget) -> None:
             seen = self._refreshed()
             totals = since(self.ledger, seen.sets, None)
             for unit in touched:
-                if (
-                    unit not in seen.numbers
-                ):  # kept, and of no record: a party's features, which its entity books as well
+                # kept, and of no record: a party's features, which its entity books as well
+                if unit not in seen.numbers:
                     self._never_a_set(unit)
                     budget.admit(names.get(unit, unit), self.ledger.booked(unit).items())
                     continue
@@ -124,15 +120,11 @@ class Prices:
                 raise
 
     def histories(self, unit: str, until: int | None = None) -> list[Spent]:
-        """What bounds the records of a set: at most :data:`SHOWN` histories, up to and with entry
-        ``until``.
-        """
+        """What bounds the records of a set: up to :data:`SHOWN` histories, to entry ``until``."""
         return [spent for spent, _ in self._priced(unit, until)]
 
     def remaining(self, unit: str, event: Event, budget: Budget, run: str) -> int | None:
-        """How often ``event`` may still be charged on all sets of a run alike, as far as this set's
-        records go; None without a limit.
-        """
+        """How often ``event`` can be charged on all sets alike, for this set's records."""
         left = [
             budget.remaining_steps(each, spent)
             for spent, each in self._priced(unit, None, event, run)
@@ -143,9 +135,7 @@ class Prices:
     def _priced(
         self, unit: str, until: int | None, event: Event | None = None, run: str = ""
     ) -> list[tuple[Spent, Event]]:
-        """Histories, and what one ``event`` on every set of a run is to the records that have
-        them.
-        """
+        """Histories, and what one ``event`` on every set is to the records that have them."""
         seen = self._refreshed()
         number = seen.numbers.get(unit)
         self.ledger.refresh()
@@ -222,9 +212,7 @@ class Prices:
         return self._seen
 
     def _upper(self, seen: _Seen, number: int) -> list[tuple[Class, dict[Column, int]]]:
-        """For each way to be live that the set's classes have: one of them, and counts that cover
-        the frozen ones of all.
-        """
+        """For each way to be live: one class, and counts that cover the frozen ones of all."""
         if number not in seen.upper:
             found: dict[object, tuple[Class, dict[Column, int]]] = {}
             for one, _ in seen.classes.get(number, ()):
@@ -250,9 +238,7 @@ class Prices:
 
 
 def of_own_client(own: Spent, known: Sequence[tuple[Counts, int]]) -> Spent:
-    """A client's history: its own, and what its records' histories (and how many have each) hold
-    besides.
-    """
+    """A client's history: its own, and what its records' histories hold besides."""
     others = []
     for each, size in known:
         counts = dict(each)
@@ -266,8 +252,9 @@ def of_own_client(own: Spent, known: Sequence[tuple[Counts, int]]) -> Spent:
 
 
 def bounds(ledger: Ledger, late: Callable[[], None] = lambda: None) -> dict[str, tuple[Spent, ...]]:
-    """Of every set, open or closed, histories that cover all that its records were ever in; of a
-    ledger without records nothing.
+    """Of every set, open or closed, histories that cover all that its records were ever in.
+
+    Of a ledger without records nothing.
 
     Who was in a set that is closed is not known any more, only which histories there are. Every
     record that was in it was in all that the set was charged, so the histories that contain those
@@ -303,9 +290,7 @@ def bounds(ledger: Ledger, late: Callable[[], None] = lambda: None) -> dict[str,
 
 
 def _contains(counts: Counts, kind: str, own: Spent) -> bool:
-    """Whether a history has all of a set's charges; of a person with several rows they stand in
-    several columns.
-    """
+    """Whether a history has all of a set's charges, for several rows of a person in columns."""
     booked: dict[Event, int] = {}
     for (event, of, _), count in counts.items():
         if of == kind:

@@ -25,7 +25,7 @@ from sordino.federation.study import for_dimension
 from sordino.mechanism import Bounded, NoiseRequest
 from sordino.privacy import Budget, PoissonSampled, Vault, accountant
 from sordino.regimes.asynchronous.edge import Edge, LiteralEdge, PlainEdge, PrivateEdge
-from sordino.regimes.asynchronous.method import Noisy
+from sordino.regimes.asynchronous.method import EdgeTerms, Noisy
 from sordino.regimes.asynchronous.plan import dearest, epsilons, multipliers, price, rates, terms
 from sordino.regimes.asynchronous.protocol import Asynchronous
 from sordino.regimes.asynchronous.simulation import Arrivals
@@ -42,16 +42,9 @@ def build(
     run: str,
     payable: Sequence[int] | None,
 ) -> Built:
-    """See :func:`sordino.engine.assemble.build`; ``parts`` is emptied on the way, so that the
-    pixels are kept once.
-    """
-    entropy, flat, sizes, privacy, world = (
-        Seeded(study.seed),
-        setup.kernels.flat,
-        setup.sizes,
-        study.privacy,
-        study.world,
-    )
+    """See :func:`sordino.engine.assemble.build`; ``parts`` is emptied, to save memory."""
+    entropy, flat, sizes = Seeded(study.seed), setup.kernels.flat, setup.sizes
+    privacy, world = study.privacy, study.world
     priced, known = price(for_dimension(study, flat.dim), sizes, flat.dim), terms(study, flat.dim)
     noise = (
         edge_mechanism(study, setup.kernels, setup.validation)
@@ -68,19 +61,8 @@ def build(
     tested = setup.evaluation(study, ledgers, own, lineage(study, run))
     budgets = [budget(study, epsilon) for epsilon in epsilons(study)]
     pays = _payable(study, edges, ledgers, units, budgets) if payable is None else tuple(payable)
-    regime = Asynchronous(
-        method=study.method,
-        terms=known,
-        schedule=priced.stages,
-        budget=pays,
-        exponent=study.participation.staleness_weight,
-        buffer=study.participation.buffer,
-        decay=study.method.average,
-        every=study.stride,
-        noise=tuple(edge.noise for edge in edges),
-    )
     simulation = Arrivals(
-        regime=regime,
+        regime=_rules(study, known, priced, edges, pays),
         edges=edges,
         vault=ledgers,
         budget=budget(study, privacy.epsilon),
@@ -93,10 +75,8 @@ def build(
         method=study.method.name,
         lineage=lineage(study, run),
     )
-    first, facts = (
-        simulation.first(setup.first()),
-        horizontal(records.Asynchronous, study, setup, priced, simulation),
-    )
+    first = simulation.first(setup.first())
+    facts = horizontal(records.Asynchronous, study, setup, priced, simulation)
     remedy = "Raise noise_multiplier or lower method.batch"
     return setup.built(
         study,
@@ -107,6 +87,26 @@ def build(
         paid="gradient",
         remedy=remedy,
         evaluation=tested,
+    )
+
+
+def _rules(
+    study: AsynchronousStudy,
+    known: EdgeTerms,
+    priced: Plan,
+    edges: Sequence[Edge],
+    pays: tuple[int, ...] | None,
+) -> Asynchronous:
+    return Asynchronous(
+        method=study.method,
+        terms=known,
+        schedule=priced.stages,
+        budget=pays,
+        exponent=study.participation.staleness_weight,
+        buffer=study.participation.buffer,
+        decay=study.method.average,
+        every=study.stride,
+        noise=tuple(edge.noise for edge in edges),
     )
 
 
@@ -178,9 +178,7 @@ def _payable(
     units: Sequence[str],
     budgets: Sequence[Budget],
 ) -> tuple[int, ...] | None:
-    """Updates that each edge can still pay for, given what its ledger already holds; None where
-    nothing is promised.
-    """
+    """Updates that each edge can still pay for, by its ledger; None if nothing is promised."""
     if study.privacy.unit == "none" or study.form == "paper":
         return None
     found: dict[Any, int | None] = {}
@@ -198,9 +196,8 @@ def _payable(
             found[what] = vault.remaining(units[edge], edges[edge].price, own)
         return found[what]
 
-    sharing: dict[
-        Any, list[int]
-    ] = {}  # edges with the very same data have one ledger and share what it has left
+    # edges with the very same data have one ledger and share what it has left
+    sharing: dict[Any, list[int]] = {}
     for edge, unit in enumerate(units):
         sharing.setdefault(vault.names.get(unit, unit), []).append(edge)
     left: dict[int, int | None] = {}

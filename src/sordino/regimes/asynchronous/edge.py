@@ -1,5 +1,6 @@
-r"""An edge's work: one gradient at the model it was sent, with its own noise (Li et al. 2022,
-Algorithm 1, edge side).
+r"""An edge's work: one gradient at the model it was sent, with its own noise.
+
+Li et al. 2022, Algorithm 1, edge side.
 
     B       every example independently with probability q = b / n (Poisson)
     g~      = ( sum_{i in B} clip_G(grad F(x, i)) + N(0, (z G)^2 I_d) ) / b + lambda x
@@ -94,18 +95,14 @@ class Site:
         object.__setattr__(self, "expected_batch", self.sampling_rate * self.count)
 
     def drawn(self, task: Compute) -> tuple[torch.Tensor, np.random.Generator]:
-        """The batch of this task, and where its noise comes from; the model has the task's
-        weights.
-        """
+        """The batch of a task, and where its noise comes from; the model has its weights."""
         weights, rng = self.kernels.flat.weights, self.draws.at(task.task)
         weights.copy_(torch.from_numpy(task.weights))
         chosen = poisson(self.count, self.sampling_rate, rng)
         return (chosen if weights.device.type == "cpu" else chosen.to(weights.device)), rng
 
     def answered(self, task: Compute, gradient: torch.Tensor, share: float = 1.0) -> Gradient:
-        """The message: ``share`` times a vector of its own, with the regulariser's part. NumPy,
-        whose calls cost a third of torch's.
-        """
+        """The message, its vector times ``share``, regularised; NumPy's calls cost a third."""
         found: Vector = (
             gradient.numpy() if gradient.device.type == "cpu" else gradient.cpu().numpy()
         )
@@ -122,9 +119,7 @@ class PlainEdge(Site):
 
     @property
     def price(self) -> Event:
-        """See :class:`Edge`: no bound, so that a later promise over the same records knows of
-        it.
-        """
+        """See :class:`Edge`: no bound, so that later promises over the same records know."""
         return NonPrivate(reason=NO_NOISE)
 
     @property
@@ -163,9 +158,8 @@ class PrivateEdge(Site):
     def answer(self, task: Compute, permit: Permit | None) -> Gradient:
         """See :class:`Edge`."""
         covers_one(permit, self.price, task.task)
-        if (
-            task.clip is None or not 0.0 < task.clip < math.inf
-        ):  # any other will do: the noise grows with it
+        # any other will do: the noise grows with it
+        if task.clip is None or not 0.0 < task.clip < math.inf:
             raise LocalProtocolError(
                 f"task {task.task}: the clip must be a positive number; got {task.clip}"
             )
@@ -214,9 +208,7 @@ class LiteralEdge(Site):
         return 2.0 * (2.0 / self.expected_batch / self.iteration_epsilon) ** 2
 
     def answer(self, task: Compute, permit: Permit | None) -> Gradient:
-        """See :class:`Edge`: the batch's average clipped to R = b DS / 2, a uniform direction of
-        exponential length.
-        """
+        """See :class:`Edge`: average clipped to R = b DS / 2, a direction of exponential length."""
         covers_one(permit, self.price, task.task)
         if task.clip is None:
             raise LocalProtocolError(f"task {task.task} has no clip")

@@ -20,15 +20,14 @@ from sordino.regimes.asynchronous.study import AsynchronousStudy
 
 KINDS = 16  # of sampling rates, beyond which they are rounded
 SPARE = 1.25  # times the fair share, where delays differ
-SMALLEST, LARGEST = (
-    1e-12,
-    1e12,
-)  # clipping bounds, as :mod:`sordino.training.perexample.clipping` takes them
+# clipping bounds, as :mod:`sordino.training.perexample.clipping` takes them
+SMALLEST, LARGEST = 1e-12, 1e12
 
 
 def rates(batch: float, sizes: Sequence[int]) -> tuple[float, ...]:
-    """q_k = b / n_k of every edge. Many different ones are rounded to steps of 3 %: each kind of
-    event is priced by itself.
+    """q_k = b / n_k of every edge, of many different ones in steps of 3 %.
+
+    Each kind of event is priced by itself.
 
     Raises:
         StudyError: for an edge with fewer examples than a batch.
@@ -58,9 +57,7 @@ def planned(study: AsynchronousStudy) -> int:
 
 
 def calibrate(study: AsynchronousStudy, sizes: Sequence[int]) -> AsynchronousStudy:
-    """The same study with its noise filled in, if it was left out: one multiplier, or one for each
-    edge with an epsilon of its own.
-    """
+    """The same study with its noise filled in: one multiplier, or one for each edge's epsilon."""
     privacy = study.privacy
     if privacy.unit == "none" or privacy.noise_multiplier is not None:
         return study
@@ -78,9 +75,10 @@ def calibrate(study: AsynchronousStudy, sizes: Sequence[int]) -> AsynchronousStu
             "of the two"
         )
     if study.method.literal:
+        # which that form does not use
         return study.model_copy(
             update={"privacy": privacy.model_copy(update={"noise_multiplier": 1.0})}
-        )  # which that form does not use
+        )
     found: dict[tuple[float, float], float] = {}
     targets = [
         (rate, epsilon)
@@ -146,10 +144,9 @@ def _schedule(study: AsynchronousStudy, known: EdgeTerms) -> tuple[Stage, ...]:
         usable = False
     if not usable:
         raise StudyError(
-            f"method '{study.method.name}': with these constants clipping bounds or lengths "
-            "of stages leave what can be reckoned with"
-            f" (bounds from {SMALLEST:g} to {LARGEST:g}): look at privacy.clip and "
-            "method.theta, smoothness, deviation and gap"
+            f"method '{study.method.name}': with these constants clipping bounds or lengths of "
+            f"stages leave what can be reckoned with (bounds from {SMALLEST:g} to {LARGEST:g}): "
+            "look at privacy.clip and method.theta, smoothness, deviation and gap"
         )
     return stages
 
@@ -160,41 +157,10 @@ def price(study: AsynchronousStudy, sizes: Sequence[int], dimension: int) -> Pla
     privacy, known = full.privacy, terms(full, dimension)
     stages, updates, batch = _schedule(full, known), full.budget.updates, full.method.batch
     if privacy.unit == "none" or privacy.delta is None or privacy.epsilon is None:
-        return Plan(
-            0.0,
-            None,
-            {},
-            updates,
-            share(full),
-            math.inf,
-            (math.inf,),
-            "rounds",
-            (batch,) * 3,
-            None,
-            None,
-            False,
-            (),
-            stages,
-        )
+        return _uncharged(full, math.inf, (), stages)
     if isinstance(full.method, Noisy) and full.method.literal:
-        tasks, each = share(full), full.method.iteration_epsilon
         told = tuple(warnings(full, sizes, None, known, stages))
-        claim = Plan(
-            0.0,
-            None,
-            {},
-            updates,
-            tasks,
-            tasks * each,
-            (tasks * each,),
-            "rounds",
-            (batch,) * 3,
-            None,
-            None,
-            False,
-            told,
-            stages,
-        )
+        claim = _uncharged(full, share(full) * full.method.iteration_epsilon, told, stages)
         return claim.exposed("method.form", math.inf, full.method.unpriced or "")
     names = tuple(dict.fromkeys((*ACCOUNTANTS, privacy.accountant)))
     rate, z, epsilon = dearest(full, sizes)
@@ -222,10 +188,30 @@ def price(study: AsynchronousStudy, sizes: Sequence[int], dimension: int) -> Pla
     )
 
 
+def _uncharged(
+    study: AsynchronousStudy, epsilon: float, told: tuple[str, ...], stages: tuple[Stage, ...]
+) -> Plan:
+    """A plan without a proven bound: of a study without privacy, or of what a paper claims."""
+    return Plan(
+        noise_multiplier=0.0,
+        steps=None,
+        most={},
+        rounds=study.budget.updates,
+        used=share(study),
+        epsilon=epsilon,
+        curve=(epsilon,),
+        ends="rounds",
+        batches=(study.method.batch,) * 3,
+        signal_to_noise=None,
+        relative_noise=None,
+        calibrated=False,
+        warnings=told,
+        stages=stages,
+    )
+
+
 def dearest(study: AsynchronousStudy, sizes: Sequence[int]) -> tuple[float, float, float]:
-    """q, z and epsilon of the edge that has spent most after its share; of very many, by the Rényi
-    bound.
-    """
+    """q, z and epsilon of the edge that spends most in its share; of many, by the Rényi bound."""
     privacy, wanted, delta = study.privacy, share(study), study.privacy.delta or 1e-5
     edges = set(
         zip(rates(study.method.batch, sizes), multipliers(study), epsilons(study), strict=True)
@@ -254,9 +240,9 @@ def warnings(
     privacy, smallest, method = study.privacy, min(sizes), study.method
     if privacy.delta is not None and privacy.delta >= 1.0 / smallest:
         found.append(
-            f"privacy.delta = {privacy.delta:g} is not below 1/{smallest}, one over the "
-            "smallest edge's examples:"
-            f" it would allow giving one example away. Choose less than {1.0 / smallest:.1g}"
+            f"privacy.delta = {privacy.delta:g} is not below 1/{smallest}, one over the smallest "
+            "edge's examples: it would allow giving one example away. Choose less than "
+            f"{1.0 / smallest:.1g}"
         )
     if steps == 0:
         found.append(
@@ -266,10 +252,9 @@ def warnings(
     noise = known.noise * math.sqrt(known.dimension) / known.batch
     if noise > 1.0 and not method.literal:
         found.append(
-            "more noise than signal: a gradient of length at most G carries noise of length "
-            f"z sqrt(d) / b = {noise:.3g} G"
-            f" (z = {known.noise:.3g}, d = {known.dimension}, b = {known.batch:g}); a larger "
-            "method.batch would help"
+            "more noise than signal: a gradient of length at most G carries noise of length z "
+            f"sqrt(d) / b = {noise:.3g} G (z = {known.noise:.3g}, d = {known.dimension}, b = "
+            f"{known.batch:g}); a larger method.batch would help"
         )
     if isinstance(method, Mapa):
         found += _unfinished(method, known, stages)
@@ -282,8 +267,8 @@ def _unfinished(method: Mapa, known: EdgeTerms, stages: Sequence[Stage]) -> list
         return []
     said = (
         f"MAPA does not leave its first stage: it takes {first.length} updates (P = "
-        f"{first.slowing:.3g}) and budget.updates is"
-        f" {known.updates}; clip and learning rate stay what they are"
+        f"{first.slowing:.3g}) and budget.updates is {known.updates}; clip and learning rate stay "
+        "what they are"
     )
     if method.literal:
         return [said]

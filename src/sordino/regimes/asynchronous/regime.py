@@ -1,6 +1,4 @@
-"""Studies in which gradients are applied as they arrive: MAPA, AUDP, and what they are compared
-with.
-"""
+"""Studies whose gradients are applied as they arrive: MAPA, AUDP, and their baselines."""
 
 from __future__ import annotations
 
@@ -48,9 +46,7 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
         return plan.calibrate(study, sizes)
 
     def calibrated(self, study: AsynchronousStudy) -> AsynchronousStudy:
-        """See :class:`~sordino.engine.regime.Regime`: edges' sampling rates follow from what they
-        have.
-        """
+        """See :class:`~sordino.engine.regime.Regime`: sampling rates follow from examples."""
         return plan.calibrate(self.sized(study), federation(study).sizes)
 
     def price(self, study: AsynchronousStudy, sizes: Sequence[int], dimension: int) -> Plan:

@@ -17,28 +17,24 @@ from sordino.report.words import bound, plain
 
 NORM = "Length of a gradient: the root of the mean square since the last row of the log."
 NOISY = (
-    "Length of a released gradient, without its noise: the root of the mean square since "
-    "the last row, less what noise adds on average;"
-    " a triangle where nothing was left."
+    "Length of a released gradient, without its noise: the root of the mean square since the last "
+    "row, less what noise adds on average; a triangle where nothing was left."
 )
 BOUND = (
-    " The dashed bound G_s cuts gradients of single examples, which are longer than their "
-    "mean: a curve near it shows that much is cut;"
-    " one below it need not mean that nothing is."
+    " The dashed bound G_s cuts gradients of single examples, which are longer than their mean: a "
+    "curve near it shows that much is cut; one below it need not mean that nothing is."
 )
 STALE = (
-    "How many updates were made while a gradient was under way. tau_max is what learning "
-    "rates are planned for; staler"
-    " gradients are paid for and not applied."
+    "How many updates were made while a gradient was under way. tau_max is what learning rates are "
+    "planned for; staler gradients are paid for and not applied."
 )
 GONE = (
     "Edges that did not work: some had vanished with their task and came back, some have "
     "spent their budget and will not."
 )
 EACH = (
-    "What the ledger has booked for each edge when the run ended, with what was reserved "
-    "and not used. The line is its own budget;"
-    " an edge that reaches it leaves."
+    "What the ledger has booked for each edge when the run ended, with what was reserved and not "
+    "used. The line is its own budget; an edge that reaches it leaves."
 )
 RATE = "gamma_t, by which the server multiplies a gradient: known before the run."
 
@@ -166,12 +162,8 @@ def _bounds(run: Run) -> str:
 
 
 def _stage(stage: Stage, last: float) -> list[str]:
-    start, length, clip, rate = (
-        known(stage.start) or 0,
-        known(stage.length) or 0,
-        number(stage.clip),
-        number(stage.rate),
-    )
+    start, length, clip = known(stage.start) or 0, known(stage.length) or 0, number(stage.clip)
+    rate = number(stage.rate)
     return [
         arrivals.numbered(stage),
         f"{plain(start + 1)} to {plain(min(start + length, last))}",

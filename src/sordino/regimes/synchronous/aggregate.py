@@ -1,5 +1,4 @@
-r"""The aggregator of a client-level round: the one place where bounded updates meet, and leave with
-noise on them.
+r"""The aggregator of a client-level round: where bounded updates meet and get their noise.
 
     mean~ = ( sum_{i answered} w_i Delta_i + noise ) / (q_c sum_i w_i)
 
@@ -66,8 +65,7 @@ class PrivateSum:
         permits: Sequence[Permit],
         seen: tuple[float, ...] = (),
     ) -> Released:
-        """The noisy mean of a round; ``answers`` may be empty. ``seen`` is what earlier releases
-        taught the mechanism.
+        """The noisy mean of a round, perhaps of no ``answers``; ``seen`` shapes the mechanism.
 
         Raises:
             LocalProtocolError: unless there are ``permits``, one for each unit, and each covers one
@@ -100,9 +98,7 @@ class PrivateSum:
     def signal_to_noise(
         self, released: Released, contract: RoundNoise, seen: tuple[float, ...] = ()
     ) -> float:
-        """||signal|| / ||noise|| of a release, with the sign of the unbiased estimate of
-        ||signal||^2; post-processing.
-        """
+        """||signal|| / ||noise|| of a release, by an unbiased estimate; post-processing."""
         deviation = self._mechanism(contract, seen).vector_multiplier * contract.clip * self.unit
         noise = released.mean.size * deviation**2
         exact = float(np.square(released.mean, dtype=np.float64).sum())

@@ -54,15 +54,9 @@ def build(
     run: str,
     payable: Sequence[int] | None,
 ) -> Built:
-    """See :func:`sordino.engine.assemble.build`; ``parts`` is emptied on the way, so that the
-    pixels are kept once.
-    """
-    entropy, flat, sizes, privacy = (
-        Seeded(study.seed),
-        setup.kernels.flat,
-        setup.sizes,
-        study.privacy,
-    )
+    """See :func:`sordino.engine.assemble.build`; ``parts`` is emptied, to save memory."""
+    entropy, flat, sizes = Seeded(study.seed), setup.kernels.flat, setup.sizes
+    privacy = study.privacy
     priced, whole = price(for_dimension(study, flat.dim), sizes, flat.dim), aggregated(study)
     units, fingerprints = _units(
         whole, setup.fingerprints, not setup.records and setup.mine is None
@@ -79,24 +73,10 @@ def build(
     ledgers = vault(
         study, folder, run, setup.units(fingerprints), known, labels=setup.labels(units)
     )
-    most, tested = (
-        budget(study, privacy.epsilon),
-        setup.evaluation(study, ledgers, own, lineage(study, run)),
-    )
+    most = budget(study, privacy.epsilon)
+    tested = setup.evaluation(study, ledgers, own, lineage(study, run))
     pays = _payable(study, priced, ledgers, units, most) if payable is None else tuple(payable)
-    regime = Synchronous(
-        method=study.method,
-        terms=_terms(study, sizes, flat.dim, pays, noise),
-        budget=None if whole else pays,
-        payable=_payable_rounds(study, pays, whole),
-        aggregator=_aggregator(study, sizes, noise, own) if noise is not None and whole else None,
-        learner=noise if isinstance(noise, Learning) else None,
-        entropy=own,
-        cohort=study.participation.cohort,
-        deadline=study.participation.deadline,
-        momentum=study.method.momentum,
-        decay=study.method.average,
-    )
+    regime = _rules(study, _terms(study, sizes, flat.dim, pays, noise), pays, noise, own)
     simulation = Simulation(
         regime=regime,
         clients=clients,
@@ -111,10 +91,8 @@ def build(
         method=study.method.name,
         lineage=lineage(study, run),
     )
-    first, facts = (
-        Moment(regime.start(setup.first())),
-        horizontal(records.Synchronous, study, setup, priced, simulation),
-    )
+    first = Moment(regime.start(setup.first()))
+    facts = horizontal(records.Synchronous, study, setup, priced, simulation)
     paid = "round" if privacy.unit == "client" else "local step"
     remedy = "Raise noise_multiplier or lower sampling_rate"
     return setup.built(
@@ -122,14 +100,35 @@ def build(
     )
 
 
+def _rules(
+    study: SynchronousStudy,
+    terms: Terms,
+    pays: tuple[int, ...] | None,
+    noise: Bounded | None,
+    own: Entropy,
+) -> Synchronous:
+    whole = aggregated(study)
+    return Synchronous(
+        method=study.method,
+        terms=terms,
+        budget=None if whole else pays,
+        payable=_payable_rounds(study, pays, whole),
+        aggregator=None if noise is None or not whole else _aggregator(study, terms, noise, own),
+        learner=noise if isinstance(noise, Learning) else None,
+        entropy=own,
+        cohort=study.participation.cohort,
+        deadline=study.participation.deadline,
+        momentum=study.method.momentum,
+        decay=study.method.average,
+    )
+
+
 def announced(priced: Plan, study: SynchronousStudy, noise: Bounded, largest: int) -> Plan:
     """The plan with what a literal form claims beside what it gives."""
     privacy, true, where = study.privacy, noise.event(), "privacy.mechanism.form"
     if isinstance(study.method, ClientLevel) and not study.method.aggregated:
-        true, where = (
-            Gaussian(noise_multiplier=priced.noise_multiplier / (largest * study.method.tau)),
-            "method.form",
-        )
+        true = Gaussian(noise_multiplier=priced.noise_multiplier / (largest * study.method.tau))
+        where = "method.form"
     if (
         as_good(true, privacy.mechanism.event(priced.noise_multiplier))
         or priced.used is None
@@ -159,11 +158,11 @@ def _units(
 
 
 def _aggregator(
-    study: SynchronousStudy, sizes: tuple[int, ...], noise: Bounded, entropy: Entropy
+    study: SynchronousStudy, terms: Terms, noise: Bounded, entropy: Entropy
 ) -> PrivateSum:
     return PrivateSum(
         mechanism=noise,
-        shares=tuple(shares(study, sizes)),
+        shares=tuple(shares(study, terms.sizes)),
         sampling_rate=study.privacy.sampling_rate,
         entropy=entropy,
     )
@@ -274,9 +273,7 @@ def _payable(
 def _payable_rounds(
     study: SynchronousStudy, pays: tuple[int, ...] | None, whole: bool
 ) -> int | None:
-    """Rounds that everybody can pay for, where rounds differ in price or are what is charged; None
-    where steps are counted.
-    """
+    """Rounds that everybody can pay for, if rounds are charged or differ; None: count steps."""
     if pays is None:
         return None
     if whole:

@@ -27,17 +27,14 @@ def mechanism(
     kernels: ModelKernels,
     public: tuple[Tensor, Tensor],
 ) -> Bounded:
-    """The mechanism of a calibrated study at the multiplier that it begins with; ``public`` are its
-    validation examples.
-    """
+    """The mechanism of a calibrated study at its first multiplier, shaped by ``public``."""
     privacy, method, deviation, bound, largest = study.privacy, study.method, None, None, 1.0
     adaptive, clip = False, privacy.clip
     if isinstance(method, ClientLevel):
         adaptive = method.clipping == "adaptive"
         if adaptive:
-            deviation = (
-                method.count_noise or privacy.sampling_rate * len(sizes) / 20.0
-            )  # Andrew et al. 2021, section 3
+            # Andrew et al. 2021, section 3
+            deviation = method.count_noise or privacy.sampling_rate * len(sizes) / 20.0
         if method.clipping == "proxy":
             clip = proxy_clip(study, method, sizes, kernels, public)
         bound = method.learning_rate * method.tau * privacy.clip
@@ -64,9 +61,7 @@ def proxy_clip(
     kernels: ModelKernels,
     public: tuple[Tensor, Tensor],
 ) -> float:
-    """S: the median norm of the first updates of clients made up from public examples, as many each
-    as the median client has.
-    """
+    """S: the median norm of first updates, of median-sized clients made of public examples."""
     size = min(max(sorted(sizes)[len(sizes) // 2], 1), len(public[1]))
     start, norms = kernels.flat.weights.clone(), []
     for index, part in enumerate(range(0, len(public[1]) - size + 1, size)):

@@ -123,9 +123,7 @@ class Wants:
 
 @dataclass(frozen=True, slots=True)
 class RoundNoise:
-    """What one round's contributions are bounded by, and how noisy their sum will be: C (or S) and
-    sigma.
-    """
+    """What bounds one round's contributions, and the noise of their sum: C (or S) and sigma."""
 
     clip: float
     noise_multiplier: float
@@ -175,9 +173,7 @@ class SynchronousMethod(Method):
 
     @property
     def fixed_tau(self) -> int | None:
-        """tau where it is the same in every round, so that a plan can count steps; None where the
-        method chooses.
-        """
+        """tau where it is the same in every round, for plans; None where the method chooses."""
         return None
 
     @property
@@ -191,15 +187,11 @@ class SynchronousMethod(Method):
         return Wants()
 
     def scale(self, share: float) -> tuple[float, float]:
-        """Factors on C and on sigma after this share of the rounds, in [0, 1): a public schedule,
-        known before the run.
-        """
+        """Factors on C and sigma after a share of the rounds, in [0, 1): a public schedule."""
         return 1.0, 1.0
 
     def round_noise(self, memory: Any, terms: Terms, number: int) -> RoundNoise:
-        """C and sigma of round ``number``, from 1: the schedule's, or what earlier releases
-        taught.
-        """
+        """C and sigma of round ``number``, from 1: the schedule's, or by earlier releases."""
         clip, noise = self.scale((number - 1) / terms.rounds)
         return RoundNoise(terms.clip * clip, terms.sigma * noise)
 

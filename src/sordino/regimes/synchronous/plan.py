@@ -34,8 +34,7 @@ from sordino.regimes.synchronous.study import SynchronousStudy
 
 
 def release(study: SynchronousStudy) -> Callable[[float], Event]:
-    """What one step releases at a noise multiplier: a noisy sum, and a noisy loss with every sum
-    where a method asks for one.
+    """What one step releases: a noisy sum, and a noisy loss with it where a method asks for one.
 
     A method that asks for the loss once a round is priced as if it did in every step.
     """
@@ -52,9 +51,7 @@ def step(study: SynchronousStudy, sigma: float) -> Event:
 
 
 def charged_per_round(study: SynchronousStudy) -> int | None:
-    """How often a round's event is booked: tau times, once where whole clients are protected; None
-    where the method chooses.
-    """
+    """How often a round's event is booked: tau times, once for clients; None if chosen."""
     return 1 if study.privacy.unit == "client" else study.method.fixed_tau
 
 
@@ -136,10 +133,8 @@ def price(study: SynchronousStudy, sizes: Sequence[int], dimension: int) -> Plan
             False,
             (),
         )
-    sigma, names = (
-        privacy.noise_multiplier,
-        tuple(dict.fromkeys((*ACCOUNTANTS, privacy.accountant))),
-    )
+    sigma = privacy.noise_multiplier
+    names = tuple(dict.fromkeys((*ACCOUNTANTS, privacy.accountant)))
     if len(schedule(full)) > 1:
         most: dict[str, int | None] = {name: scheduled_steps(full, name) for name in names}
     else:
@@ -173,9 +168,7 @@ def price(study: SynchronousStudy, sizes: Sequence[int], dimension: int) -> Plan
 
 
 def _batches(study: SynchronousStudy, sizes: Sequence[int]) -> tuple[float, float, float]:
-    """Expected batch of the smallest, median and largest client; of clients in a cohort, where
-    clients are protected.
-    """
+    """Expected batch of the smallest, median and largest client; or of clients in a cohort."""
     rate = study.privacy.sampling_rate
     if study.privacy.unit == "client":
         return (rate * sum(shares(study, sizes)),) * 3
@@ -206,9 +199,7 @@ def spending(study: SynchronousStudy, charges: int) -> list[tuple[Event, int]]:
 def spent_by(
     study: SynchronousStudy, true: Event, sigma: float, rate: float, charges: int
 ) -> list[tuple[Event, int]]:
-    """So many charges of a client, along the schedule if there is one, where one release at
-    ``sigma`` is ``true``.
-    """
+    """So many charges of a client, along its schedule, where one at ``sigma`` is ``true``."""
     if len(schedule(study)) == 1 or not isinstance(true, Gaussian | Pure):
         return [(PoissonSampled(sampling_rate=rate, event=true), charges)]
     level = true.noise_multiplier if isinstance(true, Gaussian) else sigma
@@ -228,9 +219,7 @@ def aggregated(study: SynchronousStudy) -> bool:
 def scheduled_steps(
     study: SynchronousStudy, name: str, spent: Sequence[tuple[Event, int]] = ()
 ) -> int:
-    """The most charges of a scheduled study, in whole rounds of it, within its budget after
-    ``spent``.
-    """
+    """The most charges of a scheduled study, in whole rounds, within its budget after ``spent``."""
     privacy, each, chosen = study.privacy, charged_per_round(study) or 1, accountant(name)
     assert privacy.epsilon is not None
     assert privacy.delta is not None
@@ -245,9 +234,7 @@ def scheduled_steps(
 
 
 def _curve(study: SynchronousStudy, pace: int, used: int) -> tuple[float, ...]:
-    """epsilon after each round, ``pace`` charges a round, until ``used``; the last by the fine
-    bound.
-    """
+    """epsilon after each round of ``pace`` charges, until ``used``; finely bounded at the end."""
     privacy = study.privacy
     assert privacy.delta is not None
     after = [min(pace * k, used) for k in range(1, math.ceil(used / pace) + 1)] or [0]
@@ -273,9 +260,9 @@ def warnings(
         return _of_clients(study, sizes, steps, dimension)
     if privacy.delta is not None and privacy.delta >= 1.0 / smallest:
         found.append(
-            f"privacy.delta = {privacy.delta:g} is not below 1/{smallest}, one over the "
-            "smallest client's examples:"
-            f" it would allow giving one example away. Choose less than {1.0 / smallest:.1g}"
+            f"privacy.delta = {privacy.delta:g} is not below 1/{smallest}, one over the smallest "
+            "client's examples: it would allow giving one example away. Choose less than "
+            f"{1.0 / smallest:.1g}"
         )
     if steps == 0:
         found.append(
@@ -317,12 +304,10 @@ def _of_clients(
     noise = (privacy.noise_multiplier or 0.0) * math.sqrt(dimension) / cohort
     if noise > 1.0:
         found.append(
-            f"more noise than signal: the mean of {cohort:.3g} updates of length at most S "
-            "carries noise of length"
-            f" z sqrt(d) / {cohort:.3g} = {noise:.3g} S (z = {privacy.noise_multiplier:g}, d "
-            f"= {dimension});"
-            " more clients a round (privacy.sampling_rate, data.clients) or a smaller model "
-            "would help"
+            f"more noise than signal: the mean of {cohort:.3g} updates of length at most S carries "
+            f"noise of length z sqrt(d) / {cohort:.3g} = {noise:.3g} S (z = "
+            f"{privacy.noise_multiplier:g}, d = {dimension}); more clients a round "
+            "(privacy.sampling_rate, data.clients) or a smaller model would help"
         )
     return found
 

@@ -1,6 +1,4 @@
-"""Studies in rounds: ALS-DPFL, ALI-DPFL, DP-SGD with Gaussian, wavelet and K-norm noise, DP-FedAvg,
-and what they are compared with.
-"""
+"""Studies in rounds: ALS-DPFL, ALI-DPFL, DP-SGD, DP-FedAvg, and what they are compared with."""
 
 from __future__ import annotations
 

@@ -48,27 +48,25 @@ def pictures(run: Run) -> Iterable[Drawn]:
             if run.of_clients
             else "Share of gradients cut to the clipping norm"
         )
-        + ", as it was released, with noise. Near 100 % the norm is small and most of the "
-        "signal is cut; near 0 % it is large and noise"
-        " is wasted.",
+        + ", as it was released, with noise. Near 100 % the norm is small and most of the signal "
+        "is cut; near 0 % it is large and noise is wasted.",
         "",
     )
     yield (
         "Signal to noise",
         figures.signal(run),
         "Estimated length of the signal in one "
-        f"{'round' if run.of_clients else 'step of a client'}, divided by that of its noise;"
-        f" mean of the last {figures.SMOOTH} rounds. Much below 1, it moves the model mostly "
-        "at random, and only the sum over clients"
-        " and rounds learns. 0 means that no signal was seen above the noise.",
+        f"{'round' if run.of_clients else 'step of a client'}, divided by that of its noise; mean "
+        f"of the last {figures.SMOOTH} rounds. Much below 1, it moves the model mostly at random, "
+        "and only the sum over clients and rounds learns. 0 means that no signal was seen above "
+        "the noise.",
         "",
     )
     yield (
         "Late and lost answers",
         figures.absences(run),
-        "Late answers came after their round was closed: paid for, not used. Lost clients "
-        "never answered:"
-        " the ledger counts them as if they had.",
+        "Late answers came after their round was closed: paid for, not used. Lost clients never "
+        "answered: the ledger counts them as if they had.",
         "",
     )
     waited = (

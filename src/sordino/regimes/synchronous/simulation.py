@@ -23,6 +23,7 @@ from sordino.engine.world import Away, Bill, World
 from sordino.entropy import Entropy
 from sordino.message import Answer, Train, Vector
 from sordino.privacy import Budget, Charge, NonPrivate, Permit, Vault
+from sordino.regimes.synchronous.agreed import objection, objection_to_round
 from sordino.regimes.synchronous.protocol import State, Synchronous
 from sordino.training.client import Client
 
@@ -198,22 +199,20 @@ class Simulation(World[State]):
 
     def objection_to_round(self, site: int, effect: Book) -> str | None:
         """See :class:`World`."""
-        return self.regime.objection_to_round(effect)
+        return objection_to_round(self.regime, effect)
 
     def objection(self, site: int, task: Request) -> str | None:
         """See :class:`World`."""
         if not isinstance(task, Train):
             return f"it asks for {type(task).__name__}, and clients of rounds are asked to train"
-        return self.regime.objection(task)
+        return objection(self.regime, task)
 
     def measured(self, state: State, number: int) -> Mapping[str, Any]:
         """What is told of the model, where it is due or the run is over."""
         return self.evaluate(state.average) if self.due(number) or self.regime.over(state) else {}
 
     def shown(self, row: records.Row) -> records.Row | None:
-        """The row; where it is secret who takes part, none that names a client, and no time that
-        shows its speed.
-        """
+        """The row, or None; no client and no time of a secret cohort are shown."""
         if not self.regime.secret:
             return row
         return (
@@ -224,11 +223,8 @@ class Simulation(World[State]):
 
     def _round(self, effect: Book) -> list[Bill]:
         """All clients at once: one unit that stands for all, or each its own."""
-        number, units, key = (
-            effect.number,
-            list(dict.fromkeys(self.units)),
-            f"{self.lineage}/round {effect.number}",
-        )
+        number, units = effect.number, list(dict.fromkeys(self.units))
+        key = f"{self.lineage}/round {effect.number}"
         found = []
         for unit in units:
             charge = Charge(

@@ -50,9 +50,8 @@ class SynchronousStudy(HorizontalStudy):
     article: ClassVar[str] = "a"
     kind: ClassVar[str] = "synchronous"
     elsewhere: ClassVar[Mapping[str, str]] = {
-        "data.parties": "parties hold different features of the same entities in methods ogd, "
-        "slr and dlr; "
-        "say data.clients",
+        "data.parties": "parties hold different features of the same entities in methods ogd, slr "
+        "and dlr; say data.clients",
         "data.stream": "methods ogd, slr and dlr read streams",
         "budget.events": "say budget.rounds",
         "budget.updates": "say budget.rounds",
@@ -79,9 +78,9 @@ class SynchronousStudy(HorizontalStudy):
         if unit == "client":
             if self.participation.cohort is not None:
                 raise ValueError(
-                    "participation.cohort fixes the cohort's size, but the price holds only "
-                    "if each client is drawn independently:"
-                    " leave it out, and give the probability as privacy.sampling_rate"
+                    "participation.cohort fixes the cohort's size, but the price holds only if "
+                    "each client is drawn independently: leave it out, and give the probability as "
+                    "privacy.sampling_rate"
                 )
             if not getattr(self.method, "aggregated", True) and self.privacy.sampling_rate != 1.0:
                 raise ValueError(
@@ -105,9 +104,8 @@ class SynchronousStudy(HorizontalStudy):
                 raise ValueError("data.clients is 1: unit 'client' needs at least two clients")
         if self.privacy.mechanism.learns and unit == "sample" and self.method.optimizer != Sgd():
             raise ValueError(
-                "privacy.mechanism.weights 'learned' reads noisy gradients off the models, "
-                "which only plain SGD steps show:"
-                " leave method.optimizer out"
+                "privacy.mechanism.weights 'learned' reads noisy gradients off the models, which "
+                "only plain SGD steps show: leave method.optimizer out"
             )
         if self.world.latency.on_arrival:
             raise ValueError(

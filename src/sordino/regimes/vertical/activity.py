@@ -1,6 +1,4 @@
-"""Activity an event activates, and who of the others does not answer; drawn for whole pieces of the
-stream.
-"""
+"""Activity an event activates, and who else does not answer; drawn for whole pieces."""
 
 from __future__ import annotations
 
@@ -31,9 +29,7 @@ class Activity:
     entropy: Entropy
 
     def drawn(self, x: NDArray[np.float32], start: int, n: int, piece: int) -> tuple[Mask, Mask]:
-        """Active and silent parties (n, M) of the events ``start`` to ``start + n``, all of one
-        piece of so many.
-        """
+        """Active and silent parties (n, M) of ``n`` events from ``start``, all of one piece."""
         parties, (place, offset) = len(self.columns), divmod(start, piece)
 
         def uniform(what: str) -> NDArray[np.float64]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -74,40 +74,20 @@ def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | No
     stream, fingerprint, known = source(study)
     held = parts(study, stream)
     split, priced, entropy = _Split.of(study, stream, held), price(study), Seeded(study.seed)
-    privacy, method, whole = (
-        study.privacy,
-        study.method,
-        [fingerprint, *(hashlib.sha256(part.tobytes()).hexdigest() for part in held)],
-    )
+    privacy, method = study.privacy, study.method
+    whole = [fingerprint, *(hashlib.sha256(part.tobytes()).hexdigest() for part in held)]
     own = protective(study, run, whole, folder)
-    names = units(study)
-    whose = {
-        party(m): f"{party(m)}/{hashlib.sha256(part.tobytes()).hexdigest()[:16]}"
-        for m, part in enumerate(held)
-    }
-    parties = {
-        party(m): f"{run}/{party(m)}" for m in range(len(held))
-    }  # an entity's record books them, too
+    whose = {party(m): f"{party(m)}/{digest[:16]}" for m, digest in enumerate(whole[1:])}
     ledgers = vault(
         study,
         folder,
         run,
-        {unit: f"{fingerprint}/{whose.get(unit, unit)}" for unit in names},
+        {unit: f"{fingerprint}/{whose.get(unit, unit)}" for unit in units(study)},
         known,
-        parties,
+        # an entity's record books them, too
+        {party(m): f"{run}/{party(m)}" for m in range(len(held))},
     )
     delta = privacy.delta or 1e-5
-    mechanism, key = None, (0, 0)
-    if privacy.unit != "none":
-        mechanism = RandomisedResponse(epsilon=label_epsilon(study), classes=len(stream.classes))
-        key = secret(answering(study, run, whole, folder).at("labels"))
-    told = label(study)
-    response = Respond(
-        mechanism=mechanism,
-        key=key,
-        memoised=privacy.memoised,
-        dues=((LABELS, told), (ENTITIES, told)),
-    )
     simulation = Events(
         engine=partial(_engine, study, split, own),
         stream=arranged(stream, held),
@@ -123,7 +103,7 @@ def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | No
         sizes=Sizes.of(
             split.embeddings, resends=method.resends, batch=method.batch, bits=study.world.precision
         ),
-        respond=response,
+        respond=_respond(study, len(stream.classes), partial(answering, study, run, whole, folder)),
         charges=partial(charges, study),
         limit=_limit(study, ledgers, pays),
         vault=ledgers,
@@ -147,10 +127,18 @@ def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | No
     )
 
 
+def _respond(study: VerticalStudy, classes: int, entropy: Callable[[], Entropy]) -> Respond:
+    """How labels are told: as they are, or by randomised response with a key of its own."""
+    told, mechanism, key = label(study), None, (0, 0)
+    if study.privacy.unit != "none":
+        mechanism = RandomisedResponse(epsilon=label_epsilon(study), classes=classes)
+        key = secret(entropy().at("labels"))
+    dues = ((LABELS, told), (ENTITIES, told))
+    return Respond(mechanism=mechanism, key=key, memoised=study.privacy.memoised, dues=dues)
+
+
 def _limit(study: VerticalStudy, ledgers: Vault, pays: Sequence[int] | None) -> int | None:
-    """In how many events an entity may take part; as was found when the run began, if it began
-    before. None without privacy.
-    """
+    """In how many events an entity may take part, as was found first; None without privacy."""
     if study.privacy.unit == "none" or pays is not None:
         return pays[0] if pays is not None else None
     found = [
@@ -163,9 +151,7 @@ def _limit(study: VerticalStudy, ledgers: Vault, pays: Sequence[int] | None) -> 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Split:
-    """A network cut between parties and server, as it is at first; and each party's place in the
-    features.
-    """
+    """A network cut between parties and server, as at first, and each party's features."""
 
     study: VerticalStudy
     features: tuple[int, ...]
@@ -174,9 +160,7 @@ class _Split:
 
     @classmethod
     def of(cls, study: VerticalStudy, stream: streams.Stream, held: Sequence[Index]) -> _Split:
-        """The split for this stream; every half is made once, so that what does not fit is said
-        now.
-        """
+        """The split for this stream; halves are made once, so that misfits are said now."""
         features, classes = tuple(len(part) for part in held), len(stream.classes)
         made = cls(study, features, (), classes)
         split = cls(
@@ -246,9 +230,7 @@ class _Split:
 
 
 def path(study: VerticalStudy, split: _Split) -> str:
-    """How events are played: "compiled" where halves are chains, "joint" where messages need not be
-    handed over, else "messages".
-    """
+    """How events are played: "compiled" (chains), "joint" (no messages needed) or "messages"."""
     privacy = study.privacy
     if (
         study.execution.path == "messages"
@@ -275,10 +257,8 @@ def _engine(study: VerticalStudy, split: _Split, own: Entropy) -> Engine:
         batch=method.batch,
         bits=study.world.precision,
     )
-    chosen, first = (
-        path(study, split),
-        {who: flat.weights.numpy() for who, flat in split.flats().items()},
-    )
+    chosen = path(study, split)
+    first = {who: flat.weights.numpy() for who, flat in split.flats().items()}
     if chosen == "compiled" and net is not None:
         rule = Rule(method.window, method.attenuation)
         return Whole(
@@ -316,9 +296,7 @@ def _engine(study: VerticalStudy, split: _Split, own: Entropy) -> Engine:
 
 
 def _dues(study: VerticalStudy) -> Dues:
-    """What an appearance of an entity releases of its features: at each party, and at all of
-    them.
-    """
+    """What an appearance of an entity releases of its features: at each party, and at all."""
     held, parties = features(study), study.data.parties
     return (*((party(m), held) for m in range(parties)), (ENTITIES, Repeated(held, parties)))
 

@@ -25,9 +25,7 @@ from sordino.message import Vector
 from sordino.regimes.vertical.tally import Tally
 
 Booked = tuple[str, int, int, int]
-"""Lineage of the charges' keys, the event at which they were booked, and the first and last
-appearance.
-"""
+"""Lineage of the charges' keys, the event they were booked at, first and last appearance."""
 
 
 @dataclass(slots=True, eq=False)
@@ -142,9 +140,7 @@ class Pieces:
         return (*found, end, Finish(state.ended))
 
     def error(self, tally: Tally) -> float | None:
-        """Share of wrong predictions; under privacy its unbiased estimate. None of no
-        predictions.
-        """
+        """Share of wrong predictions; under privacy an unbiased estimate; or None."""
         return (
             None if not tally.examples else 1.0 - self.accuracy(1.0 - tally.errors / tally.examples)
         )

@@ -1,6 +1,4 @@
-"""Studies of events, in which parties hold different features: event-driven learning with dynamic
-local regret, OGD and SLR.
-"""
+"""Studies of events with features at parties: dynamic local regret, OGD and SLR."""
 
 from __future__ import annotations
 

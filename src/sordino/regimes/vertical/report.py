@@ -1,6 +1,4 @@
-"""What a run of events consists of: key numbers, what is released of an entity, the parties, and
-how to read its pictures.
-"""
+"""What a run of events consists of: key numbers, releases, parties, how to read pictures."""
 
 from __future__ import annotations
 
@@ -15,10 +13,9 @@ from sordino.report.totals import amount, totals
 from sordino.report.words import bound, estimated, exposed, percent, plain
 
 ERROR = (
-    "Run-time error is the share of wrong predictions{each}; every event is predicted "
-    "before it is learned from. Accumulated error is the"
-    " same over all events so far, the number that the run is judged by; it moves slowly, "
-    "for early mistakes stay in it."
+    "Run-time error is the share of wrong predictions{each}; every event is predicted before it is "
+    "learned from. Accumulated error is the same over all events so far, the number that the run "
+    "is judged by; it moves slowly, for early mistakes stay in it."
 )
 MARKED = (
     " At each dotted line the world changed at once{how}: the higher the jump and the "
@@ -36,17 +33,16 @@ UNMARKED = {
     "features": " Gain and offset of the features change as it goes on.",
 }
 REGRET = (
-    "Above, the mean{each} of ‖∇S_t‖², the squared length of the gradient that the weights "
-    "of server and parties follow. S_t is {what}."
-    " Below, its sum so far, the {kind} local regret: the flatter it becomes, the closer "
-    "the method is to a point that moves no more;"
-    " a straight line means that it gets no closer."
+    "Above, the mean{each} of ‖∇S_t‖², the squared length of the gradient that the weights of "
+    "server and parties follow. S_t is {what}. Below, its sum so far, the {kind} local regret: the "
+    "flatter it becomes, the closer the method is to a point that moves no more; a straight line "
+    "means that it gets no closer."
 )
 NOISY = " The noise in gradients is part of it."
 ACTIVE = (
-    "An active party gets a derivative and learns from the event, unless its model is frozen;"
-    " a passive one answers with its embedding and learns nothing."
-    " Activity is what learning costs parties, in messages down and in work."
+    "An active party gets a derivative and learns from the event, unless its model is frozen; a "
+    "passive one answers with its embedding and learns nothing. Activity is what learning costs "
+    "parties, in messages down and in work."
 )
 SILENT = {
     "last": " Where a passive party does not answer, its last embedding stands in.",
@@ -54,20 +50,18 @@ SILENT = {
     "skip": " Where a passive party does not answer, the event is not learned from.",
 }
 TRAFFIC = (
-    "Embeddings up, derivatives down, {bits} bits a number; framing is what messages need "
-    "besides: names, lengths, queries. Everybody sends"
-    " up, only active parties get something down."
+    "Embeddings up, derivatives down, {bits} bits a number; framing is what messages need besides: "
+    "names, lengths, queries. Everybody sends up, only active parties get something down."
 )
 AGAIN = " Each event sends the last {count} embeddings again."
 TIMES = (
-    "Forward and backward passes and steps of active parties, forward passes of passive "
-    "ones, and the server's work, each added up"
-    " over parties. Measured while it ran: another machine, or another day, gives other numbers."
+    "Forward and backward passes and steps of active parties, forward passes of passive ones, and "
+    "the server's work, each added up over parties. Measured while it ran: another machine, or "
+    "another day, gives other numbers."
 )
 PRICES = (
-    "What is planned to be released of one entity over the whole stream, priced for each "
-    "unit of the ledger. The dashed line is the budget"
-    " of what is promised, {promised}."
+    "What is planned to be released of one entity over the whole stream, priced for each unit of "
+    "the ledger. The dashed line is the budget of what is promised, {promised}."
 )
 OPEN = " Bars that are missing are infinite: {why}."
 COMPOSED = " An entity as a whole composes its label and its features at every party."
@@ -259,10 +253,8 @@ def _members(run: Run) -> Members:
     ]
     if found is not None and rows:
         head += ["active", "did not answer", "MiB up", "MiB down"]
-        up, down = (
-            _shared(found.up, clients, [1.0 - s for s in found.silent]),
-            _shared(found.down, clients, found.active),
-        )
+        up = _shared(found.up, clients, [1.0 - s for s in found.silent])
+        down = _shared(found.down, clients, found.active)
         for row, *cells in zip(rows, found.active, found.silent, up, down, strict=True):
             row += [percent(cells[0]), percent(cells[1]), amount(cells[2]), amount(cells[3])]
     note = "MiB are payload, without framing." if found is not None else ""

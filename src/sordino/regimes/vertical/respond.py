@@ -16,8 +16,9 @@ Whole = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Respond:
-    """How the server comes to know labels: by randomised response, drawn once for an entity or at
-    each event; or as they are.
+    """How the server learns labels: as they are, or by randomised response.
+
+    Which is drawn once for an entity, or at each event.
 
     Attributes:
         mechanism: of the answers; None where labels are told as they are, which is booked as not

@@ -53,9 +53,7 @@ def arranged(stream: streams.Stream, parts: Sequence[Index]) -> Arranged:
 def source(
     study: VerticalStudy, *, known: bool = True
 ) -> tuple[streams.Stream, str, tuple[Records, ...]]:
-    """The study's stream, drift and all; a fingerprint of the data behind it; and who is in it,
-    where a ledger asks.
-    """
+    """The study's stream with its drift, its data's fingerprint, and its members if asked."""
     data, own = study.data, study.privacy.ledger == "run"
     opened = data.stream.open(
         streams.Wanted(

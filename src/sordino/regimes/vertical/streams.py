@@ -1,6 +1,4 @@
-"""The ``[data]`` table of a study of events: the stream, how it drifts, and which features each
-party holds.
-"""
+"""The ``[data]`` table of a study of events: the stream, its drift, and each party's features."""
 
 from __future__ import annotations
 

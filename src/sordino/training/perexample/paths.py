@@ -90,9 +90,7 @@ class Paths:
         self._single = Single.of(flat, loss)
 
     def in_place(self, examples: Store, chosen: Tensor) -> tuple[Single, Rows, Index] | None:
-        """The path that reads a batch where it lies, what it lies in and where; None where the
-        batch must be taken out first.
-        """
+        """The path that reads a batch in place, its store and position; None: it must be copied."""
         single, rows = self._single, examples.rows
         if single is None or rows is None or rows.features != single.features or not len(chosen):
             return None
@@ -102,9 +100,7 @@ class Paths:
         return single, rows, where
 
     def here(self, x: Tensor, y: Tensor) -> tuple[Single, Rows, Index] | None:
-        """The same for a batch ``x`` (n, ...), ``y`` (n,) of numbers that are already model input;
-        None where it does not serve.
-        """
+        """The same for model input ``x`` (n, ...), ``y`` (n,); None where it does not serve."""
         if self._single is None or x.dtype != torch.float32:
             return None
         rows = Rows.of(x, y)

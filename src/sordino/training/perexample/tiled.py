@@ -1,5 +1,4 @@
-r"""Convolutions and pools by register tiles (:mod:`sordino.training.jit`): a stage and its kernel
-in one.
+r"""Convolutions and pools by register tiles: a stage and its kernel in one.
 
 A convolution here needs neither patches nor the library: forward, gradient by the input and
 the gradients of all examples are walks over the image in place, at 90 to 97 % of what the
@@ -34,8 +33,7 @@ def served(like: Tensor) -> bool:
 
 
 def convolves(layer: nn.Conv2d, image: tuple[int, int, int], inner: bool) -> bool:
-    """Whether :class:`TiledConv` covers this layer on images (height, width, channels), and is
-    worth it.
+    """Whether :class:`TiledConv` covers this layer on (height, width, channels), and pays.
 
     ``inner`` says that the gradient by its input will be asked for.
     """
@@ -148,10 +146,8 @@ class TiledConv:
 
     def write(self, factor: Tensor, out: Tensor, fresh: bool) -> None:
         """See :class:`Kernel`."""
-        rows, place = (
-            self._grads.view(len(factor), -1),
-            self._weight.flat(out).view(self.shape.outputs, self.shape.patch),
-        )
+        rows = self._grads.view(len(factor), -1)
+        place = self._weight.flat(out).view(self.shape.outputs, self.shape.patch)
         for part in together(len(factor)):
             torch.mv(rows[part].t(), factor[part], out=self._sum.view(-1))
             put(place, self._sum.t(), fresh and part.start == 0)

@@ -1,8 +1,11 @@
 """Networks cut between parties and server, by name.
 
-mlp        party: linear to the embedding, ReLU; server: linear, ReLU, linear (Wang, Wang, Gu and Ling 2025, section 5.1)
-physics    their network for SUSY and HIGGS (appendix D.2): party 32, 64, 98, 128; server 256, 128, 64, 32
-linear     party: linear scores of the classes; server: their sum, and a bias. Convex in all weights together
+mlp        party: linear to the embedding, ReLU; server: linear, ReLU, linear
+           (Wang, Wang, Gu and Ling 2025, section 5.1)
+physics    their network for SUSY and HIGGS (appendix D.2): party 32, 64, 98, 128;
+           server 256, 128, 64, 32
+linear     party: linear scores of the classes; server: their sum, and a bias. Convex in all
+           weights together
 """
 
 from __future__ import annotations
