@@ -1,5 +1,4 @@
-"""What a client holds against a task: what it asks for beyond the study.
-
+"""What a client holds against a task: what it asks for beyond the study."""
 
 from __future__ import annotations
 
