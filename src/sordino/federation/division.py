@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from sordino import data as datasets
 from sordino.entropy import Seeded
@@ -16,11 +15,12 @@ from sordino.federation import evaluation
 from sordino.federation.study import HorizontalStudy
 from sordino.message import Vector
 from sordino.privacy.records import Records
-from sordino.training import models
-from sordino.training.check import check_private
-from sordino.training.evaluate import Evaluator
-from sordino.training.flat import Flat
-from sordino.training.kernels import model_input
+
+if TYPE_CHECKING:  # whoever only divides data does not wait for torch
+    import torch
+
+    from sordino.training.evaluate import Evaluator
+    from sordino.training.flat import Flat
 
 Counts = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -92,6 +92,9 @@ def identified(study: HorizontalStudy) -> bool:
 
 def model(study: HorizontalStudy, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
     """The study's model, initialised from its seed, checked to be trainable privately."""
+    from sordino.training import models
+    from sordino.training.check import check_private
+
     module = models.build(study.model.name, shape, classes, Seeded(study.seed).at("model"))
     if study.method.private:
         check_private(module, shape)
@@ -110,12 +113,19 @@ def records(part: datasets.Dataset, unit: str, kind: str) -> Records:
 def tensors(
     part: datasets.Dataset | None, place: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    """Examples as model input, and their labels; empty ones for none."""
+    import torch
+
+    from sordino.training.kernels import model_input
+
     if part is None:
         return torch.empty(0), torch.empty(0, dtype=torch.int64)
     return model_input(placed(part.x, place)), torch.from_numpy(part.y).to(place)
 
 
 def placed(x: np.ndarray[Any, Any], place: torch.device) -> torch.Tensor:
+    import torch
+
     found = torch.from_numpy(x).to(place)
     return found.contiguous(memory_format=torch.channels_last) if found.ndim == 4 else found
 
@@ -127,6 +137,8 @@ def evaluate(
     validation: tuple[torch.Tensor, torch.Tensor],
     weights: Vector,
 ) -> Mapping[str, float]:
+    import torch
+
     flat.load(torch.from_numpy(weights).to(flat.weights))
     row = {}
     if len(test[1]):

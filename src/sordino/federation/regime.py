@@ -6,10 +6,9 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
-import torch
 
 from sordino.data import Dataset
 from sordino.engine import regimes
@@ -18,19 +17,22 @@ from sordino.engine.plan import Plan
 from sordino.engine.regime import Regime
 from sordino.federation.balance import left
 from sordino.federation.division import Federation, federation, model, tensors
+from sordino.federation.mechanism import Trial
 from sordino.federation.promise import resting_on, testing
-from sordino.federation.setup import SharedSetup
 from sordino.federation.study import HorizontalStudy, for_dimension
-from sordino.mechanism import Bounded
 from sordino.privacy import Budget, Event
-from sordino.training.flat import Flat
-from sordino.training.kernels import ModelKernels
-from sordino.training.loss import loss_for
-from sordino.training.perexample import ClippedSum, MeanGradient, path_of
+from sordino.training.outline import MAPPED, Outline, outline
+
+if TYPE_CHECKING:  # a plan of a built-in model does not wait for torch
+    from torch import Tensor
+
+    from sordino.federation.setup import SharedSetup
+    from sordino.mechanism import Bounded
+    from sordino.training.flat import Flat
+    from sordino.training.kernels import ModelKernels
 
 H = TypeVar("H", bound=HorizontalStudy)
 
-Tensors = tuple[torch.Tensor, torch.Tensor]
 Spending = tuple[tuple[Event, int], ...]
 
 MEASURE = (
@@ -59,11 +61,9 @@ class HorizontalRegime(Regime[H]):
         """The plan of a study over clients of these sizes and a model of this dimension."""
 
     @abstractmethod
-    def mechanism(
-        self, study: H, sizes: Sequence[int], kernels: ModelKernels, public: Tensors
-    ) -> Bounded:
-        """The mechanism that a calibrated study begins with; ``public`` are its validation
-        examples.
+    def mechanism(self, study: H, sizes: Sequence[int], trial: Trial) -> Bounded:
+        """The mechanism that a calibrated study begins with; the public examples of ``trial`` are
+        those of its validation.
         """
 
     @abstractmethod
@@ -136,8 +136,7 @@ class HorizontalRegime(Regime[H]):
         """
         if study.privacy.unit == "none" or not study.privacy.mechanism.sized:
             return study
-        test = (divided or federation(study)).test
-        return for_dimension(study, Flat(model(study, test.shape, len(test.classes))).dim)
+        return for_dimension(study, _outline(study, divided or federation(study)).dim)
 
     def calibrated(self, study: H) -> H:
         """See :class:`~sordino.engine.regime.Regime`."""
@@ -146,25 +145,19 @@ class HorizontalRegime(Regime[H]):
     def plan(self, study: H) -> tuple[Plan, tuple[int, ...]]:
         """See :class:`~sordino.engine.regime.Regime`."""
         divided = federation(study)
-        flat = Flat(model(study, divided.test.shape, len(divided.test.classes)))
-        priced, loss = (
-            self.price(for_dimension(study, flat.dim), divided.sizes, flat.dim),
-            loss_for(study.model.name),
-        )
+        known = _outline(study, divided)
+        sized = for_dimension(study, known.dim)
+        priced = self.price(sized, divided.sizes, known.dim)
         if study.privacy.unit == "none":
             return priced, divided.sizes
         if study.privacy.unit == "sample":
-            path = path_of(flat, divided.test.shape, loss)
+            path = known.path
             priced = replace(priced, gradients=f"{path.name} ({path.why}): {path.cost}")
-        kernels, public = (
-            ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss)),
-            tensors(divided.validation, torch.device("cpu")),
-        )
-        full = self.calibrate(for_dimension(study, flat.dim), divided.sizes)
+        full = self.calibrate(sized, divided.sizes)
         if self.bounded(full):
-            priced = self.announced(
-                priced, full, self.mechanism(full, divided.sizes, kernels, public), divided.sizes
-            )
+            trial = Trial(known.parameters, lambda: _trained_on(study, divided))
+            noise = self.mechanism(full, divided.sizes, trial)
+            priced = self.announced(priced, full, noise, divided.sizes)
         priced = replace(priced, warnings=(*priced.warnings, *_of_persons(full, divided)))
         return left(self, full, divided, priced), divided.sizes
 
@@ -172,6 +165,8 @@ class HorizontalRegime(Regime[H]):
         """See :class:`~sordino.engine.regime.Regime`."""
         divided = federation(study)
         full = self.calibrate(self.sized(study, divided), divided.sizes)
+        from sordino.federation.setup import SharedSetup
+
         setup, parts = SharedSetup.of(full, divided), list(divided.parts)
         del divided  # each part is let go of when it has become a client's tensors
         return self.assemble(full, setup, parts, folder, run, payable)
@@ -192,6 +187,44 @@ def of(study: H) -> HorizontalRegime[H]:
     found = regimes.of(study)
     assert isinstance(found, HorizontalRegime)
     return found
+
+
+def _outline(study: HorizontalStudy, divided: Federation) -> Outline:
+    """The study's model as a plan needs it; a model that is not built in is made and tried."""
+    shape, classes = divided.test.shape, len(divided.test.classes)
+    if (known := outline(study.model.name, shape, classes)) is not None:
+        return known
+    from sordino.training.loss import loss_for
+    from sordino.training.perexample import path_of
+
+    flat = _flat(study, divided)
+    sizes = tuple(slot.size for slot in flat.layout)
+    # How gradients are computed is tried out only where it is told.
+    tried = study.privacy.unit == "sample"
+    path = path_of(flat, shape, loss_for(study.model.name)) if tried else MAPPED
+    return Outline(sizes, path)
+
+
+def _flat(study: HorizontalStudy, divided: Federation) -> Flat:
+    """The study's model, made."""
+    from sordino.training.flat import Flat
+
+    return Flat(model(study, divided.test.shape, len(divided.test.classes)))
+
+
+def _trained_on(
+    study: HorizontalStudy, divided: Federation
+) -> tuple[ModelKernels, tuple[Tensor, Tensor]]:
+    """Kernels of the study's model, and its validation examples."""
+    import torch
+
+    from sordino.training.kernels import ModelKernels
+    from sordino.training.loss import loss_for
+    from sordino.training.perexample import ClippedSum, MeanGradient
+
+    flat, loss = _flat(study, divided), loss_for(study.model.name)
+    kernels = ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))
+    return kernels, tensors(divided.validation, torch.device("cpu"))
 
 
 def _of_persons(study: HorizontalStudy, divided: Federation) -> list[str]:

@@ -31,6 +31,7 @@ from torch import nn
 
 from sordino import modules
 from sordino.errors import StudyError
+from sordino.training.outline import SMALLEST
 
 Shape = tuple[int, ...]
 
@@ -97,12 +98,6 @@ _KNOWN: dict[str, Callable[[Shape, int], nn.Module]] = {
     "cifar-cnn": _cifar_cnn,
     "cnn-small": _cnn_small,
 }
-_SMALLEST = {
-    "cnn": 15,
-    "cnn-large": 16,
-    "cifar-cnn": 8,
-    "cnn-small": 16,
-}  # pixels a side that leave something after the last pool
 NAMES = tuple(_KNOWN)
 
 
@@ -113,8 +108,8 @@ def build(name: str, shape: Shape, classes: int, rng: np.random.Generator) -> nn
         StudyError: for a name nobody knows, or a model that does not fit the shape.
     """
     make = _factory(name) if ":" in name else _known(name)
-    if name in _SMALLEST and (len(shape) != 3 or min(shape[1:]) < _SMALLEST[name]):
-        least = _SMALLEST[name]
+    if name in SMALLEST and (len(shape) != 3 or min(shape[1:]) < SMALLEST[name]):
+        least = SMALLEST[name]
         raise StudyError(
             f"model.name = {name!r} needs images of at least {least}x{least} pixels; the "
             f"data's examples have shape {shape}."
