@@ -25,15 +25,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 _TAIL = 1e-15  # mass that a composition may cut off
 _OUTSIDE = -50.0  # log of the mass of the noise that is not looked at
 _CHERNOFF = 20  # orders on each side
+_PIECE = 2048  # losses that are looked at together
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Side:
     """Losses in one direction: ``masses`` (n,) at (``lowest`` + i) g, and that of infinity."""
 
@@ -42,17 +43,49 @@ class Side:
     masses: Any
     infinite: float
 
+    @cached_property
+    def _moments(self) -> list[tuple[float, float]]:
+        """Orders, and the logarithms of the moment generating function there."""
+        import numpy as np
+
+        size, index = len(self.masses), np.arange(len(self.masses))
+        signs = np.sign(self.masses)  # rounding in a transform leaves some just below zero
+        with np.errstate(divide="ignore"):
+            logs = np.log(np.abs(self.masses))
+        found = []
+        for number in (*range(-_CHERNOFF, 0), *range(1, _CHERNOFF + 1)):
+            order = number / size
+            terms = index * order + logs
+            top = terms.max()
+            found.append((order, float(np.log((signs * np.exp(terms - top)).sum()) + top)))
+        return found
+
+    def _bounds(self, count: int) -> tuple[int, int]:
+        """Between which indices all but :data:`_TAIL` of the mass of ``count`` losses lies."""
+        lowest, highest = 0, (len(self.masses) - 1) * count
+        for order, moment in self._moments:
+            bound = (count * moment + math.log(2 / _TAIL)) / order
+            if not math.isfinite(bound):
+                continue
+            if order > 0:
+                highest = min(highest, math.ceil(bound))
+            else:
+                lowest = max(lowest, math.floor(bound))
+        return lowest, highest
+
     def power(self, count: int) -> Side:
         """``count`` such losses together."""
         import numpy as np
 
         size = len(self.masses)
-        low, high = _bounds(self.masses, count)
+        low, high = self._bounds(count)
         length = high - low + 1
         padded = _fast_length(max(length, size))
         half = np.fft.rfft(self.masses, padded)
-        spectrum = np.concatenate([half, half[1 : (padded + 1) // 2][::-1].conj()])
-        whole = np.real(np.fft.ifft(spectrum**count))
+        half = half**count
+        whole = np.real(
+            np.fft.ifft(np.concatenate([half, half[1 : (padded + 1) // 2][::-1].conj()]))
+        )
         infinite = _TAIL - math.expm1(count * math.log1p(-self.infinite))
         lowest = self.lowest * count + low
         return Side(self.grid, lowest, np.roll(whole, -low)[:length].copy(), infinite)
@@ -79,18 +112,47 @@ class Side:
         """
         if self.infinite > delta:
             return math.inf
-        upper, lower = self.infinite, 0.0
-        number = self.lowest + len(self.masses)
-        for mass in self.masses[::-1].tolist():
-            number -= 1
-            loss = number * self.grid
-            if upper > delta and lower > 0 and math.log((upper - delta) / lower) >= loss:
-                break
-            upper += mass
-            lower += math.exp(-loss) * mass
-            if upper >= delta and lower == 0:  # the loss is too large for its exponential
-                return max(0.0, loss)
-        return 0.0 if upper <= lower + delta else math.log((upper - delta) / lower)
+        import numpy as np
+
+        above, below = self.infinite, 0.0  # masses of both sides at larger losses
+        for stop in range(len(self.masses), 0, -_PIECE):
+            start = max(stop - _PIECE, 0)
+            masses = self.masses[start:stop][::-1]
+            losses = (np.arange(stop - 1, start - 1, -1) + self.lowest) * self.grid
+            # not numpy's exponential: its last bit depends on the processor
+            other = np.array([math.exp(-loss) for loss in losses.tolist()]) * masses
+            upper = np.cumsum(np.concatenate([[above], masses]))
+            lower = np.cumsum(np.concatenate([[below], other]))
+            found = _ends(upper, lower, losses, delta)
+            if found is not None:
+                return found
+            above, below = float(upper[-1]), float(lower[-1])
+        return _solved(above, below, delta)
+
+
+def _ends(upper: Any, lower: Any, losses: Any, delta: float) -> float | None:
+    """The epsilon that lies between two of the falling ``losses`` (n,), with the masses of both
+    sides at larger losses (n + 1,); None where it is below all of them.
+    """
+    import numpy as np
+
+    with np.errstate(divide="ignore", invalid="ignore"):
+        reached = np.log((upper[:-1] - delta) / lower[:-1])
+    near = 1e-9 * (1.0 + np.abs(losses))  # what is close is looked at by itself
+    passed = (upper[:-1] > delta) & (lower[:-1] > 0) & (reached >= losses - near)
+    overflown = (upper[1:] >= delta) & (lower[1:] == 0)  # losses too large for their exponential
+    for place in np.flatnonzero(passed | overflown).tolist():
+        above, below, loss = float(upper[place]), float(lower[place]), float(losses[place])
+        if passed[place] and math.log((above - delta) / below) >= loss:
+            return _solved(above, below, delta)
+        if overflown[place]:
+            return max(0.0, loss)
+    return None
+
+
+def _solved(upper: float, lower: float, delta: float) -> float:
+    """The epsilon at which ``upper`` - e^epsilon ``lower`` is ``delta``."""
+    return 0.0 if upper <= lower + delta else math.log((upper - delta) / lower)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -204,30 +266,6 @@ def _log_affine(a: float, b: Any, c: float) -> Any:
         low, high = np.minimum(d, np.log(c)), np.maximum(d, np.log(c))
         found = high + np.log1p(np.exp(low - high))
     return np.where(b == 0.0, np.log(a + c), found)
-
-
-def _bounds(masses: Any, count: int) -> tuple[int, int]:
-    """Between which indices all but :data:`_TAIL` of the mass of ``count`` losses lies."""
-    import numpy as np
-
-    size = len(masses)
-    lowest, highest, index = 0, (size - 1) * count, np.arange(size)
-    with np.errstate(divide="ignore"):
-        logs = np.log(np.abs(masses))
-    signs = np.sign(masses)  # rounding in a transform leaves some just below zero
-    for number in (*range(-_CHERNOFF, 0), *range(1, _CHERNOFF + 1)):
-        order = number / size
-        terms = index * order + logs
-        top = terms.max()
-        moment = float(np.log((signs * np.exp(terms - top)).sum()) + top)
-        bound = (count * moment + math.log(2 / _TAIL)) / order
-        if not math.isfinite(bound):
-            continue
-        if order > 0:
-            highest = min(highest, math.ceil(bound))
-        else:
-            lowest = max(lowest, math.floor(bound))
-    return lowest, highest
 
 
 def _convolved(x: Any, y: Any) -> Any:

@@ -53,9 +53,10 @@ def _series(rate: float, sigma: float, order: float) -> float:
     for start in range(0, _MOST, _BLOCK):
         for one, other in zip(*_terms(rate, sigma, order, start), strict=True):
             below, above = _log_sum(below, one), _log_sum(above, other)
-            total = _log_sum(below, above)
-            if one < last_below and other < last_above and max(one, other) < total - _SMALL:
-                return total
+            if one < last_below and other < last_above:
+                total = _log_sum(below, above)
+                if max(one, other) < total - _SMALL:
+                    return total
             last_below, last_above = one, other
     return math.inf
 
