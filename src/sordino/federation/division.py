@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +50,35 @@ class Federation:
         return tuple(len(part) for part in self.parts)
 
 
+@dataclass(frozen=True, slots=True)
+class Division:
+    """What a plan asks of a study's data: n_i of every client, the shape of an example, and how
+    many classes there are.
+    """
+
+    sizes: tuple[int, ...]
+    shape: tuple[int, ...]
+    classes: int
+
+    @classmethod
+    def of(cls, study: HorizontalStudy, whole: Callable[[], Federation]) -> Division:
+        """The study's, by the labels alone where that is enough; ``whole`` loads all of it."""
+        wanted = study.data
+        # Who is set aside, and who is behind a record, is found in the whole data.
+        apart = wanted.file is not None or wanted.validation or identified(study)
+        found = None if apart else datasets.labels(wanted.name or "")
+        if found is None:
+            return cls.told(whole())
+        y, shape, classes = found
+        indices, _ = _dealt(study, y, None)
+        return cls(tuple(map(len, indices)), shape, len(classes))
+
+    @classmethod
+    def told(cls, divided: Federation) -> Division:
+        """Of data that is loaded already."""
+        return cls(divided.sizes, divided.test.shape, len(divided.test.classes))
+
+
 def federation(study: HorizontalStudy) -> Federation:
     """Load the data and divide it."""
     wanted, entropy, corpus = (
@@ -60,17 +89,8 @@ def federation(study: HorizontalStudy) -> Federation:
     train, validation = corpus.train, None
     if wanted.validation:
         train, validation = datasets.hold_out(train, wanted.validation, entropy.at("validation"))
-    if study.pooled:
-        indices: datasets.Parts = (np.arange(len(train.y)),)
-    else:
-        dealt = wanted.partition.split(
-            train.y, wanted.clients, entropy.at("partition"), column=train.client
-        )
-        indices = datasets.checked(dealt, len(train.y), wanted.clients)
-    if wanted.client_validation:
-        indices, held = datasets.per_client_validation(
-            indices, wanted.client_validation, entropy.at("client validation")
-        )
+    indices, held = _dealt(study, train.y, train.client)
+    if held:
         validation = train.take(np.sort(np.concatenate(held)))
     counts = datasets.label_counts(train.y, indices, len(train.classes))
     names = (
@@ -80,6 +100,25 @@ def federation(study: HorizontalStudy) -> Federation:
     )
     return Federation(
         tuple(train.take(part) for part in indices), corpus.test, validation, counts, names
+    )
+
+
+def _dealt(
+    study: HorizontalStudy, y: datasets.Labels, client: datasets.Labels | None
+) -> tuple[datasets.Parts, datasets.Parts]:
+    """The numbers of each client's examples, and of those that it sets aside, if any, by labels and
+    owners (n,).
+    """
+    wanted, entropy = study.data, Seeded(study.seed)
+    if study.pooled:
+        indices: datasets.Parts = (np.arange(len(y)),)
+    else:
+        dealt = wanted.partition.split(y, wanted.clients, entropy.at("partition"), column=client)
+        indices = datasets.checked(dealt, len(y), wanted.clients)
+    if not wanted.client_validation:
+        return indices, ()
+    return datasets.per_client_validation(
+        indices, wanted.client_validation, entropy.at("client validation")
     )
 
 

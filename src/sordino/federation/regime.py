@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from sordino.engine.built import Built
 from sordino.engine.plan import Plan
 from sordino.engine.regime import Regime
 from sordino.federation.balance import left
-from sordino.federation.division import Federation, federation, model, tensors
+from sordino.federation.division import Division, Federation, federation, identified, model, tensors
 from sordino.federation.mechanism import Trial
 from sordino.federation.promise import resting_on, testing
 from sordino.federation.study import HorizontalStudy, for_dimension
@@ -136,7 +137,15 @@ class HorizontalRegime(Regime[H]):
         """
         if study.privacy.unit == "none" or not study.privacy.mechanism.sized:
             return study
-        return for_dimension(study, _outline(study, divided or federation(study)).dim)
+        return for_dimension(
+            study,
+            _outline(
+                study,
+                Division.of(study, lambda: federation(study))
+                if divided is None
+                else Division.told(divided),
+            ).dim,
+        )
 
     def calibrated(self, study: H) -> H:
         """See :class:`~sordino.engine.regime.Regime`."""
@@ -144,22 +153,25 @@ class HorizontalRegime(Regime[H]):
 
     def plan(self, study: H) -> tuple[Plan, tuple[int, ...]]:
         """See :class:`~sordino.engine.regime.Regime`."""
-        divided = federation(study)
-        known = _outline(study, divided)
+        whole = functools.cache(lambda: federation(study))
+        told = Division.of(study, whole)
+        known, sizes = _outline(study, told), told.sizes
         sized = for_dimension(study, known.dim)
-        priced = self.price(sized, divided.sizes, known.dim)
+        priced = self.price(sized, sizes, known.dim)
         if study.privacy.unit == "none":
-            return priced, divided.sizes
+            return priced, sizes
         if study.privacy.unit == "sample":
             path = known.path
             priced = replace(priced, gradients=f"{path.name} ({path.why}): {path.cost}")
-        full = self.calibrate(sized, divided.sizes)
+        full = self.calibrate(sized, sizes)
         if self.bounded(full):
-            trial = Trial(known.parameters, lambda: _trained_on(study, divided))
-            noise = self.mechanism(full, divided.sizes, trial)
-            priced = self.announced(priced, full, noise, divided.sizes)
-        priced = replace(priced, warnings=(*priced.warnings, *_of_persons(full, divided)))
-        return left(self, full, divided, priced), divided.sizes
+            trial = Trial(known.parameters, lambda: _trained_on(study, whole()))
+            noise = self.mechanism(full, sizes, trial)
+            priced = self.announced(priced, full, noise, sizes)
+        if not identified(full):
+            return priced, sizes
+        priced = replace(priced, warnings=(*priced.warnings, *_of_persons(full, whole())))
+        return left(self, full, whole(), priced), sizes
 
     def build(self, study: H, folder: Path, run: str, payable: Sequence[int] | None) -> Built:
         """See :class:`~sordino.engine.regime.Regime`."""
@@ -189,27 +201,26 @@ def of(study: H) -> HorizontalRegime[H]:
     return found
 
 
-def _outline(study: HorizontalStudy, divided: Federation) -> Outline:
+def _outline(study: HorizontalStudy, told: Division) -> Outline:
     """The study's model as a plan needs it; a model that is not built in is made and tried."""
-    shape, classes = divided.test.shape, len(divided.test.classes)
-    if (known := outline(study.model.name, shape, classes)) is not None:
+    if (known := outline(study.model.name, told.shape, told.classes)) is not None:
         return known
     from sordino.training.loss import loss_for
     from sordino.training.perexample import path_of
 
-    flat = _flat(study, divided)
+    flat = _flat(study, told)
     sizes = tuple(slot.size for slot in flat.layout)
     # How gradients are computed is tried out only where it is told.
     tried = study.privacy.unit == "sample"
-    path = path_of(flat, shape, loss_for(study.model.name)) if tried else MAPPED
+    path = path_of(flat, told.shape, loss_for(study.model.name)) if tried else MAPPED
     return Outline(sizes, path)
 
 
-def _flat(study: HorizontalStudy, divided: Federation) -> Flat:
+def _flat(study: HorizontalStudy, told: Division) -> Flat:
     """The study's model, made."""
     from sordino.training.flat import Flat
 
-    return Flat(model(study, divided.test.shape, len(divided.test.classes)))
+    return Flat(model(study, told.shape, told.classes))
 
 
 def _trained_on(
@@ -222,7 +233,7 @@ def _trained_on(
     from sordino.training.loss import loss_for
     from sordino.training.perexample import ClippedSum, MeanGradient
 
-    flat, loss = _flat(study, divided), loss_for(study.model.name)
+    flat, loss = _flat(study, Division.told(divided)), loss_for(study.model.name)
     kernels = ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))
     return kernels, tensors(divided.validation, torch.device("cpu"))
 

@@ -115,19 +115,31 @@ class Side:
         import numpy as np
 
         above, below = self.infinite, 0.0  # masses of both sides at larger losses
-        for stop in range(len(self.masses), 0, -_PIECE):
-            start = max(stop - _PIECE, 0)
-            masses = self.masses[start:stop][::-1]
-            losses = (np.arange(stop - 1, start - 1, -1) + self.lowest) * self.grid
-            # not numpy's exponential: its last bit depends on the processor
-            other = np.array([math.exp(-loss) for loss in losses.tolist()]) * masses
+        beyond = self.lowest + len(self.masses)  # the first multiple without mass
+        while beyond > max(self.lowest, 0):  # no epsilon is sought below 0
+            piece = (beyond - 1) // _PIECE
+            first = max(piece * _PIECE, self.lowest)
+            masses = self.masses[first - self.lowest : beyond - self.lowest][::-1]
+            losses = np.arange(beyond - 1, first - 1, -1) * self.grid
+            falling = _exponentials(self.grid, piece)
+            other = falling[first - piece * _PIECE : beyond - piece * _PIECE][::-1] * masses
             upper = np.cumsum(np.concatenate([[above], masses]))
             lower = np.cumsum(np.concatenate([[below], other]))
             found = _ends(upper, lower, losses, delta)
             if found is not None:
                 return found
-            above, below = float(upper[-1]), float(lower[-1])
+            above, below, beyond = float(upper[-1]), float(lower[-1]), first
         return _solved(above, below, delta)
+
+
+@lru_cache(maxsize=256)
+def _exponentials(grid: float, piece: int) -> Any:
+    """e^-loss of the losses of a piece, none below 0, (:data:`_PIECE`,)."""
+    import numpy as np
+
+    # Not numpy's exponential: its last bit depends on the processor.
+    first = piece * _PIECE
+    return np.array([math.exp(-number * grid) for number in range(first, first + _PIECE)])
 
 
 def _ends(upper: Any, lower: Any, losses: Any, delta: float) -> float | None:

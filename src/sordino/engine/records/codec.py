@@ -18,7 +18,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import TypeVar
 
 import msgspec
@@ -66,7 +66,7 @@ def simple(value: object) -> object:
     if isinstance(value, msgspec.Struct):
         return plain(value)
     if is_dataclass(value) and not isinstance(value, type):
-        return simple(asdict(value))
+        return simple({each.name: getattr(value, each.name) for each in fields(value)})
     return value
 
 
