@@ -148,7 +148,7 @@ def _ends(upper: Any, lower: Any, losses: Any, delta: float) -> float | None:
     """
     import numpy as np
 
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         reached = np.log((upper[:-1] - delta) / lower[:-1])
     near = 1e-9 * (1.0 + np.abs(losses))  # what is close is looked at by itself
     passed = (upper[:-1] > delta) & (lower[:-1] > 0) & (reached >= losses - near)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import TypeVar
 
@@ -61,7 +61,7 @@ def simple(value: object) -> object:
         return ("inf" if value > 0 else "-inf") if math.isinf(value) else value
     if isinstance(value, Mapping):
         return {str(key): simple(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
         return [simple(item) for item in value]
     if isinstance(value, msgspec.Struct):
         return plain(value)
