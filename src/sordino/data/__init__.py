@@ -23,7 +23,7 @@ from sordino.data.partition import (
     checked,
     label_counts,
 )
-from sordino.data.readers import NAMES, load
+from sordino.data.readers import NAMES, labels, load
 
 __all__ = [
     "NAMES",
@@ -45,6 +45,7 @@ __all__ = [
     "fetch",
     "hold_out",
     "label_counts",
+    "labels",
     "load",
     "per_client_validation",
     "places",

@@ -22,7 +22,7 @@ from sordino.data import cifar, locate
 from sordino.data.dataset import Corpus, Dataset, Features, Indices, Labels
 from sordino.data.embedded import digits
 from sordino.data.identity import words
-from sordino.data.idx import read_images
+from sordino.data.idx import read_images, read_labels
 from sordino.data.libsvm import read_usps
 from sordino.data.table import (
     SUFFIXES,
@@ -99,6 +99,23 @@ def _published(name: str) -> Corpus:
         )
     train, test = _HALVES[name](locate.find(name), published)
     return Corpus(*(Dataset(name, x, y, published.classes) for x, y in (train, test)))
+
+
+def labels(name: str) -> tuple[Labels, tuple[int, ...], tuple[str, ...]] | None:
+    """Of a published training set, its labels, the shape of an example and the names of classes;
+    None where that takes as long as loading all of it.
+    """
+    if name not in locate.PUBLISHED or _HALVES.get(name) is not _idx_halves:
+        return None
+    published = locate.PUBLISHED[name]
+    images, targets, *_ = published.layouts[0]
+    folder = locate.find(name)
+    shape, y = read_labels(
+        _present(folder, images, published),
+        _present(folder, targets, published),
+        len(published.classes),
+    )
+    return y, shape, published.classes
 
 
 def _unknown(name: str) -> str:

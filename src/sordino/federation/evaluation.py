@@ -22,7 +22,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 
 from sordino import data as datasets
 from sordino.data.dataset import Corpus
@@ -150,6 +149,8 @@ class PaidEvaluation:
             raise LocalProtocolError(
                 f"the permit is for {permit.unit}, {permit.key}, and not for this evaluation"
             )
+        import torch
+
         exact = torch.tensor([float(self.right(weights))], dtype=torch.float64)
         noisy, _ = self.mechanism.release(exact, None, self.entropy.at("evaluation", digest))
         return min(max(float(noisy[0]) / self.rows, 0.0), 1.0)

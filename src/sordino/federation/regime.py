@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
-import torch
 
 from sordino.data import Dataset
 from sordino.engine import regimes
@@ -17,20 +17,23 @@ from sordino.engine.built import Built
 from sordino.engine.plan import Plan
 from sordino.engine.regime import Regime
 from sordino.federation.balance import left
-from sordino.federation.division import Federation, federation, model, tensors
+from sordino.federation.division import Division, Federation, federation, identified, model, tensors
+from sordino.federation.mechanism import Trial
 from sordino.federation.promise import resting_on, testing
-from sordino.federation.setup import SharedSetup
 from sordino.federation.study import HorizontalStudy, for_dimension
-from sordino.mechanism import Bounded
 from sordino.privacy import Budget, Event
-from sordino.training.flat import Flat
-from sordino.training.kernels import ModelKernels
-from sordino.training.loss import loss_for
-from sordino.training.perexample import ClippedSum, MeanGradient, path_of
+from sordino.training.outline import MAPPED, Outline, outline
+
+if TYPE_CHECKING:  # a plan of a built-in model does not wait for torch
+    from torch import Tensor
+
+    from sordino.federation.setup import SharedSetup
+    from sordino.mechanism import Bounded
+    from sordino.training.flat import Flat
+    from sordino.training.kernels import ModelKernels
 
 H = TypeVar("H", bound=HorizontalStudy)
 
-Tensors = tuple[torch.Tensor, torch.Tensor]
 Spending = tuple[tuple[Event, int], ...]
 
 MEASURE = (
@@ -57,10 +60,8 @@ class HorizontalRegime(Regime[H]):
         """The plan of a study over clients of these sizes and a model of this dimension."""
 
     @abstractmethod
-    def mechanism(
-        self, study: H, sizes: Sequence[int], kernels: ModelKernels, public: Tensors
-    ) -> Bounded:
-        """The mechanism that a calibrated study begins with; ``public`` is for its shape."""
+    def mechanism(self, study: H, sizes: Sequence[int], trial: Trial) -> Bounded:
+        """The mechanism that a calibrated study begins with; ``trial`` has public examples."""
 
     @abstractmethod
     def announced(self, priced: Plan, study: H, noise: Bounded, sizes: Sequence[int]) -> Plan:
@@ -124,8 +125,15 @@ class HorizontalRegime(Regime[H]):
         """The same study, its mechanism told the model's size where its price depends on it."""
         if study.privacy.unit == "none" or not study.privacy.mechanism.sized:
             return study
-        test = (divided or federation(study)).test
-        return for_dimension(study, Flat(model(study, test.shape, len(test.classes))).dim)
+        return for_dimension(
+            study,
+            _outline(
+                study,
+                Division.of(study, lambda: federation(study))
+                if divided is None
+                else Division.told(divided),
+            ).dim,
+        )
 
     def calibrated(self, study: H) -> H:
         """See :class:`~sordino.engine.regime.Regime`."""
@@ -133,29 +141,32 @@ class HorizontalRegime(Regime[H]):
 
     def plan(self, study: H) -> tuple[Plan, tuple[int, ...]]:
         """See :class:`~sordino.engine.regime.Regime`."""
-        divided = federation(study)
-        flat = Flat(model(study, divided.test.shape, len(divided.test.classes)))
-        priced = self.price(for_dimension(study, flat.dim), divided.sizes, flat.dim)
-        loss = loss_for(study.model.name)
+        whole = functools.cache(lambda: federation(study))
+        told = Division.of(study, whole)
+        known, sizes = _outline(study, told), told.sizes
+        sized = for_dimension(study, known.dim)
+        priced = self.price(sized, sizes, known.dim)
         if study.privacy.unit == "none":
-            return priced, divided.sizes
+            return priced, sizes
         if study.privacy.unit == "sample":
-            path = path_of(flat, divided.test.shape, loss)
+            path = known.path
             priced = replace(priced, gradients=f"{path.name} ({path.why}): {path.cost}")
-        kernels = ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))
-        public = tensors(divided.validation, torch.device("cpu"))
-        full = self.calibrate(for_dimension(study, flat.dim), divided.sizes)
+        full = self.calibrate(sized, sizes)
         if self.bounded(full):
-            priced = self.announced(
-                priced, full, self.mechanism(full, divided.sizes, kernels, public), divided.sizes
-            )
-        priced = replace(priced, warnings=(*priced.warnings, *_of_persons(full, divided)))
-        return left(self, full, divided, priced), divided.sizes
+            trial = Trial(known.parameters, lambda: _trained_on(study, whole()))
+            noise = self.mechanism(full, sizes, trial)
+            priced = self.announced(priced, full, noise, sizes)
+        if not identified(full):
+            return priced, sizes
+        priced = replace(priced, warnings=(*priced.warnings, *_of_persons(full, whole())))
+        return left(self, full, whole(), priced), sizes
 
     def build(self, study: H, folder: Path, run: str, payable: Sequence[int] | None) -> Built:
         """See :class:`~sordino.engine.regime.Regime`."""
         divided = federation(study)
         full = self.calibrate(self.sized(study, divided), divided.sizes)
+        from sordino.federation.setup import SharedSetup
+
         setup, parts = SharedSetup.of(full, divided), list(divided.parts)
         del divided  # each part is let go of when it has become a client's tensors
         return self.assemble(full, setup, parts, folder, run, payable)
@@ -176,6 +187,43 @@ def of(study: H) -> HorizontalRegime[H]:
     found = regimes.of(study)
     assert isinstance(found, HorizontalRegime)
     return found
+
+
+def _outline(study: HorizontalStudy, told: Division) -> Outline:
+    """The study's model as a plan needs it; a model that is not built in is made and tried."""
+    if (known := outline(study.model.name, told.shape, told.classes)) is not None:
+        return known
+    from sordino.training.loss import loss_for
+    from sordino.training.perexample import path_of
+
+    flat = _flat(study, told)
+    sizes = tuple(slot.size for slot in flat.layout)
+    # How gradients are computed is tried out only where it is told.
+    tried = study.privacy.unit == "sample"
+    path = path_of(flat, told.shape, loss_for(study.model.name)) if tried else MAPPED
+    return Outline(sizes, path)
+
+
+def _flat(study: HorizontalStudy, told: Division) -> Flat:
+    """The study's model, made."""
+    from sordino.training.flat import Flat
+
+    return Flat(model(study, told.shape, told.classes))
+
+
+def _trained_on(
+    study: HorizontalStudy, divided: Federation
+) -> tuple[ModelKernels, tuple[Tensor, Tensor]]:
+    """Kernels of the study's model, and its validation examples."""
+    import torch
+
+    from sordino.training.kernels import ModelKernels
+    from sordino.training.loss import loss_for
+    from sordino.training.perexample import ClippedSum, MeanGradient
+
+    flat, loss = _flat(study, Division.told(divided)), loss_for(study.model.name)
+    kernels = ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))
+    return kernels, tensors(divided.validation, torch.device("cpu"))
 
 
 def _of_persons(study: HorizontalStudy, divided: Federation) -> list[str]:

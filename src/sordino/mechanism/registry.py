@@ -12,12 +12,14 @@ import functools
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from sordino.mechanism.gaussian import Bounded
 from sordino.privacy import event
 from sordino.registry import Registry, register_all
 from sordino.section import Section
+
+if TYPE_CHECKING:
+    from sordino.mechanism.gaussian import Bounded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

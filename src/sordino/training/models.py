@@ -34,6 +34,7 @@ from torch import nn
 
 from sordino import modules
 from sordino.errors import StudyError
+from sordino.training.outline import SMALLEST
 
 Shape = tuple[int, ...]
 
@@ -100,8 +101,6 @@ _KNOWN: dict[str, Callable[[Shape, int], nn.Module]] = {
     "cifar-cnn": _cifar_cnn,
     "cnn-small": _cnn_small,
 }
-# pixels a side that leave something after the last pool
-_SMALLEST = {"cnn": 15, "cnn-large": 16, "cifar-cnn": 8, "cnn-small": 16}
 NAMES = tuple(_KNOWN)
 
 
@@ -112,8 +111,8 @@ def build(name: str, shape: Shape, classes: int, rng: np.random.Generator) -> nn
         StudyError: for a name nobody knows, or a model that does not fit the shape.
     """
     make = _factory(name) if ":" in name else _known(name)
-    if name in _SMALLEST and (len(shape) != 3 or min(shape[1:]) < _SMALLEST[name]):
-        least = _SMALLEST[name]
+    if name in SMALLEST and (len(shape) != 3 or min(shape[1:]) < SMALLEST[name]):
+        least = SMALLEST[name]
         raise StudyError(
             f"model.name = {name!r} needs images of at least {least}x{least} pixels; the data's "
             f"examples have shape {shape}. logistic, svm and mlp fit any shape"

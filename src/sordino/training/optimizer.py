@@ -22,14 +22,15 @@ References:
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from sordino.registry import Registry
 from sordino.section import Section
+
+if TYPE_CHECKING:  # whoever only reads a study does not wait for torch
+    from torch import Tensor
 
 
 class Steps(Protocol):
@@ -81,6 +82,8 @@ class AdaGrad(Optimizer):
 
     def begin(self, learning_rate: float, like: Tensor) -> Steps:
         """A round's steps, from no memory."""
+        import torch
+
         return _AdaGrad(learning_rate, self.floor, torch.zeros_like(like))
 
 
@@ -99,6 +102,8 @@ class Adam(Optimizer):
 
     def begin(self, learning_rate: float, like: Tensor) -> Steps:
         """A round's steps, from no memory."""
+        import torch
+
         return _Adam(learning_rate, self, torch.zeros_like(like), torch.zeros_like(like))
 
 

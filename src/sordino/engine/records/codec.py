@@ -17,8 +17,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, is_dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from typing import TypeVar
 
 import msgspec
@@ -60,12 +60,12 @@ def simple(value: object) -> object:
         return ("inf" if value > 0 else "-inf") if math.isinf(value) else value
     if isinstance(value, Mapping):
         return {str(key): simple(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
         return [simple(item) for item in value]
     if isinstance(value, msgspec.Struct):
         return plain(value)
     if is_dataclass(value) and not isinstance(value, type):
-        return simple(asdict(value))
+        return simple({each.name: getattr(value, each.name) for each in fields(value)})
     return value
 
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from sordino.engine.plan import ACCOUNTANTS, Plan, limits, step_event
+from sordino.engine.plan import ACCOUNTANTS, Curve, Plan, limits, step_event
 from sordino.errors import StudyError
-from sordino.privacy import epsilon_after, noise_multiplier
+from sordino.privacy import accountant, epsilon_after, noise_multiplier
 from sordino.regimes.asynchronous.method import EdgeTerms, Noisy, Stage
 from sordino.regimes.asynchronous.methods.mapa import Mapa, feasible
 from sordino.regimes.asynchronous.study import AsynchronousStudy
@@ -169,7 +169,11 @@ def price(study: AsynchronousStudy, sizes: Sequence[int], dimension: int) -> Pla
     steps, wanted = most[privacy.accountant], share(full)
     used = wanted if steps is None else min(wanted, steps)
     points = sorted({max(math.ceil(used * part / 20), 1) for part in range(1, 21)})
-    curve = epsilon_after(event, points, delta=privacy.delta, accountant=privacy.accountant)
+    delta, chosen = privacy.delta, accountant(privacy.accountant)
+    curve = Curve(
+        tuple(points),
+        lambda count: chosen.epsilon([(event, count)], delta, quick=count != points[-1]),
+    )
     return Plan(
         noise_multiplier=z,
         steps=steps,
@@ -177,7 +181,7 @@ def price(study: AsynchronousStudy, sizes: Sequence[int], dimension: int) -> Pla
         rounds=updates,
         used=used,
         epsilon=curve[-1],
-        curve=tuple(curve),
+        curve=curve,
         ends="privacy" if steps is not None and wanted > steps else "rounds",
         batches=(batch,) * 3,
         signal_to_noise=batch / (z * math.sqrt(dimension)),

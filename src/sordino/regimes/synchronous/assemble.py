@@ -16,14 +16,14 @@ from sordino.engine.plan import Plan
 from sordino.engine.surroundings import lineage, protective
 from sordino.entropy import Entropy, Seeded
 from sordino.federation.facts import horizontal
-from sordino.federation.mechanism import as_good, in_words
+from sordino.federation.mechanism import Trial
 from sordino.federation.setup import SharedSetup
 from sordino.federation.study import for_dimension
 from sordino.mechanism import Bounded, Learning
-from sordino.privacy import Budget, Gaussian, Vault, accountant
+from sordino.privacy import Budget, Vault
 from sordino.privacy.records.group import CLIENT, SAMPLE
 from sordino.regimes.synchronous.aggregate import PrivateSum
-from sordino.regimes.synchronous.mechanism import mechanism
+from sordino.regimes.synchronous.mechanism import announced, mechanism
 from sordino.regimes.synchronous.method import Terms
 from sordino.regimes.synchronous.methods.client_level import ClientLevel
 from sordino.regimes.synchronous.plan import (
@@ -34,7 +34,6 @@ from sordino.regimes.synchronous.plan import (
     scheduled_steps,
     shares,
     spending,
-    spent_by,
     step,
 )
 from sordino.regimes.synchronous.protocol import Synchronous
@@ -60,7 +59,9 @@ def build(
     priced, whole = price(for_dimension(study, flat.dim), sizes, flat.dim), aggregated(study)
     units, fingerprints = _units(whole, setup.fingerprints, not setup.records)
     noise = (
-        mechanism(study, sizes, setup.kernels, setup.validation) if privacy.unit != "none" else None
+        mechanism(study, sizes, Trial.of(setup.kernels, setup.validation))
+        if privacy.unit != "none"
+        else None
     )
     if noise is not None:
         priced = announced(priced, study, noise, max(sizes))
@@ -118,24 +119,6 @@ def _rules(
         deadline=study.participation.deadline,
         momentum=study.method.momentum,
         decay=study.method.average,
-    )
-
-
-def announced(priced: Plan, study: SynchronousStudy, noise: Bounded, largest: int) -> Plan:
-    """The plan with what a literal form claims beside what it gives."""
-    privacy, true, where = study.privacy, noise.event(), "privacy.mechanism.form"
-    if isinstance(study.method, ClientLevel) and not study.method.aggregated:
-        true = Gaussian(noise_multiplier=priced.noise_multiplier / (largest * study.method.tau))
-        where = "method.form"
-    if (
-        as_good(true, privacy.mechanism.event(priced.noise_multiplier))
-        or priced.used is None
-        or privacy.delta is None
-    ):
-        return priced
-    spent = spent_by(study, true, priced.noise_multiplier, privacy.sampling_rate, priced.used)
-    return priced.exposed(
-        where, accountant(privacy.accountant).epsilon(spent, privacy.delta), in_words(true)
     )
 
 

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from sordino.data import Dataset
 from sordino.engine.built import Built
 from sordino.engine.narration import Told
 from sordino.engine.plan import Plan
+from sordino.federation.mechanism import Trial
 from sordino.federation.promise import BATCHES, SIZES, resting_on
 from sordino.federation.regime import HorizontalRegime, Spending
-from sordino.federation.setup import SharedSetup
-from sordino.mechanism import Bounded
 from sordino.privacy import Budget, Event
-from sordino.regimes.synchronous import assemble, narrate, plan
+from sordino.regimes.synchronous import mechanism, narrate, plan
 from sordino.regimes.synchronous import methods as _methods  # noqa: F401  (registers them)
-from sordino.regimes.synchronous.mechanism import mechanism
 from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.regimes.synchronous.template import TEMPLATE
-from sordino.training.kernels import ModelKernels
+
+if TYPE_CHECKING:
+    from sordino.federation.setup import SharedSetup
+    from sordino.mechanism import Bounded
 
 OF_CLIENTS = (
     "The aggregator is trusted with single bounded updates, or sees only their sum (secure "
@@ -50,21 +50,15 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         """See :class:`HorizontalRegime`."""
         return plan.price(study, sizes, dimension)
 
-    def mechanism(
-        self,
-        study: SynchronousStudy,
-        sizes: Sequence[int],
-        kernels: ModelKernels,
-        public: tuple[torch.Tensor, torch.Tensor],
-    ) -> Bounded:
+    def mechanism(self, study: SynchronousStudy, sizes: Sequence[int], trial: Trial) -> Bounded:
         """See :class:`HorizontalRegime`."""
-        return mechanism(study, sizes, kernels, public)
+        return mechanism.mechanism(study, sizes, trial)
 
     def announced(
         self, priced: Plan, study: SynchronousStudy, noise: Bounded, sizes: Sequence[int]
     ) -> Plan:
         """See :class:`HorizontalRegime`."""
-        return assemble.announced(priced, study, noise, max(sizes))
+        return mechanism.announced(priced, study, noise, max(sizes))
 
     def assemble(
         self,
@@ -76,6 +70,8 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         payable: Sequence[int] | None,
     ) -> Built:
         """See :class:`HorizontalRegime`."""
+        from sordino.regimes.synchronous import assemble  # a plan does not wait for what trains
+
         return assemble.build(study, setup, parts, folder, run, payable)
 
     def rates(self, study: SynchronousStudy, sizes: Sequence[int]) -> tuple[float, ...]:

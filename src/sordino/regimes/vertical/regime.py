@@ -9,7 +9,7 @@ from sordino.engine.built import Built
 from sordino.engine.narration import Told
 from sordino.engine.plan import Plan
 from sordino.engine.regime import Regime
-from sordino.regimes.vertical import assemble, narrate, plan
+from sordino.regimes.vertical import narrate, plan
 from sordino.regimes.vertical.method import ACTIVATIONS
 from sordino.regimes.vertical.promise import resting_on
 from sordino.regimes.vertical.study import VerticalStudy
@@ -36,12 +36,16 @@ class VerticalRegime(Regime[VerticalStudy]):
 
     def plan(self, study: VerticalStudy) -> tuple[Plan, tuple[int, ...]]:
         """See :class:`~sordino.engine.regime.Regime`."""
-        return assemble.plan(study), ()
+        from sordino.regimes.vertical.outline import plan as price
+
+        return price(study), ()
 
     def build(
         self, study: VerticalStudy, folder: Path, run: str, payable: Sequence[int] | None
     ) -> Built:
         """See :class:`~sordino.engine.regime.Regime`."""
+        from sordino.regimes.vertical import assemble  # a plan does not wait for what trains
+
         return assemble.build(plan.calibrate(study), folder, run, payable)
 
     def told(self, study: VerticalStudy, plan: Plan) -> Sequence[Told]:
