@@ -38,6 +38,21 @@ class Turned(Division):
         return tuple(np.arange(int(np.prod(shape)))[i::parties] for i in range(parties))
 
 
+class Shared(Division):
+    def parts(self, shape, columns, parties):
+        return tuple(np.arange(10) + 9 * i for i in range(parties))
+
+
+class Fractions(Division):
+    def parts(self, shape, columns, parties):
+        return tuple(np.arange(4) + 0.5 for i in range(parties))
+
+
+class TooFew(Division):
+    def parts(self, shape, columns, parties):
+        return (np.arange(4),)
+
+
 class First(Streaming):
     rows: int = 30
 
@@ -128,6 +143,23 @@ def test_streams_parts_drifts_and_activations_of_ones_own_run(folder: Path) -> N
     rows: list[dict[str, object]] = []
     session.begin(read, folder / "run", lambda row: rows.append(plain(row)), lambda _: None)
     assert rows[-1]["kind"] == "end"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Shared", r"'others:Shared' puts feature 9 at party 0 and at party 1; each feature"),
+        ("Fractions", r"must give party 0 at least one feature, by numbers from 0 to \d+"),
+        ("TooFew", "must give an array of feature numbers for each of 4 parties"),
+    ],
+)
+def test_parts_of_ones_own_that_cannot_be_are_refused_before_anything_runs(
+    folder: Path, name: str, message: str
+) -> None:
+    read = study(folder, "vertical", f"data.parts=others:{name}")
+    with pytest.raises(StudyError, match=message):
+        session.begin(read, folder / "run", lambda _: None, lambda _: None)
+    assert not (folder / "run").exists()
 
 
 def test_an_optimizer_of_ones_own_takes_its_steps(folder: Path) -> None:

@@ -139,10 +139,13 @@ def report(
     """Write report.html of a run again, or write one page that compares several runs."""
     from sordino.report import write, write_comparison
 
+    def warn(text: str) -> None:
+        say.people(f"warning: {text}")
+
     page = (
-        write(runs[0])
+        write(runs[0], warn)
         if len(runs) == 1 and out is None
-        else write_comparison(runs, out or Path("comparison.html"))
+        else write_comparison(runs, out or Path("comparison.html"), warn)
     )
     say.people(f"Report: {page}")
     if as_json:
