@@ -19,6 +19,9 @@ from sordino import modules
 from sordino.errors import StudyError
 from sordino.section import Section
 
+LONGEST = 60
+"""Characters of a value that an error shows."""
+
 S = TypeVar("S", bound=Section)
 K = TypeVar("K", bound=Section)
 
@@ -94,8 +97,8 @@ class Registry(Generic[S]):
             found = modules.attribute(path)
         except Exception as error:  # a user's module may raise anything
             raise StudyError(
-                f"{where}: {error}. Write it as package.module:Class, beside the study file "
-                "or installed"
+                f"{where}: {modules.told_of(error)}. Write it as package.module:Class, beside the "
+                "study file or installed"
             ) from error
         lacking = (
             self._lacking(found)
@@ -159,6 +162,22 @@ class Registry(Generic[S]):
                 f"{self.place}.{self.key} = {name!r} is not known{hint} Known: {', '.join(known)}"
             )
         return known[name]
+
+    def wrong(self, table: Section, call: str, given: object, wanted: str) -> StudyError:
+        """What to say of a value that a method of such a class returned.
+
+        Args:
+            table: whose method it is.
+            call: the method's name.
+            given: what it returned.
+            wanted: what it must return, in words.
+        """
+        shown = given if isinstance(given, str) else repr(given)
+        shown = shown if len(shown) <= LONGEST and "\n" not in shown else type(given).__name__
+        return StudyError(
+            f"{self.place}.{self.key} = {getattr(table, self.key)!r}: {call} gave {shown}; it must "
+            f"give {wanted}. See {self.page}"
+        )
 
     def forget(self, name: str) -> None:
         """Undo a registration, and whatever was imported by a path: for tests."""

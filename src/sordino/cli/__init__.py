@@ -6,10 +6,12 @@ Heavy libraries are imported inside commands, so that ``--help`` answers at once
 from __future__ import annotations
 
 import errno
+import os
 import sys
 
 import typer
 
+from sordino import modules
 from sordino.cli import audit, compare, data, ledger, plan, run
 from sordino.errors import BudgetExceeded, SordinoError, StudyError
 
@@ -32,6 +34,10 @@ app.add_typer(data.app, name="data")
 app.add_typer(ledger.app, name="ledger")
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+DEBUG = "SORDINO_DEBUG"
+"""The environment variable that lets an exception in code that a study names end with its
+traceback.
+"""
 
 
 def main() -> None:
@@ -52,8 +58,14 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output went away; there is nobody to tell
         sys.exit(1)
-    except OSError as error:
-        if error.errno not in FULL:
+    except Exception as error:  # code that a study names may raise anything
+        if (said := modules.raised(error)) is not None and not os.environ.get(DEBUG):
+            sys.stderr.write(
+                f"sordino: {said}. The study names this code; with {DEBUG}=1 the same command "
+                "shows the traceback\n"
+            )
+            sys.exit(2)
+        if not isinstance(error, OSError) or error.errno not in FULL:
             raise
         where = f"{error.filename}: " if error.filename else ""
         sys.stderr.write(

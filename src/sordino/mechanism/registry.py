@@ -13,10 +13,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
-from sordino.mechanism.gaussian import Bounded
+from pydantic import model_validator
+
+from sordino.mechanism.gaussian import Bounded, Measuring
 from sordino.privacy import event
 from sordino.registry import Registry, register_all
 from sordino.section import Section
+
+BOUNDED = tuple(name for name in vars(Bounded) if not name.startswith("_"))
+MEASURING = tuple(name for name in vars(Measuring) if not name.startswith("_"))
+"""What a mechanism has, by its protocol, and one that has a norm of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,9 +101,36 @@ class Noise(Section):
         """
         return event.Gaussian(noise_multiplier=noise_multiplier)
 
+    @model_validator(mode="after")
+    def _states_an_event(self) -> Self:
+        """Look at the event of one of somebody's own, before noise is calibrated by it."""
+        if not self.sized:
+            told: object = self.event(1.0)
+            if not isinstance(told, event.Event):
+                raise MECHANISMS.wrong(self, "event", told, "a privacy event")
+        return self
+
     def make(self, asked: NoiseRequest) -> Bounded:
         """The mechanism."""
         raise NotImplementedError
+
+    def made(self, asked: NoiseRequest) -> Bounded:
+        """What :meth:`make` gives, if it is a mechanism.
+
+        Raises:
+            StudyError: if it lacks something, or its event is none.
+        """
+        given: object = self.make(asked)
+        wanted = (*BOUNDED, *(MEASURING if getattr(given, "measure", None) == "own" else ()))
+        if missing := [name for name in wanted if not hasattr(given, name)]:
+            raise MECHANISMS.wrong(
+                self, "make", given, f"a mechanism, and this has no {', no '.join(missing)}"
+            )
+        found: Bounded = given  # type: ignore[assignment]
+        told: object = found.event()
+        if not isinstance(told, event.Event):
+            raise MECHANISMS.wrong(self, "the event of what make gave", told, "a privacy event")
+        return found
 
 
 @functools.cache
@@ -112,6 +145,7 @@ MECHANISMS = Registry(
     key="kind",
     place="privacy.mechanism",
     page="docs/own-mechanism.md",
+    needs=("make",),
     load=_load,
 )
 register, known, imported = MECHANISMS.register, MECHANISMS.known, MECHANISMS.imported

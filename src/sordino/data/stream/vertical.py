@@ -72,6 +72,7 @@ DIVISIONS = Registry(
     place="data.parts",
     page="docs/own-tables.md",
     brief=True,
+    needs=("parts",),
 )
 
 

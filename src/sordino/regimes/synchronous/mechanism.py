@@ -42,7 +42,7 @@ def mechanism(
             clip = proxy_clip(study, method, sizes, kernels, public)
         bound = method.learning_rate * method.tau * privacy.clip
         largest = float(max(sizes)) if method.weights == "size" else 1.0
-    return privacy.mechanism.make(
+    return privacy.mechanism.made(
         NoiseRequest(
             unit=privacy.unit,
             clip=clip,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sordino.data import stream as streams
+from sordino.data.stream.checked import Checked, is_foreign, refuse_incomplete
 from sordino.errors import StudyError
 from sordino.privacy.records import Records
 from sordino.privacy.records.group import ENTITY, LABEL
@@ -59,7 +61,7 @@ def source(
     where a ledger asks.
     """
     data, own = study.data, study.privacy.ledger == "run"
-    opened = data.stream.open(
+    opened: object = data.stream.open(
         streams.Wanted(
             name=data.name,
             file=data.file,
@@ -75,6 +77,8 @@ def source(
             one_label=_one_label(study),
         )
     )
+    if not isinstance(opened, streams.Opened):
+        raise streams.STREAMS.wrong(data.stream, "open", opened, "Opened(stream, fingerprint)")
     records = (
         ()
         if opened.rows is None
@@ -83,7 +87,24 @@ def source(
             Records(LABELS, LABEL, opened.rows, opened.people),
         )
     )
-    return data.drift.applied(opened.stream, study.seed), opened.fingerprint, records
+    return _drifting(study, opened.stream), str(opened.fingerprint), records
+
+
+def _drifting(study: VerticalStudy, stream: streams.Stream) -> streams.Stream:
+    """The stream with the study's drift; where either is of a class of somebody's own, what it
+    gives is looked at.
+    """
+    data = study.data
+    opens, drifts = (
+        partial(streams.STREAMS.wrong, data.stream),
+        partial(streams.DRIFTS.wrong, data.drift),
+    )
+    refuse_incomplete(stream, opens, "open")
+    found = data.drift.applied(stream, study.seed)
+    refuse_incomplete(found, drifts, "applied")
+    if is_foreign(found):
+        return Checked(found, drifts if found is not stream else opens)
+    return Checked(found, opens) if is_foreign(stream) else found
 
 
 def _one_label(study: VerticalStudy) -> bool:
