@@ -188,6 +188,31 @@ def test_no_example_may_be_dealt_to_two_clients(folder: Path) -> None:
         data.checked((np.arange(3), np.arange(0)), 3, 2)
 
 
+@pytest.mark.parametrize(
+    ("regime", "place", "key", "name"),
+    [
+        ("synchronous", "data.partition", "kind", "iid"),
+        ("synchronous", "data.partition", "kind", "halves:Halves"),
+        ("synchronous", "world.latency", "kind", "exponential"),
+        ("synchronous", "world.latency", "kind", "halves:Sometimes"),
+        ("synchronous", "method.optimizer", "kind", "adam"),
+        ("synchronous", "method.optimizer", "kind", "others:Slow"),
+        ("synchronous", "privacy.mechanism", "kind", "gaussian"),
+        ("synchronous", "method", "name", "dp-sgd"),
+        ("vertical", "data.parts", "kind", "others:Turned"),
+        ("vertical", "data.stream", "kind", "others:First"),
+        ("vertical", "data.drift", "kind", "others:Never"),
+        ("vertical", "method.activation", "kind", "others:Even"),
+    ],
+)
+def test_a_name_alone_stands_for_a_table_with_nothing_else_in_it(
+    folder: Path, regime: str, place: str, key: str, name: str
+) -> None:
+    short = study(folder, regime, f'{place}="{name}"')
+    assert short == study(folder, regime, f'{place}={{{key}="{name}"}}')
+    assert studies.named_modules(short) == ((name,) if ":" in name else ())
+
+
 @pytest.mark.parametrize("registry", TABLES, ids=lambda registry: registry.place)
 def test_every_table_names_what_is_known_where_a_name_is_wrong(
     registry: object, folder: Path

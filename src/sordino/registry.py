@@ -37,7 +37,6 @@ class Registry(Generic[S]):
         place: of the table in a study.
         page: of the documentation.
         lacks: what a class still lacks, or None.
-        brief: whether a name alone stands for a table with nothing else in it.
         usual: the name that a table has where it says none.
         needs: methods that a class must define itself.
         load: imports the modules of this program that register classes; asked before the first
@@ -50,7 +49,6 @@ class Registry(Generic[S]):
     place: str
     page: str
     lacks: Callable[[type], str | None] = lambda kind: None
-    brief: bool = False
     usual: str | None = None
     needs: tuple[str, ...] = ()
     load: Callable[[], object] = lambda: None
@@ -131,8 +129,10 @@ class Registry(Generic[S]):
         return tuple(self.place.split("."))
 
     def spelled_out(self, section: object) -> object:
-        """A study's table, where a name alone stands for one, or none is said."""
-        if self.brief and isinstance(section, str):
+        """A study's table, where a name alone stands for one with nothing else in it, or none is
+        said.
+        """
+        if isinstance(section, str):
             return {self.key: section}
         if self.usual is not None and isinstance(section, Mapping):
             return {self.key: self.usual, **section}
@@ -146,8 +146,8 @@ class Registry(Generic[S]):
         """
         if not isinstance(section, Mapping):
             raise StudyError(
-                f"{self.place} = {section!r} must be a table: write [{self.place}] with a "
-                f"{self.key} below it"
+                f"{self.place} = {section!r} must be a name or a table: write [{self.place}] with "
+                f"a {self.key} below it"
             )
         name, known = section.get(self.key), self.known()
         if name is None:

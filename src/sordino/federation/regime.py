@@ -16,6 +16,8 @@ from sordino.engine import regimes
 from sordino.engine.built import Built
 from sordino.engine.plan import Plan
 from sordino.engine.regime import Regime
+from sordino.engine.surroundings import absent_device
+from sordino.entropy import Seeded
 from sordino.federation.balance import left
 from sordino.federation.division import Federation, federation, model, tensors
 from sordino.federation.promise import resting_on, testing
@@ -146,11 +148,16 @@ class HorizontalRegime(Regime[H]):
     def plan(self, study: H) -> tuple[Plan, tuple[int, ...]]:
         """See :class:`~sordino.engine.regime.Regime`."""
         divided = federation(study)
+        if study.world.latency.reads:  # whether its file can be used
+            study.world.latency.tasks(Seeded(study.seed), len(divided.sizes))
+        absent = absent_device(study)
         flat = Flat(model(study, divided.test.shape, len(divided.test.classes)))
         priced, loss = (
             self.price(for_dimension(study, flat.dim), divided.sizes, flat.dim),
             loss_for(study.model.name),
         )
+        if absent is not None:
+            priced = replace(priced, warnings=(*priced.warnings, absent))
         if study.privacy.unit == "none":
             return priced, divided.sizes
         if study.privacy.unit == "sample":

@@ -136,9 +136,9 @@ def build(name: str, shape: Shape, classes: int, rng: np.random.Generator) -> nn
 def _known(name: str) -> Callable[[Shape, int], nn.Module]:
     if name not in _KNOWN:
         close = difflib.get_close_matches(name, _KNOWN, n=1)
-        meant = f"; did you mean {close[0]!r}?" if close else ""
+        meant = f"; did you mean {close[0]!r}?" if close else "."
         raise StudyError(
-            f"model.name = {name!r} is not known{meant}. Known: {', '.join(_KNOWN)}, or "
+            f"model.name = {name!r} is not known{meant} Known: {', '.join(_KNOWN)}, or "
             "package.module:factory for your own"
         )
     return _KNOWN[name]

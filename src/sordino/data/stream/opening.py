@@ -115,7 +115,6 @@ STREAMS = Registry(
     key="kind",
     place="data.stream",
     page="docs/own-tables.md",
-    brief=True,
     needs=("open",),
 )
 

@@ -71,7 +71,6 @@ DIVISIONS = Registry(
     key="kind",
     place="data.parts",
     page="docs/own-tables.md",
-    brief=True,
     needs=("parts",),
 )
 
