@@ -62,18 +62,18 @@ class Registry(Generic[S]):
             StudyError: if another one has this name, or it is not complete.
         """
         name, lacking = kind.model_fields[self.key].default, self._lacking(kind)
+        found: type[Section] = self._known.get(name, kind)
+        if (found.__module__, found.__qualname__) != (kind.__module__, kind.__qualname__):
+            raise StudyError(
+                f"{kind.__qualname__}: the {self.noun} {name!r} is {found.__qualname__} "
+                "already; choose another name"
+            )
         if not isinstance(name, str) or lacking is not None:
             wanted = (
                 f"a {self.noun} needs a name ({self.key}: Literal['mine'] = "
                 f"'mine'){f' and {lacking}' if lacking else ''}"
             )
             raise StudyError(f"{kind.__qualname__}: {wanted}")
-        found = self._known.get(name, kind)
-        if (found.__module__, found.__qualname__) != (kind.__module__, kind.__qualname__):
-            raise StudyError(
-                f"{kind.__qualname__}: the {self.noun} {name!r} is {found.__qualname__} "
-                "already; choose another name"
-            )
         self._known[name] = kind  # type: ignore[assignment]
         return kind
 
