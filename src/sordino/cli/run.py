@@ -54,17 +54,19 @@ def run(
     from sordino.console import display
     from sordino.engine import session, vocabulary
     from sordino.engine import study as studies
+    from sordino.engine.files import resumable
     from sordino.report import write
 
     progress = _Progress(display, quiet)
-    with progress:
+    with say.stoppable(), progress:
         if resume is not None:
             outcome = session.resume(resume, progress.row, progress.begin, modules=modules)
         else:
             assert study is not None
             asked = studies.read(study, change or (), modules=modules)
             outcome = session.begin(asked, out, progress.row, progress.begin)
-    page = write(Path(outcome.run))
+    with resumable(Path(outcome.run)):  # which writes the page of a run that has ended, too
+        page = write(Path(outcome.run))
     words = vocabulary.of(outcome.regime)
     accuracy = "-" if outcome.accuracy is None else f"{100 * outcome.accuracy:.2f} %"
     chosen = (

@@ -38,7 +38,7 @@ from sordino.engine import assemble as builder
 from sordino.engine import begun, checkpoint, records, sealed
 from sordino.engine import study as studies
 from sordino.engine.built import PUBLIC, UNIT, Built
-from sordino.engine.files import replace_file, said_clearly
+from sordino.engine.files import replace_file, resumable, said_clearly
 from sordino.engine.play import Play
 from sordino.engine.promise import adjacency, assumptions, guarantee, guaranteed, looked, remarks
 from sordino.engine.recorder import (
@@ -116,7 +116,8 @@ def begin(
     folder, about = _founded(
         study, out
     )  # what it built, data and all, is let go of before the run builds its own
-    return _play(folder, about, show, announce, started)
+    with resumable(folder):
+        return _play(folder, about, show, announce, started)
 
 
 def _founded(study: Study, out: Path | None) -> tuple[Path, About]:
@@ -165,7 +166,8 @@ def resume(
         modules: where modules lie that the study names, if they were moved since.
     """
     started = time.monotonic()
-    return _play(folder, _about(folder), show, announce, started, modules)
+    with resumable(folder):
+        return _play(folder, _about(folder), show, announce, started, modules)
 
 
 def describe(built: Built, run: str) -> About:
