@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
-import numpy as np
 import torch
 
 from sordino.data import Dataset
@@ -25,6 +24,7 @@ from sordino.federation.setup import SharedSetup
 from sordino.federation.study import HorizontalStudy, for_dimension
 from sordino.mechanism import Bounded
 from sordino.privacy import Budget, Event
+from sordino.privacy.records import Burden
 from sordino.training.flat import Flat
 from sordino.training.kernels import ModelKernels
 from sordino.training.loss import loss_for
@@ -33,7 +33,6 @@ from sordino.training.perexample import ClippedSum, MeanGradient, path_of
 H = TypeVar("H", bound=HorizontalStudy)
 
 Tensors = tuple[torch.Tensor, torch.Tensor]
-Spending = tuple[tuple[Event, int], ...]
 
 MEASURE = (
     "For an accuracy set data.test = 'private share' (with noise, at a price), 'public "
@@ -111,12 +110,11 @@ class HorizontalRegime(Regime[H]):
         return (study.privacy.epsilon or 0.0,) * study.data.clients
 
     def steps(
-        self, study: H, sizes: Sequence[int], client: int, own: Budget, before: Spending
+        self, study: H, sizes: Sequence[int], client: int, own: Budget, burden: Burden
     ) -> int | None:
-        """Charges that a client can still pay for after what it has spent; None without a limit."""
-        return own.remaining_steps(
-            self.event(study, sizes, client, study.privacy.noise_multiplier or 0.0), before
-        )
+        """Charges that these records of a client can still pay for; None without a limit."""
+        event = self.event(study, sizes, client, study.privacy.noise_multiplier or 0.0)
+        return own.remaining_steps(burden.of(event), burden.spent)
 
     def bounded(self, study: H) -> bool:
         """Whether what clients send goes through the mechanism; a paper's literal form may have
@@ -172,7 +170,6 @@ class HorizontalRegime(Regime[H]):
             priced = self.announced(
                 priced, full, self.mechanism(full, divided.sizes, kernels, public), divided.sizes
             )
-        priced = replace(priced, warnings=(*priced.warnings, *_of_persons(full, divided)))
         return left(self, full, divided, priced), divided.sizes
 
     def build(self, study: H, folder: Path, run: str, payable: Sequence[int] | None) -> Built:
@@ -199,19 +196,3 @@ def of(study: H) -> HorizontalRegime[H]:
     found = regimes.of(study)
     assert isinstance(found, HorizontalRegime)
     return found
-
-
-def _of_persons(study: HorizontalStudy, divided: Federation) -> list[str]:
-    """What a plan, which counts examples by themselves, cannot say of persons with several."""
-    if study.data.person is None or study.privacy.unit != "sample":
-        return []
-    whose = np.concatenate([part.words[:, 2] for part in divided.parts if part.words is not None])
-    most = int(np.unique(whose, return_counts=True)[1].max(initial=0))
-    if most <= 1:
-        return []
-    return [
-        f"data.person: one person has up to {most} examples, which share one budget, at all "
-        "clients together. This plan counts"
-        " examples by themselves: such a person's budget is spent sooner, and the run then "
-        "ends sooner. Raise noise_multiplier"
-    ]

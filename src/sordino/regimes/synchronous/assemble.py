@@ -15,6 +15,7 @@ from sordino.engine.latency import Churn
 from sordino.engine.plan import Plan
 from sordino.engine.surroundings import lineage, protective
 from sordino.entropy import Entropy, Seeded
+from sordino.federation.balance import remedy
 from sordino.federation.facts import horizontal
 from sordino.federation.mechanism import as_good, in_words
 from sordino.federation.setup import SharedSetup
@@ -114,9 +115,9 @@ def build(
         horizontal(records.Synchronous, study, setup, priced, simulation),
     )
     paid = "round" if privacy.unit == "client" else "local step"
-    remedy = "Raise noise_multiplier or lower sampling_rate"
+    told = remedy(known, "Raise noise_multiplier or lower sampling_rate")
     return setup.built(
-        study, priced, simulation, first, facts=facts, paid=paid, remedy=remedy, evaluation=tested
+        study, priced, simulation, first, facts=facts, paid=paid, remedy=told, evaluation=tested
     )
 
 
