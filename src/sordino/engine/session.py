@@ -29,6 +29,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 from safetensors.numpy import save
@@ -269,7 +270,7 @@ def _play(
     return outcome
 
 
-def _book_public(run: str, sim: Play) -> None:
+def _book_public(run: str, sim: Play[Any]) -> None:
     """Book rows that were set aside and declared public as what they are, before a model is
     measured on them.
     """

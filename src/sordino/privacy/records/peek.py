@@ -1,5 +1,5 @@
-"""What records have been in, asked of a ledger that stays as it is, and how a charge would count for
-them: for plans, which open nothing.
+"""What records have been in, asked of a ledger that stays as it is, and how a charge would count
+for them: for plans, which open nothing.
 """
 
 from __future__ import annotations
