@@ -903,3 +903,10 @@ def test_a_model_that_diverges_ends_the_run_in_order_and_can_be_resumed(
     again.rows = watch.rows[:length]
     assert world.run(world.unpack(packed), again).model.tobytes() == end.model.tobytes()
     assert str(again.rows) == str(watch.rows)  # NaN is not NaN
+
+
+def test_a_file_without_rows_is_no_stream(tmp_path: Path) -> None:
+    file = tmp_path / "none.csv"
+    file.write_text("a,b,label\n")
+    with pytest.raises(DataError, match=r"none\.csv: there are no rows"):
+        made(tmp_path, f'data={{file="{file}", parties=2, stream="file", classes=["0","1"]}}')

@@ -170,6 +170,8 @@ class Rows(Streaming):
     def open(self, wanted: Wanted) -> Opened:
         """See :class:`Streaming`."""
         stream = _table(wanted, wanted.scale)
+        if wanted.events and not len(stream.read(0, 1)):
+            raise DataError(f"{stream.path}: there are no rows")
         fingerprint = "file:" + (_digest(stream.path) if wanted.private else stream.name)
         if wanted.one_label and wanted.entity is not None:
             _refuse_two_labels(wanted)
