@@ -38,6 +38,21 @@ class Turned(Division):
         return tuple(np.arange(int(np.prod(shape)))[i::parties] for i in range(parties))
 
 
+class Shared(Division):
+    def parts(self, shape, columns, parties):
+        return tuple(np.arange(10) + 9 * i for i in range(parties))
+
+
+class Fractions(Division):
+    def parts(self, shape, columns, parties):
+        return tuple(np.arange(4) + 0.5 for i in range(parties))
+
+
+class TooFew(Division):
+    def parts(self, shape, columns, parties):
+        return (np.arange(4),)
+
+
 class First(Streaming):
     rows: int = 30
 
@@ -131,6 +146,23 @@ def test_streams_parts_drifts_and_activations_of_ones_own_run(folder: Path) -> N
     assert rows[-1]["kind"] == "end"
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Shared", r"'others:Shared' puts feature 9 at party 0 and at party 1; each feature"),
+        ("Fractions", r"must give party 0 at least one feature, by numbers from 0 to \d+"),
+        ("TooFew", "must give an array of feature numbers for each of 4 parties"),
+    ],
+)
+def test_parts_of_ones_own_that_cannot_be_are_refused_before_anything_runs(
+    folder: Path, name: str, message: str
+) -> None:
+    read = study(folder, "vertical", f"data.parts=others:{name}")
+    with pytest.raises(StudyError, match=message):
+        session.begin(read, folder / "run", lambda _: None, lambda _: None)
+    assert not (folder / "run").exists()
+
+
 def test_an_optimizer_of_ones_own_takes_its_steps(folder: Path) -> None:
     plain = (
         "data.clients=3",
@@ -155,6 +187,31 @@ def test_no_example_may_be_dealt_to_two_clients(folder: Path) -> None:
         )
     with pytest.raises(StudyError, match=r"gave 1 clients examples; data\.clients is 2"):
         data.checked((np.arange(3), np.arange(0)), 3, 2)
+
+
+@pytest.mark.parametrize(
+    ("regime", "place", "key", "name"),
+    [
+        ("synchronous", "data.partition", "kind", "iid"),
+        ("synchronous", "data.partition", "kind", "halves:Halves"),
+        ("synchronous", "world.latency", "kind", "exponential"),
+        ("synchronous", "world.latency", "kind", "halves:Sometimes"),
+        ("synchronous", "method.optimizer", "kind", "adam"),
+        ("synchronous", "method.optimizer", "kind", "others:Slow"),
+        ("synchronous", "privacy.mechanism", "kind", "gaussian"),
+        ("synchronous", "method", "name", "dp-sgd"),
+        ("vertical", "data.parts", "kind", "others:Turned"),
+        ("vertical", "data.stream", "kind", "others:First"),
+        ("vertical", "data.drift", "kind", "others:Never"),
+        ("vertical", "method.activation", "kind", "others:Even"),
+    ],
+)
+def test_a_name_alone_stands_for_a_table_with_nothing_else_in_it(
+    folder: Path, regime: str, place: str, key: str, name: str
+) -> None:
+    short = study(folder, regime, f'{place}="{name}"')
+    assert short == study(folder, regime, f'{place}={{{key}="{name}"}}')
+    assert studies.named_modules(short) == ((name,) if ":" in name else ())
 
 
 @pytest.mark.parametrize("registry", TABLES, ids=lambda registry: registry.place)

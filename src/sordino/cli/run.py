@@ -53,17 +53,19 @@ def run(
     from sordino.console import display
     from sordino.engine import session, vocabulary
     from sordino.engine import study as studies
+    from sordino.engine.files import resumable
     from sordino.report import write
 
     progress = _Progress(display, quiet)
-    with progress:
+    with say.stoppable(), progress:
         if resume is not None:
             outcome = session.resume(resume, progress.row, progress.begin, modules=modules)
         else:
             assert study is not None
             asked = studies.read(study, change or (), modules=modules)
             outcome = session.begin(asked, out, progress.row, progress.begin)
-    page = write(Path(outcome.run))
+    with resumable(Path(outcome.run)):  # which writes the page of a run that has ended, too
+        page = write(Path(outcome.run))
     words = vocabulary.of(outcome.regime)
     accuracy = "-" if outcome.accuracy is None else f"{100 * outcome.accuracy:.2f} %"
     chosen = (
@@ -133,10 +135,13 @@ def report(
     """Write report.html of a run again, or write one page that compares several runs."""
     from sordino.report import write, write_comparison
 
+    def warn(text: str) -> None:
+        say.people(f"warning: {text}")
+
     page = (
-        write(runs[0])
+        write(runs[0], warn)
         if len(runs) == 1 and out is None
-        else write_comparison(runs, out or Path("comparison.html"))
+        else write_comparison(runs, out or Path("comparison.html"), warn)
     )
     say.people(f"Report: {page}")
     if as_json:

@@ -55,7 +55,7 @@ class Built:
 
     study: Study
     plan: Plan
-    simulation: Play
+    simulation: Play[Any]
     first: Moment
     facts: Horizontal | Vertical
     model: str

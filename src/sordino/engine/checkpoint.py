@@ -110,7 +110,7 @@ def _vectors(path: Path) -> tuple[dict[str, Array], bytes]:
     return vectors, state
 
 
-def read(folder: Path, play: Play) -> Saved | None:
+def read(folder: Path, play: Play[Any]) -> Saved | None:
     """The folder's checkpoint, or None if it has none yet.
 
     Raises:

@@ -36,6 +36,7 @@ class Method(Section):
     """
 
     about: ClassVar[About]
+    needs: ClassVar[tuple[str, ...]] = ()  # methods that a class of this regime must define itself
 
     name: str
 

@@ -29,6 +29,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 from safetensors.numpy import save
@@ -37,7 +38,7 @@ from sordino.engine import assemble as builder
 from sordino.engine import begun, checkpoint, recorded, records, sealed
 from sordino.engine import study as studies
 from sordino.engine.built import PUBLIC, UNIT, Built
-from sordino.engine.files import replace_file, said_clearly
+from sordino.engine.files import replace_file, resumable, said_clearly
 from sordino.engine.play import Play
 from sordino.engine.promise import adjacency, assumptions, guarantee, guaranteed, looked, remarks
 from sordino.engine.recorder import (
@@ -110,7 +111,8 @@ def begin(
     started = time.monotonic()
     # what it built, data and all, is let go of before the run builds its own
     folder, about = _founded(study, out)
-    return _play(folder, about, show, announce, started)
+    with resumable(folder):
+        return _play(folder, about, show, announce, started)
 
 
 def _founded(study: Study, out: Path | None) -> tuple[Path, About]:
@@ -159,7 +161,8 @@ def resume(
         modules: where modules lie that the study names, if they were moved since.
     """
     started = time.monotonic()
-    return _play(folder, recorded.about_of(folder), show, announce, started, modules)
+    with resumable(folder):
+        return _play(folder, recorded.about_of(folder), show, announce, started, modules)
 
 
 def describe(built: Built, run: str) -> About:
@@ -261,7 +264,7 @@ def _play(
     return outcome
 
 
-def _book_public(run: str, sim: Play) -> None:
+def _book_public(run: str, sim: Play[Any]) -> None:
     """Book rows that were declared public as public, before a model is measured on them."""
     if PUBLIC in sim.vault.names:
         charge = Charge(

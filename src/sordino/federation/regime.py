@@ -9,19 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
-import numpy as np
-
 from sordino.data import Dataset
 from sordino.engine import regimes
 from sordino.engine.built import Built
 from sordino.engine.plan import Plan
 from sordino.engine.regime import Regime
+from sordino.entropy import Seeded
 from sordino.federation.balance import left
 from sordino.federation.division import Division, Federation, federation, identified, model, tensors
 from sordino.federation.mechanism import Trial
 from sordino.federation.promise import resting_on, testing
 from sordino.federation.study import HorizontalStudy, for_dimension
 from sordino.privacy import Budget, Event
+from sordino.privacy.records import Burden
 from sordino.training.outline import MAPPED, Outline, outline
 
 if TYPE_CHECKING:  # a plan of a built-in model does not wait for torch
@@ -33,8 +33,6 @@ if TYPE_CHECKING:  # a plan of a built-in model does not wait for torch
     from sordino.training.kernels import ModelKernels
 
 H = TypeVar("H", bound=HorizontalStudy)
-
-Spending = tuple[tuple[Event, int], ...]
 
 MEASURE = (
     "For an accuracy set data.test = 'private share' (with noise, at a price), 'public "
@@ -102,12 +100,11 @@ class HorizontalRegime(Regime[H]):
         return (study.privacy.epsilon or 0.0,) * study.data.clients
 
     def steps(
-        self, study: H, sizes: Sequence[int], client: int, own: Budget, before: Spending
+        self, study: H, sizes: Sequence[int], client: int, own: Budget, burden: Burden
     ) -> int | None:
-        """Charges that a client can still pay for after what it has spent; None without a limit."""
-        return own.remaining_steps(
-            self.event(study, sizes, client, study.privacy.noise_multiplier or 0.0), before
-        )
+        """Charges that these records of a client can still pay for; None without a limit."""
+        event = self.event(study, sizes, client, study.privacy.noise_multiplier or 0.0)
+        return own.remaining_steps(burden.of(event), burden.spent)
 
     def bounded(self, study: H) -> bool:
         """Whether the mechanism bounds what clients send; a paper's literal form may have none."""
@@ -144,8 +141,12 @@ class HorizontalRegime(Regime[H]):
         whole = functools.cache(lambda: federation(study))
         told = Division.of(study, whole)
         known, sizes = _outline(study, told), told.sizes
+        if study.world.latency.reads:  # whether its file can be used
+            study.world.latency.tasks(Seeded(study.seed), len(sizes))
         sized = for_dimension(study, known.dim)
         priced = self.price(sized, sizes, known.dim)
+        if (absent := _absent_device(study)) is not None:
+            priced = replace(priced, warnings=(*priced.warnings, absent))
         if study.privacy.unit == "none":
             return priced, sizes
         if study.privacy.unit == "sample":
@@ -158,7 +159,6 @@ class HorizontalRegime(Regime[H]):
             priced = self.announced(priced, full, noise, sizes)
         if not identified(full):
             return priced, sizes
-        priced = replace(priced, warnings=(*priced.warnings, *_of_persons(full, whole())))
         return left(self, full, whole(), priced), sizes
 
     def build(self, study: H, folder: Path, run: str, payable: Sequence[int] | None) -> Built:
@@ -187,6 +187,15 @@ def of(study: H) -> HorizontalRegime[H]:
     found = regimes.of(study)
     assert isinstance(found, HorizontalRegime)
     return found
+
+
+def _absent_device(study: HorizontalStudy) -> str | None:
+    """Why this machine cannot run a study on its device; None if it can."""
+    if study.execution.device in ("auto", "cpu"):
+        return None
+    from sordino.engine.surroundings import absent_device
+
+    return absent_device(study)
 
 
 def _outline(study: HorizontalStudy, told: Division) -> Outline:
@@ -224,18 +233,3 @@ def _trained_on(
     flat, loss = _flat(study, Division.told(divided)), loss_for(study.model.name)
     kernels = ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))
     return kernels, tensors(divided.validation, torch.device("cpu"))
-
-
-def _of_persons(study: HorizontalStudy, divided: Federation) -> list[str]:
-    """What a plan, which counts examples by themselves, cannot say of persons with several."""
-    if study.data.person is None or study.privacy.unit != "sample":
-        return []
-    whose = np.concatenate([part.words[:, 2] for part in divided.parts if part.words is not None])
-    most = int(np.unique(whose, return_counts=True)[1].max(initial=0))
-    if most <= 1:
-        return []
-    return [
-        f"data.person: one person has up to {most} examples, which share one budget, at all "
-        "clients together. This plan counts examples by themselves: such a person's budget is "
-        "spent sooner, and the run then ends sooner. Raise noise_multiplier"
-    ]

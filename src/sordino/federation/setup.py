@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -179,7 +179,7 @@ class SharedSetup:
         self,
         study: HorizontalStudy,
         plan: Plan,
-        simulation: Play,
+        simulation: Play[Any],
         first: Moment,
         **told: Unpack[Told],
     ) -> Built:

@@ -104,10 +104,15 @@ def warnings(run: Run) -> list[str]:
     """What the reader should know before believing the page."""
     found = list(known(run.about.warnings) or ())
     if run.damaged:
-        found.append(f"The log ends early: {run.damaged}.")
+        found.append(ends_early(run.damaged))
     if run.private and run.epsilon is not None and run.epsilon > run.budget * (1 + 1e-9):
         found.append(f"Epsilon {epsilon(run)} is over the budget of {bound(run.budget)}.")
     return found
+
+
+def ends_early(why: str) -> str:
+    """Of a log that could not be read to its end."""
+    return f"The log ends early: {why}."
 
 
 def epsilon(run: Run) -> str:

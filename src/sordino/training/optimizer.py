@@ -22,10 +22,11 @@ References:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from sordino.modules import told_in_its_place
 from sordino.registry import Registry
 from sordino.section import Section
 
@@ -49,6 +50,23 @@ class Optimizer(Section):
     def begin(self, learning_rate: float, like: Tensor) -> Steps:
         """A round's steps, from no memory, for weights of the shape of ``like`` (d,)."""
         raise NotImplementedError
+
+    @model_validator(mode="after")
+    def _takes_steps(self) -> Self:
+        """Try one of somebody's own, before anything is charged."""
+        if type(self).__module__ == __name__:
+            return self
+        import torch
+
+        weights = torch.zeros(2)
+        with told_in_its_place():
+            steps: object = self.begin(0.1, weights)
+            if not callable(take := getattr(steps, "take", None)):
+                raise OPTIMIZERS.wrong(self, "begin", steps, "an object with a method take")
+            given = take(weights, torch.ones(2), 0.0)
+        if given is not None or weights.shape != (2,):
+            raise OPTIMIZERS.wrong(self, "take", given, "nothing, and change the weights in place")
+        return self
 
 
 OPTIMIZERS = Registry(

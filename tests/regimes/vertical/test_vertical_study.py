@@ -514,7 +514,7 @@ def test_halves_of_ones_own_are_used(tmp_path: Path, own: str) -> None:
         ),
         (
             ("broken", "server"),
-            r"model\.party = 'my_halves:broken': making it failed: no such layer",
+            r"model\.party = 'my_halves:broken': making it failed: .*, line .*no such layer",
         ),
         (("nobody", "server"), r"'my_halves:nobody': .*Write package\.module:factory"),
         (

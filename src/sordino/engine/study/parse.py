@@ -75,7 +75,7 @@ def parse(table: Mapping[str, Any], *, source: str) -> Study:
 def _method(table: Mapping[str, Any]) -> type[Method] | None:
     """The class that a study's ``[method]`` table is of, if there is one."""
     try:
-        return METHODS.chosen(table.get("method"))
+        return METHODS.chosen(METHODS.spelled_out(table.get("method")))
     except StudyError:
         return None
 
@@ -233,7 +233,7 @@ def _code() -> tuple[tuple[str, ...], ...]:
     named = ((*registry.keys, registry.key) for registry in tables)
     return (
         *named,
-        *(registry.keys for registry in tables if registry.brief),
+        *(registry.keys for registry in tables),
         *(("model", key) for key in ("name", "party", "server")),
     )
 

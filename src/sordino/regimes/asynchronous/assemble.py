@@ -16,6 +16,7 @@ from sordino.engine.latency import Churn, Delays
 from sordino.engine.plan import Plan
 from sordino.engine.surroundings import lineage, protective
 from sordino.entropy import Entropy, Seeded
+from sordino.federation.balance import remedy
 from sordino.federation.facts import horizontal
 from sordino.federation.mechanism import Trial
 from sordino.federation.setup import SharedSetup
@@ -76,7 +77,7 @@ def build(
     )
     first = simulation.first(setup.first())
     facts = horizontal(records.Asynchronous, study, setup, priced, simulation)
-    remedy = "Raise noise_multiplier or lower method.batch"
+    told = remedy(setup.records, "Raise noise_multiplier or lower method.batch")
     return setup.built(
         study,
         priced,
@@ -84,7 +85,7 @@ def build(
         first,
         facts=facts,
         paid="gradient",
-        remedy=remedy,
+        remedy=told,
         evaluation=tested,
     )
 

@@ -21,7 +21,7 @@ def edge_mechanism(study: AsynchronousStudy, trial: Trial) -> Bounded:
 
     No count is released beside: every gradient would pay for it.
     """
-    return study.privacy.mechanism.make(
+    return study.privacy.mechanism.made(
         NoiseRequest(
             unit=study.privacy.unit,
             clip=study.privacy.clip,

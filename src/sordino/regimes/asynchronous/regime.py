@@ -13,8 +13,9 @@ from sordino.engine.plan import Plan, step_event
 from sordino.federation.division import federation
 from sordino.federation.mechanism import Trial
 from sordino.federation.promise import BATCHES, resting_on
-from sordino.federation.regime import HorizontalRegime, Spending
+from sordino.federation.regime import HorizontalRegime
 from sordino.privacy import Budget, Event, PoissonSampled
+from sordino.privacy.records import Burden
 from sordino.regimes.asynchronous import mechanism, narrate, plan
 from sordino.regimes.asynchronous import methods as _methods  # noqa: F401  (registers them)
 from sordino.regimes.asynchronous.study import AsynchronousStudy
@@ -98,12 +99,11 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
         sizes: Sequence[int],
         client: int,
         own: Budget,
-        before: Spending,
+        burden: Burden,
     ) -> int | None:
         """See :class:`HorizontalRegime`."""
-        return own.remaining_steps(
-            self.event(study, sizes, client, plan.multipliers(study)[client]), before
-        )
+        event = self.event(study, sizes, client, plan.multipliers(study)[client])
+        return own.remaining_steps(burden.of(event), burden.spent)
 
     def epsilons(self, study: AsynchronousStudy) -> tuple[float, ...]:
         """See :class:`HorizontalRegime`."""

@@ -15,6 +15,7 @@ from sordino.engine.latency import Churn
 from sordino.engine.plan import Plan
 from sordino.engine.surroundings import lineage, protective
 from sordino.entropy import Entropy, Seeded
+from sordino.federation.balance import remedy
 from sordino.federation.facts import horizontal
 from sordino.federation.mechanism import Trial
 from sordino.federation.setup import SharedSetup
@@ -93,9 +94,9 @@ def build(
     first = Moment(regime.start(setup.first()))
     facts = horizontal(records.Synchronous, study, setup, priced, simulation)
     paid = "round" if privacy.unit == "client" else "local step"
-    remedy = "Raise noise_multiplier or lower sampling_rate"
+    told = remedy(known, "Raise noise_multiplier or lower sampling_rate")
     return setup.built(
-        study, priced, simulation, first, facts=facts, paid=paid, remedy=remedy, evaluation=tested
+        study, priced, simulation, first, facts=facts, paid=paid, remedy=told, evaluation=tested
     )
 
 

@@ -35,7 +35,7 @@ def mechanism(study: SynchronousStudy, sizes: Sequence[int], trial: Trial) -> Bo
             clip = proxy_clip(study, method, sizes, trial)
         bound = method.learning_rate * method.tau * privacy.clip
         largest = float(max(sizes)) if method.weights == "size" else 1.0
-    return privacy.mechanism.make(
+    return privacy.mechanism.made(
         NoiseRequest(
             unit=privacy.unit,
             clip=clip,

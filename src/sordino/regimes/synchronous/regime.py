@@ -12,8 +12,9 @@ from sordino.engine.narration import Told
 from sordino.engine.plan import Plan
 from sordino.federation.mechanism import Trial
 from sordino.federation.promise import BATCHES, SIZES, resting_on
-from sordino.federation.regime import HorizontalRegime, Spending
+from sordino.federation.regime import HorizontalRegime
 from sordino.privacy import Budget, Event
+from sordino.privacy.records import Burden
 from sordino.regimes.synchronous import mechanism, narrate, plan
 from sordino.regimes.synchronous import methods as _methods  # noqa: F401  (registers them)
 from sordino.regimes.synchronous.study import SynchronousStudy
@@ -95,12 +96,19 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         sizes: Sequence[int],
         client: int,
         own: Budget,
-        before: Spending,
+        burden: Burden,
     ) -> int | None:
         """See :class:`HorizontalRegime`."""
-        if self.scheduled(study):
-            return plan.scheduled_steps(study, own.accountant, before)
-        return super().steps(study, sizes, client, own, before)
+        if not self.scheduled(study):
+            return super().steps(study, sizes, client, own, burden)
+        if burden.alone and study.data.person is None:
+            return plan.scheduled_steps(study, own.accountant, burden.spent)
+        # As the run does: its dearest event stands for all.
+        most = [
+            own.remaining_steps(burden.of(event), burden.spent)
+            for event, _ in plan.spending(study, self.wanted(study))
+        ]
+        return min((steps for steps in most if steps is not None), default=None)
 
     def spending(
         self, study: SynchronousStudy, true: Event, sigma: float, rate: float, charges: int
