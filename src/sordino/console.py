@@ -13,7 +13,8 @@ either is used up. Updates and events end when there were enough of them. The ti
 the rest goes as fast as what was seen here, so after a resume only the rounds of this session
 count.
 
->>> line(SynchronousRound(round=12, tau=2, steps=24, accuracy=0.712, epsilon=0.531), rounds=158, budget=2.0, left=12.0)
+>>> row = Round(round=12, steps=24, accuracy=0.712, epsilon=0.531, extra={"tau": 2})
+>>> line(row, rounds=158, budget=2.0, left=12.0)
 'round 12/158  tau 2  steps 24  accuracy 0.712  epsilon 0.531/2.000  12 s left'
 """
 
@@ -34,7 +35,6 @@ from sordino.engine.records import (
     Refused,
     Round,
     Row,
-    SynchronousRound,
     Unknown,
     at,
     known,
@@ -42,7 +42,6 @@ from sordino.engine.records import (
 )
 from sordino.engine.vocabulary import Vocabulary
 from sordino.privacy.rounding import epsilon_text
-from sordino.regimes.synchronous.vocabulary import WORDS as ROUNDS
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -62,7 +61,7 @@ class Limits:
     rounds: int
     epsilon: float
     steps: int | None
-    words: Vocabulary = ROUNDS
+    words: Vocabulary = field(default_factory=lambda: vocabulary.of(None))
     begun: int = 0
 
 
@@ -195,15 +194,16 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def line(
-    row: Round, *, rounds: int, budget: float, left: float | None, words: Vocabulary = ROUNDS
+    row: Round, *, rounds: int, budget: float, left: float | None, words: Vocabulary | None = None
 ) -> str:
     """One row as one plain line; what it does not have is left out.
 
-    >>> from sordino.engine.records import AsynchronousRound
-    >>> row = AsynchronousRound(round=50, stage=2, clip=0.5, staleness=4.0, steps=11, epsilon=0.5)
+    >>> told = {"stage": 2, "clip": 0.5, "staleness": 4.0}
+    >>> row = Round(round=50, steps=11, epsilon=0.5, extra=told)
     >>> line(row, rounds=99, budget=2.0, left=None, words=vocabulary.of("asynchronous"))
     'update 50/99  stage 2  clip 0.5  staleness 4.0  epsilon 0.500/2.000'
     """
+    words = vocabulary.of(None) if words is None else words
     parts = [
         f"{words.round} {'?' if (count := known(row.round)) is None else count}/{rounds}",
         *_told(row, words),
@@ -211,8 +211,8 @@ def line(
     if not words.accuracy.streamed and (accuracy := number(row.accuracy)) is not None:
         parts.append(f"accuracy {accuracy:.3f}")
     parts.append(f"epsilon {epsilon_of(number(row.epsilon), budget)}")
-    if isinstance(row, SynchronousRound) and (missing := known(row.missing)):
-        parts.append(f"missing {missing}")
+    if words.lacking and (lacking := number(at(row, words.lacking))):
+        parts.append(f"{words.lacking} {lacking:.15g}")
     if left is not None:
         parts.append(f"{duration(left)} left")
     return plain("  ".join(parts))
@@ -289,7 +289,7 @@ def _course(row: Round, limits: Limits) -> list[Fact]:
 def counted(seen: Progress, words: Vocabulary) -> str:
     """The answers that came to nothing, and who is gone.
 
-    >>> counted(Progress(counts={"lost": 2, "late": 1}), ROUNDS)
+    >>> counted(Progress(counts={"lost": 2, "late": 1}), vocabulary.of(None))
     '1 late, 2 lost'
     """
     return ", ".join(
@@ -435,7 +435,7 @@ def display(
     budget_epsilon: float,
     budget_steps: int | None,
     title: str,
-    regime: str = "synchronous",
+    regime: str | None = None,
     begun: int = 0,
     stream: TextIO | None = None,
     clock: Callable[[], float] = time.monotonic,

@@ -1,4 +1,3 @@
-# ruff: noqa: E501  (a table)
 """Every place where something that depends on raw data leaves, for whoever plays the distinguisher.
 
 | what leaves | message | made in | noise from | booked as |

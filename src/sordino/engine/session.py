@@ -35,7 +35,7 @@ from safetensors.numpy import save
 
 from sordino import modules as code
 from sordino.engine import assemble as builder
-from sordino.engine import begun, checkpoint, records, sealed
+from sordino.engine import begun, checkpoint, named, records, sealed
 from sordino.engine import study as studies
 from sordino.engine.built import PUBLIC, UNIT, Built
 from sordino.engine.files import replace_file, said_clearly
@@ -165,7 +165,7 @@ def resume(
         modules: where modules lie that the study names, if they were moved since.
     """
     started = time.monotonic()
-    return _play(folder, _about(folder), show, announce, started, modules)
+    return _play(folder, _about(folder, modules), show, announce, started, modules)
 
 
 def describe(built: Built, run: str) -> About:
@@ -221,7 +221,7 @@ def _play(
     before = begun.read(folder, sim.vault.begun(run))
     begun.refuse_changes(folder, study, promised, before)
     begun.refuse_another(folder, records.plain(describe(built, run)), before)
-    saved = checkpoint.read(folder / CHECKPOINTS, sim)
+    saved = checkpoint.read(folder / CHECKPOINTS, sim, study.regime)
     sim.vault.refuse_older({} if saved is None else saved.heads)
     moment: Moment = built.first if saved is None else saved.moment
     if (
@@ -245,6 +245,7 @@ def _play(
         _book_public(run, sim)
         with Recorder(
             folder,
+            regime=study.regime,
             length=length,
             every=study.checkpoint_stride,
             begun=moment.number,
@@ -364,7 +365,7 @@ def _spent_now(built: Built) -> Spent:
     return Spent(each=each, test=None if built.evaluation is None else built.evaluation.spent())
 
 
-def _about(folder: Path) -> About:
+def _about(folder: Path, modules: Path | None) -> About:
     try:
         content = read_below(folder, "run.json")
     except (FileNotFoundError, NotADirectoryError):
@@ -376,6 +377,7 @@ def _about(folder: Path) -> About:
         raise ResumeError(
             f"{folder / 'run.json'}: it has no {' and no '.join(missing)}. Restore it from a copy"
         )
+    named.acquaint(folder, found, modules)
     return records.about_of(_unended(found), folder / "run.json", ResumeError)
 
 
@@ -398,17 +400,7 @@ def study_of(
     Raises:
         ResumeError: if that has changed.
     """
-    recorded = known(about.modules) or {}
-    digests = {name: str(known(each.sha256)) for name, each in recorded.items()}
-    files = [Path(known(each.file) or "") for each in recorded.values() if known(each.beside)]
-    beside = (
-        files[0].parent.parent
-        if files and files[0].name == "__init__.py"
-        else files[0].parent
-        if files
-        else None
-    )
-    return studies.read_run(folder, changes, modules=modules or beside, recorded=digests)
+    return named.study_of(folder, known(about.modules) or {}, modules, changes)
 
 
 def _code(study: Study) -> dict[str, records.Module] | None:

@@ -104,6 +104,7 @@ def client(labels: int = 3) -> PrivateClient:
     )
     return PrivateClient(
         index=0,
+        unit="client:0",
         examples=Examples(x, y),
         mechanism=Gaussian(clip=1.0, noise_multiplier=2.0),
         sampling_rate=Q,

@@ -11,6 +11,7 @@ import torch
 
 from sordino.data import Dataset
 from sordino.engine.built import Built
+from sordino.engine.method import Method
 from sordino.engine.narration import Told
 from sordino.engine.plan import Plan, step_event
 from sordino.federation.division import federation
@@ -19,7 +20,7 @@ from sordino.federation.regime import HorizontalRegime, Spending
 from sordino.federation.setup import SharedSetup
 from sordino.mechanism import Bounded
 from sordino.privacy import Budget, Event, PoissonSampled
-from sordino.regimes.asynchronous import assemble, narrate, plan
+from sordino.regimes.asynchronous import assemble, contract, narrate, plan
 from sordino.regimes.asynchronous import methods as _methods  # noqa: F401  (registers them)
 from sordino.regimes.asynchronous.study import AsynchronousStudy
 from sordino.regimes.asynchronous.template import TEMPLATE
@@ -125,6 +126,10 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
     def bounded(self, study: AsynchronousStudy) -> bool:
         """See :class:`HorizontalRegime`."""
         return not study.method.literal
+
+    def check(self, method: Method) -> None:
+        """Walk through its schedule."""
+        contract.check(method)
 
     def told(self, study: AsynchronousStudy, plan: Plan) -> Sequence[Told]:
         """See :class:`~sordino.engine.regime.Regime`."""

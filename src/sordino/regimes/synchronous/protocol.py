@@ -65,6 +65,7 @@ from sordino.message import Answer, Contribution, Train, Update, Vector
 from sordino.regimes.synchronous.aggregate import PrivateSum
 from sordino.regimes.synchronous.method import Remaining, RoundNoise, SynchronousMethod, Terms
 from sordino.regimes.synchronous.methods.estimate import clipped_fraction, signal_to_noise
+from sordino.regimes.synchronous.records import SynchronousRound
 from sordino.regimes.synchronous.state import State
 
 __all__ = ["State", "Synchronous"]
@@ -325,7 +326,7 @@ class Synchronous:
             answers = [a for a in ordered if isinstance(a, Update)]
             moved = self._mean(state, answers)
             memory = self.method.fold(state.memory, self.terms, answers)
-            row = records.SynchronousRound(
+            row = SynchronousRound(
                 cohort=state.cohort,
                 answered=len(answers),
                 missing=state.cohort - len(answers),
@@ -339,7 +340,7 @@ class Synchronous:
             )
             moved, answers = released.mean.astype(np.float64), []
             memory = self.method.learn(state.memory, self.terms, released)
-            row = records.SynchronousRound(
+            row = SynchronousRound(
                 clipped=None if released.clipped is None else min(max(released.clipped, 0.0), 1.0),
                 snr=self.aggregator.signal_to_noise(released, contract, state.seen),
             )
