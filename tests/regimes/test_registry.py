@@ -11,13 +11,15 @@ import pytest
 
 from sordino.engine import session
 from sordino.engine import study as studies
+from sordino.engine.contract import check_method
 from sordino.engine.method import About
 from sordino.engine.methods import imported, known, register
-from sordino.engine.records import AsynchronousRound, Row, SynchronousRound
+from sordino.engine.records import Row
 from sordino.errors import StudyError
+from sordino.regimes.asynchronous.records import AsynchronousRound
 from sordino.regimes.asynchronous.template import TEMPLATE as ASYNCHRONOUS
-from sordino.regimes.contract import check_method
 from sordino.regimes.synchronous.method import Choice, Remaining, SynchronousMethod, Terms
+from sordino.regimes.synchronous.records import SynchronousRound
 from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "own-method.md"

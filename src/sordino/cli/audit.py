@@ -11,7 +11,7 @@ import typer
 from sordino.cli import say
 from sordino.cli.run import AsJson, Set
 from sordino.errors import StudyError
-from sordino.files import read_below, there
+from sordino.files import there
 from sordino.modules import tell
 
 if TYPE_CHECKING:
@@ -183,14 +183,10 @@ def _attacked(
             f"{path}: this is no run folder: it has no {missing[0]}. Give a study file, or a "
             "folder that `sordino run` made"
         )
-    from sordino.engine import records
-    from sordino.engine.recorded import study_of
+    from sordino.engine import named as code
+    from sordino.engine.records import known
 
-    study = _gradients(
-        study_of(
-            path, records.about(read_below(path, "run.json"), path / "run.json"), changes=changes
-        )
-    )
+    study = _gradients(code.study_of(path, known(code.about(path).modules) or {}, changes=changes))
     return [attacked(study, asked, path / MODEL)]
 
 

@@ -130,10 +130,23 @@ def report(
         typer.Argument(help="Run folders. Several folders give one page that compares them."),
     ],
     out: Annotated[Path | None, typer.Option(help="Where to write a comparison.")] = None,
+    modules: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the modules that the runs name, for a regime of your own. This runs "
+            "their code; without the option no code of a run folder runs."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write report.html of a run again, or write one page that compares several runs."""
     from sordino.report import write, write_comparison
+
+    if modules is not None:
+        from sordino.engine import named
+
+        for folder in runs:
+            named.about(folder, modules)
 
     def warn(text: str) -> None:
         say.people(f"warning: {text}")
@@ -150,8 +163,11 @@ def report(
 
 def new(
     regime: Annotated[
-        str, typer.Argument(help="synchronous, asynchronous or vertical")
-    ] = "synchronous",
+        str | None,
+        typer.Argument(
+            help="Regime of the study. `sordino methods` names the regimes. Default: the first one."
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="The file to write. Default: standard output.")
     ] = None,
@@ -159,9 +175,11 @@ def new(
     """Write a study file to begin with."""
     import sys
 
-    from sordino.engine.regimes import named
+    from sordino.engine.regimes import named, names
 
-    template = named(regime).template
+    template = named(names()[0] if regime is None else regime).template
+    if not template:
+        raise StudyError(f"regime {regime!r} has no study file to begin with")
     if out is None:
         sys.stdout.write(template)
         return

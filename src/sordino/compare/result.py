@@ -18,7 +18,7 @@ from sordino.compare.statistics import CONFIDENCE, Paired, Spread, paired, sprea
 from sordino.engine.records import ComparisonOf, DifferenceOf, MeanOf, RunOf, StudyOf, known, plain
 from sordino.engine.runs import Run, load
 from sordino.errors import StudyError
-from sordino.report.totals import totals
+from sordino.report import costs
 from sordino.report.words import bound, ends_early
 
 At = Literal["true", "claimed"]
@@ -340,7 +340,7 @@ def _study(member: Member) -> StudyOf:
 
 
 def _run(seed: int, run: Run) -> RunOf:
-    result, sent = run.result, totals(run)
+    result, sent = run.result, costs.of(run)
     return RunOf(
         seed=seed,
         status="done",

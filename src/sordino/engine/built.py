@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sordino.engine.plan import Plan
 from sordino.engine.play import Play
-from sordino.engine.records import Horizontal, Vertical
+from sordino.engine.records import Facts
 from sordino.engine.study.base import Study
 from sordino.engine.watch import Moment
 from sordino.message import Vector
@@ -57,7 +57,7 @@ class Built:
     plan: Plan
     simulation: Play[Any]
     first: Moment
-    facts: Horizontal | Vertical
+    facts: Facts
     model: str
     named: Callable[[Vector], dict[str, NDArray[Any]]]
     paid: str

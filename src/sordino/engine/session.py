@@ -162,7 +162,7 @@ def resume(
     """
     started = time.monotonic()
     with resumable(folder):
-        return _play(folder, recorded.about_of(folder), show, announce, started, modules)
+        return _play(folder, recorded.about_of(folder, modules), show, announce, started, modules)
 
 
 def describe(built: Built, run: str) -> About:
@@ -218,7 +218,7 @@ def _play(
     before = begun.read(folder, sim.vault.begun(run))
     begun.refuse_changes(folder, study, promised, before)
     begun.refuse_another(folder, records.plain(describe(built, run)), before)
-    saved = checkpoint.read(folder / CHECKPOINTS, sim)
+    saved = checkpoint.read(folder / CHECKPOINTS, sim, study.regime)
     sim.vault.refuse_older({} if saved is None else saved.heads)
     moment: Moment = built.first if saved is None else saved.moment
     if (
@@ -242,6 +242,7 @@ def _play(
         _book_public(run, sim)
         with Recorder(
             folder,
+            regime=study.regime,
             length=length,
             every=study.checkpoint_stride,
             begun=moment.number,

@@ -47,7 +47,7 @@ class HorizontalRegime(Regime[H]):
         charged: what a client pays for, in the plural.
     """
 
-    charged: ClassVar[str]
+    charged: ClassVar[str] = "local steps"
 
     @abstractmethod
     def calibrate(self, study: H, sizes: Sequence[int]) -> H:

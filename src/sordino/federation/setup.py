@@ -14,7 +14,7 @@ from sordino import data as datasets
 from sordino.engine.built import PUBLIC, UNIT, Built, named
 from sordino.engine.plan import Plan
 from sordino.engine.play import Play
-from sordino.engine.records import Horizontal, Vertical
+from sordino.engine.records import Facts
 from sordino.engine.surroundings import device
 from sordino.engine.watch import Moment
 from sordino.entropy import Entropy
@@ -47,7 +47,7 @@ Tensors = tuple[torch.Tensor, torch.Tensor]
 class Told(TypedDict):
     """What a regime says by itself of what was built; see :class:`Built`."""
 
-    facts: Horizontal | Vertical
+    facts: Facts
     paid: str
     remedy: str
     evaluation: PaidEvaluation | None

@@ -174,7 +174,7 @@ def _cells(run: Run, label: str) -> list[str]:
     stated = (
         about.facts.clip,
         about.noise_multiplier,
-        run.horizontal.sampling_rate,
+        at(about.facts, "sampling_rate"),
         about.learning_rate,
     )
     return [

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from sordino.engine import regimes
 from sordino.engine.records import Refused, known
 from sordino.engine.runs import Run
 from sordino.privacy.rounding import epsilon_text
@@ -59,12 +60,7 @@ def promise(run: Run) -> Promise:
 
 def exposed(run: Run) -> str | None:
     """What a promise leaves open, and why; None where it holds for all that is released."""
-    why = known(run.vertical.open)
-    return (
-        f"Features are not protected: {why}. Epsilon of every party's features is infinite."
-        if why
-        else None
-    )
+    return regimes.teller(run.about.regime).exposed(run)
 
 
 def estimated(runs: Iterable[Run]) -> str:

@@ -183,8 +183,10 @@ def test_killed_anywhere_it_comes_to_the_same_end(
     assert len(whole.saved) >= min(world.events // 40, 3)
     (tmp_path / "checkpoints").mkdir()
     for packed, length in whole.saved:
-        checkpoint.write(tmp_path / "checkpoints", checkpoint.Saved(world.unpack(packed), length))
-        saved = checkpoint.read(tmp_path / "checkpoints", world)
+        checkpoint.write(
+            tmp_path / "checkpoints", checkpoint.Saved(world.unpack(packed), length, "vertical")
+        )
+        saved = checkpoint.read(tmp_path / "checkpoints", world, "vertical")
         assert saved is not None
         again = Watch()
         again.rows = whole.rows[:length]

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from sordino import data as datasets
-from sordino.engine import records
 from sordino.engine.built import Built, budget, vault
 from sordino.engine.latency import Churn, Delays
 from sordino.engine.plan import Plan
@@ -23,6 +22,7 @@ from sordino.federation.setup import SharedSetup
 from sordino.federation.study import for_dimension
 from sordino.mechanism import Bounded
 from sordino.privacy import Budget, Vault
+from sordino.regimes.asynchronous import records
 from sordino.regimes.asynchronous.edge import Edge, LiteralEdge, PlainEdge, PrivateEdge
 from sordino.regimes.asynchronous.mechanism import announced, edge_mechanism
 from sordino.regimes.asynchronous.method import EdgeTerms, Noisy
@@ -54,8 +54,8 @@ def build(
     if noise is not None:
         priced = announced(priced, study, noise, sizes)
     own = protective(study, run, setup.shaping, folder)
-    edges = _edges(study, parts, setup, noise, own)
     units = [f"client:{i}" for i in range(len(sizes))]
+    edges = _edges(study, parts, setup, noise, own, units)
     fingerprints = setup.units(dict(zip(units, setup.fingerprints, strict=True)))
     ledgers = vault(study, folder, run, fingerprints, setup.records, labels=setup.labels(units))
     tested = setup.evaluation(study, ledgers, own, lineage(study, run))
@@ -116,6 +116,7 @@ def _edges(
     setup: SharedSetup,
     noise: Bounded | None,
     entropy: Entropy,
+    units: Sequence[str],
 ) -> list[Edge]:
     """The edges; ``parts`` is emptied on the way."""
     method = study.method
@@ -127,6 +128,7 @@ def _edges(
         index = len(edges)
         told: dict[str, Any] = {
             "index": index,
+            "unit": units[index],
             "examples": setup.examples(parts.pop()),
             "sampling_rate": each[index],
             "regularisation": method.regularisation,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from sordino.data import Dataset
 from sordino.engine.built import Built
+from sordino.engine.method import Method
 from sordino.engine.narration import Told
 from sordino.engine.plan import Plan, step_event
 from sordino.federation.division import federation
@@ -16,7 +17,7 @@ from sordino.federation.promise import BATCHES, resting_on
 from sordino.federation.regime import HorizontalRegime
 from sordino.privacy import Budget, Event, PoissonSampled
 from sordino.privacy.records import Burden
-from sordino.regimes.asynchronous import mechanism, narrate, plan
+from sordino.regimes.asynchronous import contract, mechanism, narrate, plan
 from sordino.regimes.asynchronous import methods as _methods  # noqa: F401  (registers them)
 from sordino.regimes.asynchronous.study import AsynchronousStudy
 from sordino.regimes.asynchronous.template import TEMPLATE
@@ -118,6 +119,10 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
     def bounded(self, study: AsynchronousStudy) -> bool:
         """See :class:`HorizontalRegime`."""
         return not study.method.literal
+
+    def check(self, method: Method) -> None:
+        """Walk through its schedule."""
+        contract.check(method)
 
     def told(self, study: AsynchronousStudy, plan: Plan) -> Sequence[Told]:
         """See :class:`~sordino.engine.regime.Regime`."""

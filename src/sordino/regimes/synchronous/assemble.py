@@ -9,7 +9,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from sordino import data as datasets
-from sordino.engine import records
 from sordino.engine.built import Built, budget, vault
 from sordino.engine.latency import Churn
 from sordino.engine.plan import Plan
@@ -23,6 +22,7 @@ from sordino.federation.study import for_dimension
 from sordino.mechanism import Bounded, Learning
 from sordino.privacy import Budget, Vault
 from sordino.privacy.records.group import CLIENT, SAMPLE
+from sordino.regimes.synchronous import records
 from sordino.regimes.synchronous.aggregate import PrivateSum
 from sordino.regimes.synchronous.mechanism import announced, mechanism
 from sordino.regimes.synchronous.method import Terms
@@ -67,7 +67,7 @@ def build(
     if noise is not None:
         priced = announced(priced, study, noise, max(sizes))
     own = protective(study, run, setup.shaping, folder)
-    clients = _clients(study, parts, setup, noise, own)
+    clients = _clients(study, parts, setup, noise, own, units)
     kind = CLIENT if isinstance(study.method, ClientLevel) and privacy.unit == "client" else SAMPLE
     known = [replace(one, kind=kind) if one.unit in fingerprints else one for one in setup.records]
     ledgers = vault(
@@ -76,7 +76,7 @@ def build(
     most = budget(study, privacy.epsilon)
     tested = setup.evaluation(study, ledgers, own, lineage(study, run))
     pays = _payable(study, priced, ledgers, units, most) if payable is None else tuple(payable)
-    regime = _rules(study, _terms(study, sizes, flat.dim, pays, noise), pays, noise, own)
+    regime = _rules(study, _terms(study, sizes, flat.dim, pays, noise), pays, noise, own, units)
     simulation = Simulation(
         regime=regime,
         clients=clients,
@@ -106,6 +106,7 @@ def _rules(
     pays: tuple[int, ...] | None,
     noise: Bounded | None,
     own: Entropy,
+    units: Sequence[str],
 ) -> Synchronous:
     whole = aggregated(study)
     return Synchronous(
@@ -113,7 +114,9 @@ def _rules(
         terms=terms,
         budget=None if whole else pays,
         payable=_payable_rounds(study, pays, whole),
-        aggregator=None if noise is None or not whole else _aggregator(study, terms, noise, own),
+        aggregator=None
+        if noise is None or not whole
+        else _aggregator(study, terms, noise, own, units),
         learner=noise if isinstance(noise, Learning) else None,
         entropy=own,
         cohort=study.participation.cohort,
@@ -140,11 +143,16 @@ def _units(
 
 
 def _aggregator(
-    study: SynchronousStudy, terms: Terms, noise: Bounded, entropy: Entropy
+    study: SynchronousStudy,
+    terms: Terms,
+    noise: Bounded,
+    entropy: Entropy,
+    units: Sequence[str],
 ) -> PrivateSum:
     return PrivateSum(
         mechanism=noise,
         shares=tuple(shares(study, terms.sizes)),
+        units=tuple(dict.fromkeys(units)),
         sampling_rate=study.privacy.sampling_rate,
         entropy=entropy,
     )
@@ -156,6 +164,7 @@ def _clients(
     setup: SharedSetup,
     noise: Bounded | None,
     entropy: Entropy,
+    units: Sequence[str],
 ) -> list[Client]:
     """The clients; ``parts`` is emptied on the way."""
     privacy, rate, eta = study.privacy, study.privacy.sampling_rate, study.method.learning_rate
@@ -169,6 +178,7 @@ def _clients(
             clients.append(
                 PlainClient(
                     index=i,
+                    unit=units[i],
                     examples=examples,
                     sampling_rate=rate,
                     learning_rate=eta,
@@ -191,13 +201,18 @@ def _clients(
             )
             told = {field.name: getattr(work, field.name) for field in fields(work)}
             if study.method.aggregated:
-                clients.append(LocalClient(**told, mechanism=noise, sampling_rate=rate))
+                clients.append(
+                    LocalClient(**told, unit=units[i], mechanism=noise, sampling_rate=rate)
+                )
             else:
-                clients.append(NoisyModelClient(**told, noise_multiplier=noise.noise_multiplier))
+                clients.append(
+                    NoisyModelClient(**told, unit=units[i], noise_multiplier=noise.noise_multiplier)
+                )
         else:
             clients.append(
                 PrivateClient(
                     index=i,
+                    unit=units[i],
                     examples=examples,
                     mechanism=noise,
                     sampling_rate=rate,

@@ -312,7 +312,7 @@ def _of_clients(
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
+class Cell:
     """One cell of the grid: what this q and tau would give at the study's epsilon and rounds.
 
     Attributes:
@@ -337,7 +337,7 @@ def advise(
     sizes: Sequence[int],
     rates: Sequence[float] = (0.015, 0.03, 0.06, 0.12, 0.25),
     taus: Sequence[int] = (1, 2, 5),
-) -> list[Advice]:
+) -> list[Cell]:
     """The grid, least noisy first within each tau.
 
     Raises:
@@ -365,7 +365,7 @@ def advise(
                 release=release(study),
             )
             cells.append(
-                Advice(
+                Cell(
                     rate,
                     tau,
                     steps,

@@ -64,6 +64,7 @@ from sordino.message import Answer, Contribution, Train, Update, Vector
 from sordino.regimes.synchronous.aggregate import PrivateSum
 from sordino.regimes.synchronous.method import Remaining, RoundNoise, SynchronousMethod, Terms
 from sordino.regimes.synchronous.methods.estimate import clipped_fraction, signal_to_noise
+from sordino.regimes.synchronous.records import SynchronousRound
 from sordino.regimes.synchronous.state import State
 from sordino.regimes.synchronous.update import (
     Vector64,
@@ -327,7 +328,7 @@ class Synchronous:
             memory = self.method.remembered(
                 "fold", self.method.fold(state.memory, self.terms, answers)
             )
-            row = records.SynchronousRound(
+            row = SynchronousRound(
                 cohort=state.cohort,
                 answered=len(answers),
                 missing=state.cohort - len(answers),
@@ -343,7 +344,7 @@ class Synchronous:
             memory = self.method.remembered(
                 "learn", self.method.learn(state.memory, self.terms, released)
             )
-            row = records.SynchronousRound(
+            row = SynchronousRound(
                 clipped=None if released.clipped is None else min(max(released.clipped, 0.0), 1.0),
                 snr=self.aggregator.signal_to_noise(released, contract, state.seen),
             )

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING
 
 from sordino.data import Dataset
 from sordino.engine.built import Built
-from sordino.engine.narration import Told
+from sordino.engine.method import Method
+from sordino.engine.narration import Advice, Told
 from sordino.engine.plan import Plan
+from sordino.federation.division import federation
 from sordino.federation.mechanism import Trial
 from sordino.federation.promise import BATCHES, SIZES, resting_on
 from sordino.federation.regime import HorizontalRegime
 from sordino.privacy import Budget, Event
 from sordino.privacy.records import Burden
-from sordino.regimes.synchronous import mechanism, narrate, plan
+from sordino.regimes.synchronous import contract, mechanism, narrate, plan
 from sordino.regimes.synchronous import methods as _methods  # noqa: F401  (registers them)
 from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.regimes.synchronous.template import TEMPLATE
@@ -127,6 +129,16 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
     def told(self, study: SynchronousStudy, plan: Plan) -> Sequence[Told]:
         """See :class:`~sordino.engine.regime.Regime`."""
         return narrate.told(study, plan)
+
+    def advise(self, study: SynchronousStudy) -> Advice:
+        """Other sampling rates and tau."""
+        sized = self.sized(study)
+        cells = plan.advise(sized, federation(sized).sizes)
+        return Advice(cells, narrate.advised(sized, cells))
+
+    def check(self, method: Method) -> None:
+        """Play some rounds with made-up releases."""
+        contract.check(method)
 
     def assumptions(self, study: SynchronousStudy) -> list[str]:
         """See :class:`~sordino.engine.regime.Regime`."""

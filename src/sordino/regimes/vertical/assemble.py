@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from torch import nn
 
 from sordino.data import stream as streams
-from sordino.engine import records
 from sordino.engine.built import Built, named, vault
 from sordino.engine.plan import Plan
 from sordino.engine.surroundings import answering, lineage, origin, protective
@@ -26,6 +25,7 @@ from sordino.mechanism.response import RandomisedResponse, secret
 from sordino.mechanism.single import Single
 from sordino.message import Vector
 from sordino.privacy import Budget, Repeated, Vault
+from sordino.regimes.vertical import records
 from sordino.regimes.vertical.activity import Activity
 from sordino.regimes.vertical.engine import Dues, Engine, Whole
 from sordino.regimes.vertical.engines import models
