@@ -28,9 +28,9 @@ from sordino.console import (
     sparkline,
 )
 from sordino.engine import records
-from sordino.engine.records import SynchronousRound
 from sordino.engine.vocabulary import Vocabulary
 from sordino.regimes.asynchronous.vocabulary import WORDS as UPDATES
+from sordino.regimes.synchronous.records import SynchronousRound
 from sordino.regimes.synchronous.vocabulary import WORDS as CLOSED
 from sordino.regimes.vertical.vocabulary import WORDS as EVENTS
 

@@ -44,6 +44,9 @@ FREE = GIB
 LIMIT = "SORDINO_READ_LIMIT"
 """The environment variable that raises what a data file may expand to, in bytes."""
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of the system where no space is left for a file."""
+
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _DIRECTORY = getattr(os, "O_DIRECTORY", 0)
 _CALM = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)

@@ -23,6 +23,7 @@ import importlib
 import importlib.machinery
 import importlib.util
 import sys
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -112,6 +113,50 @@ def tell(path: str, recorded: Mapping[str, str] | None = None) -> None:
         )
     if found is not None and top not in _told:
         _say(found)
+
+
+def raised(error: BaseException) -> str | None:
+    """Where in code that a study names an exception came from, and what it says; None if it did not
+    come from there.
+
+    The line is the last one in that code; the call is the first, which the program made.
+    """
+    homes = {
+        each.file.parent if each.file.name == "__init__.py" else each.file
+        for each in _told.values()
+        if each.file is not None
+    }
+    frames = [
+        (code.co_filename, line, code.co_qualname)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if not homes.isdisjoint(((path := Path((code := frame.f_code).co_filename)), *path.parents))
+    ]
+    if not frames:
+        return None
+    file, line, name = frames[-1]
+    called = "" if frames[0][2] == name else f", called from {frames[0][2]}"
+    message = " ".join(str(error).split())
+    said = f"{type(error).__name__}{': ' if message else ''}{message}"
+    return f"{file}, line {line}, in {name}{called}: {said}"
+
+
+def told_of(error: BaseException) -> str:
+    """What an exception says, with its place where it came from code that a study names."""
+    return raised(error) or " ".join(str(error).split()) or type(error).__name__
+
+
+@contextmanager
+def told_in_its_place() -> Iterator[None]:
+    """While a study is checked: a ValueError of code that it names says its file and line.
+
+    A bare one would be taken for a complaint about a value of the study.
+    """
+    try:
+        yield
+    except ValueError as error:
+        if (said := raised(error)) is None:
+            raise
+        raise ValueError(said) from error
 
 
 def digests(paths: Iterable[str]) -> dict[str, str]:

@@ -89,8 +89,8 @@ def by_weights(entropy: Entropy) -> Callable[[int, bool], Known]:
     own, noise = bench(), CountedGaussian(clip=CLIP, noise_multiplier=SIGMA)
     without, with_it = sums(own)
     base = PrivateClient(
-        index=0, examples=examples(True), mechanism=noise, sampling_rate=1.0, learning_rate=0.5,
-        optimizer=Sgd(), kernels=own, entropy=entropy,
+        index=0, unit="client:0", examples=examples(True), mechanism=noise, sampling_rate=1.0,
+        learning_rate=0.5, optimizer=Sgd(), kernels=own, entropy=entropy,
     )  # fmt: skip
     clients = {there: replace(base, examples=examples(there)) for there in (False, True)}
 
@@ -109,9 +109,9 @@ def by_gradient(entropy: Entropy) -> Callable[[int, bool], Known]:
     without, with_it = sums(own)
     edges = {
         there: PrivateEdge(
-            index=0, examples=examples(there), sampling_rate=1.0, regularisation=0.0, kernels=own,
-            draws=entropy.stream("edge"), scratch=torch.empty(D, dtype=torch.float64),
-            mechanism=noise,
+            index=0, unit="client:0", examples=examples(there), sampling_rate=1.0,
+            regularisation=0.0, kernels=own, draws=entropy.stream("edge"),
+            scratch=torch.empty(D, dtype=torch.float64), mechanism=noise,
         )
         for there in (False, True)
     }  # fmt: skip
@@ -138,6 +138,7 @@ def by_aggregate(entropy: Entropy) -> Callable[[int, bool], Known]:
     one = PrivateSum(
         mechanism=Gaussian(clip=CLIP, noise_multiplier=SIGMA),
         shares=(1.0,) * N,
+        units=("client:0",),
         sampling_rate=1.0,
         entropy=entropy,
     )

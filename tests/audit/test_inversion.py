@@ -164,6 +164,7 @@ def test_what_is_attacked_is_what_a_client_sends() -> None:
     loss, mechanism = loss_for("logistic"), Gaussian(clip=1.0, noise_multiplier=0.7)
     client = PrivateClient(
         index=0,
+        unit="client:0",
         examples=Examples(many, Y[:30]),
         mechanism=mechanism,
         sampling_rate=1.0,

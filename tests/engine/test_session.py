@@ -679,6 +679,18 @@ def test_help_comes_without_heavy_imports(tmp_path: Path) -> None:
     assert time.monotonic() - start < 5.0
 
 
+@pytest.mark.parametrize("name", ["ali-dpfl-digits", "stragglers-digits", "events/labels"])
+def test_a_plan_of_built_in_models_comes_without_heavy_imports(name: str) -> None:
+    heavy = "('torch', 'numba', 'sklearn', 'dp_accounting', 'scipy.stats', 'matplotlib')"
+    path = Path(__file__).parents[2] / "examples" / f"{name}.toml"
+    code = (
+        f"import sys; from sordino.cli import app; app(['plan', {str(path)!r}], "
+        f"standalone_mode=False); print([m for m in {heavy} if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_the_plan_of_adap_dpfl_pays_for_its_losses(tmp_path: Path) -> None:
     """Where the noise never falls, what was planned is what is spent; where it is calibrated, all
     rounds are paid for.

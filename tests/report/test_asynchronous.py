@@ -14,8 +14,9 @@ import pytest
 from sordino.engine import vocabulary
 from sordino.engine.runs import Run, load
 from sordino.errors import StudyError
+from sordino.federation.report import client_budgets
 from sordino.regimes.asynchronous import figures as arrivals
-from sordino.report import course, figures, together, write, write_comparison
+from sordino.report import figures, together, write, write_comparison
 
 from .conftest import Maker, arrival_rows, readable, rows
 from .test_figures import SVG, polyline
@@ -117,7 +118,7 @@ def test_every_edge_stands_against_its_own_budget(arrive: Maker, count: int) -> 
     own = [0.5 if i < count // 2 else 2.0 for i in range(count)]
     result = {"epsilon": 2.0, "spent": [0.9 * each for each in own]}
     run = load(arrive(clients=[{"client": i} for i in range(count)], epsilons=own, result=result))
-    assert course.client_budgets(run, count) == own
+    assert client_budgets(run, count) == own
     picture = arrivals.spending(run)
     assert picture is not None
     assert len(picture) < 100_000
@@ -301,10 +302,17 @@ def test_every_vocabulary_is_whole(words: vocabulary.Vocabulary) -> None:
     assert vocabulary.of(words.regime) is words
     assert vocabulary.shared([words, words]) is words
     assert all(
-        getattr(words, name) for name in words.__slots__ if name not in ("steps_end", "counted")
+        getattr(words, name)
+        for name in words.__slots__
+        if name not in ("steps_end", "counted", "lacking")
     )
 
 
-def test_a_regime_that_is_not_known_speaks_of_rounds(make: Maker) -> None:
-    assert load(make(regime="weather")).vocabulary is vocabulary.of("synchronous")
-    assert not math.isnan(load(make("b", regime=None)).number)
+def test_a_regime_that_is_not_known_is_one_error_and_none_at_all_counts_rounds(
+    make: Maker,
+) -> None:
+    with pytest.raises(StudyError, match="regime 'weather' is not known"):
+        load(make(regime="weather"))
+    run = load(make("b", regime=None))
+    assert run.vocabulary is vocabulary.of("synchronous")
+    assert not math.isnan(run.number)

@@ -14,15 +14,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sordino.engine import vocabulary
-from sordino.engine.records import About, Environment, Party, Vertical, VerticalRound, plain
+from sordino.engine.records import About, Environment, plain
 from sordino.engine.runs import Run, load
 from sordino.errors import StudyError
 from sordino.regimes.vertical import figures as stream
 from sordino.regimes.vertical import report as events
+from sordino.regimes.vertical.records import Party, Vertical, VerticalRound
+from sordino.regimes.vertical.totals import MIB, totals
 from sordino.report import band, costs, together, write, write_comparison
 from sordino.report.album import pictures
 from sordino.report.page import render, render_comparison
-from sordino.report.totals import MIB, totals
 
 from .conftest import LABELS, Maker, arrival_rows, event_rows, readable, under_privacy
 from .test_asynchronous import texts

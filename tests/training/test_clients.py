@@ -37,6 +37,7 @@ def client(
     x = torch.from_numpy(scale * rng.standard_normal((examples, 8, 8)).astype(np.float32))
     return PrivateClient(
         index=3,
+        unit="client:0",
         optimizer=Sgd(),
         examples=Examples(x, torch.from_numpy(rng.integers(0, 4, examples))),
         mechanism=mechanism or Gaussian(clip=0.5, noise_multiplier=1.2),
@@ -201,6 +202,7 @@ def test_plain_sgd_is_sgd_and_has_no_bound() -> None:
     private = client()
     one = PlainClient(
         index=3,
+        unit="client:0",
         examples=private.examples,
         sampling_rate=Q,
         learning_rate=ETA,

@@ -11,7 +11,7 @@ import typer
 from sordino.cli import say
 from sordino.cli.run import AsJson, Set
 from sordino.errors import StudyError
-from sordino.files import read_below, there
+from sordino.files import there
 from sordino.modules import tell
 
 if TYPE_CHECKING:
@@ -89,14 +89,19 @@ def audit(
     say.people(NO_PROOF)
     say.people(f"Picture: {picture}")
     if as_json:
+        from sordino.audit.told import AuditTold, scenes_told
+
         say.machine(
-            {
-                "attack": attack,
-                "study": str(path),
-                "weights": weights,
-                "picture": str(picture),
-                **_as_table(found[0], scenes),
-            }
+            AuditTold(
+                attack=attack or "",
+                study=str(path),
+                weights=weights,
+                picture=str(picture),
+                delta=found[0].delta,
+                accountant=found[0].accountant,
+                clip=found[0].noise.clip,
+                scenes=scenes_told(scenes),
+            )
         )
 
 
@@ -178,14 +183,10 @@ def _attacked(
             f"{path}: this is no run folder: it has no {missing[0]}. Give a study file, or a "
             "folder that `sordino run` made"
         )
-    from sordino.engine import records
-    from sordino.engine.recorded import study_of
+    from sordino.engine import named as code
+    from sordino.engine.records import known
 
-    study = _gradients(
-        study_of(
-            path, records.about(read_below(path, "run.json"), path / "run.json"), changes=changes
-        )
-    )
+    study = _gradients(code.study_of(path, known(code.about(path).modules) or {}, changes=changes))
     return [attacked(study, asked, path / MODEL)]
 
 
@@ -233,34 +234,3 @@ def _quality(correlations: Sequence[float]) -> tuple[str, str]:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
-
-
-def _as_table(found: Attacked, scenes: Sequence[Scene]) -> dict[str, object]:
-    return {
-        "delta": found.delta,
-        "accountant": found.accountant,
-        "clip": found.noise.clip,
-        "scenes": [
-            {
-                "model": scene.model,
-                "batch": scene.batch,
-                "alone": scene.alone,
-                "labels": scene.labels,
-                "without_gradient": scene.guessed,
-                "levels": [
-                    {
-                        "noise_multiplier": each.level.sigma,
-                        "mapa_epsilon": each.level.claimed,
-                        "study": each.level.own,
-                        "epsilon_once": each.level.once,
-                        "epsilon": each.level.whole,
-                        "correlation": _mean(each.correlations),
-                        "correlations": each.correlations,
-                        "psnr": each.psnr,
-                    }
-                    for each in scene.attempts
-                ],
-            }
-            for scene in scenes
-        ],
-    }

@@ -55,7 +55,7 @@ def serve(
     """Serve a study to its sites until it ends. Started again, it goes on."""
     from sordino.network import session
 
-    with _progress(quiet) as progress:
+    with say.stoppable(), _progress(quiet) as progress:
         outcome = session.serve(
             kit,
             _shown(progress),
@@ -97,7 +97,7 @@ def join(
         for line in promised(wish):
             say.people(line)
         return
-    with _progress(quiet) as progress:
+    with say.stoppable(), _progress(quiet) as progress:
         outcome = session.join(wish, _shown(progress))
     _told(outcome, as_json)
 

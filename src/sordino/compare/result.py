@@ -18,8 +18,8 @@ from sordino.compare.statistics import CONFIDENCE, Paired, Spread, paired, sprea
 from sordino.engine.records import ComparisonOf, DifferenceOf, MeanOf, RunOf, StudyOf, known, plain
 from sordino.engine.runs import Run, load
 from sordino.errors import StudyError
-from sordino.report.totals import totals
-from sordino.report.words import bound
+from sordino.report import costs
+from sordino.report.words import bound, ends_early
 
 At = Literal["true", "claimed"]
 EQUAL = 0.01  # epsilons this close, relatively, count as equal
@@ -266,15 +266,20 @@ def _overclaim(member: Member) -> str:
 
 
 def _warnings(member: Member) -> list[str]:
-    """Warnings of the runs; those that differ in numbers only are one."""
+    """Warnings of the runs, those that differ in numbers only as one; and each damaged log."""
     found: dict[str, str] = {}
+    damaged = [
+        f"seed {seed}: {ends_early(run.damaged)}"
+        for seed, run in member.runs.items()
+        if run.damaged
+    ]
     for seed, run in member.runs.items():
         for warning in known(run.about.warnings) or ():
             found.setdefault(
                 re.sub(r"[\d.e+-]+", "#", warning),
                 f"{warning} (seed {seed})" if len(member.runs) > 1 else warning,
             )
-    return list(found.values())
+    return [*found.values(), *damaged]
 
 
 def recorded(comparison: Comparison) -> ComparisonOf:
@@ -335,7 +340,7 @@ def _study(member: Member) -> StudyOf:
 
 
 def _run(seed: int, run: Run) -> RunOf:
-    result, sent = run.result, totals(run)
+    result, sent = run.result, costs.of(run)
     return RunOf(
         seed=seed,
         status="done",

@@ -12,8 +12,8 @@ either is used up. Updates and events end when there were enough of them. The ti
 the rest goes as fast as what was seen here, so after a resume only the rounds of this session
 count.
 
->>> from sordino.engine.records import SynchronousRound
->>> row = SynchronousRound(round=12, tau=2, steps=24, accuracy=0.712, epsilon=0.531)
+>>> from sordino.engine.records import Round
+>>> row = Round(round=12, steps=24, accuracy=0.712, epsilon=0.531, extra={"tau": 2})
 >>> line(row, rounds=158, budget=2.0, left=12.0)
 'round 12/158  tau 2  steps 24  accuracy 0.712  epsilon 0.531/2.000  12 s left'
 """

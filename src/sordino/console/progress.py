@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from sordino.engine import vocabulary
 from sordino.engine.records import End, Refused, Round, Row, Unknown, at, known, number
 from sordino.engine.vocabulary import Vocabulary
-from sordino.regimes.synchronous.vocabulary import WORDS as ROUNDS
 
 LONGEST_TRAIL = 40
 
@@ -21,7 +21,7 @@ class Limits:
     rounds: int
     epsilon: float
     steps: int | None
-    words: Vocabulary = ROUNDS
+    words: Vocabulary = field(default_factory=lambda: vocabulary.of(None))
     begun: int = 0
 
 

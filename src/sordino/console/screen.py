@@ -140,7 +140,7 @@ def display(
     budget_epsilon: float,
     budget_steps: int | None,
     title: str,
-    regime: str = "synchronous",
+    regime: str | None = None,
     begun: int = 0,
     stream: TextIO | None = None,
     clock: Callable[[], float] = time.monotonic,

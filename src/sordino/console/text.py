@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sordino.console.progress import Limits, Progress
-from sordino.engine.records import Round, SynchronousRound, at, known, number
+from sordino.engine import vocabulary
+from sordino.engine.records import Round, at, known, number
 from sordino.engine.vocabulary import Vocabulary
 from sordino.privacy.rounding import epsilon_text
-from sordino.regimes.synchronous.vocabulary import WORDS as ROUNDS
 
 BARS = "▁▂▃▄▅▆▇█"
 
@@ -62,16 +62,16 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def line(
-    row: Round, *, rounds: int, budget: float, left: float | None, words: Vocabulary = ROUNDS
+    row: Round, *, rounds: int, budget: float, left: float | None, words: Vocabulary | None = None
 ) -> str:
     """One row as one plain line; what it does not have is left out.
 
-    >>> from sordino.engine import vocabulary
-    >>> from sordino.engine.records import AsynchronousRound
-    >>> row = AsynchronousRound(round=50, stage=2, clip=0.5, staleness=4.0, steps=11, epsilon=0.5)
+    >>> told = {"stage": 2, "clip": 0.5, "staleness": 4.0}
+    >>> row = Round(round=50, steps=11, epsilon=0.5, extra=told)
     >>> line(row, rounds=99, budget=2.0, left=None, words=vocabulary.of("asynchronous"))
     'update 50/99  stage 2  clip 0.5  staleness 4.0  epsilon 0.500/2.000'
     """
+    words = vocabulary.of(None) if words is None else words
     parts = [
         f"{words.round} {'?' if (count := known(row.round)) is None else count}/{rounds}",
         *_told(row, words),
@@ -79,8 +79,8 @@ def line(
     if not words.accuracy.streamed and (accuracy := number(row.accuracy)) is not None:
         parts.append(f"accuracy {accuracy:.3f}")
     parts.append(f"epsilon {epsilon_of(number(row.epsilon), budget)}")
-    if isinstance(row, SynchronousRound) and (missing := known(row.missing)):
-        parts.append(f"missing {missing}")
+    if words.lacking and (lacking := number(at(row, words.lacking))):
+        parts.append(f"{words.lacking} {lacking:.15g}")
     if left is not None:
         parts.append(f"{duration(left)} left")
     return plain("  ".join(parts))
@@ -151,7 +151,7 @@ def _course(row: Round, limits: Limits) -> list[Fact]:
 def counted(seen: Progress, words: Vocabulary) -> str:
     """The answers that came to nothing, and who is gone.
 
-    >>> counted(Progress(counts={"lost": 2, "late": 1}), ROUNDS)
+    >>> counted(Progress(counts={"lost": 2, "late": 1}), vocabulary.of(None))
     '1 late, 2 lost'
     """
     return ", ".join(

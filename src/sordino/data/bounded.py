@@ -13,8 +13,10 @@ for one: that is not looked at here.
 
 from __future__ import annotations
 
+import csv
 import math
 import zipfile
+from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -107,7 +109,7 @@ def csv_input(path: Path) -> Path | bytes:
 
     Raises:
         DataError: if it is compressed in a way that is not known here, expands too far, or has too
-            many columns.
+            many columns, or two of one name.
     """
     with open_plain(path) as file:
         head = file.read(HEADER)
@@ -122,7 +124,18 @@ def csv_input(path: Path) -> Path | bytes:
         raise DataError(
             f"{path}: its first line has more than {MOST_COLUMNS:,} columns; is it a CSV file?"
         )
+    _refuse_twice(path, first)
     return path if content is None else content
+
+
+def _refuse_twice(path: Path, header: bytes) -> None:
+    """Refuse two columns of one name, the second of which a reader would call otherwise."""
+    try:
+        names = next(csv.reader([header.decode("utf-8-sig")], strict=True), [])
+    except (UnicodeDecodeError, csv.Error):
+        return  # the reader says it better
+    if twice := sorted(name for name, count in Counter(names).items() if count > 1):
+        raise DataError(f"{path}: two columns are called {twice[0]!r}; rename one")
 
 
 def refuse_large(path: Path, frame: pl.LazyFrame) -> None:

@@ -13,7 +13,7 @@ from sordino.privacy.rounding import epsilon_text
 Spending = tuple[tuple[Event, int], ...]
 
 _LARGEST = 1e6  # of noise multipliers that are looked at
-_CLOSE = 1.001
+CLOSE = 1.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def enough(
         low, high = high, 2.0 * high
         if high > _LARGEST:
             return None
-    while high > _CLOSE * low:
+    while high > CLOSE * low:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if fits(middle) else (middle, high)
     return high
@@ -116,7 +116,7 @@ def remedies(
     ways += (
         []
         if raised is None
-        else [f"raise privacy.noise_multiplier from {sigma:.4g} to {raised * _CLOSE:.4g}"]
+        else [f"raise privacy.noise_multiplier from {sigma:.4g} to {raised * CLOSE:.4g}"]
     )
     ways += (
         [f"plan for at most {worst.steps} {charged} (budget.rounds or budget.updates)"]

@@ -6,20 +6,21 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
 from numpy.typing import NDArray
 
 from sordino.engine.plan import Plan
 from sordino.engine.play import Play
-from sordino.engine.records import Horizontal, Vertical
+from sordino.engine.records import Facts
 from sordino.engine.study.base import Study
 from sordino.engine.watch import Moment
 from sordino.message import Vector
 from sordino.privacy import Budget, Vault
 from sordino.privacy.records import Records
-from sordino.training.flat import Flat
+
+if TYPE_CHECKING:
+    from sordino.training.flat import Flat
 
 UNIT = "test"
 """Whose data the rows of a private test share are, in the ledger."""
@@ -54,9 +55,9 @@ class Built:
 
     study: Study
     plan: Plan
-    simulation: Play
+    simulation: Play[Any]
     first: Moment
-    facts: Horizontal | Vertical
+    facts: Facts
     model: str
     named: Callable[[Vector], dict[str, NDArray[Any]]]
     paid: str
@@ -76,6 +77,8 @@ class Builds(Protocol):
 
 def named(flat: Flat, vector: Vector) -> dict[str, NDArray[Any]]:
     """A vector as the model's named parameters."""
+    import torch
+
     tensor = torch.from_numpy(vector)
     return {slot.name: slot.logical(tensor).contiguous().numpy() for slot in flat.layout}
 

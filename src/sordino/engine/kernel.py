@@ -69,7 +69,7 @@ M = TypeVar("M", bound=Moment[Any])
 class Kernel(Generic[S, M]):
     """One call of a run: the moving parts."""
 
-    def __init__(self, world: World[S], moment: M, watcher: Watcher) -> None:
+    def __init__(self, world: World[S], moment: M, watcher: Watcher[M]) -> None:
         self.world, self.watcher, self._first = world, watcher, moment
         self.state: S = moment.state
         self.time, self.count, self.epsilon = moment.time, moment.count, moment.epsilon

@@ -14,7 +14,7 @@ class About:
     """What the list of methods says.
 
     Attributes:
-        regime: "synchronous", "asynchronous" or "vertical".
+        regime: the name of the regime that it works in.
         paper: whose it is, and when.
         does: what it does, in a few words.
         forms: each form's name, and whether what it releases has a finite price.
@@ -36,6 +36,7 @@ class Method(Section):
     """
 
     about: ClassVar[About]
+    needs: ClassVar[tuple[str, ...]] = ()  # methods that a class of this regime must define itself
 
     name: str
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sordino import modules as code
-from sordino.engine import begun, records
+from sordino.engine import begun, named, records
 from sordino.engine import study as studies
 from sordino.engine.records import About, known, number
 from sordino.engine.study.base import Study
@@ -17,8 +17,11 @@ from sordino.parsing import object_of
 NEEDED = ("run", "payable", "warnings", "result")
 
 
-def about_of(folder: Path) -> About:
+def about_of(folder: Path, modules: Path | None = None) -> About:
     """``run.json`` of a run folder, without how the run ended, which its seal says.
+
+    Args:
+        modules: where modules lie that its study names, if they were moved since.
 
     Raises:
         StudyError: if this is no run folder.
@@ -35,6 +38,7 @@ def about_of(folder: Path) -> About:
         raise ResumeError(
             f"{folder / 'run.json'}: it has no {' and no '.join(missing)}. Restore it from a copy"
         )
+    named.acquaint(folder, found, modules)
     return records.about_of(_unended(found), folder / "run.json", ResumeError)
 
 
@@ -57,13 +61,7 @@ def study_of(
     Raises:
         ResumeError: if that has changed.
     """
-    noted = known(about.modules) or {}
-    digests = {name: str(known(each.sha256)) for name, each in noted.items()}
-    files = [Path(known(each.file) or "") for each in noted.values() if known(each.beside)]
-    beside = None
-    if files:
-        beside = files[0].parent.parent if files[0].name == "__init__.py" else files[0].parent
-    return studies.read_run(folder, changes, modules=modules or beside, recorded=digests)
+    return named.study_of(folder, known(about.modules) or {}, modules, changes)
 
 
 def modules_of(study: Study) -> dict[str, records.Module] | None:

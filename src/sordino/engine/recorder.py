@@ -21,7 +21,8 @@ CHECKPOINTS = "checkpoints"
 class Recorder:
     """Appends rows to ``rounds.jsonl`` and saves a checkpoint every so many rounds.
 
-    Rounds are counted from 0 whatever was ``begun`` with. ``heads`` says where the ledgers stand.
+    Rounds are counted from 0 whatever was ``begun`` with. ``heads`` says where the ledgers stand;
+    states are of this ``regime``.
 
     The log is flushed to the disk before a checkpoint that counts its bytes.
     """
@@ -30,6 +31,7 @@ class Recorder:
         self,
         folder: Path,
         *,
+        regime: str,
         length: int,
         every: int,
         begun: int,
@@ -37,7 +39,7 @@ class Recorder:
         heads: Callable[[], Mapping[str, tuple[int, str]]] = dict,
     ) -> None:
         self.folder, self.every, self.show, self.heads = folder, every, show, heads
-        self.saved = begun
+        self.saved, self.regime = begun, regime
         with said_clearly(folder / LOG):
             self.file = append_below(folder, LOG)
             self.file.truncate(length)
@@ -66,9 +68,8 @@ class Recorder:
         with said_clearly(self.folder / LOG):
             self.file.flush()
             os.fsync(self.file.fileno())
-        checkpoint.write(
-            self.folder / CHECKPOINTS, checkpoint.Saved(moment, self.file.tell(), self.heads())
-        )
+        saved = checkpoint.Saved(moment, self.file.tell(), self.regime, self.heads())
+        checkpoint.write(self.folder / CHECKPOINTS, saved)
 
 
 def length_of(folder: Path) -> int:

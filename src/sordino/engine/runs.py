@@ -22,13 +22,11 @@ from sordino.engine.records import (
     Client,
     End,
     Environment,
-    Horizontal,
     Refused,
     Result,
     Round,
     Row,
     Unknown,
-    Vertical,
     at,
     known,
     number,
@@ -89,17 +87,7 @@ class Run:
     @property
     def clients(self) -> tuple[Client, ...]:
         """Who takes part."""
-        return known(self.about.facts.clients) or ()
-
-    @property
-    def horizontal(self) -> Horizontal:
-        """What is said of clients with examples of their own; nothing where there are none."""
-        return self.about.facts if isinstance(self.about.facts, Horizontal) else Horizontal()
-
-    @property
-    def vertical(self) -> Vertical:
-        """What is said of parties with features of their own; nothing where there are none."""
-        return self.about.facts if isinstance(self.about.facts, Vertical) else Vertical()
+        return self.about.facts.members
 
     @property
     def budget(self) -> float:

@@ -29,6 +29,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 from safetensors.numpy import save
@@ -37,7 +38,7 @@ from sordino.engine import assemble as builder
 from sordino.engine import begun, checkpoint, recorded, records, sealed
 from sordino.engine import study as studies
 from sordino.engine.built import PUBLIC, UNIT, Builds, Built
-from sordino.engine.files import replace_file, said_clearly
+from sordino.engine.files import replace_file, resumable, said_clearly
 from sordino.engine.play import Play
 from sordino.engine.promise import adjacency, assumptions, guarantee, guaranteed, looked, remarks
 from sordino.engine.recorder import (
@@ -106,11 +107,13 @@ def begin(
     announce: Callable[[Going], None],
     *,
     build: Builds = builder.build,
+    again: str | None = None,
 ) -> Outcome:
     """Run a study in a new folder.
 
     Args:
         build: who makes its objects: a simulation, unless something else is said.
+        again: how to go on after an interruption, in words, where `sordino run` is not how.
 
     Raises:
         StudyError: if it cannot be run; nothing has been written then.
@@ -118,7 +121,8 @@ def begin(
     started = time.monotonic()
     # What it built, data and all, is let go of before the run builds its own.
     folder, about = _founded(study, out, build)
-    return _play(folder, about, show, announce, started, build)
+    with resumable(folder, again):
+        return _play(folder, about, show, announce, started, build)
 
 
 def _founded(study: Study, out: Path | None, build: Builds) -> tuple[Path, About]:
@@ -161,15 +165,18 @@ def resume(
     *,
     modules: Path | None = None,
     build: Builds = builder.build,
+    again: str | None = None,
 ) -> Outcome:
     """Go on with a run that was stopped, or say again how a finished one ended.
 
     Args:
-        build: as it was begun with.
+        build, again: as it was begun with.
         modules: where modules lie that the study names, if they were moved since.
     """
     started = time.monotonic()
-    return _play(folder, recorded.about_of(folder), show, announce, started, build, modules)
+    with resumable(folder, again):
+        about = recorded.about_of(folder, modules)
+        return _play(folder, about, show, announce, started, build, modules)
 
 
 def describe(built: Built, run: str) -> About:
@@ -226,7 +233,7 @@ def _play(
     before = begun.read(folder, sim.vault.begun(run))
     begun.refuse_changes(folder, study, promised, before)
     begun.refuse_another(folder, records.plain(describe(built, run)), before)
-    saved = checkpoint.read(folder / CHECKPOINTS, sim)
+    saved = checkpoint.read(folder / CHECKPOINTS, sim, study.regime)
     sim.vault.refuse_older({} if saved is None else saved.heads)
     moment: Moment = built.first if saved is None else saved.moment
     if (
@@ -250,6 +257,7 @@ def _play(
         _book_public(run, sim)
         with Recorder(
             folder,
+            regime=study.regime,
             length=length,
             every=study.checkpoint_stride,
             begun=moment.number,
@@ -272,7 +280,7 @@ def _play(
     return outcome
 
 
-def _book_public(run: str, sim: Play) -> None:
+def _book_public(run: str, sim: Play[Any]) -> None:
     """Book rows that were declared public as public, before a model is measured on them."""
     if PUBLIC in sim.vault.names:
         charge = Charge(

@@ -30,7 +30,11 @@ KEY, ENDED = "entropy.key", b"This run has ended and its key was destroyed.\n"
 
 
 def device(study: Study) -> torch.device:
-    """The device to compute on; "auto" takes a GPU where there is one."""
+    """The device to compute on; "auto" takes a GPU where there is one.
+
+    Raises:
+        StudyError: if it is not there.
+    """
     name = study.execution.device
     try:
         place = torch.device(
@@ -41,6 +45,22 @@ def device(study: Study) -> torch.device:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         # torch asserts that it was compiled for CUDA
         raise StudyError(f"execution.device = {name!r}: {str(error).splitlines()[0]}") from error
+
+
+def absent_device(study: Study) -> str | None:
+    """Why this machine cannot run a study on its device, for a plan; None if it can.
+
+    Raises:
+        StudyError: if nothing is called so.
+    """
+    try:
+        device(study)
+    except StudyError as error:
+        kind = study.execution.device.partition(":")[0]
+        if kind not in ("cuda", "mps", "xpu"):
+            raise
+        return f"{error}. This machine can plan the study and cannot run it"
+    return None
 
 
 @functools.cache

@@ -1,10 +1,16 @@
-"""What a regime tells of a run on its page: pictures, facts, course, and its guarantee."""
+"""What a regime tells of a run on its page: pictures, facts, course, and its guarantee.
+
+A regime says what it has; the page does without the rest.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from msgspec import UNSET
+
+from sordino.engine.records import known
 from sordino.engine.runs import Run
 
 Fact = tuple[str, str, str]
@@ -42,11 +48,61 @@ class Members:
 
 
 @dataclass(frozen=True, slots=True)
-class Teller:
-    """What a regime tells: facts to see first, course, guarantee, who took part, pictures."""
+class Costs:
+    """What a run has cost besides privacy, where its regime counts messages.
 
-    facts: Callable[[Run], list[Fact]]
-    courses: Callable[[Run], list[Course]]
-    terms: Callable[[Run, float | None, float | None], list[tuple[str, str]]]
-    members: Callable[[Run], Members]
-    pictures: Callable[[Run], Iterable[Drawn]]
+    Attributes:
+        up, down, framing: MiB.
+        seconds: of computation at those who take part.
+        activity: share of the work that they took part in, on average.
+    """
+
+    up: float
+    down: float
+    framing: float
+    seconds: float
+    activity: float | None
+
+    @property
+    def mebibytes(self) -> float:
+        """All that was sent, MiB."""
+        return self.up + self.down + self.framing
+
+
+def _units(run: Run) -> Members:
+    """Who took part, by number and unit of the ledger."""
+    clients = run.clients
+    return Members(
+        f"{len(clients)} {run.vocabulary.clients}",
+        "",
+        (run.vocabulary.client, "unit"),
+        [["" if UNSET is c.client else str(c.client), known(c.unit) or ""] for c in clients],
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Teller:
+    """What a regime has to tell of a run.
+
+    Attributes:
+        facts: what to see first.
+        courses: how it went on.
+        terms: of its guarantee, given sigma and C.
+        members: who took part.
+        pictures: of its course.
+        held: what those who took part hold, in a few words.
+        unseen: why there is no accuracy, where that is so.
+        exposed: what its promise leaves open, and why; None where it holds for all that is
+            released.
+        costs: of messages; None where they are not counted.
+    """
+
+    facts: Callable[[Run], list[Fact]] = lambda run: []
+    courses: Callable[[Run], list[Course]] = lambda run: []
+    terms: Callable[[Run, float | None, float | None], list[tuple[str, str]]] = lambda run, s, c: []
+    members: Callable[[Run], Members] = _units
+    pictures: Callable[[Run], Iterable[Drawn]] = lambda run: ()
+    held: Callable[[Run], str] = lambda run: ""
+    unseen: Callable[[Run], str | None] = lambda run: None
+    exposed: Callable[[Run], str | None] = lambda run: None
+    costs: Callable[[Run], Costs | None] = lambda run: None

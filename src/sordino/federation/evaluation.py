@@ -22,16 +22,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 
 from sordino import data as datasets
 from sordino.data.dataset import Corpus
-from sordino.engine import records
 from sordino.engine.built import UNIT
 from sordino.engine.study.sections import SHARE
 from sordino.entropy import Entropy
 from sordino.errors import BudgetExceeded, LocalProtocolError, StudyError
 from sordino.federation.evaluations import evaluations, multiplier
+from sordino.federation.records import TestSet
 from sordino.federation.study import HorizontalStudy
 from sordino.mechanism import Gaussian
 from sordino.message import Vector
@@ -145,11 +144,13 @@ class PaidEvaluation:
         Raises:
             LocalProtocolError: without that permit; nothing has been computed then.
         """
-        covers_round([permit], [(self.mechanism.event(), 1)], 0)
-        if permit.unit != UNIT or not permit.key.endswith(digest):
+        covers_round(UNIT, [permit], [(self.mechanism.event(), 1)], 0)
+        if not permit.key.endswith(digest):
             raise LocalProtocolError(
                 f"the permit is for {permit.unit}, {permit.key}, and not for this evaluation"
             )
+        import torch
+
         exact = torch.tensor([float(self.right(weights))], dtype=torch.float64)
         noisy, _ = self.mechanism.release(exact, None, self.entropy.at("evaluation", digest))
         return min(max(float(noisy[0]) / self.rows, 0.0), 1.0)
@@ -172,13 +173,13 @@ def priced(study: HorizontalStudy) -> tuple[Gaussian, Budget, int]:
     )
 
 
-def told(study: HorizontalStudy, rows: int) -> records.TestSet:
+def told(study: HorizontalStudy, rows: int) -> TestSet:
     """What run.json says of the test set."""
     kind = study.data.testing
     if kind != "private share":
-        return records.TestSet(kind=kind, rows=rows)
+        return TestSet(kind=kind, rows=rows)
     mechanism, budget, times = priced(study)
-    return records.TestSet(
+    return TestSet(
         kind=kind,
         rows=rows,
         unit=UNIT,

@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from sordino.engine import records
 from sordino.engine.plan import Plan
+from sordino.federation import records
 from sordino.federation.evaluation import told
 from sordino.federation.setup import SharedSetup, Tensors
 from sordino.federation.study import HorizontalStudy
+
+F = TypeVar("F", bound=records.Horizontal)
 
 
 class Simulation(Protocol):
@@ -38,12 +40,12 @@ def _digest(examples: Tensors) -> str | None:
 
 
 def horizontal(
-    kind: type[records.Synchronous] | type[records.Asynchronous],
+    kind: type[F],
     study: HorizontalStudy,
     setup: SharedSetup,
     plan: Plan,
     simulation: Simulation,
-) -> records.Horizontal:
+) -> F:
     """Clients and what they hold, the model's size, bounds and rates."""
     privacy = study.privacy
     # Label counts are raw data, and so are sizes where whole clients are protected and weigh the

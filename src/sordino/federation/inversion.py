@@ -21,6 +21,7 @@ from sordino.entropy import Seeded
 from sordino.errors import StudyError
 from sordino.federation import regime as horizontal
 from sordino.federation.division import Federation, federation, model
+from sordino.federation.mechanism import Trial
 from sordino.federation.study import HorizontalStudy
 from sordino.files import check_below
 from sordino.mechanism import Bounded, Gaussian, Learning
@@ -271,7 +272,7 @@ def _mechanism(study: HorizontalStudy, divided: Federation, flat: Flat) -> Bound
             torch.from_numpy(divided.validation.y),
         )
     kernels = ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))
-    made = horizontal.of(study).mechanism(study, divided.sizes, kernels, public)
+    made = horizontal.of(study).mechanism(study, divided.sizes, Trial.of(kernels, public))
     return made.shaped(()) if isinstance(made, Learning) else made
 
 

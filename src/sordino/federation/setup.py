@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from sordino import data as datasets
 from sordino.engine.built import PUBLIC, UNIT, Built, named
 from sordino.engine.plan import Plan
 from sordino.engine.play import Play
-from sordino.engine.records import Horizontal, Vertical
+from sordino.engine.records import Facts
 from sordino.engine.surroundings import device, protective
 from sordino.engine.watch import Moment
 from sordino.entropy import Entropy, System
@@ -48,7 +48,7 @@ Tensors = tuple[torch.Tensor, torch.Tensor]
 class Told(TypedDict):
     """What a regime says by itself of what was built; see :class:`Built`."""
 
-    facts: Horizontal | Vertical
+    facts: Facts
     paid: str
     remedy: str
     evaluation: PaidEvaluation | None
@@ -194,7 +194,7 @@ class SharedSetup:
         self,
         study: HorizontalStudy,
         plan: Plan,
-        simulation: Play,
+        simulation: Play[Any],
         first: Moment,
         **told: Unpack[Told],
     ) -> Built:

@@ -5,12 +5,18 @@ from __future__ import annotations
 import math
 from typing import TypeVar
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from sordino.engine.study.base import Study
 from sordino.engine.study.sections import Data, Model, NoisyPromise, World
 from sordino.privacy import fixed_order
 from sordino.privacy.rounding import epsilon_text
+
+
+class SampledPromise(NoisyPromise):
+    """A promise kept by Poisson sampling: every example is in a batch with this probability."""
+
+    sampling_rate: float = Field(ge=1e-12, le=1)
 
 
 class HorizontalStudy(Study):

@@ -30,15 +30,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, Self, runtime_checkable
-
-import numpy as np
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
 
 from sordino.errors import StudyError
-from sordino.mechanism.grid import add_gaussian
 from sordino.privacy import event
+
+if TYPE_CHECKING:  # whoever only prices a release does not wait for torch
+    import numpy as np
+    from torch import Tensor
 
 LONGEST = 1e19
 """Norms above it have a square that float32 does not hold."""
@@ -146,12 +145,14 @@ def shortened(
     cannot square it either.
     """
     if not norm <= LONGEST:
-        return torch.zeros_like(vector), False
+        return vector.new_zeros(vector.shape), False
     return (vector if norm <= clip * margin else vector * (clip * margin / norm)), norm <= clip
 
 
 def length(vector: Tensor) -> float:
     """||vector||, added up in float64: float32 loses more than SHRINK leaves room for."""
+    import torch
+
     return float(torch.linalg.vector_norm(vector, dtype=torch.float64))
 
 
@@ -217,6 +218,8 @@ class Gaussian(Euclidean):
 
         ``total`` is left as it is.
         """
+        from sordino.mechanism.grid import add_gaussian
+
         return add_gaussian(
             total, rng, clip=self.clip, noise_multiplier=self.noise_multiplier
         ), None
@@ -271,6 +274,10 @@ class CountedGaussian(Euclidean):
             excess: sum over the batch of b_i - 1/2, in examples.
             rng: the noise; the vector's comes first, then the count's.
         """
+        import torch
+
+        from sordino.mechanism.grid import add_gaussian
+
         noisy = add_gaussian(total, rng, clip=self.clip, noise_multiplier=self.vector_multiplier)
         half = torch.tensor([excess], dtype=torch.float64)
         count = add_gaussian(

@@ -154,7 +154,7 @@ class Serving:
         found: Moment = self.inner.unpack(packed)
         return found
 
-    def run(self, moment: Any, watcher: Watcher) -> Moment:
+    def run(self, moment: Any, watcher: Watcher[Any]) -> Moment:
         """Open the transport, play to the end, and say good-bye."""
         with _connected(
             self.agreed, self.opens, self.run_id, self.dimension, self.refused, self.clock
@@ -166,7 +166,7 @@ class Serving:
             courier.bye(bye, FAREWELL)
         return done
 
-    def _kernel(self, moment: Any, watcher: Watcher, courier: Courier) -> Kernel[Any, Any]:
+    def _kernel(self, moment: Any, watcher: Watcher[Any], courier: Courier) -> Kernel[Any, Any]:
         if self.scripted:
             return ScriptedKernel(
                 self.inner,

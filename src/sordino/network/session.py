@@ -27,6 +27,7 @@ from sordino.network.transport.base import Hub, Line, Mailbox
 from sordino.network.transport.websocket import WebSocketHub, WebSocketLine
 
 RUN = "run"
+AGAIN = "start the same command again: it goes on where it was"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,12 +145,12 @@ def serve(
         shown.words(f"status: {shows.address}")
     try:
         if (run / "run.json").exists():
-            done = session.resume(run, shown.row, shown.begin, build=build)
+            done = session.resume(run, shown.row, shown.begin, build=build, again=AGAIN)
             if not connected:
                 heard = farewell(agreed, run, opens, refused, FAREWELL)
                 shown.words(f"the run had ended; {heard} sites were told so")
             return done
-        return session.begin(agreed.study, run, shown.row, shown.begin, build=build)
+        return session.begin(agreed.study, run, shown.row, shown.begin, build=build, again=AGAIN)
     finally:
         if shows is not None:
             shows.close()
@@ -246,8 +247,8 @@ def join(wish: Wish, shown: Shown) -> Outcome:
 
     build = Joins(agreed=agreed, index=index, own=own, connects=connects, told=shown.words)
     if (wish.folder / "run.json").exists():
-        done = session.resume(wish.folder, shown.row, shown.begin, build=build)
+        done = session.resume(wish.folder, shown.row, shown.begin, build=build, again=AGAIN)
     else:
-        done = session.begin(study, wish.folder, shown.row, shown.begin, build=build)
+        done = session.begin(study, wish.folder, shown.row, shown.begin, build=build, again=AGAIN)
     write_proof(wish.kit, wish.folder, agreed, index, done)
     return done

@@ -128,7 +128,7 @@ class Site:
         rest = msgspec.json.decode(packed.rest, type=_Rest)
         return SiteMoment(rest.number, rest.steps, packed.vectors["model"], rest.ended)
 
-    def run(self, moment: SiteMoment, watcher: Watcher) -> SiteMoment:
+    def run(self, moment: SiteMoment, watcher: Watcher[Any]) -> SiteMoment:
         """Connect, do what is asked, and connect again, until the run is over."""
         outbox = Outbox(self.folder)
         try:
@@ -176,7 +176,7 @@ class Desk:
         heard: whether the server has said anything on this connection.
     """
 
-    def __init__(self, site: Site, moment: SiteMoment, watcher: Watcher, outbox: Outbox) -> None:
+    def __init__(self, site: Site, moment: SiteMoment, watcher: Watcher[Any], outbox: Outbox) -> None:
         self._site, self._watcher, self.outbox = site, watcher, outbox
         self._world: World[Any] = site.inner
         self.moment = replace(moment, number=max(moment.number, outbox.kept.number))

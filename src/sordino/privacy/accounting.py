@@ -32,7 +32,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -166,6 +166,33 @@ def _joint(event: Event, rate: float) -> Kind:
             raise TypeError(f"no accountant here can price {event!r} inside a sample")
 
 
+def _apart(spent: Spent) -> Iterator[tuple[Event, int]]:
+    """A history whose groups stand by themselves: what holds one is the composition of its
+    parts.
+    """
+    for event, count in spent:
+        if not _holds_group(event):
+            yield event, count
+        elif isinstance(event, Repeated):
+            yield from _apart([(event.event, count * event.count)])
+        elif isinstance(event, Composed):
+            yield from _apart([(inside, count) for inside in event.events])
+        else:
+            yield event, count
+
+
+def _holds_group(event: Event) -> bool:
+    match event:
+        case Grouped():
+            return True
+        case Repeated(event=inside):
+            return _holds_group(inside)
+        case Composed(events=events):
+            return any(map(_holds_group, events))
+        case _:
+            return False
+
+
 Price = Callable[[Steps, float], float]
 
 
@@ -184,7 +211,7 @@ class _Named:
         """See :class:`Accountant`."""
         if not 0.0 < delta < 1.0:
             raise StudyError(f"delta must lie between 0 and 1; got {delta}")
-        history = tuple(spent)
+        history = tuple(_apart(spent))
         if any(isinstance(event, Grouped) for event, _ in history):
             return groups.epsilon(self, history, delta, quick=quick)
         steps = flatten(history, self.order)
@@ -196,7 +223,7 @@ class _Named:
         """See :class:`Accountant`."""
         if not epsilon >= 0.0:
             raise StudyError(f"epsilon must not be negative; got {epsilon}")
-        history = tuple(spent)
+        history = tuple(_apart(spent))
         if any(isinstance(event, Grouped) for event, _ in history):
             return groups.delta(self, history, epsilon)
         steps = flatten(history, self.order)

@@ -51,7 +51,9 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+from sordino.privacy import grid as grids
 from sordino.privacy import pure
+from sordino.privacy.grid import Losses, Side
 from sordino.privacy.step import Kind, Steps
 
 _FINE, _QUICK = 1 / 64, 1 / 16  # grid over the standard deviation of one step's loss
@@ -188,7 +190,7 @@ def _mild_epsilon(steps: Steps, delta: float, quick: bool) -> float:
         return _invert(exact, delta)
     left = delta - _ROUNDING * _composed_steps(steps)
     composed = _composed(steps, _QUICK if quick else _FINE) if left > 0.0 else None
-    return math.inf if composed is None else float(composed.get_epsilon_for_delta(left))
+    return math.inf if composed is None else composed.epsilon(left)
 
 
 def _mild_delta(steps: Steps, epsilon: float) -> float:
@@ -200,9 +202,7 @@ def _mild_delta(steps: Steps, epsilon: float) -> float:
     return (
         1.0
         if composed is None
-        else min(
-            1.0, float(composed.get_delta_for_epsilon(epsilon)) + _ROUNDING * _composed_steps(steps)
-        )
+        else min(1.0, composed.delta(epsilon) + _ROUNDING * _composed_steps(steps))
     )
 
 
@@ -253,73 +253,39 @@ def _grid(steps: Steps, share: float) -> float | None:
     return 2.0 ** math.floor(math.log2(min(max(wanted, affordable), _LARGEST_GRID)))
 
 
-@lru_cache(maxsize=16)
-def _step(rate: float, sigma: float, grid: float) -> Any:
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
-    return pld.from_gaussian_mechanism(
-        standard_deviation=sigma,
-        sampling_prob=rate,
-        value_discretization_interval=grid,
-        pessimistic_estimate=True,
-        use_connect_dots=True,
-    )
-
-
 @lru_cache(maxsize=4)
-def _composed(steps: Steps, share: float) -> Any:
+def _composed(steps: Steps, share: float) -> Losses | None:
     """The distribution of the loss of all steps together; None without a useful grid."""
     grid = _grid(steps, share)
     if grid is None:
         return None
-    whole = None
+    whole: Losses | None = None
     for kind, count in steps:
         part = (
             _pure(kind, count, grid)
             if kind.pure
-            else _power(_step(kind.rate, kind.sigma, grid), count)
+            else _power(grids.gaussian(kind.rate, kind.sigma, grid), count)
         )
         if part is None:
             return None
         whole = part if whole is None else whole.compose(part)
-    _forget_tables()
     return whole
 
 
-def _forget_tables() -> None:
-    """Make SciPy forget the tables of its last transforms.
-
-    It keeps sixteen of each sort, and up to 16 MB each.
-
-    Hardly two histories have a transform's length in common. There is no call for it; sixteen short
-    transforms take their place.
-    """
-    import numpy as np
-    from scipy import fft  # type: ignore[import-untyped]
-
-    for length in range(2, 18):
-        fft.fft(np.ones(length, np.complex128))
-        fft.rfft(np.ones(length))
-
-
-def _pure(kind: Kind, count: int, grid: float) -> Any:
+def _pure(kind: Kind, count: int, grid: float) -> Losses | None:
     """The loss of all pure steps of a kind on the grid, in both directions."""
-    from dp_accounting.pld import pld_pmf
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
     sides = [pure.on_grid(kind, count, grid, with_record=side) for side in (True, False)]
-    made = [
-        pld_pmf.DensePLDPmf(grid, lowest, masses, infinite, True)
-        for lowest, masses, infinite in filter(None, sides)
-    ]
-    return pld.PrivacyLossDistribution(*made) if len(made) == 2 else None
+    made = [Side(grid, *side) for side in sides if side is not None]
+    return Losses(*made) if len(made) == 2 else None
 
 
-def _power(part: Any, count: int) -> Any:
-    # dp-accounting raises a small distribution's size to the power of count, as an exact integer,
-    # to choose a representation: above some thousand that takes longer than the composition itself.
+def _power(part: Losses, count: int) -> Losses:
+    """The loss of ``count`` equal steps, in blocks.
+
+    No transform is raised to a higher power than was looked at for its rounding.
+    """
     if count <= _BLOCK:
-        return part.self_compose(count) if count > 1 else part
+        return part.power(count) if count > 1 else part
     blocks, rest = divmod(count, _BLOCK)
-    whole = _power(part.self_compose(_BLOCK), blocks)
+    whole = _power(part.power(_BLOCK), blocks)
     return whole.compose(_power(part, rest)) if rest else whole

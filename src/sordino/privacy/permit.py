@@ -2,7 +2,7 @@
 
 Whoever releases something computed from data (a client, an edge, a party, an aggregator, a
 respondent, an evaluation on private rows) takes permits and checks, before it computes anything,
-that they cover just what it is about to release. Plain methods book
+that they are for its own unit and cover just what it is about to release. Plain methods book
 :class:`~sordino.privacy.event.NonPrivate` and take permits as well. Only the ledger makes them:
 :func:`issue` is for it alone.
 """
@@ -70,29 +70,31 @@ def issue(charge: Charge, seq: int, digest: str) -> Permit:
     )
 
 
-def covers_round(permits: Sequence[Permit], price: Price, number: int) -> None:
-    """Refuse unless permits of this round cover just this price: these events, this often.
+def covers_round(unit: str, permits: Sequence[Permit], price: Price, number: int) -> None:
+    """Refuse unless permits of this round cover just this price of this unit.
 
     Raises:
         LocalProtocolError: if they do not; nothing may be computed then.
     """
-    booked = [(permit.event, permit.count) for permit in permits if permit.round == number]
-    if not booked or booked != list(price):
+    here = [permit for permit in permits if permit.round == number]
+    booked = [(permit.event, permit.count) for permit in here]
+    if not booked or booked != list(price) or any(permit.unit != unit for permit in here):
         raise LocalProtocolError(
-            f"round {number}: the ledger booked {booked}, but the client would release "
-            f"{list(price)}"
+            f"round {number}: the ledger booked {booked} of "
+            f"{sorted({permit.unit for permit in here})}, but {unit} would release {list(price)}"
         )
 
 
-def covers_one(permit: Permit | None, event: Event, number: int) -> None:
-    """Refuse unless the permit covers a block of such releases that holds this one.
+def covers_one(unit: str, permit: Permit | None, event: Event, number: int) -> None:
+    """Refuse unless the permit is of this unit and covers a block of such releases that holds this
+    one.
 
     Raises:
         LocalProtocolError: if it does not; nothing may be computed then.
     """
-    if permit is None or permit.event != event or not permit.holds(number):
+    if permit is None or permit.unit != unit or permit.event != event or not permit.holds(number):
         raise LocalProtocolError(
-            f"task {number}: the ledger booked {permit}, the work would release {event}"
+            f"task {number}: the ledger booked {permit}, the work of {unit} would release {event}"
         )
 
 

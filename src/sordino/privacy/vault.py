@@ -243,8 +243,14 @@ def data_ledger(folder: Path) -> Path:
 
     Raises:
         LedgerError: if the folder holds ledgers of files, which knew no records.
+        StudyError: if it is no folder.
     """
     path = folder / NAME
+    if folder.exists() and not folder.is_dir():
+        raise StudyError(
+            f"privacy.ledger: {folder}: this is a file, so no folder for ledgers can be "
+            "made here. Name another folder"
+        )
     refuse_closed(folder)
     if folder.is_dir() and not path.exists() and (old := sorted(folder.glob("*.sqlite"))):
         raise LedgerError(

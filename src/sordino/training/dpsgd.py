@@ -58,6 +58,7 @@ class PrivateClient:
 
     Attributes:
         index: which client, from 0.
+        unit: whose data it holds, in the ledger.
         examples: its data.
         mechanism: clip and noise of each step.
         sampling_rate: q of the Poisson batches.
@@ -68,6 +69,7 @@ class PrivateClient:
     """
 
     index: int
+    unit: str
     examples: Examples
     mechanism: Bounded
     sampling_rate: float
@@ -101,7 +103,7 @@ class PrivateClient:
 
     def answer(self, task: Train, permits: Sequence[Permit]) -> Update:
         """See :class:`Client`."""
-        covers_round(permits, self.price(task), task.round)
+        covers_round(self.unit, permits, self.price(task), task.round)
         raw = measure_raw(self.kernels, self.examples, task) if task.probe is not None else None
         batches = self.entropy.at("client", self.index, "round", task.round, "batches")
         noise = self.entropy.at("client", self.index, "round", task.round, "noise")

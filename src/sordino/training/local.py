@@ -102,10 +102,12 @@ class LocalClient(LocalWork):
     """Plain local training, one bounded vector for the aggregator.
 
     Attributes:
+        unit: whose data it holds, in the ledger.
         mechanism: what the aggregator will release the sum by; says what a bounded vector is.
         sampling_rate: q_c with which clients are drawn, for the price of taking part.
     """
 
+    unit: str
     mechanism: Bounded
     sampling_rate: float
 
@@ -117,7 +119,7 @@ class LocalClient(LocalWork):
 
     def answer(self, task: Train, permits: Sequence[Permit]) -> Contribution:
         """See :class:`Client`."""
-        covers_round(permits, self.price(task), task.round)
+        covers_round(self.unit, permits, self.price(task), task.round)
         moved = self.train(task)
         bounded, inside = self._bound(task).bounded(moved)
         return Contribution(
@@ -150,9 +152,11 @@ class NoisyModelClient(LocalWork):
     to 2 eta C / n_i.
 
     Attributes:
+        unit: whose data it holds, in the ledger.
         noise_multiplier: z, as claimed.
     """
 
+    unit: str
     noise_multiplier: float
 
     def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
@@ -161,7 +165,7 @@ class NoisyModelClient(LocalWork):
 
     def answer(self, task: Train, permits: Sequence[Permit]) -> Update:
         """See :class:`Client`."""
-        covers_round(permits, self.price(task), task.round)
+        covers_round(self.unit, permits, self.price(task), task.round)
         trained = self.train(task)
         # Plain steps never reach this bound; other optimizers could, and what is booked rests on
         # it.

@@ -34,6 +34,7 @@ from torch import nn
 
 from sordino import modules
 from sordino.errors import StudyError
+from sordino.training.outline import SMALLEST
 
 Shape = tuple[int, ...]
 
@@ -100,8 +101,6 @@ _KNOWN: dict[str, Callable[[Shape, int], nn.Module]] = {
     "cifar-cnn": _cifar_cnn,
     "cnn-small": _cnn_small,
 }
-# pixels a side that leave something after the last pool
-_SMALLEST = {"cnn": 15, "cnn-large": 16, "cifar-cnn": 8, "cnn-small": 16}
 NAMES = tuple(_KNOWN)
 
 
@@ -112,8 +111,8 @@ def build(name: str, shape: Shape, classes: int, rng: np.random.Generator) -> nn
         StudyError: for a name nobody knows, or a model that does not fit the shape.
     """
     make = _factory(name) if ":" in name else _known(name)
-    if name in _SMALLEST and (len(shape) != 3 or min(shape[1:]) < _SMALLEST[name]):
-        least = _SMALLEST[name]
+    if name in SMALLEST and (len(shape) != 3 or min(shape[1:]) < SMALLEST[name]):
+        least = SMALLEST[name]
         raise StudyError(
             f"model.name = {name!r} needs images of at least {least}x{least} pixels; the data's "
             f"examples have shape {shape}. logistic, svm and mlp fit any shape"
@@ -125,7 +124,7 @@ def build(name: str, shape: Shape, classes: int, rng: np.random.Generator) -> nn
         except Exception as error:  # a user's factory may raise anything
             raise StudyError(
                 f"model.name = {name!r}: making it for shape {shape} and {classes} classes "
-                f"failed: {error}"
+                f"failed: {modules.told_of(error)}"
             ) from error
         _fits(name, module, shape, classes)
     return module
@@ -134,9 +133,9 @@ def build(name: str, shape: Shape, classes: int, rng: np.random.Generator) -> nn
 def _known(name: str) -> Callable[[Shape, int], nn.Module]:
     if name not in _KNOWN:
         close = difflib.get_close_matches(name, _KNOWN, n=1)
-        meant = f"; did you mean {close[0]!r}?" if close else ""
+        meant = f"; did you mean {close[0]!r}?" if close else "."
         raise StudyError(
-            f"model.name = {name!r} is not known{meant}. Known: {', '.join(_KNOWN)}, or "
+            f"model.name = {name!r} is not known{meant} Known: {', '.join(_KNOWN)}, or "
             "package.module:factory for your own"
         )
     return _KNOWN[name]
@@ -147,8 +146,8 @@ def _factory(name: str) -> Callable[[Shape, int], nn.Module]:
         found = modules.attribute(name)
     except Exception as error:  # a user's module may raise anything
         raise StudyError(
-            f"model.name = {name!r}: {error}. Write package.module:factory, beside the study "
-            "file or installed"
+            f"model.name = {name!r}: {modules.told_of(error)}. Write package.module:factory, "
+            "beside the study file or installed"
         ) from error
     if not callable(found):
         raise StudyError(
@@ -168,10 +167,15 @@ def _fits(name: str, module: object, shape: Shape, classes: int) -> None:
         with torch.no_grad():
             scores = module(torch.zeros(2, *shape))
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        first = modules.raised(error) or str(error).partition("\n")[0] or type(error).__name__
         raise StudyError(
             f"model.name = {name!r} does not fit examples of shape {shape}: {first}"
         ) from error
+    if not isinstance(scores, torch.Tensor):
+        raise StudyError(
+            f"model.name = {name!r} gives {type(scores).__name__} for a batch; it must give a "
+            f"tensor of scores (n, {classes})"
+        )
     if tuple(scores.shape) != (2, classes):
         raise StudyError(
             f"model.name = {name!r} gives scores of shape {tuple(scores.shape)[1:]} for one "

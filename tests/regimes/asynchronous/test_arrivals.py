@@ -115,8 +115,10 @@ def test_killed_anywhere_it_comes_to_the_same_end(tmp_path: Path, changes: tuple
         world = built.simulation
         (packed, length) = first.saved[-1]
         (folder / "checkpoints").mkdir()
-        checkpoint.write(folder / "checkpoints", checkpoint.Saved(world.unpack(packed), length))
-        saved = checkpoint.read(folder / "checkpoints", world)
+        checkpoint.write(
+            folder / "checkpoints", checkpoint.Saved(world.unpack(packed), length, "asynchronous")
+        )
+        saved = checkpoint.read(folder / "checkpoints", world, "asynchronous")
         assert saved is not None
         second = Watch(rows=first.rows[:length])
         again = world.run(saved.moment, second)

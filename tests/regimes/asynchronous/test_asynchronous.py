@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sordino.engine.effect import Arrived, Closed, Finish, Joined, Lapsed, Left, Log, Send
-from sordino.engine.records import AsynchronousRound
 from sordino.message import Compute, Gradient
 from sordino.regimes.asynchronous.method import EdgeTerms
 from sordino.regimes.asynchronous.methods.asgd import Asgd
 from sordino.regimes.asynchronous.methods.mapa import Mapa
 from sordino.regimes.asynchronous.protocol import Asynchronous, State
+from sordino.regimes.asynchronous.records import AsynchronousRound
 
 D = 3
 ONE = np.ones(D, np.float32)

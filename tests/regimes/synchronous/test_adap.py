@@ -98,6 +98,7 @@ def client(labels: int = 3) -> PrivateClient:
     y = torch.from_numpy(rng.integers(0, labels, N))
     return PrivateClient(
         index=0,
+        unit="client:0",
         examples=Examples(x, y),
         mechanism=Gaussian(clip=1.0, noise_multiplier=2.0),
         sampling_rate=Q,

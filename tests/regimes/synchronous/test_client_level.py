@@ -56,6 +56,7 @@ def aggregator(**changes: Any) -> PrivateSum:
     told: dict[str, Any] = {
         "mechanism": CountedGaussian(clip=S, noise_multiplier=Z),
         "shares": (1.0,) * N,
+        "units": ("client:0",),
         "sampling_rate": Q,
         "entropy": Seeded(4),
     }

@@ -197,8 +197,8 @@ def test_killed_after_any_row_it_ends_the_same(tmp_path: Path, options: dict[str
             simulation.run(start, first)
         with world(folder, **options) as (simulation, start):
             moment, length = first.moments[-1] if first.moments else (start, 0)
-            checkpoint.write(folder, checkpoint.Saved(moment, length))
-            saved = checkpoint.read(folder, simulation)
+            checkpoint.write(folder, checkpoint.Saved(moment, length, "synchronous"))
+            saved = checkpoint.read(folder, simulation, "synchronous")
             assert saved is not None
             assert isinstance(saved.moment, Moment)
             second = Watch(rows=first.rows[: saved.log_length])

@@ -514,7 +514,7 @@ def test_halves_of_ones_own_are_used(tmp_path: Path, own: str) -> None:
         ),
         (
             ("broken", "server"),
-            r"model\.party = 'my_halves:broken': making it failed: no such layer",
+            r"model\.party = 'my_halves:broken': making it failed: .*, line .*no such layer",
         ),
         (("nobody", "server"), r"'my_halves:nobody': .*Write package\.module:factory"),
         (
@@ -564,7 +564,9 @@ def test_a_checkpoint_is_due_when_a_multiple_has_been_passed(
         "sordino.engine.recorder.checkpoint.write",
         lambda folder, kept: found.append(kept.moment.number),
     )
-    with Recorder(tmp_path, length=0, every=60, begun=begun, show=lambda row: None) as recorder:
+    with Recorder(
+        tmp_path, regime="vertical", length=0, every=60, begun=begun, show=lambda row: None
+    ) as recorder:
         for number in numbers:
             point: Any = Point(number, "done" if number == numbers[-1] else None)
             recorder.save(point)

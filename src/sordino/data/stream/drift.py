@@ -76,7 +76,6 @@ DRIFTS = Registry(
     key="kind",
     place="data.drift",
     page="docs/own-tables.md",
-    brief=True,
     needs=("applied",),
 )
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from sordino.data import locate
+from sordino.data.sets import PUBLISHED, pick
 from sordino.data.stream.table import TableStream
 from sordino.data.table import Scale
 from sordino.errors import DataError
@@ -61,9 +62,9 @@ def published(
             f"unknown stream {name!r}; known: {', '.join(COLUMNS)}; your own file: "
             "TableStream('x.csv', ...)"
         )
-    known = locate.PUBLISHED[name]
+    known = PUBLISHED[name]
     if file is None:
-        found = locate.pick(locate.find(name), known.layouts[0][0], known.endings)
+        found = pick(locate.find(name), known.layouts[0][0], known.endings)
         if found is None:  # gone since the folder was found complete
             raise DataError(locate.missing_message(known))
         file = found

@@ -68,7 +68,7 @@ DIVISIONS = Registry(
     key="kind",
     place="data.parts",
     page="docs/own-tables.md",
-    brief=True,
+    needs=("parts",),
 )
 
 

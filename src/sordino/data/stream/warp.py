@@ -25,10 +25,10 @@ machines using selective sampling" (infinite MNIST).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 Array = NDArray[np.float32]
@@ -121,4 +121,14 @@ def _render(
                 out[n, c * pixels + p] = above + down[p] * (below - above)
 
 
-render: Run = njit(nogil=True, fastmath={"contract", "nnan", "nsz"})(_render)
+@cache
+def _compiled() -> Run:
+    from numba import njit  # not before there is something to draw: it takes a while to load
+
+    made: Run = njit(nogil=True, fastmath={"contract", "nnan", "nsz"})(_render)
+    return made
+
+
+def render(*arguments: Any) -> None:
+    """Samples, as :func:`_render` says, compiled for this processor."""
+    _compiled()(*arguments)

@@ -11,9 +11,6 @@ from pydantic import ValidationError
 
 from sordino import modules as code
 from sordino.data.partition import PARTITIONS
-from sordino.data.stream.drift import DRIFTS
-from sordino.data.stream.opening import STREAMS
-from sordino.data.stream.vertical import DIVISIONS
 from sordino.engine import regimes
 from sordino.engine.latency import LATENCIES
 from sordino.engine.method import Method
@@ -33,9 +30,6 @@ TABLES: tuple[Registry[Any], ...] = (
     MECHANISMS,
     PARTITIONS,
     LATENCIES,
-    DIVISIONS,
-    STREAMS,
-    DRIFTS,
 )
 """The tables of a study whose kind is chosen by name; one that lies in another comes before it.
 
@@ -75,7 +69,7 @@ def parse(table: Mapping[str, Any], *, source: str) -> Study:
 def _method(table: Mapping[str, Any]) -> type[Method] | None:
     """The class that a study's ``[method]`` table is of, if there is one."""
     try:
-        return METHODS.chosen(table.get("method"))
+        return METHODS.chosen(METHODS.spelled_out(table.get("method")))
     except StudyError:
         return None
 
@@ -153,8 +147,9 @@ def read(path: Path, changes: Sequence[str] = (), *, modules: Path | None = None
         with path.open("rb") as file:  # not a plain file only: a study may come through a pipe
             content = file.read(MOST_TOML + 1)
     except FileNotFoundError:
+        first, *_ = regimes.names()
         raise StudyError(
-            f"{path}: there is no such study file. `sordino new synchronous > study.toml` "
+            f"{path}: there is no such study file. `sordino new {first} > study.toml` "
             "writes one to begin with"
         ) from None
     except IsADirectoryError:
@@ -233,8 +228,9 @@ def _code() -> tuple[tuple[str, ...], ...]:
     named = ((*registry.keys, registry.key) for registry in tables)
     return (
         *named,
-        *(registry.keys for registry in tables if registry.brief),
+        *(registry.keys for registry in tables),
         *(("model", key) for key in ("name", "party", "server")),
+        ("data", "name"),
     )
 
 

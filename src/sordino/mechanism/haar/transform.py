@@ -42,6 +42,7 @@ References:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -127,11 +128,23 @@ def energies(rows: Tensor, sizes: tuple[int, ...]) -> Tensor:
     They are orthonormal; a group is a base or a level of the blocks.
     """
     numbers = _numbers(rows)
-    parts = np.array([length for size in sizes for length in lengths(size)], np.int64)
-    scale = np.array([factor for size in sizes for factor in orthonormal(size)], numbers.dtype)
-    out = np.empty((len(numbers), len(parts)))
-    compiled.energies(numbers, np.array(sizes, np.int64), scale, parts, out)
+    blocks, scale = _arrays(sizes, _orthonormal(sizes), numbers.dtype)
+    out = np.empty((len(numbers), len(scale)))
+    compiled.energies(numbers, blocks, scale, out)
     return torch.from_numpy(out)
+
+
+@lru_cache(maxsize=64)
+def _orthonormal(sizes: tuple[int, ...]) -> tuple[float, ...]:
+    return tuple(factor for size in sizes for factor in orthonormal(size))
+
+
+@lru_cache(maxsize=64)
+def _arrays(
+    sizes: tuple[int, ...], scale: tuple[float, ...], kind: np.dtype[Any]
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Sizes and factors as :mod:`.compiled` takes them."""
+    return np.array(sizes, np.int64), np.array(scale, kind)
 
 
 def _numbers(v: Tensor) -> NDArray[Any]:
@@ -143,5 +156,5 @@ def _run(
 ) -> Tensor:
     rows = _numbers(v)
     out = np.empty((len(rows), length), rows.dtype)
-    which(rows, np.array(sizes, np.int64), np.array(scale, rows.dtype), out)
+    which(rows, *_arrays(sizes, tuple(scale), rows.dtype), out)
     return torch.from_numpy(out).view(*v.shape[:-1], length).to(v.device)

@@ -13,8 +13,18 @@ pool       classes under construction
 """
 
 from sordino.privacy.records.identity import Records
-from sordino.privacy.records.peek import histories
+from sordino.privacy.records.peek import Burden, burdens, histories
 from sordino.privacy.records.people import close_sets, link, open_sets
 from sordino.privacy.records.price import Prices, bounds
 
-__all__ = ["Prices", "Records", "bounds", "close_sets", "histories", "link", "open_sets"]
+__all__ = [
+    "Burden",
+    "Prices",
+    "Records",
+    "bounds",
+    "burdens",
+    "close_sets",
+    "histories",
+    "link",
+    "open_sets",
+]

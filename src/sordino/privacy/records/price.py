@@ -26,8 +26,9 @@ from sordino.privacy.records.group import (
     Column,
     Counts,
     Spent,
-    grouped,
+    beside_others,
     of_client,
+    together,
     translated,
 )
 from sordino.privacy.records.store import Set
@@ -143,7 +144,8 @@ class Prices:
             return [(self.ledger.spent(unit, until), event or Composed(()))]
         totals, kind = since(self.ledger, seen.sets, until), seen.sets[number].kind
         if kind == CLIENT:
-            return [(self._client(seen, number, totals, until), event or Composed(()))]
+            whole = Composed(()) if event is None else self._on_clients(seen, number, run, event)
+            return [(self._client(seen, number, totals, until), whole)]
         by_size: dict[tuple[int, ...], list[Counts]] = {}
         for one, _ in seen.classes.get(number, ()):
             sizes = tuple(
@@ -156,10 +158,19 @@ class Prices:
             by_size.setdefault(sizes if event is not None else (), []).append(history(one, totals))
         found = []
         for sizes, counts in by_size.items():
-            each = tuple(grouped(event, size) for size in sizes) if event is not None else ()
-            whole = each[0] if len(each) == 1 else Composed(each)
+            whole = Composed(()) if event is None else together(event, sizes)
             found += [(translated(one, kind), whole) for one in maximal(counts, SHOWN)]
         return found
+
+    def _on_clients(self, seen: _Seen, number: int, run: str, event: Event) -> Event:
+        """One ``event`` on every client of a run, as it bounds this one."""
+        held = [
+            (size, records)
+            for one, records in seen.classes.get(number, ())
+            for group, size in one.live
+            if number in group and any(self._of(seen, each, CLIENT, run) for each in group)
+        ]
+        return beside_others(event, held)
 
     def _of(self, seen: _Seen, number: int, kind: str, run: str) -> bool:
         return run in seen.sets[number].runs and seen.sets[number].kind == kind

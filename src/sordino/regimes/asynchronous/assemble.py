@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from sordino import data as datasets
-from sordino.engine import records
 from sordino.engine.built import Built, budget, vault
 from sordino.engine.latency import Churn, Delays
 from sordino.engine.plan import Plan
 from sordino.engine.surroundings import lineage
 from sordino.entropy import Entropy, Seeded
+from sordino.federation.balance import remedy
 from sordino.federation.facts import horizontal
-from sordino.federation.mechanism import as_good, energies, in_words
+from sordino.federation.mechanism import Trial
 from sordino.federation.setup import SharedSetup
 from sordino.federation.study import for_dimension
-from sordino.mechanism import Bounded, NoiseRequest
-from sordino.privacy import Budget, PoissonSampled, Vault, accountant
+from sordino.mechanism import Bounded
+from sordino.privacy import Budget, Vault
+from sordino.regimes.asynchronous import records
 from sordino.regimes.asynchronous.edge import Edge, LiteralEdge, PlainEdge, PrivateEdge
+from sordino.regimes.asynchronous.mechanism import announced, edge_mechanism
 from sordino.regimes.asynchronous.method import EdgeTerms, Noisy
-from sordino.regimes.asynchronous.plan import dearest, epsilons, multipliers, price, rates, terms
+from sordino.regimes.asynchronous.plan import epsilons, multipliers, price, rates, terms
 from sordino.regimes.asynchronous.protocol import Asynchronous
 from sordino.regimes.asynchronous.simulation import Arrivals
 from sordino.regimes.asynchronous.study import AsynchronousStudy
@@ -47,15 +47,15 @@ def build(
     privacy, world = study.privacy, study.world
     priced, known = price(for_dimension(study, flat.dim), sizes, flat.dim), terms(study, flat.dim)
     noise = (
-        edge_mechanism(study, setup.kernels, setup.validation)
+        edge_mechanism(study, Trial.of(setup.kernels, setup.validation))
         if privacy.unit != "none" and not study.method.literal
         else None
     )
     if noise is not None:
         priced = announced(priced, study, noise, sizes)
     own = setup.entropy(study, run, folder)
-    edges = _edges(study, parts, setup, noise, own)
     units = [f"client:{i}" for i in range(len(sizes))]
+    edges = _edges(study, parts, setup, noise, own, units)
     fingerprints = setup.units(dict(zip(units, setup.fingerprints, strict=True)))
     ledgers = vault(study, folder, run, fingerprints, setup.records, labels=setup.labels(units))
     tested = setup.evaluation(study, ledgers, own, lineage(study, run))
@@ -77,7 +77,7 @@ def build(
     )
     first = simulation.first(setup.first())
     facts = horizontal(records.Asynchronous, study, setup, priced, simulation)
-    remedy = "Raise noise_multiplier or lower method.batch"
+    told = remedy(setup.records, "Raise noise_multiplier or lower method.batch")
     return setup.built(
         study,
         priced,
@@ -85,7 +85,7 @@ def build(
         first,
         facts=facts,
         paid="gradient",
-        remedy=remedy,
+        remedy=told,
         evaluation=tested,
     )
 
@@ -110,26 +110,13 @@ def _rules(
     )
 
 
-def announced(priced: Plan, study: AsynchronousStudy, noise: Bounded, sizes: Sequence[int]) -> Plan:
-    """The plan with what a mechanism's literal form claims beside what it gives."""
-    privacy, (rate, z, _) = study.privacy, dearest(study, sizes)
-    true = noise.scaled(noise.clip, z).event()
-    if as_good(true, privacy.mechanism.event(z)) or priced.used is None or privacy.delta is None:
-        return priced
-    spent = [(PoissonSampled(sampling_rate=rate, event=true), priced.used)]
-    return priced.exposed(
-        "privacy.mechanism.form",
-        accountant(privacy.accountant).epsilon(spent, privacy.delta),
-        in_words(true),
-    )
-
-
 def _edges(
     study: AsynchronousStudy,
     parts: list[datasets.Dataset],
     setup: SharedSetup,
     noise: Bounded | None,
     entropy: Entropy,
+    units: Sequence[str],
 ) -> list[Edge]:
     """The edges; ``parts`` is emptied on the way."""
     method = study.method
@@ -141,6 +128,7 @@ def _edges(
         index = len(edges)
         told: dict[str, Any] = {
             "index": index,
+            "unit": units[index],
             "examples": setup.examples(parts.pop()),
             "sampling_rate": each[index],
             "regularisation": method.regularisation,
@@ -216,22 +204,4 @@ def _payable(
     return tuple(
         endless if (steps := left[edge]) is None else min(steps, endless)
         for edge in range(len(units))
-    )
-
-
-def edge_mechanism(
-    study: AsynchronousStudy, kernels: ModelKernels, public: tuple[Tensor, Tensor]
-) -> Bounded:
-    """The mechanism of the edges in the first stage, at the largest multiplier of any.
-
-    No count is released beside: every gradient would pay for it.
-    """
-    return study.privacy.mechanism.make(
-        NoiseRequest(
-            unit=study.privacy.unit,
-            clip=study.privacy.clip,
-            noise_multiplier=study.privacy.noise_multiplier or 0.0,
-            parameters=tuple(slot.size for slot in kernels.flat.layout),
-            energies=partial(energies, kernels, public) if study.data.validation else None,
-        )
     )

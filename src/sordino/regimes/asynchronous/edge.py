@@ -69,6 +69,7 @@ class Site:
 
     Attributes:
         index: which edge, from 0.
+        unit: whose data it holds, in the ledger.
         examples: its data.
         sampling_rate: q.
         regularisation: lambda.
@@ -81,6 +82,7 @@ class Site:
     """
 
     index: int
+    unit: str
     examples: Examples
     sampling_rate: float
     regularisation: float
@@ -129,7 +131,7 @@ class PlainEdge(Site):
 
     def answer(self, task: Compute, permit: Permit | None) -> Gradient:
         """See :class:`Edge`."""
-        covers_one(permit, self.price, task.task)
+        covers_one(self.unit, permit, self.price, task.task)
         mean = torch.empty_like(self.kernels.flat.weights)
         self.kernels.mean.of(self.examples, self.drawn(task)[0], mean)
         return self.answered(task, mean)
@@ -157,7 +159,7 @@ class PrivateEdge(Site):
 
     def answer(self, task: Compute, permit: Permit | None) -> Gradient:
         """See :class:`Edge`."""
-        covers_one(permit, self.price, task.task)
+        covers_one(self.unit, permit, self.price, task.task)
         # any other will do: the noise grows with it
         if task.clip is None or not 0.0 < task.clip < math.inf:
             raise LocalProtocolError(
@@ -209,7 +211,7 @@ class LiteralEdge(Site):
 
     def answer(self, task: Compute, permit: Permit | None) -> Gradient:
         """See :class:`Edge`: average clipped to R = b DS / 2, a direction of exponential length."""
-        covers_one(permit, self.price, task.task)
+        covers_one(self.unit, permit, self.price, task.task)
         if task.clip is None:
             raise LocalProtocolError(f"task {task.task} has no clip")
         chosen, rng = self.drawn(task)

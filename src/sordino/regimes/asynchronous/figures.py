@@ -12,12 +12,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sordino.engine.records import AsynchronousRound, Row, Stage, Stale, known, number
+from sordino.engine.records import Row, Stale, known, number
 from sordino.engine.runs import Run
+from sordino.federation.records import Stage, horizontal
+from sordino.federation.report import client_budgets
+from sordino.regimes.asynchronous.records import AsynchronousRound
 from sordino.report.axes import DECADES, Mark, draw_marks, logarithmic
 from sordino.report.band import points
 from sordino.report.canvas import BLUE, GREEN, INK, ORANGE, QUIET, canvas, figure, svg
-from sordino.report.course import client_budgets
 from sordino.report.figures import learning
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ MOST_UPDATES = 10**9
 
 def stages(run: Run) -> list[Stage]:
     """The stages that the run has come to, as planned."""
-    planned = known(run.horizontal.stages) or ()
+    planned = known(horizontal(run).stages) or ()
     return [
         stage
         for stage in planned
@@ -119,7 +121,7 @@ def staleness(run: Run) -> str | None:
     applied, refused = histogram(run), too_stale(run)
     if not applied and not refused:
         return None
-    bound = number(run.horizontal.staleness)
+    bound = number(horizontal(run).staleness)
     longest = max([*applied, *refused])
     largest = shown_to(applied + refused, bound)
     width = max(math.ceil((largest + 1) / MOST_BINS), 1)

@@ -22,6 +22,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from sordino.engine.method import About, Method
+from sordino.engine.methods import METHODS
 
 __all__ = ["About", "AsynchronousMethod", "Constants", "EdgeTerms", "Stage"]
 
@@ -103,6 +104,7 @@ class AsynchronousMethod(Method):
     """
 
     about: ClassVar[About]
+    needs: ClassVar[tuple[str, ...]] = ("stages",)
 
     batch: float = Field(12.0, gt=0, allow_inf_nan=False)
     regularisation: float = Field(1e-4, ge=0, allow_inf_nan=False)
@@ -140,7 +142,9 @@ class AsynchronousMethod(Method):
     def rate(self, terms: EdgeTerms, stage: Stage, number: int) -> float:
         """gamma_t of update t = ``number``, from 1, which falls into ``stage``."""
         if stage.rate is None:
-            raise NotImplementedError
+            raise METHODS.wrong(
+                self, "rate of stages", None, "a number, or the class a method rate of its own"
+            )
         return stage.rate
 
 

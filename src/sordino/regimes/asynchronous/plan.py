@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Real
+from typing import cast
 
-from sordino.engine.plan import ACCOUNTANTS, Plan, limits, step_event
+from sordino.engine.methods import METHODS
+from sordino.engine.plan import ACCOUNTANTS, Curve, Plan, limits, step_event
 from sordino.errors import StudyError
-from sordino.privacy import epsilon_after, noise_multiplier
-from sordino.regimes.asynchronous.method import EdgeTerms, Noisy, Stage
+from sordino.modules import raised
+from sordino.privacy import accountant, epsilon_after, noise_multiplier
+from sordino.regimes.asynchronous.method import AsynchronousMethod, EdgeTerms, Noisy, Stage
 from sordino.regimes.asynchronous.methods.mapa import Mapa, feasible
 from sordino.regimes.asynchronous.study import AsynchronousStudy
 
@@ -129,6 +133,32 @@ def terms(study: AsynchronousStudy, dimension: int) -> EdgeTerms:
     )
 
 
+def _stages(method: AsynchronousMethod, known: EdgeTerms) -> tuple[Stage, ...]:
+    """What a method's schedule is, if it is one: without gaps, from the first update to the last.
+
+    Raises:
+        StudyError: if it is none.
+    """
+    given: object = method.stages(known)
+    wanted = "its stages (Stage), one after another without a gap, up to the last update"
+    if not isinstance(given, tuple | list) or not all(isinstance(each, Stage) for each in given):
+        raise METHODS.wrong(method, "stages", given, wanted)
+    end = 0
+    for stage in given:
+        if stage.start != end or stage.length < 1:
+            raise METHODS.wrong(method, "stages", given, wanted)
+        if not isinstance(stage.clip, Real):
+            raise METHODS.wrong(method, "clip of stages", stage.clip, "a number")
+        if end < known.updates and not isinstance(
+            rate := cast(object, method.rate(known, stage, end + 1)), Real
+        ):
+            raise METHODS.wrong(method, "rate", rate, "a number")
+        end = stage.end
+    if end < known.updates:
+        raise METHODS.wrong(method, "stages", given, wanted)
+    return tuple(given)
+
+
 def _schedule(study: AsynchronousStudy, known: EdgeTerms) -> tuple[Stage, ...]:
     """The method's stages.
 
@@ -136,11 +166,13 @@ def _schedule(study: AsynchronousStudy, known: EdgeTerms) -> tuple[Stage, ...]:
         StudyError: where they leave the numbers that can be reckoned with.
     """
     try:
-        stages = study.method.stages(known)
+        stages = _stages(study.method, known)
         usable = all(
             SMALLEST <= stage.clip <= LARGEST or math.isinf(known.clip) for stage in stages
         )
-    except ArithmeticError:
+    except ArithmeticError as error:
+        if raised(error) is not None:
+            raise
         usable = False
     if not usable:
         raise StudyError(
@@ -169,7 +201,11 @@ def price(study: AsynchronousStudy, sizes: Sequence[int], dimension: int) -> Pla
     steps, wanted = most[privacy.accountant], share(full)
     used = wanted if steps is None else min(wanted, steps)
     points = sorted({max(math.ceil(used * part / 20), 1) for part in range(1, 21)})
-    curve = epsilon_after(event, points, delta=privacy.delta, accountant=privacy.accountant)
+    delta, chosen = privacy.delta, accountant(privacy.accountant)
+    curve = Curve(
+        tuple(points),
+        lambda count: chosen.epsilon([(event, count)], delta, quick=count != points[-1]),
+    )
     return Plan(
         noise_multiplier=z,
         steps=steps,
@@ -177,7 +213,7 @@ def price(study: AsynchronousStudy, sizes: Sequence[int], dimension: int) -> Pla
         rounds=updates,
         used=used,
         epsilon=curve[-1],
-        curve=tuple(curve),
+        curve=curve,
         ends="privacy" if steps is not None and wanted > steps else "rounds",
         batches=(batch,) * 3,
         signal_to_noise=batch / (z * math.sqrt(dimension)),

@@ -46,6 +46,7 @@ from sordino.engine.effect import (
 )
 from sordino.message import Compute, Gradient, Vector
 from sordino.regimes.asynchronous.method import AsynchronousMethod, EdgeTerms, Stage
+from sordino.regimes.asynchronous.records import AsynchronousRound
 
 
 @dataclass(slots=True, eq=False)
@@ -298,7 +299,7 @@ class Asynchronous:
         """The row that closes a stretch of the log; the next stretch begins."""
         since, stage = state.since, self.stage(max(state.version - 1, 0))
         applied = since.staleness.total()
-        seen = records.AsynchronousRound(
+        seen = AsynchronousRound(
             round=state.version,
             steps=max(state.given),
             stage=stage.number,

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from sordino.data import Dataset
 from sordino.engine.built import Built
+from sordino.engine.method import Method
 from sordino.engine.narration import Told
 from sordino.engine.plan import Plan, step_event
 from sordino.federation.division import federation
+from sordino.federation.mechanism import Trial
 from sordino.federation.promise import BATCHES, resting_on
-from sordino.federation.regime import HorizontalRegime, Spending
-from sordino.federation.setup import SharedSetup
-from sordino.mechanism import Bounded
+from sordino.federation.regime import HorizontalRegime
 from sordino.privacy import Budget, Event, PoissonSampled
-from sordino.regimes.asynchronous import assemble, narrate, plan
+from sordino.privacy.records import Burden
+from sordino.regimes.asynchronous import contract, mechanism, narrate, plan
 from sordino.regimes.asynchronous import methods as _methods  # noqa: F401  (registers them)
 from sordino.regimes.asynchronous.study import AsynchronousStudy
 from sordino.regimes.asynchronous.template import TEMPLATE
-from sordino.training.kernels import ModelKernels
+
+if TYPE_CHECKING:
+    from sordino.federation.setup import SharedSetup
+    from sordino.mechanism import Bounded
 
 OF_EDGES = (
     "The sizes of the edges' data sets are public: with the expected batch b they set the "
@@ -53,21 +56,15 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
         """See :class:`HorizontalRegime`."""
         return plan.price(study, sizes, dimension)
 
-    def mechanism(
-        self,
-        study: AsynchronousStudy,
-        sizes: Sequence[int],
-        kernels: ModelKernels,
-        public: tuple[torch.Tensor, torch.Tensor],
-    ) -> Bounded:
+    def mechanism(self, study: AsynchronousStudy, sizes: Sequence[int], trial: Trial) -> Bounded:
         """See :class:`HorizontalRegime`."""
-        return assemble.edge_mechanism(study, kernels, public)
+        return mechanism.edge_mechanism(study, trial)
 
     def announced(
         self, priced: Plan, study: AsynchronousStudy, noise: Bounded, sizes: Sequence[int]
     ) -> Plan:
         """See :class:`HorizontalRegime`."""
-        return assemble.announced(priced, study, noise, sizes)
+        return mechanism.announced(priced, study, noise, sizes)
 
     def assemble(
         self,
@@ -79,6 +76,8 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
         payable: Sequence[int] | None,
     ) -> Built:
         """See :class:`HorizontalRegime`."""
+        from sordino.regimes.asynchronous import assemble  # a plan does not wait for what trains
+
         return assemble.build(study, setup, parts, folder, run, payable)
 
     def rates(self, study: AsynchronousStudy, sizes: Sequence[int]) -> tuple[float, ...]:
@@ -101,12 +100,11 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
         sizes: Sequence[int],
         client: int,
         own: Budget,
-        before: Spending,
+        burden: Burden,
     ) -> int | None:
         """See :class:`HorizontalRegime`."""
-        return own.remaining_steps(
-            self.event(study, sizes, client, plan.multipliers(study)[client]), before
-        )
+        event = self.event(study, sizes, client, plan.multipliers(study)[client])
+        return own.remaining_steps(burden.of(event), burden.spent)
 
     def epsilons(self, study: AsynchronousStudy) -> tuple[float, ...]:
         """See :class:`HorizontalRegime`."""
@@ -121,6 +119,10 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
     def bounded(self, study: AsynchronousStudy) -> bool:
         """See :class:`HorizontalRegime`."""
         return not study.method.literal
+
+    def check(self, method: Method) -> None:
+        """Walk through its schedule."""
+        contract.check(method)
 
     def told(self, study: AsynchronousStudy, plan: Plan) -> Sequence[Told]:
         """See :class:`~sordino.engine.regime.Regime`."""

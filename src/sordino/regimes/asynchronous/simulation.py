@@ -168,7 +168,7 @@ class Arrivals(World[State]):
         )
         return Moment(state, **told)
 
-    def run(self, moment: Moment, watcher: Watcher) -> Moment:
+    def run(self, moment: Moment, watcher: Watcher[Moment]) -> Moment:
         """See :meth:`sordino.engine.kernel.Kernel.run`."""
         return Kernel(self, moment, watcher).run()
 

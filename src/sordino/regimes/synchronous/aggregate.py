@@ -30,12 +30,14 @@ class PrivateSum:
     Attributes:
         mechanism: bounds contributions and adds the noise.
         shares: w_i in (0, 1] of every client.
+        units: whose data it sums, in the ledger: one unit that stands for all, or each its own.
         sampling_rate: q_c.
         entropy: where the noise is drawn from, by round.
     """
 
     mechanism: Bounded
     shares: tuple[float, ...]
+    units: tuple[str, ...]
     sampling_rate: float
     entropy: Entropy
 
@@ -71,9 +73,12 @@ class PrivateSum:
             LocalProtocolError: unless there are ``permits``, one for each unit, and each covers one
                 such release in this round; nothing has been computed then.
         """
-        covers_round(permits[:1], [(self.event(contract), 1)], number)
-        for permit in permits[1:]:
-            covers_round([permit], [(self.event(contract), 1)], number)
+        price = [(self.event(contract), 1)]
+        own: dict[str, list[Permit]] = {unit: [] for unit in self.units}
+        for permit in permits:
+            own.setdefault(permit.unit, []).append(permit)
+        for unit, booked in own.items():
+            covers_round(unit, booked if unit in self.units else (), price, number)
         total = np.zeros(dimension, np.float64)
         excess = 0.0
         for answer in answers:

@@ -3,11 +3,38 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from sordino.engine.narration import Table, Told, number
 from sordino.engine.plan import Plan
 from sordino.privacy.rounding import epsilon_text
+from sordino.regimes.synchronous.plan import Cell
 from sordino.regimes.synchronous.study import SynchronousStudy
+
+
+def advised(study: SynchronousStudy, cells: Sequence[Cell]) -> list[Told]:
+    """Sampling rates and tau at the study's epsilon, for people."""
+    rows = [
+        [
+            f"{c.sampling_rate:g}",
+            str(c.tau),
+            str(c.steps),
+            f"{c.noise_multiplier:.3f}",
+            f"{1e6 * c.relative_noise:.1f}",
+            f"{c.compute:,.0f}",
+        ]
+        for c in cells
+    ]
+    head = ["q", "tau", "steps", "sigma", "sigma/(q n) x 1e6", "examples per client"]
+    title = (
+        f"epsilon {epsilon_text(study.privacy.epsilon)} in {study.budget.rounds} rounds: what "
+        "sampling rate and tau would give"
+    )
+    return [
+        Table(title, head, rows),
+        "sigma/(q n) is the noise of an averaged step relative to the data. Lower is better. "
+        "The last column is the computing cost.",
+    ]
 
 
 def told(study: SynchronousStudy, priced: Plan) -> list[Told]:

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sordino.engine.plan import ACCOUNTANTS, Plan, limits
+from sordino.engine.plan import ACCOUNTANTS, Curve, Plan, limits
 from sordino.errors import StudyError
 from sordino.privacy import (
     Composed,
@@ -26,7 +26,6 @@ from sordino.privacy import (
     PoissonSampled,
     Pure,
     accountant,
-    epsilon_after,
     noise_multiplier,
 )
 from sordino.regimes.synchronous.methods.client_level import ClientLevel
@@ -156,7 +155,7 @@ def price(study: SynchronousStudy, sizes: Sequence[int], dimension: int) -> Plan
         used=used,
         epsilon=math.inf if raw else curve[-1],
         claimed=curve[-1] if raw else None,
-        curve=tuple(curve),
+        curve=curve,
         ends="privacy" if steps is not None and pace * rounds > steps else "rounds",
         batches=batches,
         signal_to_noise=batches[1] / (sigma * math.sqrt(dimension)),
@@ -233,19 +232,19 @@ def scheduled_steps(
     )
 
 
-def _curve(study: SynchronousStudy, pace: int, used: int) -> tuple[float, ...]:
+def _curve(study: SynchronousStudy, pace: int, used: int) -> Curve:
     """epsilon after each round of ``pace`` charges, until ``used``; finely bounded at the end."""
-    privacy = study.privacy
-    assert privacy.delta is not None
+    delta, chosen = study.privacy.delta, accountant(study.privacy.accountant)
+    assert delta is not None
     after = [min(pace * k, used) for k in range(1, math.ceil(used / pace) + 1)] or [0]
-    if len(schedule(study)) == 1:
-        event = step(study, privacy.noise_multiplier or 0.0)
-        return epsilon_after(event, after, delta=privacy.delta, accountant=privacy.accountant)
-    chosen = accountant(privacy.accountant)
-    return tuple(
-        chosen.epsilon(spending(study, count), privacy.delta, quick=count != used)
-        for count in after
-    )
+    event = step(study, study.privacy.noise_multiplier or 0.0)
+    scheduled = len(schedule(study)) > 1
+
+    def price(count: int) -> float:
+        spent = spending(study, count) if scheduled else [(event, count)]
+        return chosen.epsilon(spent, delta, quick=count != used)
+
+    return Curve(tuple(after), price)
 
 
 def warnings(
@@ -313,7 +312,7 @@ def _of_clients(
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
+class Cell:
     """One cell of the grid: what this q and tau would give at the study's epsilon and rounds.
 
     Attributes:
@@ -338,7 +337,7 @@ def advise(
     sizes: Sequence[int],
     rates: Sequence[float] = (0.015, 0.03, 0.06, 0.12, 0.25),
     taus: Sequence[int] = (1, 2, 5),
-) -> list[Advice]:
+) -> list[Cell]:
     """The grid, least noisy first within each tau.
 
     Raises:
@@ -366,7 +365,7 @@ def advise(
                 release=release(study),
             )
             cells.append(
-                Advice(
+                Cell(
                     rate,
                     tau,
                     steps,

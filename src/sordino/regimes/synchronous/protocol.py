@@ -64,6 +64,7 @@ from sordino.message import Answer, Contribution, Train, Update, Vector
 from sordino.regimes.synchronous.aggregate import PrivateSum
 from sordino.regimes.synchronous.method import Remaining, RoundNoise, SynchronousMethod, Terms
 from sordino.regimes.synchronous.methods.estimate import clipped_fraction, signal_to_noise
+from sordino.regimes.synchronous.records import SynchronousRound
 from sordino.regimes.synchronous.state import State
 from sordino.regimes.synchronous.update import (
     Vector64,
@@ -224,7 +225,7 @@ class Synchronous:
         remaining = Remaining(
             rounds=max(round((self.terms.rounds - state.round) * share), 1), steps=steps_left
         )
-        choice = self.method.choose(state.memory, self.terms, remaining)
+        choice = self.method.chosen(state.memory, self.terms, remaining)
         if choice.tau == 0:
             return self._finish(state, choice.note or "the method has ended it")
         tau = choice.tau if steps_left is None else min(choice.tau, steps_left)
@@ -339,8 +340,10 @@ class Synchronous:
         if self.aggregator is None:
             answers = [a for a in ordered if isinstance(a, Update)]
             moved = mean_change(state.weights, self.terms, answers)
-            memory = self.method.fold(state.memory, self.terms, answers)
-            row = records.SynchronousRound(
+            memory = self.method.remembered(
+                "fold", self.method.fold(state.memory, self.terms, answers)
+            )
+            row = SynchronousRound(
                 cohort=state.cohort,
                 answered=len(answers),
                 missing=state.cohort - len(answers),
@@ -353,8 +356,10 @@ class Synchronous:
                 contributed, contract, state.round, len(state.weights), state.permits, state.seen
             )
             moved, answers = released.mean.astype(np.float64), []
-            memory = self.method.learn(state.memory, self.terms, released)
-            row = records.SynchronousRound(
+            memory = self.method.remembered(
+                "learn", self.method.learn(state.memory, self.terms, released)
+            )
+            row = SynchronousRound(
                 clipped=None if released.clipped is None else min(max(released.clipped, 0.0), 1.0),
                 snr=self.aggregator.signal_to_noise(released, contract, state.seen),
             )
@@ -366,7 +371,7 @@ class Synchronous:
             steps=max(state.steps),
             tau=state.tau,
             note=state.note,
-            extra=self.method.observed(memory),
+            extra=self.method.noted(memory),
         )
         models = list(state.models)
         for answer in answers if models else ():

@@ -12,9 +12,10 @@ from itertools import groupby
 from sordino.engine.records import number
 from sordino.engine.runs import Run
 from sordino.engine.teller import Course, Drawn, Fact, Teller
+from sordino.federation.records import horizontal
+from sordino.federation.report import held, holders, holdings, unseen
 from sordino.report import figures
-from sordino.report.album import evaluated, holdings, measured
-from sordino.report.course import holders
+from sordino.report.album import evaluated, measured
 from sordino.report.words import plain
 
 PACE = (
@@ -122,7 +123,7 @@ def terms(run: Run, noise: float | None, clip: float | None) -> list[tuple[str, 
         ("clipping norm C", plain(clip, 6)),
         ("noise multiplier sigma", plain(noise, 6)),
         ("noise on each number", each),
-        ("sampling rate q", plain(number(run.horizontal.sampling_rate), 6)),
+        ("sampling rate q", plain(number(horizontal(run).sampling_rate), 6)),
         (
             f"numbers released per {'round' if run.of_clients else 'step'}",
             plain(number(about.facts.dimension)),
@@ -132,4 +133,12 @@ def terms(run: Run, noise: float | None, clip: float | None) -> list[tuple[str, 
     ]
 
 
-TELLER = Teller(facts, courses, terms, holders, pictures)
+TELLER = Teller(
+    facts=facts,
+    courses=courses,
+    terms=terms,
+    members=holders,
+    pictures=pictures,
+    held=held,
+    unseen=unseen,
+)

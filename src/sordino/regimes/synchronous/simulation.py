@@ -21,8 +21,9 @@ from sordino.engine.latency import Churn, Latency
 from sordino.engine.watch import Packed, Watcher
 from sordino.engine.world import Away, Bill, World
 from sordino.entropy import Entropy
+from sordino.federation.simulation import charges, training, trip
 from sordino.message import Answer, Train, Vector
-from sordino.privacy import Budget, Charge, NonPrivate, Permit, Vault
+from sordino.privacy import Budget, Charge, Permit, Vault
 from sordino.regimes.synchronous.agreed import objection, objection_to_round
 from sordino.regimes.synchronous.protocol import State, Synchronous
 from sordino.training.client import Client
@@ -141,7 +142,7 @@ class Simulation(World[State]):
         )
         return Moment(state, **told)
 
-    def run(self, moment: Moment, watcher: Watcher) -> Moment:
+    def run(self, moment: Moment, watcher: Watcher[Moment]) -> Moment:
         """See :meth:`sordino.engine.kernel.Kernel.run`."""
         return Kernel(self, moment, watcher).run()
 
@@ -159,17 +160,11 @@ class Simulation(World[State]):
         self, site: int, number: int, task: Request | None, permits: Sequence[Permit]
     ) -> Answer:
         """Let the client work."""
-        return self.clients[site].answer(_train(task), permits)
+        return self.clients[site].answer(training(task), permits)
 
     def trip(self, site: int, task: Request) -> float | Away:
         """Seconds of this client in this round, or how long it is away."""
-        asked = _train(task)
-        away = self.churn.away(self.entropy, site, asked.round)
-        return (
-            Away(until=asked.round + away)
-            if away
-            else self.latency.draw(self.entropy, site, asked.round, asked.steps)
-        )
+        return trip(self.latency, self.churn, self.entropy, site, training(task))
 
     def bills(
         self, state: State, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]
@@ -181,14 +176,18 @@ class Simulation(World[State]):
                 case Book():
                     found += self._round(effect)
                 case Send(site, Train() as task) if not self.regime.secret:
-                    found += self._task(site, task)
+                    own = charges(
+                        self.clients[site], self.units[site], task, self.method, self.lineage
+                    )
+                    found += [Bill((site,), charge, self.budget) for charge in own]
         return found
 
     def own_bills(self, site: int, task: Request, permits: Sequence[Permit]) -> Sequence[Bill]:
         """See :class:`World`: where whole clients are protected, the whole round, under its key."""
-        asked = _train(task)
+        asked = training(task)
         if not self.regime.secret:
-            return self._task(site, asked)
+            own = charges(self.clients[site], self.units[site], asked, self.method, self.lineage)
+            return [Bill((site,), charge, self.budget) for charge in own]
         (event, _), *_ = self.clients[site].price(asked)
         return self.round_bills(site, Book(asked.round, event))
 
@@ -242,25 +241,3 @@ class Simulation(World[State]):
                 )
             )
         return found
-
-    def _task(self, site: int, task: Train) -> list[Bill]:
-        """The price of a client's own task, part by part."""
-        found = []
-        for part, (event, count) in enumerate(self.clients[site].price(task)):
-            charge = Charge(
-                unit=self.units[site],
-                event=event,
-                count=count,
-                why=event.reason if isinstance(event, NonPrivate) else "local steps",
-                method=self.method,
-                round=task.round,
-                key=f"{self.lineage}/round {task.round}/client {site}/{part}",
-            )
-            found.append(Bill((site,), charge, self.budget))
-        return found
-
-
-def _train(task: Request | None) -> Train:
-    if not isinstance(task, Train):
-        raise TypeError(f"a client of rounds is asked to train, not {type(task).__name__}")
-    return task

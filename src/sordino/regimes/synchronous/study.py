@@ -7,14 +7,13 @@ from typing import ClassVar
 
 from pydantic import Field, SerializeAsAny, model_validator
 
-from sordino.engine.study.sections import NoisyPromise
-from sordino.federation.study import HorizontalStudy
+from sordino.federation.study import HorizontalStudy, SampledPromise
 from sordino.regimes.synchronous.method import SynchronousMethod
 from sordino.section import Section
 from sordino.training.optimizer import Sgd
 
 
-class Privacy(NoisyPromise):
+class Privacy(SampledPromise):
     """A promise kept by Poisson sampling.
 
     ``clipped_fraction`` releases how many examples were clipped, inside the same noise multiplier.
@@ -22,7 +21,6 @@ class Privacy(NoisyPromise):
     the probability q_c with which a client is drawn.
     """
 
-    sampling_rate: float = Field(ge=1e-12, le=1)
     clipped_fraction: bool = True
 
 

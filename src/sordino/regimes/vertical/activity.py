@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from sordino.entropy import Entropy
 from sordino.regimes.vertical.engine import Mask
-from sordino.regimes.vertical.method import Activation
+from sordino.regimes.vertical.method import ACTIVATIONS, Activation, Means, Uniform
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +38,17 @@ class Activity:
         def means() -> NDArray[np.float32]:
             return np.stack([x[:, columns].reshape(n, -1).mean(1) for columns in self.columns], 1)
 
-        active = self.activation.active((n, parties), lambda: uniform("activation"), means)
+        active = self._active((n, parties), lambda: uniform("activation"), means)
         silent: Mask = (
             ~active & (uniform("silence") < self.dropout) if self.dropout else np.zeros_like(active)
         )
         return active, silent
+
+    def _active(self, shape: tuple[int, int], uniform: Uniform, means: Means) -> Mask:
+        """What the rule gives, (n, M)."""
+        given: object = self.activation.active(shape, uniform, means)
+        if not isinstance(given, np.ndarray) or given.shape != shape or given.dtype != np.bool_:
+            raise ACTIVATIONS.wrong(
+                self.activation, "active", given, f"truth values of shape {shape}"
+            )
+        return given

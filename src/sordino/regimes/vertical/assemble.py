@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from torch import nn
 
 from sordino.data import stream as streams
-from sordino.engine import records
 from sordino.engine.built import Built, named, vault
 from sordino.engine.plan import Plan
 from sordino.engine.surroundings import answering, lineage, origin, protective
@@ -26,6 +25,7 @@ from sordino.mechanism.response import RandomisedResponse, secret
 from sordino.mechanism.single import Single
 from sordino.message import Vector
 from sordino.privacy import Budget, Repeated, Vault
+from sordino.regimes.vertical import records
 from sordino.regimes.vertical.activity import Activity
 from sordino.regimes.vertical.engine import Dues, Engine, Whole
 from sordino.regimes.vertical.engines import models
@@ -39,7 +39,6 @@ from sordino.regimes.vertical.messages import Messages
 from sordino.regimes.vertical.plan import (
     ENTITIES,
     LABELS,
-    calibrate,
     charges,
     features,
     label,
@@ -60,12 +59,9 @@ from sordino.regimes.vertical.traffic import Sizes
 from sordino.training.flat import Flat
 
 
-def plan(study: VerticalStudy) -> Plan:
-    """The price of a study, and whether its data and models fit together."""
-    full = calibrate(study)
-    stream, *_ = source(full, known=False)
-    _Split.of(full, stream, parts(full, stream))
-    return replace(price(full), calibrated=full != study)
+def check(study: VerticalStudy, stream: streams.Stream) -> None:
+    """Refuse models that do not fit the data: every half is made once."""
+    _Split.of(study, stream, parts(study, stream))
 
 
 def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | None) -> Built:

@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
-from sordino.engine.records import VerticalRound, known, number
+from sordino.engine.records import known, number
 from sordino.engine.runs import Run
+from sordino.regimes.vertical.records import VerticalRound, vertical
+from sordino.regimes.vertical.totals import MIB, totals
 from sordino.report.axes import DECADES, Mark, draw_marks, from_zero, logarithmic
 from sordino.report.band import points
 from sordino.report.canvas import BLUE, GREEN, INK, ORANGE, QUIET, canvas, figure, svg
-from sordino.report.totals import MIB, amount, totals
+from sordino.report.costs import amount
 from sordino.report.words import bound, plain
 
 if TYPE_CHECKING:
@@ -191,15 +193,15 @@ def traffic(run: Run) -> str | None:
 def times(run: Run) -> str | None:
     """Seconds of computation of active parties, passive ones and the server."""
     found = totals(run)
-    if found is None or not any(found.seconds):
+    if found is None or not any(found.durations):
         return None
     names, each = ("active parties", "passive parties", "server"), max(found.events, 1.0)
     with canvas("times"):
         drawn, (axis,) = figure(1, 1.9)
-        axis.barh(range(3), found.seconds, height=0.6, color=[BLUE, QUIET, ORANGE])
-        for i, seconds in enumerate(found.seconds):
+        axis.barh(range(3), found.durations, height=0.6, color=[BLUE, QUIET, ORANGE])
+        for i, seconds in enumerate(found.durations):
             _beside(axis, seconds, i, f"{plain(seconds, 3)} s, {_short(seconds / each)} an event")
-        _rows(axis, names, 1.5 * max(found.seconds))
+        _rows(axis, names, 1.5 * max(found.durations))
         axis.set_xlabel("seconds")
         return svg(drawn, "Time that computations took")
 
@@ -241,7 +243,7 @@ def released(run: Run) -> list[tuple[str, float, str]]:
     """What has a price: whose, epsilon, what; neighbouring parties with the same together."""
     entries = [
         (str(known(each.unit)), number(each.epsilon), known(each.what) or "-")
-        for each in known(run.vertical.releases) or ()
+        for each in known(vertical(run).releases) or ()
     ]
     found = [
         (unit, math.inf if epsilon is None else epsilon, what) for unit, epsilon, what in entries

@@ -67,7 +67,6 @@ ACTIVATIONS = Registry(
     key="kind",
     place="method.activation",
     page="docs/own-tables.md",
-    brief=True,
     needs=("active",),
 )
 

@@ -22,6 +22,7 @@ from sordino.engine.effect import (
     Stretched,
 )
 from sordino.message import Vector
+from sordino.regimes.vertical.records import VerticalRound
 from sordino.regimes.vertical.tally import Tally
 
 Booked = tuple[str, int, int, int]
@@ -150,7 +151,7 @@ class Pieces:
         tally, whole = state.row, state.whole
         events, error = max(tally.events, 1), self.error(tally)
         changes = self.changes((stop - tally.events - tally.unused) * self.batch, stop * self.batch)
-        row = records.VerticalRound(
+        row = VerticalRound(
             round=stop,
             accuracy=_right(error),
             error=error,

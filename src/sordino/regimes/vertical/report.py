@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from sordino.engine.records import Party, known, number
+from sordino.engine.records import known, number
 from sordino.engine.runs import Run
 from sordino.engine.teller import Course, Fact, Members, Teller
 from sordino.regimes.vertical import figures as stream
-from sordino.report.totals import amount, totals
-from sordino.report.words import bound, estimated, exposed, percent, plain
+from sordino.regimes.vertical.records import Party, vertical
+from sordino.regimes.vertical.totals import totals
+from sordino.report.costs import amount
+from sordino.report.words import bound, estimated, percent, plain
 
 ERROR = (
     "Run-time error is the share of wrong predictions{each}; every event is predicted before it is "
@@ -70,7 +72,7 @@ PROMISED = {"label": "the label", "entity": "the entity as a whole"}
 
 def pictures(run: Run) -> Iterable[tuple[str, str | None, str, str]]:
     """Title, picture if there is one, how to read it, mark."""
-    about, said, private = run.about, run.vertical, known(run.about.unit) not in (None, "none")
+    about, said, private = run.about, vertical(run), known(run.about.unit) not in (None, "none")
     length, changes, drift = stream.stretch(run), stream.marks(run), str(said.drift)
     each = " in the events since the last row of the log" + (
         "" if length is None else f", {plain(length)} at a time"
@@ -103,7 +105,7 @@ def pictures(run: Run) -> Iterable[tuple[str, str | None, str, str]]:
 
 def _followed(run: Run) -> str:
     """S_t, in words."""
-    window, alpha = number(run.vertical.window) or 1.0, number(run.vertical.alpha) or 1.0
+    window, alpha = number(vertical(run).window) or 1.0, number(vertical(run).alpha) or 1.0
     if window == 1:
         return "the loss of the event itself"
     if run.about.method == "slr":
@@ -160,7 +162,7 @@ def _facts(run: Run) -> list[Fact]:
 
 
 def _courses(run: Run) -> list[Course]:
-    about, said = run.about, run.vertical
+    about, said = run.about, vertical(run)
     window, alpha = number(said.window), number(said.alpha)
     rows = [
         (
@@ -230,7 +232,7 @@ def _terms(run: Run, noise: float | None, clip: float | None) -> list[tuple[str,
     noisy = clip is not None and noise is not None and noise > 0
     return [
         ("who is not protected", exposed(run) or "-"),
-        ("epsilon of one response", bound(number(run.vertical.label_epsilon))),
+        ("epsilon of one response", bound(number(vertical(run).label_epsilon))),
         ("bound of an embedding, C", plain(clip, 6)),
         (
             "noise on each number of an embedding",
@@ -242,7 +244,7 @@ def _terms(run: Run, noise: float | None, clip: float | None) -> list[tuple[str,
 
 
 def _members(run: Run) -> Members:
-    clients, found = known(run.vertical.clients) or (), totals(run)
+    clients, found = vertical(run).members, totals(run)
     head = ["party", "features", "embedding", "parameters"]
     rows = [
         [
@@ -270,4 +272,23 @@ def _shared(whole: float, clients: Sequence[Party], shares: Iterable[float]) -> 
     return [whole * width / total if total > 0 else 0.0 for width in widths]
 
 
-TELLER = Teller(_facts, _courses, _terms, _members, pictures)
+def exposed(run: Run) -> str | None:
+    """What a promise leaves open, and why; None where it holds for all that is released."""
+    why = known(vertical(run).open)
+    return (
+        f"Features are not protected: {why}. Epsilon of every party's features is infinite."
+        if why
+        else None
+    )
+
+
+TELLER = Teller(
+    facts=_facts,
+    courses=_courses,
+    terms=_terms,
+    members=_members,
+    pictures=pictures,
+    held=lambda run: "with different features",
+    exposed=exposed,
+    costs=totals,
+)

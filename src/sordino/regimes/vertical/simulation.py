@@ -132,7 +132,7 @@ class Events:
         """See :class:`sordino.engine.play.Play`."""
         return unpacked(packed, self.engine(), self.origin)
 
-    def run(self, moment: Moment, watcher: Watcher) -> Moment:
+    def run(self, moment: Moment, watcher: Watcher[Moment]) -> Moment:
         """See :meth:`sordino.engine.kernel.Kernel.run`."""
         state = moment.state.copied()  # a moment may be played from twice
         return Kernel(_Play(self, state), replace(moment, state=state), watcher).run()

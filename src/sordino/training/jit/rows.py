@@ -67,7 +67,9 @@ def dots(examples: int, classes: int, size: int, rest: int) -> Tile:
             found = [_row(code, x, row + feature, rest) for row in rows]
             for value, place in zip(found, norms[0], strict=True):
                 code.multiply(value, value, place)
-            code.outer(sums, found, [code.load(w, line + feature) for line in lines])
+            # one vector of w at a time: all of them would push sums out of the registers
+            for column, line in zip(zip(*sums, strict=True), lines, strict=True):
+                code.outer([[place] for place in column], found, [code.load(w, line + feature)])
 
         with code.loop(vectors) as number:
             work(start + number * size, 0)

@@ -40,9 +40,10 @@ References:
     (book-keeping).
 """
 
+from sordino.training.outline import Path
 from sordino.training.perexample.bound import Bound, FlatBound, Layers, Measured
 from sordino.training.perexample.clipping import Clipped
-from sordino.training.perexample.paths import Path, path_of
+from sordino.training.perexample.paths import path_of
 from sordino.training.perexample.store import Rows, Store
 from sordino.training.perexample.sums import ClippedSum, MeanGradient
 

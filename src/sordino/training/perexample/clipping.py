@@ -49,6 +49,7 @@ import torch
 from torch import Tensor
 
 from sordino.errors import StudyError
+from sordino.training.jit import weighted
 
 SMALLEST, LARGEST = 1e-12, 1e12
 MARGIN = 1.0 - 2.0**-9
@@ -143,7 +144,15 @@ def put(place: Tensor, part: Tensor, fresh: bool) -> None:
 
 
 def add_rows(place: Tensor, rows: Tensor, factor: Tensor, fresh: bool) -> None:
-    """sum_i factor_i rows_i of rows (n, k) into ``place`` (k,), :data:`TOGETHER` at a time."""
+    """sum_i factor_i rows_i of rows (n, k) into ``place`` (k,), in the factors' type.
+
+    In float32 :data:`TOGETHER` at a time.
+    """
+    if factor.dtype == torch.float64 and rows.dtype == torch.float32 and rows.device.type == "cpu":
+        if fresh:
+            place.zero_()
+        weighted.add(rows.contiguous().numpy(), factor.numpy(), place.numpy())
+        return
     for part in together(len(rows)):
         put(
             place,

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from sordino.training.flat import Flat, Slot
 from sordino.training.jit import conv as jit
 from sordino.training.jit import pool as jit_pool
+from sordino.training.jit.turn import turn
 from sordino.training.perexample import conv, pool
 from sordino.training.perexample.clipping import VANISHING, add_rows, kept, put, squares, together
 from sordino.training.perexample.gram import cheaper
@@ -156,8 +157,10 @@ class TiledConv:
 
     def form(self, part: slice, rows: Tensor) -> None:
         """See :class:`Kernel`."""
-        grads = self._grads[part].transpose(1, 2)
-        self._weight.columns(rows).view(grads.shape).copy_(grads)
+        grads, place = self._grads[part], self._weight.columns(rows)
+        if not turn(grads.numpy(), place.numpy()):
+            turned = grads.transpose(1, 2)
+            place.view(turned.shape).copy_(turned)
         if self._bias is not None:
             self._bias.columns(rows).copy_(self._bias_grads[part])
 
