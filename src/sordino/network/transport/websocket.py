@@ -30,6 +30,24 @@ STRANGERS = 32
 _REFUSED = 4403
 
 
+def _telling(context: ssl.SSLContext, refused: Callable[[str], None]) -> None:
+    """Have a context tell of every handshake that fails: without, nobody would hear of strangers
+    that TLS refuses.
+    """
+
+    class Told(ssl.SSLObject):
+        def do_handshake(self) -> None:
+            try:
+                super().do_handshake()
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                raise
+            except ssl.SSLError as error:
+                refused(f"TLS: {(error.reason or 'failed').replace('_', ' ').lower()}")
+                raise
+
+    context.sslobject_class = Told
+
+
 class WebSocketHub:
     """The server's end, in a thread of its own.
 
@@ -56,6 +74,7 @@ class WebSocketHub:
     ) -> None:
         self._context, self._limit, self._sites, self._mailbox = context, limit, sites, mailbox
         self._barred, self._refused, self._numbers = barred, refused, count(1)
+        _telling(context, lambda why: refused("", why))
         self._there: dict[str, tuple[int, asyncio.Queue[bytes | None], ServerConnection]] = {}
         self._open = 0
         self._loop = asyncio.new_event_loop()
