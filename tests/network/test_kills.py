@@ -7,8 +7,8 @@ from __future__ import annotations
 import os
 import random
 import threading
+import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,15 +94,10 @@ def _torn_input(part: float, own: Journal, each: Input) -> None:
 
 
 def _torn_slot(part: float, own: Outbox, kept: outbox.Kept) -> None:
-    before, handle = own._count, own._handles[(own._count + 1) % 2]
-    here = os.pread(handle_of(own, before + 1), 1 << 20, 0)
-    own.keep.__wrapped__(own, kept) if hasattr(own.keep, "__wrapped__") else None
-    del here, handle
-
-
-def handle_of(own: Outbox, count: int) -> int:
-    """The slot that a count is written to."""
-    return own._handles[count % 2]
+    body, number = outbox._encoder.encode(kept), own._count + 1
+    check = zlib.crc32(body + number.to_bytes(8, "little"))
+    content = outbox._HEADER.pack(number, len(body), check) + body
+    os.pwrite(own._handles[number % 2], content[: int(part * len(content))], 0)
 
 
 class Record:
@@ -189,23 +184,13 @@ def stepped_again(found: Federation, inputs: Sequence[Input], run: str, folder: 
         built.simulation.vault.close()
 
 
-def charged(path: Path, unit: str) -> list[tuple[int, int]]:
-    """Number of the first release of each charge of a unit, and how many."""
-    with LedgerReader.open(path, readonly=True) as ledger:
-        return [(each.round, each.count) for each in ledger.entries(unit)]
-
-
 def refuse_below(found: Federation, name: str) -> None:
-    """Each site's ledger holds every answer that it sent, once."""
-    for index, (site, numbers) in enumerate(found.answers().items()):
-        (unit,) = {"client": ["clients"]}.get(name, [f"client:{index}"])
+    """Each site's ledger holds every answer that it sent, and nothing twice."""
+    for site, numbers in found.answers().items():
         with LedgerReader.open(found.folder(site) / "ledger.sqlite", readonly=True) as ledger:
-            if unit not in ledger.units():
-                (unit,) = [each for each in ledger.units()][:1]
-        own = charged(found.folder(site) / "ledger.sqlite", unit)
-        booked = [
-            first + i for first, count in own for i in range(count if name == "asynchronous" else 1)
-        ]
+            charges = [(each.round, each.count) for each in ledger.entries()]
+        blocks = name == "asynchronous"
+        booked = [first + i for first, count in charges for i in range(count if blocks else 1)]
         assert len(set(booked)) == len(booked)
         assert numbers <= set(booked)
 
@@ -220,7 +205,7 @@ def test_killed_anywhere_a_run_ends_as_its_journal_says(
         found.told = record.told
         fate.threatens(patch, Journal, "append", _torn_input)
         fate.threatens(patch, Journal, "cut")
-        fate.threatens(patch, Outbox, "keep")
+        fate.threatens(patch, Outbox, "keep", _torn_slot)
         fate.threatens(patch, Vault, "charge")
         fate.threatens(patch, checkpoint, "write")
         fate.threatens(patch, server, "replace_file")
@@ -233,7 +218,7 @@ def test_killed_anywhere_a_run_ends_as_its_journal_says(
     assert sum(found.kills.values()) == 9, fate.where
     assert set(found.done) == {"server", *found.names}
     for (seq, each), states in record.states.items():
-        assert len(states) == 1, (seq, each)
+        assert len(states) == 1, (seq, each, fate.where)
     inputs = [each for _, each in sorted(record.inputs.items())]
     assert [each.seq for each in inputs] == list(range(1, len(inputs) + 1))
     answers = [(each.site, each.number) for each in inputs if each.kind == "message"]
@@ -241,7 +226,6 @@ def test_killed_anywhere_a_run_ends_as_its_journal_says(
     refuse_below(found, name)
     run = found.done["server"].run
     last = stepped_again(found, inputs, _run_id(Path(run)), tmp_path)
-    assert digest(replace(last, epsilon=0.0).model) == digest(found.kernels[-1].moment().model)
     assert digest(last.state) == digest(found.kernels[-1].state)
 
 

@@ -15,6 +15,7 @@ import heapq
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 
 from sordino.engine import records
 from sordino.engine.effect import (
@@ -116,10 +117,8 @@ class LiveKernel(Kernel[S, M]):
         self._start = min(
             self._start, self._clock() - max((e.time for e in self._again), default=0.0)
         )
-        if self.count and not self._again:  # killed after a checkpoint, before the journal was cut
-            self._cut()
-        while self._again and self._again[0].kind == "there":
-            self.next()
+        if self.count:
+            self._return()
         while self.state.ended is None:
             if self._closed and len(self._there) >= self._minimum:
                 self.begin()
@@ -127,6 +126,19 @@ class LiveKernel(Kernel[S, M]):
                 self.next()
         self.journal.destroy()
         return self.moment()
+
+    def _return(self) -> None:
+        """Stand where the journal begins anew: with those that were there, and without the others,
+        who may have left after the moment was packed.
+        """
+        first = list(takewhile(lambda each: each.kind == "there", self._again))
+        for site in range(len(self.courier.names)):
+            if site not in self._there and all(each.site != site for each in first):
+                self._left(site)
+        if not self._again:  # killed after a checkpoint, before the journal was cut
+            self._cut()
+        for _ in first:
+            self.next()
 
     def begin(self) -> None:
         """As the simulator's, without those that are not there: a moment that was kept may count
