@@ -209,6 +209,23 @@ class Net:
         """Whether a server is there."""
         return self._mailbox is not None
 
+    def end(self) -> None:
+        """End whoever sends, connects or waits."""
+        self.over = True
+        for name in list(self._lines):
+            self.drop(name, "")
+        if (mailbox := self._mailbox) is not None:
+            mailbox.get = self._stop  # type: ignore[method-assign]
+            mailbox.put(Event("open", next(iter(self._lines), "site-0"), next(self.numbers)))
+
+    def _stop(self, seconds: float | None) -> Event | None:
+        raise Stopped
+
+    @property
+    def mailbox_empty(self) -> bool:
+        """Whether the server has taken everything that was sent."""
+        return self._mailbox is not None and not any(self._mailbox._waiting.values())
+
     def connects(self, name: str) -> Callable[[int], MemoryLine]:
         """What opens a connection of a site."""
         return lambda limit: MemoryLine(self, name, limit)
@@ -340,11 +357,13 @@ class Federation:
             farewell(agreed, self.server, opens, refused, 1.0)
         return done
 
+    def _opened(self, name: str) -> Any:
+        kit, data = self._site(name)
+        return _opened(network.Wish(kit=kit, data=data, limit=self.limits.get(name)))
+
     def join(self, name: str) -> Outcome:
         """One life of a site."""
-        kit, data = self._site(name)
-        wish = network.Wish(kit=kit, data=data, limit=self.limits.get(name))
-        agreed, index, study, own = _opened(wish)
+        agreed, index, study, own = self._opened(name)
         build = Joins(
             agreed=agreed,
             index=index,
@@ -363,6 +382,8 @@ class Federation:
     def start(self, *names: str) -> None:
         """Begin the lives of these parties, or of all: who is killed begins again."""
         for name in names or ("server", *self.names):
+            if name != "server":
+                self._opened(name)  # here: no parser of Python 3.11 is safe between threads
             thread = threading.Thread(target=self._lives, args=(name,), name=name, daemon=True)
             self.threads[name] = thread
             thread.start()
@@ -390,9 +411,7 @@ class Federation:
 
     def end(self) -> None:
         """End every party, as far as it still goes on."""
-        self.net.over = True
-        for name in self.names:
-            self.net.drop(name, "")
+        self.net.end()
         for thread in self.threads.values():
             thread.join(10)
 

@@ -9,6 +9,7 @@ import asyncio
 import ssl
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from http import HTTPStatus
 from itertools import count
 from typing import Any
@@ -187,7 +188,7 @@ class WebSocketHub:
         self._mailbox.put(Event("open", name, number))
         try:
             async for frame in connection:
-                while self._mailbox.full(name):
+                while self._mailbox.full(name) and not self._stop.is_set():
                     await asyncio.sleep(0.001)
                 body = frame if isinstance(frame, bytes) else b""
                 self._mailbox.put(Event("frame", name, number, body))
@@ -228,8 +229,9 @@ class WebSocketLine:
     """
 
     def __init__(self, address: str, context: ssl.SSLContext, limit: int) -> None:
+        self._ends = ExitStack()
         try:
-            self._connection: ClientConnection = connect(
+            opening = connect(
                 f"wss://{address}/",
                 ssl=context,
                 max_size=limit,
@@ -241,6 +243,7 @@ class WebSocketLine:
                 ping_timeout=2 * BEAT,
                 user_agent_header=None,
             )
+            self._connection: ClientConnection = self._ends.enter_context(opening)
         except ssl.SSLCertVerificationError as error:
             raise Stranger(
                 f"{address}: its certificate is not that of the federation's server "
@@ -276,4 +279,4 @@ class WebSocketLine:
 
     def close(self) -> None:
         """See :class:`~sordino.network.transport.base.Line`."""
-        self._connection.close()
+        self._ends.close()
