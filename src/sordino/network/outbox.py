@@ -71,7 +71,7 @@ class Outbox:
         ]
         if not found and any(there(folder, name) for name in NAMES):
             written = [name for name in NAMES if (folder / name).stat().st_size]
-            if written:
+            if written and written != [NAMES[1]]:  # that slot alone: the very first was torn
                 raise ResumeError(
                     f"{folder / written[0]}: what this site said last cannot be read. Restore the "
                     "folder from a copy"

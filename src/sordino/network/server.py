@@ -22,16 +22,17 @@ from sordino.engine.built import Built
 from sordino.engine.files import replace_file
 from sordino.engine.kernel import Kernel
 from sordino.engine.recorder import Recorder
-from sordino.engine.records import known
+from sordino.engine.records import Row, known
 from sordino.engine.study.base import Study
 from sordino.engine.surroundings import sources
 from sordino.engine.watch import Moment, Packed, Watcher
-from sordino.errors import StudyError
+from sordino.errors import BudgetExceeded, StudyError
 from sordino.federation.study import HorizontalStudy
 from sordino.files import GIB, read_below
 from sordino.network import frames
 from sordino.network.agreement import Agreed
 from sordino.network.courier import Courier
+from sordino.network.journal import NAME as JOURNAL
 from sordino.network.journal import Journal
 from sordino.network.kernel import LiveKernel, ScriptedKernel
 from sordino.network.parts import divided, regime_of
@@ -80,7 +81,8 @@ def _connected(
 def farewell(
     agreed: Agreed, folder: Path, opens: Opens, refused: Callable[[str, str], None], seconds: float
 ) -> int:
-    """Tell the sites of a run that has ended how it ended; how many have heard it.
+    """Tell the sites of a run that has ended how it ended; how many have heard it. A journal that
+    a kill has left is removed.
 
     Raises:
         StudyError: if the folder's run has not ended.
@@ -89,12 +91,43 @@ def farewell(
         bye = frames.to_site(read_below(folder, LAST, most=GIB))
     except FileNotFoundError:
         raise StudyError(f"{folder}: this run has not ended yet") from None
+    (folder / JOURNAL).unlink(missing_ok=True)
     if not isinstance(bye, frames.Bye):
         raise StudyError(f"{folder / LAST}: this is no farewell")
     run = str(known(runs.load(folder).about.run))
     dimension = len(bye.model) // 4
     with _connected(agreed, opens, run, dimension, refused, time.monotonic) as courier:
         return courier.bye(bye, seconds)
+
+
+def _bye(moment: Moment, why: str = "") -> frames.Bye:
+    model = np.ascontiguousarray(moment.model, dtype="<f4").tobytes()
+    return frames.Bye(why=moment.ended or why, model=model)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """A watcher that keeps what sites are told at the end, before the end itself is kept: a server
+    that is killed between the two can still tell them.
+    """
+
+    watcher: Watcher[Any]
+    folder: Path
+
+    @property
+    def kept(self) -> int:
+        """Number of the moment that was kept last."""
+        return self.watcher.saved if isinstance(self.watcher, Recorder) else 0
+
+    def row(self, row: Row) -> None:
+        """See :class:`~sordino.engine.watch.Watcher`."""
+        self.watcher.row(row)
+
+    def save(self, moment: Moment) -> None:
+        """See :class:`~sordino.engine.watch.Watcher`."""
+        if moment.ended is not None:
+            replace_file(self.folder / LAST, frames.encode(_bye(moment)))
+        self.watcher.save(moment)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -159,14 +192,16 @@ class Serving:
         with _connected(
             self.agreed, self.opens, self.run_id, self.dimension, self.refused, self.clock
         ) as courier:
-            done: Moment = self._kernel(moment, watcher, courier).run()
-            model = np.ascontiguousarray(done.model, dtype="<f4").tobytes()
-            bye = frames.Bye(why=done.ended or "", model=model)
-            replace_file(self.folder / LAST, frames.encode(bye))
-            courier.bye(bye, FAREWELL)
+            kernel = self._kernel(moment, _Ends(watcher, self.folder), courier)
+            try:
+                done: Moment = kernel.run()
+            except BudgetExceeded as refusal:
+                courier.bye(_bye(kernel.moment(), str(refusal)), FAREWELL)
+                raise
+            courier.bye(_bye(done), FAREWELL)
         return done
 
-    def _kernel(self, moment: Any, watcher: Watcher[Any], courier: Courier) -> Kernel[Any, Any]:
+    def _kernel(self, moment: Any, watcher: _Ends, courier: Courier) -> Kernel[Any, Any]:
         if self.scripted:
             return ScriptedKernel(
                 self.inner,
@@ -184,7 +219,7 @@ class Serving:
             journal=Journal(self.folder, durable=self.durable),
             dimension=self.dimension,
             minimum=self.agreed.agreement.minimum,
-            kept=lambda: watcher.saved if isinstance(watcher, Recorder) else 0,
+            kept=lambda: watcher.kept,
             told=lambda: self.told(courier, kernel),
             clock=self.clock,
         )

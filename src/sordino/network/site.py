@@ -29,7 +29,13 @@ from sordino.engine.study.base import Study
 from sordino.engine.surroundings import sources
 from sordino.engine.watch import Packed, Watcher
 from sordino.engine.world import Bill, World
-from sordino.errors import BudgetExceeded, LedgerError, RemoteProtocolError, StudyError
+from sordino.errors import (
+    BudgetExceeded,
+    LedgerError,
+    ProtocolError,
+    RemoteProtocolError,
+    StudyError,
+)
 from sordino.federation.study import HorizontalStudy
 from sordino.message import Contribution, Gradient, Task, Train, Update, Vector, decode, encode
 from sordino.network import frames
@@ -43,6 +49,8 @@ from sordino.privacy import decode as fact_of
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 """Seconds between two attempts to connect: doubled each time, with a random part."""
 CHAIN = "0" * 64
+MOST_TOLD = 1_000
+"""Refusals of one connection or another that stand in the log; later ones are only answered."""
 OWN = "this site's own budget or ledger does not allow it"
 
 
@@ -176,7 +184,9 @@ class Desk:
         heard: whether the server has said anything on this connection.
     """
 
-    def __init__(self, site: Site, moment: SiteMoment, watcher: Watcher[Any], outbox: Outbox) -> None:
+    def __init__(
+        self, site: Site, moment: SiteMoment, watcher: Watcher[Any], outbox: Outbox
+    ) -> None:
         self._site, self._watcher, self.outbox = site, watcher, outbox
         self._world: World[Any] = site.inner
         self.moment = replace(moment, number=max(moment.number, outbox.kept.number))
@@ -240,6 +250,9 @@ class Desk:
         except (BudgetExceeded, LedgerError) as refusal:
             yield self._refuse(number, OWN, str(refusal))
             return
+        except ProtocolError as error:
+            yield self._refuse(number, str(error))
+            return
         yield frames.Say(number, answer)
 
     def _task(self, number: int, body: bytes) -> Task:
@@ -299,10 +312,8 @@ class Desk:
         return frames.Booked(number)
 
     def _refuse(self, number: int, why: str, details: str | None = None) -> frames.Refuse:
-        """Refuse, with ``details`` for this site alone: what its data has spent is its own
-        matter.
-        """
-        if (number, why) not in self._refused:
+        """Refuse; ``details``, such as what its data has spent, are for this site alone."""
+        if (number, why) not in self._refused and len(self._refused) < MOST_TOLD:
             self._refused.add((number, why))
             told = why if details is None else details
             self._site.told(f"refused: {told}")
