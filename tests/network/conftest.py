@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from federations import Federation, laid
-
 from sordino.network import server, site
 
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from .conftest import Makes
 from federations import STUDIES, Federation, Hand
 from sordino.engine import records
 from sordino.engine.records import Row
 from sordino.network import frames
+
+from .conftest import Makes
 
 
 def rows(found: Federation, kind: type[Row]) -> list[Any]:
@@ -89,7 +90,7 @@ def test_a_round_is_not_closed_before_it_is_paid_for_if_its_only_member_leaves(
     for hand in hands:
         hand.hello()
     while True:
-        number = [hand.get(frames.Book).number for hand in hands][0]
+        (number,) = {hand.get(frames.Book).number for hand in hands}
         kernel = found.kernels[-1]
         if len(drawn := kernel.state.waiting) == 1:
             break
