@@ -132,6 +132,7 @@ def digest(state: Any) -> str:
     return hashlib.sha256(repr(plain(state)).encode()).hexdigest()
 
 
+BUILDING = threading.Lock()
 Got = TypeVar("Got", bound=FromServer)
 
 
@@ -222,9 +223,14 @@ class Federation:
 
     def _played(self, name: str, study: Study, build: Any) -> Outcome:
         folder, rows = self.folder(name), self.rows.setdefault(name, [])
+
+        def alone(*given: Any) -> Any:
+            with BUILDING:  # a first model is drawn from torch's generator, which threads share
+                return build(*given)
+
         if (folder / "run.json").exists():
-            return session.resume(folder, rows.append, lambda going: None, build=build)
-        return session.begin(study, folder, rows.append, lambda going: None, build=build)
+            return session.resume(folder, rows.append, lambda going: None, build=alone)
+        return session.begin(study, folder, rows.append, lambda going: None, build=alone)
 
     def start(self, *names: str) -> None:
         """Begin the lives of these parties, or of all: who is killed begins again."""
