@@ -10,11 +10,12 @@ import threading
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from federations import STUDIES, Federation, Killed, MemoryLine, Net, digest
+from federations import STUDIES, Federation, digest
+from memory import Killed, MemoryLine, Net
 from sordino.engine import checkpoint
 from sordino.engine.kernel import Kernel
 from sordino.engine.recorder import Recorder
@@ -156,6 +157,7 @@ def stepped_again(found: Federation, inputs: Sequence[Input], run: str, folder: 
     study = agreed.study
     assert isinstance(study, HorizontalStudy)
     built = regime_of(study).assembled(study, divided(agreed.agreement), folder, run, None)
+    world: Any = built.simulation
     net = Net()
     courier = Courier(
         net,
@@ -169,7 +171,7 @@ def stepped_again(found: Federation, inputs: Sequence[Input], run: str, folder: 
         refused=lambda who, why: None,
     )
     kernel: LiveKernel[Any, Any] = LiveKernel(
-        cast(Any, built.simulation),
+        world,
         built.first,
         Blind(),
         courier=courier,

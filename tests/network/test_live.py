@@ -90,7 +90,7 @@ def test_a_round_is_not_closed_before_it_is_paid_for_if_its_only_member_leaves(
     for hand in hands:
         hand.hello()
     while True:
-        number, *_ = [hand.get(frames.Book).number for hand in hands]
+        (number,) = {hand.get(frames.Book).number for hand in hands}
         kernel = found.kernels[-1]
         if len(drawn := kernel.state.waiting) == 1:
             break

@@ -113,7 +113,7 @@ def killed(laid: Laid, logs: Path, kills: int, seed: int) -> int:
 def test_processes_that_are_killed_twenty_times_end_with_one_model(
     name: str, tmp_path: Path
 ) -> None:
-    budget = "budget.updates=4000" if name == "asynchronous" else "budget.rounds=800"
+    budget = "budget.updates=1000" if name == "asynchronous" else "budget.rounds=200"
     study = study_of(tmp_path, name, [budget, "privacy.epsilon=1e6"], clients=2)
     laid = demo.lay_out(study, tmp_path / "out", scripted=True)
     killed(laid, tmp_path, 20, seed=len(name))

@@ -17,7 +17,8 @@ from sordino.files import FULL
 
 app = typer.Typer(
     name="sordino",
-    help="Differentially private federated learning with one privacy ledger: a simulator and a federation.",
+    help="Differentially private federated learning with one privacy ledger: a simulator and a "
+    "federation.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
