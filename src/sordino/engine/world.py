@@ -101,6 +101,11 @@ class World(Generic[S]):
         """What is told of the model when ``number`` is closed."""
         return {}
 
+    @property
+    def charges_everybody(self) -> bool:
+        """Whether each round is charged to all sites, whoever takes part."""
+        return False
+
     def own_bills(self, site: int, task: Request, permits: Sequence[Permit], /) -> Sequence[Bill]:
         """What a site books in its own ledger before it works on a task; it holds ``permits``."""
         raise NotImplementedError

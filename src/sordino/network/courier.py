@@ -75,6 +75,8 @@ class Courier:
         agreement: digest of what was agreed to, and ``code`` of this program's sources.
         patience: seconds without a connection after which a site is gone.
         refused: told of everything that is refused: which site, and why.
+        owed: rounds that were charged to a site after the one with this number, and their events:
+            what a server that was restarted does not remember.
     """
 
     def __init__(
@@ -89,12 +91,14 @@ class Courier:
         code: str,
         patience: float,
         refused: Callable[[str, str], None],
+        owed: Callable[[int, int], Iterable[tuple[int, Fact]]] = lambda site, after: (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._hub, self._mailbox, self.names = hub, mailbox, tuple(names)
         self.run, self._dimension = run, dimension
         self._agreement, self._code = agreement, code
         self._patience, self._refused, self._clock = patience, refused, clock
+        self._owed = owed
         self._index = {name: i for i, name in enumerate(self.names)}
         self.sites = [Standing() for _ in self.names]
         self._last: tuple[object, bytes] | None = None
@@ -283,7 +287,9 @@ class Courier:
             raise RemoteProtocolError("it greets twice")
         if not self._greet(site, said):
             return None
-        for frame in own.books.values():
+        for number, fact in self._owed(site, said.booked):
+            own.books.setdefault(number, frames.encode(frames.Book(number, written(fact))))
+        for _, frame in sorted(own.books.items()):
             self._send(site, frame)
         if own.ask is not None:
             self._send(site, frames.encode(own.ask))

@@ -106,6 +106,11 @@ def calibrated(agreement: Agreement, study: Study) -> HorizontalStudy:
             f"data.clients = {study.data.clients}, and the federation has "
             f"{len(agreement.site)} sites"
         )
+    if study.privacy.ledger != "run":
+        raise StudyError(
+            f"privacy.ledger = '{study.privacy.ledger}': each site has a ledger of its own, which "
+            "it names with `sordino join --ledger`. Leave the key out"
+        )
     if (
         not agreement.rehearsal
         and study.privacy.unit != "none"

@@ -8,7 +8,7 @@ journal of what reached the server.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,13 +37,16 @@ from sordino.network.journal import Journal
 from sordino.network.kernel import LiveKernel, ScriptedKernel
 from sordino.network.parts import divided, regime_of
 from sordino.network.transport.base import Hub, Mailbox
-from sordino.privacy import Budget, Vault
+from sordino.privacy import Budget, Event, Vault
 
 FAREWELL = 10.0
 """Seconds that the server waits at the end for sites to keep what they need."""
 
 LAST = "farewell.bin"
 """What every site is told at the end, for those that were away then."""
+
+Owed = Callable[[int, int], Iterable[tuple[int, Event]]]
+"""Rounds that were charged to a site after the one with this number, and their events."""
 
 Opens = Callable[[int, Mailbox], Hub]
 """Opens the transport for frames of at most so many bytes."""
@@ -57,6 +60,7 @@ def _connected(
     dimension: int,
     refused: Callable[[str, str], None],
     clock: Callable[[], float],
+    owed: Owed = lambda site, after: (),
 ) -> Iterator[Courier]:
     """A courier over an open transport."""
     mailbox = Mailbox()
@@ -72,6 +76,7 @@ def _connected(
             code=sources(),
             patience=agreed.agreement.patience,
             refused=refused,
+            owed=owed,
             clock=clock,
         )
     finally:
@@ -190,7 +195,13 @@ class Serving:
     def run(self, moment: Any, watcher: Watcher[Any]) -> Moment:
         """Open the transport, play to the end, and say good-bye."""
         with _connected(
-            self.agreed, self.opens, self.run_id, self.dimension, self.refused, self.clock
+            self.agreed,
+            self.opens,
+            self.run_id,
+            self.dimension,
+            self.refused,
+            self.clock,
+            self._owed,
         ) as courier:
             kernel = self._kernel(moment, _Ends(watcher, self.folder), courier)
             try:
@@ -200,6 +211,12 @@ class Serving:
                 raise
             courier.bye(_bye(done), FAREWELL)
         return done
+
+    def _owed(self, site: int, after: int) -> Iterable[tuple[int, Event]]:
+        if not self.inner.charges_everybody:
+            return ()
+        ledger, unit = self.vault.ledger, self.vault.names[self.units[site]]
+        return [(each.round, each.event) for each in ledger.entries(unit) if each.round > after]
 
     def _kernel(self, moment: Any, watcher: _Ends, courier: Courier) -> Kernel[Any, Any]:
         if self.scripted:

@@ -162,8 +162,10 @@ class Site:
         desk.heard = False
         line = self.connects(frames.limit(desk.dimension))
         try:
-            last = desk.outbox.kept.number
-            hello = frames.Hello(frames.VERSION, self.agreed.digest, sources(), last)
+            kept = desk.outbox.kept
+            hello = frames.Hello(
+                frames.VERSION, self.agreed.digest, sources(), kept.number, kept.booked
+            )
             line.send(frames.encode(hello))
             for frame in line.frames():
                 desk.heard = True

@@ -182,6 +182,11 @@ class Simulation(World[State]):
                     found += [Bill((site,), charge, self.budget) for charge in own]
         return found
 
+    @property
+    def charges_everybody(self) -> bool:
+        """See :class:`World`."""
+        return self.regime.secret
+
     def own_bills(self, site: int, task: Request, permits: Sequence[Permit]) -> Sequence[Bill]:
         """See :class:`World`: where whole clients are protected, the whole round, under its key."""
         asked = training(task)
