@@ -23,8 +23,8 @@ from sordino.network.proof import write as write_proof
 from sordino.network.server import FAREWELL, Serves, farewell
 from sordino.network.site import Joins, own_study
 from sordino.network.status import Page, Reporter
-from sordino.network.transport.base import Hub, Line, Mailbox
-from sordino.network.transport.websocket import WebSocketHub, WebSocketLine
+from sordino.network.transport import choice
+from sordino.network.transport.base import Hub, Mailbox
 
 RUN = "run"
 AGAIN = "start the same command again: it goes on where it was"
@@ -91,7 +91,7 @@ def serve(
     """
     agreed = Agreed(folder)
     certificates.refuse_expired(folder, "server.pem", dt.datetime.now(dt.UTC))
-    context, barred = certificates.context(folder, "server"), Revoked(folder)
+    way = choice.for_server(agreed.agreement, folder, host, Revoked)
     run, strangers = out or folder / RUN, Counter[str]()
 
     def refused(who: str, why: str) -> None:
@@ -100,16 +100,7 @@ def serve(
 
     def opens(limit: int, mailbox: Mailbox) -> Hub:
         agreement = agreed.agreement
-        hub = WebSocketHub(
-            host,
-            agreement.port,
-            context,
-            limit,
-            frozenset(agreement.names),
-            mailbox,
-            barred,
-            refused,
-        )
+        hub = way(limit, mailbox, refused, shown.words)
         shown.words(
             f"{agreement.name}: waiting for {len(agreement.names)} sites on {agreement.server}"
         )
@@ -240,11 +231,7 @@ def join(wish: Wish, shown: Shown) -> Outcome:
     """
     agreed, index, study, own = opened(wish)
     certificates.refuse_expired(wish.kit, "site.pem", dt.datetime.now(dt.UTC))
-    context = certificates.context(wish.kit, "site")
-
-    def connects(limit: int) -> Line:
-        return WebSocketLine(agreed.agreement.server, context, limit)
-
+    connects = choice.for_site(agreed.agreement, index, wish.kit)
     build = Joins(agreed=agreed, index=index, own=own, connects=connects, told=shown.words)
     if (wish.folder / "run.json").exists():
         done = session.resume(wish.folder, shown.row, shown.begin, build=build, again=AGAIN)
