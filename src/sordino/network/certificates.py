@@ -218,8 +218,8 @@ def refuse_expired(folder: Path, name: str, now: dt.datetime) -> None:
 
 
 def context(folder: Path, kind: Kind, *, connects: bool | None = None) -> ssl.SSLContext:
-    """Mutual TLS 1.3 for the server or a site, from its kit. By default sites connect and the server
-    listens; with a broker the server connects as well.
+    """Mutual TLS 1.3 for the server or a site, from its kit. By default sites connect and the
+    server listens; with a broker the server connects as well.
     """
     connects = kind == "site" if connects is None else connects
     side = ssl.PROTOCOL_TLS_CLIENT if connects else ssl.PROTOCOL_TLS_SERVER

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import ssl
 import threading
@@ -20,6 +21,8 @@ from sordino.network.transport.base import Lost, Stranger
 BEAT = 5
 """Seconds between two signs of life; half as long again without one, and the broker ends it."""
 OPENING = 5.0
+VERDICT = 1.0
+"""Seconds at most until a broker has looked at our certificate."""
 SERVER = "server"
 THERE = b"there"
 _REFUSED = {"Not authorized", "Bad user name or password", "Banned"}
@@ -91,7 +94,7 @@ class Link:
             retain=True,
             properties=_properties(PacketTypes.WILLMESSAGE, key),
         )
-        client.on_socket_open = _undelayed
+        client.on_socket_open = self._reached
         client.on_log = self._logged
         client.on_connect = self._connected
         client.on_disconnect = self._disconnected
@@ -176,11 +179,23 @@ class Link:
         if first:
             self._over()
 
+    def _reached(self, client: paho.Client, data: Any, opened: Any) -> None:
+        """Nothing waits to be sent together; and a broker that refuses our certificate says so when
+        the handshake is over for us. What it says would be lost if we spoke first.
+        """
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        select.select([opened], [], [], VERDICT)
+        try:
+            opened.recv(1)  # a broker sends nothing before it is greeted
+        except ssl.SSLWantReadError:
+            return
+        except OSError as error:
+            self.why, self._refused = str(error), "ALERT" in str(error)
+
     def _logged(self, client: paho.Client, data: Any, level: int, text: str) -> None:
-        """What the library found wrong with the socket: TLS names the reason in its alert."""
+        """What the library found wrong with the socket."""
         if level == paho.MQTT_LOG_ERR and not self.why:
-            self.why = text.removeprefix("failed to receive on socket: ")
-            self._refused = "ALERT" in text and "CERTIFICATE" in text.upper()
+            self.why = text
 
     def _connected(
         self, client: paho.Client, data: Any, flags: Any, code: ReasonCode, more: Any
@@ -217,10 +232,6 @@ def _properties(packet: int, key: bytes) -> Properties:
     made = Properties(packet)  # type: ignore[no-untyped-call]
     made.CorrelationData = key
     return made
-
-
-def _undelayed(client: paho.Client, data: Any, opened: Any) -> None:
-    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def published(told: Any, seconds: float) -> bool:

@@ -10,8 +10,8 @@ certificates and its access list lets a site write to its own topics alone: *the
 for identity*, and it reads what passes. Its list of revoked certificates is the broker's as well.
 
 The correlation data of a message say to which connection of a site it belongs, and of which server
-process a presence is. So messages that were on their way when a connection ended are told from those
-of the next one.
+process a presence is. So messages that were on their way when a connection ended are told from
+those of the next one.
 """
 
 from __future__ import annotations
