@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -170,14 +171,14 @@ def test_a_site_that_is_cut_off_is_noticed_by_its_last_will(place: Place) -> Non
     line = place.line("site-0")
     assert place.next()[0] == "open"
     opened = line._link._client.socket()
-    assert opened is not None
-    socket.socket.shutdown(opened, socket.SHUT_RDWR)
+    assert isinstance(opened, socket.socket)
+    socket.socket.shutdown(opened, socket.SHUT_RDWR)  # below TLS: no good-bye
     assert place.next()[:2] == ("closed", "site-0")
 
 
 def test_frames_go_out_at_once(place: Place) -> None:
     opened = place.link("site-0")._client.socket()
-    assert opened is not None
+    assert isinstance(opened, socket.socket)
     assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
@@ -283,7 +284,8 @@ def test_a_site_reads_and_writes_its_own_topics_alone(place: Place) -> None:
 
 
 def test_a_site_cannot_take_the_name_of_another(place: Place) -> None:
-    line = place.hub() and place.line("site-1")
+    place.hub()
+    line = place.line("site-1")
     assert place.next()[0] == "open"
     context = place.context("site-0")
     other = Link(place.where, "site-1", b"own", context, lambda *given: None, lambda: None)
@@ -434,7 +436,7 @@ class Run:
     def killed(self) -> None:
         """Kill the broker twice, and start it again."""
         for rows in (5, 25):
-            self.place.until(lambda rows=rows: len(self.rows) >= rows)
+            self.place.until(partial(lambda least: len(self.rows) >= least, rows))
             self.place.stop()
             self.place.start()
 
