@@ -73,7 +73,7 @@ def lay_out(
     names = [_named(name, i) for i, name in enumerate(found.names or [""] * len(found.parts))]
     agreement = Agreement(
         name=re.sub(r"[^A-Za-z0-9_.-]+", "-", study.name).strip("-.")[:60] or "demo",
-        server=f"127.0.0.1:{_free_port()}",
+        server=f"127.0.0.1:{free_port()}",
         transport=transport,
         minimum=len(names) if minimum is None else minimum,
         data=Shape(
@@ -114,7 +114,8 @@ def _save(path: Path, x: np.ndarray, y: np.ndarray, classes: Sequence[str]) -> N
     np.savez(path, x=x, y=np.array(classes)[y])
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of the loopback that nobody listens on."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]
@@ -134,11 +135,16 @@ def commands(laid: Laid, *, scripted: bool, more: Sequence[str] = ()) -> list[li
     ]
 
 
-def play(laid: Laid, tell: Callable[[str], None], *, scripted: bool) -> int:
+def play(
+    laid: Laid, tell: Callable[[str], None], *, scripted: bool, more: Sequence[str] = ()
+) -> int:
     """Run everybody to the end; the server's own output is shown. The number of processes that
     failed.
+
+    Args:
+        more: options of the server.
     """
-    server, *sites = commands(laid, scripted=scripted)
+    server, *sites = commands(laid, scripted=scripted, more=more)
     logs = laid.server.parent.parent / "logs"
     logs.mkdir(exist_ok=True)
     running: list[tuple[str, subprocess.Popen[bytes]]] = []
