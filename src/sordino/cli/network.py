@@ -175,7 +175,7 @@ def revoke(
 
     path = kit.revoke(authority, name, dt.datetime.now(dt.UTC))
     if kit.admits(read(authority / AGREEMENT)) == kit.BROKER:
-        say.people(f"Copy {path} into the broker's kit, and restart the broker")
+        say.people(f"Copy {path} into the broker's kit, and restart the broker: it reads it then")
     else:
         say.people(f"Copy {path} into the server's kit: a running server reads it at once")
 

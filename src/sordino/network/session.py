@@ -18,7 +18,7 @@ from sordino.errors import StudyError
 from sordino.federation.study import HorizontalStudy
 from sordino.network import certificates, kit
 from sordino.network.agreement import Agreed
-from sordino.network.parts import read_own, regime_of
+from sordino.network.parts import numbered, read_own, regime_of
 from sordino.network.proof import write as write_proof
 from sordino.network.server import FAREWELL, Serves, farewell
 from sordino.network.site import Joins, own_study
@@ -160,6 +160,7 @@ def _test(agreed: Agreed, path: Path | None) -> Dataset | None:
         found = datasets.load(study.data.name or "").test
     else:
         found = datasets.load("test", file=path, label=study.data.label, test_fraction=None).train
+        found = replace(found, y=numbered(found, shape.classes, path), classes=shape.classes)
     if found.shape != shape.shape or found.classes != shape.classes:
         raise StudyError(
             f"{path or study.data.name}: the test set has examples of shape {found.shape} and "
