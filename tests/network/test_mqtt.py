@@ -1,59 +1,31 @@
-"""The MQTT transport against a real broker: identities, repeats, stale frames, and its restarts."""
+"""The MQTT transport against a real broker: identities, repeats, stale frames and restarts."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime as dt
 import gc
-import signal
 import socket
-import ssl
-import subprocess
-import threading
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from functools import partial
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from sordino.engine import session as sessions
+from mosquitto import LIMIT, NEEDED, STUDY, Place
 from sordino.engine import study as studies
 from sordino.errors import StudyError
 from sordino.network import broker as brokers
-from sordino.network import certificates, demo, kit, session, site
-from sordino.network.agreement import Agreement, read
-from sordino.network.session import Shown, Wish
+from sordino.network import certificates, demo, kit
+from sordino.network.agreement import read
 from sordino.network.transport import choice, link
-from sordino.network.transport.base import Line, Lost, Mailbox, Stranger
-from sordino.network.transport.link import Broker, Link
-from sordino.network.transport.mqtt import MqttHub, MqttLine
+from sordino.network.transport.base import Lost, Stranger
+from sordino.network.transport.link import Link
+from sordino.network.transport.mqtt import MqttLine
 
-pytestmark = pytest.mark.skipif(
-    brokers.program() is None, reason="mosquitto is not installed (Debian: apt install mosquitto)"
-)
-LIMIT = 70_000
-STUDY = """
-name = "test"
-[data]
-name = "digits"
-clients = 2
-[model]
-name = "logistic"
-[method]
-name = "mapa"
-batch = 40
-[privacy]
-unit = "sample"
-epsilon = 4.0
-delta = 1e-3
-[budget]
-updates = {updates}
-[world]
-latency = {{ kind = "exponential" }}
-"""
+pytestmark = NEEDED
 
 
 @pytest.fixture(scope="module")
@@ -65,76 +37,6 @@ def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
         studies.read(out / "study.toml"), out / "laid", scripted=False, transport="mqtt"
     )
     return found.server.parent
-
-
-@dataclass
-class Place:
-    """A running broker, and what was made over it."""
-
-    kits: Path
-    process: subprocess.Popen[bytes]
-    refused: list[tuple[str, str]] = field(default_factory=list)
-    box: Mailbox = field(default_factory=Mailbox)
-    made: list[Any] = field(default_factory=list)
-
-    @property
-    def agreement(self) -> Agreement:
-        return read(self.kits / "server" / "agreement.toml")
-
-    @property
-    def where(self) -> Broker:
-        return Broker(self.agreement.host, self.agreement.port, self.agreement.name)
-
-    def context(self, name: str) -> ssl.SSLContext:
-        if name == "server":
-            return certificates.context(self.kits / name, "server", connects=True)
-        return certificates.context(self.kits / name, "site")
-
-    def hub(self) -> MqttHub:
-        sites = frozenset(self.agreement.names)
-        self.made.append(
-            MqttHub(
-                self.where,
-                self.context("server"),
-                LIMIT,
-                sites,
-                self.box,
-                lambda who, why: self.refused.append((who, why)),
-                lambda words: None,
-            )
-        )
-        found: MqttHub = self.made[-1]
-        return found
-
-    def line(self, name: str) -> MqttLine:
-        self.made.append(MqttLine(self.where, name, self.context(name), LIMIT))
-        found: MqttLine = self.made[-1]
-        return found
-
-    def link(self, name: str, got: link.Got = lambda *given: None) -> Link:
-        """A client that does as it likes."""
-        self.made.append(Link(self.where, name, b"own", self.context(name), got, lambda: None))
-        found: Link = self.made[-1]
-        return found
-
-    def next(self) -> tuple[str, str, bytes]:
-        """The next event of the server."""
-        found = self.box.get(10.0)
-        assert found is not None
-        return found.kind, found.site, found.frame
-
-    def stop(self, how: signal.Signals = signal.SIGKILL) -> None:
-        self.process.send_signal(how)
-        self.process.wait()
-
-    def start(self) -> None:
-        self.process = brokers.start(self.kits, self.kits / "log.txt", self.agreement)
-
-    def until(self, true: Callable[[], object]) -> None:
-        end = time.monotonic() + 20.0
-        while not true():
-            assert time.monotonic() < end, "it did not come"
-            time.sleep(0.01)
 
 
 @pytest.fixture
@@ -374,112 +276,6 @@ def test_a_frame_that_is_too_large_ends_its_connection_alone(place: Place) -> No
     assert place.next() == ("frame", "site-1", b"heard")
 
 
-class Twice:
-    """A line over which everything comes twice."""
-
-    def __init__(self, inner: Line) -> None:
-        self._inner = inner
-
-    def send(self, frame: bytes) -> None:
-        self._inner.send(frame)
-        self._inner.send(frame)
-
-    def frames(self) -> Iterator[bytes]:
-        for frame in self._inner.frames():
-            yield frame
-            yield frame
-
-    def close(self) -> None:
-        self._inner.close()
-
-
-class Run:
-    """A whole federation in this process, over a broker."""
-
-    def __init__(self, tmp_path: Path, *, updates: int, scripted: bool = False) -> None:
-        (tmp_path / "study.toml").write_text(STUDY.format(updates=updates))
-        self.study = studies.read(tmp_path / "study.toml")
-        self.laid = demo.lay_out(self.study, tmp_path / "laid", scripted=scripted, transport="mqtt")
-        self.scripted, self.words, self.done = scripted, [], {}
-        self.rows: list[Any] = []
-        agreed = read(self.laid.server / "agreement.toml")
-        kits = self.laid.server.parent
-        self.place = Place(kits, brokers.start(kits, tmp_path / "log.txt", agreed))
-
-    words: list[str]
-    done: dict[str, Any]
-
-    def play(self, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Everybody to the end."""
-        own = Shown(row=self.rows.append, begin=lambda going: None, words=self.words.append)
-        site_shown = Shown(row=lambda row: None, begin=lambda going: None, words=lambda text: None)
-
-        def serve() -> None:
-            self.done["server"] = session.serve(
-                self.laid.server, own, test=self.laid.test, scripted=self.scripted
-            )
-
-        def join(folder: Path, data: Path) -> None:
-            self.done[folder.name] = session.join(Wish(kit=folder, data=data), site_shown)
-
-        threads = [threading.Thread(target=serve, daemon=True)] + [
-            threading.Thread(target=join, args=each, daemon=True) for each in self.laid.sites
-        ]
-        for thread in threads:
-            thread.start()
-        meanwhile()
-        for thread in threads:
-            thread.join(120.0)
-        self.place.stop()
-        assert set(self.done) == {"server", "site-0", "site-1"}
-
-    def killed(self) -> None:
-        """Kill the broker twice, and start it again."""
-        for rows in (5, 25):
-            self.place.until(partial(lambda least: len(self.rows) >= least, rows))
-            self.place.stop()
-            self.place.start()
-
-    def models(self) -> set[bytes]:
-        """Final models of everybody."""
-        folders = [self.laid.server, *(folder for folder, _ in self.laid.sites)]
-        return {(folder / "run/model.safetensors").read_bytes() for folder in folders}
-
-
-@pytest.fixture
-def swift(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(site, "FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(site, "LONGEST_PAUSE", 0.1)
-
-
-@pytest.mark.parametrize("trouble", ["none", "repeats", "kills of the broker"])
-def test_a_scripted_run_over_mqtt_gives_the_model_of_the_simulation(
-    trouble: str, tmp_path: Path, swift: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    true = choice.for_site
-
-    def twice(agreement: Agreement, index: int, kit: Path) -> Callable[[int], Line]:
-        connects = true(agreement, index, kit)
-        return lambda limit: Twice(connects(limit))
-
-    if trouble == "repeats":
-        monkeypatch.setattr(choice, "for_site", twice)
-    run = Run(tmp_path, updates=100, scripted=True)
-    run.play(run.killed if "kills" in trouble else lambda: None)
-    sessions.begin(run.study, tmp_path / "simulated", lambda row: None, lambda going: None)
-    assert run.models() == {(tmp_path / "simulated/model.safetensors").read_bytes()}
-    assert ("kills" in trouble) == any("connection to the broker" in text for text in run.words)
-
-
-def test_a_run_whose_broker_is_killed_goes_on(tmp_path: Path, swift: None) -> None:
-    run = Run(tmp_path, updates=400)
-
-    run.play(run.killed)
-    assert len(run.models()) == 1
-    assert run.done["server"].rounds == 400
-    assert any("no connection to the broker" in text for text in run.words)
-
-
 def test_without_the_program_the_remedy_is_said(
     kits: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -493,3 +289,40 @@ def test_settings_that_mosquitto_refuses_are_said(kits: Path, tmp_path: Path) ->
     (tmp_path / "broker/mosquitto.conf").write_text("nonsense true\n")
     with pytest.raises(StudyError, match="the broker does not start"):
         brokers.start(tmp_path, tmp_path / "log", read(kits / "server/agreement.toml"))
+
+
+def test_the_broker_listens_and_the_server_connects(kits: Path, tmp_path: Path) -> None:
+    assert not (kits / "server/revoked.pem").exists()
+    now = dt.datetime.now(dt.UTC)
+    for name, use in (
+        ("broker", ExtendedKeyUsageOID.SERVER_AUTH),
+        ("server", ExtendedKeyUsageOID.CLIENT_AUTH),
+    ):
+        kit.renew(kits / "authority", name, tmp_path, now)
+        for folder in (kits / name, tmp_path):
+            made = certificates.read_certificate(folder, f"{name}.pem")
+            found = made.extensions.get_extension_for_class(x509.ExtendedKeyUsage)
+            assert list(found.value) == [use]
+            assert certificates.common_name(made) == name
+
+
+def test_the_server_of_a_broker_listens_nowhere(kits: Path) -> None:
+    with pytest.raises(StudyError, match="connects to the broker"):
+        choice.for_server(
+            read(kits / "server/agreement.toml"), kits / "server", "0.0.0.0", lambda path: bool
+        )
+
+
+@pytest.mark.parametrize(("transport", "extra"), [("mqtt", "edge"), ("websocket", "network")])
+def test_a_library_that_is_missing_is_named_with_its_extra(
+    transport: str, extra: str, kits: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("link", "mqtt", "websocket"):
+        monkeypatch.delitem(sys.modules, f"sordino.network.transport.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, "paho.mqtt", None)
+    monkeypatch.setitem(sys.modules, "websockets.asyncio.server", None)
+    agreement = read(kits / "server/agreement.toml").model_copy(update={"transport": transport})
+    with pytest.raises(StudyError, match=f"pip install 'sordino.{extra}.'"):
+        choice.for_site(agreement, 0, kits / "site-0")
+    with pytest.raises(StudyError, match=f"pip install 'sordino.{extra}.'"):
+        choice.for_server(agreement, kits / "server", "", lambda path: bool)
