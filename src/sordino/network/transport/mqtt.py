@@ -98,7 +98,7 @@ class MqttHub:
 
     def _keep(self) -> None:
         """Wait for the end of a connection, and connect again, until closed."""
-        pause = FIRST_PAUSE
+        pause, said = FIRST_PAUSE, ""
         while not self._stop.is_set():
             link = self._link
             if link is not None:
@@ -106,7 +106,8 @@ class MqttHub:
                 link.close()  # frees the socket
                 if self._stop.is_set():
                     return
-                self._told(f"no connection to the broker ({link.why}); trying again")
+                said = link.why
+                self._told(f"no connection to the broker ({said}); trying again")
             self._stop.wait(pause)
             try:
                 if not self._stop.is_set():
@@ -114,9 +115,12 @@ class MqttHub:
                     self._told("connected to the broker again")
                     pause = FIRST_PAUSE
             except (Lost, Stranger) as error:
-                if pause == LONGEST_PAUSE:
-                    self._told(f"no connection to the broker ({error}); trying again")
+                if str(error) != said:
+                    said = str(error)
+                    self._told(f"no connection to the broker ({said}); trying again")
                 pause = min(2 * pause, LONGEST_PAUSE)
+        if self._link is not None:  # it was opened while the hub was being closed
+            self._link.close()
 
     def _open(self) -> None:
         self._link = None
