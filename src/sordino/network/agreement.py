@@ -49,7 +49,9 @@ class Agreement(Section):
 
     Attributes:
         name: of the federation.
-        server: host and port that sites connect to.
+        server: host and port that sites connect to: the server's own, or the broker's.
+        transport: how frames travel. With ``mqtt`` everybody, the server too, is a client of a
+            broker.
         minimum: sites that must be there; with fewer the run waits.
         patience: seconds without a connection after which a site counts as gone.
         data: of examples.
@@ -61,6 +63,7 @@ class Agreement(Section):
 
     name: Name
     server: str = Field(pattern=r"^[A-Za-z0-9_.:\[\]-]+:\d{1,5}$")
+    transport: Literal["websocket", "mqtt"] = "websocket"
     minimum: int = Field(1, ge=1)
     patience: float = Field(5.0, gt=0, le=86_400)
     data: Shape

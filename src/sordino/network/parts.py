@@ -167,14 +167,18 @@ def read_own(
             "public, and the noise follows from them. Agree anew, or choose the agreed rows"
         )
     return replace(
-        found, y=_numbered(found, wanted.classes, path), classes=wanted.classes, client=None
+        found, y=numbered(found, wanted.classes, path), classes=wanted.classes, client=None
     )
 
 
-def _numbered(
+def numbered(
     found: Dataset, classes: Sequence[str], path: Path
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Labels as the federation numbers them."""
+    """Labels as the federation numbers them.
+
+    Raises:
+        DataError: for a label that is none of the agreed classes.
+    """
     where = {name: number for number, name in enumerate(classes)}
     if unknown := [name for name in found.classes if name not in where]:
         raise DataError(

@@ -34,7 +34,16 @@ def promised(wish: Wish) -> Iterator[str]:
     agreement, privacy = agreed.agreement, study.privacy
     ends = certificates.expires(certificates.read_certificate(wish.kit, "site.pem"))
     yield f"You would join {agreement.name} as site {agreement.names[index]}, with {len(own)} rows."
-    yield f"To whom: the server at {agreement.server}, which the federation's authority certified."
+    if agreement.transport == "mqtt":
+        yield (
+            f"To whom: the federation's server, through the broker at {agreement.server}, which "
+            "reads what passes and says who has sent it. The federation's authority certified both."
+        )
+    else:
+        yield (
+            f"To whom: the server at {agreement.server}, which the federation's authority "
+            "certified."
+        )
     others = [name for name in agreement.names if name != agreement.names[index]]
     yield (
         f"Who else takes part: {', '.join(others) or 'nobody'}. They see the models that the "

@@ -18,13 +18,13 @@ from sordino.errors import StudyError
 from sordino.federation.study import HorizontalStudy
 from sordino.network import certificates, kit
 from sordino.network.agreement import Agreed
-from sordino.network.parts import read_own, regime_of
+from sordino.network.parts import numbered, read_own, regime_of
 from sordino.network.proof import write as write_proof
 from sordino.network.server import FAREWELL, Serves, farewell
 from sordino.network.site import Joins, own_study
 from sordino.network.status import Page, Reporter
-from sordino.network.transport.base import Hub, Line, Mailbox
-from sordino.network.transport.websocket import WebSocketHub, WebSocketLine
+from sordino.network.transport import choice
+from sordino.network.transport.base import Hub, Mailbox
 
 RUN = "run"
 AGAIN = "start the same command again: it goes on where it was"
@@ -91,7 +91,7 @@ def serve(
     """
     agreed = Agreed(folder)
     certificates.refuse_expired(folder, "server.pem", dt.datetime.now(dt.UTC))
-    context, barred = certificates.context(folder, "server"), Revoked(folder)
+    way = choice.for_server(agreed.agreement, folder, host, Revoked)
     run, strangers = out or folder / RUN, Counter[str]()
 
     def refused(who: str, why: str) -> None:
@@ -100,16 +100,7 @@ def serve(
 
     def opens(limit: int, mailbox: Mailbox) -> Hub:
         agreement = agreed.agreement
-        hub = WebSocketHub(
-            host,
-            agreement.port,
-            context,
-            limit,
-            frozenset(agreement.names),
-            mailbox,
-            barred,
-            refused,
-        )
+        hub = way(limit, mailbox, refused, shown.words)
         shown.words(
             f"{agreement.name}: waiting for {len(agreement.names)} sites on {agreement.server}"
         )
@@ -169,6 +160,7 @@ def _test(agreed: Agreed, path: Path | None) -> Dataset | None:
         found = datasets.load(study.data.name or "").test
     else:
         found = datasets.load("test", file=path, label=study.data.label, test_fraction=None).train
+        found = replace(found, y=numbered(found, shape.classes, path), classes=shape.classes)
     if found.shape != shape.shape or found.classes != shape.classes:
         raise StudyError(
             f"{path or study.data.name}: the test set has examples of shape {found.shape} and "
@@ -240,11 +232,7 @@ def join(wish: Wish, shown: Shown) -> Outcome:
     """
     agreed, index, study, own = opened(wish)
     certificates.refuse_expired(wish.kit, "site.pem", dt.datetime.now(dt.UTC))
-    context = certificates.context(wish.kit, "site")
-
-    def connects(limit: int) -> Line:
-        return WebSocketLine(agreed.agreement.server, context, limit)
-
+    connects = choice.for_site(agreed.agreement, index, wish.kit)
     build = Joins(agreed=agreed, index=index, own=own, connects=connects, told=shown.words)
     if (wish.folder / "run.json").exists():
         done = session.resume(wish.folder, shown.row, shown.begin, build=build, again=AGAIN)
