@@ -35,7 +35,8 @@ def test_a_live_run_ends_with_one_model_everywhere(name: str, federate: Makes) -
 def test_a_run_goes_on_without_a_site_that_vanishes_and_counts_it_in_again(
     name: str, federate: Makes
 ) -> None:
-    budget = {"asynchronous": "budget.updates=2000"}.get(name, "budget.rounds=300")
+    # more than anybody does meanwhile: the run must not end before the site is back
+    budget = {"asynchronous": "budget.updates=200000"}.get(name, "budget.rounds=20000")
     found = federate(name, [budget, "privacy.epsilon=1e6"], minimum=1)
     found.start()
     gone = found.names[1]
