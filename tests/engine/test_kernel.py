@@ -150,7 +150,6 @@ def test_what_no_regime_knows_changes_nothing(tmp_path: Path) -> None:
         Arrived(Labels(1, (0,))),
         Booked(()),
         Learned(1, ()),
-        Left(0),
         Left(77),
         Woke("x"),
         Refused("no"),

@@ -167,7 +167,7 @@ def test_only_certificates_of_this_federation_and_of_the_right_kind_are_trusted(
     elsewhere = certificates.context(tmp_path / "others" / "server", "server")
     assert "verify failed" in shaken(elsewhere, site)
     by = certificates.read_pair(out / "authority", "authority")
-    past = certificates.issue(by, "north", "site", NOW - dt.timedelta(days=9), days=1)
+    past = certificates.certify(by, "north", "site", NOW - dt.timedelta(days=9), days=1)
     for name, content in zip(("site.pem", "site.key"), past.pem(), strict=True):
         (out / "north" / name).write_bytes(content)
     assert "expired" in shaken(server, certificates.context(out / "north", "site"))

@@ -204,7 +204,10 @@ def test_certificates_of_another_authority_are_refused_on_both_sides(
 ) -> None:
     now = dt.datetime.now(dt.UTC)
     by = certificates.authority("another", now)
-    for name, made in (("authority", by), ("site", certificates.issue(by, "site-0", "site", now))):
+    for name, made in (
+        ("authority", by),
+        ("site", certificates.certify(by, "site-0", "site", now)),
+    ):
         (tmp_path / f"{name}.pem").write_bytes(made.pem()[0])
         (tmp_path / f"{name}.key").write_bytes(made.pem()[1])
     with pytest.raises(Stranger, match="certificate is not that of the federation's broker"):
@@ -218,7 +221,7 @@ def test_certificates_of_another_authority_are_refused_on_both_sides(
 def test_a_site_that_nobody_agreed_to_is_named(place: Place, tmp_path: Path) -> None:
     place.hub()
     by = certificates.read_pair(place.kits / "authority", "authority")
-    made = certificates.issue(by, "somebody", "site", dt.datetime.now(dt.UTC)).pem()
+    made = certificates.certify(by, "somebody", "site", dt.datetime.now(dt.UTC)).pem()
     (tmp_path / "site.pem").write_bytes(made[0])
     (tmp_path / "site.key").write_bytes(made[1])
     (tmp_path / "authority.pem").write_bytes((place.kits / "site-0/authority.pem").read_bytes())

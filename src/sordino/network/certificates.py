@@ -83,7 +83,7 @@ def authority(name: str, now: dt.datetime) -> Pair:
     return Pair(made, key)
 
 
-def issue(
+def certify(
     by: Pair, name: str, kind: Kind, now: dt.datetime, *, host: str = "", days: int = DAYS
 ) -> Pair:
     """A certificate valid for so many days: for who listens at ``host`` (kind ``server``), or for

@@ -160,7 +160,7 @@ def admits(agreement: Agreement) -> str:
 
 def _issued(by: Pair, agreement: Agreement, name: str, now: dt.datetime) -> Pair:
     kind: certificates.Kind = "server" if name == admits(agreement) else "site"
-    return certificates.issue(by, name, kind, now, host=agreement.host)
+    return certificates.certify(by, name, kind, now, host=agreement.host)
 
 
 def _file(name: str) -> str:
