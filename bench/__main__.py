@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from bench import accounting, arrivals, clients, events, rounds, step, wavelets
+from bench import accounting, arrivals, clients, events, network, rounds, starting, step, wavelets
 from sordino.training.allocator import tune
 
 
@@ -20,7 +20,8 @@ def main() -> None:
     torch.set_num_threads(1)
     rows = []
     print(f"{'':4}{'measured':<108}{'peer':>8}{'ours':>8}  reach")
-    for part in (step, wavelets, rounds, clients, arrivals, events, accounting):
+    parts = (step, wavelets, rounds, clients, arrivals, events, network, accounting, starting)
+    for part in parts:
         for row in part.measure():
             rows.append(row)
             peer = "-" if row["peer"] is None else f"{row['peer']:.3g}"

@@ -133,9 +133,8 @@ def measure() -> list[dict[str, Any]]:
     rows = []
     for batch, reach in ((12, 8000), (120, 4000)):
         updates = 15_000
-        most = (
-            1000 if batch == 12 else 500
-        )  # with 60 000 images, more edges have fewer than a batch
+        # with 60 000 images, more edges have fewer than a batch
+        most = 1000 if batch == 12 else 500
         taken: dict[object, list[float]] = {}
         for _ in range(3):  # in turns, the quickest of three: a shared machine only ever adds time
             taken.setdefault("floor", []).append(by_hand(batch, 3000))

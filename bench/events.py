@@ -169,10 +169,8 @@ def numpy_loop(events: int = 2000, length: int = 10, alpha: float = 0.95) -> flo
 
 def measure() -> list[dict[str, Any]]:
     """All rows."""
-    by_torch, by_numpy = (
-        1.0 / min(torch_loop() for _ in range(3)),
-        1.0 / min(numpy_loop() for _ in range(3)),
-    )
+    by_torch = 1.0 / min(torch_loop() for _ in range(3))
+    by_numpy = 1.0 / min(numpy_loop() for _ in range(3))
     ten, long = 1.0 / learning(), 1.0 / learning(more="length = 150")
     rows = [
         row(

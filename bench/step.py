@@ -50,11 +50,8 @@ def ours(name: str, x: Tensor, y: Tensor) -> Any:
     included.
     """
     flat = Flat(build(name))
-    kernel, mechanism, rng = (
-        ClippedSum(flat, cross_entropy),
-        CountedGaussian(clip=CLIP, noise_multiplier=SIGMA),
-        Seeded(0).at("bench"),
-    )
+    kernel = ClippedSum(flat, cross_entropy)
+    mechanism, rng = CountedGaussian(clip=CLIP, noise_multiplier=SIGMA), Seeded(0).at("bench")
     total = torch.empty(flat.dim, dtype=torch.float64)
 
     def work() -> None:

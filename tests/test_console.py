@@ -28,9 +28,9 @@ from sordino.console import (
     sparkline,
 )
 from sordino.engine import records
-from sordino.engine.records import SynchronousRound
 from sordino.engine.vocabulary import Vocabulary
 from sordino.regimes.asynchronous.vocabulary import WORDS as UPDATES
+from sordino.regimes.synchronous.records import SynchronousRound
 from sordino.regimes.synchronous.vocabulary import WORDS as CLOSED
 from sordino.regimes.vertical.vocabulary import WORDS as EVENTS
 
@@ -278,9 +278,8 @@ def test_updates_end_by_their_number_and_a_row_stands_for_many() -> None:
         clock=clock,
     ) as shown:
         clock.now = 5.0
-        shown.show(
-            record({**ARRIVED, "round": 150, "steps": 30}, UPDATES)
-        )  # some edge has sent thrice what was planned for it
+        # some edge has sent thrice what was planned for it
+        shown.show(record({**ARRIVED, "round": 150, "steps": 30}, UPDATES))
     assert stream.getvalue().startswith("update 150/200  ")
     assert stream.getvalue().endswith("5 s left\n")  # fifty updates in five seconds, fifty to go
 
@@ -323,9 +322,8 @@ def test_panel_of_events() -> None:
     assert shown["events"].endswith("20000/40000")
     assert shown["error"] == "0.4  █▁▄"
     assert shown["now"] == "accumulated 0.211   regret 3.1e-02"
-    assert not {"accuracy", "rounds", "steps", "answers"} & set(
-        shown
-    )  # no test set, and no best of many looks at it
+    # no test set, and no best of many looks at it
+    assert not {"accuracy", "rounds", "steps", "answers"} & set(shown)
 
 
 @pytest.mark.parametrize("value", ODD)

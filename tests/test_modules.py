@@ -146,11 +146,8 @@ def clean() -> Iterator[None]:
 def test_other_code_does_not_go_on_with_a_run_and_reports_run_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    beside, run, resume = (
-        tmp_path / "own_net.py",
-        str(tmp_path / "run"),
-        ["run", "--quiet", "--resume", str(tmp_path / "run")],
-    )
+    beside, run = tmp_path / "own_net.py", str(tmp_path / "run")
+    resume = ["run", "--quiet", "--resume", str(tmp_path / "run")]
     beside.write_text(NET)
     told("run", str(study(tmp_path)), "--out", run, "--quiet", *sets("model.name=own_net:net"))
     forget("own_net")
@@ -223,9 +220,8 @@ def test_a_package_imports_its_parts_and_only_sources_that_were_hashed(
     other.write_text("value = 4\n")
     stamp = (package / "deep" / "part.py").stat()
     os.utime(other, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
-    py_compile.compile(
-        str(other), cfile=str(cache), doraise=True
-    )  # a cache that claims to be of part.py, with other code
+    # a cache that claims to be of part.py, with other code
+    py_compile.compile(str(other), cfile=str(cache), doraise=True)
     (package / "loose.pyc").write_bytes(cache.read_bytes())
     (tmp_path / "own_helper.py").write_text("raise SystemExit('never')\n")
     modules.look_beside(tmp_path)

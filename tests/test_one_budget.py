@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sordino.cli import app
-from sordino.engine import session
+from sordino.engine import assemble, session
 from sordino.engine import study as studies
 from sordino.engine.files import replace_file
 from sordino.engine.surroundings import ENDED, KEY
@@ -163,10 +163,8 @@ def test_whole_clients_then_examples(tmp_path: Path) -> None:
     file = saved(tmp_path, "one.csv", plain())
     first = run(tmp_path, "one", file, *CLIENTS, "privacy.sampling_rate=1.0")
     second = run(tmp_path, "two", file, *DP_SGD, "seed=4")
-    step, halved = (
-        PoissonSampled(sampling_rate=RATE, event=Gaussian(noise_multiplier=SIGMA)),
-        Gaussian(noise_multiplier=1.5),
-    )
+    step = PoissonSampled(sampling_rate=RATE, event=Gaussian(noise_multiplier=SIGMA))
+    halved = Gaussian(noise_multiplier=1.5)
     found = accountant("pld").epsilon(
         [(PoissonSampled(sampling_rate=1.0, event=halved), 2), (step, 3)], DELTA
     )
@@ -485,3 +483,91 @@ def test_public_rows_that_look_like_training_rows_are_refused_before_anything_is
         run(tmp_path, "one", file, *DP_SGD, 'data.test="public share"')
     assert not (tmp_path / "kept").exists()
     assert run(tmp_path, "two", file, *DP_SGD).epsilon == pytest.approx(epsilon(3))
+
+
+def people(at_several: bool) -> pl.DataFrame:
+    """Sixty people of two rows each, or ten rows that share a person with another client's rows."""
+    frame = plain()
+    client = np.arange(ROWS) % 3
+    person = np.arange(ROWS) // 6 * 3 + (client if not at_several else 0)
+    return frame.with_columns(
+        who=pl.Series([f"p{i}" for i in person]), where=pl.Series([f"c{i}" for i in client])
+    )
+
+
+SHARED = (
+    'data={file="FILE", clients=3, person="who", client_column="where", partition="column"}',
+    "privacy.accountant=rdp",
+)
+PLANNED = {
+    "local steps": (SYNCHRONOUS, (*DP_SGD, "privacy.epsilon=30.0", "budget.rounds=30")),
+    "a schedule": (
+        SYNCHRONOUS,
+        (
+            'method={name="dynamic-dp-sgd", tau=1, noise_decay=1.5}',
+            *DP_SGD[1:],
+            "privacy.epsilon=30.0",
+            "budget.rounds=8",
+        ),
+    ),
+    "rounds": (SYNCHRONOUS, (*CLIENTS, "privacy.noise_multiplier=400.0", "privacy.epsilon=20.0")),
+    "gradients": (
+        ASYNCHRONOUS,
+        (
+            'method={name="audp", batch=8}',
+            'privacy={unit="sample", epsilon=30.0, delta=1e-3, noise_multiplier=2.0}',
+            "budget={updates=60}",
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["at one client", "at several"])
+@pytest.mark.parametrize("name", PLANNED)
+def test_a_plan_counts_people_as_the_run_does(tmp_path: Path, name: str, several: bool) -> None:
+    text, changes = PLANNED[name]
+    file = saved(tmp_path, "people.csv", people(several))
+    asked = [each.replace("FILE", str(file)) for each in (*changes, *SHARED)]
+    for before in (False, True):
+        if before:
+            run(
+                tmp_path,
+                "before",
+                file,
+                *DP_SGD,
+                *(each.replace("FILE", str(file)) for each in SHARED),
+            )
+        wanted = assemble.calibrated(study(tmp_path, text, file, asked))
+        planned, _ = assemble.plan(wanted)
+        built = assemble.build(wanted, tmp_path / "draft", "draft", None)
+        found = built.simulation.payable
+        built.simulation.vault.finish()
+        built.simulation.vault.close()
+        assert found is not None
+        most = 10**9 if planned.steps is None else planned.steps
+        told = [min(most, most if each.steps is None else each.steps) for each in planned.left]
+        ran = [min(most, steps) for steps in found]
+        assert ran == (told if len(ran) == len(told) else [min(told)])  # a round is all clients'
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [
+        (DP_SGD, "one person has up to 6 examples, at up to 3 clients, which share one budget"),
+        (CLIENTS, "one person has rows at up to 3 clients"),
+    ],
+)
+def test_people_at_several_clients_are_named_by_the_plan_and_by_the_refusal(
+    tmp_path: Path, changes: tuple[str, ...], cause: str
+) -> None:
+    file = saved(tmp_path, "people.csv", people(True))
+    asked = [each.replace("FILE", str(file)) for each in (*changes, *SHARED)]
+    asked.append("privacy.epsilon=3.0")
+    planned, _ = assemble.plan(study(tmp_path, SYNCHRONOUS, file, asked))
+    (said,) = [each for each in planned.warnings if cause in each]
+    assert "it pays for 0 of" in said
+    assert "give all rows of a person to one client (data.client_column)" in said
+    with pytest.raises(BudgetExceeded, match=cause) as refused:
+        run(tmp_path, "one", file, *asked)
+    assert "give all rows of a person to one client" in str(refused.value)
+    assert not (tmp_path / "one").exists()

@@ -4,10 +4,12 @@ registration, as docs/own-tables.md says.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +17,14 @@ import numpy as np
 import pytest
 
 from sordino import data
+from sordino.data import load, names, sets
 from sordino.engine import session
 from sordino.engine import study as studies
 from sordino.engine.latency import LATENCIES, Latency
 from sordino.engine.records import plain
 from sordino.engine.regimes import named
 from sordino.engine.study.parse import TABLES
-from sordino.errors import StudyError
+from sordino.errors import DataError, StudyError
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "own-tables.md"
 OTHERS = """
@@ -36,6 +39,21 @@ from sordino.regimes.vertical.method import Activation
 class Turned(Division):
     def parts(self, shape, columns, parties):
         return tuple(np.arange(int(np.prod(shape)))[i::parties] for i in range(parties))
+
+
+class Shared(Division):
+    def parts(self, shape, columns, parties):
+        return tuple(np.arange(10) + 9 * i for i in range(parties))
+
+
+class Fractions(Division):
+    def parts(self, shape, columns, parties):
+        return tuple(np.arange(4) + 0.5 for i in range(parties))
+
+
+class TooFew(Division):
+    def parts(self, shape, columns, parties):
+        return (np.arange(4),)
 
 
 class First(Streaming):
@@ -71,12 +89,14 @@ class Twice(Partition):
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    (block,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
-    (tmp_path / "halves.py").write_text(block)
+    halves, spirals = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    (tmp_path / "halves.py").write_text(halves)
+    (tmp_path / "spirals.py").write_text(spirals)
     (tmp_path / "others.py").write_text(OTHERS)
     yield tmp_path
-    for name in ("halves", "others"):
+    for name in ("halves", "others", "spirals"):
         sys.modules.pop(name, None)
+    sets.forget("spirals")
     for registry in TABLES:
         for name in ("halves", "sometimes"):
             registry.forget(name)
@@ -85,6 +105,42 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 def study(folder: Path, regime: str, *changes: str) -> studies.Study:
     (folder / "study.toml").write_text(named(regime).template)
     return studies.read(folder / "study.toml", changes)
+
+
+def test_the_documented_data_set_is_read_by_its_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    (folder / "data" / "spirals").mkdir(parents=True)
+    np.savez(
+        folder / "data" / "spirals" / "spirals.npz",
+        x=rng.normal(size=(500, 2)),
+        y=rng.integers(0, 2, 500),
+    )
+    asked = ("data.clients=3", "model.name=logistic", "budget.rounds=1", "budget.steps=1")
+    read = study(folder, "synchronous", 'data.name="spirals:SPIRALS"', *asked)
+    assert studies.named_modules(read) == ("spirals:SPIRALS",)
+    monkeypatch.setenv("SORDINO_DATA", str(folder / "nowhere"))
+    with pytest.raises(DataError, match=r"the data set spirals was not found(.|\n)*lacks|no such"):
+        session.begin(read, folder / "run", lambda _: None, lambda _: None)
+    monkeypatch.setenv("SORDINO_DATA", str(folder / "data"))
+    session.begin(read, folder / "run", lambda _: None, lambda _: None)
+    about = json.loads((folder / "run" / "run.json").read_text())
+    assert about["classes"] == ["left", "right"]
+    assert sum(each["examples"] for each in about["clients"]) == 400
+    assert about["modules"]["spirals"]["beside"]
+    assert "spirals" in names()
+    for name, message in (
+        ("spirals:read", "is no Published with read"),
+        ("spirals:NOTHING", "has no attribute 'NOTHING'"),
+    ):
+        with pytest.raises(DataError, match=message):
+            load(name)
+    with pytest.raises(DataError, match="data set 'usps': it needs a function that reads it"):
+        sets.register(sets.PUBLISHED["usps"])
+    for name in ("digits", "mnist"):
+        with pytest.raises(DataError, match="is known already"):
+            sets.register(replace(sets.PUBLISHED["spirals"], name=name))
 
 
 def test_the_documented_partition_and_latency_run_and_are_named_in_the_record(folder: Path) -> None:
@@ -116,7 +172,8 @@ def test_the_documented_partition_and_latency_run_and_are_named_in_the_record(fo
 
 def test_streams_parts_drifts_and_activations_of_ones_own_run(folder: Path) -> None:
     read = study(
-        folder, "vertical", "data.parts=others:Turned", 'data.stream={kind="others:First", rows=20}', "data.drift=others:Never",
+        folder, "vertical", "data.parts=others:Turned",
+        'data.stream={kind="others:First", rows=20}', "data.drift=others:Never",
         "method.activation=others:Even", "budget.events=40", "world.dropout=0",
     )  # fmt: skip
     assert {name.partition(":")[2] for name in studies.named_modules(read)} == {
@@ -128,6 +185,23 @@ def test_streams_parts_drifts_and_activations_of_ones_own_run(folder: Path) -> N
     rows: list[dict[str, object]] = []
     session.begin(read, folder / "run", lambda row: rows.append(plain(row)), lambda _: None)
     assert rows[-1]["kind"] == "end"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Shared", r"'others:Shared' puts feature 9 at party 0 and at party 1; each feature"),
+        ("Fractions", r"must give party 0 at least one feature, by numbers from 0 to \d+"),
+        ("TooFew", "must give an array of feature numbers for each of 4 parties"),
+    ],
+)
+def test_parts_of_ones_own_that_cannot_be_are_refused_before_anything_runs(
+    folder: Path, name: str, message: str
+) -> None:
+    read = study(folder, "vertical", f"data.parts=others:{name}")
+    with pytest.raises(StudyError, match=message):
+        session.begin(read, folder / "run", lambda _: None, lambda _: None)
+    assert not (folder / "run").exists()
 
 
 def test_an_optimizer_of_ones_own_takes_its_steps(folder: Path) -> None:
@@ -154,6 +228,31 @@ def test_no_example_may_be_dealt_to_two_clients(folder: Path) -> None:
         )
     with pytest.raises(StudyError, match=r"gave 1 clients examples; data\.clients is 2"):
         data.checked((np.arange(3), np.arange(0)), 3, 2)
+
+
+@pytest.mark.parametrize(
+    ("regime", "place", "key", "name"),
+    [
+        ("synchronous", "data.partition", "kind", "iid"),
+        ("synchronous", "data.partition", "kind", "halves:Halves"),
+        ("synchronous", "world.latency", "kind", "exponential"),
+        ("synchronous", "world.latency", "kind", "halves:Sometimes"),
+        ("synchronous", "method.optimizer", "kind", "adam"),
+        ("synchronous", "method.optimizer", "kind", "others:Slow"),
+        ("synchronous", "privacy.mechanism", "kind", "gaussian"),
+        ("synchronous", "method", "name", "dp-sgd"),
+        ("vertical", "data.parts", "kind", "others:Turned"),
+        ("vertical", "data.stream", "kind", "others:First"),
+        ("vertical", "data.drift", "kind", "others:Never"),
+        ("vertical", "method.activation", "kind", "others:Even"),
+    ],
+)
+def test_a_name_alone_stands_for_a_table_with_nothing_else_in_it(
+    folder: Path, regime: str, place: str, key: str, name: str
+) -> None:
+    short = study(folder, regime, f'{place}="{name}"')
+    assert short == study(folder, regime, f'{place}={{{key}="{name}"}}')
+    assert studies.named_modules(short) == ((name,) if ":" in name else ())
 
 
 @pytest.mark.parametrize("registry", TABLES, ids=lambda registry: registry.place)

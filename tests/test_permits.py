@@ -102,9 +102,8 @@ class Spies:
         self.left: Left = Counter()
         self.asked: Counter[tuple[int, int]] = Counter()  # tasks that nobody has answered
         self.tasks: dict[tuple[int, int], Train] = {}
-        self.seen: dict[
-            str, Counter[Any]
-        ] = {}  # how often each unit released something of each entity
+        # how often each unit released something of each entity
+        self.seen: dict[str, Counter[Any]] = {}
 
     def leaves(self, unit: str, event: Event, count: int = 1) -> None:
         """Something has left: the ledger holds it, and all before it, by now."""
@@ -317,6 +316,24 @@ def test_whoever_is_not_booked_refuses_to_work(kind: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
+def test_a_permit_of_another_unit_is_no_permit(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Booked is the right charge, and what is handed out is a permit of somebody else's data."""
+    name, unit = KINDS[kind]
+    charge = Vault.charge
+
+    def charges(vault: Vault, charges: Any, budget: Any) -> Any:
+        found = charge(vault, charges, budget)
+        other = next((name for name in vault.names if name != unit), "client:another")
+        return [each.named(other) if each.unit == unit else each for each in found]
+
+    monkeypatch.setattr(Vault, "charge", charges)
+    with pytest.raises(LocalProtocolError, match="the ledger booked"):
+        holds(name, tmp_path)
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
 def test_a_release_that_is_not_booked_shows(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -400,8 +417,8 @@ def test_a_permit_covers_just_what_was_booked() -> None:
     event: Event = Gaussian(noise_multiplier=1.0)
     other: Event = Grouped(event=event, size=2)
     one, block = permit(event, 2, 5), permit(event, 4, 7)
-    covers_round([one], [(event, 2)], 5)
-    covers_round([one, permit(other, 1, 5)], [(event, 2), (other, 1)], 5)
+    covers_round("client:0", [one], [(event, 2)], 5)
+    covers_round("client:0", [one, permit(other, 1, 5)], [(event, 2), (other, 1)], 5)
     for permits, price, number in (
         ([], [(event, 2)], 5),
         ([], [], 5),
@@ -413,9 +430,9 @@ def test_a_permit_covers_just_what_was_booked() -> None:
         ([one, one], [(event, 2)], 5),
     ):
         with pytest.raises(LocalProtocolError, match="the ledger booked"):
-            covers_round(permits, price, number)
+            covers_round("client:0", permits, price, number)
     for number in (7, 10):
-        covers_one(block, event, number)
+        covers_one("client:0", block, event, number)
     for wrong, what, number in (
         (None, event, 7),
         (block, other, 7),
@@ -423,7 +440,11 @@ def test_a_permit_covers_just_what_was_booked() -> None:
         (block, event, 11),
     ):
         with pytest.raises(LocalProtocolError, match="the ledger booked"):
-            covers_one(wrong, what, number)
+            covers_one("client:0", wrong, what, number)
+    with pytest.raises(LocalProtocolError, match="client:1 would release"):
+        covers_round("client:1", [one], [(event, 2)], 5)
+    with pytest.raises(LocalProtocolError, match="the work of client:1 would release"):
+        covers_one("client:1", block, event, 7)
     both = Allowance([one, block], times=6)
     both.covers("client:0", event)
     for unit, what, times in (

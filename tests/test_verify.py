@@ -496,10 +496,8 @@ def test_ledgers_of_the_data_are_verified_as_a_folder_and_from_the_run(tmp_path:
         quiet,
         quiet,
     )
-    for folder in (
-        tmp_path / "one",
-        tmp_path / "two",
-    ):  # what came after the seal of the first is not its own
+    # what came after the seal of the first is not its own
+    for folder in (tmp_path / "one", tmp_path / "two"):
         assert verify(folder).problems == []
     whole = verify(kept)
     assert len(whole.ledgers) == 1

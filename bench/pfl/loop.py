@@ -52,8 +52,9 @@ class Network(nn.Sequential):
 
     def __init__(self) -> None:
         super().__init__(
-            nn.Conv2d(1, 16, 8, 2, 3), nn.ReLU(), nn.MaxPool2d(2, 1), nn.Conv2d(16, 32, 4, 2), nn.ReLU(), nn.MaxPool2d(2, 1),
-            nn.Flatten(), nn.Linear(512, 32), nn.ReLU(), nn.Linear(32, 10),
+            nn.Conv2d(1, 16, 8, 2, 3), nn.ReLU(), nn.MaxPool2d(2, 1), nn.Conv2d(16, 32, 4, 2),
+            nn.ReLU(), nn.MaxPool2d(2, 1), nn.Flatten(), nn.Linear(512, 32), nn.ReLU(),
+            nn.Linear(32, 10),
         )  # fmt: skip
 
     def loss(self, x: torch.Tensor, y: torch.Tensor, eval: bool = False) -> torch.Tensor:  # noqa: A002
@@ -69,14 +70,10 @@ class Network(nn.Sequential):
 def main(rounds: int) -> None:
     """Time ``rounds`` after as many that warm up."""
     torch.set_num_threads(1)
-    x, y = (
-        pixels("train-images-idx3-ubyte"),
-        torch.from_numpy(images("train-labels-idx1-ubyte", 8).astype(np.int64)),
-    )
-    test_x, test_y = (
-        pixels("t10k-images-idx3-ubyte"),
-        torch.from_numpy(images("t10k-labels-idx1-ubyte", 8).astype(np.int64)),
-    )
+    x = pixels("train-images-idx3-ubyte")
+    y = torch.from_numpy(images("train-labels-idx1-ubyte", 8).astype(np.int64))
+    test_x = pixels("t10k-images-idx3-ubyte")
+    test_y = torch.from_numpy(images("t10k-labels-idx1-ubyte", 8).astype(np.int64))
     order = torch.randperm(len(x)).split(len(x) // CLIENTS)
     users = {
         i: Dataset([x[part[: STEPS * BATCH]], y[part[: STEPS * BATCH]]], user_id=i)
@@ -86,7 +83,8 @@ def main(rounds: int) -> None:
     network = Network()
     assert sum(p.numel() for p in network.parameters()) == 26010
     model = PyTorchModel(
-        network, local_optimizer_create=torch.optim.SGD, central_optimizer=torch.optim.SGD(network.parameters(), lr=1.0)
+        network, local_optimizer_create=torch.optim.SGD,
+        central_optimizer=torch.optim.SGD(network.parameters(), lr=1.0)
     )  # fmt: skip
     noise = CentrallyAppliedPrivacyMechanism(
         GaussianMechanism(clipping_bound=0.3, relative_noise_stddev=1.0)

@@ -77,9 +77,7 @@ class Stream:
         self._state: Any = self._bits.state
 
     def at(self, number: int) -> np.random.Generator:
-        """The generator of this number, from 0; the same object each time: it is good until the
-        next call.
-        """
+        """The generator of this number, from 0; always the same object; good until next time."""
         self._state["state"]["state"][:] = (*self._key, number, 1)
         self._bits.state = self._state
         self._bits.random_raw(_MIXING, output=False)

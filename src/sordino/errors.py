@@ -10,10 +10,12 @@
     ├── ProtocolError
     │   ├── LocalProtocolError  our own code misused a state machine: a bug
     │   └── RemoteProtocolError a peer sent what it must not: dropped, the run goes on
+    ├── Interrupted             a command that was stopped from the keyboard, or by SIGTERM
+    ├── DiskFull                no space is left; what was written before stands
     └── ResumeError             ledger and checkpoint disagree: we refuse to guess
 
 Exit statuses of the command line hang on these classes: StudyError and what is
-below it end with 2, BudgetExceeded with 3, the rest with 1.
+below it end with 2, BudgetExceeded with 3, Interrupted with 130, the rest with 1.
 """
 
 from __future__ import annotations
@@ -49,6 +51,26 @@ class LocalProtocolError(ProtocolError):
 
 class RemoteProtocolError(ProtocolError):
     """The other side broke the protocol."""
+
+
+class Interrupted(SordinoError):
+    """A command that was stopped; says how to go on."""
+
+
+class DiskFull(SordinoError):
+    """A file that could not be written for want of space.
+
+    Attributes:
+        place: the file.
+    """
+
+    def __init__(self, place: object, remedy: str = "give the command again") -> None:
+        """Say what to do once there is space."""
+        super().__init__(
+            f"{place}: no space left on the disk; what stood there is as it was. Free some space, "
+            f"then {remedy}"
+        )
+        self.place = place
 
 
 class ResumeError(SordinoError):

@@ -38,13 +38,14 @@ MOST_TOML = 256 * KIB
 """Bytes of a study file."""
 
 EXPANDS = 100
-"""How many times its own size a compressed file may expand to beyond :data:`FREE`, unless the limit
-is raised.
-"""
+"""By how many times its size a compressed file may exceed :data:`FREE`, unless that is raised."""
 FREE = GIB
 """Bytes that any file may expand to."""
 LIMIT = "SORDINO_READ_LIMIT"
 """The environment variable that raises what a data file may expand to, in bytes."""
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of the system where no space is left for a file."""
 
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _DIRECTORY = getattr(os, "O_DIRECTORY", 0)
@@ -96,9 +97,7 @@ def append_below(folder: Path, *names: str) -> BinaryIO:
 
 
 def there(folder: Path, *names: str) -> bool:
-    """Whether anything stands at this place below ``folder``, a link that leads nowhere
-    included.
-    """
+    """Whether anything stands at this place below ``folder``, a broken link included."""
     return os.path.lexists(folder.joinpath(*names))
 
 
@@ -121,8 +120,9 @@ def check_below(folder: Path, *names: str, missing: bool = False) -> Path:
 
 
 def refuse_odd(path: Path) -> None:
-    """Refuse anything but a plain file of one name, or nothing, for a library that opens the file
-    by path and locks it.
+    """Refuse anything but a plain file of one name, or nothing.
+
+    For a library that opens the file by path and locks it.
 
     It is looked at and not opened: closing a file gives up every lock that this process has on it.
     A second name is that of another place, unless it is the hidden one beside it under which the
@@ -168,8 +168,9 @@ def folder_below(folder: Path, *names: str) -> Path:
 
 @contextmanager
 def fresh_below(folder: Path, *names: str) -> Iterator[BinaryIO]:
-    """A new file below ``folder`` for writing; it takes its name, durably, when the block ends
-    well, and leaves nothing otherwise.
+    """A new file below ``folder`` for writing.
+
+    It takes its name, durably, when the block ends well, and leaves nothing otherwise.
 
     Until then it has a random name that nobody can foresee, and it is made, never opened: what
     waits there is not written to.
@@ -204,8 +205,9 @@ def fresh_below(folder: Path, *names: str) -> Iterator[BinaryIO]:
 
 
 def open_plain(path: Path) -> BinaryIO:
-    """A plain file of the user's own, for reading. Links are followed: whoever named the file chose
-    where they lead.
+    """A plain file of the user's own, for reading.
+
+    Links are followed: whoever named the file chose where they lead.
 
     Raises:
         OSError: if it cannot be opened; OSError, too, for pipes, devices and folders, with the word
@@ -236,9 +238,10 @@ def read_plain(path: Path, most: int) -> bytes:
 
 
 def allowed(held: int) -> int:
-    """Bytes that a data file of ``held`` bytes may expand to: what memory has free, and no more
-    than :data:`EXPANDS` times its own size beyond :data:`FREE`; instead of both, what
-    ``SORDINO_READ_LIMIT`` says.
+    """Bytes that a data file of ``held`` bytes may expand to.
+
+    What memory has free, and no more than :data:`EXPANDS` times its own size beyond :data:`FREE`;
+    instead of both, what ``SORDINO_READ_LIMIT`` says.
 
     Raises:
         StudyError: if that is no number.
@@ -255,9 +258,8 @@ def allowed(held: int) -> int:
 def too_large(path: Path | str, what: str, size: int, most: int) -> str:
     """What to say of a file that would not fit."""
     return (
-        f"{path}: {what} {size:,} bytes, and at most {most:,} are read. If the file is what "
-        "it should be and memory is large enough,"
-        f" set {LIMIT} to a larger number of bytes"
+        f"{path}: {what} {size:,} bytes, and at most {most:,} are read. If the file is what it "
+        f"should be and memory is large enough, set {LIMIT} to a larger number of bytes"
     )
 
 
@@ -309,9 +311,7 @@ def _opened(folder: Path, names: tuple[str, ...], flags: int) -> int:
 
 @contextmanager
 def _parent(folder: Path, names: tuple[str, ...]) -> Iterator[int]:
-    """A handle of the folder that the last name stands in (-1 where the system has no such
-    handles).
-    """
+    """A handle of the folder that the last name stands in (-1 if the system has none)."""
     if not names or any(name in ("", ".", "..") or "/" in name or os.sep in name for name in names):
         raise ValueError(f"{names} are not names below a folder")
     if not _AT:
@@ -353,8 +353,8 @@ def _refuse_odd(
         return
     if not good(mode):  # type: ignore[operator]
         raise StudyError(
-            f"{path}: {_kind(mode)} stands where a "
-            f"{'file' if good is stat.S_ISREG else 'folder'} belongs. {_REMEDY}"
+            f"{path}: {_kind(mode)} stands where a {'file' if good is stat.S_ISREG else 'folder'} "
+            f"belongs. {_REMEDY}"
         )
 
 

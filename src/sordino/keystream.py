@@ -27,9 +27,7 @@ _AHEAD = 64  # words fetched at once for callers that want one
 
 
 class _BitGenerator(ctypes.Structure):
-    """What NumPy's Generator reads from the capsule of a bit generator (``bitgen_t`` of
-    numpy/random/bitgen.h).
-    """
+    """What NumPy's Generator reads of a bit generator (``bitgen_t``, numpy/random/bitgen.h)."""
 
     _fields_ = [
         ("state", ctypes.c_void_p),
@@ -41,9 +39,7 @@ class _BitGenerator(ctypes.Structure):
 
 
 class KeyStream:
-    """A bit generator for :class:`numpy.random.Generator`: the words of AES-256-CTR under one key
-    (32 bytes).
-    """
+    """A bit generator for :class:`numpy.random.Generator`: AES-256-CTR under one key (32 bytes)."""
 
     key_stream = True
 
@@ -56,18 +52,14 @@ class KeyStream:
         share = _SHARE(lambda _: (self._next() >> 11) * 2.0**-53)
         self._table = _BitGenerator(None, word, half, share, word)  # kept: NumPy holds its address
         make = ctypes.pythonapi.PyCapsule_New
-        make.restype, make.argtypes = (
-            ctypes.py_object,
-            [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p],
-        )
+        make.restype = ctypes.py_object
+        make.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
         self.capsule = make(ctypes.addressof(self._table), b"BitGenerator", None)
 
     def random_raw(self, count: int) -> NDArray[np.uint64]:
         """The next words (count,)."""
-        taken, self._ahead = (
-            self._ahead[-1 : -count - 1 : -1],
-            self._ahead[: max(0, len(self._ahead) - count)],
-        )
+        taken = self._ahead[-1 : -count - 1 : -1]
+        self._ahead = self._ahead[: max(0, len(self._ahead) - count)]
         fresh = self._words(count - len(taken))
         return np.concatenate([np.array(taken, np.uint64), fresh]) if taken else fresh
 

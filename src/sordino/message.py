@@ -121,8 +121,9 @@ class Update(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, 
 
 
 class Contribution(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, eq=False):
-    """Client to *aggregator*: what it adds to a sum that only leaves the aggregator with noise on
-    it. Raw, but bounded.
+    """Client to *aggregator*: raw, but bounded.
+
+    It adds this to a sum that only leaves the aggregator with noise on it.
 
     It is no release: no method sees it, nothing logs or keeps it. On a network it travels under
     secure aggregation, or to an aggregator that is trusted with it.
@@ -225,8 +226,7 @@ class Derivative(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=Tr
 
 
 class Labels(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Whoever holds the labels to the server: those of an event's examples, or what randomised
-    response made of them.
+    """Whoever holds the labels to the server: those of an event, or randomised answers.
 
     Attributes:
         event: which, from 1.
@@ -277,9 +277,7 @@ _FLOATS: dict[int, np.dtype[Any]] = {16: np.dtype("<f2"), 32: np.dtype("<f4")}
 
 
 def packed(values: Vector, bits: int) -> bytes:
-    """Numbers as they travel: rounded to nearest where 16 bits hold them, infinite where they do
-    not fit.
-    """
+    """Numbers as they travel: nearest where 16 bits hold them, infinite where they do not fit."""
     with np.errstate(over="ignore"):
         return values.astype(_FLOATS[bits]).tobytes()
 

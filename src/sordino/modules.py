@@ -1,5 +1,4 @@
-"""Modules that a study names: found beside the study file or installed, and announced before they
-are imported.
+"""Modules that a study names: beside its file or installed, announced before being imported.
 
 A study says ``package.module:attribute`` for a model, a method or a mechanism of its owner's.
 Importing runs that code with all rights of whoever runs the study, so
@@ -24,6 +23,7 @@ import importlib
 import importlib.machinery
 import importlib.util
 import sys
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -72,8 +72,7 @@ def nothing_new() -> Iterator[None]:
 
 
 def attribute(path: str) -> object:
-    """What stands at ``package.module:attribute``; its module is told of, then imported, if it is
-    the first time.
+    """What stands at ``package.module:attribute``; its module is told of, then imported once.
 
     Raises:
         ImportError, AttributeError, ValueError, TypeError: as Python's own import.
@@ -89,8 +88,7 @@ def told() -> Mapping[str, Module]:
 
 
 def tell(path: str, recorded: Mapping[str, str] | None = None) -> None:
-    """Say which code ``package.module:attribute`` would run, if that was not said yet; import
-    nothing.
+    """Say which code ``package.module:attribute`` would run, once; import nothing.
 
     Args:
         recorded: the digests that a run was begun with, if it is gone on with.
@@ -110,25 +108,64 @@ def tell(path: str, recorded: Mapping[str, str] | None = None) -> None:
             else f"({found.file}) has changed: sha256 {found.digest}, not {recorded[top]}"
         )
         raise ResumeError(
-            f"the run was begun with a module {top} that {where}. Restore it, and say where "
-            "it lies with"
-            f" {OPTION} FOLDER if it was moved; or begin a new run"
+            f"the run was begun with a module {top} that {where}. Restore it, and say where it "
+            f"lies with {OPTION} FOLDER if it was moved; or begin a new run"
         )
     if found is not None and top not in _told:
         _say(found)
 
 
-def digests(paths: Iterable[str]) -> dict[str, str]:
-    """The digest of the code behind each ``package.module:attribute``, by the first part of its
-    name; nothing is imported.
+def raised(error: BaseException) -> str | None:
+    """Where in code that a study names an exception came from, and what it says; None if it did not
+    come from there.
+
+    The line is the last one in that code; the call is the first, which the program made.
     """
+    homes = {
+        each.file.parent if each.file.name == "__init__.py" else each.file
+        for each in _told.values()
+        if each.file is not None
+    }
+    frames = [
+        (code.co_filename, line, code.co_qualname)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if not homes.isdisjoint(((path := Path((code := frame.f_code).co_filename)), *path.parents))
+    ]
+    if not frames:
+        return None
+    file, line, name = frames[-1]
+    called = "" if frames[0][2] == name else f", called from {frames[0][2]}"
+    message = " ".join(str(error).split())
+    said = f"{type(error).__name__}{': ' if message else ''}{message}"
+    return f"{file}, line {line}, in {name}{called}: {said}"
+
+
+def told_of(error: BaseException) -> str:
+    """What an exception says, with its place where it came from code that a study names."""
+    return raised(error) or " ".join(str(error).split()) or type(error).__name__
+
+
+@contextmanager
+def told_in_its_place() -> Iterator[None]:
+    """While a study is checked: a ValueError of code that it names says its file and line.
+
+    A bare one would be taken for a complaint about a value of the study.
+    """
+    try:
+        yield
+    except ValueError as error:
+        if (said := raised(error)) is None:
+            raise
+        raise ValueError(said) from error
+
+
+def digests(paths: Iterable[str]) -> dict[str, str]:
+    """The digest of the code behind each ``package.module:attribute``, by package; no import."""
     return {name: found.digest for name, (found, _) in lying(paths).items()}
 
 
 def lying(paths: Iterable[str]) -> dict[str, tuple[Module, bool]]:
-    """The module behind each ``package.module:attribute``, and whether it lies beside the study;
-    nothing is imported.
-    """
+    """The module behind each ``package.module:attribute``, and whether it is beside the study."""
     record: dict[str, tuple[Module, bool]] = {}
     for path in paths:
         top = path.partition(":")[0].partition(".")[0]
@@ -239,9 +276,7 @@ def _same(one: Path, other: Path) -> bool:
 
 
 class _Source(importlib.machinery.SourceFileLoader):
-    """Compiles what stands in the file: a cache beside it could hold other code than was told
-    of.
-    """
+    """Compiles what stands in the file: a cache beside it could hold other code."""
 
     def get_code(self, fullname: str) -> CodeType | None:
         """See ``importlib.abc.InspectLoader``."""
@@ -250,9 +285,7 @@ class _Source(importlib.machinery.SourceFileLoader):
 
 
 class _Beside:
-    """Finds the modules beside studies that were told of, from the source files that were hashed,
-    and nothing else.
-    """
+    """Finds modules beside studies that were told of, by the hashed source files alone."""
 
     def __init__(self) -> None:
         self.modules: dict[str, tuple[Path, dict[str, Path]]] = {}

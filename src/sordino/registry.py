@@ -19,6 +19,9 @@ from sordino import modules
 from sordino.errors import StudyError
 from sordino.section import Section
 
+LONGEST = 60
+"""Characters of a value that an error shows."""
+
 S = TypeVar("S", bound=Section)
 K = TypeVar("K", bound=Section)
 
@@ -34,7 +37,6 @@ class Registry(Generic[S]):
         place: of the table in a study.
         page: of the documentation.
         lacks: what a class still lacks, or None.
-        brief: whether a name alone stands for a table with nothing else in it.
         usual: the name that a table has where it says none.
         needs: methods that a class must define itself.
         load: imports the modules of this program that register classes; asked before the first
@@ -47,7 +49,6 @@ class Registry(Generic[S]):
     place: str
     page: str
     lacks: Callable[[type], str | None] = lambda kind: None
-    brief: bool = False
     usual: str | None = None
     needs: tuple[str, ...] = ()
     load: Callable[[], object] = lambda: None
@@ -61,18 +62,18 @@ class Registry(Generic[S]):
             StudyError: if another one has this name, or it is not complete.
         """
         name, lacking = kind.model_fields[self.key].default, self._lacking(kind)
+        found: type[Section] = self._known.get(name, kind)
+        if (found.__module__, found.__qualname__) != (kind.__module__, kind.__qualname__):
+            raise StudyError(
+                f"{kind.__qualname__}: the {self.noun} {name!r} is {found.__qualname__} "
+                "already; choose another name"
+            )
         if not isinstance(name, str) or lacking is not None:
             wanted = (
                 f"a {self.noun} needs a name ({self.key}: Literal['mine'] = "
                 f"'mine'){f' and {lacking}' if lacking else ''}"
             )
             raise StudyError(f"{kind.__qualname__}: {wanted}")
-        found = self._known.get(name, kind)
-        if (found.__module__, found.__qualname__) != (kind.__module__, kind.__qualname__):
-            raise StudyError(
-                f"{kind.__qualname__}: the {self.noun} {name!r} is {found.__qualname__} "
-                "already; choose another name"
-            )
         self._known[name] = kind  # type: ignore[assignment]
         return kind
 
@@ -94,8 +95,8 @@ class Registry(Generic[S]):
             found = modules.attribute(path)
         except Exception as error:  # a user's module may raise anything
             raise StudyError(
-                f"{where}: {error}. Write it as package.module:Class, beside the study file "
-                "or installed"
+                f"{where}: {modules.told_of(error)}. Write it as package.module:Class, beside the "
+                "study file or installed"
             ) from error
         lacking = (
             self._lacking(found)
@@ -128,8 +129,10 @@ class Registry(Generic[S]):
         return tuple(self.place.split("."))
 
     def spelled_out(self, section: object) -> object:
-        """A study's table, where a name alone stands for one, or none is said."""
-        if self.brief and isinstance(section, str):
+        """A study's table, where a name alone stands for one with nothing else in it, or none is
+        said.
+        """
+        if isinstance(section, str):
             return {self.key: section}
         if self.usual is not None and isinstance(section, Mapping):
             return {self.key: self.usual, **section}
@@ -143,8 +146,8 @@ class Registry(Generic[S]):
         """
         if not isinstance(section, Mapping):
             raise StudyError(
-                f"{self.place} = {section!r} must be a table: write [{self.place}] with a "
-                f"{self.key} below it"
+                f"{self.place} = {section!r} must be a name or a table: write [{self.place}] with "
+                f"a {self.key} below it"
             )
         name, known = section.get(self.key), self.known()
         if name is None:
@@ -160,6 +163,22 @@ class Registry(Generic[S]):
             )
         return known[name]
 
+    def wrong(self, table: Section, call: str, given: object, wanted: str) -> StudyError:
+        """What to say of a value that a method of such a class returned.
+
+        Args:
+            table: whose method it is.
+            call: the method's name.
+            given: what it returned.
+            wanted: what it must return, in words.
+        """
+        shown = given if isinstance(given, str) else repr(given)
+        shown = shown if len(shown) <= LONGEST and "\n" not in shown else type(given).__name__
+        return StudyError(
+            f"{self.place}.{self.key} = {getattr(table, self.key)!r}: {call} gave {shown}; it must "
+            f"give {wanted}. See {self.page}"
+        )
+
     def forget(self, name: str) -> None:
         """Undo a registration, and whatever was imported by a path: for tests."""
         self._known.pop(name, None)
@@ -167,8 +186,9 @@ class Registry(Generic[S]):
 
 
 def register_all(package: str, path: Iterable[str]) -> None:
-    """Import every module of a package, so that what registers itself there is known: a new one is
-    a file and nothing else.
+    """Import every module of a package, so that what registers itself there is known.
+
+    A new one is a file and nothing else.
 
     Args:
         package: its name.

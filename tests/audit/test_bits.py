@@ -37,10 +37,8 @@ from sordino.training.optimizer import Sgd
 from sordino.training.perexample import ClippedSum, MeanGradient
 
 TRIALS = 1000
-SIGMA, CLIP = (
-    30.0,
-    1.0,
-)  # one release at epsilon 0.13 for delta 1e-5: by its size, next to nothing is told
+# one release at epsilon 0.13 for delta 1e-5: by its size, next to nothing is told
+SIGMA, CLIP = 30.0, 1.0
 FEATURES, CLASSES, N = 300, 10, 4
 D = FEATURES * CLASSES
 
@@ -91,8 +89,8 @@ def by_weights(entropy: Entropy) -> Callable[[int, bool], Known]:
     own, noise = bench(), CountedGaussian(clip=CLIP, noise_multiplier=SIGMA)
     without, with_it = sums(own)
     base = PrivateClient(
-        index=0, examples=examples(True), mechanism=noise, sampling_rate=1.0, learning_rate=0.5,
-        optimizer=Sgd(), kernels=own, entropy=entropy,
+        index=0, unit="client:0", examples=examples(True), mechanism=noise, sampling_rate=1.0,
+        learning_rate=0.5, optimizer=Sgd(), kernels=own, entropy=entropy,
     )  # fmt: skip
     clients = {there: replace(base, examples=examples(there)) for there in (False, True)}
 
@@ -111,7 +109,8 @@ def by_gradient(entropy: Entropy) -> Callable[[int, bool], Known]:
     without, with_it = sums(own)
     edges = {
         there: PrivateEdge(
-            index=0, examples=examples(there), sampling_rate=1.0, regularisation=0.0, kernels=own, draws=entropy.stream("edge"),
+            index=0, unit="client:0", examples=examples(there), sampling_rate=1.0,
+            regularisation=0.0, kernels=own, draws=entropy.stream("edge"),
             scratch=torch.empty(D, dtype=torch.float64), mechanism=noise,
         )
         for there in (False, True)
@@ -139,6 +138,7 @@ def by_aggregate(entropy: Entropy) -> Callable[[int, bool], Known]:
     one = PrivateSum(
         mechanism=Gaussian(clip=CLIP, noise_multiplier=SIGMA),
         shares=(1.0,) * N,
+        units=("client:0",),
         sampling_rate=1.0,
         entropy=entropy,
     )
@@ -266,10 +266,8 @@ def test_the_distinguisher_sees_numbers_of_24_bits() -> None:
     rng, right, half = np.random.default_rng(0), 0, D // 2
     record = rng.standard_normal(D) / math.sqrt(D)
     for number in range(200):
-        u, v = (
-            (rng.integers(1, 2**32, half) * 2.0**-32).astype(np.float32).astype(np.float64),
-            rng.random(half),
-        )
+        u = (rng.integers(1, 2**32, half) * 2.0**-32).astype(np.float32).astype(np.float64)
+        v = rng.random(half)
         u = np.round(u * 2**24) / 2**24  # what float32 holds of u near 1
         radius = np.sqrt(-2.0 * np.log(np.maximum(u, 2.0**-24)))
         noise = np.concatenate([radius * np.cos(2 * np.pi * v), radius * np.sin(2 * np.pi * v)])

@@ -80,9 +80,8 @@ def test_one_example_without_noise_is_there_in_full(model: str) -> None:
     assert min(found.correlations) > 0.999
     assert min(found.psnr) > 60.0
     first = X[PLACES[0]].flatten().numpy()
-    assert found.images[0] == pytest.approx(
-        first, abs=1e-3
-    )  # pixels themselves, not only their pattern
+    # pixels themselves, not only their pattern
+    assert found.images[0] == pytest.approx(first, abs=1e-3)
 
 
 @pytest.mark.parametrize(("model", "least"), [("logistic", 0.99), ("svm", 0.75)])
@@ -137,9 +136,8 @@ def test_noise_of_a_private_study_leaves_less_than_the_label_alone_tells(model: 
         correlation(image, targets[i - 10].x.flatten().numpy().astype(float))
         for i, image in enumerate(found.images)
     ]
-    assert (
-        abs(np.mean(found.correlations) - np.mean(others)) < 0.06
-    )  # no nearer to its own example than to another of its label
+    # no nearer to its own example than to another of its label
+    assert abs(np.mean(found.correlations) - np.mean(others)) < 0.06
 
 
 def test_the_best_fit_beats_a_single_row_under_noise() -> None:
@@ -166,6 +164,7 @@ def test_what_is_attacked_is_what_a_client_sends() -> None:
     loss, mechanism = loss_for("logistic"), Gaussian(clip=1.0, noise_multiplier=0.7)
     client = PrivateClient(
         index=0,
+        unit="client:0",
         examples=Examples(many, Y[:30]),
         mechanism=mechanism,
         sampling_rate=1.0,

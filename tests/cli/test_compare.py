@@ -132,9 +132,8 @@ def test_page_shows_it_all(whole: tuple[Path, int, str, str]) -> None:
     page = (at / "out" / "comparison.html").read_text(encoding="utf-8")
     difference = json.loads(output.splitlines()[-1])["differences"][0]
     assert page.count("<svg") == 2
-    assert (
-        page.count("FillBetween") + page.count("fill-opacity") + page.count("opacity: 0.18") > 0
-    )  # the bands
+    # the bands
+    assert page.count("FillBetween") + page.count("fill-opacity") + page.count("opacity: 0.18") > 0
     for said in (
         "Over rounds",
         "Over epsilon",

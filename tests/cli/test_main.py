@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
+from command import sordino
 from sordino import cli
+from sordino.engine import checkpoint, session
+from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
 
 
 def test_a_full_disk_is_one_message_and_what_to_do(
@@ -21,9 +25,53 @@ def test_a_full_disk_is_one_message_and_what_to_do(
         cli.main()
     assert left.value.code == 1
     said = capsys.readouterr().err
-    assert said.startswith("sordino: runs/a/checkpoints: No space left on device. Free some space")
-    assert "--resume" in said
+    assert said.startswith("sordino: runs/a/checkpoints: no space left on the disk")
+    assert said.rstrip().endswith("Free some space, then give the command again")
+    assert "--resume" not in said
     assert said.count("\n") == 1
+
+
+SMALL = (
+    "data.clients=3",
+    "budget.rounds=2",
+    "budget.steps=4",
+    "privacy.accountant=rdp",
+    "model.name=logistic",
+)
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "said"),
+    [
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 1, "then continue with"),
+        (KeyboardInterrupt(), 130, "interrupted. Continue with"),
+    ],
+)
+def test_a_run_that_has_begun_is_continued_and_one_that_has_not_begins_again(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    raised: BaseException,
+    status: int,
+    said: str,
+) -> None:
+    def stop(*_: object) -> None:
+        raise raised
+
+    (tmp_path / "study.toml").write_text(SYNCHRONOUS)
+    sets = [word for change in SMALL for word in ("--set", change)]
+    command = ("run", "study.toml", "--out", "mine", "--quiet", *sets)
+    with monkeypatch.context() as broken:
+        broken.setattr(session, "surrounded", stop)
+        done = sordino(tmp_path, *command)
+    assert done.returncode == status
+    assert "--resume" not in done.stderr
+    assert not (tmp_path / "mine").exists()
+    with monkeypatch.context() as broken:
+        broken.setattr(checkpoint, "write", stop)
+        done = sordino(tmp_path, *command)
+    assert done.returncode == status
+    assert f"{said} `sordino run --resume mine`" in done.stderr
+    assert sordino(tmp_path, "run", "--resume", "mine", "--quiet").returncode == 0
 
 
 def test_what_nobody_expected_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,10 +149,8 @@ def test_unequal_privacy_is_said(
 
 @pytest.mark.parametrize("at", ["true", "claimed"])
 def test_a_claim_is_never_shown_as_the_truth(tmp_path: Path, at: result.At) -> None:
-    sound, paper = (
-        member(side(tmp_path, "sound"), 4.0),
-        member(side(tmp_path, "letter", 'method={name="als-dpfl", form="paper"}'), "inf", 4.0),
-    )
+    sound = member(side(tmp_path, "sound"), 4.0)
+    paper = member(side(tmp_path, "letter", 'method={name="als-dpfl", form="paper"}'), "inf", 4.0)
     found = result.compared(tmp_path / "runs", at, (0,), [sound, paper])
     warned = (
         "letter is NOT private at the epsilon of 4 that it claims: its true epsilon is infinite."

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import sordino.data.locate as locate
-from sordino.data import NAMES, load, scaled
+from sordino.data import load, names, scaled, sets
 from sordino.errors import DataError
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")
@@ -34,7 +34,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "digits"])
+@pytest.mark.parametrize("name", [name for name in names() if name != "digits"])
 def test_missing_data_lists_every_place_and_every_way(bare: Path, name: str) -> None:
     with pytest.raises(DataError) as caught:
         load(name)
@@ -81,7 +81,7 @@ def test_unknown_names_get_a_suggestion() -> None:
         load("fashion_mnist")
     with pytest.raises(DataError, match=r"looks like a file; write file = 'patients.csv'"):
         load("patients.csv")
-    assert NAMES == ("digits", "fashion-mnist", "mnist", "cifar10", "usps")
+    assert names() == ("digits", "fashion-mnist", "mnist", "cifar10", "usps")
 
 
 def test_usps_and_cifar_by_name(bare: Path) -> None:
@@ -119,11 +119,11 @@ def test_usps_and_cifar_by_name(bare: Path) -> None:
 
 def published(
     source: Path, content: bytes, checksum: str | None = None
-) -> Mapping[str, locate.Published]:
+) -> Mapping[str, sets.Published]:
     source.write_bytes(content)
     right = checksum or f"sha256:{hashlib.sha256(content).hexdigest()}"
-    remote = locate.Remote("usps.bz2", source.as_uri(), right)
-    return MappingProxyType({"usps": replace(locate.PUBLISHED["usps"], remote=(remote,))})
+    remote = sets.Remote("usps.bz2", source.as_uri(), right)
+    return MappingProxyType({"usps": replace(sets.PUBLISHED["usps"], remote=(remote,))})
 
 
 def test_fetch_downloads_checks_and_keeps(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +172,7 @@ def test_fetch_refuses_what_it_cannot_check(bare: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(
         locate,
         "PUBLISHED",
-        MappingProxyType({"usps": replace(locate.PUBLISHED["usps"], remote=())}),
+        MappingProxyType({"usps": replace(sets.PUBLISHED["usps"], remote=())}),
     )
     with pytest.raises(
         DataError, match=r"no trusted checksum is known for usps(.|\n)*put usps, usps.t"
@@ -208,7 +208,7 @@ def test_debians_files_are_the_published_ones() -> None:
     """With name and time put back into its gzip header, a file has the checksum that fetch insists
     on.
     """
-    sums = {r.name: r.checksum for r in locate.PUBLISHED["fashion-mnist"].remote}
+    sums = {r.name: r.checksum for r in sets.PUBLISHED["fashion-mnist"].remote}
     for name, written in (
         ("train-labels-idx1-ubyte", 1504176606),
         ("t10k-labels-idx1-ubyte", 1504176627),

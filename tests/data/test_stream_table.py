@@ -234,21 +234,25 @@ def test_bad_cells_are_named(
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("a,b,label\n1,2,0\n3,4\n", r"row 1 \(the first is 0\) has 2 cells, expected 3 \(a, ..., label\)"),
+        ("a,b,label\n1,2,0\n3,4\n",
+         r"row 1 \(the first is 0\) has 2 cells, expected 3 \(a, ..., label\)"),
         ("a,b,label\n1,2,0\n3,4,5,1\n", r"row 1 .* has 4 cells, expected 3"),
         ("a,b,label\n1,2,0\n3\n", r"row 1 .* has 1 cells, expected 3"),
         ('a,b,label\n1,2,0\n3,"4",1,1\n', r"row 1 .* has 4 cells"),
         ("label,a,b\n1,2,0\n0,3,\"4\",1\n", r"row 1 .* has 4 cells"),
         ('label,a,b\n1,2,0\n0,"4"\n', r"row 1 .* has 2 cells"),
-        ("a,b,label\n1,2,0\nold,4,1\n", r"row 1 .* column 'a' is 'old', not a number; drop the column or encode " r"it as numbers"),
-        ('a,b,label\n1,2,0\n3,"4,1\n5,6,1\n', r"line 4: unexpected end of data; is there a quote that is never closed\?"),
+        ("a,b,label\n1,2,0\nold,4,1\n",
+         r"row 1 .* column 'a' is 'old', not a number; drop the column or encode it as numbers"),
+        ('a,b,label\n1,2,0\n3,"4,1\n5,6,1\n',
+         r"line 4: unexpected end of data; is there a quote that is never closed\?"),
         ("a,b,label\n1,2,0\n3,4", r"row 1 .* has 2 cells, expected 3"),
         ("a,b,label\n1,2,0\n3,1 2,1", r"row 1 .* column 'b' is '1 2', not a number"),
         ("a,b,label\n1,2,0\n,4,1", r"row 1 .* column 'a' is empty"),
         ("", "expected a CSV file with a header, but it is empty"),
         ("\n", "expected a CSV file with a header, but its first line is empty"),
         ("a,b\n1,2\n", r"no column 'label' for the label\. Its columns are a, b"),
-        ("a,lable\n1,2\n", r"no column 'label' for the label; did you mean 'lable'\? Its columns " r"are a, lable"),
+        ("a,lable\n1,2\n",
+         r"no column 'label' for the label; did you mean 'lable'\? Its columns are a, lable"),
         ("a,a,label\n1,2,0\n", "two columns are called 'a'"),
         ("label\n1\n", "no feature columns beside 'label'"),
     ],
@@ -364,7 +368,14 @@ def test_memory_does_not_grow_with_the_file(
 
 @settings(max_examples=40)
 @given(
-    st.lists(st.tuples(st.floats(-1e6, 1e6, width=32), st.integers(0, 2), st.sampled_from(["a", 'b"', "c,d", "e\nf"])), max_size=30),
+    st.lists(
+        st.tuples(
+            st.floats(-1e6, 1e6, width=32),
+            st.integers(0, 2),
+            st.sampled_from(["a", 'b"', "c,d", "e\nf"]),
+        ),
+        max_size=30,
+    ),
     st.integers(1, 200), st.integers(1, 20),
 )  # fmt: skip
 def test_any_csv_comes_back(

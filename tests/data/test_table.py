@@ -277,3 +277,11 @@ def test_every_truncated_npz_is_a_data_error(tmp_path: Path) -> None:
             match=r"cut.npz: expected an npz archive|cut.npz: cannot be read|cut.npz: no array",
         ):
             load("mine", file=tmp_path / "cut.npz")
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    """A reader would call the second otherwise, and take it for a feature like any other."""
+    path = tmp_path / "twice.csv"
+    path.write_text("a,b,a,label\n1,2,3,0\n4,5,6,1\n")
+    with pytest.raises(DataError, match=r"twice\.csv: two columns are called 'a'; rename one"):
+        load("", file=path)

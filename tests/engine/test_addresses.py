@@ -133,9 +133,8 @@ def test_whatever_shapes_a_release_is_part_of_the_address(tmp_path: Path, change
     assert draws(base) != draws(base, prints=("a", "c"))
     assert draws(base) != draws(base, prints=("ab",))
     shared = study(tmp_path, ROUNDS, False, f"privacy.ledger='{tmp_path}/kept'")
-    assert draws(shared, "r") != draws(
-        shared, "s"
-    )  # one ledger for several runs: each has noise of its own
+    # one ledger for several runs: each has noise of its own
+    assert draws(shared, "r") != draws(shared, "s")
 
 
 def test_another_program_draws_afresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,9 +150,8 @@ def test_another_program_draws_afresh(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.undo()
     monkeypatch.setattr(surroundings, "environment", lambda study: {"torch": "another"})
     assert protective(asked, "r", ("a",), tmp_path).at("x").random() != before[0]
-    assert (
-        answering(asked, "r", ("a",), tmp_path).at("x").random() == before[1]
-    )  # their charges are not keyed by it either
+    # their charges are not keyed by it either
+    assert answering(asked, "r", ("a",), tmp_path).at("x").random() == before[1]
 
 
 def test_where_files_lie_is_no_part_and_what_they_hold_is(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from safetensors.numpy import load_file, save_file
 from sordino.engine import checkpoint
 from sordino.engine.checkpoint import AT_ONCE, NAME, Saved
 from sordino.engine.watch import Packed
+from sordino.errors import ResumeError
 from sordino.message import Vector
 
 VECTORS = st.dictionaries(
@@ -39,12 +40,12 @@ class Still:
 
 def kept(folder: Path, vectors: dict[str, Vector]) -> None:
     moment: Any = Still(Packed(vectors, b'{"t":1}'))
-    checkpoint.write(folder, Saved(moment, 42, {"client:0": (7, "ab")}))
+    checkpoint.write(folder, Saved(moment, 42, "still", {"client:0": (7, "ab")}))
 
 
 def again(folder: Path) -> Saved:
     world: Any = Still()
-    saved = checkpoint.read(folder, world)
+    saved = checkpoint.read(folder, world, "still")
     assert saved is not None
     return saved
 
@@ -67,6 +68,7 @@ def test_the_library_reads_what_is_written(
         state = {
             "format": checkpoint.FORMAT,
             "log_length": 42,
+            "regime": "still",
             "heads": {"client:0": [7, "ab"]},
             "moment": {"t": 1},
         }
@@ -90,9 +92,24 @@ def test_what_the_library_wrote_is_read(tmp_path: Path) -> None:
         "weights": np.array([1.0, np.nan, -0.0], np.float32),
         "average": np.array([np.inf], np.float32),
     }
-    state = f'{{"format":{checkpoint.FORMAT},"log_length":7,"heads":{{}},"moment":{{}}}}'
+    told = '"log_length":7,"regime":"still","heads":{},"moment":{}'
+    state = f'{{"format":{checkpoint.FORMAT},{told}}}'
     save_file(vectors, tmp_path / NAME, metadata={"state": state})
     assert same(again(tmp_path).moment.pack().vectors, vectors)
+
+
+def test_a_state_of_another_regime_or_another_format_is_refused(tmp_path: Path) -> None:
+    kept(tmp_path, {"weights": np.ones(2, np.float32)})
+    world: Any = Still()
+    told = (
+        r"latest.safetensors: it holds a state of regime 'still', and the run is of regime 'moving'"
+    )
+    with pytest.raises(ResumeError, match=told):
+        checkpoint.read(tmp_path, world, "moving")
+    state = '{"format":4,"log_length":7,"heads":{},"moment":{}}'
+    save_file({"weights": np.ones(2)}, tmp_path / NAME, metadata={"state": state})
+    with pytest.raises(ResumeError, match=r"written in format 4; this version reads format 5\."):
+        again(tmp_path)
 
 
 def test_numbers_are_never_rounded_on_the_way(tmp_path: Path) -> None:

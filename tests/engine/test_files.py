@@ -21,7 +21,7 @@ def test_a_full_disk_keeps_the_old_file_and_says_what_to_do(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(SordinoError, match=r"no space left on the disk.*resume"):
+    with pytest.raises(SordinoError, match=r"no space left on the disk.*command again"):
         files.replace_file(path, b"new")
     assert path.read_bytes() == b"old"
 

@@ -173,9 +173,8 @@ def test_text_that_ends_a_parser_is_one_message(run: Path, name: str, text: str)
         text.encode("utf-8", "surrogateescape") + b"\n{}\n" * (name == "rounds.jsonl")
     )
     for command in everything(run)[:2]:
-        with suppress(
-            SordinoError
-        ) as _:  # or it is none of what this command reads, or it is left out with a remark
+        # or it is none of what this command reads, or it is left out with a remark
+        with suppress(SordinoError) as _:
             command()
 
 

@@ -135,9 +135,8 @@ def test_events_play_the_same_when_every_word_is_bytes(
     world.vault.close()
     assert ends[0] == ends[1]
     assert {"Embedding", "Labels"} <= kinds
-    assert (
-        name == "dlr/entity" or {"Query", "Derivative"} <= kinds
-    )  # where all are active, and nobody learns
+    # where all are active, and nobody learns
+    assert name == "dlr/entity" or {"Query", "Derivative"} <= kinds
 
 
 def test_what_no_regime_knows_changes_nothing(tmp_path: Path) -> None:
@@ -151,7 +150,6 @@ def test_what_no_regime_knows_changes_nothing(tmp_path: Path) -> None:
         Arrived(Labels(1, (0,))),
         Booked(()),
         Learned(1, ()),
-        Left(0),
         Left(77),
         Woke("x"),
         Refused("no"),

@@ -17,6 +17,9 @@ from hypothesis import strategies as st
 from sordino.engine import records
 from sordino.errors import StudyError
 from sordino.parsing import Malformed
+from sordino.regimes.asynchronous.records import AsynchronousRound
+from sordino.regimes.synchronous.records import SynchronousRound
+from sordino.regimes.vertical.records import Vertical
 
 ROWS: list[tuple[str, dict[str, Any]]] = [
     (
@@ -141,7 +144,7 @@ def test_whole_numbers_stay_whole_and_no_number_is_infinite_by_chance() -> None:
     read = records.about(json.dumps(ABOUT).encode(), "run.json")
     assert isinstance(read.batch, int)
     assert '"batch": 20,' in records.text(read)
-    told = records.SynchronousRound(round=1, epsilon=math.inf, loss=math.nan, accuracy=-math.inf)
+    told = SynchronousRound(round=1, epsilon=math.inf, loss=math.nan, accuracy=-math.inf)
     assert (
         records.text(told)
         == '{"kind": "round", "round": 1, "epsilon": "inf", "accuracy": "-inf", "loss": null}'
@@ -151,10 +154,6 @@ def test_whole_numbers_stay_whole_and_no_number_is_infinite_by_chance() -> None:
 def test_what_a_regime_does_not_know_stands_apart() -> None:
     read = records.about(b"{}", "run.json")
     assert (read.regime, read.extra, records.known(read.result)) == ("synchronous", {}, None)
-    assert (
-        records.about(json.dumps({**ABOUT, "regime": "weather"}).encode(), "run.json").regime
-        == "synchronous"
-    )
     row = records.row('{"kind": "round", "mu": 0.5, "tau": 3}', "asynchronous")
     assert (records.at(row, "mu"), records.at(row, "tau"), records.at(row, "clip")) == (
         0.5,
@@ -205,6 +204,16 @@ def test_what_does_not_fit_is_named(line: str, message: str) -> None:
 def test_parts_of_run_json_that_do_not_fit_are_named(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(StudyError, match=message):
         records.about(json.dumps({**ABOUT, **changes}).encode(), "run.json")
+
+
+def test_a_regime_that_is_not_known_is_one_error() -> None:
+    told = r"^run\.json: regime 'weather' is not known\. Known: synchronous, .*--modules FOLDER$"
+    with pytest.raises(StudyError, match=told):
+        records.about(json.dumps({**ABOUT, "regime": "weather"}).encode(), "run.json")
+    with pytest.raises(StudyError, match=r"run\.json: regime must be text; got 3"):
+        records.about(json.dumps({**ABOUT, "regime": 3}).encode(), "run.json")
+    with pytest.raises(StudyError, match="regime 'weather' is not known"):
+        records.row('{"kind": "round"}', "weather")
 
 
 def test_environment() -> None:
@@ -282,16 +291,14 @@ VALUES = st.recursive(
 ROW_KEYS = st.sampled_from(
     sorted(
         {
-            *records.SynchronousRound.__struct_fields__,
-            *records.AsynchronousRound.__struct_fields__,
+            *SynchronousRound.__struct_fields__,
+            *AsynchronousRound.__struct_fields__,
             "kind",
         }
     )
 )
 ABOUT_KEYS = st.sampled_from(
-    sorted(
-        {*records.About.__struct_fields__, *records.Vertical.__struct_fields__, "regime", "stages"}
-    )
+    sorted({*records.About.__struct_fields__, *Vertical.__struct_fields__, "regime", "stages"})
 )
 
 

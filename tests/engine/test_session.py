@@ -201,9 +201,8 @@ def test_whole_clients_are_booked_once_a_round_whoever_is_drawn(
     assert outcome.epsilon <= 6.0
     assert outcome.unit == "client"
     assert "one client's contribution, with all its data, replaced by none" in about["guarantee"]
-    assert (
-        outcome.steps == 6 * rows(folder)[0]["tau"]
-    )  # as if everybody had been drawn: who was is nobody's business
+    # as if everybody had been drawn: who was is nobody's business
+    assert outcome.steps == 6 * rows(folder)[0]["tau"]
 
 
 def test_a_bound_from_public_examples_is_the_median_of_their_updates(tmp_path: Path) -> None:
@@ -400,9 +399,8 @@ def test_noise_that_falls_with_the_loss_stays_within_its_filter(tmp_path: Path) 
     assert all(before >= after >= 0.3 for before, after in itertools.pairwise(falling))
     with Ledger.open(folder / "ledger.sqlite", readonly=True) as ledger:
         assert ledger.epsilon("client:0", 1e-3, "rdp@6") <= outcome.epsilon
-        assert math.isinf(
-            ledger.epsilon("client:0", 1e-3, "pld")
-        )  # what happened is no bound on what could have
+        # what happened is no bound on what could have
+        assert math.isinf(ledger.epsilon("client:0", 1e-3, "pld"))
     raw, _ = run(
         tmp_path, "raw", *told, 'method={name="adap-dpfl", form="paper"}', "budget.rounds=3"
     )
@@ -464,9 +462,8 @@ def test_killed_and_resumed_it_ends_bit_for_bit_the_same(tmp_path: Path, told: l
         for name in ("rounds.jsonl", "model.safetensors"):
             assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
         assert (outcome.epsilon, outcome.steps) == (whole.epsilon, whole.steps)
-        assert (
-            session.resume(folder, quiet, quiet).accuracy == outcome.accuracy
-        )  # a finished run says its end again
+        # a finished run says its end again
+        assert session.resume(folder, quiet, quiet).accuracy == outcome.accuracy
 
 
 def test_two_runs_over_the_same_data_share_a_budget(tmp_path: Path) -> None:
@@ -608,9 +605,8 @@ def test_the_command_line_from_plan_to_report(tmp_path: Path) -> None:
     )
     assert max(spent["epsilon"].values()) > result["epsilon"]
     with sqlite3.connect(tmp_path / "made" / "ledger.sqlite") as db:
-        db.execute(
-            "UPDATE entries SET count = 999 WHERE seq = 7"
-        )  # 1 to 4 are the units, 5 the beginning
+        # 1 to 4 are the units, 5 the beginning
+        db.execute("UPDATE entries SET count = 999 WHERE seq = 7")
     forged = sordino(tmp_path, "ledger", "verify", "made")
     assert forged.returncode == 1
     assert "entry 7" in forged.stderr
@@ -681,6 +677,18 @@ def test_help_comes_without_heavy_imports(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
     assert time.monotonic() - start < 5.0
+
+
+@pytest.mark.parametrize("name", ["ali-dpfl-digits", "stragglers-digits", "events/labels"])
+def test_a_plan_of_built_in_models_comes_without_heavy_imports(name: str) -> None:
+    heavy = "('torch', 'numba', 'sklearn', 'dp_accounting', 'scipy.stats', 'matplotlib')"
+    path = Path(__file__).parents[2] / "examples" / f"{name}.toml"
+    code = (
+        f"import sys; from sordino.cli import app; app(['plan', {str(path)!r}], "
+        f"standalone_mode=False); print([m for m in {heavy} if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_the_plan_of_adap_dpfl_pays_for_its_losses(tmp_path: Path) -> None:

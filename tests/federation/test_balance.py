@@ -14,6 +14,7 @@ from sordino.engine import assemble as build
 from sordino.engine import session
 from sordino.engine import study as studies
 from sordino.engine.study.base import Study
+from sordino.errors import StudyError
 
 STUDY = """
 name = "Again"
@@ -62,6 +63,12 @@ def test_a_plan_over_fresh_data_writes_nothing_and_has_all_left() -> None:
     assert [each.spent for each in priced.left] == [0.0, 0.0]
     assert {each.steps for each in priced.left} == {priced.steps}
     assert not short(read())
+
+
+def test_a_plan_refuses_a_file_where_a_folder_of_ledgers_belongs(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("")
+    with pytest.raises(StudyError, match=r"privacy\.ledger: kept: this is a file"):
+        build.plan(read())
 
 
 @pytest.mark.parametrize(("method", "unit"), [("dp-sgd", "sample"), ("dp-fedavg", "client")])

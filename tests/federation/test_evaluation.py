@@ -157,9 +157,8 @@ def test_what_leaves_a_private_evaluation_is_the_count_with_the_booked_noise(tab
     assert isinstance(paid, PaidEvaluation)
     z, off = paid.mechanism.noise_multiplier, []
     rng = np.random.default_rng(0)
-    free = replace(
-        paid, budget=replace(paid.budget, epsilon=math.inf)
-    )  # more evaluations than were planned
+    # more evaluations than were planned
+    free = replace(paid, budget=replace(paid.budget, epsilon=math.inf))
     for _ in range(200):
         weights = rng.normal(size=built.first.model.shape).astype(np.float32)
         told = free(weights)["accuracy"] * paid.rows

@@ -71,10 +71,8 @@ def test_computed_numbers_are_within_half_the_bound_that_is_relied_on() -> None:
         for i in range(half):
             x, y = true_pair(int(words[i]), int(words[half + i]))
             if SHORTEST <= x * x + y * y <= LONGEST:
-                worst, checked = (
-                    max(worst, float(abs(x - found[i])), float(abs(y - found[half + i]))),
-                    checked + 1,
-                )
+                worst = max(worst, float(abs(x - found[i])), float(abs(y - found[half + i])))
+                checked = checked + 1
     assert checked > 0.6 * half
     assert 0.0 < worst < ERROR / 2.0
 
@@ -165,9 +163,8 @@ def test_tails_are_those_of_a_normal_number_and_nothing_is_cut_off() -> None:
             abs(int((sample > far * (1.0 + 2e-3)).sum()) - expected)
             < 6.1 * math.sqrt(expected) + 0.02 * expected
         )
-    assert (
-        exact_pair(0, 0, 0, 0, 1.0)[0] == 13
-    )  # sqrt(2 log 2^129): sizes of 13 standard deviations happen
+    # sqrt(2 log 2^129): sizes of 13 standard deviations happen
+    assert exact_pair(0, 0, 0, 0, 1.0)[0] == 13
 
 
 @given(
@@ -210,9 +207,8 @@ def test_the_same_noise_whatever_is_hidden_and_sums_are_rounded_to_the_grid() ->
     assert noisy_[:3].tolist() == pytest.approx(
         (noise[:3] + (total[:3] / grid.step).round() * grid.step).tolist(), abs=1e-6
     )
-    assert float(noisy_[3]) == pytest.approx(
-        2.0**51 * grid.step
-    )  # held at the end of what float64 counts exactly
+    # held at the end of what float64 counts exactly
+    assert float(noisy_[3]) == pytest.approx(2.0**51 * grid.step)
     assert noisy_[4] == noise[4]  # what is no number adds nothing
     assert torch.equal(total[:3], torch.tensor([0.3, -2.0, 1e-9], dtype=torch.float64))
 
@@ -223,9 +219,8 @@ def test_every_place_is_filled_and_draws_differ(length: int, entropy: Entropy) -
     out = add_gaussian(torch.zeros(length), entropy.at("x"), clip=1.0, noise_multiplier=1.0)
     assert out.shape == (length,)
     assert torch.isfinite(out).all()
-    assert len(set(out.tolist())) >= length - max(
-        2, length // 500
-    )  # on a grid a few of thousands may meet
+    # on a grid a few of thousands may meet
+    assert len(set(out.tolist())) >= length - max(2, length // 500)
 
 
 @pytest.mark.parametrize(
@@ -319,9 +314,8 @@ def test_the_lattice_of_released_floats_is_gone(release: Release, deviation: flo
         (np.square(noise[: D // 2]) + np.square(noise[D - D // 2 :]) < 0.02 * deviation**2).sum()
     )
     assert n > 300
-    assert abs(lattice(noise, deviation) - 0.25) < 6.1 / math.sqrt(
-        48 * n
-    )  # a uniform distance in [0, 1/2]
+    # a uniform distance in [0, 1/2]
+    assert abs(lattice(noise, deviation) - 0.25) < 6.1 / math.sqrt(48 * n)
 
 
 def test_the_lattice_would_be_seen_where_there_is_one() -> None:

@@ -99,9 +99,8 @@ def test_equals_the_dense_orthonormal_matrix(d: int) -> None:
     wanted = whole @ padded
     placed = (whole[:, :d].abs().sum(1) > 0).nonzero().flatten()
     assert len(placed) == transform.count(d)
-    assert (
-        wanted[[i for i in range(m) if i not in placed.tolist()]].abs().sum() == 0
-    )  # what has no place is zero
+    # what has no place is zero
+    assert wanted[[i for i in range(m) if i not in placed.tolist()]].abs().sum() == 0
     assert torch.allclose(transform.forward(v), wanted[placed], atol=1e-12)
     assert torch.allclose(transform.forward(v.float()).double(), wanted[placed], atol=5e-6)
     assert torch.allclose(transform.inverse(transform.forward(v), d), v, atol=1e-12)
@@ -256,9 +255,8 @@ def test_optimal_weights_beat_a_thousand_others() -> None:
     def cost(w: NDArray[np.float64]) -> float:
         return float((n / w**2).sum() * (w**2 * energy).sum())
 
-    assert cost(best) == pytest.approx(
-        np.sqrt(n * energy).sum() ** 2, rel=1e-12
-    )  # the bound of Cauchy and Schwarz
+    # the bound of Cauchy and Schwarz
+    assert cost(best) == pytest.approx(np.sqrt(n * energy).sum() ** 2, rel=1e-12)
     for size in (1e-3, 0.1):
         assert all(
             cost(best) < cost(best * np.exp(size * rng.standard_normal(12))) for _ in range(500)
@@ -296,9 +294,8 @@ def test_observed_energies_are_those_of_the_sum_without_its_noise() -> None:
     samples = np.array(seen)
     wanted = basis.energies(total.unsqueeze(0))[0].numpy()
     error = samples.std(0) / math.sqrt(len(samples))
-    assert (
-        np.abs(samples.mean(0) - wanted) < 6.1 * error
-    ).all()  # a false alarm in 1e9 for each of the groups
+    # a false alarm in 1e9 for each of the groups
+    assert (np.abs(samples.mean(0) - wanted) < 6.1 * error).all()
     raw = samples.mean(0) + basis.noise_energies(mechanism.deviations).numpy()
     assert (np.abs(raw - wanted) > 6.1 * error).any()  # and without the correction it is seen
 
@@ -310,9 +307,8 @@ def test_learned_weights_come_from_earlier_releases_alone() -> None:
     )
     memory = Observed.nothing(basis)
     assert learned(memory, basis) == pytest.approx(uniform(basis))
-    constant = torch.cat(
-        [torch.full((64,), 30.0), torch.zeros(30)]
-    )  # all its energy is in the first base
+    # all its energy is in the first base
+    constant = torch.cat([torch.full((64,), 30.0), torch.zeros(30)])
     for step in range(5):
         noisy, _ = mechanism.release(constant, None, Seeded(2).at(step))
         memory = memory.after(noisy, basis, mechanism.deviations, decay=0.5)
@@ -368,9 +364,8 @@ def test_no_contribution_beats_what_is_booked_and_one_attains_it(blocks: list[in
     for number, mechanism in enumerate(forms(basis)):
         booked, exact = mechanism.event().noise_multiplier, exact_multiplier(mechanism)
         assert booked <= exact * (1 + 1e-9)
-        if number < 2 or max(blocks) in (
-            2**i for i in range(10)
-        ):  # elsewhere safe, and by less than two
+        # elsewhere safe, and by less than two
+        if number < 2 or max(blocks) in (2**i for i in range(10)):
             assert booked == pytest.approx(exact, rel=1e-9)
         else:
             assert exact < 2 * booked
@@ -524,9 +519,7 @@ def test_equal_weights_are_the_plain_gaussian() -> None:
     check_noise(lambda rng: mechanism.release(torch.zeros(10_000), None, rng)[0], 1.3, 0.7)
 
 
-def test_one_coordinate_of_the_printed_form_has_a_third_of_its_variance_and_not_what_lemma_1_says() -> (
-    None
-):
+def test_one_coordinate_of_the_printed_form_has_a_third_of_its_variance_not_lemma_1s() -> None:
     d, n, sigma = 2**10, 20_000, 1.7
     mechanism = HaarGaussian.literal(clip=1.0, noise_multiplier=sigma, basis=Basis.flat(d))
     haar = sigma**2 / ((2 + math.log2(d)) / 2)
@@ -535,9 +528,8 @@ def test_one_coordinate_of_the_printed_form_has_a_third_of_its_variance_and_not_
         [float(mechanism.release(zeros, None, Seeded(5).at(i))[0][317]) for i in range(n)]
     )
     seen = (sample**2).mean() / haar
-    assert (
-        abs(seen - 1 / 3) < 6.1 * math.sqrt(2 / n) / 3
-    )  # once in 1e9; lemma 1 says (2 + log2 m)/2 = 6
+    # once in 1e9; lemma 1 says (2 + log2 m)/2 = 6
+    assert abs(seen - 1 / 3) < 6.1 * math.sqrt(2 / n) / 3
     assert 1 / d**2 + sum(4.0**-level for level in range(1, 11)) == pytest.approx(1 / 3, rel=1e-5)
 
 

@@ -58,9 +58,8 @@ def test_the_contract_sees_noise_of_the_papers_length_and_of_a_crooked_direction
         )
     right = KNorm(clip=1.0, noise_multiplier=2.0, dimension=3)
 
-    def cube(
-        rng: np.random.Generator,
-    ) -> torch.Tensor:  # as the paper's own program draws directions
+    # as the paper's own program draws directions
+    def cube(rng: np.random.Generator) -> torch.Tensor:
         way = rng.random(3) - 0.5
         return torch.from_numpy(way / np.linalg.norm(way) * right.length(rng))
 
@@ -84,9 +83,8 @@ def test_its_noise_on_one_number_is_the_multiplier(dimension: int) -> None:
 def test_epsilon_and_multiplier_are_two_names_of_one_scale(dimension: int, sigma: float) -> None:
     mechanism = KNorm(clip=1.0, noise_multiplier=sigma, dimension=dimension)
     epsilon = mechanism.event().epsilon
-    assert dimension * (dimension + 1) / epsilon**2 == pytest.approx(
-        dimension * sigma**2
-    )  # both are E ||eta||^2
+    # both are E ||eta||^2
+    assert dimension * (dimension + 1) / epsilon**2 == pytest.approx(dimension * sigma**2)
     assert mechanism.scaled(2.0, 2 * sigma).event().epsilon == pytest.approx(epsilon / 2)
     assert mechanism.vector_multiplier == sigma
 
@@ -164,9 +162,10 @@ def test_the_papers_noise_gives_its_data_away() -> None:
     neighbour's, in ten dimensions.
     """
     dimension, rng = 10, Seeded(6).at("near")
+    # claims epsilon 1
     mechanism = ExponentialNorm(
         clip=1.0, noise_multiplier=math.sqrt(2.0 / dimension), dimension=dimension
-    )  # claims epsilon 1
+    )
     neighbour = torch.zeros(dimension)
     neighbour[0] = 1.0
     here, there = (
@@ -178,16 +177,16 @@ def test_the_papers_noise_gives_its_data_away() -> None:
     ]
     assert near[0] > 450
     assert near[1] == 0
-    assert (
-        math.log(near[0] / 21) > 3.0
-    )  # were there 21 to be expected, none would be seen once in 1e9
+    # were there 21 to be expected, none would be seen once in 1e9
+    assert math.log(near[0] / 21) > 3.0
     booked = mechanism.event()
     assert isinstance(booked, NonPrivate)
     assert "density has no bound at 0" in booked.reason
     assert math.isinf(accountant("pld").epsilon([(booked, 1)], 1e-5))
+    # there it is Laplace
     assert ExponentialNorm(clip=1.0, noise_multiplier=math.sqrt(2.0), dimension=1).event() == Pure(
         epsilon=1.0
-    )  # there it is Laplace
+    )
 
 
 def test_in_many_dimensions_it_behaves_like_a_gaussian_of_its_multiplier() -> None:

@@ -103,12 +103,10 @@ def test_no_answer_is_likelier_by_more_than_epsilon_as_realised(
         for label, row in enumerate(realised):
             assert sum(row) == STEPS
             assert row[label] <= STEPS * p
-            assert (
-                STEPS * p - row[label] < classes - 1 + mpmath.mpf(10) ** -20
-            )  # the slack that is stated
-            assert (
-                len({mass for other, mass in enumerate(row) if other != label}) == 1
-            )  # the others are exactly alike
+            # the slack that is stated
+            assert STEPS * p - row[label] < classes - 1 + mpmath.mpf(10) ** -20
+            # the others are exactly alike
+            assert len({mass for other, mass in enumerate(row) if other != label}) == 1
             assert all(
                 STEPS * q <= mass < STEPS * q + 1
                 for other, mass in enumerate(row)
@@ -116,9 +114,8 @@ def test_no_answer_is_likelier_by_more_than_epsilon_as_realised(
             )
     assert (mechanism.keep, mechanism.other) == (realised[0][0] / STEPS, realised[0][1] / STEPS)
     assert mechanism.event() == Pure(epsilon=epsilon)
-    if (
-        0.1 <= epsilon <= 9.0
-    ):  # nothing is given away either, and the test would see two thirds of epsilon booked
+    # nothing is given away either, and the test would see two thirds of epsilon booked
+    if 0.1 <= epsilon <= 9.0:
         assert math.log(worst) == pytest.approx(epsilon, abs=1e-11)
         assert math.log(worst) > 0.99 * epsilon
 
@@ -249,27 +246,23 @@ def test_two_classes_are_priced_exactly_and_more_never_too_low(epsilon: float, c
             if classes == 2:
                 assert price.delta(spent, x) == pytest.approx(exact, rel=1e-8)
             else:
-                assert exact < price.delta(
-                    spent, x
-                )  # a third answer that both labels give alike tells nothing
+                # a third answer that both labels give alike tells nothing
+                assert exact < price.delta(spent, x)
 
 
 def test_dp_accountings_randomised_response_agrees() -> None:
     from dp_accounting.pld import privacy_loss_distribution as pld
 
     def theirs(classes: int, upper: bool) -> Any:
-        drawn = (
-            classes * RandomisedResponse(epsilon=epsilon, classes=classes).other
-        )  # theirs draws from all classes this often
+        # theirs draws from all classes this often
+        drawn = classes * RandomisedResponse(epsilon=epsilon, classes=classes).other
         return pld.from_randomized_response(
             drawn, classes, pessimistic_estimate=upper, value_discretization_interval=1e-4
         )
 
     epsilon, count = 0.25, 40
-    ours, spent = (
-        accountant("pld"),
-        [(RandomisedResponse(epsilon=epsilon, classes=2).event(), count)],
-    )
+    ours = accountant("pld")
+    spent = [(RandomisedResponse(epsilon=epsilon, classes=2).event(), count)]
     for classes in (2, 10):
         low, high = (theirs(classes, upper).self_compose(count) for upper in (False, True))
         for x in (1.0, 3.0, 6.0):
@@ -310,9 +303,8 @@ def test_accuracy_is_unbiased_and_has_its_deviation(
     spread = found.var() / expected**2
     assert chi2.sf(runs * spread, runs - 1) > FALSE_ALARM
     assert chi2.cdf(runs * spread, runs - 1) > FALSE_ALARM
-    assert (
-        chi2.sf(runs * spread * WRONG[1] ** 2, runs - 1) < FALSE_ALARM
-    )  # so wrong deviations would have been seen
+    # so wrong deviations would have been seen
+    assert chi2.sf(runs * spread * WRONG[1] ** 2, runs - 1) < FALSE_ALARM
     assert chi2.cdf(runs * spread * WRONG[0] ** 2, runs - 1) < FALSE_ALARM
     if right == 0.0:
         assert found.min() < 0.0  # not clipped, which would bias it

@@ -55,9 +55,8 @@ def test_every_row_has_noise_of_its_own() -> None:
     )
     correlation = np.corrcoef(noise) - np.eye(40)
     assert np.abs(correlation).max() < 6.9 / math.sqrt(5001)  # the largest of 780
-    assert (
-        np.abs(np.corrcoef(np.vstack([noise[:3], noise[:1]])) - np.eye(4)).max() > 0.99
-    )  # equal rows would be seen
+    # equal rows would be seen
+    assert np.abs(np.corrcoef(np.vstack([noise[:3], noise[:1]])) - np.eye(4)).max() > 0.99
 
 
 numbers = (
@@ -116,9 +115,8 @@ def test_long_and_short_rows_stay_in_the_ball_and_keep_their_direction(dimension
     short = lengths < 0.29
     assert torch.equal(found[short], rows[short])  # exactly
     for row, one in zip(rows, found, strict=True):
-        assert torch.equal(
-            OfSums(clip=0.3, noise_multiplier=1.0).bounded(row)[0], one
-        )  # the ball of the other mechanisms
+        # the ball of the other mechanisms
+        assert torch.equal(OfSums(clip=0.3, noise_multiplier=1.0).bounded(row)[0], one)
 
 
 def test_rows_that_are_not_finite_become_zero_before_noise() -> None:

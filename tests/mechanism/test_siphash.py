@@ -136,9 +136,8 @@ def looks_random(hashed: Words) -> bool:
 @pytest.mark.parametrize("key", [AUTHORS_KEY, (0, 0), secret(Seeded(1).at("k"))])
 def test_words_of_numbered_entities_look_random(key: tuple[int, int]) -> None:
     assert looks_random(lambda numbers: of(numbers, key))
-    assert looks_random(
-        lambda numbers: of(np.full(len(numbers), 7), key, numbers)
-    )  # visits of one entity
+    # visits of one entity
+    assert looks_random(lambda numbers: of(np.full(len(numbers), 7), key, numbers))
 
 
 def test_the_test_sees_hashes_that_are_none() -> None:
@@ -166,7 +165,6 @@ def test_every_bit_of_number_visit_and_key_turns_half_of_the_word() -> None:
         ):
             turned = bits(found ^ other).mean(0)
             assert abs(turned.mean() - 0.5) < 7.0 * 0.5 / (64 * n) ** 0.5
-            assert (
-                np.abs(turned - 0.5).max() < 7.5 * 0.5 / n**0.5
-            )  # the largest of 64 bits, 256 flips
+            # the largest of 64 bits, 256 flips
+            assert np.abs(turned - 0.5).max() < 7.5 * 0.5 / n**0.5
     assert len(np.unique(found)) == n

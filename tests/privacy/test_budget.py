@@ -70,9 +70,8 @@ def test_without_a_promise_nothing_is_refused_and_with_one_no_bound_is() -> None
 
 
 def test_a_budget_under_the_classic_accountant_is_not_admitted_by_a_better_one() -> None:
-    spent = [
-        (PoissonSampled(sampling_rate=0.015, event=Gaussian(noise_multiplier=1.1)), 400)
-    ]  # rdp: within 2.0; rdp-classic: 314 steps
+    # rdp: within 2.0; rdp-classic: 314 steps
+    spent = [(PoissonSampled(sampling_rate=0.015, event=Gaussian(noise_multiplier=1.1)), 400)]
     Budget(epsilon=2.0, delta=1e-5, accountant="rdp").admit("client:0", spent)
     with pytest.raises(BudgetExceeded):
         Budget(epsilon=2.0, delta=1e-5, accountant="rdp-classic").admit("client:0", spent)

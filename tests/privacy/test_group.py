@@ -82,9 +82,8 @@ def test_a_sampled_group_is_never_below_the_exact_mixture(
         shown = accountant("pld").epsilon([(event, 1)], 1e-4)
         assert exact_sampled(rate, sigma, size, shown) <= 1e-4 * (1 + 1e-6)
     single = accountant("pld").epsilon([(one, 1)], 1e-4)
-    assert (
-        exact_sampled(rate, sigma, size, single) > 1e-4
-    )  # one record's price is not enough for a group: the test can fail
+    # one record's price is not enough for a group: the test can fail
+    assert exact_sampled(rate, sigma, size, single) > 1e-4
 
 
 def test_parts_of_different_sizes_compose() -> None:

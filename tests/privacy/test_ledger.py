@@ -208,8 +208,8 @@ from sordino.privacy import Budget, Charge, Gaussian, Ledger, PoissonSampled
 step = PoissonSampled(sampling_rate=0.1, event=Gaussian(noise_multiplier=1.0))
 ledger = Ledger.open(Path(sys.argv[1]))
 for i in range(10**6):
-    ledger.charge([Charge(unit="client:0", event=step, count=1, why="w", method="m", round=i, key=f"k{i}")],
-                  Budget(float("inf"), 1e-5, "rdp"))
+    charge = Charge(unit="client:0", event=step, count=1, why="w", method="m", round=i, key=f"k{i}")
+    ledger.charge([charge], Budget(float("inf"), 1e-5, "rdp"))
     print(i + 1, flush=True)
 """
 
@@ -239,8 +239,9 @@ ledger = Ledger.open(Path(sys.argv[1]))
 print("ready", flush=True)
 sys.stdin.readline()
 try:
-    ledger.charge([Charge(unit="client:0", event=step, count=int(sys.argv[3]), why="w", method="m", round=1, key=sys.argv[2])],
-                  Budget(6.0, 1e-5, "rdp"))
+    charge = Charge(unit="client:0", event=step, count=int(sys.argv[3]), why="w", method="m",
+                    round=1, key=sys.argv[2])
+    ledger.charge([charge], Budget(6.0, 1e-5, "rdp"))
     print("won")
 except BudgetExceeded:
     print("refused")

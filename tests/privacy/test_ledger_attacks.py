@@ -118,9 +118,8 @@ def test_a_count_that_cannot_be_is_found_even_where_every_digest_fits(
     db = sqlite3.connect(path)
     db.execute("PRAGMA ignore_check_constraints = ON")
     (sql,) = db.execute("SELECT sql FROM sqlite_master WHERE name = 'entries'").fetchone()
-    loose = sql.replace(
-        "count INTEGER NOT NULL", "count"
-    )  # so that the file holds just what is put there
+    # so that the file holds just what is put there
+    loose = sql.replace("count INTEGER NOT NULL", "count")
     db.executescript(
         f"PRAGMA writable_schema = ON; UPDATE sqlite_master SET sql = '{loose}' WHERE name = "
         "'entries';"

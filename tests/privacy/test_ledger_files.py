@@ -97,9 +97,8 @@ def test_two_runs_that_meet_the_same_new_data_share_its_ledger(tmp_path: Path) -
     assert failed == []
     with Vault.for_data(tmp_path / "kept", "last", held(anybody="aaaa")) as vault:
         assert vault.spent("anybody") == ((STEP, 4),)
-    assert (
-        len({receipts[0].seq for receipts in made}) == 4
-    )  # notes of records stand between them, as it happens
+    # notes of records stand between them, as it happens
+    assert len({receipts[0].seq for receipts in made}) == 4
 
 
 def test_no_folder_and_no_right_to_it_are_one_clear_message(tmp_path: Path) -> None:

@@ -65,9 +65,8 @@ def one_step(q: float, s: float, epsilon: Floats, *, with_record: bool) -> Float
         inside = (np.exp(epsilon) - 1 + q) / q
         t = np.where(inside > 0, s * s * np.log(np.maximum(inside, 1e-300)) + 0.5, -1e9)
         return np.asarray(p_above(t) - np.exp(epsilon) * phi(-t / s))
-    inside = (
-        np.exp(-epsilon) - 1 + q
-    ) / q  # Q beats e^epsilon P below t, nowhere if e^-epsilon <= 1 - q
+    # Q beats e^epsilon P below t, nowhere if e^-epsilon <= 1 - q
+    inside = (np.exp(-epsilon) - 1 + q) / q
     t = np.where(inside > 0, s * s * np.log(np.maximum(inside, 1e-300)) + 0.5, -1e9)
     return np.asarray(phi(t / s) - np.exp(epsilon) * (1 - p_above(t)))
 
@@ -175,9 +174,8 @@ def test_hardly_any_noise_has_its_true_price() -> None:
     while 1.0 - total > delta:
         total += math.comb(count, reach) * q**reach * (1 - q) ** (count - reach)
         reach += 1
-    likely = (reach - 1) / (
-        2 * sigma * sigma
-    )  # so many inclusions happen with probability just over delta
+    # so many inclusions happen with probability just over delta
+    likely = (reach - 1) / (2 * sigma * sigma)
     shown = accountant("pld").epsilon(
         [(PoissonSampled(sampling_rate=q, event=Gaussian(noise_multiplier=sigma)), count)], delta
     )
@@ -207,9 +205,8 @@ def test_histories_of_both_kinds_cost_more_than_either() -> None:
         < both
         < 1.2 * loss.epsilon(history(harsh), 1e-5) + 5.0
     )
-    assert both == sum(
-        loss.epsilon(history(part), 0.5e-5) for part in (harsh, mild)
-    )  # each promises half of delta
+    # each promises half of delta
+    assert both == sum(loss.epsilon(history(part), 0.5e-5) for part in (harsh, mild))
     assert loss.delta(history(harsh, mild), both * 1.1) <= 1e-4
 
 

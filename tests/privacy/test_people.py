@@ -89,9 +89,8 @@ def test_either_word_is_enough(tmp_path: Path) -> None:
     for run, pair, count in (("two", (1, 99), 10), ("three", (98, 12), 10), ("four", (97, 96), 0)):
         with Vault.for_data(tmp_path, run, [rows(pair)]) as vault:
             assert vault.epsilon("a", 1e-5, "rdp") == epsilon((STEP, count))
-    with Vault.for_data(
-        tmp_path, "both", [rows((1, 12))]
-    ) as vault:  # a record that was known under two names
+    # a record that was known under two names
+    with Vault.for_data(tmp_path, "both", [rows((1, 12))]) as vault:
         assert vault.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 20))
 
 
@@ -113,9 +112,8 @@ def test_rows_of_a_person_do(tmp_path: Path) -> None:
         both = epsilon((Gaussian(noise_multiplier=10.0), 1), (OTHER, 1))
         assert vault.epsilon("b", 1e-5, "rdp") == vault.epsilon("a", 1e-5, "rdp") == both
         vault.finish()
-    with Vault.for_data(
-        tmp_path, "two", [of("c", 5, people=[7]), of("d", 6, people=[9])]
-    ) as vault:  # other rows of the same person
+    # other rows of the same person
+    with Vault.for_data(tmp_path, "two", [of("c", 5, people=[7]), of("d", 6, people=[9])]) as vault:
         assert vault.epsilon("c", 1e-5, "rdp") == both
         assert vault.epsilon("d", 1e-5, "rdp") == 0.0
 
@@ -155,9 +153,8 @@ def test_sample_then_client(tmp_path: Path) -> None:
     with Vault.for_data(
         tmp_path, "two", [of("a", 1, kind="client"), of("b", *range(10, 100), kind="client")]
     ) as vault:
-        assert vault.epsilon("a", 1e-5, "rdp") == epsilon(
-            (STEP, 3)
-        )  # a client with one record is this record
+        # a client with one record is this record
+        assert vault.epsilon("a", 1e-5, "rdp") == epsilon((STEP, 3))
         assert math.isinf(vault.epsilon("b", 1e-5, "rdp"))
         with pytest.raises(BudgetExceeded, match="no useful bound is known for 90 records"):
             booked(vault, "b", OTHER, 1)

@@ -77,8 +77,8 @@ def test_unsampled_releases_cost_what_the_optimal_composition_theorem_says(
 # delta = 1e-5 -----
 # Its batches are drawn without replacement and its neighbours differ by replacing one: q = b/n, and
 # eps' = log(1 + q (e^eps0 - 1)), composed as unsampled releases of eps'. Ours are Poisson samples
-# of rate q under add or
-# remove, where the same eps' holds, and where the sampled bit itself is composed, which is less.
+# of rate q under add or remove, where the same eps' holds, and where the sampled bit itself is
+# composed, which is less.
 
 
 @pytest.mark.parametrize(
@@ -152,10 +152,8 @@ def test_renyi_divergence_is_that_of_the_bit_in_the_larger_direction(
 ) -> None:
     with mpmath.workdps(1000):
         q, one = mpmath.mpf(rate), 1 / (1 + mpmath.exp(-mpmath.mpf(epsilon)))
-        without, drawn = (
-            (one, 1 - one),
-            ((1 - q) * one + q * (1 - one), (1 - q) * (1 - one) + q * one),
-        )
+        without = (one, 1 - one)
+        drawn = ((1 - q) * one + q * (1 - one), (1 - q) * (1 - one) + q * one)
         a, b = (
             mpmath.log(
                 mpmath.fsum(
@@ -288,9 +286,8 @@ def test_dp_accountings_distribution_agrees() -> None:
     mixed = ours.epsilon(
         [(Pure(epsilon=epsilon), count), (sampled(0.1, Gaussian(noise_multiplier=2.0)), 50)], DELTA
     )
-    assert (
-        0.97 * both.get_epsilon_for_delta(DELTA) < mixed <= both.get_epsilon_for_delta(DELTA)
-    )  # whose grid is coarser
+    # whose grid is coarser
+    assert 0.97 * both.get_epsilon_for_delta(DELTA) < mixed <= both.get_epsilon_for_delta(DELTA)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -334,9 +331,8 @@ def test_bounds_are_ordered_and_monotone(
     )
     assert here <= price([(step, count + 1)], delta) * slack
     assert here <= price([(step, count)], delta / 10) * slack
-    assert (
-        here <= price([(Pure(epsilon=amplified(rate, epsilon)), count)], delta) * slack
-    )  # the sampled bit is less than eps'
+    # the sampled bit is less than eps'
+    assert here <= price([(Pure(epsilon=amplified(rate, epsilon)), count)], delta) * slack
     assert (
         here
         <= accountant("rdp").epsilon([(step, count)], delta)

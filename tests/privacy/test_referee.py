@@ -143,9 +143,8 @@ def test_every_method_and_form_is_judged() -> None:
         (method, "paper" if PAPER in changes else "sound")
         for _, method, changes in METHODS.values()
     }
-    own = {
-        name: kind for name, kind in known().items() if kind.__module__.startswith("sordino.")
-    }  # other tests register theirs
+    # other tests register theirs
+    own = {name: kind for name, kind in known().items() if kind.__module__.startswith("sordino.")}
     for name, kind in own.items():
         for form in kind.about.forms:
             assert (name, "sound" if form == "plain" else form) in asked, (name, form)
@@ -168,9 +167,8 @@ def test_what_a_run_books_costs_what_the_referee_says(name: str, folder: Path) -
             assert of_one_order(history) == pytest.approx(
                 accountant("rdp@8").epsilon(history, DELTA), rel=1e-6
             )
-        elif (
-            prices["pld"] > 100
-        ):  # beyond any grid: at least the mean loss of the unsampled Gaussians
+        # beyond any grid: at least the mean loss of the unsampled Gaussians
+        elif prices["pld"] > 100:
             assert prices["pld"] >= sum(
                 count / (2 * of_one_sample(event)[0] ** 2) for event, count in parts(history)
             )

@@ -11,13 +11,15 @@ import pytest
 
 from sordino.engine import session
 from sordino.engine import study as studies
+from sordino.engine.contract import check_method
 from sordino.engine.method import About
 from sordino.engine.methods import imported, known, register
-from sordino.engine.records import AsynchronousRound, Row, SynchronousRound
+from sordino.engine.records import Row
 from sordino.errors import StudyError
+from sordino.regimes.asynchronous.records import AsynchronousRound
 from sordino.regimes.asynchronous.template import TEMPLATE as ASYNCHRONOUS
-from sordino.regimes.contract import check_method
-from sordino.regimes.synchronous.method import SynchronousMethod
+from sordino.regimes.synchronous.method import Choice, Remaining, SynchronousMethod, Terms
+from sordino.regimes.synchronous.records import SynchronousRound
 from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "own-method.md"
@@ -110,7 +112,7 @@ def test_a_mistaken_method_is_not_mistaken_for_another() -> None:
     for method, message in (
         ({"name": "fedavgg"}, r"did you mean 'fedavg'\?"),
         ({"name": [1]}, r"method\.name must be a string; got \[1\]"),
-        ("dp-sgd", r"method = 'dp-sgd' must be a table"),
+        (3, r"method = 3 must be a name or a table"),
     ):
         with pytest.raises(StudyError, match=message) as caught:
             studies.parse(
@@ -132,11 +134,13 @@ def test_a_method_says_what_it_is_and_no_two_have_one_name() -> None:
         )
         name: Literal["dp-sgd"] = "dp-sgd"
 
+        def choose(self, memory: object, terms: Terms, left: Remaining) -> Choice:
+            return Choice(1)
+
     with pytest.raises(StudyError, match=r"Silent: a method needs a name .* and an about"):
         register(Silent)
     with pytest.raises(StudyError, match="the method 'dp-sgd' is DpSgd already"):
         register(Impostor)
     assert dict(known()) == before
-    assert (
-        register(before["dp-sgd"]) is before["dp-sgd"]
-    )  # a module that is imported again is no second method
+    # a module that is imported again is no second method
+    assert register(before["dp-sgd"]) is before["dp-sgd"]

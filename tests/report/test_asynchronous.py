@@ -14,8 +14,9 @@ import pytest
 from sordino.engine import vocabulary
 from sordino.engine.runs import Run, load
 from sordino.errors import StudyError
+from sordino.federation.report import client_budgets
 from sordino.regimes.asynchronous import figures as arrivals
-from sordino.report import course, figures, write, write_comparison
+from sordino.report import figures, together, write, write_comparison
 
 from .conftest import Maker, arrival_rows, readable, rows
 from .test_figures import SVG, polyline
@@ -68,9 +69,8 @@ def test_bound_is_a_staircase_on_a_logarithmic_axis_where_decades_apart(arrive: 
     corners = outline(arrivals.norms(load(arrive(log=log))), "#d55e00")
     heights = sorted({round(y, 2) for _, y in corners})
     assert len(heights) == 3
-    assert heights[1] - heights[0] == pytest.approx(
-        heights[2] - heights[1], rel=1e-2
-    )  # halved twice: equal steps
+    # halved twice: equal steps
+    assert heights[1] - heights[0] == pytest.approx(heights[2] - heights[1], rel=1e-2)
     linear = load(arrive("linear"))
     heights = sorted({round(y, 2) for _, y in outline(arrivals.norms(linear), "#d55e00")})
     assert heights[1] - heights[0] == pytest.approx(2 * (heights[2] - heights[1]), rel=1e-2)
@@ -109,9 +109,8 @@ def test_who_is_away_and_who_has_left(arrive: Maker) -> None:
     calm = [row for row in arrival_rows() if row["kind"] not in ("lost", "joined", "left")]
     assert arrivals.presence(load(arrive("calm", log=calm))) is None
     last = [*calm, {"kind": "left", "round": 299, "client": 0}]
-    assert (
-        arrivals.presence(load(arrive("last", log=last))) is None
-    )  # as the run ended: nothing to see
+    # as the run ended: nothing to see
+    assert arrivals.presence(load(arrive("last", log=last))) is None
 
 
 @pytest.mark.parametrize("count", [2, 5, 30, 31, 1000])
@@ -119,7 +118,7 @@ def test_every_edge_stands_against_its_own_budget(arrive: Maker, count: int) -> 
     own = [0.5 if i < count // 2 else 2.0 for i in range(count)]
     result = {"epsilon": 2.0, "spent": [0.9 * each for each in own]}
     run = load(arrive(clients=[{"client": i} for i in range(count)], epsilons=own, result=result))
-    assert course.client_budgets(run, count) == own
+    assert client_budgets(run, count) == own
     picture = arrivals.spending(run)
     assert picture is not None
     assert len(picture) < 100_000
@@ -284,15 +283,15 @@ def test_no_privacy_is_a_level_over_epsilon(arrive: Maker) -> None:
     free = load(
         arrive("f", unit="none", epsilon_budget="inf", result={"accuracy": 0.9, "epsilon": "inf"})
     )
-    picture = figures.together([[private], [free]], ["mapa", "asgd"], "epsilon")
+    picture = together.together([[private], [free]], ["mapa", "asgd"], "epsilon")
     assert "asgd (ε = ∞)" in texts(picture)
     assert "mapa" in texts(picture)
     assert {y for _, y in polyline(picture or "", 1)} == {polyline(picture or "", 1)[0][1]}
-    assert figures.together([[free]], ["asgd"], "epsilon") is None  # nothing to hold it against
+    assert together.together([[free]], ["asgd"], "epsilon") is None  # nothing to hold it against
     letter = load(arrive("l", form="paper", result={"accuracy": 0.9, "epsilon": 50.0}))
     assert not any(
         "letter" in said
-        for said in texts(figures.together([[private], [letter]], ["mapa", "letter"], "epsilon"))
+        for said in texts(together.together([[private], [letter]], ["mapa", "letter"], "epsilon"))
     )
 
 
@@ -303,10 +302,17 @@ def test_every_vocabulary_is_whole(words: vocabulary.Vocabulary) -> None:
     assert vocabulary.of(words.regime) is words
     assert vocabulary.shared([words, words]) is words
     assert all(
-        getattr(words, name) for name in words.__slots__ if name not in ("steps_end", "counted")
+        getattr(words, name)
+        for name in words.__slots__
+        if name not in ("steps_end", "counted", "lacking")
     )
 
 
-def test_a_regime_that_is_not_known_speaks_of_rounds(make: Maker) -> None:
-    assert load(make(regime="weather")).vocabulary is vocabulary.of("synchronous")
-    assert not math.isnan(load(make("b", regime=None)).number)
+def test_a_regime_that_is_not_known_is_one_error_and_none_at_all_counts_rounds(
+    make: Maker,
+) -> None:
+    with pytest.raises(StudyError, match="regime 'weather' is not known"):
+        load(make(regime="weather"))
+    run = load(make("b", regime=None))
+    assert run.vocabulary is vocabulary.of("synchronous")
+    assert not math.isnan(run.number)

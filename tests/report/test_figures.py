@@ -11,7 +11,7 @@ import pytest
 
 from sordino.engine.runs import load
 from sordino.errors import StudyError
-from sordino.report import figures, partition, partition_figure
+from sordino.report import figures, partition, partition_figure, together
 
 from .conftest import Maker, readable, rows
 
@@ -62,7 +62,7 @@ def test_nothing_to_draw(make: Maker) -> None:
         *drawn,
         figures.absences(run),
         figures.clock(run),
-        figures.compared([run], ["a"], "round"),
+        together.compared([run], ["a"], "round"),
     ] == [None] * 7
 
 
@@ -86,7 +86,7 @@ def test_odd_values_in_rows_and_plans_stop_no_picture(make: Maker, value: object
         ET.fromstring(draw(run) or "<none/>")
     for over in ("round", "steps"):
         ET.fromstring(figures.learning(run, over) or "<none/>")
-        ET.fromstring(figures.compared([run], ["a"], over) or "<none/>")
+        ET.fromstring(together.compared([run], ["a"], over) or "<none/>")
 
 
 def test_absences_and_clock_appear_only_when_there_is_something(make: Maker) -> None:
@@ -168,7 +168,7 @@ def test_hostile_class_names() -> None:
 
 def test_legend_tells_long_names_apart(make: Maker) -> None:
     names = [f"{'ALI-DPFL on Fashion-MNIST ' * 4}tau = {tau}" for tau in (1, 10)]
-    picture = figures.compared([load(make("a")), load(make("b"))], names, "round")
+    picture = together.compared([load(make("a")), load(make("b"))], names, "round")
     assert picture is not None
     texts = ["".join(found.itertext()) for found in ET.fromstring(picture).iter(f"{SVG}text")]
     assert (

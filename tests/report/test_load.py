@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from command import sordino
 from sordino.engine.runs import load
 from sordino.errors import StudyError
 
@@ -31,6 +32,18 @@ def test_half_written_last_line(make: Maker) -> None:
     run = load(make(tail='{"kind": "round", "rou'))
     assert len(run.rounds) == 5
     assert run.damaged == "line 7 of rounds.jsonl is half written"
+
+
+def test_a_damaged_log_is_told_on_the_command_line_and_on_the_page(
+    make: Maker, tmp_path: Path
+) -> None:
+    folder = make(tail='{"kind": "round", "rou')
+    done = sordino(tmp_path, "report", str(folder))
+    line = "The log ends early: line 7 of rounds.jsonl is half written."
+    assert f"warning: {folder}: {line}" in done.stderr
+    done = sordino(tmp_path, "report", str(folder), "--out", "both.html")
+    assert f"warning: {folder}: {line}" in done.stderr
+    assert line in (tmp_path / "both.html").read_text()
 
 
 def test_damage_in_the_middle_is_not_called_half_written(make: Maker) -> None:

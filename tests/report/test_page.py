@@ -249,9 +249,8 @@ def test_running_run_and_half_a_line(make: Maker) -> None:
     assert "3 rounds are closed" in text
     assert "Spent when the last round of the log closed: epsilon = 1.2" in text
     assert "line 4 of rounds.jsonl is half written" in text
-    assert (
-        "sordino ledger epsilon run-001" in text
-    )  # the log is behind the ledger: charge, then release
+    # the log is behind the ledger: charge, then release
+    assert "sordino ledger epsilon run-001" in text
     assert "digest of the last entry is written here when the run is finished" in text
 
 

@@ -14,15 +14,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sordino.engine import vocabulary
-from sordino.engine.records import About, Environment, Party, Vertical, VerticalRound, plain
+from sordino.engine.records import About, Environment, plain
 from sordino.engine.runs import Run, load
 from sordino.errors import StudyError
 from sordino.regimes.vertical import figures as stream
 from sordino.regimes.vertical import report as events
-from sordino.report import costs, figures, write, write_comparison
+from sordino.regimes.vertical.records import Party, Vertical, VerticalRound
+from sordino.regimes.vertical.totals import MIB, totals
+from sordino.report import band, costs, together, write, write_comparison
 from sordino.report.album import pictures
 from sordino.report.page import render, render_comparison
-from sordino.report.totals import MIB, totals
 
 from .conftest import LABELS, Maker, arrival_rows, event_rows, readable, under_privacy
 from .test_asynchronous import texts
@@ -337,7 +338,7 @@ def test_several_streams_are_held_against_each_other_by_their_error(
     assert "Over activations" not in text
     assert "epsilon spent" not in text  # all of it at once: a table tells
     assert "Features are not protected" in text
-    picture = figures.compared([load(play("c")), load(private)], ["c", "p"], "round")
+    picture = together.compared([load(play("c")), load(private)], ["c", "p"], "round")
     assert picture is not None
     assert len(polyline(picture, 0)) == 100
 
@@ -345,10 +346,10 @@ def test_several_streams_are_held_against_each_other_by_their_error(
 def test_over_epsilon_a_stream_is_one_point_and_one_without_a_promise_a_level(play: Maker) -> None:
     private = [load(play(f"p{i}", log=under_privacy(event_rows()), **LABELS)) for i in (0, 1)]
     free = [load(play("f"))]
-    picture = figures.together([private, free], ["p", "f"], "epsilon")
+    picture = together.together([private, free], ["p", "f"], "epsilon")
     assert "f (ε = ∞)" in texts(picture)
     assert "accuracy over the stream (%)" in texts(picture)
-    assert figures.together([free], ["f"], "epsilon") is None
+    assert together.together([free], ["f"], "epsilon") is None
 
 
 def test_a_page_of_two_regimes_says_both(play: Maker, arrive: Maker) -> None:
@@ -374,7 +375,7 @@ def test_costs_are_means_over_the_runs_of_a_study(play: Maker) -> None:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.integers(1, 5))
 def test_smoothing_keeps_means(values: list[float], last: int) -> None:
-    found = figures.smoothed(values, last)
+    found = band.smoothed(values, last)
     assert found[0] == values[0]
     assert found == pytest.approx(
         [fmean(values[max(0, i + 1 - last) : i + 1]) for i in range(len(values))]

@@ -25,9 +25,8 @@ class SortedByLength(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         order = x.detach().norm(dim=1).round().argsort(stable=True)
         h = torch.tanh(self.inner(x[order]))
-        h = h + 9.0 * h.roll(1, 0) * (
-            x[order].detach().norm(dim=1, keepdim=True) > 30.0
-        )  # only where somebody is very long
+        # only where somebody is very long
+        h = h + 9.0 * h.roll(1, 0) * (x[order].detach().norm(dim=1, keepdim=True) > 30.0)
         return self.head(h[order.argsort()])  # type: ignore[no-any-return]
 
 
@@ -87,9 +86,8 @@ class Residual(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.second, self.norm, self.head = (
-            nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.Linear(4, CLASSES)
-        )  # fmt: skip
+        self.first, self.second = nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.norm, self.head = nn.GroupNorm(2, 4), nn.Linear(4, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
         h = F.relu(self.first(x))
@@ -286,13 +284,11 @@ def weighted(module: nn.Module, kind: str, rng: np.random.Generator) -> None:
     scale = {"random": 0.4, "sure": 20.0, "cancelling": 0.4, "tiny": 1e-9, "far apart": 1.0}[kind]
     with torch.no_grad():
         for parameter in module.parameters():
-            own = (
-                10.0 ** rng.uniform(-24, 18) if kind == "far apart" else scale
-            )  # what vanishes here comes back there
+            # what vanishes here comes back there
+            own = 10.0 ** rng.uniform(-24, 18) if kind == "far apart" else scale
             parameter.copy_(torch.from_numpy(own * rng.standard_normal(parameter.shape)))
         last = list(module.modules())[-1]
-        if kind == "cancelling" and isinstance(
-            last, nn.Linear
-        ):  # positions whose gradients take each other away
+        # positions whose gradients take each other away
+        if kind == "cancelling" and isinstance(last, nn.Linear):
             half = last.in_features // 2
             last.weight[:, half : 2 * half] = -last.weight[:, :half] * (1 + 1e-6)

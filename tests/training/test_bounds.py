@@ -28,11 +28,8 @@ class Branches(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.a, self.b, self.head = (
-            nn.Linear(18 * 18, 12),
-            nn.Linear(18 * 18, 12),
-            nn.Linear(12, 10),
-        )
+        self.a, self.b = nn.Linear(18 * 18, 12), nn.Linear(18 * 18, 12)
+        self.head = nn.Linear(12, 10)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.flatten(1)
@@ -172,10 +169,8 @@ def test_gradients_formed_layer_by_layer_are_clipped_as_those_of_single_examples
     shape = (3, 32, 32) if name == "cifar-cnn" else (1, 28, 28)
     flat = Flat(models.build(name, shape, 10, Seeded(0).at("model")))
     generator = torch.Generator().manual_seed(5)
-    x, y = (
-        torch.randn(N, *shape, generator=generator),
-        torch.randint(0, 10, (N,), generator=generator),
-    )
+    x = torch.randn(N, *shape, generator=generator)
+    y = torch.randint(0, 10, (N,), generator=generator)
     x[4] = torch.nan
     basis = Basis.of(slot.size for slot in flat.layout) if per_layer else Basis.flat(flat.dim)
     weights = tuple(np.random.default_rng(1).uniform(0.5, 2.0, basis.groups).tolist())
@@ -201,9 +196,8 @@ def test_a_layer_that_the_loss_does_not_see_adds_nothing() -> None:
     )
     rows = alone(flat, x, y)
     clipped = ClippedSum(flat, cross_entropy)
-    clipped._space.take("rows", (N, flat.dim)).fill_(
-        torch.nan
-    )  # what a buffer held before is nobody's gradient
+    # what a buffer held before is nobody's gradient
+    clipped._space.take("rows", (N, flat.dim)).fill_(torch.nan)
     seen = clipped(x, y, Measured.by(mechanism, 0.5), out)
     assert torch.allclose(seen.norms, mechanism.norms(rows), rtol=1e-4)
 

@@ -37,6 +37,7 @@ def client(
     x = torch.from_numpy(scale * rng.standard_normal((examples, 8, 8)).astype(np.float32))
     return PrivateClient(
         index=3,
+        unit="client:0",
         optimizer=Sgd(),
         examples=Examples(x, torch.from_numpy(rng.integers(0, 4, examples))),
         mechanism=mechanism or Gaussian(clip=0.5, noise_multiplier=1.2),
@@ -88,9 +89,8 @@ def test_a_step_is_the_update_it_claims_to_be() -> None:
     noisy, _ = Gaussian(clip=0.5, noise_multiplier=1.2).release(
         total.float(), None, Seeded(5).at("client", 3, "round", 1, "noise")
     )
-    wanted = (
-        asked.weights - ETA / (Q * N) * noisy.numpy()
-    )  # divided by the expected batch, not by len(chosen)
+    # divided by the expected batch, not by len(chosen)
+    wanted = asked.weights - ETA / (Q * N) * noisy.numpy()
     assert len(chosen) != Q * N
     assert update.weights == pytest.approx(wanted, abs=1e-6)
     assert update.first == pytest.approx(noisy.numpy() / (Q * N), rel=1e-6)
@@ -173,9 +173,8 @@ def test_statistics_are_computed_from_the_noisy_gradients_alone() -> None:
 
 
 def test_the_clipped_fraction_is_noisy_and_unbiased() -> None:
-    one = client(
-        mechanism=CountedGaussian(clip=1e-6, noise_multiplier=1.2)
-    )  # every example is clipped
+    # every example is clipped
+    one = client(mechanism=CountedGaussian(clip=1e-6, noise_multiplier=1.2))
     seen = []
     for number in range(200):
         update = one.answer(task(one, 2, number), permits(one.price(task(one, 2)), number))
@@ -203,6 +202,7 @@ def test_plain_sgd_is_sgd_and_has_no_bound() -> None:
     private = client()
     one = PlainClient(
         index=3,
+        unit="client:0",
         examples=private.examples,
         sampling_rate=Q,
         learning_rate=ETA,
@@ -229,6 +229,5 @@ def test_poisson_batches_are_poisson() -> None:
     rng = np.random.default_rng(0)
     sizes = np.array([len(poisson(400, 0.05, rng)) for _ in range(4000)])
     assert sizes.mean() == pytest.approx(20.0, abs=6 * (19.0 / 4000) ** 0.5)
-    assert sizes.var() == pytest.approx(
-        19.0, rel=0.15
-    )  # 400 q (1 - q): a fixed size would have none
+    # 400 q (1 - q): a fixed size would have none
+    assert sizes.var() == pytest.approx(19.0, rel=0.15)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from sordino.training.jit import conv, pool, tile
+from sordino.training.jit import conv, pool, tile, turn, weighted
 
 GUARD = 64
 
@@ -105,10 +105,8 @@ def shapes(draw: st.DrawFn) -> tuple[conv.Shape, tuple[int, int]]:
         k + draw(st.integers(0, 9)) + (2 * p if k <= 2 * p else 0)
         for k, p in zip(kernel, padding, strict=True)
     )
-    channels, outputs = (
-        draw(st.sampled_from([1, 3, 8, 16])),
-        draw(st.sampled_from([8, 16, 24, 32, 64])),
-    )
+    channels = draw(st.sampled_from([1, 3, 8, 16]))
+    outputs = draw(st.sampled_from([8, 16, 24, 32, 64]))
     return conv.Shape((image[0], image[1]), channels, outputs, kernel, stride), padding
 
 
@@ -185,3 +183,44 @@ def test_channels_that_no_vector_divides_are_refused() -> None:
         conv.Convolution(conv.Shape((5, 5), 1, 6, (3, 3), (1, 1)))
     with pytest.raises(ValueError, match="6 channels are no multiple of 8"):
         pool.MaxPool(6, (2, 2), (2, 2), False)
+
+
+@pytest.mark.parametrize("shape", [(3, 64, 16), (2, 24, 8), (1, 16, 48), (1, 8, 8)])
+@pytest.mark.parametrize("wide", [True, False])
+def test_matrices_are_transposed_inside_their_stretch_of_a_row(
+    shape: tuple[int, int, int], wide: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not wide:
+        monkeypatch.setattr(tile, "_wide", lambda: False)
+    n, height, width = shape
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    rows = np.full((n, height * width + 9), np.nan, np.float32)
+    assert turn.turn(x, rows[:, 4:-5])
+    assert np.array_equal(
+        rows[:, 4:-5].reshape(n, width, height), x.transpose(0, 2, 1), equal_nan=False
+    )
+    assert np.isnan(rows[:, :4]).all()
+    assert np.isnan(rows[:, -5:]).all()
+
+
+def test_matrices_that_cannot_be_cut_into_blocks_are_left_alone() -> None:
+    out = np.full((2, 30), np.nan, np.float32)
+    assert not turn.turn(np.zeros((2, 5, 6), np.float32), out)
+    assert np.isnan(out).all()
+
+
+@pytest.mark.parametrize("n", [0, 1, 3, 4, 9])
+@pytest.mark.parametrize("d", [1, 7, 2048, 5000])
+def test_weighted_rows_are_added_up_in_float64(n: int, d: int) -> None:
+    generator = np.random.default_rng(n + d)
+    rows = generator.standard_normal((n, d)).astype(np.float32)
+    weights, total = generator.random(n), generator.standard_normal(d)
+    wanted = total + weights @ rows.astype(np.float64)
+    weighted.add(rows, weights, total)
+    assert np.allclose(total, wanted, rtol=0, atol=1e-13)
+    total[:] = 0.0
+    for row, weight in zip(rows, weights, strict=True):  # a few rows at a time give the same bits
+        weighted.add(row[None], np.array([weight]), total)
+    whole = np.zeros(d)
+    weighted.add(rows, weights, whole)
+    assert np.array_equal(whole, total)

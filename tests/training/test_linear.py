@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from sordino.errors import StudyError
 from sordino.training.flat import Flat
-from sordino.training.jit import linear, tile
+from sordino.training.jit import losses, tile
 from sordino.training.kernels import Examples
 from sordino.training.loss import Differentiable, Loss, cross_entropy, multiclass_hinge
 from sordino.training.perexample import ClippedSum, FlatBound, Layers, MeanGradient, Measured
@@ -60,11 +60,8 @@ CASES = [  # each is compiled anew: no more of them than there are ways to be cu
     Case((1100,), 12, bytes=False, bias=False),  # two stretches, and a rest
     Case((40,), 27),  # tiles of two sizes
 ]
-BYTES, FLOATS, HINGE = (
-    Case((12,), 5),
-    Case((6, 8), 9, bytes=False),
-    Case((3, 7), 7, multiclass_hinge, bytes=False),
-)
+BYTES, FLOATS = Case((12,), 5), Case((6, 8), 9, bytes=False)
+HINGE = Case((3, 7), 7, multiclass_hinge, bytes=False)
 
 
 def built(case: Case, weights: float = 0.3) -> Flat:
@@ -116,9 +113,8 @@ def in_float64(case: Case, flat: Flat, examples: Examples, chosen: Tensor) -> tu
 
 
 def batch(size: int, seed: int) -> Tensor:
-    return torch.from_numpy(
-        np.random.default_rng(seed).integers(0, N, size)
-    )  # with repeats, in any order
+    # with repeats, in any order
+    return torch.from_numpy(np.random.default_rng(seed).integers(0, N, size))
 
 
 def room(flat: Flat) -> Tensor:
@@ -140,19 +136,15 @@ def in_place(*kernels: ClippedSum | MeanGradient) -> bool:
 
 def compare(case: Case, sizes: list[int], seed: int, share: float) -> None:
     flat, examples = built(case), stored(case, seed)
-    kernel, slow, mean = (
-        ClippedSum(flat, case.loss),
-        by_layers(flat, case.loss),
-        MeanGradient(flat, case.loss),
-    )
+    kernel, slow = ClippedSum(flat, case.loss), by_layers(flat, case.loss)
+    mean = MeanGradient(flat, case.loss)
     out, other, plain = room(flat), room(flat), torch.empty(flat.dim)
     for number, size in enumerate(sizes):
         chosen = batch(size, seed + number)
         losses, rows = in_float64(case, flat, examples, chosen)
         norms = np.linalg.norm(rows, axis=1)
-        clip = (
-            float(np.quantile(norms, share)) * 1.003 + 1e-6 if size else 1.0
-        )  # none lies on the bound
+        # none lies on the bound
+        clip = float(np.quantile(norms, share)) * 1.003 + 1e-6 if size else 1.0
         wanted = (rows * np.minimum(1, clip * MARGIN / np.maximum(norms, 1e-30))[:, None]).sum(0)
 
         seen = kernel.of(examples, chosen, clip, out)
@@ -381,12 +373,8 @@ def test_everything_else_takes_the_other_paths(name: str) -> None:
 def test_other_bounds_stores_and_indices_take_the_other_paths() -> None:
     case = replace(FLOATS, shape=(3, 4, 4))
     flat, examples = built(case), stored(case)
-    kernel, out, other, chosen = (
-        ClippedSum(flat, case.loss),
-        room(flat),
-        room(flat),
-        torch.arange(20),
-    )
+    kernel, out, other = ClippedSum(flat, case.loss), room(flat), room(flat)
+    chosen = torch.arange(20)
     kernel(*examples.take(chosen), 1.0, other)
     last = Examples(examples.x.contiguous(memory_format=torch.channels_last), examples.y)
     halves = Examples(examples.x.half().float().double(), examples.y)
@@ -406,7 +394,7 @@ def test_exponentials_are_right_to_the_last_places() -> None:
     x = np.concatenate([np.linspace(-85.99, 0, 20_001), [-86.01, -1e30, -np.inf, np.nan]]).astype(
         np.float32
     )
-    seen = np.array([linear.exponential(one) for one in x])
+    seen = np.array([losses.exponential(one) for one in x])
     assert np.allclose(seen[:-4], np.exp(x[:-4].astype(np.float64)), rtol=2e-7, atol=0)
     assert seen[-4:-1].tolist() == [0, 0, 0]
     assert np.isnan(seen[-1])

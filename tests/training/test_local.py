@@ -33,6 +33,7 @@ def client(**changes: Any) -> LocalClient:
     flat = Flat(models.build("mlp", (6,), 3, rng))
     told: dict[str, Any] = {
         "index": 2,
+        "unit": "client:0",
         "examples": Examples(
             torch.from_numpy(rng.standard_normal((N, 6)).astype(np.float32)),
             torch.from_numpy(rng.integers(0, 3, N)),

@@ -138,10 +138,8 @@ def test_losses_equal_torch_and_their_definitions() -> None:
     labels = torch.randint(0, 6, (50,))
     rivals = [scores[i, [j for j in range(6) if j != int(labels[i])]].max() for i in range(50)]
     margins = 1 + torch.stack(rivals) - scores[range(50), labels]
-    hinge, entropy = (
-        margins.clamp(min=0),
-        torch.nn.functional.cross_entropy(scores, labels, reduction="none"),
-    )
+    hinge = margins.clamp(min=0)
+    entropy = torch.nn.functional.cross_entropy(scores, labels, reduction="none")
     for loss, wanted in ((cross_entropy, entropy), (multiclass_hinge, hinge)):
         values, slopes = loss.slope(scores.detach(), labels)
         assert torch.allclose(values, wanted.detach())

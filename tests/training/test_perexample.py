@@ -31,12 +31,8 @@ class Residual(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.second, self.norm, self.head = (
-            nn.Conv2d(2, 6, 3, padding=1),
-            nn.Conv2d(6, 6, 3, padding=1),
-            nn.GroupNorm(2, 6),
-            nn.Linear(6, 4),
-        )
+        self.first, self.second = nn.Conv2d(2, 6, 3, padding=1), nn.Conv2d(6, 6, 3, padding=1)
+        self.norm, self.head = nn.GroupNorm(2, 6), nn.Linear(6, 4)
 
     def forward(self, x: Tensor) -> Tensor:
         h = F.relu_(self.first(x))
@@ -99,12 +95,8 @@ class Words(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.table, self.norm, self.mix, self.head = (
-            nn.Embedding(9, 6, padding_idx=0),
-            nn.LayerNorm(6),
-            nn.Linear(6, 6),
-            nn.Linear(6, CLASSES),
-        )
+        self.table, self.norm = nn.Embedding(9, 6, padding_idx=0), nn.LayerNorm(6)
+        self.mix, self.head = nn.Linear(6, 6), nn.Linear(6, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(torch.tanh(self.mix(self.norm(self.table(x)))).mean(1))  # type: ignore[no-any-return]
@@ -258,19 +250,12 @@ def clipped(rows: Tensor, clip: float) -> Tensor:
 def test_equals_a_loop_over_examples(name: str) -> None:
     flat, x, y = prepared(name)
     rows, untouched = one_by_one(flat, x, y), x.clone()
-    clip = 1.01 * float(
-        rows.norm(dim=1).median()
-    )  # about half are clipped, and none lies on the bound
-    kernel, out = (
-        ClippedSum(flat, cross_entropy),
-        torch.full((flat.dim,), torch.nan, dtype=torch.float64),
-    )
-    for part in (
-        slice(0, N),
-        slice(0, 1),
-        slice(2, 5),
-        slice(0, N),
-    ):  # buffers of one batch size serve another
+    # about half are clipped, and none lies on the bound
+    clip = 1.01 * float(rows.norm(dim=1).median())
+    kernel = ClippedSum(flat, cross_entropy)
+    out = torch.full((flat.dim,), torch.nan, dtype=torch.float64)
+    # buffers of one batch size serve another
+    for part in (slice(0, N), slice(0, 1), slice(2, 5), slice(0, N)):
         seen = kernel(x[part], y[part], clip, out)
         assert torch.allclose(out, clipped(rows[part], clip), rtol=0, atol=1e-5 * float(out.norm()))
         assert torch.allclose(seen.norms, rows[part].norm(dim=1), rtol=1e-5)
@@ -348,11 +333,8 @@ def test_a_first_batch_of_one_example_is_as_good_as_any(module: Callable[[], nn.
     torch.manual_seed(0)
     flat = Flat(module())
     shape = (4, 7) if isinstance(flat.module[0], nn.Linear) else (32, 32, 32)  # type: ignore[index]
-    x, y, out = (
-        torch.randn(N, *shape),
-        torch.randint(0, CLASSES, (N,)),
-        torch.empty(flat.dim, dtype=torch.float64),
-    )
+    x, y = torch.randn(N, *shape), torch.randint(0, CLASSES, (N,))
+    out = torch.empty(flat.dim, dtype=torch.float64)
     rows, kernel = one_by_one(flat, x, y), ClippedSum(flat, cross_entropy)
     for part in (slice(0, 1), slice(0, 2), slice(0, 5)):
         seen = kernel(x[part], y[part], 1e6, out)
@@ -363,11 +345,8 @@ def test_a_first_batch_of_one_example_is_as_good_as_any(module: Callable[[], nn.
 def test_other_losses_and_dense_labels_go_through_the_plan() -> None:
     torch.manual_seed(0)
     flat = Flat(nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, CLASSES, 1)))
-    x, y, out = (
-        torch.randn(N, 1, 6, 6),
-        torch.randint(0, CLASSES, (N, 4, 4)),
-        torch.empty(flat.dim, dtype=torch.float64),
-    )
+    x, y = torch.randn(N, 1, 6, 6), torch.randint(0, CLASSES, (N, 4, 4))
+    out = torch.empty(flat.dim, dtype=torch.float64)
     losses, slopes = cross_entropy.slope(scores := flat.module(x).detach(), y)
     leaf = scores.clone().requires_grad_()
     assert torch.allclose(losses, F.cross_entropy(leaf, y, reduction="none").detach())
@@ -390,10 +369,8 @@ def test_micro_batches_give_the_same_sum() -> None:
     from dataclasses import replace
 
     flat, x, y = prepared("conv, two of them")
-    whole, parts = (
-        torch.empty(flat.dim, dtype=torch.float64),
-        torch.empty(flat.dim, dtype=torch.float64),
-    )
+    whole = torch.empty(flat.dim, dtype=torch.float64)
+    parts = torch.empty(flat.dim, dtype=torch.float64)
     ClippedSum(flat, cross_entropy)(x, y, 0.5, whole)
     kernel = ClippedSum(flat, cross_entropy)
     plan = compiled(flat, tuple(x.shape[1:]))
@@ -437,10 +414,8 @@ def test_one_example_moves_the_sum_by_no_more_than_the_clip(
     for i in range(6):
         kernel(x[i : i + 1], y[i : i + 1], clip, alone)
         assert float(alone.norm()) <= clip
-    with_, without = (
-        torch.empty(flat.dim, dtype=torch.float64),
-        torch.empty(flat.dim, dtype=torch.float64),
-    )
+    with_ = torch.empty(flat.dim, dtype=torch.float64)
+    without = torch.empty(flat.dim, dtype=torch.float64)
     kernel(x, y, clip, with_)
     kernel(x[1:], y[1:], clip, without)
     assert float((with_ - without).norm()) <= clip

@@ -22,10 +22,11 @@ from sordino.errors import StudyError
 from sordino.mechanism.haar import Basis, HaarGaussian
 from sordino.training.flat import Flat
 from sordino.training.loss import Loss, cross_entropy
+from sordino.training.outline import FAST
 from sordino.training.perexample import Bound, ClippedSum, FlatBound, Layers, Measured
 from sordino.training.perexample.clipping import MARGIN, TOGETHER, squares
 from sordino.training.perexample.gram import squared_norms
-from sordino.training.perexample.paths import FAST, path_of
+from sordino.training.perexample.paths import path_of
 from sordino.training.perexample.separable import known
 
 NOBODY = CLASSES
@@ -167,8 +168,10 @@ def test_no_example_moves_a_sum_further_than_the_clip_in_a_hundred_thousand_case
 def test_there_are_forty_structures_on_every_path_and_the_search_reaches_the_clip() -> None:
     """A search that never comes near the bound could not see it broken."""
     assert len(STRUCTURES) >= 40
-    paths = {path_of((b := Batch.of(name, "random", "random", 2, 0)).flat, STRUCTURES[name][1], b.loss, name.startswith("tokens")).name
-             for name in STRUCTURES}  # fmt: skip
+    paths = set()
+    for name, (_, shape, *_) in STRUCTURES.items():
+        batch = Batch.of(name, "random", "random", 2, 0)
+        paths.add(path_of(batch.flat, shape, batch.loss, name.startswith("tokens")).name)
     assert len(paths) == 4
     assert worst("logistic", "random", "random", 1)[0] > 0.99
 
@@ -245,10 +248,8 @@ def test_what_vanishes_in_one_layer_and_comes_back_in_the_next(clip: float) -> N
         flat = Flat(nn.Sequential(*layers))
         for power in range(18, 27):
             x = torch.from_numpy(10.0**-power * rng.standard_normal((3, 6))).float()
-            batch, kernel = (
-                Batch(flat, cross_entropy, x, torch.tensor([0, 1, 2])),
-                ClippedSum(flat, cross_entropy),
-            )
+            batch = Batch(flat, cross_entropy, x, torch.tensor([0, 1, 2]))
+            kernel = ClippedSum(flat, cross_entropy)
             for bound in (FlatBound(clip), Layers(clip)):
                 for j in range(3):
                     assert (
@@ -267,9 +268,8 @@ def test_modules_that_mix_examples_see_one_at_a_time(name: str) -> None:
     for seed in range(3):
         batch = Batch.of(name, "random", "sure", 8, seed)
         kernel = ClippedSum(batch.flat, cross_entropy)
-        batch.sum(
-            kernel, FlatBound(0.1)
-        )  # harmless first: nothing that is learned here may be trusted later
+        # harmless first: nothing that is learned here may be trusted later
+        batch.sum(kernel, FlatBound(0.1))
         if name == "trimmed padding":
             batch.x[[0, 1, *range(3, 8)], 2:] = 0.0
         else:
@@ -317,9 +317,8 @@ def test_gram_norms_of_gradients_that_cancel_are_never_too_small(inner: int, bia
     a = np.repeat(rng.standard_normal((12, 4, inner)), 2, axis=1).astype(np.float32)
     g = np.repeat(rng.standard_normal((12, 4, 5)), 2, axis=1).astype(np.float32)
     g[:, 1::2] *= -1.0
-    a[:, ::2, 0] = np.nextafter(
-        a[:, ::2, 0], np.float32(9.0)
-    )  # the pairs differ by one unit in the last place
+    # the pairs differ by one unit in the last place
+    a[:, ::2, 0] = np.nextafter(a[:, ::2, 0], np.float32(9.0))
     seen = np.sqrt(
         squared_norms(torch.from_numpy(a), torch.from_numpy(g), weight=True, bias=bias).numpy()
     )

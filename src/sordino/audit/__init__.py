@@ -1,3 +1,1 @@
-"""Attacks on what is released, run by who owns the data: they bound a guarantee from below, never
-from above.
-"""
+"""Attacks on what is released, by who owns the data: they bound a guarantee from below only."""

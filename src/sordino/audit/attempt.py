@@ -144,9 +144,7 @@ class Attack:
         level: Level,
         randomness: Callable[[int], np.random.Generator],
     ) -> Attempt:
-        """Release every target at one level and recover it; ``randomness`` gives the noise of
-        each.
-        """
+        """Release every target at one level and recover it; ``randomness`` is each one's noise."""
         images, correlations, lost = [], [], []
         for number, target in enumerate(targets):
             seen = self.release(target, level, randomness(number))

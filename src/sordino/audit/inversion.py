@@ -2,14 +2,14 @@ r"""Images from a gradient: what a linear first layer gives away.
 
 Scores s = W x + b have, for one example, the gradient
 
-    dW = g x^T,   db = g,   g = dl/ds        so    A = [dW | db] = g [x; 1]^T        (rows, pixels + 1)
+    dW = g x^T,   db = g,   g = dl/ds     so    A = [dW | db] = g [x; 1]^T     (rows, pixels + 1)
 
 and x stands in it unprotected. Four ways to read it, with v[:-1] / v[-1] understood at the end:
 
     ratio      v = A[o] of the row with the largest |db[o]| (Phong et al. 2018, section 3)
     rows       v = sum_o db[o] A[o]: all rows, by least squares
-    rank one   v = first right singular vector of A: the best rank-one fit, so the likeliest x under equal
-               noise on every number where nothing is known of g
+    rank one   v = first right singular vector of A: the best rank-one fit, so the likeliest x
+               under equal noise on every number where nothing is known of g
     matched    v = g^T A with g known up to its length
 
 g is nearly known: who receives the gradient knows the model, the loss and thereby how the scores of
@@ -26,12 +26,13 @@ lasts longest under noise; ``rank one`` elsewhere (mlp). Trained weights pull ex
 less alike: 0.99 below becomes 0.58 after 300 steps. Mean correlation over 30 Fashion-MNIST images,
 C = 1, initial weights:
 
-    | sigma, batch | logistic: ratio | rows | rank one | matched | svm: ratio | rows | rank one | matched |
-    | 0, 1         | 1.00            | 1.00 | 1.00     | 1.00    | 1.00       | 1.00 | 1.00     | 1.00    |
-    | 0.01, 1      | 0.91            | 0.88 | 0.92     | 0.92    | 0.81       | 0.88 | 0.92     | 0.89    |
-    | 0.03, 1      | 0.25            | 0.32 | 0.52     | 0.65    | 0.17       | 0.27 | 0.47     | 0.57    |
-    | 0.1, 1       | 0.04            | 0.04 | 0.03     | 0.26    | 0.01       | 0.02 | 0.00     | 0.21    |
-    | 0, 9 labels  | 0.54            | 0.53 | 0.08     | 0.99    | 0.46       | 0.58 | 0.50     | 0.68    |
+    |              | logistic |      |          |         | svm   |      |          |         |
+    | sigma, batch | ratio    | rows | rank one | matched | ratio | rows | rank one | matched |
+    | 0, 1         | 1.00     | 1.00 | 1.00     | 1.00    | 1.00  | 1.00 | 1.00     | 1.00    |
+    | 0.01, 1      | 0.91     | 0.88 | 0.92     | 0.92    | 0.81  | 0.88 | 0.92     | 0.89    |
+    | 0.03, 1      | 0.25     | 0.32 | 0.52     | 0.65    | 0.17  | 0.27 | 0.47     | 0.57    |
+    | 0.1, 1       | 0.04     | 0.04 | 0.03     | 0.26    | 0.01  | 0.02 | 0.00     | 0.21    |
+    | 0, 9 labels  | 0.54     | 0.53 | 0.08     | 0.99    | 0.46  | 0.58 | 0.50     | 0.68    |
 
 The attacker is granted the labels in the batch: with little noise the signs of db tell them (Zhao
 et al. 2020).
@@ -92,8 +93,7 @@ class FirstLayer:
 
 
 def first_layer(flat: Flat, shape: tuple[int, ...], name: str) -> FirstLayer:
-    """The first layer of a model for examples of ``shape``, if it is linear and sees the pixels as
-    they are.
+    """The first layer of a model, if it is linear and sees the pixels of ``shape`` as they are.
 
     Raises:
         StudyError: if it is not.
@@ -119,24 +119,23 @@ def first_layer(flat: Flat, shape: tuple[int, ...], name: str) -> FirstLayer:
         for hook in hooks:
             hook.remove()
     for layer, output in seen:
-        weight, bias = (
-            flat.slot(layer.weight),
-            None if layer.bias is None else flat.slot(layer.bias),
-        )
+        weight = flat.slot(layer.weight)
+        bias = None if layer.bias is None else flat.slot(layer.bias)
         if weight is not None and bias is not None:
             return FirstLayer(
                 weight, bias, output.shape == scores.shape and torch.equal(output, scores)
             )
     raise StudyError(
-        f"model.name = {name!r}: --attack inversion reads images off a linear first layer "
-        "with biases, and this model has none on"
-        " the pixels. Use logistic, svm or mlp (--set model.name=logistic)"
+        f"model.name = {name!r}: --attack inversion reads images off a linear first layer with "
+        "biases, and this model has none on the pixels. Use logistic, svm or mlp (--set "
+        "model.name=logistic)"
     )
 
 
 def mean_slopes(flat: Flat, loss: Loss, x: Tensor, y: Tensor, classes: int) -> Matrix:
-    """g of each label (classes, classes): its mean over public examples x (n, ...) with labels y
-    (n,), under the model's weights.
+    """g of each label (classes, classes), under the model's weights.
+
+    Its mean over public examples x (n, ...) with labels y (n,).
 
     A label that no example pulls is taken to be pulled up against all others alike.
     """
@@ -186,8 +185,9 @@ def matched(seen: Matrix, slopes: Matrix) -> Matrix:
 def recovered(
     gradient: Tensor, layer: FirstLayer, slopes: Matrix, labels: Tensor, target: int
 ) -> Matrix:
-    """The image (pixels,) of label ``target`` in a released gradient (d,), by the estimator that is
-    best for the layer.
+    """The image (pixels,) of label ``target`` in a released gradient (d,).
+
+    By the estimator that is best for the layer.
 
     Args:
         gradient: as released; its scale does not matter.

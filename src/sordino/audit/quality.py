@@ -29,18 +29,14 @@ Image = np.ndarray[Any, np.dtype[np.float64]]
 def correlation(guess: Image, truth: Image) -> float:
     """r in [-1, 1] of two images (pixels,); 0 where one of them is flat."""
     a, b = guess - guess.mean(), truth - truth.mean()
-    a, b = (
-        a / max(float(np.abs(a).max()), 1e-300),
-        b / max(float(np.abs(b).max()), 1e-300),
-    )  # squares must not overflow
+    # squares must not overflow
+    a, b = a / max(float(np.abs(a).max()), 1e-300), b / max(float(np.abs(b).max()), 1e-300)
     scale = math.sqrt(float(a @ a) * float(b @ b))
     return min(max(float(a @ b) / scale, -1.0), 1.0) if scale > 0.0 else 0.0
 
 
 def psnr(guess: Image, truth: Image) -> float:
-    """Peak signal to noise in dB at the best brightness and contrast; infinite where nothing is
-    lost.
-    """
+    """Peak signal to noise in dB at the best brightness and contrast; infinite without loss."""
     spread = float(np.ptp(truth))
     lost = float(truth.var()) * (1.0 - max(correlation(guess, truth), 0.0) ** 2)
     return 10.0 * math.log10(spread * spread / lost) if lost > 1e-12 * spread * spread else math.inf

@@ -5,17 +5,20 @@ Heavy libraries are imported inside commands, so that ``--help`` answers at once
 
 from __future__ import annotations
 
-import errno
+import os
 import sys
 
 import typer
 
+from sordino import modules
 from sordino.cli import audit, compare, data, ledger, network, plan, run
-from sordino.errors import BudgetExceeded, SordinoError, StudyError
+from sordino.errors import BudgetExceeded, DiskFull, Interrupted, SordinoError, StudyError
+from sordino.files import FULL
 
 app = typer.Typer(
     name="sordino",
-    help="Differentially private federated learning with one privacy ledger. A simulator.",
+    help="Differentially private federated learning with one privacy ledger: a simulator and a "
+    "federation.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -34,7 +37,11 @@ app.add_typer(network.app, name="network")
 app.add_typer(data.app, name="data")
 app.add_typer(ledger.app, name="ledger")
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+STATUSES = ((StudyError, 2), (BudgetExceeded, 3), (Interrupted, 130))
+DEBUG = "SORDINO_DEBUG"
+"""The environment variable that lets an exception in code that a study names end with its
+traceback.
+"""
 
 
 def main() -> None:
@@ -43,24 +50,21 @@ def main() -> None:
         app()
     except SordinoError as error:
         sys.stderr.write(f"sordino: {error}\n")
-        sys.exit(
-            2 if isinstance(error, StudyError) else 3 if isinstance(error, BudgetExceeded) else 1
-        )
+        sys.exit(next((status for kind, status in STATUSES if isinstance(error, kind)), 1))
     except KeyboardInterrupt:
-        sys.stderr.write(
-            "sordino: interrupted. Continue from the last checkpoint with `sordino run "
-            "--resume RUN`\n"
-        )
+        sys.stderr.write("sordino: interrupted\n")
         sys.exit(130)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output went away; there is nobody to tell
         sys.exit(1)
-    except OSError as error:
-        if error.errno not in FULL:
+    except Exception as error:  # code that a study names may raise anything
+        if (said := modules.raised(error)) is not None and not os.environ.get(DEBUG):
+            sys.stderr.write(
+                f"sordino: {said}. The study names this code; with {DEBUG}=1 the same command "
+                "shows the traceback\n"
+            )
+            sys.exit(2)
+        if not isinstance(error, OSError) or error.errno not in FULL:
             raise
-        where = f"{error.filename}: " if error.filename else ""
-        sys.stderr.write(
-            f"sordino: {where}{error.strerror}. Free some space, then continue with `sordino "
-            "run --resume RUN`\n"
-        )
+        sys.stderr.write(f"sordino: {DiskFull(error.filename or 'a file')}\n")
         sys.exit(1)

@@ -11,7 +11,7 @@ import typer
 from sordino.cli import say
 from sordino.cli.run import AsJson, Set
 from sordino.errors import StudyError
-from sordino.files import read_below, there
+from sordino.files import there
 from sordino.modules import tell
 
 if TYPE_CHECKING:
@@ -82,22 +82,26 @@ def audit(
     weights = "trained" if path.is_dir() else "initial"
     _show(scenes)
     say.people(
-        f"weights: {weights}; epsilon of one release, and of all that the study plans, at "
-        f"delta {found[0].delta:g}"
-        f" ({found[0].accountant}), one example's contribution replaced by none"
+        f"weights: {weights}; epsilon of one release, and of all that the study plans, at delta "
+        f"{found[0].delta:g} ({found[0].accountant}), one example's contribution replaced by none"
     )
     say.people(f"warning: {RAW}")
     say.people(NO_PROOF)
     say.people(f"Picture: {picture}")
     if as_json:
+        from sordino.audit.told import AuditTold, scenes_told
+
         say.machine(
-            {
-                "attack": attack,
-                "study": str(path),
-                "weights": weights,
-                "picture": str(picture),
-                **_as_table(found[0], scenes),
-            }
+            AuditTold(
+                attack=attack or "",
+                study=str(path),
+                weights=weights,
+                picture=str(picture),
+                delta=found[0].delta,
+                accountant=found[0].accountant,
+                clip=found[0].noise.clip,
+                scenes=scenes_told(scenes),
+            )
         )
 
 
@@ -130,9 +134,9 @@ def _levels(text: str) -> list[NoiseLevel]:
             value = math.nan
         if not (0.0 <= value <= MOST if claimed == word else 1.0 / MOST <= value < math.inf):
             raise StudyError(
-                f"--noise {text}: {word!r} is no noise level. Give noise multipliers from 0 "
-                f"to {MOST:g}, 'study' for the study's own, or"
-                f" mapa@EPSILON for MAPA's noise, with commas between: --noise {NOISE}"
+                f"--noise {text}: {word!r} is no noise level. Give noise multipliers from 0 to "
+                f"{MOST:g}, 'study' for the study's own, or mapa@EPSILON for MAPA's noise, with "
+                f"commas between: --noise {NOISE}"
             )
         found.append(NoiseLevel(sigma=value) if claimed == word else NoiseLevel(claimed=value))
     return found
@@ -179,14 +183,10 @@ def _attacked(
             f"{path}: this is no run folder: it has no {missing[0]}. Give a study file, or a "
             "folder that `sordino run` made"
         )
-    from sordino.engine import records
-    from sordino.engine.session import study_of
+    from sordino.engine import named as code
+    from sordino.engine.records import known
 
-    study = _gradients(
-        study_of(
-            path, records.about(read_below(path, "run.json"), path / "run.json"), changes=changes
-        )
-    )
+    study = _gradients(code.study_of(path, known(code.about(path).modules) or {}, changes=changes))
     return [attacked(study, asked, path / MODEL)]
 
 
@@ -195,9 +195,9 @@ def _gradients(study: Study) -> HorizontalStudy:
 
     if not isinstance(study, HorizontalStudy):
         raise StudyError(
-            f"method.name = {study.method.name!r}: --attack inversion reads gradients, and "
-            "parties of this method send embeddings."
-            " Use a study whose clients take noisy gradient steps, such as dp-sgd"
+            f"method.name = {study.method.name!r}: --attack inversion reads gradients, and parties "
+            "of this method send embeddings. Use a study whose clients take noisy gradient steps, "
+            "such as dp-sgd"
         )
     return study
 
@@ -234,34 +234,3 @@ def _quality(correlations: Sequence[float]) -> tuple[str, str]:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
-
-
-def _as_table(found: Attacked, scenes: Sequence[Scene]) -> dict[str, object]:
-    return {
-        "delta": found.delta,
-        "accountant": found.accountant,
-        "clip": found.noise.clip,
-        "scenes": [
-            {
-                "model": scene.model,
-                "batch": scene.batch,
-                "alone": scene.alone,
-                "labels": scene.labels,
-                "without_gradient": scene.guessed,
-                "levels": [
-                    {
-                        "noise_multiplier": each.level.sigma,
-                        "mapa_epsilon": each.level.claimed,
-                        "study": each.level.own,
-                        "epsilon_once": each.level.once,
-                        "epsilon": each.level.whole,
-                        "correlation": _mean(each.correlations),
-                        "correlations": each.correlations,
-                        "psnr": each.psnr,
-                    }
-                    for each in scene.attempts
-                ],
-            }
-            for scene in scenes
-        ],
-    }

@@ -61,9 +61,7 @@ def partition(
     change: Set = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how a study partitions its data: label counts for public data, sizes only for private
-    data.
-    """
+    """Show how a study partitions its data: label counts of public data, else sizes only."""
     from sordino.engine import study as studies
     from sordino.federation.division import federation
     from sordino.federation.study import HorizontalStudy
@@ -99,10 +97,9 @@ def _sizes(names: Sequence[str], sizes: Sequence[int], out: Path | None, as_json
     """What is public of a division of private examples."""
     if out is not None:
         raise StudyError(
-            "--out draws how many examples of each label a client has, which is private "
-            "data: only sizes are public."
-            " Leave --out out, or, if the file is public, set privacy.unit = 'none' with a "
-            "method that adds no noise"
+            "--out draws how many examples of each label a client has, which is private data: only "
+            "sizes are public. Leave --out out, or, if the file is public, set privacy.unit = "
+            "'none' with a method that adds no noise"
         )
     if as_json:
         say.machine({"clients": list(names), "sizes": list(sizes)})

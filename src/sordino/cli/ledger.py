@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import deque
 from pathlib import Path
@@ -17,6 +16,7 @@ from sordino.errors import LedgerError, StudyError
 if TYPE_CHECKING:
     from sordino.privacy import Entry, Ledger
     from sordino.verify import Kept, Terms, Verdict
+    from sordino.verify.told import EntryTold
 
 app = typer.Typer(help="Show, verify and price the releases in a ledger.", no_args_is_help=True)
 app.command("link")(link.link)
@@ -46,14 +46,15 @@ def show(
     """List the entries."""
     from sordino.privacy import Ledger
     from sordino.verify import places
+    from sordino.verify.told import entry_told
 
-    found: list[dict[str, object]] = []
+    found: list[EntryTold] = []
     known: set[str] = set()
     for path in places(run):
         with Ledger.open(path, readonly=True, seconds=seconds) as ledger:
             known |= set(ledger.units())
             if as_json:
-                found += [_row(entry) for entry in _last(ledger, unit, last)[0]]
+                found += [entry_told(entry) for entry in _last(ledger, unit, last)[0]]
                 continue
             chosen, count = _last(ledger, unit, last)
             labels = ledger.labels()
@@ -92,20 +93,6 @@ def _last(ledger: Ledger, unit: str | None, most: int) -> tuple[list[Entry], int
         kept.append(entry)
         count += 1
     return list(kept), count
-
-
-def _row(entry: Entry) -> dict[str, object]:
-    from sordino.privacy import encode
-
-    return {
-        "seq": entry.seq,
-        "unit": entry.unit,
-        "event": json.loads(encode(entry.event)),
-        "count": entry.count,
-        "why": entry.why,
-        "round": entry.round,
-        "digest": entry.digest,
-    }
 
 
 def _named(unit: str, label: str | None) -> str:
@@ -157,14 +144,13 @@ def verify(
     seconds: Seconds = 300.0,
     as_json: AsJson = False,
 ) -> None:
-    """Check the chain, price every unit, and compare a run's study, log, model and result with the
-    ledger.
-    """
+    """Check the chain, price every unit, and compare a run's files with the ledger."""
     from sordino.verify import verify as look
+    from sordino.verify.told import verdict_told
 
     verdict = look(run, digest=digest, seconds=seconds)
     if as_json:
-        say.machine(_as_table(verdict))
+        say.machine(verdict_told(verdict))
     else:
         _tell(verdict)
     if verdict.problems:
@@ -173,25 +159,6 @@ def verify(
 
 def _line(text: str) -> str:
     return "\n".join(_STRANGE.sub("?", each) for each in text.splitlines()[:50])
-
-
-def _as_table(verdict: Verdict) -> dict[str, object]:
-    return {
-        "ok": not verdict.problems,
-        "entries": sum(kept.entries for kept in verdict.ledgers),
-        "digest": verdict.ledgers[0].digest if len(verdict.ledgers) == 1 else None,
-        "epsilon": verdict.epsilon,
-        "delta": None if verdict.terms is None else verdict.terms.delta,
-        "accountant": None if verdict.terms is None else verdict.terms.accountant,
-        "sealed": verdict.sealed,
-        "units": {
-            unit.name: {"label": unit.label, "epsilon": unit.epsilon}
-            for kept in verdict.ledgers
-            for unit in kept.units
-        },
-        "problems": verdict.problems,
-        "remarks": verdict.remarks,
-    }
 
 
 def _tell(verdict: Verdict) -> None:
@@ -244,6 +211,7 @@ def epsilon(
     """Show the epsilon that every unit has spent."""
     from sordino.privacy import accountant as known
     from sordino.verify import priced
+    from sordino.verify.told import priced_told
 
     if delta is not None and not 0 < delta < 1:
         raise StudyError(f"--delta must lie between 0 and 1; got {delta:g}")
@@ -251,8 +219,7 @@ def epsilon(
     if as_json:
         terms = found[0].terms
         assert terms is not None
-        spent = {unit.name: unit.epsilon for kept in found for unit in kept.units}
-        say.machine({"delta": terms.delta, "accountant": terms.accountant, "epsilon": spent})
+        say.machine(priced_told(terms, found))
         return
     for kept in found:
         assert kept.terms is not None

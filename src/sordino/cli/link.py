@@ -27,9 +27,7 @@ def link(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Declare that rows of two files are about the same people. From now on they share one
-    budget.
-    """
+    """Declare that rows of two files are about the same people, who then share one budget."""
     if (on is None) != rows:
         raise StudyError(
             "say how rows belong together: --on COLUMN, or --rows for the order of the files"

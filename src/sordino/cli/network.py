@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -55,7 +55,7 @@ def serve(
     """Serve a study to its sites until it ends. Started again, it goes on."""
     from sordino.network import session
 
-    with _progress(quiet) as progress:
+    with say.stoppable(), _progress(quiet) as progress:
         outcome = session.serve(
             kit,
             _shown(progress),
@@ -97,7 +97,7 @@ def join(
         for line in promised(wish):
             say.people(line)
         return
-    with _progress(quiet) as progress:
+    with say.stoppable(), _progress(quiet) as progress:
         outcome = session.join(wish, _shown(progress))
     _told(outcome, as_json)
 
@@ -114,6 +114,10 @@ def demo(
             help="Give the same model as a simulation: noise from the seed. No privacy.",
         ),
     ] = False,
+    transport: Annotated[
+        Literal["websocket", "mqtt"],
+        typer.Option(help="How frames travel: to the server itself, or through a broker."),
+    ] = "websocket",
     as_json: AsJson = False,
 ) -> None:
     """Run a study between processes of this machine, over mutual TLS."""
@@ -121,7 +125,7 @@ def demo(
     from sordino.network import demo as demos
 
     asked = studies.read(study, change or ())
-    laid = demos.lay_out(asked, out, scripted=scripted)
+    laid = demos.lay_out(asked, out, scripted=scripted, transport=transport)
     say.people(f"{len(laid.sites)} sites and a server, each a process of its own, in {out}")
     if failed := demos.play(laid, say.people, scripted=scripted):
         raise StudyError(f"{failed} of the processes failed; their output is in {out / 'logs'}")
@@ -150,7 +154,7 @@ def provision(
 @app.command()
 def renew(
     authority: Annotated[Path, typer.Argument(help="The folder of the authority.")],
-    name: Annotated[str, typer.Argument(help="A site, or server.")],
+    name: Annotated[str, typer.Argument(help="A site, server, or broker.")],
     out: Annotated[Path, typer.Option(help="The kit to write the new certificate into.")],
 ) -> None:
     """Make a new certificate for the server or a site."""
@@ -167,9 +171,13 @@ def revoke(
 ) -> None:
     """Revoke all certificates of a site so far."""
     from sordino.network import kit
+    from sordino.network.agreement import AGREEMENT, read
 
     path = kit.revoke(authority, name, dt.datetime.now(dt.UTC))
-    say.people(f"Copy {path} into the server's kit: a running server reads it at once")
+    if kit.admits(read(authority / AGREEMENT)) == kit.BROKER:
+        say.people(f"Copy {path} into the broker's kit, and restart the broker: it reads it then")
+    else:
+        say.people(f"Copy {path} into the server's kit: a running server reads it at once")
 
 
 @app.command()

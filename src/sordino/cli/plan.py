@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,7 @@ from sordino.errors import StudyError
 MOST_CLIENTS = 8
 
 if TYPE_CHECKING:
+    from sordino.engine.narration import Told
     from sordino.engine.plan import Plan
     from sordino.engine.study.base import Study
 
@@ -149,42 +151,22 @@ def _check(
 
 
 def _advise(study: Study, as_json: bool) -> None:
-    from sordino.federation.division import federation
-    from sordino.federation.regime import of
-    from sordino.regimes.synchronous.plan import advise
-    from sordino.regimes.synchronous.study import SynchronousStudy
+    from sordino.engine import regimes
 
-    if not isinstance(study, SynchronousStudy):
-        raise StudyError(
-            "--advise compares sampling rates and tau of synchronous methods; this method is "
-            "not synchronous"
-        )
-    sized = of(study).sized(study)
-    cells = advise(sized, federation(sized).sizes)
+    advice = regimes.of(study).advise(study)
     if as_json:
-        say.machine(cells)
-        return
-    rows = [
-        [
-            f"{c.sampling_rate:g}",
-            str(c.tau),
-            str(c.steps),
-            f"{c.noise_multiplier:.3f}",
-            f"{1e6 * c.relative_noise:.1f}",
-            f"{c.compute:,.0f}",
-        ]
-        for c in cells
-    ]
-    head = ["q", "tau", "steps", "sigma", "sigma/(q n) x 1e6", "examples per client"]
-    title = (
-        f"epsilon {say.bound(study.privacy.epsilon)} in {study.budget.rounds} rounds: what "
-        "sampling rate and tau would give"
-    )
-    say.table(title, head, rows)
-    say.people(
-        "sigma/(q n) is the noise of an averaged step relative to the data. Lower is better. "
-        "The last column is the computing cost."
-    )
+        say.machine(advice.cells)
+    else:
+        _tell(advice.told)
+
+
+def _tell(told: Sequence[Told]) -> None:
+    """Sentences and tables, for people."""
+    for each in told:
+        if isinstance(each, str):
+            say.people(each)
+        else:
+            say.table(each.title, each.head, each.rows)
 
 
 def _show(study: Study, priced: Plan, sizes: tuple[int, ...]) -> None:
@@ -202,11 +184,7 @@ def _show(study: Study, priced: Plan, sizes: tuple[int, ...]) -> None:
         say.people(f"warning: {warning}")
     _show_test(study)
     _show_left(priced)
-    for each in regimes.of(study).told(study, priced):
-        if isinstance(each, str):
-            say.people(each)
-        else:
-            say.table(each.title, each.head, each.rows)
+    _tell(regimes.of(study).told(study, priced))
     if priced.gradients:
         say.people(f"gradients of single examples: {priced.gradients}")
 

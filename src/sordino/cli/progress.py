@@ -63,9 +63,11 @@ class Progress:
 def concluded(outcome: Outcome) -> None:
     """Write the report, and say how a run ended."""
     from sordino.engine import vocabulary
+    from sordino.engine.files import resumable
     from sordino.report import write
 
-    page = write(Path(outcome.run))
+    with resumable(Path(outcome.run)):  # which writes the page of a run that has ended, too
+        page = write(Path(outcome.run))
     words = vocabulary.of(outcome.regime)
     accuracy = "-" if outcome.accuracy is None else f"{100 * outcome.accuracy:.2f} %"
     chosen = (

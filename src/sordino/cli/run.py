@@ -49,7 +49,7 @@ def run(
     from sordino.engine import study as studies
 
     progress = Progress(display, quiet)
-    with progress:
+    with say.stoppable(), progress:
         if resume is not None:
             outcome = session.resume(resume, progress.row, progress.begin, modules=modules)
         else:
@@ -67,15 +67,31 @@ def report(
         typer.Argument(help="Run folders. Several folders give one page that compares them."),
     ],
     out: Annotated[Path | None, typer.Option(help="Where to write a comparison.")] = None,
+    modules: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the modules that the runs name, for a regime of your own. This runs "
+            "their code; without the option no code of a run folder runs."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write report.html of a run again, or write one page that compares several runs."""
     from sordino.report import write, write_comparison
 
+    if modules is not None:
+        from sordino.engine import named
+
+        for folder in runs:
+            named.about(folder, modules)
+
+    def warn(text: str) -> None:
+        say.people(f"warning: {text}")
+
     page = (
-        write(runs[0])
+        write(runs[0], warn)
         if len(runs) == 1 and out is None
-        else write_comparison(runs, out or Path("comparison.html"))
+        else write_comparison(runs, out or Path("comparison.html"), warn)
     )
     say.people(f"Report: {page}")
     if as_json:
@@ -84,8 +100,11 @@ def report(
 
 def new(
     regime: Annotated[
-        str, typer.Argument(help="synchronous, asynchronous or vertical")
-    ] = "synchronous",
+        str | None,
+        typer.Argument(
+            help="Regime of the study. `sordino methods` names the regimes. Default: the first one."
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="The file to write. Default: standard output.")
     ] = None,
@@ -93,9 +112,11 @@ def new(
     """Write a study file to begin with."""
     import sys
 
-    from sordino.engine.regimes import named
+    from sordino.engine.regimes import named, names
 
-    template = named(regime).template
+    template = named(names()[0] if regime is None else regime).template
+    if not template:
+        raise StudyError(f"regime {regime!r} has no study file to begin with")
     if out is None:
         sys.stdout.write(template)
         return

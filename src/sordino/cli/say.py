@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from sordino.engine.narration import number
+from sordino.errors import Interrupted
 
-__all__ = ["bound", "machine", "number", "people", "table"]
+__all__ = ["bound", "machine", "number", "people", "stoppable", "table"]
 
 
 def machine(value: object) -> None:
@@ -17,6 +19,21 @@ def machine(value: object) -> None:
 
     sys.stdout.write(json.dumps(simple(value), allow_nan=False) + "\n")
     sys.stdout.flush()
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Let an interruption end as an error that says how to go on; the parser of the command line
+    would end it without a word.
+
+    Raises:
+        Interrupted: in its place.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as stopped:
+        remedy = " ".join(getattr(stopped, "__notes__", ()))
+        raise Interrupted(f"interrupted. {remedy}".rstrip()) from stopped
 
 
 def people(text: str) -> None:

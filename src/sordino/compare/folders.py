@@ -49,9 +49,8 @@ def _state(task: Task) -> State:
     if not task.folder.exists():
         return "missing"
     run = load(task.folder)
-    with (
-        nothing_new()
-    ):  # it may be anybody's folder: what its study names is not run to find out that it differs
+    # it may be anybody's folder: what its study names is not run to find out that it differs
+    with nothing_new():
         there = studies.read_run(task.folder, modules=task.side.path.parent)
     if changed := differing(there, task.full):
         raise StudyError(
@@ -104,9 +103,7 @@ def refuse_file(out: Path) -> None:
 
 
 def sweep(tasks: Sequence[Task]) -> None:
-    """Remove what runs left that were killed before they began; only while the folder is held, so
-    that none is beginning now.
-    """
+    """Remove what runs left that were killed before they began; only while the folder is held."""
     for task in tasks:
         for draft in task.folder.parent.glob(f".{task.folder.name}.*"):
             shutil.rmtree(draft, ignore_errors=True)

@@ -1,5 +1,4 @@
-"""Studies that differ in one key, as lines of a picture: a line for each method, a point for each
-value.
+"""Studies that differ in one key: a line of a picture for each method, a point for each value.
 
 >>> goal("0.75"), goal("loss=0.5")
 (Goal(key='accuracy', value=0.75), Goal(key='loss', value=0.5))
@@ -79,9 +78,8 @@ def over(key: str | None, until: str | None, sides: Sequence[Side]) -> Over | No
         place = line(side.study), asked.value(side)
         if place in taken:
             raise StudyError(
-                f"--over {key}: {taken[place].path} and {side.path} both have method "
-                f"{place[0]} and {key} = {place[1]:g};"
-                " a line holds one study at each value"
+                f"--over {key}: {taken[place].path} and {side.path} both have method {place[0]} "
+                f"and {key} = {place[1]:g}; a line holds one study at each value"
             )
         taken[place] = side
     return asked

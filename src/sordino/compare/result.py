@@ -18,16 +18,15 @@ from sordino.compare.statistics import CONFIDENCE, Paired, Spread, paired, sprea
 from sordino.engine.records import ComparisonOf, DifferenceOf, MeanOf, RunOf, StudyOf, known, plain
 from sordino.engine.runs import Run, load
 from sordino.errors import StudyError
-from sordino.report.totals import totals
-from sordino.report.words import bound
+from sordino.report import costs
+from sordino.report.words import bound, ends_early
 
 At = Literal["true", "claimed"]
 EQUAL = 0.01  # epsilons this close, relatively, count as equal
 
 INTERVALS = (
-    f"Each interval holds the mean difference with {CONFIDENCE:.0%} confidence over seeds: "
-    "other noise, batches, start and division of"
-    " the same data. It says nothing about other data."
+    f"Each interval holds the mean difference with {CONFIDENCE:.0%} confidence over seeds: other "
+    "noise, batches, start and division of the same data. It says nothing about other data."
 )
 MANY = (
     "Each interval stands for itself: the more studies are compared, the likelier one of "
@@ -41,9 +40,7 @@ CHOOSING = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Member:
-    """One study with its runs, in the order of the seeds; a seed is in ``runs`` or in
-    ``failed``.
-    """
+    """One study with its runs, in the order of the seeds; a seed is in ``runs`` or ``failed``."""
 
     side: Side
     runs: Mapping[int, Run]
@@ -269,15 +266,20 @@ def _overclaim(member: Member) -> str:
 
 
 def _warnings(member: Member) -> list[str]:
-    """Warnings of the runs; those that differ in numbers only are one."""
+    """Warnings of the runs, those that differ in numbers only as one; and each damaged log."""
     found: dict[str, str] = {}
+    damaged = [
+        f"seed {seed}: {ends_early(run.damaged)}"
+        for seed, run in member.runs.items()
+        if run.damaged
+    ]
     for seed, run in member.runs.items():
         for warning in known(run.about.warnings) or ():
             found.setdefault(
                 re.sub(r"[\d.e+-]+", "#", warning),
                 f"{warning} (seed {seed})" if len(member.runs) > 1 else warning,
             )
-    return list(found.values())
+    return [*found.values(), *damaged]
 
 
 def recorded(comparison: Comparison) -> ComparisonOf:
@@ -338,7 +340,7 @@ def _study(member: Member) -> StudyOf:
 
 
 def _run(seed: int, run: Run) -> RunOf:
-    result, sent = run.result, totals(run)
+    result, sent = run.result, costs.of(run)
     return RunOf(
         seed=seed,
         status="done",

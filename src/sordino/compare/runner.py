@@ -23,8 +23,7 @@ from sordino.engine.study.parse import write
 from sordino.errors import StudyError
 
 # As `python -m sordino`, but the current folder is never where modules are looked for; ours is,
-# after all others: it may be there
-# because of the current folder.
+# after all others: it may be there because of the current folder.
 PROGRAM = (
     f"import sys; sys.path.append({str(Path(sordino.__file__).parents[1])!r}); from "
     "sordino.cli import main; main()"
@@ -49,9 +48,7 @@ class _Child:
 
 
 def job(task: Task, state: State, scratch: Path) -> Job:
-    """The ordinary ``sordino run`` of a task; its study is written into ``scratch``, so that what
-    was checked is what runs.
-    """
+    """The ordinary ``sordino run`` of a task, with its study, as checked, in ``scratch``."""
     if state == "begun":
         what = ["--resume", str(task.folder)]
     else:
@@ -165,9 +162,8 @@ def _why(child: _Child) -> str | None:
 
 
 def _stop(children: Sequence[_Child]) -> None:
-    deaf = (
-        sys.platform == "win32" or signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-    )  # which a child takes over from us
+    # which a child takes over from us
+    deaf = sys.platform == "win32" or signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     for child in children:
         if child.process.poll() is None:
             child.process.send_signal(signal.SIGTERM if deaf else signal.SIGINT)

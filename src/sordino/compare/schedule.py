@@ -1,5 +1,6 @@
-"""What a comparison runs: every study with the same seeds, every run in a folder of its own. No
-files, no processes.
+"""What a comparison runs: every study with the same seeds, every run in a folder of its own.
+
+No files, no processes.
 
 >>> slug("ALI-DPFL on digits"), slug("§")
 ('ali-dpfl-on-digits', 'study')
@@ -99,9 +100,7 @@ def variants(vary: Sequence[str]) -> tuple[Variant, ...]:
 
 
 def _values(text: str) -> list[str]:
-    """The values of a list, as TOML has them: a comma inside a table or a string divides
-    nothing.
-    """
+    """The values of a TOML list: a comma inside a table or a string divides nothing."""
     depth, quoted, parts = 0, "", [""]
     for letter in text:
         if quoted:
@@ -120,10 +119,10 @@ def _values(text: str) -> list[str]:
 def labels(
     names: Sequence[str], paths: Sequence[Path], titles: Sequence[str] | None = None
 ) -> list[str]:
-    """What the studies are called: their names, or where those do not differ, their files; with the
-    titles of variants.
+    """What the studies are called: their names, else their files; with the titles of variants.
 
-    >>> labels(["a", "b"], [Path("x.toml"), Path("y.toml")]), labels(["a", "A"], [Path("x.toml"), Path("y.toml")])
+    >>> files = [Path("x.toml"), Path("y.toml")]
+    >>> labels(["a", "b"], files), labels(["a", "A"], files)
     (['a', 'b'], ['x', 'y'])
 
     Raises:
@@ -148,9 +147,7 @@ def labels(
 
 
 def seeds_of(first: Study, count: int) -> tuple[int, ...]:
-    """The seeds of every study: those of the first, since only runs with the same seed are
-    pairs.
-    """
+    """The seeds of every study: those of the first, since only equal seeds make pairs."""
     if count < 1:
         raise StudyError(f"--seeds must be at least 1; got {count}")
     return tuple(range(first.seed, first.seed + count))
@@ -161,9 +158,8 @@ def refuse_shared(sides: Sequence[Side]) -> None:
     for side in sides:
         if side.study.privacy.ledger != "run":
             raise StudyError(
-                f"{side.path}: privacy.ledger = {side.study.privacy.ledger!r} is shared by "
-                "runs, so each seed would lower the next budget."
-                " Compare with --set privacy.ledger=run"
+                f"{side.path}: privacy.ledger = {side.study.privacy.ledger!r} is shared by runs, "
+                "so each seed would lower the next budget. Compare with --set privacy.ledger=run"
             )
 
 

@@ -210,8 +210,8 @@ def _points(share: float) -> str:
 
 def _accuracy(found: Spread) -> str:
     """
-    >>> _accuracy(Spread(0.7, 0.0125, 3)), _accuracy(Spread(0.7, None, 1)), _accuracy(Spread(None, None, 0))
-    ('70.00 ± 1.25 %', '70.00 %', '-')
+    >>> [_accuracy(Spread(*seen)) for seen in ((0.7, 0.0125, 3), (0.7, None, 1), (None, None, 0))]
+    ['70.00 ± 1.25 %', '70.00 %', '-']
     """
     if found.mean is None:
         return "-"

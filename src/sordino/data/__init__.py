@@ -11,7 +11,7 @@ np.int64(1437)
 
 from sordino.data.dataset import Corpus, Dataset, Features, Indices, Labels, scaled
 from sordino.data.holdout import hold_out, per_client_validation
-from sordino.data.locate import PUBLISHED, Published, fetch, places, where
+from sordino.data.locate import fetch, places, where
 from sordino.data.partition import (
     PARTITIONS,
     Column,
@@ -23,10 +23,10 @@ from sordino.data.partition import (
     checked,
     label_counts,
 )
-from sordino.data.readers import NAMES, load
+from sordino.data.readers import labels, load, names
+from sordino.data.sets import PUBLISHED, Published, register
 
 __all__ = [
-    "NAMES",
     "PARTITIONS",
     "PUBLISHED",
     "Column",
@@ -45,9 +45,12 @@ __all__ = [
     "fetch",
     "hold_out",
     "label_counts",
+    "labels",
     "load",
+    "names",
     "per_client_validation",
     "places",
+    "register",
     "scaled",
     "where",
 ]

@@ -13,8 +13,10 @@ for one: that is not looked at here.
 
 from __future__ import annotations
 
+import csv
 import math
 import zipfile
+from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -51,10 +53,8 @@ def read_arrays(
         with open_plain(path) as content, zipfile.ZipFile(content) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
             chosen = {name: info for name, info in members.items() if name in wanted}
-            total, most = (
-                sum(info.file_size for info in chosen.values()),
-                allowed(path.stat().st_size),
-            )
+            total = sum(info.file_size for info in chosen.values())
+            most = allowed(path.stat().st_size)
             if total > most:
                 raise DataError(too_large(path, "its arrays expand to", total, most))
             return {name: _array(archive, info) for name, info in chosen.items()}, list(members)
@@ -62,9 +62,8 @@ def read_arrays(
         raise
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except (
-        Exception
-    ) as error:  # zip, zlib and header parsers each have their own errors for damaged bytes
+    except Exception as error:
+        # zip, zlib and header parsers each have their own errors for damaged bytes
         raise DataError(
             f"{path}: expected an npz archive of plain arrays, but reading it failed ({error}). "
             "Arrays of Python objects are not read; save numbers or fixed-length text (numpy.savez)"
@@ -110,7 +109,7 @@ def csv_input(path: Path) -> Path | bytes:
 
     Raises:
         DataError: if it is compressed in a way that is not known here, expands too far, or has too
-            many columns.
+            many columns, or two of one name.
     """
     with open_plain(path) as file:
         head = file.read(HEADER)
@@ -125,7 +124,18 @@ def csv_input(path: Path) -> Path | bytes:
         raise DataError(
             f"{path}: its first line has more than {MOST_COLUMNS:,} columns; is it a CSV file?"
         )
+    _refuse_twice(path, first)
     return path if content is None else content
+
+
+def _refuse_twice(path: Path, header: bytes) -> None:
+    """Refuse two columns of one name, the second of which a reader would call otherwise."""
+    try:
+        names = next(csv.reader([header.decode("utf-8-sig")], strict=True), [])
+    except (UnicodeDecodeError, csv.Error):
+        return  # the reader says it better
+    if twice := sorted(name for name, count in Counter(names).items() if count > 1):
+        raise DataError(f"{path}: two columns are called {twice[0]!r}; rename one")
 
 
 def refuse_large(path: Path, frame: pl.LazyFrame) -> None:
@@ -143,10 +153,8 @@ def refuse_large(path: Path, frame: pl.LazyFrame) -> None:
             "in each row; drop it"
         )
     rows = int(frame.select(pl.len()).collect().item())
-    size, most = (
-        12 * rows * len(schema),
-        allowed(path.stat().st_size),
-    )  # eight bytes as stored, four as a feature
+    # eight bytes as stored, four as a feature
+    size, most = 12 * rows * len(schema), allowed(path.stat().st_size)
     if size > most:
         raise DataError(
             too_large(path, f"its {rows:,} rows of {len(schema):,} columns need", size, most)
@@ -154,9 +162,7 @@ def refuse_large(path: Path, frame: pl.LazyFrame) -> None:
 
 
 def refuse_long(series: pl.Series, path: Path) -> None:
-    """Refuse labels or owners that are texts of a size that no name has: an array of texts is as
-    wide as the longest.
-    """
+    """Refuse labels or owners of a length that no name has: all texts of an array are as wide."""
     import polars as pl
 
     longest = series.str.len_bytes().max() if series.dtype == pl.String else 0

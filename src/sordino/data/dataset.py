@@ -25,7 +25,8 @@ the clients does not buy a new budget. It recognises a run's own data. What reco
 records, in whatever order or file they come, are their ``words``.
 
 >>> import numpy as np
->>> tiny = Dataset("tiny", np.array([[0, 255], [51, 102]], np.uint8), np.array([1, 0]), ("no", "yes"))
+>>> x = np.array([[0, 255], [51, 102]], np.uint8)
+>>> tiny = Dataset("tiny", x, np.array([1, 0]), ("no", "yes"))
 >>> len(tiny), tiny.shape
 (2, (2,))
 >>> scaled(tiny.x)
@@ -103,9 +104,8 @@ class Dataset:
                 )
         if len(self.y) and not (int(self.y.min()) >= 0 and int(self.y.max()) < len(self.classes)):
             raise DataError(
-                f"{self.name}: labels must lie in 0..{len(self.classes) - 1} "
-                f"({len(self.classes)} classes), "
-                f"found {int(self.y.min())}..{int(self.y.max())}"
+                f"{self.name}: labels must lie in 0..{len(self.classes) - 1} ({len(self.classes)} "
+                f"classes), found {int(self.y.min())}..{int(self.y.max())}"
             )
 
     def __len__(self) -> int:
@@ -129,9 +129,7 @@ class Dataset:
         )
 
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of the examples; see the chapter above for what it leaves out on
-        purpose.
-        """
+        """SHA-256 (hex) of the examples; the chapter above says what it leaves out on purpose."""
         digest = hashlib.sha256(b"sordino-dataset-1")
         for values in (self.x, self.y):
             digest.update(f"{values.dtype.name}{values.shape}".encode())
@@ -142,9 +140,7 @@ class Dataset:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Corpus:
-    """A training set and the test set that stays one: no method ever trains or chooses on
-    ``test``.
-    """
+    """A training set, and a test set that no method ever trains or chooses on."""
 
     train: Dataset
     test: Dataset
@@ -163,9 +159,7 @@ class Corpus:
 
 
 def scaled(x: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """Model input from stored features, by public constants only; ``float32`` passes through
-    uncopied.
-    """
+    """Model input from stored features, by public constants; ``float32`` passes uncopied."""
     if x.dtype == np.uint8:
         # A table look-up rounds once from float64 and makes exactly one float copy.
         return np.take(_PIXEL, x)
@@ -185,6 +179,6 @@ def refuse_non_finite(x: npt.NDArray[np.float32], place: str, columns: Sequence[
         column = columns[rest[0]] if columns and len(rest) == 1 else ", ".join(map(str, rest))
         raise DataError(
             f"{place}: row {start + row} (the first is 0), column {column} is "
-            f"{block[(row, *rest)]}; every feature must be finite. "
-            "Drop the row, or fill the gap with a constant that does not depend on the data"
+            f"{block[(row, *rest)]}; every feature must be finite. Drop the row, or fill the gap "
+            "with a constant that does not depend on the data"
         )

@@ -38,9 +38,7 @@ def hold_out(dataset: Dataset, count: int, rng: np.random.Generator) -> tuple[Da
 def per_client_validation(
     parts: Sequence[Indices], fraction: float, rng: np.random.Generator
 ) -> tuple[tuple[Indices, ...], tuple[Indices, ...]]:
-    """(training parts, validation parts): ``fraction`` of each client, rounded down, never the
-    whole client.
-    """
+    """(training parts, validation parts): ``fraction`` of each client, rounded down, never all."""
     if not 0 < fraction < 1:
         raise StudyError(f"validation fraction must lie between 0 and 1, got {fraction}")
     train, validation = [], []

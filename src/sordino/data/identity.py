@@ -4,7 +4,7 @@ A budget belongs to records, and a record comes along in another order of rows o
 other column names, with its label coded otherwise, in another file format, at another client. So a
 row becomes two words of 64 bits that know none of that:
 
-    all(row)        sum over all of its columns, the label and the owner too, of h(value)       mod 2^64
+    all(row)        sum over all its columns, the label and the owner too, of h(value)   mod 2^64
     features(row)   the same sum over its features alone
 
 A sum has no order (an additive multiset hash; Clarke et al. 2003, "Incremental multiset hash
@@ -41,9 +41,7 @@ _AT_ONCE = 1 << 16  # values mixed at once
 
 
 def _mixed(bits: Words) -> Words:
-    """Steele, Lea and Flood 2014 (SplitMix64): each bit of the argument turns half of the bits of
-    the answer.
-    """
+    """Steele, Lea and Flood 2014 (SplitMix64): each bit turns half of the bits of the answer."""
     z = (bits + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -104,9 +102,7 @@ def entity(name: str) -> int:
 
 
 def persons(values: npt.NDArray[Any]) -> Words:
-    """A word for each row's person; the same that streams know an entity by, so that 12 in a CSV
-    file and in Parquet are one.
-    """
+    """A word for each row's person, as streams know entities: 12 is one in CSV and in Parquet."""
     if values.dtype.kind == "b":
         values = values.astype(np.int64)
     if (

@@ -124,9 +124,8 @@ def read_inert(content: bytes, place: str) -> object:
     file = io.BytesIO(content)
     try:
         value = _Reader(file, encoding="bytes").load()
-    except (
-        Exception
-    ) as error:  # damaged bytes are arbitrary instructions: anything may come of them
+    except Exception as error:
+        # damaged bytes are arbitrary instructions: anything may come of them
         raise DataError(
             f"{place}: expected a batch of arrays in Python's pickle format, but reading it "
             f"failed ({error})"
@@ -139,9 +138,7 @@ def read_inert(content: bytes, place: str) -> object:
 
 
 def array_of(value: object, shape: tuple[int, ...], place: str) -> npt.NDArray[np.uint8]:
-    """The array of unsigned bytes with this shape that ``value`` describes (a view of its
-    bytes).
-    """
+    """The array of unsigned bytes with this shape that ``value`` describes (a view)."""
     if not isinstance(value, InertArray):
         raise DataError(
             f"{place}: expected an array of shape {shape}, found {type(value).__name__}"

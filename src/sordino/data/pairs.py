@@ -1,5 +1,6 @@
-"""Rows of two files that are about the same people, by a column or by their order, as the words
-that a ledger knows them by.
+"""Rows of two files that are about the same people, as the words that a ledger knows them by.
+
+They are paired by a column or by their order.
 
 A row has two words, (n, 2). In a table both are over all of its columns, whichever of them a study
 takes for the label. In an npz file a study reads the array that names people only where it asks for
@@ -21,8 +22,9 @@ from sordino.errors import DataError
 
 
 def paired(first: Path, second: Path, on: str | None) -> tuple[Words, Words]:
-    """(words of rows of the first file, of the second), (n, 2) each; ``on`` None pairs them by
-    their order.
+    """Words of rows of the first file and of the second, (n, 2) each.
+
+    ``on`` None pairs them by their order.
 
     Raises:
         DataError: if a file cannot be read, has no such column, or the orders do not match.

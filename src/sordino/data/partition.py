@@ -1,5 +1,6 @@
-r"""Who holds what: how examples are dealt to clients, each way a class that is the
-``data.partition`` table of a study.
+r"""Who holds what: how examples are dealt to clients.
+
+Each way is a class, the ``data.partition`` table of a study.
 
 **The problem.** Federated data is uneven: a client sees some classes often and others
 never, and holds few examples or many. Published results depend on this more than on
@@ -160,10 +161,9 @@ class Dirichlet(Partition):
         _check_clients(len(labels), clients)
         if clients * self.minimum > len(labels):
             raise StudyError(
-                f"data.partition.minimum: {clients} clients with at least {self.minimum} "
-                f"examples each need {clients * self.minimum}, "
-                f"there are {len(labels)}; use minimum <= {len(labels) // clients} or at "
-                f"most {len(labels) // self.minimum} clients"
+                f"data.partition.minimum: {clients} clients with at least {self.minimum} examples "
+                f"each need {clients * self.minimum}, there are {len(labels)}; use minimum <= "
+                f"{len(labels) // clients} or at most {len(labels) // self.minimum} clients"
             )
         pools = [np.flatnonzero(labels == k) for k in np.unique(labels)]
         sizes = np.array([len(pool) for pool in pools], dtype=np.int64)
@@ -197,9 +197,7 @@ class Dirichlet(Partition):
 
 
 def _evened_out(parts: list[Indices], minimum: int) -> list[Indices]:
-    """Move examples from the largest clients to those below ``minimum``; the same parts give the
-    same result.
-    """
+    """Move examples from the largest clients to those below ``minimum``, deterministically."""
     largest = [(-len(part), client) for client, part in enumerate(parts) if len(part) > minimum]
     heapq.heapify(largest)
     for client in range(len(parts)):
@@ -229,9 +227,8 @@ class Shards(Partition):
         if self.fragments < clients * self.each:
             raise StudyError(
                 f"data.partition: {clients} clients with {self.each} fragments each need "
-                f"{clients * self.each}, there are "
-                f"{self.fragments}; use each <= {self.fragments // clients} or fragments >= "
-                f"{clients * self.each}"
+                f"{clients * self.each}, there are {self.fragments}; use each <= "
+                f"{self.fragments // clients} or fragments >= {clients * self.each}"
             )
         if self.fragments > len(labels):
             raise StudyError(
@@ -257,9 +254,9 @@ class Column(Partition):
         """Group by ``column``; nothing is drawn from ``rng``."""
         if column is None:
             raise StudyError(
-                "data.partition: kind = 'column' needs a file that says whose each example "
-                "is; name the column in "
-                "data.client_column (csv, parquet) or store an array 'client' (npz)"
+                "data.partition: kind = 'column' needs a file that says whose each example is; "
+                "name the column in data.client_column (csv, parquet) or store an array 'client' "
+                "(npz)"
             )
         if column.shape != labels.shape:
             raise StudyError(
@@ -277,8 +274,9 @@ class Column(Partition):
 
 
 def checked(parts: Parts, examples: int, clients: int) -> Parts:
-    """What a partition gave, if every client holds something, and no example is dealt twice: each
-    client has a ledger of its own.
+    """What a partition gave, if every client holds something and no example is dealt twice.
+
+    Each client has a ledger of its own.
 
     Raises:
         StudyError: if not.

@@ -19,11 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from sordino.data import cifar, locate
-from sordino.data.dataset import Corpus, Dataset, Features, Indices, Labels
+from sordino.data.dataset import Corpus, Dataset, Indices, Labels
 from sordino.data.embedded import digits
 from sordino.data.identity import words
-from sordino.data.idx import read_images
+from sordino.data.idx import read_images, read_labels
 from sordino.data.libsvm import read_usps
+from sordino.data.sets import PUBLISHED, Halves, Published, pick
 from sordino.data.table import (
     SUFFIXES,
     Raw,
@@ -37,12 +38,13 @@ from sordino.data.table import (
 from sordino.entropy import Seeded
 from sordino.errors import DataError
 
-NAMES = ("digits", *(name for name, known in locate.PUBLISHED.items() if not known.streamed))
-"""Data sets that need no file argument and fit in memory."""
+
+def names() -> tuple[str, ...]:
+    """Data sets that need no file argument and fit in memory."""
+    return ("digits", *(name for name, known in PUBLISHED.items() if not known.streamed))
+
 
 USPS_TRAIN, USPS_TEST = 7291, 2007
-
-Halves = tuple[tuple[Features, Labels], tuple[Features, Labels]]
 
 
 def load(
@@ -60,7 +62,7 @@ def load(
     """A training and a test set.
 
     Args:
-        name: one of :data:`NAMES`; with ``file``, any name for reports.
+        name: one of :func:`names`, or ``package.module:NAME``; with ``file``, any name for reports.
         file: the user's own npz, CSV or Parquet file.
         label: the column of labels (CSV, Parquet).
         client_column: the column that says whose each example is (CSV, Parquet).
@@ -89,30 +91,47 @@ def load(
 def _published(name: str) -> Corpus:
     if name == "digits":
         return digits()
-    if name not in locate.PUBLISHED:
+    published = locate.named(name)
+    if published is None:
         raise DataError(_unknown(name))
-    published = locate.PUBLISHED[name]
     if published.streamed:
         raise DataError(
             f"data.name: {name!r} is too large to be loaded; it is read as a stream, row by "
-            f"row; to load: {', '.join(NAMES)}"
+            f"row; to load: {', '.join(names())}"
         )
-    train, test = _HALVES[name](locate.find(name), published)
+    train, test = (published.read or _HALVES[name])(locate.find(name), published)
     return Corpus(*(Dataset(name, x, y, published.classes) for x, y in (train, test)))
+
+
+def labels(name: str) -> tuple[Labels, tuple[int, ...], tuple[str, ...]] | None:
+    """Of a published training set, its labels, the shape of an example and the names of classes;
+    None where that takes as long as loading all of it.
+    """
+    published = locate.named(name)
+    if published is None or published.read or _HALVES.get(name) is not _idx_halves:
+        return None
+    images, targets, *_ = published.layouts[0]
+    folder = locate.find(name)
+    shape, y = read_labels(
+        _present(folder, images, published),
+        _present(folder, targets, published),
+        len(published.classes),
+    )
+    return y, shape, published.classes
 
 
 def _unknown(name: str) -> str:
     if Path(name).suffix in SUFFIXES:
         return f"data.name: {name!r} looks like a file; write file = {name!r} and choose any name"
-    near = difflib.get_close_matches(name, NAMES, 1)
+    near = difflib.get_close_matches(name, names(), 1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return (
-        f"data.name: unknown data set {name!r}; {hint}known: {', '.join(NAMES)}; your own "
+        f"data.name: unknown data set {name!r}; {hint}known: {', '.join(names())}; your own "
         "file: file = 'x.csv' (or .parquet, .npz)"
     )
 
 
-def _idx_halves(folder: Path, published: locate.Published) -> Halves:
+def _idx_halves(folder: Path, published: Published) -> Halves:
     train_x, train_y, test_x, test_y = (
         _present(folder, name, published) for name in published.layouts[0]
     )
@@ -121,12 +140,12 @@ def _idx_halves(folder: Path, published: locate.Published) -> Halves:
     )
 
 
-def _usps_halves(folder: Path, published: locate.Published) -> Halves:
+def _usps_halves(folder: Path, published: Published) -> Halves:
     train, test = (_present(folder, name, published) for name in published.layouts[0])
     return read_usps(train, USPS_TRAIN), read_usps(test, USPS_TEST)
 
 
-def _cifar_halves(folder: Path, published: locate.Published) -> Halves:
+def _cifar_halves(folder: Path, published: Published) -> Halves:
     whole = [
         layout for layout in published.layouts if all((folder / name).is_file() for name in layout)
     ]
@@ -139,7 +158,7 @@ def _cifar_halves(folder: Path, published: locate.Published) -> Halves:
     return cifar.read_folder((folder / first[0]).parent)
 
 
-_HALVES: dict[str, Callable[[Path, locate.Published], Halves]] = {
+_HALVES: dict[str, Callable[[Path, Published], Halves]] = {
     "fashion-mnist": _idx_halves,
     "mnist": _idx_halves,
     "cifar10": _cifar_halves,
@@ -147,8 +166,8 @@ _HALVES: dict[str, Callable[[Path, locate.Published], Halves]] = {
 }
 
 
-def _present(folder: Path, name: str, published: locate.Published) -> Path:
-    path = locate.pick(folder, name, published.endings)
+def _present(folder: Path, name: str, published: Published) -> Path:
+    path = pick(folder, name, published.endings)
     if path is None:  # gone since the folder was found complete
         raise DataError(locate.missing_message(published))
     return path

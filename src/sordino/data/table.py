@@ -55,9 +55,7 @@ Scale = float | Sequence[float]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Raw:
-    """Features that are ready, labels and owners as the file writes them, and what rows are
-    recognised by if that was asked.
-    """
+    """Features that are ready, labels and owners as written, and what rows are recognised by."""
 
     x: Features
     y: npt.NDArray[Any]
@@ -119,9 +117,8 @@ def read_table(
                 f"numbers{hint}"
             )
         _refuse_gaps(series, path)
-        with np.errstate(
-            over="ignore"
-        ):  # becomes an infinity, which is refused below with its place
+        # becomes an infinity, which is refused below with its place
+        with np.errstate(over="ignore"):
             x[:, j] = series.to_numpy()
     others = (y, client, None if person == client_column else who)
     words = _identified(x, others, who) if identify else None
@@ -139,9 +136,7 @@ def _identified(
 
 
 def columns_of(path: Path, also: str | None = None) -> dict[str, npt.NDArray[Any]]:
-    """Every column of a CSV or Parquet file, (n,), or the arrays that an npz trains on and the one
-    named ``also``.
-    """
+    """Every column of a CSV or Parquet file, (n,); of an npz those it trains on, and ``also``."""
     if path.suffix.lower() not in SUFFIXES:
         raise DataError(
             f"{path}: its kind is told by its ending, which must be one of {', '.join(SUFFIXES)}"
@@ -258,8 +253,7 @@ def encode_clients(parts: Sequence[npt.NDArray[Any]]) -> tuple[Labels, ...]:
 
 
 def client_names(parts: Sequence[npt.NDArray[Any]]) -> tuple[str, ...]:
-    """What the owners of :func:`encode_clients` are called, by number; each name once, and fit to
-    be shown.
+    """What the owners of :func:`encode_clients` are called, by number: each name once, fit to show.
 
     Names are text from a file: control characters go, white space becomes one blank, and what is
     long is cut.
@@ -281,9 +275,7 @@ def client_names(parts: Sequence[npt.NDArray[Any]]) -> tuple[str, ...]:
 
 
 def shown_name(text: str) -> str:
-    """A name from a file on one line, without control characters, of :data:`LONGEST_NAME`
-    characters at most.
-    """
+    """A name from a file on one line, plain, of :data:`LONGEST_NAME` characters at most."""
     clean = " ".join(
         "".join(
             " " if c.isspace() else c
@@ -308,10 +300,8 @@ def _frame(path: Path) -> pl.DataFrame:
         return pl.read_csv(csv_input(path), infer_schema_length=None)
     except DataError:
         raise
-    except (
-        Exception,
-        pl.exceptions.PanicException,
-    ) as error:  # a panic of its Rust part is no Exception
+    except (Exception, pl.exceptions.PanicException) as error:
+        # a panic of its Rust part is no Exception
         kind = "a Parquet file" if parquet else "a CSV file with a header and equally long rows"
         raise DataError(
             f"{path}: expected {kind}, but reading it failed ({str(error).splitlines()[0]})"
@@ -343,9 +333,8 @@ def _refuse_gaps(series: pl.Series, path: Path) -> None:
     if series.null_count():
         row = int(np.argmax(series.is_null().to_numpy()))
         raise DataError(
-            f"{path}: row {row} (the first is 0), column {series.name!r} is empty; drop the "
-            "row, or fill the gap with a constant "
-            "that does not depend on the data"
+            f"{path}: row {row} (the first is 0), column {series.name!r} is empty; drop the row, "
+            "or fill the gap with a constant that does not depend on the data"
         )
 
 

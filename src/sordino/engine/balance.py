@@ -1,6 +1,4 @@
-"""What the ledgers of data have left for a study: what each client has spent, what it can still pay
-for, and what would help.
-"""
+"""What the ledgers of data have left for a study: spent, still payable, and what would help."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from sordino.privacy.rounding import epsilon_text
 Spending = tuple[tuple[Event, int], ...]
 
 _LARGEST = 1e6  # of noise multipliers that are looked at
-_CLOSE = 1.001
+CLOSE = 1.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +46,7 @@ def priced(before: Spending, budget: Budget) -> float:
 def enough(
     event: Callable[[float], Event], sigma: float, steps: int, before: Spending, budget: Budget
 ) -> float | None:
-    """The noise multiplier, to a thousandth, at which so many steps fit after what was spent; None
-    if no noise is enough.
-    """
+    """The noise multiplier, to a thousandth, for so many steps after what was spent; or None."""
 
     def fits(tried: float) -> bool:
         return (
@@ -65,7 +61,7 @@ def enough(
         low, high = high, 2.0 * high
         if high > _LARGEST:
             return None
-    while high > _CLOSE * low:
+    while high > CLOSE * low:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if fits(middle) else (middle, high)
     return high
@@ -80,8 +76,7 @@ def remedies(
     event: Callable[[float], Event] | None,
     sigma: float,
 ) -> list[str]:
-    """What stands in the way of a study, and the remedy that fits, of the client that has least
-    left.
+    """What stands in the way of a study, and the remedy, of the client that has least left.
 
     Args:
         clients: with what is left of each.
@@ -107,22 +102,21 @@ def remedies(
     if math.isinf(worst.spent):
         return [
             f"the ledger of {worst.called}: its data was used without a bound, so no finite "
-            f"epsilon can be promised for it again{others}:"
-            " use other data, or privacy.unit = 'none'"
+            f"epsilon can be promised for it again{others}: use other data, or privacy.unit = "
+            "'none'"
         ]
     if worst.spent >= budget.epsilon:
         return [
-            f"the ledger of {worst.called} has spent epsilon {epsilon_text(worst.spent)}, "
-            f"which is all of {most}{others}:"
-            " use other data, or raise privacy.epsilon, which is a promise to the people in "
-            "the data"
+            f"the ledger of {worst.called} has spent epsilon {epsilon_text(worst.spent)}, which is "
+            f"all of {most}{others}: use other data, or raise privacy.epsilon, which is a promise "
+            "to the people in the data"
         ]
     raised = None if event is None else enough(event, sigma, wanted, spent, budget)
     ways = ["raise privacy.noise_multiplier"] if event is None else []
     ways += (
         []
         if raised is None
-        else [f"raise privacy.noise_multiplier from {sigma:.4g} to {raised * _CLOSE:.4g}"]
+        else [f"raise privacy.noise_multiplier from {sigma:.4g} to {raised * CLOSE:.4g}"]
     )
     ways += (
         [f"plan for at most {worst.steps} {charged} (budget.rounds or budget.updates)"]
@@ -130,7 +124,7 @@ def remedies(
         else []
     )
     return [
-        f"the ledger of {worst.called} has spent epsilon {epsilon_text(worst.spent)} of "
-        f"{most}, and pays for {worst.steps} of {wanted}"
-        f" {charged}{others}: {', or '.join([*ways, 'use other data'])}"
+        f"the ledger of {worst.called} has spent epsilon {epsilon_text(worst.spent)} of {most}, "
+        f"and pays for {worst.steps} of {wanted} {charged}{others}: "
+        f"{', or '.join([*ways, 'use other data'])}"
     ]

@@ -34,17 +34,15 @@ CODE = "modules"
 REMEDY = "Put back what is named above as it was, or begin a new run with what is new"
 SHOWN = 300  # characters of a value that a note holds as it is; of a longer one it holds the digest
 # Parts of the environment that may differ when a run goes on. Noise is replayed on sums that
-# another library, device or
-# number of threads rounds otherwise, so their difference would be free of noise: none.
+# another library, device or number of threads rounds otherwise, so their difference would be free
+# of noise: none.
 FREE: frozenset[str] = frozenset()
 
 Row = dict[str, object]
 
 
 def facts(folder: Path, study: Study, about: Mapping[str, object]) -> Begin:
-    """What a run begins with: the calibrated study, the environment, what ``run.json`` promises,
-    and a digest of its secret key.
-    """
+    """What a run begins with: study, environment, promise, and a digest of its secret key."""
     key = _key(folder)
     return Begin(
         study=asked(study),
@@ -79,8 +77,9 @@ def _digest(key: bytes) -> str:
 
 
 def refuse_another_key(folder: Path, before: Begin, *, ended: bool) -> None:
-    """Hold the secret key that noise comes from against the one that the run began with; one that
-    has ``ended`` needs it no more.
+    """Hold the secret key that noise comes from against the one that the run began with.
+
+    A run that has ``ended`` needs it no more.
 
     With another key, releases that were booked once would be released a second time, under noise of
     their own.
@@ -101,9 +100,8 @@ def refuse_another_key(folder: Path, before: Begin, *, ended: bool) -> None:
         else "not the one that the run began with"
     )
     raise ResumeError(
-        f"{folder / KEY}: the secret key is {what}. Releases that were already charged would "
-        "be repeated with other noise:"
-        " put back the whole run folder from a copy, or begin a new run"
+        f"{folder / KEY}: the secret key is {what}. Releases that were already charged would be "
+        "repeated with other noise: put back the whole run folder from a copy, or begin a new run"
     )
 
 
@@ -154,9 +152,8 @@ def noted(folder: Path, study: Study, run: str) -> Begin:
         refuse_odd(folder / LEDGER)
     if own and not (folder / LEDGER).is_file():
         raise ResumeError(
-            f"{folder / LEDGER}: the ledger is missing, and it records all releases. Restore "
-            "it from a copy, or begin"
-            " a new run; a new ledger would forget what the run has spent"
+            f"{folder / LEDGER}: the ledger is missing, and it records all releases. Restore it "
+            "from a copy, or begin a new run; a new ledger would forget what the run has spent"
         )
     if not own:
         refuse_closed(kept)
@@ -167,9 +164,9 @@ def noted(folder: Path, study: Study, run: str) -> Begin:
                 return read(folder, note.facts)
     where = folder / LEDGER if own else kept
     raise ResumeError(
-        f"{where}: no ledger here knows of run {run}, which run.json names: it was made "
-        "anew, replaced by another, or belongs to"
-        " another run. Put back the ledger that the run began with, or begin a new run"
+        f"{where}: no ledger here knows of run {run}, which run.json names: it was made anew, "
+        "replaced by another, or belongs to another run. Put back the ledger that the run began "
+        "with, or begin a new run"
     )
 
 
@@ -200,8 +197,7 @@ def refuse_changes(folder: Path, study: Study, about: Mapping[str, object], befo
 
 
 def refuse_another(folder: Path, about: Mapping[str, object], before: Begin) -> None:
-    """Hold what a run was built to again against what it began with: what its public data decides
-    is held, too.
+    """Hold what a run was built to again against what it began with, its public data included.
 
     Raises:
         ResumeError: naming each fact that differs.
@@ -221,8 +217,8 @@ def refuse_another(folder: Path, about: Mapping[str, object], before: Begin) -> 
 def differences(then: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
     """Every key whose value differs, in words.
 
-    >>> differences({"privacy.noise_multiplier": 2.0, "seed": 0}, {"privacy.noise_multiplier": 1.9, "seed": 0})
-    ['privacy.noise_multiplier was 2.0, is 1.9']
+    >>> differences({"privacy.clip": 2.0, "seed": 0}, {"privacy.clip": 1.9, "seed": 0})
+    ['privacy.clip was 2.0, is 1.9']
     """
     return [f"{key} was {shown(then, key)}, is {shown(now, key)}" for key in differing(then, now)]
 

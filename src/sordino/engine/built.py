@@ -6,28 +6,27 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
 from numpy.typing import NDArray
 
 from sordino.engine.plan import Plan
 from sordino.engine.play import Play
-from sordino.engine.records import Horizontal, Vertical
+from sordino.engine.records import Facts
 from sordino.engine.study.base import Study
 from sordino.engine.watch import Moment
 from sordino.message import Vector
 from sordino.privacy import Budget, Vault
 from sordino.privacy.records import Records
-from sordino.training.flat import Flat
+
+if TYPE_CHECKING:
+    from sordino.training.flat import Flat
 
 UNIT = "test"
 """Whose data the rows of a private test share are, in the ledger."""
 
 PUBLIC = "public"
-"""Whose data rows are that were set aside and declared public, in a ledger of the data: later runs
-must know.
-"""
+"""Whose data rows are that were declared public, in a ledger of the data: later runs must know."""
 
 
 class Paid(Protocol):
@@ -56,9 +55,9 @@ class Built:
 
     study: Study
     plan: Plan
-    simulation: Play
+    simulation: Play[Any]
     first: Moment
-    facts: Horizontal | Vertical
+    facts: Facts
     model: str
     named: Callable[[Vector], dict[str, NDArray[Any]]]
     paid: str
@@ -66,8 +65,20 @@ class Built:
     evaluation: Paid | None = None
 
 
+class Builds(Protocol):
+    """What makes the objects of a study; see :func:`sordino.engine.assemble.build`."""
+
+    def __call__(
+        self, study: Study, folder: Path, run: str, payable: Sequence[int] | None = None, /
+    ) -> Built:
+        """The objects of a calibrated study, with its ledger in ``folder``."""
+        ...
+
+
 def named(flat: Flat, vector: Vector) -> dict[str, NDArray[Any]]:
     """A vector as the model's named parameters."""
+    import torch
+
     tensor = torch.from_numpy(vector)
     return {slot.name: slot.logical(tensor).contiguous().numpy() for slot in flat.layout}
 
@@ -81,8 +92,7 @@ def vault(
     others: Mapping[str, str] | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> Vault:
-    """The run's own ledger in ``folder``, or one that knows records: that of the data, or the run's
-    own.
+    """The run's ledger: its own in ``folder``, or one that knows records, its own or the data's.
 
     ``fingerprints``, and ``labels`` for people, by unit; ``others`` names units that are not priced
     by records. A folder with a ``run.json`` is that of a run which has begun: its ledger must be

@@ -1,4 +1,5 @@
-"""A moment of a simulation as one file: vectors in safetensors, the rest as JSON in its header.
+"""A moment of a simulation as one file: vectors in safetensors, the rest as JSON in its header,
+tagged by the regime whose state it is.
 
 The file is replaced whole, so it holds one moment or the one before, never a mixture. With
 it stands the length that the log had at that moment: on resuming, what the log has beyond
@@ -28,7 +29,7 @@ from sordino.files import check_below
 
 Array = np.ndarray[Any, Any]
 
-FORMAT = 4
+FORMAT = 5
 NAME = "latest.safetensors"
 NAMES = {
     "float32": "F32",
@@ -48,18 +49,21 @@ class Saved:
     Attributes:
         moment: of the simulation.
         log_length: bytes that the log had.
+        regime: whose state the moment holds.
         heads: number and digest of the last link of each ledger, by one of its units. A ledger
             without it is an older one.
     """
 
     moment: Moment
     log_length: int
+    regime: str
     heads: Mapping[str, tuple[int, str]] = field(default_factory=dict)
 
 
 class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: int
     log_length: int
+    regime: str
     heads: dict[str, tuple[int, str]]
     moment: msgspec.Raw
 
@@ -70,6 +74,7 @@ def write(folder: Path, saved: Saved) -> None:
     header = _Header(
         format=FORMAT,
         log_length=saved.log_length,
+        regime=saved.regime,
         heads=dict(saved.heads),
         moment=msgspec.Raw(packed.rest),
     )
@@ -78,9 +83,7 @@ def write(folder: Path, saved: Saved) -> None:
 
 
 def _pieces(vectors: Mapping[str, Array], metadata: Mapping[str, str]) -> list[bytes | memoryview]:
-    """A safetensors file: the header's length (8 bytes, the lowest first), the header as JSON, the
-    numbers of every vector.
-    """
+    """A safetensors file: length of the header (8 bytes, lowest first), header as JSON, numbers."""
     header: dict[str, object] = {"__metadata__": metadata}
     pieces: list[bytes | memoryview] = []
     end = 0
@@ -112,11 +115,11 @@ def _vectors(path: Path) -> tuple[dict[str, Array], bytes]:
     return vectors, state
 
 
-def read(folder: Path, play: Play) -> Saved | None:
-    """The folder's checkpoint, or None if it has none yet.
+def read(folder: Path, play: Play[Any], regime: str) -> Saved | None:
+    """The folder's checkpoint, or None if it has none yet; ``play`` is of this regime.
 
     Raises:
-        ResumeError: if it cannot be read; nothing is guessed.
+        ResumeError: if it cannot be read, or holds a state of another regime; nothing is guessed.
     """
     path = folder / NAME
     try:
@@ -133,6 +136,11 @@ def read(folder: Path, play: Play) -> Saved | None:
                 "Begin a new run"
             )
         header = msgspec.json.decode(state, type=_Header)
+        if header.regime != regime:
+            raise ResumeError(
+                f"{path}: it holds a state of regime {header.regime!r}, and the run is of regime "
+                f"{regime!r}. Restore it from a copy, or begin a new run"
+            )
         moment = play.unpack(Packed(vectors, bytes(header.moment)))
     except (
         SafetensorError,
@@ -148,7 +156,7 @@ def read(folder: Path, play: Play) -> Saved | None:
             f"{path}: this checkpoint cannot be read ({error}). Restore it from a copy, or "
             "begin a new run"
         ) from error
-    return Saved(moment, header.log_length, header.heads)
+    return Saved(moment, header.log_length, header.regime, header.heads)
 
 
 def heads(folder: Path) -> Mapping[str, tuple[int, str]]:

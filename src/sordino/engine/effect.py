@@ -1,5 +1,4 @@
-"""What a regime is told, and what it asks for: events in, effects out; one set of both for all
-regimes.
+"""What a regime is told and what it asks for: one set of events and effects for all regimes.
 
 A regime has ``step(state, event) -> (state, effects)``; it does no I/O and reads no clock. Time
 reaches it as :class:`Woke`, the outside world as the other events, and what it wants done it
@@ -29,8 +28,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A task for an engine that plays many events in one call: its local fast path, never sent to
-    anybody.
+    """A task for an engine that plays many events in one local call; it is never sent to anybody.
 
     Attributes:
         number: of the first event, from 1.
@@ -79,9 +77,7 @@ class Booked:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The ledger booked nothing of what the answer to :class:`Begin` needed, and nothing of it was
-    done: the state is as before.
-    """
+    """The ledger booked nothing that the answer to :class:`Begin` needed; the state is the same."""
 
     why: str
 
@@ -109,9 +105,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Lapsed:
-    """The answer to this task would not be used any more, and the simulator has not troubled to
-    compute it; it is paid for.
-    """
+    """The answer to this task would not be used any more, and was not computed; it is paid for."""
 
     site: int
     number: int
@@ -119,9 +113,7 @@ class Lapsed:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """The server's own model has done what :class:`Learn` asked for: messages for the sites that
-    wait for its answer.
-    """
+    """The server's model has done what :class:`Learn` asked: messages for the sites that wait."""
 
     number: int
     answers: tuple[tuple[int, Task], ...]
@@ -132,9 +124,7 @@ Event = Begin | Arrived | Booked | Refused | Woke | Joined | Left | Lapsed | Lea
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """Charge every site, in the cohort or not, with what a round releases of it; before anything is
-    sent.
-    """
+    """Charge every site, in the cohort or not, with what a round releases of it, beforehand."""
 
     number: int
     fact: Fact
@@ -158,8 +148,9 @@ class Wake:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Learn:
-    """Every embedding of an event is there: let the server's own model learn from it, and answer
-    the active parties.
+    """Let the server's own model learn from an event whose embeddings are all there.
+
+    It answers the active parties.
 
     Attributes:
         number: of the event.

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sordino.errors import SordinoError, StudyError
-from sordino.files import fresh_below
+from sordino.errors import DiskFull, StudyError
+from sordino.files import FULL, fresh_below
 
 
 @contextmanager
@@ -17,11 +17,8 @@ def said_clearly(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise SordinoError(
-                f"{path}: no space left on the disk. Nothing that stood there was lost; free "
-                "some space and resume"
-            ) from error
+        if error.errno in FULL:
+            raise DiskFull(path) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise StudyError(
                 f"{path}: not allowed to write there. Choose another folder with --out"
@@ -42,9 +39,31 @@ def said_clearly(path: Path) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def resumable(folder: Path, again: str | None = None) -> Iterator[None]:
+    """Say of a full disk, and of an interruption, how to go on with the run in ``folder``.
+
+    Args:
+        again: how, in words; `sordino run --resume` if left out.
+    """
+    remedy = again or f"continue with `sordino run --resume {folder}`"
+    try:
+        yield
+    except DiskFull as error:
+        raise DiskFull(error.place, remedy) from error
+    except KeyboardInterrupt as error:
+        error.add_note(f"{remedy[:1].upper()}{remedy[1:]}")
+        raise
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise DiskFull(error.filename or folder, remedy) from error
+
+
 def replace_file(path: Path, *data: bytes | memoryview, below: Path | None = None) -> None:
-    """Put ``data``, piece by piece, at ``path``: the old bytes or the new ones, never a mixture,
-    durable on return.
+    """Put ``data``, piece by piece, at ``path``: the old bytes or the new ones, never a mixture.
+
+    They are durable on return.
 
     Args:
         below: the folder from which on no link is followed; the file's own folder if left out.

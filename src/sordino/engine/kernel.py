@@ -1,5 +1,4 @@
-r"""The kernel: one heap, one virtual clock, one place that charges, one packing of a moment. It
-plays any regime.
+r"""The kernel, which plays any regime: one heap, one virtual clock, one place that charges.
 
 It tells the regime what happens and carries out what the regime asks for:
 
@@ -70,7 +69,7 @@ M = TypeVar("M", bound=Moment[Any])
 class Kernel(Generic[S, M]):
     """One call of a run: the moving parts."""
 
-    def __init__(self, world: World[S], moment: M, watcher: Watcher) -> None:
+    def __init__(self, world: World[S], moment: M, watcher: Watcher[M]) -> None:
         self.world, self.watcher, self._first = world, watcher, moment
         self.state: S = moment.state
         self.time, self.count, self.epsilon = moment.time, moment.count, moment.epsilon
@@ -79,9 +78,8 @@ class Kernel(Generic[S, M]):
         self.tasks: dict[int, Request] = {}
         self.paid: dict[int, tuple[Permit, ...]] = {}
         self._closed = True
-        self._unpriced: dict[
-            str, tuple[int, Budget]
-        ] = {}  # entry of the last charge of each unit that no row has priced yet
+        # entry of the last charge of each unit that no row has priced yet
+        self._unpriced: dict[str, tuple[int, Budget]] = {}
         self._prices: dict[Any, float] = {}
 
     def run(self) -> M:
@@ -211,9 +209,8 @@ class Kernel(Generic[S, M]):
         """Price what was booked since the last row, measure the model, and write the row."""
         self._price()
         seen = self.world.measured(self.state, number)
-        self.epsilon = max(
-            self.epsilon, seen.get("test_epsilon", 0.0)
-        )  # of rows that only test, where these are private
+        # of rows that only test, where these are private
+        self.epsilon = max(self.epsilon, seen.get("test_epsilon", 0.0))
         self.write(msgspec.structs.replace(log, epsilon=self.epsilon, time=self.time, **seen))
         self._closed = True
 
@@ -242,8 +239,7 @@ class Kernel(Generic[S, M]):
         self.tell(Left(site))
 
     def book(self, bills: Sequence[Bill]) -> tuple[Permit, ...]:
-        """Charge durably, and hand out the permits; one transaction for all who have the same
-        budget.
+        """Charge durably and hand out the permits; equal budgets share one transaction.
 
         Raises:
             BudgetExceeded: after a row in the log.
@@ -264,9 +260,8 @@ class Kernel(Generic[S, M]):
             for bill, permit in zip(own, permits, strict=True):
                 for site in bill.sites:
                     fresh.setdefault(site, []).append(permit)
-                if (
-                    bill.counts
-                ):  # as of this entry: a run that is being replayed has booked later ones already
+                # as of this entry: a run that is being replayed has booked later ones already
+                if bill.counts:
                     before = self._unpriced.get(permit.unit, (0, budget))[0]
                     self._unpriced[permit.unit] = max(permit.seq, before), budget
             for site, handed in fresh.items():

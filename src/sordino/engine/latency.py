@@ -38,6 +38,7 @@ from pydantic import Field, model_validator
 from sordino.entropy import Entropy
 from sordino.errors import StudyError
 from sordino.files import MIB, read_plain
+from sordino.modules import told_in_its_place
 from sordino.registry import Registry
 from sordino.section import Section
 
@@ -73,12 +74,12 @@ class Latency(Section):
 
     @model_validator(mode="after")
     def _gives_seconds(self) -> Latency:
-        if (
-            not self.reads and not self.even
-        ):  # one of somebody's own is found out before anything is charged
+        # one of somebody's own is found out before anything is charged
+        if not self.reads and not self.even:
             if type(self).trip is Latency.trip:
                 raise ValueError(f"latency '{self.kind}' needs a method trip")
-            self.checked(self.trip(np.random.default_rng(0)))
+            with told_in_its_place():
+                self.checked(self.trip(np.random.default_rng(0)))
         return self
 
     def checked(self, seconds: object) -> float:
@@ -123,8 +124,9 @@ class Latency(Section):
         return self.scale(entropy, client) * (trip + steps * self.step)
 
     def tasks(self, entropy: Entropy, clients: int) -> Callable[[int, int], float]:
-        """Seconds from the sending of a client's task, from 1, to the arrival of its answer: a
-        function of (client, task).
+        """Seconds from the sending of a client's task, from 1, to its answer's arrival.
+
+        A function of (client, task).
 
         It is called thousands of times a second.
         """
@@ -266,8 +268,7 @@ class Delays:
 
 
 def read_trace(path: Path, clients: int) -> dict[int, tuple[float, ...]]:
-    """Measured seconds of each client, from a CSV file with the columns ``client`` and ``seconds``,
-    in the order of measuring.
+    """Measured seconds of each client, in order, from a CSV file of ``client`` and ``seconds``.
 
     Raises:
         StudyError: naming the line that cannot be used, or the client of whom nothing was measured.

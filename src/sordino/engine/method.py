@@ -1,6 +1,4 @@
-"""What every method is, whatever its regime: a table of a study, and what the list of methods says
-of it.
-"""
+"""What every method is: a table of a study, and what the list of methods says of it."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ class About:
     """What the list of methods says.
 
     Attributes:
-        regime: "synchronous", "asynchronous" or "vertical".
+        regime: the name of the regime that it works in.
         paper: whose it is, and when.
         does: what it does, in a few words.
         forms: each form's name, and whether what it releases has a finite price.
@@ -38,6 +36,7 @@ class Method(Section):
     """
 
     about: ClassVar[About]
+    needs: ClassVar[tuple[str, ...]] = ()  # methods that a class of this regime must define itself
 
     name: str
 
@@ -53,9 +52,7 @@ class Method(Section):
 
     @property
     def adapts_noise(self) -> bool:
-        """Whether sigma is chosen by looking at earlier releases, which only an accountant of a
-        fixed order can bound.
-        """
+        """Whether sigma depends on earlier releases: only a fixed Rényi order bounds that."""
         return False
 
     @property

@@ -8,7 +8,15 @@ from sordino.registry import Registry
 
 
 def _lacks(kind: type) -> str | None:
-    return None if isinstance(getattr(kind, "about", None), About) else "an about"
+    if not isinstance(about := getattr(kind, "about", None), About):
+        return "an about"
+    if about.regime not in regimes.names():
+        return f"an about whose regime is one of {', '.join(regimes.names())}"
+    for base in kind.__mro__:
+        for name in vars(base).get("needs", ()):
+            if getattr(kind, name) is getattr(base, name):
+                return f"a method {name}"
+    return None
 
 
 METHODS = Registry(

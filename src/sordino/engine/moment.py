@@ -11,9 +11,7 @@ import msgspec
 from sordino.engine.watch import Packed, bound
 
 Flight = tuple[float, int, int, int, str]
-"""When, in which order among equals, whose answer, to which number (0: a site that comes back); or
-an alarm's tag, if there is one.
-"""
+"""When; order among equals; whose answer; to which number (0: a site is back); an alarm's tag."""
 
 Block = tuple[int, int]
 """Number of the first release of a permit, and how many."""

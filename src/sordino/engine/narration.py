@@ -19,6 +19,16 @@ class Table:
 Told = str | Table
 
 
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What else a study could ask for at its price: a cell for each choice, for machines, and the
+    same for people.
+    """
+
+    cells: Sequence[object]
+    told: Sequence[Told]
+
+
 def number(value: float | None, digits: int = 4) -> str:
     """A number for people.
 

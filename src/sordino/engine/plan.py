@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,25 @@ from sordino.privacy import Event, PoissonSampled, most_steps
 from sordino.privacy.rounding import epsilon_text
 
 ACCOUNTANTS = ("pld", "rdp", "rdp-classic")
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """epsilon after each of ``counts`` charges, priced where it is looked at: hundreds of rounds
+    are planned, and few of them shown.
+    """
+
+    counts: tuple[int, ...]
+    price: Callable[[int], float]
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def __getitem__(self, place: int) -> float:
+        return self.price(self.counts[place])
+
+    def __iter__(self) -> Iterator[float]:
+        return map(self.price, self.counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +71,7 @@ class Plan:
     rounds: int | None
     used: int | None
     epsilon: float
-    curve: tuple[float, ...]
+    curve: Curve | tuple[float, ...]
     ends: str
     batches: tuple[float, float, float] | None
     signal_to_noise: float | None
@@ -70,8 +89,8 @@ class Plan:
         claim = f" (noise multiplier {self.noise_multiplier:.4g})" if self.noise_multiplier else ""
         warning = (
             f"{where} = 'paper' is NOT private: it claims epsilon = "
-            f"{epsilon_text(self.epsilon)}{claim}"
-            f" and gives epsilon = {epsilon_text(true)} ({why}); the ledger books what it gives"
+            f"{epsilon_text(self.epsilon)}{claim} and gives epsilon = {epsilon_text(true)} "
+            f"({why}); the ledger books what it gives"
         )
         return replace(self, epsilon=true, claimed=self.epsilon, warnings=(*self.warnings, warning))
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 from sordino.engine.watch import Moment, Packed, Watcher
 from sordino.privacy import Budget, Vault
 
+M = TypeVar("M", bound=Moment)
 
-class Play(Protocol):
-    """A federation on one machine, of any regime."""
+
+class Play(Protocol[M]):
+    """A federation on one machine, of any regime; its moments are of that regime's kind."""
 
     @property
     def vault(self) -> Vault:
@@ -29,12 +31,10 @@ class Play(Protocol):
 
     @property
     def payable(self) -> list[int] | None:
-        """Steps that each client could pay for when the run began, or rounds that all of them
-        could; None without a limit.
-        """
+        """Steps, or rounds of all, that clients could pay for at the beginning; None: no limit."""
         ...
 
-    def unpack(self, packed: Packed) -> Moment:
+    def unpack(self, packed: Packed) -> M:
         """A moment that was kept.
 
         Raises:
@@ -42,6 +42,6 @@ class Play(Protocol):
         """
         ...
 
-    def run(self, moment: Any, watcher: Watcher) -> Moment:
+    def run(self, moment: M, watcher: Watcher[M]) -> M:
         """Play from ``moment`` to the end of the run."""
         ...

@@ -11,25 +11,23 @@ SIMULATED = (
     "knows the seed can subtract the noise."
 )
 FLOATS = (
-    "What is released lies on a public grid, with noise in whole numbers whose "
-    "distribution is proved. Sums and norms are in floating"
-    " point: the clip keeps a margin that is proved to cover their rounding, if one "
-    "example's values leave the bits of others alone."
+    "What is released lies on a public grid, with noise in whole numbers whose distribution is "
+    "proved. Sums and norms are in floating point: the clip keeps a margin that is proved to cover "
+    "their rounding, if one example's values leave the bits of others alone."
 )
 LOOKING = (
     "If clip, learning rate or anything else was chosen from results on the same private "
     "data, epsilon does not cover that choice."
 )
 DRAWN = (
-    "Batches and noise come from AES-256 under a secret key of the operating system, which "
-    "is destroyed when the run ends. Until then it"
-    " lies in the run's folder: whoever reads it can subtract the noise."
+    "Batches and noise come from AES-256 under a secret key of the operating system. In a "
+    "simulation the key lies in the run's folder until the run ends, and whoever reads it can "
+    "subtract the noise; then it is destroyed. A site of a federation never writes it down."
 )
 RECOGNISED = (
-    "The data's ledger recognises a record by all of its values, or by all of its "
-    "features, in whatever file and order they stand."
-    " It does not recognise a record with changed values, unless data.person or `sordino "
-    "ledger link` identifies its person."
+    "The data's ledger recognises a record by all of its values, or by all of its features, in "
+    "whatever file and order they stand. It does not recognise a record with changed values, "
+    "unless data.person or `sordino ledger link` identifies its person."
 )
 RELEASED = {
     "sample": "Everything that the clients send and the server publishes",
@@ -39,9 +37,8 @@ RELEASED = {
 }
 ADJACENCY = {
     "sample": "one example's contribution replaced by none (sizes are public)",
-    "client": "one client's contribution, with all its data, replaced by none (sizes "
-    "and the number "
-    "of clients are public)",
+    "client": "one client's contribution, with all its data, replaced by none (sizes and the "
+    "number of clients are public)",
     "label": "replace one entity's label",
     "entity": "replace one entity's label and its features at every party",
     "none": "none",
@@ -76,10 +73,9 @@ def guarantee(study: Study, epsilon: float | None) -> str:
     evaluated = ", and every evaluation on private test rows," if study.pays_to_test else ""
     what, verb = f"{RELEASED[privacy.unit]}{evaluated}", "will be" if epsilon is None else "is"
     return (
-        f"{what} {verb} (epsilon = {shown}, delta = {privacy.delta:g})-differentially "
-        f"private, by the {privacy.accountant} accountant."
-        f" Neighbouring data sets: {adjacency(study)}."
-        " This holds even if an observer knows everything else and controls all other "
+        f"{what} {verb} (epsilon = {shown}, delta = {privacy.delta:g})-differentially private, by "
+        f"the {privacy.accountant} accountant. Neighbouring data sets: {adjacency(study)}. This "
+        "holds even if an observer knows everything else and controls all other "
         f"{regimes.of(study).others}."
     )
 
@@ -98,9 +94,7 @@ def looked(study: Study) -> bool:
 
 
 def guaranteed(study: Study, spent: float) -> float:
-    """The epsilon that is a bound: what was spent, or the budget where that was chosen by
-    looking.
-    """
+    """The epsilon that is a bound: what was spent, or the budget where releases chose that."""
     budget = study.privacy.epsilon
     return (
         spent

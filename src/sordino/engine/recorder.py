@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 
 from sordino.engine import checkpoint, records
 from sordino.engine.files import said_clearly
@@ -20,8 +19,10 @@ CHECKPOINTS = "checkpoints"
 
 
 class Recorder:
-    """Appends rows to ``rounds.jsonl`` and saves a checkpoint every so many rounds, counted from 0
-    whatever was ``begun`` with. ``heads`` says where the ledgers stand.
+    """Appends rows to ``rounds.jsonl`` and saves a checkpoint every so many rounds.
+
+    Rounds are counted from 0 whatever was ``begun`` with. ``heads`` says where the ledgers stand;
+    states are of this ``regime``.
 
     The log is flushed to the disk before a checkpoint that counts its bytes.
     """
@@ -30,6 +31,7 @@ class Recorder:
         self,
         folder: Path,
         *,
+        regime: str,
         length: int,
         every: int,
         begun: int,
@@ -37,7 +39,7 @@ class Recorder:
         heads: Callable[[], Mapping[str, tuple[int, str]]] = dict,
     ) -> None:
         self.folder, self.every, self.show, self.heads = folder, every, show, heads
-        self.saved = begun
+        self.saved, self.regime = begun, regime
         with said_clearly(folder / LOG):
             self.file = append_below(folder, LOG)
             self.file.truncate(length)
@@ -47,12 +49,7 @@ class Recorder:
     def __enter__(self) -> Recorder:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         with said_clearly(self.folder / LOG):
             self.file.close()
 
@@ -63,18 +60,16 @@ class Recorder:
             self.file.flush()
         self.show(row)
 
-    def save(self, moment: Moment) -> bool:
-        """Save a checkpoint where one is due, and always at the end; whether one was saved."""
+    def save(self, moment: Moment) -> None:
+        """Save a checkpoint where one is due, and always at the end."""
         if moment.ended is None and moment.number // self.every == self.saved // self.every:
-            return False
+            return
         self.saved = moment.number
         with said_clearly(self.folder / LOG):
             self.file.flush()
             os.fsync(self.file.fileno())
-        checkpoint.write(
-            self.folder / CHECKPOINTS, checkpoint.Saved(moment, self.file.tell(), self.heads())
-        )
-        return True
+        saved = checkpoint.Saved(moment, self.file.tell(), self.regime, self.heads())
+        checkpoint.write(self.folder / CHECKPOINTS, saved)
 
 
 def length_of(folder: Path) -> int:

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from sordino.engine.built import Built
-from sordino.engine.narration import Told
+from sordino.engine.method import Method
+from sordino.engine.narration import Advice, Told
 from sordino.engine.plan import Plan
 from sordino.engine.study.base import Study
+from sordino.errors import StudyError
 from sordino.registry import Registry
 
 S = TypeVar("S", bound=Study)
@@ -26,17 +28,17 @@ class Regime(ABC, Generic[S]):
     Attributes:
         name: as the ``about`` of its methods says it.
         study: the class of its studies, whatever their method.
-        budget: the key below ``[budget]`` that only its studies have.
-        template: a study file to begin with.
+        budget: the key below ``[budget]`` that only its studies have, if there is one.
+        template: a study file to begin with, if there is one.
         others: who an adversary may have on its side, in the plural.
-        tables: registries of tables that only its studies have, inside of their methods.
+        tables: registries of tables that only its studies have.
         plain: what a study that protects nobody promises.
     """
 
     name: ClassVar[str]
     study: ClassVar[type[Study]]
-    budget: ClassVar[str]
-    template: ClassVar[str]
+    budget: ClassVar[str] = ""
+    template: ClassVar[str] = ""
     tables: ClassVar[tuple[Registry[Any], ...]] = ()
     others: ClassVar[str] = "clients"
     plain: ClassVar[str] = (
@@ -53,9 +55,7 @@ class Regime(ABC, Generic[S]):
 
     @abstractmethod
     def plan(self, study: S) -> tuple[Plan, tuple[int, ...]]:
-        """The price of a study, with its data loaded but nothing trained; and how many examples
-        each client has, where it has its own.
-        """
+        """The price of a study and the clients' numbers of examples; loads data, trains nothing."""
 
     @abstractmethod
     def build(self, study: S, folder: Path, run: str, payable: Sequence[int] | None) -> Built:
@@ -73,6 +73,24 @@ class Regime(ABC, Generic[S]):
     @abstractmethod
     def assumptions(self, study: S) -> list[str]:
         """What the guarantee, or the run, rests on."""
+
+    def advise(self, study: S) -> Advice:
+        """What else a study could ask for at its price.
+
+        Raises:
+            StudyError: if there is nothing to choose between.
+        """
+        raise StudyError(
+            "--advise compares sampling rates and local steps, and methods of regime "
+            f"{self.name!r} have no such choice"
+        )
+
+    def check(self, method: Method) -> None:
+        """Hold a method against what the regime rests on.
+
+        Raises:
+            ContractBroken: naming what does not hold.
+        """
 
     def remarks(self, study: S) -> list[str]:
         """What is said before a run."""

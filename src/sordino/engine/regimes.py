@@ -2,11 +2,13 @@
 
 * ``regime``      ``REGIME``, a :class:`~sordino.engine.regime.Regime`: studies, plans, what runs
   them;
+* ``records``     ``FACTS`` and ``ROUND``, its part of ``run.json`` and its row of the log;
 * ``vocabulary``  ``WORDS``, its nouns;
 * ``report``      ``TELLER``, what it tells of a run.
 
-Who only draws a page does not wait for what trains. The program's own regimes stand above the
-engine: their names are registered when somebody first asks.
+A regime of one file has all of this in one module. Who only draws a page does not wait for what
+trains. The program's own regimes stand above the engine: their names are registered when somebody
+first asks.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from sordino.errors import StudyError
 
 if TYPE_CHECKING:
+    from sordino.engine.records import Facts, Round
     from sordino.engine.regime import Regime
     from sordino.engine.study.base import Study
     from sordino.engine.teller import Teller
@@ -31,8 +34,16 @@ def register(name: str, package: str) -> None:
 
     Args:
         name: as the ``about`` of its methods says it.
-        package: where it lies, with dots.
+        package: where it lies, with dots; a module, where it is all in one file.
+
+    Raises:
+        StudyError: if another one has this name.
     """
+    found = names()  # the program's own come first
+    if name in found and _packages[name] != package:
+        raise StudyError(
+            f"{package}: the regime {name!r} is {_packages[name]} already; choose another name"
+        )
     _packages[name] = package
 
 
@@ -42,15 +53,18 @@ def names() -> tuple[str, ...]:
     return tuple(_packages)
 
 
+def forget(name: str) -> None:
+    """Undo a registration: for tests."""
+    _packages.pop(name, None)
+
+
 def named(name: str) -> Regime[Any]:
     """The regime of this name.
 
     Raises:
         StudyError: if there is none.
     """
-    if name not in names():
-        raise StudyError(f"regime {name!r} is not known. Known: {', '.join(names())}")
-    found: Regime[Any] = _part(name, "regime").REGIME
+    found: Regime[Any] = _part(name, "regime", "REGIME")
     return found
 
 
@@ -64,18 +78,61 @@ def of(study: Study) -> Regime[Any]:
     return named(study.regime)
 
 
-def vocabulary(name: object) -> Vocabulary:
-    """The nouns of a regime; those of the first where it is not known."""
-    found: Vocabulary = _part(name, "vocabulary").WORDS
+def facts(name: str | None) -> type[Facts]:
+    """The part of ``run.json`` that is a regime's; the first one's where none is named.
+
+    Raises:
+        StudyError: if there is no such regime.
+    """
+    found: type[Facts] = _part(name, "records", "FACTS")
+    if name is not None and found.__struct_config__.tag != name:
+        raise StudyError(f"regime {name!r}: its FACTS must have this name as their tag")
     return found
 
 
-def teller(name: object) -> Teller:
-    """Who tells of runs of a regime; the first regime's where it is not known."""
-    found: Teller = _part(name, "report").TELLER
+def row(name: str | None) -> type[Round]:
+    """The rows of rounds of a regime; the first one's where none is named.
+
+    Raises:
+        StudyError: if there is no such regime.
+    """
+    found: type[Round] = _part(name, "records", "ROUND")
     return found
 
 
-def _part(name: object, module: str) -> Any:
+def vocabulary(name: str | None) -> Vocabulary:
+    """The nouns of a regime; those of the first where none is named.
+
+    Raises:
+        StudyError: if there is no such regime.
+    """
+    found: Vocabulary = _part(name, "vocabulary", "WORDS")
+    return found
+
+
+def teller(name: str | None) -> Teller:
+    """Who tells of runs of a regime; the first one's where none is named.
+
+    Raises:
+        StudyError: if there is no such regime.
+    """
+    found: Teller = _part(name, "report", "TELLER")
+    return found
+
+
+def _part(name: str | None, module: str, constant: str) -> Any:
+    """What a module of a regime says; of a regime of one file, that file."""
     first, *_ = names()
-    return importlib.import_module(f"{_packages.get(str(name), _packages[first])}.{module}")
+    package = _packages.get(first if name is None else name)
+    if package is None:
+        raise StudyError(
+            f"regime {name!r} is not known. Known: {', '.join(_packages)}. One of your own is "
+            "known when its module is imported, as a method's is by the study that names it; for "
+            "a report, say where it lies with --modules FOLDER"
+        )
+    found = importlib.import_module(package)
+    if hasattr(found, "__path__"):
+        found = importlib.import_module(f"{package}.{module}")
+    if not hasattr(found, constant):
+        raise StudyError(f"regime {name!r}: {found.__name__} has no {constant}; see own-regime.md")
+    return getattr(found, constant)

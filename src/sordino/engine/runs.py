@@ -22,13 +22,11 @@ from sordino.engine.records import (
     Client,
     End,
     Environment,
-    Horizontal,
     Refused,
     Result,
     Round,
     Row,
     Unknown,
-    Vertical,
     at,
     known,
     number,
@@ -89,17 +87,7 @@ class Run:
     @property
     def clients(self) -> tuple[Client, ...]:
         """Who takes part."""
-        return known(self.about.facts.clients) or ()
-
-    @property
-    def horizontal(self) -> Horizontal:
-        """What is said of clients with examples of their own; nothing where there are none."""
-        return self.about.facts if isinstance(self.about.facts, Horizontal) else Horizontal()
-
-    @property
-    def vertical(self) -> Vertical:
-        """What is said of parties with features of their own; nothing where there are none."""
-        return self.about.facts if isinstance(self.about.facts, Vertical) else Vertical()
+        return self.about.facts.members
 
     @property
     def budget(self) -> float:
@@ -125,48 +113,36 @@ class Run:
 
     @property
     def epsilon(self) -> float | None:
-        """Spent by the client that spent most: the highest that any row or the result states, for
-        nothing is ever given back.
-        """
+        """Spent by the client that spent most: the highest of all rows and the result."""
         stated = [self.result.epsilon, *(row.epsilon for row in self.rounds)]
         found = max((value for each in stated if (value := number(each)) is not None), default=None)
         return math.inf if found is not None and self.about.unit == "none" else found
 
     @property
     def chosen(self) -> bool:
-        """Whether what was spent was chosen by looking at releases: then only the budget, which was
-        fixed in advance, is a bound.
-        """
+        """Whether spending was chosen by looking at releases: only the budget is a bound then."""
         return self.private and self.about.chosen is True
 
     @property
     def guaranteed(self) -> float | None:
-        """Epsilon that is a bound: the highest that is stated, or the budget where that was chosen
-        by looking.
-        """
+        """Epsilon that is a bound: the highest stated, or the budget where releases chose that."""
         return max(self.budget, self.epsilon or 0.0) if self.chosen else self.epsilon
 
     @property
     def spent(self) -> float | None:
-        """Epsilon that the result states, exactly; of a run without one, the highest of its
-        rows.
-        """
+        """Epsilon that the result states, exactly; without a result, the highest of the rows."""
         found = number(self.result.epsilon)
         return self.epsilon if found is None or self.about.unit == "none" else found
 
     @property
     def claimed(self) -> float | None:
-        """Epsilon that the paper claims for what it does; what was spent where nothing else is
-        claimed.
-        """
+        """Epsilon that the paper claims; what was spent where nothing else is claimed."""
         found = number(self.about.claimed_epsilon)
         return self.spent if found is None else found
 
     @property
     def accuracy(self) -> float | None:
-        """In [0, 1], on the test set: of the model handed out, else of the last one looked at. On a
-        stream: of all its events so far.
-        """
+        """In [0, 1], on the test set, of the model handed out, or the last one; or of a stream."""
         found = number(self.result.accuracy)
         if found is None and self.vocabulary.accuracy.streamed:
             return next((1.0 - error for error in reversed(self.values("accumulated"))), None)
@@ -248,9 +224,7 @@ def _text(path: Path) -> str:
 def _log(
     path: Path, regime: str
 ) -> tuple[tuple[Round, ...], tuple[Row | Unknown, ...], str | None]:
-    """Rounds, other rows, and what is wrong with the log. Reading stops at the first damaged
-    line.
-    """
+    """Rounds, other rows, and what is wrong with the log, read up to the first damaged line."""
     rounds: list[Round] = []
     others: list[Row | Unknown] = []
     try:
@@ -269,9 +243,8 @@ def _log(
                 f"line {i} of {path.name}: {error}; what follows is left out",
             )
         except Malformed:
-            half = i == len(
-                lines
-            )  # without its end of line: it is being written, or the run was killed
+            # without its end of line: it is being written, or the run was killed
+            half = i == len(lines)
             where = f"line {i} of {path.name}"
             return (
                 tuple(rounds),

@@ -1,5 +1,4 @@
-"""What a run seals in its ledger when it ends: digests of its files, and what ``run.json`` says of
-it.
+"""What a run seals in its ledger when it ends: digests of its files, and ``run.json``.
 
 A seal releases nothing and costs nothing. It makes everything that a folder says part of the chain,
 so that a number, a sentence, a row of the log or a weight that is changed afterwards no longer
@@ -24,9 +23,7 @@ _PIECE = 1 << 20
 
 
 def facts(folder: Path, done: Mapping[str, object], model: bytes, spent: Spent) -> Seal:
-    """The seal of a run that ended with ``done`` in its ``run.json`` and this model, which need not
-    be written yet.
-    """
+    """The seal of a run that ended with ``done`` and this model, which may be written later."""
     files = {
         name: file_digest(folder / name)
         for name in FILES
@@ -37,9 +34,7 @@ def facts(folder: Path, done: Mapping[str, object], model: bytes, spent: Spent) 
 
 
 def run(done: Mapping[str, object]) -> dict[str, object]:
-    """What a seal holds of ``run.json``: all but its place in the ledger, which follows, and how
-    long it took.
-    """
+    """What a seal holds of ``run.json``: all but the later place in the ledger, and the seconds."""
     found = held({key: value for key, value in done.items() if key != "ledger"})
     found.pop("result.seconds", None)
     return found

@@ -26,20 +26,19 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from msgspec.structs import replace
 from safetensors.numpy import save
 
-from sordino import modules as code
 from sordino.engine import assemble as builder
-from sordino.engine import begun, checkpoint, records, sealed
+from sordino.engine import begun, checkpoint, recorded, records, sealed
 from sordino.engine import study as studies
-from sordino.engine.built import PUBLIC, UNIT, Built
-from sordino.engine.files import replace_file, said_clearly
+from sordino.engine.built import PUBLIC, UNIT, Builds, Built
+from sordino.engine.files import replace_file, resumable, said_clearly
 from sordino.engine.play import Play
 from sordino.engine.promise import adjacency, assumptions, guarantee, guaranteed, looked, remarks
 from sordino.engine.recorder import (
@@ -55,12 +54,8 @@ from sordino.engine.study.base import Study
 from sordino.engine.surroundings import destroyed, forget, surrounded
 from sordino.engine.watch import Moment
 from sordino.errors import BudgetExceeded, ResumeError, StudyError
-from sordino.files import read_below
-from sordino.parsing import object_of
 from sordino.privacy import Budget, Charge, NonPrivate, accountant
 from sordino.training.allocator import tune
-
-NEEDED = ("run", "payable", "warnings", "result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,16 +100,6 @@ class Going:
     rounds_done: int
 
 
-class Builds(Protocol):
-    """What makes the objects of a study; see :func:`sordino.engine.assemble.build`."""
-
-    def __call__(
-        self, study: Study, folder: Path, run: str, payable: Sequence[int] | None = None, /
-    ) -> Built:
-        """The objects of a calibrated study, with its ledger in ``folder``."""
-        ...
-
-
 def begin(
     study: Study,
     out: Path | None,
@@ -122,11 +107,13 @@ def begin(
     announce: Callable[[Going], None],
     *,
     build: Builds = builder.build,
+    again: str | None = None,
 ) -> Outcome:
     """Run a study in a new folder.
 
     Args:
         build: who makes its objects: a simulation, unless something else is said.
+        again: how to go on after an interruption, in words, where `sordino run` is not how.
 
     Raises:
         StudyError: if it cannot be run; nothing has been written then.
@@ -134,7 +121,8 @@ def begin(
     started = time.monotonic()
     # What it built, data and all, is let go of before the run builds its own.
     folder, about = _founded(study, out, build)
-    return _play(folder, about, show, announce, started, build)
+    with resumable(folder, again):
+        return _play(folder, about, show, announce, started, build)
 
 
 def _founded(study: Study, out: Path | None, build: Builds) -> tuple[Path, About]:
@@ -177,15 +165,18 @@ def resume(
     *,
     modules: Path | None = None,
     build: Builds = builder.build,
+    again: str | None = None,
 ) -> Outcome:
     """Go on with a run that was stopped, or say again how a finished one ended.
 
     Args:
-        build: as it was begun with.
+        build, again: as it was begun with.
         modules: where modules lie that the study names, if they were moved since.
     """
     started = time.monotonic()
-    return _play(folder, _about(folder), show, announce, started, build, modules)
+    with resumable(folder, again):
+        about = recorded.about_of(folder, modules)
+        return _play(folder, about, show, announce, started, build, modules)
 
 
 def describe(built: Built, run: str) -> About:
@@ -202,9 +193,8 @@ def describe(built: Built, run: str) -> About:
         unit=privacy.unit,
         adjacency=adjacency(study),
         epsilon_budget=math.inf if privacy.epsilon is None else privacy.epsilon,
-        chosen=looked(
-            study
-        ),  # whether releases decide what is spent: then only the budget is a bound
+        # whether releases decide what is spent: then only the budget is a bound
+        chosen=looked(study),
         claimed_epsilon=plan.claimed,
         delta=privacy.delta,
         accountant=privacy.accountant,
@@ -213,7 +203,7 @@ def describe(built: Built, run: str) -> About:
         batch=getattr(study.method, "batch", None),
         R_s=study.horizon,
         payable=None if payable is None else tuple(payable),
-        modules=_code(study),
+        modules=recorded.modules_of(study),
         facts=built.facts,
         guarantee=guarantee(study, None),
         assumptions=tuple(assumptions(study)),
@@ -231,7 +221,8 @@ def _play(
     build: Builds,
     modules: Path | None = None,
 ) -> Outcome:
-    study, run, promised = study_of(folder, about, modules), str(about.run), records.plain(about)
+    study = recorded.study_of(folder, about, modules)
+    run, promised = str(about.run), records.plain(about)
     # First what is quickly said, and names what differs; then, along the chain, that this is what
     # every ledger says.
     before = begun.noted(folder, study, run)
@@ -242,7 +233,7 @@ def _play(
     before = begun.read(folder, sim.vault.begun(run))
     begun.refuse_changes(folder, study, promised, before)
     begun.refuse_another(folder, records.plain(describe(built, run)), before)
-    saved = checkpoint.read(folder / CHECKPOINTS, sim)
+    saved = checkpoint.read(folder / CHECKPOINTS, sim, study.regime)
     sim.vault.refuse_older({} if saved is None else saved.heads)
     moment: Moment = built.first if saved is None else saved.moment
     if (
@@ -266,6 +257,7 @@ def _play(
         _book_public(run, sim)
         with Recorder(
             folder,
+            regime=study.regime,
             length=length,
             every=study.checkpoint_stride,
             begun=moment.number,
@@ -288,10 +280,8 @@ def _play(
     return outcome
 
 
-def _book_public(run: str, sim: Play) -> None:
-    """Book rows that were set aside and declared public as what they are, before a model is
-    measured on them.
-    """
+def _book_public(run: str, sim: Play[Any]) -> None:
+    """Book rows that were declared public as public, before a model is measured on them."""
     if PUBLIC in sim.vault.names:
         charge = Charge(
             unit=PUBLIC,
@@ -369,9 +359,7 @@ def _end(
 
 
 def _spent_now(built: Built) -> Spent:
-    """What each unit of the ledger has spent, the highest among its records; equal histories are
-    priced once.
-    """
+    """What each unit of the ledger has spent, the highest of its records; each history once."""
     sim = built.simulation
     histories = {unit: sim.vault.histories(unit) for unit in dict.fromkeys(sim.units)}
     chosen = accountant(sim.budget.accountant)
@@ -383,63 +371,6 @@ def _spent_now(built: Built) -> Spent:
         max((prices[history] for history in own), default=0.0) for own in histories.values()
     )
     return Spent(each=each, test=None if built.evaluation is None else built.evaluation.spent())
-
-
-def _about(folder: Path) -> About:
-    try:
-        content = read_below(folder, "run.json")
-    except (FileNotFoundError, NotADirectoryError):
-        raise StudyError(f"{folder}: this is no run folder: it has no run.json") from None
-    except OSError as error:
-        raise StudyError(f"{folder / 'run.json'}: cannot be read ({error.strerror})") from error
-    found = object_of(content, folder / "run.json", ResumeError)
-    if missing := [key for key in NEEDED if key not in found]:
-        raise ResumeError(
-            f"{folder / 'run.json'}: it has no {' and no '.join(missing)}. Restore it from a copy"
-        )
-    return records.about_of(_unended(found), folder / "run.json", ResumeError)
-
-
-def _unended(found: Mapping[str, object]) -> dict[str, object]:
-    """``run.json`` without how the run ended, which its seal says; but for how long that took."""
-    result = found.get("result")
-    seconds = number(result.get("seconds")) if isinstance(result, dict) else None
-    kept = {key: value for key, value in found.items() if key not in begun.LATER}
-    return {
-        **kept,
-        "result": None if result is None else {} if seconds is None else {"seconds": seconds},
-    }
-
-
-def study_of(
-    folder: Path, about: About, modules: Path | None = None, changes: Sequence[str] = ()
-) -> Study:
-    """The study of a run folder; a module that it names must be the one that it was begun with.
-
-    Raises:
-        ResumeError: if that has changed.
-    """
-    recorded = known(about.modules) or {}
-    digests = {name: str(known(each.sha256)) for name, each in recorded.items()}
-    files = [Path(known(each.file) or "") for each in recorded.values() if known(each.beside)]
-    beside = (
-        files[0].parent.parent
-        if files and files[0].name == "__init__.py"
-        else files[0].parent
-        if files
-        else None
-    )
-    return studies.read_run(folder, changes, modules=modules or beside, recorded=digests)
-
-
-def _code(study: Study) -> dict[str, records.Module] | None:
-    """The modules that the study names, for who goes on with it."""
-    lying = code.lying(studies.named_modules(study))
-    found = {
-        name: records.Module(file=str(each.file or ""), sha256=each.digest, beside=beside)
-        for name, (each, beside) in lying.items()
-    }
-    return found or None
 
 
 def _free(out: Path | None, name: str) -> Path:
@@ -464,8 +395,7 @@ def _refuse_hopeless(built: Built) -> None:
         privacy = built.study.privacy
         why, remedy = built.simulation.vault.blame(), built.remedy
         raise BudgetExceeded(
-            f"privacy.epsilon = {privacy.epsilon} does not pay for a single {built.paid}"
-            f" at noise_multiplier = {built.plan.noise_multiplier} (or the data's ledger has "
-            "spent it)."
-            f" {remedy if why is None else why[:1].upper() + why[1:]}"
+            f"privacy.epsilon = {privacy.epsilon} does not pay for a single {built.paid} at "
+            f"noise_multiplier = {built.plan.noise_multiplier} (or the data's ledger has spent "
+            f"it). {remedy if why is None else why[:1].upper() + why[1:]}"
         )

@@ -30,7 +30,11 @@ KEY, ENDED = "entropy.key", b"This run has ended and its key was destroyed.\n"
 
 
 def device(study: Study) -> torch.device:
-    """The device to compute on; "auto" takes a GPU where there is one."""
+    """The device to compute on; "auto" takes a GPU where there is one.
+
+    Raises:
+        StudyError: if it is not there.
+    """
     name = study.execution.device
     try:
         place = torch.device(
@@ -38,19 +42,30 @@ def device(study: Study) -> torch.device:
         )
         torch.zeros(1, device=place).item()  # a device may have a name and not be there
         return place
-    except (
-        RuntimeError,
-        AssertionError,
-        NotImplementedError,
-    ) as error:  # torch asserts that it was compiled for CUDA
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        # torch asserts that it was compiled for CUDA
         raise StudyError(f"execution.device = {name!r}: {str(error).splitlines()[0]}") from error
+
+
+def absent_device(study: Study) -> str | None:
+    """Why this machine cannot run a study on its device, for a plan; None if it can.
+
+    Raises:
+        StudyError: if nothing is called so.
+    """
+    try:
+        device(study)
+    except StudyError as error:
+        kind = study.execution.device.partition(":")[0]
+        if kind not in ("cuda", "mps", "xpu"):
+            raise
+        return f"{error}. This machine can plan the study and cannot run it"
+    return None
 
 
 @functools.cache
 def sources() -> str:
-    """Digest of this package's sources: an order of summation that changed is another environment,
-    whatever the version says.
-    """
+    """Digest of this package's sources: another order of summation is another environment."""
     found = hashlib.sha256()
     root = Path(sordino.__file__).parent
     for path in sorted(root.rglob("*.py")):
@@ -83,15 +98,15 @@ def environment(study: Study) -> dict[str, object]:
 
 
 def lineage(study: Study, run: str) -> str:
-    """Run, environment and study: part of every charge's key. A study changed by hand would replay
-    other releases.
-    """
-    return f"{run}/{hashlib.sha256(f'{sorted(environment(study).items())}{asked(study)}'.encode()).hexdigest()[:8]}"
+    """Run, environment and study, for every charge's key: no other study may replay releases."""
+    described = f"{sorted(environment(study).items())}{asked(study)}"
+    return f"{run}/{hashlib.sha256(described.encode()).hexdigest()[:8]}"
 
 
 def origin(study: Study, run: str) -> str:
-    """What answers about labels depend on, where nothing else has a finite price and a ledger is
-    the run's own: a key, and whole numbers.
+    """What answers about labels depend on, where a ledger is the run's own: a key, whole numbers.
+
+    Only where nothing else has a finite price.
 
     Elsewhere the environment counts, too: :func:`lineage`. Noise on embeddings, whatever is
     promised, lies on numbers that it rounds.
@@ -130,9 +145,7 @@ def protective(study: Study, run: str, data: Iterable[str], folder: Path) -> Ent
 
 
 def answering(study: Study, run: str, data: Iterable[str], folder: Path) -> Entropy:
-    """Where the answers about labels come from: as :func:`protective`, but whatever the
-    environment, which :func:`origin` leaves out.
-    """
+    """Where answers about labels come from: as :func:`protective`, whatever the environment."""
     if study.privacy.entropy == "system":
         return System(_secret_key(folder))
     return Seeded(
@@ -141,15 +154,12 @@ def answering(study: Study, run: str, data: Iterable[str], folder: Path) -> Entr
 
 
 def _shape(study: Study) -> str:
-    """The study without what cannot change the meaning of its results: how it is executed, and
-    where files lie.
-    """
+    """The study without what cannot change its results: how it is executed, where files lie."""
     told = study.model_copy(update={"execution": studies.Execution()}).model_dump(
         mode="python", by_alias=True
     )
-    data = _placeless(
-        told.pop("data"), lambda _: "a file"
-    )  # its fingerprint is taken of what was read
+    # its fingerprint is taken of what was read
+    data = _placeless(told.pop("data"), lambda _: "a file")
     return str(
         (
             data,
@@ -214,9 +224,7 @@ def _kept_key(path: Path) -> bytes:
 
 
 def forget(folder: Path) -> None:
-    """Destroy a run's secret key, once nothing is left to be repeated: from then on nobody can take
-    the noise off again.
-    """
+    """Destroy a run's secret key, once nothing is to be repeated: its noise stays for good."""
     path = folder / KEY
     if there(folder, KEY):
         check_below(folder, KEY)

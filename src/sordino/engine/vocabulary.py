@@ -1,5 +1,4 @@
-"""How each regime speaks of what it does: rounds of clients, updates by edges, events that parties
-see a part of.
+"""How each regime speaks of what it does: rounds of clients, updates by edges, events.
 
 The log calls what the server counts "round" and what privacy is paid for "steps", whatever the
 regime. People should not have to: a run says in ``run.json`` which regime it is of, and pages,
@@ -8,8 +7,10 @@ panels and sentences take their nouns from its regime.
 What "accuracy" is differs as well: of a model on a test set, or of predictions over a stream, each
 made before its event was learned from.
 
->>> of("asynchronous").rounds, of("synchronous").rounds, shared([of("asynchronous"), of("synchronous")]).rounds
-('updates', 'rounds', 'rounds or updates')
+>>> of("asynchronous").rounds, of("synchronous").rounds
+('updates', 'rounds')
+>>> shared([of("asynchronous"), of("synchronous")]).rounds
+'rounds or updates'
 >>> shared([of("vertical"), of("synchronous")]).accuracy.share
 'Share of the test set, or of a stream, classified correctly'
 """
@@ -46,6 +47,16 @@ class Accuracy:
     streamed: bool = False
 
 
+ON_TEST_SET = Accuracy(
+    name="test accuracy",
+    told="accuracy",
+    share="Share of the test set classified correctly",
+    final="Accuracy on the test set of the models handed out",
+    curve=("accuracy", "accuracy (%)"),
+    curve_is="Accuracy on the test set after each {round}",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabulary:
     """The nouns of a regime.
@@ -60,24 +71,26 @@ class Vocabulary:
         told: what a line of progress takes from a row: key, format ("" for as it stands).
         trail: key whose last values a panel draws.
         counted: kinds of rows that are counted, and what they are called.
+        lacking: key that a line of progress tells where it is not 0.
         steps_end: whether a run ends when the steps are used up.
         accuracy: what it measures.
     """
 
     regime: str
-    round: str
-    rounds: str
-    closed: str
-    steps: str
-    steps_of_one: str
-    client: str
-    a_client: str
-    clients: str
-    told: tuple[tuple[str, str], ...]
-    trail: str
+    round: str = "round"
+    rounds: str = "rounds"
+    closed: str = "closed"
+    steps: str = "local steps"
+    steps_of_one: str = "local steps of one client"
+    client: str = "client"
+    a_client: str = "a client"
+    clients: str = "clients"
+    told: tuple[tuple[str, str], ...] = (("steps", ""),)
+    trail: str = "accuracy"
     counted: Mapping[str, str] = field(default_factory=dict)
-    steps_end: bool
-    accuracy: Accuracy
+    lacking: str = ""
+    steps_end: bool = False
+    accuracy: Accuracy = ON_TEST_SET
 
     def many(self, count: float) -> str:
         """So many rounds.
@@ -88,14 +101,6 @@ class Vocabulary:
         return f"{count:.15g} {self.round if count == 1 else self.rounds}"
 
 
-ON_TEST_SET = Accuracy(
-    name="test accuracy",
-    told="accuracy",
-    share="Share of the test set classified correctly",
-    final="Accuracy on the test set of the models handed out",
-    curve=("accuracy", "accuracy (%)"),
-    curve_is="Accuracy on the test set after each {round}",
-)
 OF_EITHER = Accuracy(
     name="accuracy",
     told="accuracy",
@@ -106,8 +111,8 @@ OF_EITHER = Accuracy(
 )
 
 
-def of(regime: object) -> Vocabulary:
-    """The words of a regime; those of the first where it is not known."""
+def of(regime: str | None) -> Vocabulary:
+    """The words of a regime; those of the first where none is named."""
     return regimes.vocabulary(regime)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from numpy.typing import NDArray
 
@@ -47,15 +47,18 @@ class Moment(Protocol):
         ...
 
 
-class Watcher(Protocol):
+Watched = TypeVar("Watched", contravariant=True)
+
+
+class Watcher(Protocol[Watched]):
     """What a run tells while it goes on; written to by the simulation only."""
 
     def row(self, row: Row) -> None:
         """A finished row for the log."""
         ...
 
-    def save(self, moment: Any) -> bool:
-        """A point from which the run may be resumed; whether it was kept."""
+    def save(self, moment: Watched) -> None:
+        """A point from which the run may be resumed."""
         ...
 
 

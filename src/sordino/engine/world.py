@@ -69,9 +69,7 @@ class World(Generic[S]):
         raise NotImplementedError
 
     def expects(self, state: S, site: int, number: int, /) -> bool:
-        """Whether an answer of this site to this number would be used if it came now; computed it
-        is only then.
-        """
+        """Whether an answer of this site to this number would be used if it came now."""
         return True
 
     def asked(self, state: S, /) -> Mapping[int, Request]:
@@ -94,9 +92,7 @@ class World(Generic[S]):
     def bills(
         self, state: S, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]], /
     ) -> Sequence[Bill]:
-        """What must be booked before these effects may be carried out; sites hold the permits
-        ``paid``.
-        """
+        """What must be booked before these effects; sites hold the permits ``paid``."""
         raise NotImplementedError
 
     def reissued(self, state: S, blocks: Mapping[int, Sequence[Block]], /) -> Sequence[Bill]:
@@ -114,6 +110,11 @@ class World(Generic[S]):
     def measured(self, state: S, number: int, /) -> Mapping[str, Any]:
         """What is told of the model when ``number`` is closed."""
         return {}
+
+    @property
+    def charges_everybody(self) -> bool:
+        """Whether each round is charged to all sites, whoever takes part."""
+        return False
 
     def own_bills(self, site: int, task: Request, permits: Sequence[Permit], /) -> Sequence[Bill]:
         """What a site books in its own ledger before it works on a task; it holds ``permits``."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from sordino import data as datasets
 from sordino.entropy import Seeded
@@ -16,11 +15,12 @@ from sordino.federation import evaluation
 from sordino.federation.study import HorizontalStudy
 from sordino.message import Vector
 from sordino.privacy.records import Records
-from sordino.training import models
-from sordino.training.check import check_private
-from sordino.training.evaluate import Evaluator
-from sordino.training.flat import Flat
-from sordino.training.kernels import model_input
+
+if TYPE_CHECKING:  # whoever only divides data does not wait for torch
+    import torch
+
+    from sordino.training.evaluate import Evaluator
+    from sordino.training.flat import Flat
 
 Counts = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -58,27 +58,44 @@ class Federation:
         return tuple(len(part) for part in self.parts)
 
 
+@dataclass(frozen=True, slots=True)
+class Division:
+    """What a plan asks of a study's data: n_i of every client, the shape of an example, and how
+    many classes there are.
+    """
+
+    sizes: tuple[int, ...]
+    shape: tuple[int, ...]
+    classes: int
+
+    @classmethod
+    def of(cls, study: HorizontalStudy, whole: Callable[[], Federation]) -> Division:
+        """The study's, by the labels alone where that is enough; ``whole`` loads all of it."""
+        wanted = study.data
+        # Who is set aside, and who is behind a record, is found in the whole data.
+        apart = wanted.file is not None or wanted.validation or identified(study)
+        found = None if apart else datasets.labels(wanted.name or "")
+        if found is None:
+            return cls.told(whole())
+        y, shape, classes = found
+        indices, _ = _dealt(study, y, None)
+        return cls(tuple(map(len, indices)), shape, len(classes))
+
+    @classmethod
+    def told(cls, divided: Federation) -> Division:
+        """Of data that is loaded already."""
+        return cls(divided.sizes, divided.test.shape, len(divided.test.classes))
+
+
 def federation(study: HorizontalStudy) -> Federation:
     """Load the data and divide it."""
-    wanted, entropy, corpus = (
-        study.data,
-        Seeded(study.seed),
-        evaluation.corpus(study, identify=identified(study)),
-    )
+    wanted, entropy = study.data, Seeded(study.seed)
+    corpus = evaluation.corpus(study, identify=identified(study))
     train, validation = corpus.train, None
     if wanted.validation:
         train, validation = datasets.hold_out(train, wanted.validation, entropy.at("validation"))
-    if study.pooled:
-        indices: datasets.Parts = (np.arange(len(train.y)),)
-    else:
-        dealt = wanted.partition.split(
-            train.y, wanted.clients, entropy.at("partition"), column=train.client
-        )
-        indices = datasets.checked(dealt, len(train.y), wanted.clients)
-    if wanted.client_validation:
-        indices, held = datasets.per_client_validation(
-            indices, wanted.client_validation, entropy.at("client validation")
-        )
+    indices, held = _dealt(study, train.y, train.client)
+    if held:
         validation = train.take(np.sort(np.concatenate(held)))
     counts = datasets.label_counts(train.y, indices, len(train.classes))
     names = (
@@ -91,15 +108,35 @@ def federation(study: HorizontalStudy) -> Federation:
     )
 
 
-def identified(study: HorizontalStudy) -> bool:
-    """Whether records are to be recognised: by a ledger that outlives the run, or for the persons
-    behind them.
+def _dealt(
+    study: HorizontalStudy, y: datasets.Labels, client: datasets.Labels | None
+) -> tuple[datasets.Parts, datasets.Parts]:
+    """The numbers of each client's examples, and of those that it sets aside, if any, by labels and
+    owners (n,).
     """
+    wanted, entropy = study.data, Seeded(study.seed)
+    if study.pooled:
+        indices: datasets.Parts = (np.arange(len(y)),)
+    else:
+        dealt = wanted.partition.split(y, wanted.clients, entropy.at("partition"), column=client)
+        indices = datasets.checked(dealt, len(y), wanted.clients)
+    if not wanted.client_validation:
+        return indices, ()
+    return datasets.per_client_validation(
+        indices, wanted.client_validation, entropy.at("client validation")
+    )
+
+
+def identified(study: HorizontalStudy) -> bool:
+    """Whether records are to be recognised: by a lasting ledger, or for the persons behind them."""
     return study.privacy.ledger != "run" or study.data.person is not None
 
 
 def model(study: HorizontalStudy, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
     """The study's model, initialised from its seed, checked to be trainable privately."""
+    from sordino.training import models
+    from sordino.training.check import check_private
+
     module = models.build(study.model.name, shape, classes, Seeded(study.seed).at("model"))
     if study.method.private:
         check_private(module, shape)
@@ -118,12 +155,19 @@ def records(part: datasets.Dataset, unit: str, kind: str) -> Records:
 def tensors(
     part: datasets.Dataset | None, place: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    """Examples as model input, and their labels; empty ones for none."""
+    import torch
+
+    from sordino.training.kernels import model_input
+
     if part is None:
         return torch.empty(0), torch.empty(0, dtype=torch.int64)
     return model_input(placed(part.x, place)), torch.from_numpy(part.y).to(place)
 
 
 def placed(x: np.ndarray[Any, Any], place: torch.device) -> torch.Tensor:
+    import torch
+
     found = torch.from_numpy(x).to(place)
     return found.contiguous(memory_format=torch.channels_last) if found.ndim == 4 else found
 
@@ -135,6 +179,8 @@ def evaluate(
     validation: tuple[torch.Tensor, torch.Tensor],
     weights: Vector,
 ) -> Mapping[str, float]:
+    import torch
+
     flat.load(torch.from_numpy(weights).to(flat.weights))
     row = {}
     if len(test[1]):

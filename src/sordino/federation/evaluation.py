@@ -22,16 +22,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 
 from sordino import data as datasets
 from sordino.data.dataset import Corpus
-from sordino.engine import records
 from sordino.engine.built import UNIT
 from sordino.engine.study.sections import SHARE
 from sordino.entropy import Entropy
 from sordino.errors import BudgetExceeded, LocalProtocolError, StudyError
 from sordino.federation.evaluations import evaluations, multiplier
+from sordino.federation.records import TestSet
 from sordino.federation.study import HorizontalStudy
 from sordino.mechanism import Gaussian
 from sordino.message import Vector
@@ -39,8 +38,7 @@ from sordino.privacy import Budget, Charge, Permit, Vault, covers_round
 
 
 def corpus(study: HorizontalStudy, *, identify: bool = False) -> Corpus:
-    """A study's data, with the test set that it asks for: an empty one where it asks for none;
-    ``identify`` its records.
+    """A study's data, with the test set that it asks for, perhaps empty; ``identify`` its records.
 
     Raises:
         StudyError: where the file and the study do not fit.
@@ -79,9 +77,9 @@ def corpus(study: HorizontalStudy, *, identify: bool = False) -> Corpus:
     if found.train.client is not None and not wanted.partition.by_column:
         raise StudyError(
             f"{wanted.file}: its array 'client' says whose each example is, and "
-            f"data.partition kind '{wanted.partition.kind}' would deal"
-            ' them to others: set data.partition = { kind = "column" } with '
-            'data.client_column = "client", or leave the array out'
+            f"data.partition kind '{wanted.partition.kind}' would deal them to others: set "
+            'data.partition = { kind = "column" } with data.client_column = "client", or leave the '
+            "array out"
         )
     return found
 
@@ -119,9 +117,7 @@ class PaidEvaluation:
     lineage: str
 
     def __call__(self, weights: Vector) -> Mapping[str, float]:
-        """The row of an evaluation: accuracy, and what the test rows have spent; no accuracy where
-        they cannot pay for it.
-        """
+        """The row of an evaluation: accuracy, if the test rows can pay, and what they spent."""
         digest = hashlib.sha256(np.ascontiguousarray(weights).tobytes()).hexdigest()
         charge = Charge(
             unit=UNIT,
@@ -143,17 +139,18 @@ class PaidEvaluation:
         }
 
     def release(self, weights: Vector, digest: str, permit: Permit) -> float:
-        """The noisy accuracy of a model; ``permit`` is of one evaluation, under the key of this
-        model's digest.
+        """The noisy accuracy of a model; ``permit`` is of one evaluation, by the model's digest.
 
         Raises:
             LocalProtocolError: without that permit; nothing has been computed then.
         """
-        covers_round([permit], [(self.mechanism.event(), 1)], 0)
-        if permit.unit != UNIT or not permit.key.endswith(digest):
+        covers_round(UNIT, [permit], [(self.mechanism.event(), 1)], 0)
+        if not permit.key.endswith(digest):
             raise LocalProtocolError(
                 f"the permit is for {permit.unit}, {permit.key}, and not for this evaluation"
             )
+        import torch
+
         exact = torch.tensor([float(self.right(weights))], dtype=torch.float64)
         noisy, _ = self.mechanism.release(exact, None, self.entropy.at("evaluation", digest))
         return min(max(float(noisy[0]) / self.rows, 0.0), 1.0)
@@ -176,13 +173,13 @@ def priced(study: HorizontalStudy) -> tuple[Gaussian, Budget, int]:
     )
 
 
-def told(study: HorizontalStudy, rows: int) -> records.TestSet:
+def told(study: HorizontalStudy, rows: int) -> TestSet:
     """What run.json says of the test set."""
     kind = study.data.testing
     if kind != "private share":
-        return records.TestSet(kind=kind, rows=rows)
+        return TestSet(kind=kind, rows=rows)
     mechanism, budget, times = priced(study)
-    return records.TestSet(
+    return TestSet(
         kind=kind,
         rows=rows,
         unit=UNIT,

@@ -14,9 +14,7 @@ def evaluations(study: HorizontalStudy) -> int:
 
 
 def multiplier(study: HorizontalStudy) -> float:
-    """z of the noise on a count of right answers, for :func:`evaluations` of them within the
-    epsilon that the test rows may spend.
-    """
+    """z of the noise on a count of right answers, for :func:`evaluations` within test epsilon."""
     privacy = study.privacy
     epsilon = privacy.epsilon if privacy.evaluation_epsilon is None else privacy.evaluation_epsilon
     assert epsilon is not None

@@ -1,19 +1,19 @@
-"""What run.json says of a study in which every client has examples of its own, beside what it says
-of every study.
-"""
+"""What run.json says of a study, beside the rest, if every client has examples of its own."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from sordino.engine import records
 from sordino.engine.plan import Plan
+from sordino.federation import records
 from sordino.federation.evaluation import told
 from sordino.federation.setup import SharedSetup, Tensors
 from sordino.federation.study import HorizontalStudy
+
+F = TypeVar("F", bound=records.Horizontal)
 
 
 class Simulation(Protocol):
@@ -40,12 +40,12 @@ def _digest(examples: Tensors) -> str | None:
 
 
 def horizontal(
-    kind: type[records.Synchronous] | type[records.Asynchronous],
+    kind: type[F],
     study: HorizontalStudy,
     setup: SharedSetup,
     plan: Plan,
     simulation: Simulation,
-) -> records.Horizontal:
+) -> F:
     """Clients and what they hold, the model's size, bounds and rates."""
     privacy = study.privacy
     # Label counts are raw data, and so are sizes where whole clients are protected and weigh the
@@ -76,9 +76,8 @@ def horizontal(
         noise_multipliers=getattr(privacy, "noise_multipliers", None),  # likewise
         sampling_rate=getattr(privacy, "sampling_rate", None),
         staleness=getattr(study, "stalest", None),
-        validation=_digest(
-            setup.validation
-        ),  # public: bounds and weights of noise may be chosen by it
+        # public: bounds and weights of noise may be chosen by it
+        validation=_digest(setup.validation),
         R_c=plan.steps if privacy.unit != "client" else None,  # there, rounds are what is charged
         stages=tuple(records.Stage(**asdict(stage)) for stage in plan.stages),
     )

@@ -1,6 +1,4 @@
-"""A study under ``sordino audit --attack inversion``: whose images, in which batches, at which
-noise, at what price.
-"""
+"""A study under ``sordino audit --attack inversion``: which images, batches, noise and price."""
 
 from __future__ import annotations
 
@@ -23,6 +21,7 @@ from sordino.entropy import Seeded
 from sordino.errors import StudyError
 from sordino.federation import regime as horizontal
 from sordino.federation.division import Federation, federation, model
+from sordino.federation.mechanism import Trial
 from sordino.federation.study import HorizontalStudy
 from sordino.files import check_below
 from sordino.mechanism import Bounded, Gaussian, Learning
@@ -38,9 +37,7 @@ MODEL = "model.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class NoiseLevel:
-    """One noise level as it was asked for: a noise multiplier, MAPA's eps_0 (``claimed``), or
-    neither for the study's own.
-    """
+    """One noise level as asked for: a multiplier, MAPA's eps_0 (``claimed``), or the study's."""
 
     sigma: float | None = None
     claimed: float | None = None
@@ -71,17 +68,16 @@ class Attacked:
 def attacked(
     study: HorizontalStudy, asked: Sequence[NoiseLevel], weights: Path | None = None
 ) -> Attacked:
-    """A study's model, data and noise levels; ``weights`` of a trained model, else the initial
-    ones.
+    """A study's model, data and noise levels; ``weights`` are a trained model's, else initial.
 
     Raises:
         StudyError: if the attack has nothing to work on.
     """
     if study.privacy.unit == "client":
         raise StudyError(
-            f"method.name = {study.method.name!r}: --attack inversion reads gradients, and "
-            "this method's clients send whole updates."
-            " Use a study whose clients take noisy gradient steps, such as dp-sgd"
+            f"method.name = {study.method.name!r}: --attack inversion reads gradients, and this "
+            "method's clients send whole updates. Use a study whose clients take noisy gradient "
+            "steps, such as dp-sgd"
         )
     divided = federation(study)
     regime = horizontal.of(study)
@@ -94,9 +90,8 @@ def attacked(
         )
     if not len(divided.test) or full.data.testing == "private share":
         raise StudyError(
-            f"data.test = '{full.data.testing}': --attack inversion starts from the mean "
-            "images of a public test set;"
-            " set data.test = 'file' or 'public share'"
+            f"data.test = '{full.data.testing}': --attack inversion starts from the mean images of "
+            "a public test set; set data.test = 'file' or 'public share'"
         )
     flat = Flat(model(full, shape, len(divided.test.classes)))
     first_layer(flat, shape, full.model.name)
@@ -123,9 +118,7 @@ def _delta(study: HorizontalStudy) -> float:
 def _levels(
     study: HorizontalStudy, noise: Bounded, steps: int, rate: float, asked: Sequence[NoiseLevel]
 ) -> list[Level]:
-    """What was asked for, with prices: the study's mechanism from the least noise to the most, then
-    MAPA's noise likewise.
-    """
+    """What was asked for, with prices: the study's mechanism by rising noise, then MAPA's."""
     own = 0.0 if study.privacy.unit == "none" else study.privacy.noise_multiplier or 0.0
     found = []
     for sigma in sorted(
@@ -143,9 +136,7 @@ def _levels(
 def _costs(
     study: HorizontalStudy, noise: Bounded, steps: int, rate: float, sigma: float
 ) -> tuple[float, float]:
-    """Epsilon of one release and of all planned ones, at another noise multiplier than the study's,
-    as the mechanism books it.
-    """
+    """Epsilon of one release and of all planned, at another noise multiplier, as it is booked."""
     if sigma == 0.0:
         return math.inf, math.inf
     privacy, delta = study.privacy, _delta(study)
@@ -204,18 +195,14 @@ def _scene(found: Attacked, images: int, alone: bool) -> Scene:
     def drawn(what: str, number: int) -> np.random.Generator:
         return entropy.at("audit", "inversion", what, number)
 
-    rates, chosen = (
-        horizontal.of(study).rates(study, divided.sizes),
-        choose([part.y for part in divided.parts], classes, images),
-    )
+    rates = horizontal.of(study).rates(study, divided.sizes)
+    chosen = choose([part.y for part in divided.parts], classes, images)
     targets = [
         _target(divided.parts[who], place, rates[who], alone, drawn("batch", i))
         for i, (who, place) in enumerate(chosen)
     ]
-    public, labels = (
-        torch.from_numpy(datasets.scaled(divided.test.x)),
-        torch.from_numpy(divided.test.y),
-    )
+    public = torch.from_numpy(datasets.scaled(divided.test.x))
+    labels = torch.from_numpy(divided.test.y)
     attack = Attack(
         clipped=ClippedSum(flat, loss),
         noise=found.noise,
@@ -242,8 +229,7 @@ def _scene(found: Attacked, images: int, alone: bool) -> Scene:
 
 
 def choose(labels: Sequence[datasets.Labels], classes: int, images: int) -> list[tuple[int, int]]:
-    """Which examples to attack, as (client, place): the first of every label, then the second, and
-    so on.
+    """Which examples to attack, as (client, place): the first of every label, then the second, ...
 
     >>> choose([np.array([1, 1]), np.array([0, 1, 0])], 2, 4)
     [(1, 0), (0, 0), (1, 2), (0, 1)]
@@ -275,9 +261,7 @@ def _mean_image(x: torch.Tensor, y: torch.Tensor, label: int) -> Matrix:
 
 
 def _mechanism(study: HorizontalStudy, divided: Federation, flat: Flat) -> Bounded:
-    """The study's mechanism as it begins; a Gaussian with the study's clip where it promises
-    nothing.
-    """
+    """The study's mechanism as it begins; a Gaussian of its clip where it promises nothing."""
     if study.privacy.unit == "none":
         return Gaussian(clip=study.privacy.clip, noise_multiplier=1.0)
     loss = loss_for(study.model.name)
@@ -288,7 +272,7 @@ def _mechanism(study: HorizontalStudy, divided: Federation, flat: Flat) -> Bound
             torch.from_numpy(divided.validation.y),
         )
     kernels = ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))
-    made = horizontal.of(study).mechanism(study, divided.sizes, kernels, public)
+    made = horizontal.of(study).mechanism(study, divided.sizes, Trial.of(kernels, public))
     return made.shaped(()) if isinstance(made, Learning) else made
 
 

@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import torch
-from torch import Tensor
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sordino.privacy import Event, Gaussian, NonPrivate
-from sordino.training.kernels import ModelKernels
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sordino.training.kernels import ModelKernels
 
 LOOKED_AT = 512  # public examples from which energies are taken
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trial:
+    """What a mechanism may be shaped by before a run: a model, and public examples.
+
+    Attributes:
+        parameters: how many numbers each parameter of the model has, in the vector's order.
+        look: gives the kernels, and public examples as tensors (n, ...) and (n,). A plan makes them
+            only for a mechanism that asks.
+    """
+
+    parameters: tuple[int, ...]
+    look: Callable[[], tuple[ModelKernels, tuple[Tensor, Tensor]]]
+
+    @classmethod
+    def of(cls, kernels: ModelKernels, public: tuple[Tensor, Tensor]) -> Trial:
+        """With kernels that are there already."""
+        sizes = tuple(slot.size for slot in kernels.flat.layout)
+        return cls(sizes, lambda: (kernels, public))
+
+    def energies(self, measure: Callable[[Tensor], Tensor]) -> Sequence[float]:
+        """See :func:`energies`."""
+        return energies(*self.look(), measure)
 
 
 def as_good(true: Event, claimed: Event) -> bool:
@@ -35,6 +62,8 @@ def energies(
     kernels: ModelKernels, public: tuple[Tensor, Tensor], measure: Callable[[Tensor], Tensor]
 ) -> list[float]:
     """The mean of ``measure`` over gradients of public examples, each of length one."""
+    import torch
+
     x, y = public[0][:LOOKED_AT], public[1][:LOOKED_AT]
     found = []
     for part in range(0, len(x), 64):

@@ -25,14 +25,13 @@ TESTS = {
     "and often.",
     "public share": (
         "{share} of the file's rows were set aside and DECLARED PUBLIC (data.test = 'public "
-        "share'): models are measured on them exactly,"
-        " and the people in these rows get no privacy guarantee."
+        "share'): models are measured on them exactly, and the people in these rows get no privacy "
+        "guarantee."
     ),
     "private share": (
-        "{share} of the file's rows were set aside to measure models on. They are private: "
-        "an evaluation releases how many of them a model"
-        " gets right, with Gaussian noise and at a price, booked under the unit 'test', and "
-        "the promise holds for each of them."
+        "{share} of the file's rows were set aside to measure models on. They are private: an "
+        "evaluation releases how many of them a model gets right, with Gaussian noise and at a "
+        "price, booked under the unit 'test', and the promise holds for each of them."
     ),
     "none": "No row of the file is declared public, and no model is measured: there "
     "is no accuracy.",
@@ -45,9 +44,7 @@ DIVISION = (
 
 
 def resting_on(study: HorizontalStudy, first: tuple[str, ...] = (SIZES, BATCHES)) -> list[str]:
-    """What the guarantee, or the run, rests on; ``first`` is what it rests on in one regime, or for
-    one unit.
-    """
+    """What the guarantee, or the run, rests on; ``first`` is particular to a regime or unit."""
     found = [*first, SIMULATED, FLOATS, LOOKING, DIVIDED]
     if study.data.validation or study.data.client_validation:
         found.append(VALIDATION)

@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
+import functools
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar, TypeVar
-
-import numpy as np
-import torch
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from sordino.data import Dataset
 from sordino.engine import regimes
 from sordino.engine.built import Built
 from sordino.engine.plan import Plan
 from sordino.engine.regime import Regime
+from sordino.entropy import Seeded
 from sordino.federation.balance import left
-from sordino.federation.division import Federation, federation, model, tensors
+from sordino.federation.division import Division, Federation, federation, identified, model, tensors
+from sordino.federation.mechanism import Trial
 from sordino.federation.promise import resting_on, testing
-from sordino.federation.setup import SharedSetup
 from sordino.federation.study import HorizontalStudy, for_dimension
-from sordino.mechanism import Bounded
 from sordino.privacy import Budget, Event
-from sordino.training.flat import Flat
-from sordino.training.kernels import ModelKernels
-from sordino.training.loss import loss_for
-from sordino.training.perexample import ClippedSum, MeanGradient, path_of
+from sordino.privacy.records import Burden
+from sordino.training.outline import MAPPED, Outline, outline
+
+if TYPE_CHECKING:  # a plan of a built-in model does not wait for torch
+    from torch import Tensor
+
+    from sordino.federation.setup import SharedSetup
+    from sordino.mechanism import Bounded
+    from sordino.training.flat import Flat
+    from sordino.training.kernels import ModelKernels
 
 H = TypeVar("H", bound=HorizontalStudy)
-
-Tensors = tuple[torch.Tensor, torch.Tensor]
-Spending = tuple[tuple[Event, int], ...]
 
 MEASURE = (
     "For an accuracy set data.test = 'private share' (with noise, at a price), 'public "
@@ -46,25 +47,19 @@ class HorizontalRegime(Regime[H]):
         charged: what a client pays for, in the plural.
     """
 
-    charged: ClassVar[str]
+    charged: ClassVar[str] = "local steps"
 
     @abstractmethod
     def calibrate(self, study: H, sizes: Sequence[int]) -> H:
-        """The same study with its noise filled in, if it was left out, for clients of these
-        sizes.
-        """
+        """The same study with its noise filled in, for clients of these sizes."""
 
     @abstractmethod
     def price(self, study: H, sizes: Sequence[int], dimension: int) -> Plan:
         """The plan of a study over clients of these sizes and a model of this dimension."""
 
     @abstractmethod
-    def mechanism(
-        self, study: H, sizes: Sequence[int], kernels: ModelKernels, public: Tensors
-    ) -> Bounded:
-        """The mechanism that a calibrated study begins with; ``public`` are its validation
-        examples.
-        """
+    def mechanism(self, study: H, sizes: Sequence[int], trial: Trial) -> Bounded:
+        """The mechanism that a calibrated study begins with; ``trial`` has public examples."""
 
     @abstractmethod
     def announced(self, priced: Plan, study: H, noise: Bounded, sizes: Sequence[int]) -> Plan:
@@ -80,9 +75,7 @@ class HorizontalRegime(Regime[H]):
         run: str,
         payable: Sequence[int] | None,
     ) -> Built:
-        """See :meth:`~sordino.engine.regime.Regime.build`; ``parts`` is emptied on the way, so that
-        the pixels are kept once.
-        """
+        """See :meth:`~sordino.engine.regime.Regime.build`; empties ``parts``, to save memory."""
 
     @abstractmethod
     def rates(self, study: H, sizes: Sequence[int]) -> tuple[float, ...]:
@@ -100,26 +93,21 @@ class HorizontalRegime(Regime[H]):
     def spending(
         self, study: H, true: Event, sigma: float, rate: float, charges: int
     ) -> Sequence[tuple[Event, int]]:
-        """So many charges of a client that draws with this rate, where one release at ``sigma`` is
-        ``true``.
-        """
+        """So many charges of a client of this rate, where one release at ``sigma`` is ``true``."""
 
     def epsilons(self, study: H) -> tuple[float, ...]:
         """What each client may spend."""
         return (study.privacy.epsilon or 0.0,) * study.data.clients
 
     def steps(
-        self, study: H, sizes: Sequence[int], client: int, own: Budget, before: Spending
+        self, study: H, sizes: Sequence[int], client: int, own: Budget, burden: Burden
     ) -> int | None:
-        """Charges that a client can still pay for after what it has spent; None without a limit."""
-        return own.remaining_steps(
-            self.event(study, sizes, client, study.privacy.noise_multiplier or 0.0), before
-        )
+        """Charges that these records of a client can still pay for; None without a limit."""
+        event = self.event(study, sizes, client, study.privacy.noise_multiplier or 0.0)
+        return own.remaining_steps(burden.of(event), burden.spent)
 
     def bounded(self, study: H) -> bool:
-        """Whether what clients send goes through the mechanism; a paper's literal form may have
-        none.
-        """
+        """Whether the mechanism bounds what clients send; a paper's literal form may have none."""
         return True
 
     def scheduled(self, study: H) -> bool:
@@ -131,13 +119,18 @@ class HorizontalRegime(Regime[H]):
         return False
 
     def sized(self, study: H, divided: Federation | None = None) -> H:
-        """The same study with its model's size told to a mechanism whose price depends on it; its
-        data, where it is loaded already.
-        """
+        """The same study, its mechanism told the model's size where its price depends on it."""
         if study.privacy.unit == "none" or not study.privacy.mechanism.sized:
             return study
-        test = (divided or federation(study)).test
-        return for_dimension(study, Flat(model(study, test.shape, len(test.classes))).dim)
+        return for_dimension(
+            study,
+            _outline(
+                study,
+                Division.of(study, lambda: federation(study))
+                if divided is None
+                else Division.told(divided),
+            ).dim,
+        )
 
     def calibrated(self, study: H) -> H:
         """See :class:`~sordino.engine.regime.Regime`."""
@@ -145,28 +138,28 @@ class HorizontalRegime(Regime[H]):
 
     def plan(self, study: H) -> tuple[Plan, tuple[int, ...]]:
         """See :class:`~sordino.engine.regime.Regime`."""
-        divided = federation(study)
-        flat = Flat(model(study, divided.test.shape, len(divided.test.classes)))
-        priced, loss = (
-            self.price(for_dimension(study, flat.dim), divided.sizes, flat.dim),
-            loss_for(study.model.name),
-        )
+        whole = functools.cache(lambda: federation(study))
+        told = Division.of(study, whole)
+        known, sizes = _outline(study, told), told.sizes
+        if study.world.latency.reads:  # whether its file can be used
+            study.world.latency.tasks(Seeded(study.seed), len(sizes))
+        sized = for_dimension(study, known.dim)
+        priced = self.price(sized, sizes, known.dim)
+        if (absent := _absent_device(study)) is not None:
+            priced = replace(priced, warnings=(*priced.warnings, absent))
         if study.privacy.unit == "none":
-            return priced, divided.sizes
+            return priced, sizes
         if study.privacy.unit == "sample":
-            path = path_of(flat, divided.test.shape, loss)
+            path = known.path
             priced = replace(priced, gradients=f"{path.name} ({path.why}): {path.cost}")
-        kernels, public = (
-            ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss)),
-            tensors(divided.validation, torch.device("cpu")),
-        )
-        full = self.calibrate(for_dimension(study, flat.dim), divided.sizes)
+        full = self.calibrate(sized, sizes)
         if self.bounded(full):
-            priced = self.announced(
-                priced, full, self.mechanism(full, divided.sizes, kernels, public), divided.sizes
-            )
-        priced = replace(priced, warnings=(*priced.warnings, *_of_persons(full, divided)))
-        return left(self, full, divided, priced), divided.sizes
+            trial = Trial(known.parameters, lambda: _trained_on(study, whole()))
+            noise = self.mechanism(full, sizes, trial)
+            priced = self.announced(priced, full, noise, sizes)
+        if not identified(full):
+            return priced, sizes
+        return left(self, full, whole(), priced), sizes
 
     def build(self, study: H, folder: Path, run: str, payable: Sequence[int] | None) -> Built:
         """See :class:`~sordino.engine.regime.Regime`."""
@@ -184,6 +177,8 @@ class HorizontalRegime(Regime[H]):
     ) -> Built:
         """The objects of a study over this data; at the site of client ``mine``, or for all."""
         full = self.calibrate(self.sized(study, divided), divided.sizes)
+        from sordino.federation.setup import SharedSetup
+
         setup = replace(SharedSetup.of(full, divided), mine=mine)
         parts = list(divided.parts)
         del divided  # each part is let go of when it has become a client's tensors
@@ -207,17 +202,47 @@ def of(study: H) -> HorizontalRegime[H]:
     return found
 
 
-def _of_persons(study: HorizontalStudy, divided: Federation) -> list[str]:
-    """What a plan, which counts examples by themselves, cannot say of persons with several."""
-    if study.data.person is None or study.privacy.unit != "sample":
-        return []
-    whose = np.concatenate([part.words[:, 2] for part in divided.parts if part.words is not None])
-    most = int(np.unique(whose, return_counts=True)[1].max(initial=0))
-    if most <= 1:
-        return []
-    return [
-        f"data.person: one person has up to {most} examples, which share one budget, at all "
-        "clients together. This plan counts"
-        " examples by themselves: such a person's budget is spent sooner, and the run then "
-        "ends sooner. Raise noise_multiplier"
-    ]
+def _absent_device(study: HorizontalStudy) -> str | None:
+    """Why this machine cannot run a study on its device; None if it can."""
+    if study.execution.device in ("auto", "cpu"):
+        return None
+    from sordino.engine.surroundings import absent_device
+
+    return absent_device(study)
+
+
+def _outline(study: HorizontalStudy, told: Division) -> Outline:
+    """The study's model as a plan needs it; a model that is not built in is made and tried."""
+    if (known := outline(study.model.name, told.shape, told.classes)) is not None:
+        return known
+    from sordino.training.loss import loss_for
+    from sordino.training.perexample import path_of
+
+    flat = _flat(study, told)
+    sizes = tuple(slot.size for slot in flat.layout)
+    # How gradients are computed is tried out only where it is told.
+    tried = study.privacy.unit == "sample"
+    path = path_of(flat, told.shape, loss_for(study.model.name)) if tried else MAPPED
+    return Outline(sizes, path)
+
+
+def _flat(study: HorizontalStudy, told: Division) -> Flat:
+    """The study's model, made."""
+    from sordino.training.flat import Flat
+
+    return Flat(model(study, told.shape, told.classes))
+
+
+def _trained_on(
+    study: HorizontalStudy, divided: Federation
+) -> tuple[ModelKernels, tuple[Tensor, Tensor]]:
+    """Kernels of the study's model, and its validation examples."""
+    import torch
+
+    from sordino.training.kernels import ModelKernels
+    from sordino.training.loss import loss_for
+    from sordino.training.perexample import ClippedSum, MeanGradient
+
+    flat, loss = _flat(study, Division.told(divided)), loss_for(study.model.name)
+    kernels = ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss))
+    return kernels, tensors(divided.validation, torch.device("cpu"))

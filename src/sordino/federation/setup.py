@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypedDict, Unpack
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -14,10 +15,10 @@ from sordino import data as datasets
 from sordino.engine.built import PUBLIC, UNIT, Built, named
 from sordino.engine.plan import Plan
 from sordino.engine.play import Play
-from sordino.engine.records import Horizontal, Vertical
-from sordino.engine.surroundings import device
+from sordino.engine.records import Facts
+from sordino.engine.surroundings import device, protective
 from sordino.engine.watch import Moment
-from sordino.entropy import Entropy
+from sordino.entropy import Entropy, System
 from sordino.errors import StudyError
 from sordino.federation.division import (
     Counts,
@@ -47,7 +48,7 @@ Tensors = tuple[torch.Tensor, torch.Tensor]
 class Told(TypedDict):
     """What a regime says by itself of what was built; see :class:`Built`."""
 
-    facts: Horizontal | Vertical
+    facts: Facts
     paid: str
     remedy: str
     evaluation: PaidEvaluation | None
@@ -96,15 +97,11 @@ class SharedSetup:
         """Everything but the clients' own data."""
         torch.set_num_threads(study.execution.threads)
         place, classes = device(study), divided.test.classes
-        flat, loss = (
-            Flat(model(study, divided.test.shape, len(classes)).to(place)),
-            loss_for(study.model.name),
-        )
+        flat = Flat(model(study, divided.test.shape, len(classes)).to(place))
+        loss = loss_for(study.model.name)
         test = placed(divided.test.x, place), torch.from_numpy(divided.test.y).to(place)
-        paid, prints = (
-            study.data.testing == "private share",
-            divided.prints or tuple(part.fingerprint() for part in divided.parts),
-        )
+        paid = study.data.testing == "private share"
+        prints = divided.prints or tuple(part.fingerprint() for part in divided.parts)
         return cls(
             kernels=ModelKernels(flat, ClippedSum(flat, loss), MeanGradient(flat, loss)),
             place=place,
@@ -122,23 +119,30 @@ class SharedSetup:
             secret=(test, divided.test.fingerprint()) if paid else None,
         )
 
+    def entropy(self, study: HorizontalStudy, run: str, folder: Path) -> Entropy:
+        """Where batches and noise come from; see :func:`~sordino.engine.surroundings.protective`.
+
+        At a site, the operating system's entropy is drawn anew in each life of its process, and no
+        key is kept: the site repeats answers from its disk, never by computing them again. So a
+        folder that is put back from a copy cannot be made to use the same noise twice.
+        """
+        if self.mine is not None and study.privacy.entropy == "system":
+            return System()
+        return protective(study, run, self.shaping, folder)
+
     @property
     def rows(self) -> int:
         """How many examples models are measured on."""
         return len((self.test if self.secret is None else self.secret[0])[1])
 
     def units(self, fingerprints: Mapping[str, str]) -> dict[str, str]:
-        """The ledger's units with their data's fingerprints: the clients', and that of test rows
-        that are paid for.
-        """
+        """The ledger's units with their data's fingerprints: clients, and test rows that pay."""
         own = f"client:{self.mine}"
         known = fingerprints if self.mine is None else {own: fingerprints[own]}
         return {**known, **({} if self.secret is None else {UNIT: self.secret[1]})}
 
     def labels(self, units: Sequence[str]) -> dict[str, str]:
-        """What the clients' units are called, for people; none where clients have no names, or
-        share a unit.
-        """
+        """What the clients' units are called, for people; none unnamed or with a shared unit."""
         return (
             dict(zip(units, self.names, strict=True))
             if self.names and len(set(units)) == len(self.names) and self.mine is None
@@ -190,7 +194,7 @@ class SharedSetup:
         self,
         study: HorizontalStudy,
         plan: Plan,
-        simulation: Play,
+        simulation: Play[Any],
         first: Moment,
         **told: Unpack[Told],
     ) -> Built:
@@ -252,8 +256,9 @@ def _together(parts: Sequence[Records]) -> Records:
 
 
 def _refuse_alike(study: HorizontalStudy, public: Records, others: Sequence[Records]) -> None:
-    """A ledger of the data tells records apart by what stands in them; one of two that look the
-    same cannot be public.
+    """A ledger of the data tells records apart by what stands in them.
+
+    One of two that look the same cannot be public.
 
     Raises:
         StudyError: if a row that is declared public looks like one that is not, or is about the
@@ -269,12 +274,10 @@ def _refuse_alike(study: HorizontalStudy, public: Records, others: Sequence[Reco
         alike += int(same.sum())
     if alike:
         raise StudyError(
-            f"{study.data.file}: {alike} rows that train, or test at a price, look the same "
-            "as rows that are declared public, or are about"
-            " the same people"
-            f" (data.test = '{study.data.testing}', data.validation, "
-            "data.client_validation), and the ledger in"
-            f" {study.privacy.ledger} cannot distinguish them: all of them would be public forever."
-            " Set data.test = 'private share' or 'none', and no validation; or remove the "
-            "rows that occur twice"
+            f"{study.data.file}: {alike} rows that train, or test at a price, look the same as "
+            "rows that are declared public, or are about the same people (data.test = "
+            f"'{study.data.testing}', data.validation, data.client_validation), and the ledger in "
+            f"{study.privacy.ledger} cannot distinguish them: all of them would be public forever. "
+            "Set data.test = 'private share' or 'none', and no validation; or remove the rows that "
+            "occur twice"
         )

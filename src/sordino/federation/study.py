@@ -5,12 +5,18 @@ from __future__ import annotations
 import math
 from typing import TypeVar
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from sordino.engine.study.base import Study
 from sordino.engine.study.sections import Data, Model, NoisyPromise, World
 from sordino.privacy import fixed_order
 from sordino.privacy.rounding import epsilon_text
+
+
+class SampledPromise(NoisyPromise):
+    """A promise kept by Poisson sampling: every example is in a batch with this probability."""
+
+    sampling_rate: float = Field(ge=1e-12, le=1)
 
 
 class HorizontalStudy(Study):
@@ -30,17 +36,16 @@ class HorizontalStudy(Study):
             and fixed_order(self.privacy.accountant) is None
         ):
             raise ValueError(
-                f"privacy.accountant '{self.privacy.accountant}' has no bound for noise "
-                f"chosen along the way, as method '{name}' does:"
-                " fix a Rényi order in advance, for example 'rdp@8'"
+                f"privacy.accountant '{self.privacy.accountant}' has no bound for noise chosen "
+                f"along the way, as method '{name}' does: fix a Rényi order in advance, for "
+                "example 'rdp@8'"
             )
         if self.privacy.mechanism.sized and (
             self.method.adapts_noise or not getattr(self.method, "aggregated", True)
         ):
             raise ValueError(
-                f"method '{name}' in this form reckons with Gaussian noise,"
-                f" and privacy.mechanism '{self.privacy.mechanism.kind}' has another price: "
-                "leave the mechanism out"
+                f"method '{name}' in this form reckons with Gaussian noise, and privacy.mechanism "
+                f"'{self.privacy.mechanism.kind}' has another price: leave the mechanism out"
             )
         self._can_be_measured()
         if (
@@ -50,9 +55,7 @@ class HorizontalStudy(Study):
         return self
 
     def _can_be_measured(self) -> None:
-        """Refuse a test set that pays for its evaluations where its rows have no price of their
-        own.
-        """
+        """Refuse a test set that pays for evaluations where its rows have no price of their own."""
         own, most = self.privacy.evaluation_epsilon, self.privacy.epsilon
         if self.data.testing != "private share":
             if own is not None:
@@ -68,9 +71,8 @@ class HorizontalStudy(Study):
                 else "the paper's literal form is not private"
             )
             raise ValueError(
-                "data.test = 'private share' releases counts of single rows at the price of "
-                f"a row, and {why}:"
-                " use test = 'none', 'file' or 'public share'"
+                "data.test = 'private share' releases counts of single rows at the price of a row, "
+                f"and {why}: use test = 'none', 'file' or 'public share'"
             )
         if most is None or math.isinf(own if own is not None else most):
             raise ValueError(
@@ -79,9 +81,8 @@ class HorizontalStudy(Study):
             )
         if own is not None and own > most:
             raise ValueError(
-                f"privacy.evaluation_epsilon must not pass epsilon = {epsilon_text(most)}; "
-                f"got {epsilon_text(own)}:"
-                " the promise is for every row, whether it trains or tests"
+                f"privacy.evaluation_epsilon must not pass epsilon = {epsilon_text(most)}; got "
+                f"{epsilon_text(own)}: the promise is for every row, whether it trains or tests"
             )
 
     @property
@@ -110,9 +111,7 @@ H = TypeVar("H", bound=HorizontalStudy)
 
 
 def for_dimension(study: H, dimension: int) -> H:
-    """The same study with a mechanism for d numbers, for those mechanisms whose price depends on
-    d.
-    """
+    """The same study, its mechanism for d numbers where its price depends on d."""
     noise = study.privacy.mechanism
     if study.privacy.unit == "none" or not noise.sized:
         return study

@@ -1,23 +1,61 @@
-"""Mechanisms: the only ways in which something about raw data may leave a client. Importing this
-package registers them.
+"""Mechanisms: the only ways in which something about raw data may leave a client.
+
+A name is imported when it is asked for: whoever only prices noise does not wait for what adds it.
 """
 
-from sordino.mechanism.gaussian import (
-    SHRINK,
-    Bounded,
-    CountedGaussian,
-    Gaussian,
-    Learning,
-    Measuring,
-    length,
-    shortened,
-)
-from sordino.mechanism.knorm import ExponentialNorm, KNorm
-from sordino.mechanism.plain import GaussianNoise
-from sordino.mechanism.pure import KNormNoise
-from sordino.mechanism.registry import Noise, NoiseRequest, imported, known, register
-from sordino.mechanism.response import RandomisedResponse
-from sordino.mechanism.single import Single
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sordino.mechanism.gaussian import (
+        SHRINK,
+        Bounded,
+        CountedGaussian,
+        Gaussian,
+        Learning,
+        Measuring,
+        length,
+        shortened,
+    )
+    from sordino.mechanism.knorm import ExponentialNorm, KNorm
+    from sordino.mechanism.plain import GaussianNoise
+    from sordino.mechanism.pure import KNormNoise
+    from sordino.mechanism.registry import Noise, NoiseRequest, imported, known, register
+    from sordino.mechanism.response import RandomisedResponse
+    from sordino.mechanism.single import Single
+
+_PLACES = {
+    "SHRINK": "gaussian",
+    "Bounded": "gaussian",
+    "CountedGaussian": "gaussian",
+    "ExponentialNorm": "knorm",
+    "Gaussian": "gaussian",
+    "GaussianNoise": "plain",
+    "KNorm": "knorm",
+    "KNormNoise": "pure",
+    "Learning": "gaussian",
+    "Measuring": "gaussian",
+    "Noise": "registry",
+    "NoiseRequest": "registry",
+    "RandomisedResponse": "response",
+    "Single": "single",
+    "imported": "registry",
+    "known": "registry",
+    "length": "gaussian",
+    "register": "registry",
+    "shortened": "gaussian",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)
+    globals()[name] = found
+    return found
+
 
 __all__ = [
     "SHRINK",

@@ -41,9 +41,7 @@ def looks_standard_normal(sample: Tensor) -> bool:
 
 
 def _follows(quantiles: np.ndarray[Any, np.dtype[np.float64]]) -> bool:
-    """Whether a sample has this distribution, given the distribution's values at the sorted sample
-    (n,).
-    """
+    """Whether a sample has a distribution of these values at the sorted sample (n,)."""
     n = len(quantiles)
     distance = max(
         (np.arange(1, n + 1) / n - quantiles).max(), (quantiles - np.arange(n) / n).max()
@@ -53,8 +51,7 @@ def _follows(quantiles: np.ndarray[Any, np.dtype[np.float64]]) -> bool:
 
 
 def looks_k_norm(sample: Tensor) -> bool:
-    """Whether a sample (n, d) could have density ~ exp(-||x||): Gamma lengths of shape d, and
-    uniform directions.
+    """Whether a sample (n, d) could have density ~ exp(-||x||): Gamma lengths, uniform directions.
 
     Of directions, the means and the distribution of the first number are looked at, whose square is
     Beta(1/2, (d-1)/2).
@@ -107,8 +104,7 @@ def check_pure_noise(
     sensitivity: float,
     draws: int = 5000,
 ) -> None:
-    """Hold a release's noise against the epsilon that is booked for it, as :func:`check_noise` does
-    for a Gaussian's.
+    """Hold a release's noise against its booked epsilon, as :func:`check_noise` a Gaussian's.
 
     Args:
         draw: releases zero data with the given randomness and returns the noise (d,), of density ~
@@ -124,9 +120,8 @@ def check_pure_noise(
     noise = torch.stack([draw(entropy.at(number)) for number in range(draws)])
     if not torch.equal(noise[0], draw(entropy.at(0))):
         raise ContractBroken("the same randomness gave two different releases")
-    if (
-        len(torch.unique(noise, dim=0)) < 0.98 * draws
-    ):  # in one dimension, a few of thousands meet on the grid
+    # in one dimension, a few of thousands meet on the grid
+    if len(torch.unique(noise, dim=0)) < 0.98 * draws:
         raise ContractBroken("different addresses of randomness gave equal noise")
     scale = sensitivity / booked
     if not looks_k_norm(noise / scale):

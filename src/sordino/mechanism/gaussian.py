@@ -30,15 +30,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, Self, runtime_checkable
-
-import numpy as np
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
 
 from sordino.errors import StudyError
-from sordino.mechanism.grid import add_gaussian
 from sordino.privacy import event
+
+if TYPE_CHECKING:  # whoever only prices a release does not wait for torch
+    import numpy as np
+    from torch import Tensor
 
 LONGEST = 1e19
 """Norms above it have a square that float32 does not hold."""
@@ -47,8 +46,9 @@ COUNT_SHARE = 1.0 / 400.0
 COUNT_SENSITIVITY = 0.5
 """An example adds 1/2 or -1/2 to the excess, or nothing."""
 SHRINK = 1.0 - 2.0**-18
-"""Room for the rounding of a quotient and a product in float32, where the norm was added up in
-float64; sums of many vectors need more, see :mod:`sordino.training.perexample.clipping`.
+"""Room for the rounding of a quotient and a product in float32, of a norm in float64.
+
+Sums of many vectors need more, see :mod:`sordino.training.perexample.clipping`.
 """
 
 
@@ -113,9 +113,7 @@ class Measuring(Protocol):
 
 @runtime_checkable
 class Learning(Protocol):
-    """A mechanism whose shape follows what was released before; its price does not depend on the
-    shape.
-    """
+    """A mechanism whose shape follows what was released before, and whose price does not."""
 
     def observed(self, seen: tuple[float, ...], moved: Tensor, unit: float) -> tuple[float, ...]:
         """What is known after one release more.
@@ -139,21 +137,22 @@ class Learning(Protocol):
 def shortened(
     vector: Tensor, norm: float, clip: float, margin: float = SHRINK
 ) -> tuple[Tensor, bool]:
-    """``vector`` times min(1, C / norm), rounding included, and whether norm was within C; zeros
-    where norm is not finite, or above 1e19.
+    """``vector`` times min(1, C / norm), rounding included, and whether norm was within C.
+
+    Zeros where norm is not finite, or above 1e19.
 
     There the factor may be denormal, and a product with it be longer than C; a batch's kernels
     cannot square it either.
     """
     if not norm <= LONGEST:
-        return torch.zeros_like(vector), False
+        return vector.new_zeros(vector.shape), False
     return (vector if norm <= clip * margin else vector * (clip * margin / norm)), norm <= clip
 
 
 def length(vector: Tensor) -> float:
-    """||vector||, added up in float64: in float32 the sum over a long vector loses more than SHRINK
-    leaves room for.
-    """
+    """||vector||, added up in float64: float32 loses more than SHRINK leaves room for."""
+    import torch
+
     return float(torch.linalg.vector_norm(vector, dtype=torch.float64))
 
 
@@ -219,6 +218,8 @@ class Gaussian(Euclidean):
 
         ``total`` is left as it is.
         """
+        from sordino.mechanism.grid import add_gaussian
+
         return add_gaussian(
             total, rng, clip=self.clip, noise_multiplier=self.noise_multiplier
         ), None
@@ -273,6 +274,10 @@ class CountedGaussian(Euclidean):
             excess: sum over the batch of b_i - 1/2, in examples.
             rng: the noise; the vector's comes first, then the count's.
         """
+        import torch
+
+        from sordino.mechanism.grid import add_gaussian
+
         noisy = add_gaussian(total, rng, clip=self.clip, noise_multiplier=self.vector_multiplier)
         half = torch.tensor([excess], dtype=torch.float64)
         count = add_gaussian(

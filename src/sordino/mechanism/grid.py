@@ -1,5 +1,4 @@
-r"""Gaussian noise in whole numbers on a public grid, so that floating-point digits of a release
-reveal nothing.
+r"""Gaussian noise in whole numbers on a public grid: floating-point digits reveal nothing.
 
 **Why.** A float sampler can make only some of the numbers near its result, and which ones depends
 on the value that was hidden (Mironov 2012). Noise of 24-bit uniforms, for example, shows it in the
@@ -62,11 +61,8 @@ from sordino.mechanism.words import Words, random_words
 
 FINE = 2.0**-20
 _SHARE = 2.0**-11  # what sqrt(d) may add to the noise
-_FINEST = (
-    2.0**-32
-    # with next to no noise the grid stays so wide that sums of half a million contributions are counted
-    # exactly
-)
+# with next to no noise the grid stays so wide that sums of half a million contributions are exact
+_FINEST = 2.0**-32
 _WIDEST = 2.0**36  # s beyond it would leave too many numbers to the slow way
 
 
@@ -84,8 +80,7 @@ class Grid:
 
     @classmethod
     def of(cls, *, clip: float, noise_multiplier: float, dimension: int) -> Grid:
-        """The grid for a vector of which one record moves ``dimension`` numbers, by at most
-        ``clip``.
+        """The grid for a vector of which one record moves ``dimension`` numbers, by up to ``clip``.
 
         Raises:
             StudyError: for a clip or noise that no grid of float64 numbers can carry.
@@ -108,9 +103,7 @@ class Grid:
         return cls(step, deviation)
 
     def release(self, total: Tensor, rng: np.random.Generator) -> Tensor:
-        """The noisy vector (d,), float32, on the device of ``total`` (d,), which is left as it
-        is.
-        """
+        """The noisy vector (d,), float32, on the device of ``total`` (d,), which stays."""
         whole = total.detach().to(device="cpu", dtype=torch.float64).contiguous().numpy()
         out = np.empty(whole.size, np.float32)
         if whole.size:
@@ -156,9 +149,8 @@ class Grid:
 
 @cache
 def _kernels() -> ModuleType:
-    from sordino.mechanism import (
-        rounded,
-    )  # not before there is something to draw: the compiler takes a while to load
+    # not before there is something to draw: the compiler takes a while to load
+    from sordino.mechanism import rounded
 
     return rounded
 
@@ -171,8 +163,9 @@ def add_gaussian(
     noise_multiplier: float,
     dimension: int | None = None,
 ) -> Tensor:
-    """Release ``total`` (d,), of which one record moves ``dimension`` numbers (all unless given) by
-    at most ``clip``; float32.
+    """Release ``total`` (d,), float32, of which one record moves numbers by at most ``clip``.
+
+    It moves ``dimension`` numbers, all unless given.
     """
     return _grid(clip, noise_multiplier, total.numel() if dimension is None else dimension).release(
         total, rng

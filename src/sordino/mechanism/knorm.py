@@ -1,5 +1,4 @@
-r"""Pure differential privacy for a sum of clipped vectors: the K-norm mechanism of the Euclidean
-ball.
+r"""Pure differential privacy for a sum of clipped vectors: the Euclidean K-norm mechanism.
 
 Every contribution v_i has ||v_i|| <= C. The release is sum_i v_i + eta with
 
@@ -78,8 +77,9 @@ def direction(dimension: int, rng: np.random.Generator) -> Tensor:
 
 
 def exponential_norm(dimension: int, mean: float, rng: np.random.Generator) -> Tensor:
-    """A vector (d,), float32, of uniform direction and a length from Exp(mean): Li et al. 2022, Eq.
-    (6), as their program draws it.
+    """A vector (d,), float32, of uniform direction and a length from Exp(mean).
+
+    Li et al. 2022, Eq. (6), as their program draws it.
     """
     drawn = float(rng.exponential(mean))
     return direction(dimension, rng).mul_(drawn).to(torch.float32)
@@ -123,9 +123,8 @@ class _Radial(Euclidean):
                 "price would not hold"
             )
         step = self.step
-        moved = self.clip + step * math.sqrt(
-            self.dimension
-        )  # rounding may add as much to what one record does
+        # rounding may add as much to what one record does
+        moved = self.clip + step * math.sqrt(self.dimension)
         noise = direction(self.dimension, rng).mul_(moved * self.length(rng) / step).round_()
         steps = total.detach().to("cpu", torch.float64).div(step).round_()
         return steps.add_(noise).mul_(step).to(torch.float32).to(total.device), None
@@ -146,8 +145,7 @@ class _Radial(Euclidean):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KNorm(_Radial):
-    """Release sum_i v_i + eta, eta of density ~ exp(-epsilon_0 ||eta|| / C), where every ||v_i|| <=
-    C.
+    """Release sum_i v_i + eta, eta of density ~ exp(-epsilon_0 ||eta|| / C), all ||v_i|| <= C.
 
     Attributes: those of every noise with a uniform direction: clip, noise_multiplier and dimension.
     """
@@ -168,8 +166,9 @@ class KNorm(_Radial):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExponentialNorm(_Radial):
-    """The same with ||eta|| ~ Exp(C / epsilon_0): E ||eta||^2 = 2 (C / epsilon_0)^2, whatever d.
-    NOT private if d > 1.
+    """The same with ||eta|| ~ Exp(C / epsilon_0). NOT private if d > 1.
+
+    E ||eta||^2 = 2 (C / epsilon_0)^2, whatever d.
 
     Attributes: those of :class:`KNorm`.
     """

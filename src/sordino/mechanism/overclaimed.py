@@ -47,9 +47,7 @@ class Overclaimed:
         return event.Gaussian(noise_multiplier=self.noise_multiplier / self.excess)
 
     def release(self, vector: Tensor, rng: np.random.Generator) -> Tensor:
-        """The noisy vector (d,), float32, on a public grid (:mod:`.grid`); ``vector`` is left as it
-        is.
-        """
+        """The noisy vector (d,), float32, on a public grid; ``vector`` is left as it is."""
         return add_gaussian(
             vector,
             rng,

@@ -43,9 +43,8 @@ class GaussianNoise(Noise):
         share = (sigma / (2.0 * deviation)) ** 2
         if share >= 1.0:
             raise StudyError(
-                f"noise of {deviation:g} clients on the count (method.count_noise) leaves "
-                f"nothing of noise_multiplier = {sigma:g}"
-                f" for the updates; it must be above {sigma / 2.0:g}"
+                f"noise of {deviation:g} clients on the count (method.count_noise) leaves nothing "
+                f"of noise_multiplier = {sigma:g} for the updates; it must be above {sigma / 2.0:g}"
             )
         return CountedGaussian(
             clip=asked.clip, noise_multiplier=sigma, share=share, measure=measure

@@ -15,8 +15,9 @@ from sordino.privacy import event
 
 @register
 class KNormNoise(Noise):
-    """Noise of density exp(-epsilon |x| / C): pure privacy for each step (Hardt and Talwar 2010);
-    much noise if d is large.
+    """Noise of density exp(-epsilon |x| / C): pure privacy; much noise if d is large.
+
+    Pure for each step (Hardt and Talwar 2010).
 
     ``form = "paper"`` draws its length as MAPA does: NOT private, and booked at what it is.
     ``dimension`` is the model's, filled in when the noise is calibrated.

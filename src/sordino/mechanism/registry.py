@@ -1,5 +1,6 @@
-"""Mechanisms by name: the ``[privacy.mechanism]`` table of a study. A new one is a file with one
-registration.
+"""Mechanisms by name: the ``[privacy.mechanism]`` table of a study.
+
+A new one is a file with one registration.
 
 A study names a registered kind, or a class in a module of its own as ``package.module:Class``;
 docs/own-mechanism.md shows one.
@@ -11,12 +12,16 @@ import functools
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from sordino.mechanism.gaussian import Bounded
+from pydantic import model_validator
+
 from sordino.privacy import event
 from sordino.registry import Registry, register_all
 from sordino.section import Section
+
+if TYPE_CHECKING:
+    from sordino.mechanism.gaussian import Bounded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +83,7 @@ class Noise(Section):
         return False
 
     def refused(self, unit: str, public: bool) -> str | None:
-        """Why it cannot serve this unit, or needs public examples that are not there; None if it
-        can.
-        """
+        """Why it cannot serve this unit, or lacks public examples; None if it can."""
         return None
 
     def for_dimension(self, dimension: int) -> Self:
@@ -88,16 +91,44 @@ class Noise(Section):
         return self
 
     def event(self, noise_multiplier: float) -> event.Event:
-        """What one release at this sigma is booked as, before sampling: what noise is calibrated
-        by. In a paper's form, what it claims.
+        """What one release at this sigma is booked as, before sampling: noise is calibrated by it.
+
+        In a paper's form, what the paper claims.
 
         A mechanism that is no Gaussian of multiplier sigma says here what it is.
         """
         return event.Gaussian(noise_multiplier=noise_multiplier)
 
+    @model_validator(mode="after")
+    def _states_an_event(self) -> Self:
+        """Look at the event of one of somebody's own, before noise is calibrated by it."""
+        if not self.sized:
+            told: object = self.event(1.0)
+            if not isinstance(told, event.Event):
+                raise MECHANISMS.wrong(self, "event", told, "a privacy event")
+        return self
+
     def make(self, asked: NoiseRequest) -> Bounded:
         """The mechanism."""
         raise NotImplementedError
+
+    def made(self, asked: NoiseRequest) -> Bounded:
+        """What :meth:`make` gives, if it is a mechanism.
+
+        Raises:
+            StudyError: if it lacks something, or its event is none.
+        """
+        given: object = self.make(asked)
+        wanted = _wanted(own_norm=getattr(given, "measure", None) == "own")
+        if missing := [name for name in wanted if not hasattr(given, name)]:
+            raise MECHANISMS.wrong(
+                self, "make", given, f"a mechanism, and this has no {', no '.join(missing)}"
+            )
+        found: Bounded = given  # type: ignore[assignment]
+        told: object = found.event()
+        if not isinstance(told, event.Event):
+            raise MECHANISMS.wrong(self, "the event of what make gave", told, "a privacy event")
+        return found
 
 
 @functools.cache
@@ -112,6 +143,16 @@ MECHANISMS = Registry(
     key="kind",
     place="privacy.mechanism",
     page="docs/own-mechanism.md",
+    needs=("make",),
     load=_load,
 )
 register, known, imported = MECHANISMS.register, MECHANISMS.known, MECHANISMS.imported
+
+
+@functools.cache
+def _wanted(*, own_norm: bool) -> tuple[str, ...]:
+    """What a mechanism has, by its protocol, and one that has a norm of its own."""
+    from sordino.mechanism.gaussian import Bounded, Measuring
+
+    protocols: list[type] = [Bounded, *([Measuring] if own_norm else [])]
+    return tuple(name for each in protocols for name in vars(each) if not name.startswith("_"))

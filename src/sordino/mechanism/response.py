@@ -55,7 +55,8 @@ then tested on the same one: it will agree too often.
 Pure(epsilon=2.0)
 >>> labels = np.array([3, 3, 7])
 >>> key = secret(np.random.default_rng(1))
->>> bool((mechanism.respond_for(labels, np.array([5, 5, 6]), key)[:2] == mechanism.respond_for(labels[:2], np.array([5, 5]), key)).all())
+>>> three = mechanism.respond_for(labels, np.array([5, 5, 6]), key)
+>>> bool((three[:2] == mechanism.respond_for(labels[:2], np.array([5, 5]), key)).all())
 True
 >>> round(mechanism.keep, 4), round(mechanism.accuracy(mechanism.keep), 4)
 (0.4509, 1.0)
@@ -106,9 +107,8 @@ def _divided(epsilon: float, classes: int) -> tuple[int, int]:
         return STEPS, 0
     with localcontext() as context:
         context.prec, context.rounding = 100, ROUND_CEILING
-        grown = Decimal(min(epsilon, _ONE_STEP)).exp() * (
-            1 - Decimal("1e-50")
-        )  # below e^epsilon: its rounding is far smaller
+        # below e^epsilon: its rounding is far smaller
+        grown = Decimal(min(epsilon, _ONE_STEP)).exp() * (1 - Decimal("1e-50"))
         other = int((STEPS / (grown + (classes - 1))).to_integral_value())
     return STEPS - (classes - 1) * other, other
 
@@ -156,16 +156,15 @@ class RandomisedResponse:
         return _divided(self.epsilon, self.classes)[1] / STEPS
 
     def event(self) -> event.Pure:
-        """The fact that the ledger keeps of one answer: epsilon, or 0 where there is only one
-        class.
-        """
+        """The fact that the ledger keeps of one answer: epsilon, or 0 if there is one class."""
         return event.Pure(epsilon=self.epsilon if self.classes > 1 else 0.0)
 
     def respond(
         self, labels: NDArray[Whole], draws: np.random.Generator | NDArray[np.float64]
     ) -> NDArray[Whole]:
-        """Answers (n,) for labels (n,), each by a draw of its own; every one is a release, whoever
-        it is about.
+        """Answers (n,) for labels (n,), each by a draw of its own: every one is a release.
+
+        Whoever it is about.
 
         Args:
             labels: whole numbers from 0 to K - 1; left as they are.
@@ -207,9 +206,8 @@ class RandomisedResponse:
         Raises:
             DataError: for labels or numbers that are not such.
         """
-        from sordino.mechanism.siphash import (
-            words,
-        )  # not before it is needed: the compiler takes a while to load
+        # not before it is needed: the compiler takes a while to load
+        from sordino.mechanism.siphash import words
 
         whole = self._checked(labels)
         left = _numbers(entities, "entities", len(whole))
@@ -220,8 +218,7 @@ class RandomisedResponse:
         )
 
     def accuracy(self, agreement: float) -> float:
-        """An unbiased estimate of the share of predictions that are right, from the share that
-        agrees with the answers.
+        """An unbiased estimate of the share of right predictions, from agreement with answers.
 
         It is not kept within [0, 1], which would bias it. For what it asks of the predictions, see
         above.
@@ -229,8 +226,9 @@ class RandomisedResponse:
         return (agreement - self.other) / (self.keep - self.other)
 
     def deviation(self, agreement: float, events: int) -> float:
-        """Standard deviation of :meth:`accuracy` over ``events`` answers of separate draws, by the
-        answers' chance alone.
+        """Standard deviation of :meth:`accuracy` over ``events`` separate draws.
+
+        By the answers' chance alone.
 
         With s right predictions of n: sqrt((s p'(1 - p') + (1 - s) q'(1 - q')) / n) / (p' - q'), at
         the estimate of s within [0, 1].
@@ -249,9 +247,8 @@ class RandomisedResponse:
         answers = labels.copy()
         lied = np.flatnonzero(steps >= kept)
         if lied.size:
-            others = (
-                steps[lied] - kept
-            ) // other  # 0..K-2: those below the label, then those above it
+            # 0..K-2: those below the label, then those above it
+            others = (steps[lied] - kept) // other
             answers[lied] = others + (others >= whole[lied])
         return answers
 

@@ -1,5 +1,6 @@
-r"""Whole numbers round(s Z), Z standard normal: drawn from random words, with a proof for each that
-it was rounded the right way.
+r"""Whole numbers round(s Z), Z standard normal, each proven to be rounded the right way.
+
+They are drawn from random words.
 
 Box and Muller (1958): for u, v uniform on (0, 1), the pair
 
@@ -23,7 +24,8 @@ alone.
 **The error bound.** With k the first 63 bits of u, x = k 2^-63 as float64, m in [sqrt(1/2),
 sqrt(2)) its fraction and e its exponent, t = (m - 1)/(m + 1):
 
-    log x = e log 2 + 2 (t + t^3/3 + ... + t^17/17),     |t| <= 0.1716, remainder below 2 |t|^19 / 19 / (1 - t^2) < 2^-51.
+    log x = e log 2 + 2 (t + t^3/3 + ... + t^17/17),     |t| <= 0.1716,
+    remainder below 2 |t|^19 / 19 / (1 - t^2) < 2^-51.
 
 * u against x: |log u - log x| <= 2^-63/u + 2^-53, which is at most 2^-41 + 2^-53 for u >= 2^-22.
   Both are divided by r.
@@ -183,18 +185,17 @@ def _noisy(words: Any, total: Any, out: Any, step: float, deviation: float, doub
 
 
 noisy: Run = compiled(_noisy)
-"""``noisy(words, total, out, step, deviation, doubtful)``: fills ``out`` (d,), float32, and returns
-how many pairs are doubtful.
+"""``noisy(words, total, out, step, deviation, doubtful)``: fills ``out`` (d,), float32.
+
+It returns how many pairs are doubtful.
 
 ``doubtful`` (ceil(h / STRETCH),) gets their number in each stretch of pairs.
 """
 
 
 def _mark(words: Any, deviation: float, start: int, marks: Any) -> None:
-    half, sure = (
-        words.size // 2,
-        F(0.5 - deviation * ERROR * 2.0),
-    )  # perhaps some more than were counted
+    # perhaps some more than were counted
+    half, sure = words.size // 2, F(0.5 - deviation * ERROR * 2.0)
     for i in range(marks.size):
         square = _length_fast(words[start + i])
         cosine, sine = _turned_fast(words[half + start + i])
@@ -205,17 +206,13 @@ def _mark(words: Any, deviation: float, start: int, marks: Any) -> None:
 
 
 mark: Run = compiled(_mark)
-"""``mark(words, deviation, start, marks)``: which pairs from ``start`` on are doubtful, ``marks``
-(k,).
-"""
+"""``mark(words, deviation, start, marks)``: which pairs from ``start`` on are doubtful, (k,)."""
 
 
 def doubtful_pairs(
     words: NDArray[np.uint64], deviation: float, doubtful: NDArray[np.int64]
 ) -> list[int]:
-    """The pairs whose whole numbers are not certain: looked for in the stretches (k,) that have
-    some.
-    """
+    """The pairs whose whole numbers are not certain, from the stretches (k,) that have some."""
     half, found = words.size // 2, []
     for number in np.flatnonzero(doubtful).tolist():
         start = number * STRETCH
@@ -234,9 +231,7 @@ def _normal_pairs(words: Any, out: Any) -> None:
 
 
 normal_pairs: Run = compiled(_normal_pairs)
-"""``normal_pairs(words, out)``: the numbers z (2 h,) themselves, as computed; to be held against
-the bound E.
-"""
+"""``normal_pairs(words, out)``: the computed z (2 h,), to be held against the bound E."""
 
 
 def exact_pair(

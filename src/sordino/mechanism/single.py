@@ -1,5 +1,6 @@
-r"""A Gaussian release of one bounded vector: what somebody tells of a single row, before anybody
-adds anything to it.
+r"""A Gaussian release of one bounded vector: what somebody tells of a single row.
+
+Before anybody adds anything to it.
 
 A row with the vector v releases
 
@@ -75,15 +76,11 @@ class Single:
         return self.noise_multiplier * self.sensitivity
 
     def event(self) -> event.Gaussian:
-        """The fact that the ledger keeps of one release; of :meth:`release_rows`, of what it tells
-        about one row.
-        """
+        """The fact that the ledger keeps of one release; of :meth:`release_rows`, about one row."""
         return event.Gaussian(noise_multiplier=self.noise_multiplier)
 
     def bounded(self, rows: Tensor) -> Tensor:
-        """Rows (n, d), each shortened to s C where it is longer, and zero where it is longer than
-        1e19 or not finite.
-        """
+        """Rows (n, d), each shortened to at most s C; zero if above 1e19 or not finite."""
         norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True, dtype=torch.float64)
         factors = (self.clip * SHRINK / norms).clamp_max_(1.0).to(rows.dtype)
         return torch.where(norms <= LONGEST, rows * factors, 0.0)  # NaN is not
@@ -95,8 +92,9 @@ class Single:
         return self.release_rows(v.unsqueeze(0), rng).squeeze(0)
 
     def release_rows(self, rows: Tensor, rng: np.random.Generator) -> Tensor:
-        """Noisy rows (n, d) of rows (n, d), each with noise of its own: n releases, one about each
-        row. ``rows`` are left as they are.
+        """Noisy rows (n, d) of rows (n, d), each with noise of its own: n releases.
+
+        One about each row. ``rows`` are left as they are.
 
         Raises:
             DataError: for anything but float32 (n, d).

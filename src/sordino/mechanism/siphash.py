@@ -81,9 +81,7 @@ def words(
     left: NDArray[np.uint64],
     right: NDArray[np.uint64],
 ) -> NDArray[np.uint64]:
-    """SipHash-2-4 under ``key`` of first[0], first[1], left[i], right[i], little-endian words: (n,)
-    for left and right (n,).
-    """
+    """SipHash-2-4 under ``key`` of first[0], first[1], left[i], right[i] (little-endian), (n,)."""
     out = np.empty(len(left), dtype=np.uint64)
     _hash_fast(np.array(key, dtype=np.uint64), np.array(first, dtype=np.uint64), left, right, out)
     return out

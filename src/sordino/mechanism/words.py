@@ -41,14 +41,14 @@ def random_words(count: int, rng: np.random.Generator) -> Words:
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function compiled for this processor; kept on disk beside its source, or in the user's
-    cache, where one of them can be written.
+    """The function compiled for this processor.
+
+    It is kept on disk beside its source, or in the user's cache, where one of them can be written.
 
     Without that every process would compile the noise anew, for three seconds.
     """
-    from numba import (
-        njit,
-    )  # not before there is something to fill: the compiler takes a while to load
+    # not before there is something to fill: the compiler takes a while to load
+    from numba import njit
 
     made: Callable[..., Any]
     try:

@@ -2,5 +2,6 @@
 
 The server plays the regime, and each site does the work of one client with its own data, ledger and
 veto. What they say to each other is in :mod:`~sordino.network.frames`. Nothing here computes a
-release: a site books a task in its ledger, and then lets the same client work that a simulation has.
+release: a site books a task in its ledger, and then lets the same client work that a simulation
+has.
 """

@@ -2,8 +2,9 @@
 
 An agreement is two files that are the same everywhere: ``agreement.toml`` (who takes part, with how
 many examples of which shape and classes, and where the server is) and ``study.toml`` (the study,
-complete and calibrated). Their digest is the first thing that a site says. Clip, noise, rates, model
-and budget all follow from these two files, so a server that asks for something else is found out.
+complete and calibrated). Their digest is the first thing that a site says. Clip, noise, rates,
+model and budget all follow from these two files, so a server that asks for something else is found
+out.
 """
 
 from __future__ import annotations
@@ -48,19 +49,22 @@ class Agreement(Section):
 
     Attributes:
         name: of the federation.
-        server: host and port that sites connect to.
+        server: host and port that sites connect to: the server's own, or the broker's.
+        transport: how frames travel. With ``mqtt`` everybody, the server too, is a client of a
+            broker.
         minimum: sites that must be there; with fewer the run waits.
         patience: seconds without a connection after which a site counts as gone. Of events also
             those that the server waits for a site to speak, and then for the answer to its query.
         data: of examples.
         site: in the order of the clients' numbers.
         modules: digests of code that the study names, which every site has of its own.
-        rehearsal: fingerprints of everybody's data and of the test set, where all of it is public. Noise then
-            comes from the study's seed, as in a simulation, and protects nobody.
+        rehearsal: fingerprints of everybody's data and of the test set, where all of it is public.
+            Noise then comes from the study's seed, as in a simulation, and protects nobody.
     """
 
     name: Name
     server: str = Field(pattern=r"^[A-Za-z0-9_.:\[\]-]+:\d{1,5}$")
+    transport: Literal["websocket", "mqtt"] = "websocket"
     minimum: int = Field(1, ge=1)
     patience: float = Field(5.0, gt=0, le=86_400)
     data: Shape

@@ -79,6 +79,19 @@ class Carrier(ABC):
         """
 
     @abstractmethod
+    def refuse_hopeless(self, agreement: Agreement, study: Study) -> None:
+        """Make a calibrated study's objects once, in a folder that is thrown away: what cannot run
+        is said here, before kits are handed out.
+
+        Raises:
+            SordinoError: whatever is wrong with it.
+        """
+
+    @abstractmethod
+    def widest(self, agreement: Agreement, study: Study) -> int:
+        """Numbers in the longest vector of a message."""
+
+    @abstractmethod
     def served(
         self,
         agreed: Agreed,

@@ -83,10 +83,12 @@ def authority(name: str, now: dt.datetime) -> Pair:
     return Pair(made, key)
 
 
-def issue(
+def certify(
     by: Pair, name: str, kind: Kind, now: dt.datetime, *, host: str = "", days: int = DAYS
 ) -> Pair:
-    """A certificate for the server at ``host``, or for a site, valid for so many days."""
+    """A certificate valid for so many days: for who listens at ``host`` (kind ``server``), or for
+    who connects (``site``).
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     use = ExtendedKeyUsageOID.SERVER_AUTH if kind == "server" else ExtendedKeyUsageOID.CLIENT_AUTH
     made = (
@@ -120,7 +122,7 @@ def revoked(by: Pair, serials: Sequence[int], now: dt.datetime) -> bytes:
     made = (
         x509.CertificateRevocationListBuilder()
         .issuer_name(by.certificate.subject)
-        .last_update(now)
+        .last_update(now - _SKEW)
         .next_update(now + dt.timedelta(days=AUTHORITY_DAYS))
     )
     for serial in serials:
@@ -215,9 +217,12 @@ def refuse_expired(folder: Path, name: str, now: dt.datetime) -> None:
         )
 
 
-def context(folder: Path, kind: Kind) -> ssl.SSLContext:
-    """Mutual TLS 1.3 for the server or a site, from its kit."""
-    side = ssl.PROTOCOL_TLS_SERVER if kind == "server" else ssl.PROTOCOL_TLS_CLIENT
+def context(folder: Path, kind: Kind, *, connects: bool | None = None) -> ssl.SSLContext:
+    """Mutual TLS 1.3 for the server or a site, from its kit. By default sites connect and the
+    server listens; with a broker the server connects as well.
+    """
+    connects = kind == "site" if connects is None else connects
+    side = ssl.PROTOCOL_TLS_CLIENT if connects else ssl.PROTOCOL_TLS_SERVER
     found = ssl.SSLContext(side)
     found.minimum_version = ssl.TLSVersion.TLSv1_3
     found.verify_mode = ssl.CERT_REQUIRED

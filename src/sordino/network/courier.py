@@ -5,8 +5,8 @@ harmless. A connection that ends is no event until it has stayed away for the ag
 
 Everything that a site says is checked here, before it is written down or acted on: who sent it is
 who its certificate says, its messages speak for nobody else, and vectors have the model's length
-and finite numbers. What does not fit is refused, named and counted; after too much of it the site is
-cut off until it connects again.
+and finite numbers. What does not fit is refused, named and counted; after too much of it the site
+is cut off until it connects again.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from sordino.privacy import encode as written
 
 MOST_BAD = 16
 """Frames of one connection that may be refused, before it is ended."""
+KINDS, LONGEST = 64, 300
+"""Reasons that are told apart for each site, and characters of one: a site chooses part of it."""
 
 
 @dataclass(slots=True)
@@ -34,9 +36,9 @@ class Standing:
 
     Attributes:
         connection: number of its connection; 0 without one.
-        greeted: whether it has said who it is and what it agreed to.
+        greeted: whether it has said on this connection who it is and what it agreed to.
         there: whether it counts as present.
-        since: when its connection ended, in seconds of the clock.
+        since: since when it is not greeted, in seconds of the clock.
         ask: what it was last asked, and has not answered.
         books: rounds that it has not booked yet.
         bad: frames of this connection that were refused.
@@ -62,6 +64,11 @@ Heard = tuple[str, int, bytes, int]
 """Kind (see :class:`~sordino.network.journal.Input`), site, body, number."""
 
 
+def unknown(site: int, number: int, said: Reply) -> str:
+    """Why a message about an event is refused where there are no events."""
+    return f"no site of this study sends {type(said).__name__}"
+
+
 class Courier:
     """The kernel's way to the sites.
 
@@ -75,6 +82,8 @@ class Courier:
         refused: told of everything that is refused: which site, and why.
         unfit: why a message about an event is refused, as the regime says; see
             :meth:`~sordino.engine.world.World.unfit`.
+        owed: rounds that were charged to a site after the one with this number, and their events:
+            what a server that was restarted does not remember.
     """
 
     def __init__(
@@ -89,7 +98,8 @@ class Courier:
         code: str,
         patience: float,
         refused: Callable[[str, str], None],
-        unfit: Callable[[int, int, Reply], str | None],
+        unfit: Callable[[int, int, Reply], str | None] = unknown,
+        owed: Callable[[int, int], Iterable[tuple[int, Fact]]] = lambda site, after: (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._unfit = unfit
@@ -97,6 +107,7 @@ class Courier:
         self.run, self._dimension = run, dimension
         self._agreement, self._code = agreement, code
         self._patience, self._refused, self._clock = patience, refused, clock
+        self._owed = owed
         self._index = {name: i for i, name in enumerate(self.names)}
         self.sites = [Standing() for _ in self.names]
         self._last: tuple[object, bytes] | None = None
@@ -116,11 +127,18 @@ class Courier:
             self._send(site, frame)
 
     def settled(self, site: int, number: int) -> None:
-        """A site has answered, booked or refused what stands under this number."""
+        """A site has answered or refused a task, or is not waited for any more."""
         own = self.sites[site]
-        own.books.pop(number, None)
         if own.ask is not None and own.ask.number <= number:
             own.ask = None
+
+    def booked(self, site: int, number: int) -> None:
+        """A site has booked a round, or refused to."""
+        self.sites[site].books.pop(number, None)
+
+    def barred(self, site: int) -> None:
+        """A site takes part no more until it connects again."""
+        self.sites[site].there = False
 
     def expect(self, sites: Iterable[int]) -> None:
         """Count these as present: a server that was killed has them in its journal. Who stays away
@@ -131,37 +149,39 @@ class Courier:
             if not own.there:
                 own.there, own.since = True, self._clock()
 
-    def bye(self, why: str, model: bytes, seconds: float) -> None:
+    def bye(self, bye: frames.Bye, seconds: float) -> int:
         """Tell everybody that the run is over, and wait a while until they have kept what they
-        need.
+        need. How many have.
         """
-        frame = frames.encode(frames.Bye(why=why, model=model))
-        waiting = set()
+        frame = frames.encode(bye)
         for i, own in enumerate(self.sites):
             own.ask = None
             own.books.clear()
             if own.greeted:
                 self._send(i, frame)
-                waiting.add(i)
         end = self._clock() + seconds
         missing = set(range(len(self.sites)))
         while missing and (left := end - self._clock()) > 0:
             event = self._mailbox.get(left)
-            if event is None:
-                return
-            site = self._index[event.site]
-            own = self.sites[site]
-            if event.kind == "open":
-                self._opened(own, event)
-            elif event.kind == "frame" and event.connection == own.connection:
-                try:
-                    said = frames.to_server(event.frame)
-                except RemoteProtocolError:
-                    continue
-                if isinstance(said, frames.Hello) and self._greet(site, said):
-                    self._send(site, frame)
-                elif isinstance(said, frames.Done):
-                    missing.discard(site)
+            if event is not None and self._heard_at_end(event, frame):
+                missing.discard(self._index[event.site])
+        return len(self.sites) - len(missing)
+
+    def _heard_at_end(self, event: Event, bye: bytes) -> bool:
+        """Whether a site has kept what it needs; one that connects is told."""
+        site = self._index[event.site]
+        own = self.sites[site]
+        if event.kind == "open":
+            self._opened(own, event)
+        if event.kind != "frame" or event.connection != own.connection:
+            return False
+        try:
+            said = frames.to_server(event.frame)
+        except RemoteProtocolError:
+            return False
+        if isinstance(said, frames.Hello) and not own.greeted and self._greet(site, said):
+            self._send(site, bye)
+        return isinstance(said, frames.Done)
 
     def next(self, until: float | None) -> Heard | None:
         """What reaches the server next; None when the clock has passed ``until``.
@@ -179,16 +199,14 @@ class Courier:
                 return heard
 
     def _pause(self, now: float, until: float | None) -> float | None:
-        ends = [
-            own.since + self._patience for own in self.sites if own.there and not own.connection
-        ]
+        ends = [own.since + self._patience for own in self.sites if own.there and not own.greeted]
         if until is not None:
             ends.append(until)
         return min(ends) - now if ends else None
 
     def _gone(self, now: float) -> Heard | None:
         for i, own in enumerate(self.sites):
-            if own.there and not own.connection and now >= own.since + self._patience:
+            if own.there and not own.greeted and now >= own.since + self._patience:
                 own.there = False
                 return "down", i, b"", 0
         return None
@@ -202,7 +220,8 @@ class Courier:
         if event.connection != own.connection:  # of a connection that another one has replaced
             return None
         if event.kind == "closed":
-            own.connection, own.greeted, own.since = 0, False, self._clock()
+            self._unwelcome(own)
+            own.connection = 0
             return None
         own.received += len(event.frame)
         own.seen = self._clock()
@@ -213,8 +232,15 @@ class Courier:
             return None
 
     def _opened(self, own: Standing, event: Event) -> None:
-        own.connection, own.greeted, own.bad = event.connection, False, 0
-        own.since = self._clock()
+        self._unwelcome(own)
+        own.connection, own.bad = event.connection, 0
+
+    def _unwelcome(self, own: Standing) -> None:
+        """From now on its absence counts; a connection without a greeting does not make it
+        present.
+        """
+        if own.greeted:
+            own.greeted, own.since = False, self._clock()
 
     def _said(self, site: int, said: frames.FromSite) -> Heard | None:
         own = self.sites[site]
@@ -224,17 +250,30 @@ class Courier:
             raise RemoteProtocolError("it speaks before its greeting")
         match said:
             case frames.Say(number, body):
-                if own.ask is None or own.ask.number != number:
-                    self._note(site, "an answer that nobody waits for")
-                    return None
-                message = decode(body, dimension=self._dimension)
-                self._refuse_odd(site, number, message)
-                return "message", site, body, number
+                return self._answer(site, number, body)
             case frames.Booked(number):
                 return ("booked", site, b"", number) if number in own.books else None
             case frames.Refuse(number, why):
-                return "refused", site, why.encode(), number
+                asked = own.ask is not None and own.ask.number == number
+                if own.there and (asked or number == 0 or number in own.books):
+                    return "refused", site, why.encode(errors="replace"), number
+                self._note(site, "a refusal of what it was not asked")
         return None
+
+    def _answer(self, site: int, number: int, body: bytes) -> Heard | None:
+        """An answer, or its refusal: the site keeps only this answer to the task, so the run goes
+        on without it.
+        """
+        own = self.sites[site]
+        if own.ask is None or own.ask.number != number:
+            self._note(site, "an answer that nobody waits for")
+            return None
+        try:
+            self._refuse_odd(site, number, decode(body, dimension=self._dimension))
+        except RemoteProtocolError as error:
+            self._bad(site, str(error))
+            return "refused", site, f"its answer cannot be used: {error}".encode(), number
+        return "message", site, body, number
 
     def _refuse_odd(self, site: int, number: int, message: object) -> None:
         if not isinstance(message, Reply):
@@ -249,23 +288,11 @@ class Courier:
         quoted = getattr(message, "round", getattr(message, "task", None))
         if quoted != number:
             raise RemoteProtocolError(f"its frame is of task {number}, its message of {quoted}")
-        told = getattr(message, "statistics", None)
-        for value in (
-            ()
-            if told is None
-            else (
-                told.energy,
-                told.first,
-                told.change,
-                told.moved,
-                told.slope_first,
-                told.slope_last,
-                told.clipped,
-                told.loss,
-            )
-        ):
-            if value is not None and not math.isfinite(value):
-                raise RemoteProtocolError("its statistics hold a number that is not finite")
+        for told in (getattr(message, "statistics", None), getattr(message, "raw", None)):
+            for name in () if told is None else told.__struct_fields__:
+                value = getattr(told, name)
+                if isinstance(value, float | int) and not math.isfinite(value):
+                    raise RemoteProtocolError(f"its {name} is not finite")
 
     def _hello(self, site: int, said: frames.Hello) -> Heard | None:
         own = self.sites[site]
@@ -273,7 +300,9 @@ class Courier:
             raise RemoteProtocolError("it greets twice")
         if not self._greet(site, said):
             return None
-        for frame in own.books.values():
+        for number, fact in self._owed(site, said.booked):
+            own.books.setdefault(number, frames.encode(frames.Book(number, written(fact))))
+        for _, frame in sorted(own.books.items()):
             self._send(site, frame)
         if own.ask is not None:
             self._send(site, frames.encode(own.ask))
@@ -292,8 +321,8 @@ class Courier:
         elif said.code != self._code:
             why = "it runs another version of this program"
         if why is not None:
-            self._note(site, why)
             self._send(site, frames.encode(frames.Reject(why)))
+            self._bad(site, why)
             return False
         self.sites[site].greeted = True
         self._send(site, frames.encode(frames.Welcome(self.run)))
@@ -308,10 +337,12 @@ class Courier:
 
     def _note(self, site: int, why: str) -> None:
         counted = self.sites[site].refused
-        key = why if len(counted) < 64 else "more kinds of refused frames"
+        key = "".join(each if each.isprintable() else "?" for each in why[:LONGEST])
+        if key not in counted and len(counted) >= KINDS:
+            key = "more kinds of refused frames"
         counted[key] += 1
         if counted[key] == 1:
-            self._refused(self.names[site], why)
+            self._refused(self.names[site], key)
 
     def _send(self, site: int, frame: bytes) -> None:
         self.sites[site].sent += len(frame)

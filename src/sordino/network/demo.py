@@ -15,12 +15,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from sordino.engine.study.base import Study
 from sordino.errors import StudyError
-from sordino.network import kit
+from sordino.network import broker, kit
 from sordino.network.agreement import Agreement, SiteEntry
 from sordino.network.carrier import carrier
 
@@ -35,19 +36,29 @@ class Laid:
         server: the server's kit.
         test: its test set, or None.
         sites: each site's kit and data file.
+        broker: what everybody agreed to, where there is a broker to start.
     """
 
     server: Path
     test: Path | None
     sites: tuple[tuple[Path, Path], ...]
+    broker: Agreement | None = None
 
 
-def lay_out(study: Study, out: Path, *, scripted: bool, minimum: int | None = None) -> Laid:
+def lay_out(
+    study: Study,
+    out: Path,
+    *,
+    scripted: bool,
+    minimum: int | None = None,
+    transport: Literal["websocket", "mqtt"] = "websocket",
+) -> Laid:
     """Divide a study's data into files, and make a kit for everybody.
 
     Args:
         scripted: whether noise comes from the study's seed, as in a simulation of the same study.
         minimum: sites that must be there; all of them if left out.
+        transport: how frames travel.
 
     Raises:
         StudyError: if the study cannot be carried by a network, or the folder exists.
@@ -58,7 +69,8 @@ def lay_out(study: Study, out: Path, *, scripted: bool, minimum: int | None = No
     names = [_named(name, i) for i, name in enumerate(found.names)]
     agreement = Agreement(
         name=re.sub(r"[^A-Za-z0-9_.-]+", "-", study.name).strip("-.")[:60] or "demo",
-        server=f"127.0.0.1:{_free_port()}",
+        server=f"127.0.0.1:{free_port()}",
+        transport=transport,
         minimum=len(names) if minimum is None else minimum,
         data=found.shape,
         site=tuple(
@@ -77,7 +89,8 @@ def lay_out(study: Study, out: Path, *, scripted: bool, minimum: int | None = No
     test = out / DATA / "test.npz" if found.test is not None else None
     if test is not None and found.test is not None:
         np.savez(test, allow_pickle=False, **found.test)
-    return Laid(out / KITS / kit.SERVER, test, tuple(sites))
+    through = agreement if transport == "mqtt" else None
+    return Laid(out / KITS / kit.SERVER, test, tuple(sites), through)
 
 
 def _named(name: str, index: int) -> str:
@@ -85,7 +98,8 @@ def _named(name: str, index: int) -> str:
     return f"{found}-{index}" if found else f"site-{index}"
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of the loopback that nobody listens on."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]
@@ -105,25 +119,37 @@ def commands(laid: Laid, *, scripted: bool, more: Sequence[str] = ()) -> list[li
     ]
 
 
-def play(laid: Laid, tell: Callable[[str], None], *, scripted: bool) -> int:
+def play(
+    laid: Laid, tell: Callable[[str], None], *, scripted: bool, more: Sequence[str] = ()
+) -> int:
     """Run everybody to the end; the server's own output is shown. The number of processes that
     failed.
+
+    Args:
+        more: options of the server.
     """
-    server, *sites = commands(laid, scripted=scripted)
+    server, *sites = commands(laid, scripted=scripted, more=more)
     logs = laid.server.parent.parent / "logs"
     logs.mkdir(exist_ok=True)
-    running: list[tuple[str, subprocess.Popen[bytes]]] = [("server", subprocess.Popen(server))]
+    running: list[tuple[str, subprocess.Popen[bytes]]] = []
+    through = (
+        None
+        if laid.broker is None
+        else broker.start(laid.server.parent, logs / "broker.txt", laid.broker)
+    )
     try:
+        running.append(("server", subprocess.Popen(server)))
         for (folder, _), command in zip(laid.sites, sites, strict=True):
             log = (logs / f"{folder.name}.txt").open("wb")
             with log:
                 running.append((folder.name, subprocess.Popen(command, stdout=log, stderr=log)))
         return _waited(running, logs, tell)
     finally:
-        for _, process in running:
+        started = [process for _, process in running] + ([] if through is None else [through])
+        for process in started:
             if process.poll() is None:
                 process.terminate()
-        for _, process in running:
+        for process in started:
             process.wait()
 
 

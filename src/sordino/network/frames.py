@@ -1,4 +1,5 @@
-"""What a server and a site say to each other: one tagged union for each direction, one strict codec.
+"""What a server and a site say to each other: one tagged union for each direction, one strict
+codec.
 
 Frames carry the messages of the regime (:mod:`sordino.message`) as bytes. Unknown fields, other
 types and frames above the limit are refused. Nothing is ever unpickled.
@@ -32,12 +33,14 @@ class Hello(Frame, frozen=True, tag="hello"):
         agreement: SHA-256 (hex) of what the site has agreed to.
         code: digest of its program's sources.
         last: number of the last task that it answered.
+        booked: the last round that it booked, where rounds are charged to everybody.
     """
 
     version: int
     agreement: str
     code: str
     last: int
+    booked: int = 0
 
 
 class Say(Frame, frozen=True, tag="say"):

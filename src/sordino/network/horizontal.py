@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,12 @@ from sordino.engine.built import Built
 from sordino.engine.plan import Plan
 from sordino.engine.study.base import Study
 from sordino.errors import StudyError
-from sordino.federation.division import federation
+from sordino.federation.division import federation, model
 from sordino.federation.study import HorizontalStudy
 from sordino.network import parts
 from sordino.network.agreement import Agreed, Agreement, Shape
 from sordino.network.carrier import Carrier, Division, Joined, refuse_limit
-from sordino.network.parts import divided, regime_of
+from sordino.network.parts import divided, numbered, regime_of
 
 WHAT = {
     "sample": (
@@ -49,6 +50,15 @@ class Horizontal(Carrier):
     def calibrated(self, agreement: Agreement, study: Study) -> Study:
         """See :class:`~sordino.network.carrier.Carrier`."""
         return parts.calibrated(agreement, study)
+
+    def refuse_hopeless(self, agreement: Agreement, study: Study) -> None:
+        """See :class:`~sordino.network.carrier.Carrier`."""
+        parts.refuse_hopeless(agreement, _own(study))
+
+    def widest(self, agreement: Agreement, study: Study) -> int:
+        """See :class:`~sordino.network.carrier.Carrier`."""
+        made = model(_own(study), agreement.data.shape, len(agreement.data.classes))
+        return sum(each.numel() for each in made.parameters())
 
     def served(
         self,
@@ -117,6 +127,8 @@ class Horizontal(Carrier):
             found = datasets.load(
                 "test", file=path, label=study.data.label, test_fraction=None
             ).train
+            labels = numbered(found, shape.classes, path)
+            found = replace(found, y=labels, classes=shape.classes)
         if found.shape != shape.shape or found.classes != shape.classes:
             raise StudyError(
                 f"{path or study.data.name}: the test set has examples of shape {found.shape} and "

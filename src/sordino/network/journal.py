@@ -5,8 +5,11 @@ stood. A record is a header (length and CRC-32, 4 bytes each, the lowest first) 
 :class:`Input` in MessagePack. A last record that was torn by the kill is cut off: nobody has acted
 on it. When a checkpoint was saved, the journal begins anew.
 
-Inputs are numbered from 1 over the whole run, and a checkpoint counts those that it holds. So a kill
-between checkpoint and cut does no harm: what the checkpoint holds already is skipped.
+Where whole clients are protected, the journal holds their updates without noise, as the server's
+memory does: it is readable by its owner alone, and removed when the run is over.
+
+Inputs are numbered from 1 over the whole run, and a checkpoint counts those that it holds. So a
+kill between checkpoint and cut does no harm: what the checkpoint holds already is skipped.
 """
 
 from __future__ import annotations
@@ -35,8 +38,8 @@ class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=
     Attributes:
         seq: its number, from 1.
         time: seconds since the run began.
-        kind: a message of a site; a site that is there, or is not any more; a site that has booked
-            a round; one that refused a task; an alarm.
+        kind: a message of a site; a site that has come, or is gone; one that was there when the
+            journal began anew; one that has booked a round; one that refused a task; an alarm.
         site: which, from 0; 0 for an alarm.
         body: the message, the alarm's tag, or the reason (UTF-8); empty otherwise.
         number: of the round or the task; 0 otherwise.
@@ -44,7 +47,7 @@ class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=
 
     seq: int
     time: float
-    kind: Literal["message", "up", "down", "booked", "refused", "woke"]
+    kind: Literal["message", "up", "down", "there", "booked", "refused", "woke"]
     site: int
     body: bytes = b""
     number: int = 0
@@ -72,6 +75,7 @@ class Journal:
         self._intact = 0
         self._before = list(self._read())
         self._file = append_below(folder, NAME)
+        os.fchmod(self._file.fileno(), 0o600)
         self._file.truncate(self._intact)
 
     def before(self, count: int) -> list[Input]:
@@ -106,10 +110,16 @@ class Journal:
         self._file.close()
         replace_file(self.folder / NAME, *(_packed(each) for each in first))
         self._file = append_below(self.folder, NAME)
+        os.fchmod(self._file.fileno(), 0o600)
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+    def destroy(self) -> None:
+        """Close and remove the file: the run is over."""
+        self._file.close()
+        (self.folder / NAME).unlink(missing_ok=True)
 
     def _read(self) -> Iterator[Input]:
         if not there(self.folder, NAME):

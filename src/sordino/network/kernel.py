@@ -15,6 +15,7 @@ import heapq
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 
 from sordino.engine import records
 from sordino.engine.effect import (
@@ -56,7 +57,7 @@ def _there_after(inputs: Sequence[Input]) -> set[int]:
     """Who is there after these inputs."""
     found: set[int] = set()
     for each in inputs:
-        if each.kind == "up":
+        if each.kind in ("up", "there"):
             found.add(each.site)
         elif each.kind in ("down", "refused"):
             found.discard(each.site)
@@ -71,6 +72,7 @@ class LiveKernel(Kernel[S, M]):
         journal: what reached the server since the moment was saved.
         dimension: d.
         minimum: sites that must be there for a round to begin.
+        kept: number of the moment that was kept last.
         told: of progress: called after each input with the kernel.
     """
 
@@ -78,29 +80,38 @@ class LiveKernel(Kernel[S, M]):
         self,
         world: World[S],
         moment: M,
-        watcher: Watcher,
+        watcher: Watcher[M],
         *,
         courier: Courier,
         journal: Journal,
         dimension: int,
         minimum: int,
+        kept: Callable[[], int],
         told: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(world, moment, watcher)
-        self.courier, self.journal, self.told = courier, journal, told
+        self.courier, self.journal, self.told, self._kept = courier, journal, told, kept
         self._dimension, self._minimum, self._clock = dimension, minimum, clock
         self._again = deque(journal.after(moment.count))
         self._there = _there_after(journal.before(moment.count))
         self._replaying = True
         self._unbooked: set[int] = set()
+        self._leaving: list[int] = []
+        self._booking = 0
         self._permits: tuple[Permit, ...] = ()
         self._start = clock() - moment.time
         self._order = moment.count
-        self._saved = False
+        self._saved = 0  # the input after which a moment was kept
 
     def run(self) -> M:
         """See :class:`~sordino.engine.kernel.Kernel`."""
+        try:
+            return self._run()
+        finally:
+            self.journal.close()
+
+    def _run(self) -> M:
         self.tasks.update(self.world.asked(self.state))
         self.book(self.world.reissued(self.state, self._first.blocks))
         for site, task in self.tasks.items():
@@ -108,12 +119,37 @@ class LiveKernel(Kernel[S, M]):
         self._start = min(
             self._start, self._clock() - max((e.time for e in self._again), default=0.0)
         )
+        if self.count:
+            self._return()
         while self.state.ended is None:
             if self._closed and len(self._there) >= self._minimum:
                 self.begin()
             else:
                 self.next()
+        self.journal.destroy()
         return self.moment()
+
+    def _return(self) -> None:
+        """Stand where the journal begins anew: with those that were there, and without the others,
+        who may have left after the moment was packed.
+        """
+        first = list(takewhile(lambda each: each.kind == "there", self._again))
+        for site in range(len(self.courier.names)):
+            if site not in self._there and all(each.site != site for each in first):
+                self._left(site)
+        if not self._again:  # killed after a checkpoint, before the journal was cut
+            self._cut()
+        for _ in first:
+            self.next()
+
+    def begin(self) -> None:
+        """As the simulator's, without those that are not there: a moment that was kept may count
+        them in.
+        """
+        for site in range(len(self.courier.names)):
+            if site not in self._there:
+                self._left(site)
+        super().begin()
 
     def next(self) -> None:
         """The next input: what the journal holds, then what really comes."""
@@ -122,15 +158,14 @@ class LiveKernel(Kernel[S, M]):
             return
         self.count, self.time = each.seq, each.time
         self._take(each)
-        if self._saved and not self._again:
+        if self._saved == self.count and not self._again:
             self._cut()
         self.told()
 
     def _cut(self) -> None:
         """Let the journal begin anew, with who is there: a checkpoint does not say that."""
-        self._saved = False
         first = [
-            Input(self.count + i, self.time, "up", site)
+            Input(self.count + i, self.time, "there", site)
             for i, site in enumerate(sorted(self._there), start=1)
         ]
         self.journal.cut(first)
@@ -160,23 +195,33 @@ class LiveKernel(Kernel[S, M]):
             case "woke":
                 heapq.heappop(self.heap)
                 self.tell(Woke(each.body.decode()))
-            case "up":
+            case "up" | "there":
                 self._there.add(site)
                 self.tell(Joined(site))
             case "down":
-                self._there.discard(site)
-                self._booked(site)
-                self.tell(Left(site))
+                self._gone(site)
             case "booked":
-                self.courier.settled(site, each.number)
-                self._booked(site)
+                self.courier.booked(site, each.number)
+                if each.number == self._booking:
+                    self._booked(site)
             case "refused":
                 self._refused(each)
             case "message":
-                self.courier.settled(site, each.number)
-                self.tell(Arrived(_said(each.body, self._dimension)))
-                if self.state.ended is None:
-                    self.tell(Joined(site))  # who was late is counted in again
+                self._arrived(each)
+
+    def _arrived(self, each: Input) -> None:
+        """An answer. A site has only one to a task: if it is not what was asked for, the run goes
+        on without the site.
+        """
+        self.courier.settled(each.site, each.number)
+        self.tell(Arrived(_said(each.body, self._dimension)))
+        if self.state.ended is not None:
+            return
+        if self.world.expects(self.state, each.site, each.number):
+            self.courier.barred(each.site)
+            self._gone(each.site)
+        else:
+            self.tell(Joined(each.site))  # who was late is counted in again
 
     def _refused(self, each: Input) -> None:
         """A site takes this task not, and takes part no more until it connects again."""
@@ -187,15 +232,37 @@ class LiveKernel(Kernel[S, M]):
             )
         )
         self.courier.settled(each.site, each.number)
-        self._there.discard(each.site)
-        self.courier.sites[each.site].there = False  # until it connects again
-        self._booked(each.site)
-        self.tell(Left(each.site))
+        self.courier.booked(each.site, each.number)
+        self.courier.barred(each.site)
+        self._gone(each.site)
+
+    def _gone(self, site: int) -> None:
+        """A site takes part no more; nobody waits for its booking. While a round is being booked,
+        the regime hears of it afterwards: a round closes only when it is paid for.
+        """
+        self._there.discard(site)
+        if not self._unbooked:
+            self._left(site)
+            return
+        self._leaving.append(site)
+        self._booked(site)
+
+    def _left(self, site: int) -> None:
+        """Tell the regime; what the site was asked, it is not asked again when it comes back, where
+        the answer would not count.
+        """
+        self.tell(Left(site))
+        asked = self.courier.sites[site].ask
+        if asked is not None and not self.world.expects(self.state, site, asked.number):
+            self.courier.settled(site, asked.number)
 
     def booked(self, effect: Book, permits: tuple[Permit, ...]) -> None:
-        """Go on when everybody who is there has booked the round as well."""
+        """Go on when everybody who is there has booked the round as well. Who is not there books
+        it on coming back: every site is charged for every round.
+        """
         self._permits, self._unbooked = permits, set(self._there)
-        for site in sorted(self._there):
+        self._booking = effect.number
+        for site in range(len(self.courier.names)):
             self.courier.book(site, effect.number, effect.fact)
         if not self._unbooked:
             self.tell(Booked(permits))
@@ -205,7 +272,11 @@ class LiveKernel(Kernel[S, M]):
             self._unbooked.discard(site)
             if not self._unbooked:
                 permits, self._permits = self._permits, ()
+                leaving, self._leaving = self._leaving, []
                 self.tell(Booked(permits))
+                for each in leaving:
+                    if each not in self._there:
+                        self._left(each)
 
     def dispatch(self, site: int, task: Request) -> None:
         """Ask the site."""
@@ -219,7 +290,10 @@ class LiveKernel(Kernel[S, M]):
 
     def save(self, moment: M) -> None:
         """Keep a moment; the journal begins anew once this input is done with."""
-        self._saved = self.watcher.save(moment) or self._saved
+        before = self._kept()
+        self.watcher.save(moment)
+        if self._kept() != before:
+            self._saved = self.count
 
 
 class ScriptedKernel(Kernel[S, M]):
@@ -235,7 +309,7 @@ class ScriptedKernel(Kernel[S, M]):
         self,
         world: World[S],
         moment: M,
-        watcher: Watcher,
+        watcher: Watcher[M],
         *,
         courier: Courier,
         dimension: int,
@@ -285,7 +359,7 @@ class ScriptedKernel(Kernel[S, M]):
                 self._there.add(site)
             case "booked":
                 self._booked.add((site, number))
-                self.courier.settled(site, number)
+                self.courier.booked(site, number)
             case "message":
                 self._answers[site, number] = body
                 self.courier.settled(site, number)

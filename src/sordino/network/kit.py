@@ -2,9 +2,14 @@
 
 ::
 
-    authority/   authority.key, authority.pem, revoked.pem, serials.toml    stays with who provisions
+    authority/   authority.key, authority.pem, revoked.pem, serials.toml
     server/      agreement.toml, study.toml, server.pem, server.key, authority.pem, revoked.pem
-    NAME/        agreement.toml, study.toml, site.pem, site.key, authority.pem      one for each site
+    NAME/        agreement.toml, study.toml, site.pem, site.key, authority.pem
+    broker/      mosquitto.conf, acl, broker.pem, broker.key, authority.pem, revoked.pem
+
+The authority's folder stays with who provisions; every site has a folder of its own. The broker's
+kit is there with ``transport = "mqtt"``. The server's then has no list of revoked certificates,
+because it is the broker that admits.
 
 Every kit holds a private key: give each to its site alone. The authority's folder makes new
 certificates; keep it where no network reaches it.
@@ -24,14 +29,14 @@ from sordino.engine import study as studies
 from sordino.engine.study.base import Study
 from sordino.errors import StudyError
 from sordino.files import MIB, read_below
-from sordino.network import certificates
+from sordino.network import broker, certificates
 from sordino.network.agreement import AGREEMENT, STUDY, Agreement, checked, read, written
 from sordino.network.certificates import Pair
 from sordino.parsing import Malformed, toml_of
 
-AUTHORITY, SERVER = "authority", "server"
+AUTHORITY, SERVER, BROKER = "authority", "server", "broker"
 SERIALS, REVOKED = "serials.toml", "revoked.pem"
-RESERVED = (AUTHORITY, SERVER)
+RESERVED = (AUTHORITY, SERVER, BROKER)
 
 
 def provision(path: Path, out: Path, now: dt.datetime) -> Agreement:
@@ -65,7 +70,9 @@ def write(agreement: Agreement, study: Study, out: Path, now: dt.datetime) -> Ag
     from sordino import modules as code
     from sordino.network.carrier import carrier
 
-    full = carrier(study).calibrated(agreement, study)
+    part = carrier(study)
+    full = part.calibrated(agreement, study)
+    part.refuse_hopeless(agreement, full)
     agreement = agreement.model_copy(update={"modules": code.digests(studies.named_modules(full))})
     if out.exists():
         raise StudyError(f"{out}: this folder exists already. Choose another with --out")
@@ -88,40 +95,42 @@ def _fill(out: Path, agreement: Agreement, study: Study, now: dt.datetime) -> No
         STUDY: studies.write(study).encode(),
         "authority.pem": authority,
     }
-    empty = certificates.revoked(by, (), now)
-    server = certificates.issue(by, "server", "server", now, host=agreement.host)
-    serials = {"server": [server.certificate.serial_number]}
-    _put(out / SERVER, {**shared, REVOKED: empty, **_named("server", server)})
-    for name in agreement.names:
-        site = certificates.issue(by, name, "site", now)
-        serials[name] = [site.certificate.serial_number]
-        _put(out / name, {**shared, **_named("site", site)})
+    empty = {REVOKED: certificates.revoked(by, (), now)}
+    serials = {}
+    for name in _known(agreement):
+        made = _issued(by, agreement, name, now)
+        serials[name] = [made.certificate.serial_number]
+        files = {**shared, **_named(_file(name), made)}
+        if name == BROKER:
+            files = {"authority.pem": authority, **_named(BROKER, made)}
+            files |= broker.settings(agreement, broker.frame_limit(agreement, study))
+        _put(out / name, files | (empty if name == admits(agreement) else {}))
     told = tomli_w.dumps({name: [str(each) for each in own] for name, own in serials.items()})
     _put(
         out / AUTHORITY,
-        {**shared, "authority.key": key, REVOKED: empty, SERIALS: told.encode()},
+        {**shared, **empty, "authority.key": key, SERIALS: told.encode()},
     )
 
 
 def renew(authority: Path, name: str, out: Path, now: dt.datetime) -> None:
-    """A new certificate for the server or a site, into its kit ``out``; the old one stays valid
-    until it ends or is revoked.
+    """A new certificate for the server, the broker or a site, into its kit ``out``; the old one
+    stays valid until it ends or is revoked.
 
     Raises:
         StudyError: if the agreement does not know the name.
     """
     agreement, by = read(authority / AGREEMENT), certificates.read_pair(authority, "authority")
     _refuse_unknown(agreement, name)
-    kind: certificates.Kind = "server" if name == SERVER else "site"
-    made = certificates.issue(by, name, kind, now, host=agreement.host)
-    _put(out, _named(kind, made))
+    made = _issued(by, agreement, name, now)
+    _put(out, _named(_file(name), made))
     serials = _serials(authority)
     serials[name] = [*serials.get(name, []), str(made.certificate.serial_number)]
     _put(authority, {SERIALS: tomli_w.dumps(serials).encode()})
 
 
 def revoke(authority: Path, name: str, now: dt.datetime) -> Path:
-    """Revoke all certificates of a site so far; the list to copy into the server's kit.
+    """Revoke all certificates of a site so far; the list to copy into the kit of who
+    :func:`admits`.
 
     Raises:
         StudyError: if the agreement does not know the name.
@@ -135,9 +144,28 @@ def revoke(authority: Path, name: str, now: dt.datetime) -> Path:
 
 
 def _refuse_unknown(agreement: Agreement, name: str) -> None:
-    known = (SERVER, *agreement.names)
+    known = _known(agreement)
     if name not in known:
         raise StudyError(f"{name!r} is nobody of this federation. Known: {', '.join(known)}")
+
+
+def _known(agreement: Agreement) -> tuple[str, ...]:
+    own = (SERVER,) if agreement.transport == "websocket" else (SERVER, BROKER)
+    return (*own, *agreement.names)
+
+
+def admits(agreement: Agreement) -> str:
+    """Whose kit it is that listens and refuses certificates that are revoked."""
+    return SERVER if agreement.transport == "websocket" else BROKER
+
+
+def _issued(by: Pair, agreement: Agreement, name: str, now: dt.datetime) -> Pair:
+    kind: certificates.Kind = "server" if name == admits(agreement) else "site"
+    return certificates.certify(by, name, kind, now, host=agreement.host)
+
+
+def _file(name: str) -> str:
+    return name if name in RESERVED else "site"
 
 
 def _serials(authority: Path) -> dict[str, list[str]]:

@@ -1,8 +1,8 @@
 """What a site has promised and said: which task it took last, and its answer, on its own disk.
 
-A site books a task, computes, keeps the answer, and then sends it. Asked the same again, it says the
-same bytes again; asked for something else under the same number, it refuses: two answers under one
-charge, and under the same noise, would tell what the noise hides. Asked about the past, it is
+A site books a task, computes, keeps the answer, and then sends it. Asked the same again, it says
+the same bytes again; asked for something else under the same number, it refuses: two answers under
+one charge, and under the same noise, would tell what the noise hides. Asked about the past, it is
 silent.
 
 Two slots are written in turn, each with a counter and a CRC-32: a kill tears one of them at the
@@ -71,7 +71,7 @@ class Outbox:
         ]
         if not found and any(there(folder, name) for name in NAMES):
             written = [name for name in NAMES if (folder / name).stat().st_size]
-            if written:
+            if written and written != [NAMES[1]]:  # that slot alone: the very first was torn
                 raise ResumeError(
                     f"{folder / written[0]}: what this site said last cannot be read. Restore the "
                     "folder from a copy"

@@ -1,4 +1,5 @@
-"""A study's data as one process of a federation sees it: its own part, and stand-ins for the others.
+"""A study's data as one process of a federation sees it: its own part, and stand-ins for the
+others.
 
 A stand-in has the agreed number of rows and no memory: one zero, seen many times. So the server and
 every site build the same objects from the same study, and each computes only on what it has.
@@ -6,6 +7,7 @@ every site build the same objects from the same study, and each computes only on
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -101,6 +103,11 @@ def calibrated(agreement: Agreement, study: Study) -> HorizontalStudy:
             f"data.clients = {study.data.clients}, and the federation has "
             f"{len(agreement.site)} sites"
         )
+    if study.privacy.ledger != "run":
+        raise StudyError(
+            f"privacy.ledger = '{study.privacy.ledger}': each site has a ledger of its own, which "
+            "it names with `sordino join --ledger`. Leave the key out"
+        )
     if (
         not agreement.rehearsal
         and study.privacy.unit != "none"
@@ -114,6 +121,19 @@ def calibrated(agreement: Agreement, study: Study) -> HorizontalStudy:
         )  # refuses what does not fit
     have = divided(agreement)
     return regime.calibrate(regime.sized(study, have), have.sizes)
+
+
+def refuse_hopeless(agreement: Agreement, study: HorizontalStudy) -> None:
+    """Make the study's objects once, in a folder that is thrown away: what cannot run is said here,
+    before kits are handed out.
+
+    Raises:
+        SordinoError: whatever is wrong with it.
+    """
+    regime = regime_of(study)
+    with tempfile.TemporaryDirectory() as folder:
+        built = regime.assembled(study, divided(agreement), Path(folder), "trial", None)
+        built.simulation.vault.close()
 
 
 def read_own(
@@ -144,14 +164,18 @@ def read_own(
             "public, and the noise follows from them. Agree anew, or choose the agreed rows"
         )
     return replace(
-        found, y=_numbered(found, wanted.classes, path), classes=wanted.classes, client=None
+        found, y=numbered(found, wanted.classes, path), classes=wanted.classes, client=None
     )
 
 
-def _numbered(
+def numbered(
     found: Dataset, classes: Sequence[str], path: Path
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Labels as the federation numbers them."""
+    """Labels as the federation numbers them.
+
+    Raises:
+        DataError: for a label that is none of the agreed classes.
+    """
     where = {name: number for number, name in enumerate(classes)}
     if unknown := [name for name in found.classes if name not in where]:
         raise DataError(

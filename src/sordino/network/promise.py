@@ -20,13 +20,26 @@ def promised(wish: Wish) -> Iterator[str]:
     agreement, part = agreed.agreement, carrier(agreed.study)
     ends = certificates.expires(certificates.read_certificate(wish.kit, "site.pem"))
     yield f"You would join {agreement.name} as site {agreement.names[index]}, with {len(own)} rows."
-    yield f"To whom: the server at {agreement.server}, which the federation's authority certified."
+    if agreement.transport == "mqtt":
+        yield (
+            f"To whom: the federation's server, through the broker at {agreement.server}, which "
+            "reads what passes and says who has sent it. The federation's authority certified both."
+        )
+    else:
+        yield (
+            f"To whom: the server at {agreement.server}, which the federation's authority "
+            "certified."
+        )
     others = [name for name in agreement.names if name != agreement.names[index]]
-    yield (f"Who else takes part: {', '.join(others) or 'nobody'}. {part.others}")
-    yield f"Study: {study.name}, method {study.method.name}, {study.horizon} rounds, updates or events at most."
+    yield f"Who else takes part: {', '.join(others) or 'nobody'}. {part.others}"
+    yield (
+        f"Study: {study.name}, method {study.method.name}, {study.horizon} rounds, updates or "
+        "events at most."
+    )
     yield f"What leaves this site each time it is asked: {part.released(study, index)}."
     yield (
-        f"What is public: that you take part, how many rows you have ({len(own)}), and when you answer."
+        "What is public: that you take part, how many rows you have "
+        f"({len(own)}), and when you answer."
     )
     yield f"What stays here: {wish.data}, its labels, and the ledger."
     yield from _price(agreed, study, index, wish)

@@ -1,8 +1,8 @@
 """A signed statement of what a site sent, which anybody can hold against its ledger.
 
 It names the agreement, the run, how many answers the site sent and a digest over all of them in
-order, and the last entry of its ledger with what was spent by then. It is signed with the key of the
-site's certificate. It holds no answer and no data.
+order, and the last entry of its ledger with what was spent by then. It is signed with the key of
+the site's certificate. It holds no answer and no data.
 """
 
 from __future__ import annotations

@@ -8,34 +8,139 @@ journal of what reached the server.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sordino.data.dataset import Dataset
+from sordino.engine import runs
 from sordino.engine.built import Built
+from sordino.engine.files import replace_file
 from sordino.engine.kernel import Kernel
+from sordino.engine.recorder import Recorder
+from sordino.engine.records import Row, known
 from sordino.engine.study.base import Study
 from sordino.engine.surroundings import sources
 from sordino.engine.watch import Moment, Packed, Watcher
 from sordino.engine.world import World
+from sordino.errors import BudgetExceeded, StudyError
+from sordino.files import GIB, read_below
+from sordino.message import Reply
 from sordino.network import frames
 from sordino.network.agreement import Agreed
 from sordino.network.carrier import carrier
-from sordino.network.courier import Courier
+from sordino.network.courier import Courier, unknown
+from sordino.network.journal import NAME as JOURNAL
 from sordino.network.journal import Journal
 from sordino.network.kernel import LiveKernel, ScriptedKernel
 from sordino.network.transport.base import Hub, Mailbox
-from sordino.privacy import Budget, Vault
+from sordino.privacy import Budget, Event, Vault
 
 FAREWELL = 10.0
 """Seconds that the server waits at the end for sites to keep what they need."""
 
+LAST = "farewell.bin"
+"""What every site is told at the end, for those that were away then."""
+
+Owed = Callable[[int, int], Iterable[tuple[int, Event]]]
+"""Rounds that were charged to a site after the one with this number, and their events."""
+
 Opens = Callable[[int, Mailbox], Hub]
 """Opens the transport for frames of at most so many bytes."""
+
+
+@contextmanager
+def _connected(
+    agreed: Agreed,
+    opens: Opens,
+    run: str,
+    dimension: int,
+    refused: Callable[[str, str], None],
+    clock: Callable[[], float],
+    *,
+    widest: int = 0,
+    unfit: Callable[[int, int, Reply], str | None] = unknown,
+    owed: Owed = lambda site, after: (),
+) -> Iterator[Courier]:
+    """A courier over an open transport."""
+    mailbox = Mailbox()
+    hub = opens(frames.limit(max(dimension, widest)), mailbox)
+    try:
+        yield Courier(
+            hub,
+            mailbox,
+            agreed.agreement.names,
+            dimension=dimension,
+            run=run,
+            agreement=agreed.digest,
+            code=sources(),
+            patience=agreed.agreement.patience,
+            refused=refused,
+            unfit=unfit,
+            owed=owed,
+            clock=clock,
+        )
+    finally:
+        hub.close()
+
+
+def farewell(
+    agreed: Agreed, folder: Path, opens: Opens, refused: Callable[[str, str], None], seconds: float
+) -> int:
+    """Tell the sites of a run that has ended how it ended; how many have heard it. A journal that
+    a kill has left is removed.
+
+    Raises:
+        StudyError: if the folder's run has not ended.
+    """
+    try:
+        bye = frames.to_site(read_below(folder, LAST, most=GIB))
+    except FileNotFoundError:
+        raise StudyError(f"{folder}: this run has not ended yet") from None
+    (folder / JOURNAL).unlink(missing_ok=True)
+    if not isinstance(bye, frames.Bye):
+        raise StudyError(f"{folder / LAST}: this is no farewell")
+    run = str(known(runs.load(folder).about.run))
+    dimension = len(bye.model) // 4
+    with _connected(agreed, opens, run, dimension, refused, time.monotonic) as courier:
+        return courier.bye(bye, seconds)
+
+
+def _bye(moment: Moment, hands_out: bool, why: str = "") -> frames.Bye:
+    given = moment.model if hands_out else moment.model[:0]
+    model = np.ascontiguousarray(given, dtype="<f4").tobytes()
+    return frames.Bye(why=moment.ended or why, model=model)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """A watcher that keeps what sites are told at the end, before the end itself is kept: a server
+    that is killed between the two can still tell them.
+    """
+
+    watcher: Watcher[Any]
+    folder: Path
+    hands_out: bool
+
+    @property
+    def kept(self) -> int:
+        """Number of the moment that was kept last."""
+        return self.watcher.saved if isinstance(self.watcher, Recorder) else 0
+
+    def row(self, row: Row) -> None:
+        """See :class:`~sordino.engine.watch.Watcher`."""
+        self.watcher.row(row)
+
+    def save(self, moment: Moment) -> None:
+        """See :class:`~sordino.engine.watch.Watcher`."""
+        if moment.ended is not None:
+            replace_file(self.folder / LAST, frames.encode(_bye(moment, self.hands_out)))
+        self.watcher.save(moment)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -95,40 +200,38 @@ class Serving:
         found: Moment = self.inner.unpack(packed)
         return found
 
-    def run(self, moment: Any, watcher: Watcher) -> Moment:
+    def run(self, moment: Any, watcher: Watcher[Any]) -> Moment:
         """Open the transport, play to the end, and say good-bye."""
-        mailbox, agreement = Mailbox(), self.agreed.agreement
         world, moment = self.world(moment)
-        dimension = moment.model.size
-        hub = self.opens(frames.limit(max(dimension, world.widest)), mailbox)
-        courier = Courier(
-            hub,
-            mailbox,
-            agreement.names,
-            dimension=dimension,
-            run=self.run_id,
-            agreement=self.agreed.digest,
-            code=sources(),
-            patience=agreement.patience,
-            refused=self.refused,
+        with _connected(
+            self.agreed,
+            self.opens,
+            self.run_id,
+            moment.model.size,
+            self.refused,
+            self.clock,
+            widest=world.widest,
             unfit=world.unfit,
-            clock=self.clock,
-        )
-        kernel = None
-        try:
-            kernel = self._kernel(world, moment, watcher, courier)
-            done: Moment = kernel.run()
-            given = done.model if world.hands_out else done.model[:0]
-            model = np.ascontiguousarray(given, dtype="<f4").tobytes()
-            courier.bye(done.ended or "", model, FAREWELL)
-        finally:
-            hub.close()
-            if isinstance(kernel, LiveKernel):
-                kernel.journal.close()
+            owed=partial(self._owed, world),
+        ) as courier:
+            ends = _Ends(watcher, self.folder, world.hands_out)
+            kernel = self._kernel(world, moment, ends, courier)
+            try:
+                done: Moment = kernel.run()
+            except BudgetExceeded as refusal:
+                courier.bye(_bye(kernel.moment(), world.hands_out, str(refusal)), FAREWELL)
+                raise
+            courier.bye(_bye(done, world.hands_out), FAREWELL)
         return done
 
+    def _owed(self, world: World[Any], site: int, after: int) -> Iterable[tuple[int, Event]]:
+        if not world.charges_everybody:
+            return ()
+        ledger, unit = self.vault.ledger, self.vault.names[self.units[site]]
+        return [(each.round, each.event) for each in ledger.entries(unit) if each.round > after]
+
     def _kernel(
-        self, world: World[Any], moment: Any, watcher: Watcher, courier: Courier
+        self, world: World[Any], moment: Any, watcher: _Ends, courier: Courier
     ) -> Kernel[Any, Any]:
         dimension = moment.model.size
         if self.scripted:
@@ -148,6 +251,7 @@ class Serving:
             journal=Journal(self.folder, durable=self.durable),
             dimension=dimension,
             minimum=self.agreed.agreement.minimum,
+            kept=lambda: watcher.kept,
             told=lambda: self.told(courier, kernel),
             clock=self.clock,
         )

@@ -6,7 +6,7 @@ import datetime as dt
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sordino.data.dataset import Dataset
@@ -20,12 +20,13 @@ from sordino.network.agreement import Agreed
 from sordino.network.carrier import carrier
 from sordino.network.joins import Joins
 from sordino.network.proof import write as write_proof
-from sordino.network.server import Serves
+from sordino.network.server import FAREWELL, Serves, farewell
 from sordino.network.status import Page, Reporter
-from sordino.network.transport.base import Hub, Line, Mailbox
-from sordino.network.transport.websocket import WebSocketHub, WebSocketLine
+from sordino.network.transport import choice
+from sordino.network.transport.base import Hub, Mailbox
 
 RUN = "run"
+AGAIN = "start the same command again: it goes on where it was"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +90,7 @@ def serve(
     """
     agreed = Agreed(folder)
     certificates.refuse_expired(folder, "server.pem", dt.datetime.now(dt.UTC))
-    context, barred = certificates.context(folder, "server"), Revoked(folder)
+    way = choice.for_server(agreed.agreement, folder, host, Revoked)
     run, strangers = out or folder / RUN, Counter[str]()
 
     def refused(who: str, why: str) -> None:
@@ -98,16 +99,7 @@ def serve(
 
     def opens(limit: int, mailbox: Mailbox) -> Hub:
         agreement = agreed.agreement
-        hub = WebSocketHub(
-            host,
-            agreement.port,
-            context,
-            limit,
-            frozenset(agreement.names),
-            mailbox,
-            barred,
-            refused,
-        )
+        hub = way(limit, mailbox, refused, shown.words)
         shown.words(
             f"{agreement.name}: waiting for {len(agreement.names)} sites on {agreement.server}"
         )
@@ -129,13 +121,26 @@ def serve(
         scripted=scripted,
         durable=durable,
     )
+
+    connected = False
+
+    def opening(limit: int, mailbox: Mailbox) -> Hub:
+        nonlocal connected
+        connected = True
+        return opens(limit, mailbox)
+
+    build = replace(build, opens=opening)
     shows = None if page is None else Page(run, page)
     if shows is not None:
         shown.words(f"status: {shows.address}")
     try:
         if (run / "run.json").exists():
-            return session.resume(run, shown.row, shown.begin, build=build)
-        return session.begin(agreed.study, run, shown.row, shown.begin, build=build)
+            done = session.resume(run, shown.row, shown.begin, build=build, again=AGAIN)
+            if not connected:
+                heard = farewell(agreed, run, opens, refused, FAREWELL)
+                shown.words(f"the run had ended; {heard} sites were told so")
+            return done
+        return session.begin(agreed.study, run, shown.row, shown.begin, build=build, again=AGAIN)
     finally:
         if shows is not None:
             shows.close()
@@ -197,15 +202,11 @@ def join(wish: Wish, shown: Shown) -> Outcome:
     """
     agreed, index, study, own = opened(wish)
     certificates.refuse_expired(wish.kit, "site.pem", dt.datetime.now(dt.UTC))
-    context = certificates.context(wish.kit, "site")
-
-    def connects(limit: int) -> Line:
-        return WebSocketLine(agreed.agreement.server, context, limit)
-
+    connects = choice.for_site(agreed.agreement, index, wish.kit)
     build = Joins(agreed=agreed, index=index, own=own, connects=connects, told=shown.words)
     if (wish.folder / "run.json").exists():
-        done = session.resume(wish.folder, shown.row, shown.begin, build=build)
+        done = session.resume(wish.folder, shown.row, shown.begin, build=build, again=AGAIN)
     else:
-        done = session.begin(study, wish.folder, shown.row, shown.begin, build=build)
+        done = session.begin(study, wish.folder, shown.row, shown.begin, build=build, again=AGAIN)
     write_proof(wish.kit, wish.folder, agreed, index, done)
     return done

@@ -23,6 +23,7 @@ import numpy as np
 
 from sordino.engine import records
 from sordino.engine.effect import Book
+from sordino.engine.recorder import Recorder
 from sordino.engine.surroundings import sources
 from sordino.engine.watch import Packed, Watcher
 from sordino.engine.world import Bill, World
@@ -30,6 +31,7 @@ from sordino.errors import (
     BudgetExceeded,
     LedgerError,
     LocalProtocolError,
+    ProtocolError,
     RemoteProtocolError,
     StudyError,
 )
@@ -46,6 +48,9 @@ from sordino.privacy import decode as fact_of
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 """Seconds between two attempts to connect: doubled each time, with a random part."""
 CHAIN = "0" * 64
+MOST_TOLD = 1_000
+"""Refusals of one connection or another that stand in the log; later ones are only answered."""
+OWN = "this site's own budget or ledger does not allow it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -81,8 +86,7 @@ class Site:
     @property
     def unit(self) -> str:
         """This site's unit in its ledger."""
-        found: str = self.inner.units[self.index]
-        return found
+        return str(self.inner.units[self.index])
 
     @property
     def units(self) -> Sequence[str]:
@@ -99,7 +103,7 @@ class Site:
         """See :class:`~sordino.engine.play.Play`."""
         return unpacked(packed)
 
-    def run(self, moment: SiteMoment, watcher: Watcher) -> SiteMoment:
+    def run(self, moment: SiteMoment, watcher: Watcher[Any]) -> SiteMoment:
         """Connect, do what is asked, and connect again, until the run is over."""
         outbox, desk = Outbox(self.folder), None
         try:
@@ -127,8 +131,10 @@ class Site:
         desk.heard = False
         line = self.connects(frames.limit(max(desk.dimension, self.inner.widest)))
         try:
-            last = desk.outbox.kept.number
-            hello = frames.Hello(frames.VERSION, self.agreed.digest, sources(), last)
+            kept = desk.outbox.kept
+            hello = frames.Hello(
+                frames.VERSION, self.agreed.digest, sources(), kept.number, kept.booked
+            )
             line.send(frames.encode(hello))
             for frame in line.frames():
                 desk.heard = True
@@ -149,7 +155,9 @@ class Desk:
         heard: whether the server has said anything on this connection.
     """
 
-    def __init__(self, site: Site, moment: SiteMoment, watcher: Watcher, outbox: Outbox) -> None:
+    def __init__(
+        self, site: Site, moment: SiteMoment, watcher: Watcher[Any], outbox: Outbox
+    ) -> None:
         self._site, self._watcher, self.outbox = site, watcher, outbox
         self._world: World[Any] = site.inner
         known = 0 if self._world.remembers else outbox.kept.number
@@ -176,14 +184,14 @@ class Desk:
             return
         self._world.restore(self._site.index, moment.carried)
         for each in self._tasks.after(moment.count):
-            task = self._task(each.number, each.body)
             self._count = each.seq
             try:
+                task = self._task(each.number, each.body)
                 self._world.settle(self._site.index, task)
                 self._answered(task)
                 self._counted(task)
-            except (BudgetExceeded, LedgerError):
-                continue  # its charge was refused, and is again
+            except (BudgetExceeded, LedgerError, ProtocolError):
+                continue  # it was refused, and is again
 
     def said(self, frame: bytes) -> Iterator[frames.FromSite]:
         """What the site answers to a frame of the server.
@@ -237,7 +245,10 @@ class Desk:
         try:
             answer = self._work(task, kept, task_digest)
         except (BudgetExceeded, LedgerError) as refusal:
-            yield self._refuse(number, str(refusal))
+            yield self._refuse(number, OWN, str(refusal))
+            return
+        except ProtocolError as error:
+            yield self._refuse(number, str(error))
             return
         yield frames.Say(number, answer)
 
@@ -297,10 +308,17 @@ class Desk:
                 count=self._count,
                 carried=self._world.carried(site),
             )
-            if self._watcher.save(self.moment):
+            before = self._kept
+            self._watcher.save(self.moment)
+            if self._kept != before:
                 self._tasks.cut(())
         self._count += 1
         self._tasks.append(Input(self._count, 0.0, "message", site, encode(task), task.number))
+
+    @property
+    def _kept(self) -> int:
+        """Number of the moment that was kept last."""
+        return self._watcher.saved if isinstance(self._watcher, Recorder) else 0
 
     def _charged(self, bills: Sequence[Bill]) -> tuple[Permit, ...]:
         """Book what is promised within this site's limit, and the rest beside it."""
@@ -319,17 +337,21 @@ class Desk:
             if (objection := self._world.objection_to_round(self._site.index, effect)) is not None:
                 return self._refuse(number, objection)
             self._charged(self._world.round_bills(self._site.index, effect))
-        except (BudgetExceeded, LedgerError, StudyError) as refusal:
+        except (BudgetExceeded, LedgerError) as refusal:
+            return self._refuse(number, OWN, str(refusal))
+        except StudyError as refusal:
             return self._refuse(number, str(refusal))
         if number > self.outbox.kept.booked:
             self.outbox.keep(msgspec.structs.replace(self.outbox.kept, booked=number))
         return frames.Booked(number)
 
-    def _refuse(self, number: int, why: str) -> frames.Refuse:
-        if (number, why) not in self._refused:
+    def _refuse(self, number: int, why: str, details: str | None = None) -> frames.Refuse:
+        """Refuse; ``details``, such as what its data has spent, are for this site alone."""
+        if (number, why) not in self._refused and len(self._refused) < MOST_TOLD:
             self._refused.add((number, why))
-            self._site.told(f"refused: {why}")
-            row = records.Declined(round=number, client=self._site.index, why=why[:500])
+            told = why if details is None else details
+            self._site.told(f"refused: {told}")
+            row = records.Declined(round=number, client=self._site.index, why=told[:500])
             self._watcher.row(row)
         return frames.Refuse(number, why[: frames.LONGEST])
 
@@ -347,19 +369,15 @@ class Desk:
 
     def _told(self, task: Task) -> None:
         """A row of the log, where one is due."""
-        if not self._counted(task):
+        if not self._counted(task) or self.moment.number % self._site.every:
             return
-        number = self.moment.number
-        if number % self._site.every == 0:
-            epsilon = max(
-                (self._price(spent) for spent in self._site.vault.histories(self._site.unit)),
-                default=0.0,
-            )
-            row = records.Round(round=number, steps=self.moment.steps, epsilon=epsilon)
-            self._watcher.row(row)
-            self._due = True
-            if self._tasks is None:
-                self._watcher.save(self.moment)
+        histories = self._site.vault.histories(self._site.unit)
+        epsilon = max((self._price(spent) for spent in histories), default=0.0)
+        now = self.moment
+        self._watcher.row(records.Round(round=now.number, steps=now.steps, epsilon=epsilon))
+        self._due = True
+        if self._tasks is None:
+            self._watcher.save(self.moment)
 
     def _price(self, spent: Any) -> float:
         if spent not in self._priced:

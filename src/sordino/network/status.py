@@ -213,6 +213,10 @@ class Page:
     def __init__(self, folder: Path, port: int) -> None:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:  # the library's name
+                host = (self.headers.get("Host") or "").rpartition(":")[0]
+                if host not in ("127.0.0.1", "localhost"):  # a page of somebody else's name
+                    self.send_error(403)
+                    return
                 try:
                     body, status = page(read(folder)).encode(), 200
                 except StudyError as error:

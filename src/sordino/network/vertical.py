@@ -7,6 +7,7 @@ follows from the study's seed, or is their order.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -71,6 +72,17 @@ class Vertical(Carrier):
             own = own.model_copy(update={"privacy": privacy})
             studies.parse(toml_of(studies.write(own)), source="the study")
         return prices.calibrate(own)
+
+    def refuse_hopeless(self, agreement: Agreement, study: Study) -> None:
+        """See :class:`~sordino.network.carrier.Carrier`."""
+        with tempfile.TemporaryDirectory() as folder:
+            built = conducted(_common(agreement, study), Path(folder), "trial", None)
+            built.simulation.vault.close()
+
+    def widest(self, agreement: Agreement, study: Study) -> int:
+        """See :class:`~sordino.network.carrier.Carrier`."""
+        split = _common(agreement, study).split()
+        return max(*split.numbers, *(flat.dim for flat in split.flats().values()))
 
     def served(
         self,

@@ -32,7 +32,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -82,8 +82,9 @@ class Accountant(Protocol):
 
 
 def flatten(spent: Spent, order: float | None = None) -> Steps | None:
-    """Merge equal steps; None if something in it has no bound, or none by an accountant that is not
-    of this one order.
+    """Merge equal steps; None if something in it has no bound.
+
+    Or none by an accountant that is not of this one order.
 
     Raises:
         TypeError: for an event that no accountant here can price, naming it.
@@ -134,9 +135,7 @@ def _put(totals: dict[Kind, int], kind: Kind, count: int) -> bool:
 
 
 def _joint(event: Event, rate: float) -> Kind:
-    """The one Gaussian and the one pure release that releases from the same sample come to; sigma
-    is 0 without a bound.
-    """
+    """The one Gaussian and one pure release of one sample's releases; sigma is 0: no bound."""
     match event:
         case Nothing():
             return Kind(rate)
@@ -167,6 +166,33 @@ def _joint(event: Event, rate: float) -> Kind:
             raise TypeError(f"no accountant here can price {event!r} inside a sample")
 
 
+def _apart(spent: Spent) -> Iterator[tuple[Event, int]]:
+    """A history whose groups stand by themselves: what holds one is the composition of its
+    parts.
+    """
+    for event, count in spent:
+        if not _holds_group(event):
+            yield event, count
+        elif isinstance(event, Repeated):
+            yield from _apart([(event.event, count * event.count)])
+        elif isinstance(event, Composed):
+            yield from _apart([(inside, count) for inside in event.events])
+        else:
+            yield event, count
+
+
+def _holds_group(event: Event) -> bool:
+    match event:
+        case Grouped():
+            return True
+        case Repeated(event=inside):
+            return _holds_group(inside)
+        case Composed(events=events):
+            return any(map(_holds_group, events))
+        case _:
+            return False
+
+
 Price = Callable[[Steps, float], float]
 
 
@@ -185,7 +211,7 @@ class _Named:
         """See :class:`Accountant`."""
         if not 0.0 < delta < 1.0:
             raise StudyError(f"delta must lie between 0 and 1; got {delta}")
-        history = tuple(spent)
+        history = tuple(_apart(spent))
         if any(isinstance(event, Grouped) for event, _ in history):
             return groups.epsilon(self, history, delta, quick=quick)
         steps = flatten(history, self.order)
@@ -197,7 +223,7 @@ class _Named:
         """See :class:`Accountant`."""
         if not epsilon >= 0.0:
             raise StudyError(f"epsilon must not be negative; got {epsilon}")
-        history = tuple(spent)
+        history = tuple(_apart(spent))
         if any(isinstance(event, Grouped) for event, _ in history):
             return groups.delta(self, history, epsilon)
         steps = flatten(history, self.order)

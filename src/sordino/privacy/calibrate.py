@@ -6,7 +6,8 @@
   epsilon; rounded up, and checked again after rounding.
 
 >>> step = PoissonSampled(sampling_rate=0.015, event=Gaussian(noise_multiplier=1.1))
->>> [most_steps(step, epsilon=2.0, delta=1e-5, accountant=name) for name in ("rdp-classic", "rdp", "pld")]
+>>> names = ("rdp-classic", "rdp", "pld")
+>>> [most_steps(step, epsilon=2.0, delta=1e-5, accountant=name) for name in names]
 [314, 553, 716]
 """
 
@@ -73,8 +74,7 @@ def noise_multiplier(
     accountant: str,
     release: Callable[[float], Event] = _gaussian,
 ) -> float:
-    """The smallest sigma with epsilon at most ``epsilon`` after ``steps``, rounded up to four
-    decimals.
+    """The smallest sigma with epsilon at most ``epsilon`` after ``steps``, up to four decimals.
 
     ``steps`` are all at sigma, or at a schedule of multiples of it. ``release`` says what one is,
     before sampling; a larger sigma must not cost more.
@@ -116,9 +116,9 @@ def noise_multiplier(
         )
     if start > most:
         raise StudyError(
-            f"no noise multiplier up to {_LARGEST_SIGMA} brings {total} steps at "
-            f"sampling_rate {sampling_rate} within epsilon = {epsilon}."
-            " Lower the steps or the sampling rate, or allow a larger epsilon"
+            f"no noise multiplier up to {_LARGEST_SIGMA} brings {total} steps at sampling_rate "
+            f"{sampling_rate} within epsilon = {epsilon}. Lower the steps or the sampling rate, or "
+            "allow a larger epsilon"
         )
     return start / _UNIT
 
@@ -131,8 +131,7 @@ def _last(
     start: int,
     most: int,
 ) -> int:
-    """The last n in 0..most with ``near(value(n))``, where all before some n are near and all after
-    are not.
+    """The last n in 0..most with ``near(value(n))``: all before it are near, none after it.
 
     Strides from ``start`` until the border is between two numbers, then false position on
     logarithms (Illinois: an end that stays for a second turn counts half), until they are
@@ -163,9 +162,7 @@ def _log(value: float, target: float) -> float:
 
 
 def _crossing(low: int, high: int, gap_low: float, gap_high: float) -> int:
-    """Where a straight line on logarithms crosses the target; the middle where there is no such
-    line.
-    """
+    """Where a straight line on logarithms crosses the target; the middle if there is none."""
     share = gap_low / (gap_low - gap_high) if gap_low != gap_high else math.nan
     return round(low * (high / low) ** share) if 0.0 <= share <= 1.0 else (low + high) // 2
 
@@ -173,9 +170,7 @@ def _crossing(low: int, high: int, gap_low: float, gap_high: float) -> int:
 def epsilon_after(
     event: Event, steps: Sequence[int], *, delta: float, accountant: str
 ) -> tuple[float, ...]:
-    """epsilon after each of these numbers of steps; the last by the fine bound, the others by the
-    quick one.
-    """
+    """epsilon after each of these numbers of steps; the last by the fine bound, others quickly."""
     chosen = _accountant(accountant)
     return tuple(
         chosen.epsilon([(event, count)], delta, quick=count != steps[-1]) for count in steps

@@ -67,8 +67,7 @@ class Charge(_Charged):
 
     def __post_init__(self) -> None:
         # SQLite keeps numpy's integers as bytes, which add up to next to nothing, and True and 2.0
-        # as
-        # integers, which hash otherwise: what is kept must be what was hashed.
+        # as integers, which hash otherwise: what is kept must be what was hashed.
         object.__setattr__(self, "count", _whole("count", self.count))
         object.__setattr__(self, "round", _whole("round", self.round))
         for name in ("unit", "why", "method", "key"):
@@ -85,9 +84,7 @@ class Entry(_Charged):
 
 
 def entry(row: Row, event: Event) -> Entry:
-    """The charge in a row of the ledger: seq, unit, event as text, count, why, method, round, key,
-    prev, digest.
-    """
+    """The charge in a row: seq, unit, event, count, why, method, round, key, prev, digest."""
     seq, unit, _, count, why, method, number, key, prev, digest = row
     return Entry(
         seq=seq,

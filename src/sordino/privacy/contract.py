@@ -36,10 +36,11 @@ def gaussian_delta(sigma: float, epsilon: float) -> float:
 
 
 def pure_delta(own: float, epsilon: float) -> float:
-    """The exact delta of one pure release of ``own`` at its worst, randomised response (Kairouz, Oh
-    and Viswanath 2015).
-    """
+    """The exact delta of one pure release of ``own`` at its worst (Kairouz et al. 2015)."""
     return max(0.0, -math.expm1(epsilon - own)) / (1.0 + math.exp(-own))
+
+
+Price = Callable[..., float]  # of (event, count) pairs, at DELTA unless delta is given
 
 
 def check_accountant(accountant: Accountant) -> None:
@@ -48,71 +49,19 @@ def check_accountant(accountant: Accountant) -> None:
     Raises:
         ContractBroken: naming what does not hold.
     """
-    step = PoissonSampled(sampling_rate=0.02, event=Gaussian(noise_multiplier=1.2))
-    other = Gaussian(noise_multiplier=20.0)
 
     def price(*spent: tuple[Event, int], delta: float = DELTA) -> float:
         return accountant.epsilon(spent, delta)
 
-    _must(price() == 0.0, "nothing costs nothing")
-    _must(price((step, 0)) == 0.0, "what did not happen costs nothing")
-    for unbounded in (
-        NonPrivate(reason="raw"),
-        Gaussian(noise_multiplier=0.0),
-        Composed(events=(step, NonPrivate(reason="raw"))),
-    ):
-        _must(math.isinf(price((step, 3), (unbounded, 1))), f"{unbounded} has no bound")
-    _must(price((Nothing(), 5)) == 0.0, "using no data costs nothing")
-    _must(accountant.delta((), 0.0) == 0.0, "nothing released has delta 0")
-    _must(accountant.delta(((NonPrivate(reason="raw"), 1),), 5.0) == 1.0, "no bound has delta 1")
-    _rises("count", lambda n: price((step, int(n))), (1, 2, 10, 100, 1000))
-    _rises(
-        "q",
-        lambda q: price(
-            (PoissonSampled(sampling_rate=q, event=Gaussian(noise_multiplier=1.2)), 100)
-        ),
-        (0.01, 0.02, 0.1, 1.0),
-    )
-    _rises(
-        "1/sigma",
-        lambda s: price(
-            (PoissonSampled(sampling_rate=0.02, event=Gaussian(noise_multiplier=1 / s)), 100)
-        ),
-        (0.1, 0.5, 1.0, 1.5),
-    )
-    # From next to no noise, where epsilon runs into the millions, to more than anybody adds.
-    _rises(
-        "1/sigma",
-        lambda s: price(
-            (PoissonSampled(sampling_rate=0.02, event=Gaussian(noise_multiplier=1 / s)), 100)
-        ),
-        (1e-3, 1, 30, 1e5),
-    )
-    _rises("1/delta", lambda x: price((step, 100), delta=1 / x), (1e2, 1e4, 1e6))
+    step, other = _sampled(), Gaussian(noise_multiplier=20.0)
+    _check_ends(accountant, price, step)
+    _check_slopes(price, step)
     for spent in (((step, 100),), ((other, 7),), ((step, 50), (other, 3))):
         for delta in (1e-3, 1e-5, 1e-8):
             back = accountant.delta(spent, price(*spent, delta=delta))
             _must(back <= delta * (1 + 1e-6), f"delta at epsilon({delta}) is {back}")
     _check_mixes(price, step, other)
-    twice = PoissonSampled(
-        sampling_rate=0.02,
-        event=Composed(events=(Gaussian(noise_multiplier=2.0), Gaussian(noise_multiplier=1.5))),
-    )
-    _must(
-        math.isclose(
-            price((twice, 9)),
-            price((PoissonSampled(sampling_rate=0.02, event=Gaussian(noise_multiplier=1.2)), 9)),
-            rel_tol=1e-9,
-        ),
-        "two releases from one sample are one whose precisions add",
-    )
-    for sigma, count in ((0.7, 1), (3.0, 1), (5.0, 25), (30.0, 400)):
-        shown = price((Gaussian(noise_multiplier=sigma), count))
-        # k releases at sigma are one at sigma / sqrt(k): an exact delta to hold the bound against
-        _must(
-            gaussian_delta(sigma / math.sqrt(count), shown) <= DELTA * (1 + 1e-9),
-            f"the bound at sigma {sigma}, {count} times, is broken",
-        )
+    _check_gaussian(price)
     _check_pure(price)
     try:
         price(("unknown", 1))  # type: ignore[arg-type]
@@ -122,8 +71,52 @@ def check_accountant(accountant: Accountant) -> None:
         raise ContractBroken("an unknown event was priced")
 
 
-def _check_mixes(price: Callable[..., float], step: Event, other: Event) -> None:
-    mild = PoissonSampled(sampling_rate=0.02, event=Gaussian(noise_multiplier=2.0))
+def _sampled(rate: float = 0.02, sigma: float = 1.2) -> PoissonSampled:
+    return PoissonSampled(sampling_rate=rate, event=Gaussian(noise_multiplier=sigma))
+
+
+def _check_ends(accountant: Accountant, price: Price, step: Event) -> None:
+    """What costs nothing, and what has no bound."""
+    _must(price() == 0.0, "nothing costs nothing")
+    _must(price((step, 0)) == 0.0, "what did not happen costs nothing")
+    _must(price((Nothing(), 5)) == 0.0, "using no data costs nothing")
+    _must(accountant.delta((), 0.0) == 0.0, "nothing released has delta 0")
+    raw = NonPrivate(reason="raw")
+    _must(accountant.delta(((raw, 1),), 5.0) == 1.0, "no bound has delta 1")
+    for unbounded in (raw, Gaussian(noise_multiplier=0.0), Composed(events=(step, raw))):
+        _must(math.isinf(price((step, 3), (unbounded, 1))), f"{unbounded} has no bound")
+
+
+def _check_slopes(price: Price, step: Event) -> None:
+    """More releases, more data in a sample, less noise or a smaller delta cost more."""
+    _rises("count", lambda n: price((step, int(n))), (1, 2, 10, 100, 1000))
+    _rises("q", lambda q: price((_sampled(rate=q), 100)), (0.01, 0.02, 0.1, 1.0))
+    # The second from next to no noise, where epsilon runs into the millions, to more than anybody
+    # adds.
+    for values in ((0.1, 0.5, 1.0, 1.5), (1e-3, 1, 30, 1e5)):
+        _rises("1/sigma", lambda s: price((_sampled(sigma=1 / s), 100)), values)
+    _rises("1/delta", lambda x: price((step, 100), delta=1 / x), (1e2, 1e4, 1e6))
+
+
+def _check_gaussian(price: Price) -> None:
+    """Precisions add, and the exact delta of Gaussian releases is not above DELTA."""
+    pair = Composed(events=(Gaussian(noise_multiplier=2.0), Gaussian(noise_multiplier=1.5)))
+    twice = PoissonSampled(sampling_rate=0.02, event=pair)
+    _must(
+        math.isclose(price((twice, 9)), price((_sampled(), 9)), rel_tol=1e-9),
+        "two releases from one sample are one whose precisions add",
+    )
+    for sigma, count in ((0.7, 1), (3.0, 1), (5.0, 25), (30.0, 400)):
+        shown = price((Gaussian(noise_multiplier=sigma), count))
+        # k releases at sigma are one at sigma / sqrt(k): an exact delta to hold the bound against
+        _must(
+            gaussian_delta(sigma / math.sqrt(count), shown) <= DELTA * (1 + 1e-9),
+            f"the bound at sigma {sigma}, {count} times, is broken",
+        )
+
+
+def _check_mixes(price: Price, step: Event, other: Event) -> None:
+    mild = _sampled(sigma=2.0)
     mix = price((step, 50), (mild, 300), (other, 3))
     _must(
         mix
@@ -153,16 +146,12 @@ def _check_mixes(price: Callable[..., float], step: Event, other: Event) -> None
             ),
             (other, 3),
         ),
-        price(
-            (PoissonSampled(sampling_rate=0.2, event=Gaussian(noise_multiplier=1.2)), 0),
-            (step, 50),
-            (other, 3),
-        ),
+        price((_sampled(rate=0.2), 0), (step, 50), (other, 3)),
     ):
         _must(same == both, "order, nesting and splitting change nothing")
 
 
-def _check_pure(price: Callable[..., float]) -> None:
+def _check_pure(price: Price) -> None:
     def tossed(epsilon: float, rate: float = 0.02, *beside: Event) -> Event:
         return PoissonSampled(
             sampling_rate=rate, event=Composed(events=(Pure(epsilon=epsilon), *beside))
@@ -178,7 +167,7 @@ def _check_pure(price: Callable[..., float]) -> None:
             pure_delta(own, price((Pure(epsilon=own), 1))) <= DELTA * (1 + 1e-9),
             f"the bound of one pure release of {own} is broken",
         )
-    alone = PoissonSampled(sampling_rate=0.02, event=gauss)
+    alone = _sampled()
     _must(
         price((alone, 100)) <= price((alone, 100), (tossed(0.1), 10)),
         "a pure release beside others costs no less",

@@ -49,8 +49,7 @@ class Gaussian(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_u
 
 
 class Pure(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True):
-    """A release after which no answer is more than e^epsilon times as likely with a record as
-    without it, nor as likely without.
+    """A pure release: e^epsilon bounds how much likelier an answer gets with or without a record.
 
     Attributes:
         epsilon: of this release alone, dimensionless; delta is 0. With 0 nothing was told.
@@ -107,8 +106,7 @@ class Repeated(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_u
 
 
 class Chosen(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True):
-    """The event, with noise that was chosen by looking at earlier releases, under a filter of one
-    Rényi order.
+    """The event, its noise chosen by looking at earlier releases, under a filter of one order.
 
     Only the accountant of that very order, fixed before the first release, can bound what such
     choices come to.
@@ -128,8 +126,9 @@ class Chosen(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unk
 
 
 class Grouped(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True):
-    """The event as it bounds data sets that are ``size`` steps of adjacency apart, where no event
-    of one step is known to.
+    """The event for data sets that are ``size`` steps of adjacency apart.
+
+    Where no event of one step is known to bound it.
 
     Group privacy prices all of them together; see :mod:`sordino.privacy.records.group`.
 

@@ -1,5 +1,4 @@
-r"""Group privacy on an accountant's curve: what ``size`` steps of adjacency cost, where one step is
-priced.
+r"""Group privacy on an accountant's curve: what ``size`` steps of adjacency cost.
 
 If a history is (epsilon, delta(epsilon)) for one step, for all epsilon, it is for k steps
 
@@ -84,8 +83,8 @@ def _of_group(curve: Curve, spent: History, size: int, delta: float, *, quick: b
     if size == 1:
         return curve.epsilon(spent, delta, quick=quick)
     # The smallest epsilon at which one step's delta, times the factor, is within delta: from below,
-    # each answer asks for a
-    # smaller delta than the one before. It is accepted only where it was checked.
+    # each answer asks for a smaller delta than the one before. It is accepted only where it was
+    # checked.
     tried = 0.0
     for _ in range(_ROUNDS):
         wanted = delta / _factor(tried, size)

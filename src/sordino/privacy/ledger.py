@@ -69,8 +69,7 @@ class Ledger(LedgerReader):
     def create(
         cls, path: Path, units: Mapping[str, str], labels: Mapping[str, str] | None = None
     ) -> Ledger:
-        """A new ledger for these units and the fingerprints of their data; ``labels`` are names for
-        people, by unit.
+        """A new ledger for these units and their data's fingerprints; ``labels`` are for people.
 
         Raises:
             LedgerError: if the file exists or cannot be written.
@@ -114,14 +113,13 @@ class Ledger(LedgerReader):
                 self._note(UNIT, unit, {"fingerprint": fingerprint, **label})
             elif known[unit][0] != fingerprint:
                 raise LedgerError(
-                    f"{self.path}: this ledger was kept for other data: {unit} had fingerprint"
-                    f" {known[unit][0][:12]}, now {fingerprint[:12]}."
-                    " Use the ledger that belongs to this data, or begin a new one"
+                    f"{self.path}: this ledger was kept for other data: {unit} had fingerprint "
+                    f"{known[unit][0][:12]}, now {fingerprint[:12]}. Use the ledger that belongs "
+                    "to this data, or begin a new one"
                 )
 
     def note(self, kind: str, name: str, facts: Mapping[str, Any]) -> Note:
-        """Add a note to the chain, durably; a note of this kind and name that says the same is left
-        as it is.
+        """Add a note to the chain, durably, unless one of this kind and name says the same.
 
         Raises:
             ResumeError: if one says something else.
@@ -231,9 +229,8 @@ class Ledger(LedgerReader):
         content = (charge.unit, encode(charge.event), charge.count, charge.method, charge.round)
         if found[2:] != content:
             raise ResumeError(
-                f"{self.path}: the release {charge.key!r} was booked before as {found[2:]}, "
-                f"now it would be {content}."
-                " The study or the data changed: begin a new run"
+                f"{self.path}: the release {charge.key!r} was booked before as {found[2:]}, now it "
+                f"would be {content}. The study or the data changed: begin a new run"
             )
         return int(found[0]), str(found[1])
 
@@ -244,8 +241,7 @@ class Ledger(LedgerReader):
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """One durable change of tables that stand beside the ledger's own; nobody charges
-        meanwhile.
+        """One durable change of tables beside the ledger's own; nobody charges meanwhile.
 
         Raises:
             LedgerError: if the file cannot be written.
@@ -260,9 +256,7 @@ class Ledger(LedgerReader):
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """A transaction that ends as a whole, over a schema that nobody has changed since it was
-        checked.
-        """
+        """A transaction that ends as a whole, over a schema that stands as it was checked."""
         with said(self.path, self._clock):
             try:
                 self._db.execute("BEGIN IMMEDIATE")

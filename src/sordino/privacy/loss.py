@@ -30,9 +30,9 @@ Where a history holds both kinds, each part gets half of delta and the epsilons 
 their k-fold loss goes to the grid as a whole. Of a Gaussian and a pure release from *one* sample
 this module knows nothing.
 
->>> round(epsilon(((Kind(1.0, sigma=5.0), 25),), 1e-5), 3)                  # one Gaussian of sigma 1
+>>> round(epsilon(((Kind(1.0, sigma=5.0), 25),), 1e-5), 3)  # one Gaussian of sigma 1
 4.377
->>> f"{epsilon(((Kind(0.01, sigma=1.05e-5), 1000),), 1e-5):.2g}"             # a literal wavelet mechanism
+>>> f"{epsilon(((Kind(0.01, sigma=1.05e-5), 1000),), 1e-5):.2g}"  # a literal wavelet mechanism
 '1.2e+11'
 >>> round(epsilon(((Kind(1.0, epsilon=0.1), 15_000),), 1e-5))
 126
@@ -51,7 +51,9 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+from sordino.privacy import grid as grids
 from sordino.privacy import pure
+from sordino.privacy.grid import Losses, Side
 from sordino.privacy.step import Kind, Steps
 
 _FINE, _QUICK = 1 / 64, 1 / 16  # grid over the standard deviation of one step's loss
@@ -101,9 +103,7 @@ def _known(steps: Steps) -> bool:
 
 
 def _split(steps: Steps) -> tuple[Steps, Steps]:
-    """Gaussians with hardly any noise, and the other steps; what is not sampled is merged into one
-    Gaussian.
-    """
+    """Gaussians with hardly any noise, and the other steps; unsampled ones are merged."""
     precision = sum(
         count * (1.0 / kind.sigma) * (1.0 / kind.sigma) for kind, count in steps if kind.rate == 1.0
     )
@@ -117,9 +117,7 @@ def _split(steps: Steps) -> tuple[Steps, Steps]:
 
 
 def gaussian_delta(mu: Any, epsilon: float) -> Any:
-    """delta of Gaussians with distance ``mu`` (number or array) between the two sides, never too
-    small.
-    """
+    """delta of Gaussians at distance ``mu`` (number or array), never too small."""
     import numpy as np
     from scipy.special import erfcx, ndtr  # type: ignore[import-untyped]
 
@@ -136,9 +134,7 @@ def gaussian_delta(mu: Any, epsilon: float) -> Any:
 
 
 def _invert(delta_at: Callable[[float], float], delta: float) -> float:
-    """The smallest epsilon (to twelve digits, from above) at which a falling bound is at most
-    ``delta``.
-    """
+    """The smallest epsilon (twelve digits, from above) at which a falling bound is ``delta``."""
     if delta_at(0.0) <= delta:
         return 0.0
     low, high = 0.0, 1.0
@@ -156,18 +152,13 @@ def _invert(delta_at: Callable[[float], float], delta: float) -> float:
 
 
 def _harsh_delta(steps: Steps, epsilon: float) -> float:
-    """E over the number of steps that drew the record; several kinds are taken as the worst of
-    them.
-    """
+    """E over the number of steps that drew the record; several kinds count as the worst."""
     fixed = sum((1.0 / kind.sigma) * (1.0 / kind.sigma) for kind, _ in steps if kind.rate == 1.0)
     drawn = [step for step in steps if step[0].rate < 1.0]
     if not drawn:
         return float(gaussian_delta(math.sqrt(fixed), epsilon))
-    rate, sigma, count = (
-        max(kind.rate for kind, _ in drawn),
-        min(kind.sigma for kind, _ in drawn),
-        sum(k for _, k in drawn),
-    )
+    rate, sigma = max(kind.rate for kind, _ in drawn), min(kind.sigma for kind, _ in drawn)
+    count = sum(k for _, k in drawn)
     reached, mass = _inclusions(rate, count)
     return float(
         mass @ gaussian_delta((fixed + reached * (1.0 / sigma) * (1.0 / sigma)) ** 0.5, epsilon)
@@ -176,9 +167,7 @@ def _harsh_delta(steps: Steps, epsilon: float) -> float:
 
 @lru_cache(maxsize=64)
 def _inclusions(rate: float, count: int) -> tuple[Any, Any]:
-    """Numbers of inclusions and their probabilities under Bin(count, rate), each rounded up within
-    a bucket.
-    """
+    """Numbers of inclusions and probabilities under Bin(count, rate), rounded up by bucket."""
     import numpy as np
     from scipy.special import bdtrc
 
@@ -201,7 +190,7 @@ def _mild_epsilon(steps: Steps, delta: float, quick: bool) -> float:
         return _invert(exact, delta)
     left = delta - _ROUNDING * _composed_steps(steps)
     composed = _composed(steps, _QUICK if quick else _FINE) if left > 0.0 else None
-    return math.inf if composed is None else float(composed.get_epsilon_for_delta(left))
+    return math.inf if composed is None else composed.epsilon(left)
 
 
 def _mild_delta(steps: Steps, epsilon: float) -> float:
@@ -213,9 +202,7 @@ def _mild_delta(steps: Steps, epsilon: float) -> float:
     return (
         1.0
         if composed is None
-        else min(
-            1.0, float(composed.get_delta_for_epsilon(epsilon)) + _ROUNDING * _composed_steps(steps)
-        )
+        else min(1.0, composed.delta(epsilon) + _ROUNDING * _composed_steps(steps))
     )
 
 
@@ -236,9 +223,8 @@ def _composed_steps(steps: Steps) -> int:
 
 def _variance(rate: float, sigma: float) -> float:
     """About the variance of one Gaussian step's loss."""
-    mean = 0.5 / (
-        sigma * sigma
-    )  # of the loss of a step that drew the record; its variance is twice that
+    # of the loss of a step that drew the record; its variance is twice that
+    mean = 0.5 / (sigma * sigma)
     return (
         2 * mean
         if rate == 1.0
@@ -267,75 +253,39 @@ def _grid(steps: Steps, share: float) -> float | None:
     return 2.0 ** math.floor(math.log2(min(max(wanted, affordable), _LARGEST_GRID)))
 
 
-@lru_cache(maxsize=16)
-def _step(rate: float, sigma: float, grid: float) -> Any:
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
-    return pld.from_gaussian_mechanism(
-        standard_deviation=sigma,
-        sampling_prob=rate,
-        value_discretization_interval=grid,
-        pessimistic_estimate=True,
-        use_connect_dots=True,
-    )
-
-
 @lru_cache(maxsize=4)
-def _composed(steps: Steps, share: float) -> Any:
-    """The distribution of the loss of all steps together, or None where no useful grid can be
-    had.
-    """
+def _composed(steps: Steps, share: float) -> Losses | None:
+    """The distribution of the loss of all steps together; None without a useful grid."""
     grid = _grid(steps, share)
     if grid is None:
         return None
-    whole = None
+    whole: Losses | None = None
     for kind, count in steps:
         part = (
             _pure(kind, count, grid)
             if kind.pure
-            else _power(_step(kind.rate, kind.sigma, grid), count)
+            else _power(grids.gaussian(kind.rate, kind.sigma, grid), count)
         )
         if part is None:
             return None
         whole = part if whole is None else whole.compose(part)
-    _forget_tables()
     return whole
 
 
-def _forget_tables() -> None:
-    """Make SciPy forget the tables of its last transforms, of which it keeps sixteen of each sort
-    and up to 16 MB each.
-
-    Hardly two histories have a transform's length in common. There is no call for it; sixteen short
-    transforms take their place.
-    """
-    import numpy as np
-    from scipy import fft  # type: ignore[import-untyped]
-
-    for length in range(2, 18):
-        fft.fft(np.ones(length, np.complex128))
-        fft.rfft(np.ones(length))
-
-
-def _pure(kind: Kind, count: int, grid: float) -> Any:
+def _pure(kind: Kind, count: int, grid: float) -> Losses | None:
     """The loss of all pure steps of a kind on the grid, in both directions."""
-    from dp_accounting.pld import pld_pmf
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
     sides = [pure.on_grid(kind, count, grid, with_record=side) for side in (True, False)]
-    made = [
-        pld_pmf.DensePLDPmf(grid, lowest, masses, infinite, True)
-        for lowest, masses, infinite in filter(None, sides)
-    ]
-    return pld.PrivacyLossDistribution(*made) if len(made) == 2 else None
+    made = [Side(grid, *side) for side in sides if side is not None]
+    return Losses(*made) if len(made) == 2 else None
 
 
-def _power(part: Any, count: int) -> Any:
-    # dp-accounting raises a small distribution's size to the power of count, as an exact integer,
-    # to
-    # choose a representation: above some thousand that takes longer than the composition itself.
+def _power(part: Losses, count: int) -> Losses:
+    """The loss of ``count`` equal steps, in blocks.
+
+    No transform is raised to a higher power than was looked at for its rounding.
+    """
     if count <= _BLOCK:
-        return part.self_compose(count) if count > 1 else part
+        return part.power(count) if count > 1 else part
     blocks, rest = divmod(count, _BLOCK)
-    whole = _power(part.self_compose(_BLOCK), blocks)
+    whole = _power(part.power(_BLOCK), blocks)
     return whole.compose(_power(part, rest)) if rest else whole

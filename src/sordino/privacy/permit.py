@@ -1,9 +1,8 @@
-"""Permits: what a ledger hands out for a charge that it has booked durably, and the only key to a
-release.
+"""Permits: what a ledger hands out for a charge that it booked, and the only key to a release.
 
 Whoever releases something computed from data (a client, an edge, a party, an aggregator, a
 respondent, an evaluation on private rows) takes permits and checks, before it computes anything,
-that they cover just what it is about to release. Plain methods book
+that they are for its own unit and cover just what it is about to release. Plain methods book
 :class:`~sordino.privacy.event.NonPrivate` and take permits as well. Only the ledger makes them:
 :func:`issue` is for it alone.
 """
@@ -71,36 +70,38 @@ def issue(charge: Charge, seq: int, digest: str) -> Permit:
     )
 
 
-def covers_round(permits: Sequence[Permit], price: Price, number: int) -> None:
-    """Refuse unless permits of this round cover just this price: these events, so often, nothing
-    else.
+def covers_round(unit: str, permits: Sequence[Permit], price: Price, number: int) -> None:
+    """Refuse unless permits of this round cover just this price of this unit.
 
     Raises:
         LocalProtocolError: if they do not; nothing may be computed then.
     """
-    booked = [(permit.event, permit.count) for permit in permits if permit.round == number]
-    if not booked or booked != list(price):
+    here = [permit for permit in permits if permit.round == number]
+    booked = [(permit.event, permit.count) for permit in here]
+    if not booked or booked != list(price) or any(permit.unit != unit for permit in here):
         raise LocalProtocolError(
-            f"round {number}: the ledger booked {booked}, but the client would release "
-            f"{list(price)}"
+            f"round {number}: the ledger booked {booked} of "
+            f"{sorted({permit.unit for permit in here})}, but {unit} would release {list(price)}"
         )
 
 
-def covers_one(permit: Permit | None, event: Event, number: int) -> None:
-    """Refuse unless the permit covers a block of such releases that holds this one.
+def covers_one(unit: str, permit: Permit | None, event: Event, number: int) -> None:
+    """Refuse unless the permit is of this unit and covers a block of such releases that holds this
+    one.
 
     Raises:
         LocalProtocolError: if it does not; nothing may be computed then.
     """
-    if permit is None or permit.event != event or not permit.holds(number):
+    if permit is None or permit.unit != unit or permit.event != event or not permit.holds(number):
         raise LocalProtocolError(
-            f"task {number}: the ledger booked {permit}, the work would release {event}"
+            f"task {number}: the ledger booked {permit}, the work of {unit} would release {event}"
         )
 
 
 class Allowance:
-    """Permits on several units, for releases that the ledger counts by the one who released most:
-    an entity's appearances.
+    """Permits on several units, for releases counted by the one who released most.
+
+    Such as an entity's appearances.
 
     Args:
         permits: all that the run has, of every unit.
@@ -115,8 +116,7 @@ class Allowance:
             self._booked[permit.unit, permit.event] += permit.count
 
     def covers(self, unit: str, event: Event, times: int | None = None) -> None:
-        """Refuse unless permits on a unit cover the event so often (``self.times``, where nothing
-        else is said), all together.
+        """Refuse unless permits on a unit cover the event so often (or ``self.times``), together.
 
         Raises:
             LocalProtocolError: if they do not; nothing may be computed then.

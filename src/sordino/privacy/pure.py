@@ -22,8 +22,10 @@ between two points is divided among them so that both sides keep their mass. Who
 parts apart is back at the atom, so the parts tell no less.
 
 >>> step = Kind(0.001, epsilon=0.1)
->>> round(most(step, 15_000), 2), f"{delta(step, 15_000, 0.036):.1g}"    # by basic composition; and with some delta
-(1.58, '5e-06')
+>>> round(most(step, 15_000), 2)  # by basic composition
+1.58
+>>> f"{delta(step, 15_000, 0.036):.1g}"  # the delta that a smaller epsilon takes
+'5e-06'
 
 References: Kairouz, Oh and Viswanath 2015, The Composition Theorem for Differential Privacy; Zhu,
 Dong and Wang 2022, Optimal accounting of differential privacy via characteristic function, theorem
@@ -65,9 +67,7 @@ def variance(kind: Kind) -> float:
 
 
 def span(kind: Kind, count: int) -> float:
-    """About how far apart the losses of ``count`` steps lie, but for what is hardly ever
-    reached.
-    """
+    """About how far apart the losses of ``count`` steps lie, but for what is hardly reached."""
     chance = _chance(kind, with_record=True)
     return sum(losses(kind)) * min(count, 20.0 * math.sqrt(count * chance * (1.0 - chance)) + 90.0)
 
@@ -91,9 +91,7 @@ def delta(kind: Kind, count: int, epsilon: float) -> float:
 def on_grid(
     kind: Kind, count: int, grid: float, *, with_record: bool
 ) -> tuple[int, Any, float] | None:
-    """The loss of ``count`` steps on multiples of ``grid``: the lowest multiple, probabilities from
-    there on, and that of infinity.
-    """
+    """The loss of ``count`` steps on multiples of ``grid``: lowest, probabilities, infinity's."""
     import numpy as np
 
     composed = _composed(kind, count, with_record)
@@ -133,8 +131,7 @@ def _log_odds(kind: Kind, with_record: bool) -> float:
 
 @lru_cache(maxsize=8)
 def _composed(kind: Kind, count: int, with_record: bool) -> tuple[Any, Any] | None:
-    """Losses of ``count`` steps by the number of ones, and their probabilities, rounded up; None
-    where they are too many.
+    """Losses of ``count`` steps by the number of ones, and probabilities; None: too many.
 
     Numbers of ones that are left out have a probability below 1e-300 (Bernstein's inequality).
     """
@@ -142,10 +139,8 @@ def _composed(kind: Kind, count: int, with_record: bool) -> tuple[Any, Any] | No
 
     chance, odds = _chance(kind, with_record), _log_odds(kind, with_record)
     reach = 40.0 * math.sqrt(count * chance * (1.0 - chance)) + 500.0
-    low, high = (
-        max(0, math.floor(count * chance - reach)),
-        min(count, math.ceil(count * chance + reach)),
-    )
+    low = max(0, math.floor(count * chance - reach))
+    high = min(count, math.ceil(count * chance + reach))
     if high - low > _MOST_TERMS:
         return None
     ones = np.arange(low, high + 1, dtype=np.float64)

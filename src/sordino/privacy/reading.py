@@ -9,7 +9,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from sordino.errors import LedgerError, StudyError
@@ -34,11 +33,9 @@ from sordino.privacy.storage import SECONDS, Clock, said
 BATCH = 64  # links read at once; a hostile one has megabytes
 
 _LINKS = (
-    "SELECT 1, seq, unit, event, count, why, method, round, key, prev, digest FROM entries "
-    "WHERE seq BETWEEN :first AND :last"
-    " UNION ALL SELECT 0, seq, kind, name, content, prev, digest, 0, 0, 0, 0 FROM notes "
-    "WHERE seq BETWEEN :first AND :last"
-    " ORDER BY 2 LIMIT :batch"
+    "SELECT 1, seq, unit, event, count, why, method, round, key, prev, digest FROM entries WHERE "
+    "seq BETWEEN :first AND :last UNION ALL SELECT 0, seq, kind, name, content, prev, digest, 0, "
+    "0, 0, 0 FROM notes WHERE seq BETWEEN :first AND :last ORDER BY 2 LIMIT :batch"
 )
 _LOWEST = -(2**63)
 
@@ -57,8 +54,7 @@ class LedgerReader:
 
     @classmethod
     def open(cls, path: Path, *, readonly: bool = False, seconds: float = SECONDS) -> Self:
-        """A ledger that exists. A reader sees it as it stood when opened, or live if somebody was
-        writing then.
+        """A ledger that exists, as it stood when opened, or live if somebody was writing then.
 
         Raises:
             LedgerError: if there is none, or the file is no ledger. Of a reader also, later, when
@@ -95,9 +91,7 @@ class LedgerReader:
         self._last: dict[str, int] = {}  # number of each unit's last entry
 
     def _refresh(self) -> None:
-        """Bring what memory holds up to the file, which other processes may have written, along the
-        chain.
-        """
+        """Bring memory up to the file, which other processes may have written, along the chain."""
         if not self._stands(self._walk.head):
             self._forget()
         # The head is read first: what another process adds between the two queries is then next
@@ -133,9 +127,7 @@ class LedgerReader:
         return bool(self._db.execute(asked, {"seq": head[0]}).fetchall() == [(head[1],)])
 
     def stands(self, head: Head) -> bool:
-        """Whether the chain, which is checked, holds just this link: what was noted elsewhere is
-        still part of it.
-        """
+        """Whether the chain, which is checked, holds just this link, noted elsewhere."""
         with said(self.path, self._clock):
             self._refresh()
             return 0 <= head[0] <= self._walk.head[0] and self._stands(head)
@@ -154,8 +146,7 @@ class LedgerReader:
             )
 
     def spent(self, unit: str, until: int | None = None) -> tuple[tuple[Event, int], ...]:
-        """What a unit has spent: events and how often; up to and with entry ``until`` where that is
-        given.
+        """What a unit has spent: events and how often; up to and with entry ``until`` if given.
 
         Raises:
             LedgerError: for a chain that is broken, or a unit that is not kept here: a slip in its
@@ -213,17 +204,14 @@ class LedgerReader:
         return last
 
     def entries(self, unit: str | None = None) -> Iterator[Entry]:
-        """The charges in order, of one unit or of all, up to the one that is last now; as they
-        stand, checked or not.
-        """
+        """The charges in order, of one unit or all, up to the last one now; checked or not."""
         for charge, row in self._links(0, self.head()[0]):
             if charge and (unit is None or row[1] == unit):
                 yield entry(row, decode(row[2]))
 
     def _links(self, after: int, last: int) -> Iterator[tuple[bool, Row]]:
         # In batches: a query left half-read would hold this connection at an old state of the file,
-        # from
-        # which it could not charge; and with no fixed end, one who charges while reading would
+        # from which it could not charge; and with no fixed end, one who charges while reading would
         # never be done.
         first = after + 1 if after else _LOWEST  # what stands before the first link is found, too
         while True:
@@ -240,8 +228,7 @@ class LedgerReader:
             first = rows[-1][1] + 1
 
     def verify(self, expected_digest: str | None = None) -> Verified:
-        """Walk the whole chain and hash every link again, after SQLite has looked at the file's own
-        order.
+        """Walk the whole chain and hash every link again, after SQLite's own check of the file.
 
         Raises:
             LedgerError: naming the first link that does not fit, or if the last digest is not the
@@ -261,8 +248,8 @@ class LedgerReader:
         if expected_digest is not None and expected_digest != last:
             raise LedgerError(
                 f"{self.path}: the last digest is {last[:16]}… after {seq} entries, expected "
-                f"{expected_digest[:16]}…:"
-                " entries were cut off, or added since that digest was noted"
+                f"{expected_digest[:16]}…: entries were cut off, or added since that digest was "
+                "noted"
             )
         return Verified(count, last)
 
@@ -274,9 +261,8 @@ class LedgerReader:
 
         if told[-1].facts.get("digest") != digest(self._db):
             raise LedgerError(
-                f"{self.path}: the records that it knows are not those that entry "
-                f"{told[-1].seq} left: they were changed."
-                " Restore the ledger from a copy"
+                f"{self.path}: the records that it knows are not those that entry {told[-1].seq} "
+                "left: they were changed. Restore the ledger from a copy"
             )
 
     def close(self) -> None:
@@ -286,12 +272,7 @@ class LedgerReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def refresh(self) -> None:
@@ -301,9 +282,7 @@ class LedgerReader:
 
 
 def _refuse_odd(path: Path) -> None:
-    """SQLite opens by path and follows links: nothing but plain files may stand where it reads and
-    writes.
-    """
+    """SQLite opens by path and follows links: only plain files may stand where it works."""
     for ending in ("", "-wal", "-shm", "-journal"):
         try:
             refuse_odd(path.with_name(path.name + ending))

@@ -1,10 +1,11 @@
 r"""Rényi differential privacy: divergences of a step at many orders, added up, and two conversions.
 
-Of the sampled Gaussian, divergences (Mironov, Talwar and Zhang 2019) come from dp-accounting; of
-the plain one they are alpha / (2 sigma^2). A pure release is at worst a bit of randomised response
-(:mod:`sordino.privacy.pure`). Seen on a sample, the bit multiplies the odds that the record was
-drawn by e^epsilon or e^-epsilon, and what else the sample released is then seen at that other rate.
-With r the bit's likelihood ratio, P_0 its probability without the record and q_b the rate after it,
+Of the sampled Gaussian, :mod:`sordino.privacy.sampled` has the divergences (Mironov, Talwar and
+Zhang 2019); of the plain one they are alpha / (2 sigma^2). A pure release is at worst a bit of
+randomised response (:mod:`sordino.privacy.pure`). Seen on a sample, the bit multiplies the odds
+that the record was drawn by e^epsilon or e^-epsilon, and what else the sample released is then seen
+at that other rate. With r the bit's likelihood ratio, P_0 its probability without the record and
+q_b the rate after it,
 
     exp((alpha - 1) D_alpha)  =  sum_b P_0(b) r_b^alpha exp((alpha - 1) D_alpha(Gaussian at q_b)),
 
@@ -18,7 +19,8 @@ larger one for every pair that some involution exchanges (Mironov, Talwar and Zh
 
 Orders and epsilons are dimensionless; natural logarithms.
 
->>> [round(total, 3) for total in divergences(((Kind(0.015, 1.1), 100), (Kind(1.0, 2.0), 10)), (2.0, 8.0))]
+>>> booked = ((Kind(0.015, 1.1), 100), (Kind(1.0, 2.0), 10))
+>>> [round(total, 3) for total in divergences(booked, (2.0, 8.0))]
 [2.529, 10.15]
 """
 
@@ -26,8 +28,9 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from heapq import heappop, heappush
 
-from sordino.privacy import pure
+from sordino.privacy import pure, sampled
 from sordino.privacy.step import Kind, Steps
 
 CLASSIC_ORDERS = tuple(float(order) for order in (*range(2, 64), 128, 256, 512))
@@ -38,6 +41,8 @@ ORDERS = tuple(
 
 # added to each computed divergence: where it is tiny, rounding may have made it zero or less
 _ROUNDING = 1e-14
+# for each step: what rounding in its divergences may hide of their rise with the order
+_SLACK = 1e-9
 
 
 def divergences(steps: Steps, orders: tuple[float, ...]) -> list[float]:
@@ -49,11 +54,16 @@ def divergences(steps: Steps, orders: tuple[float, ...]) -> list[float]:
     return total
 
 
-@lru_cache(maxsize=64)
 def divergence(kind: Kind, orders: tuple[float, ...]) -> tuple[float, ...]:
     """The Rényi divergence of one step at each order; infinite where it cannot be computed."""
+    return tuple(_one(kind, order) for order in orders)
+
+
+@lru_cache(maxsize=16_384)
+def _one(kind: Kind, order: float) -> float:
+    """Of one step at one order."""
     if kind.gaussian:
-        return _gaussian(kind.rate, kind.sigma, orders)
+        return _gaussian(kind.rate, kind.sigma, order)
     up, down = pure.losses(kind)
     normal = math.log1p(math.exp(-kind.epsilon))
     # (log P_0, log r, rate) after a 1 and after a 0
@@ -61,60 +71,104 @@ def divergence(kind: Kind, orders: tuple[float, ...]) -> tuple[float, ...]:
         (-kind.epsilon - normal, up, min(1.0, kind.rate * math.exp(kind.epsilon - up))),
         (-normal, -down, min(1.0, kind.rate * math.exp(down - kind.epsilon))),
     )
-    after = [_gaussian(rate, kind.sigma, orders) for _, _, rate in bits]
-    found = []
-    for order, *rest in zip(orders, *after, strict=True):
-        terms = [
-            p + order * r + (order - 1.0) * value
-            for (p, r, _), value in zip(bits, rest, strict=True)
-        ]
-        top = max(terms)
-        whole = (
-            top + math.log(math.fsum(math.exp(term - top) for term in terms))
-            if math.isfinite(top)
-            else math.inf
-        )
-        found.append(
-            min(max(whole / (order - 1.0), 0.0) * (1.0 + _ROUNDING) + _ROUNDING, up + rest[0])
-        )
-    return tuple(found)
+    rest = [_gaussian(rate, kind.sigma, order) for _, _, rate in bits]
+    terms = [
+        p + order * r + (order - 1.0) * value for (p, r, _), value in zip(bits, rest, strict=True)
+    ]
+    top = max(terms)
+    whole = (
+        top + math.log(math.fsum(math.exp(term - top) for term in terms))
+        if math.isfinite(top)
+        else math.inf
+    )
+    return min(max(whole / (order - 1.0), 0.0) * (1.0 + _ROUNDING) + _ROUNDING, up + rest[0])
 
 
-@lru_cache(maxsize=64)
-def _gaussian(rate: float, sigma: float, orders: tuple[float, ...]) -> tuple[float, ...]:
+def _gaussian(rate: float, sigma: float, order: float) -> float:
     """Of one Gaussian on a sample."""
     if math.isinf(sigma) or rate == 0.0:
-        return (0.0,) * len(orders)
+        return 0.0
     if rate == 1.0:
-        return tuple(order * (0.5 / sigma) / sigma for order in orders)
-    import dp_accounting as dp
-    from absl import logging
-    from dp_accounting.rdp import RdpAccountant
-
-    ledger, level = RdpAccountant(orders=list(orders)), logging.get_verbosity()
-    logging.set_verbosity(
-        logging.ERROR
-    )  # an order whose series does not converge is left out, which is sound: not for people's eyes
-    try:
-        ledger.compose(dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(sigma)))
-    finally:
-        logging.set_verbosity(level)
-    # The divergences have no public name there; a test holds them to an integral by quadrature.
-    return tuple(
-        max(float(value), 0.0) + _ROUNDING if math.isfinite(value) else math.inf
-        for value in ledger._rdp
-    )
+        return order * (0.5 / sigma) / sigma
+    value = sampled.divergence(rate, sigma, order)
+    # An order whose series does not end is left out, which is sound.
+    return max(value, 0.0) + _ROUNDING if math.isfinite(value) else math.inf
 
 
 def improved_epsilon(steps: Steps, delta: float) -> float:
-    """The improved conversion, over fractional orders."""
+    """The improved conversion, over fractional orders.
+
+    A divergence does not fall as the order rises: a bound for one order bounds all above it from
+    below, and orders that cannot give the least epsilon are not looked at. Only whole orders serve
+    for that: of others the series take all terms as positive and give more than the divergence.
+    """
+    lowest = _at_least(steps)
+    if -math.expm1(-lowest) < 2.0 * delta * delta:
+        return _of_all_orders(steps, delta)
+    added = _conversion(delta)
+    slack = _SLACK * (1.0 + sum(count for _, count in steps))
+    best = math.inf
+    # (bound, at least this divergence, from, to) of orders between two others
+    left: list[tuple[float, float, int, int]] = []
+
+    def leave(least: float, low: int, high: int) -> None:
+        if high - low > 1:
+            heappush(left, (least + min(added[low + 1 : high]), least, low, high))
+
+    leave(lowest, -1, len(ORDERS))
+    while left and left[0][0] < best + slack:
+        _, least, low, high = heappop(left)
+        middle = _between(low, high)
+        (value,) = divergences(steps, (ORDERS[middle],))
+        best = min(best, _converted(value, ORDERS[middle], delta))
+        leave(least, low, middle)
+        exact = ORDERS[middle].is_integer() and math.isfinite(value)
+        leave(max(least, value) if exact else least, middle, high)
+    return max(0.0, best)
+
+
+def _of_all_orders(steps: Steps, delta: float) -> float:
+    """The improved conversion where so little is lost that total variation may be below delta."""
     best = math.inf
     for order, value in zip(ORDERS, divergences(steps, ORDERS), strict=True):
         if -math.expm1(-value) < delta * delta:
             # total variation is at most sqrt(1 - exp(-KL)), and KL at most any divergence here
             return 0.0
-        best = min(best, value + math.log1p(-1.0 / order) - math.log(delta * order) / (order - 1.0))
+        best = min(best, _converted(value, order, delta))
     return max(0.0, best)
+
+
+def _at_least(steps: Steps) -> float:
+    """What no divergence here is below: twice the squared total variation of each step (Pinsker),
+    which is that of the dearer of its parts.
+    """
+    return sum(
+        2.0 * count * (kind.rate * max(_overlap(kind.sigma), math.tanh(kind.epsilon / 2.0))) ** 2
+        for kind, count in steps
+    )
+
+
+def _overlap(sigma: float) -> float:
+    """Total variation of two Gaussians 1 apart."""
+    return math.erf(0.5 / (math.sqrt(2.0) * sigma))
+
+
+def _between(low: int, high: int) -> int:
+    """A place between two others, of a whole order if there is one."""
+    middle = (low + high) // 2
+    whole = [place for place in range(low + 1, high) if ORDERS[place].is_integer()]
+    return min(whole, key=lambda place: abs(place - middle)) if whole else middle
+
+
+@lru_cache(maxsize=64)
+def _conversion(delta: float) -> tuple[float, ...]:
+    """What the improved conversion adds at each order."""
+    return tuple(_converted(0.0, order, delta) for order in ORDERS)
+
+
+def _converted(value: float, order: float, delta: float) -> float:
+    """epsilon at ``delta`` from a divergence of this order."""
+    return value + math.log1p(-1.0 / order) - math.log(delta * order) / (order - 1.0)
 
 
 def improved_delta(steps: Steps, epsilon: float) -> float:
@@ -153,11 +207,9 @@ def classic_delta(steps: Steps, epsilon: float) -> float:
 
 
 def fixed_epsilon(steps: Steps, delta: float, order: float) -> float:
-    """The improved conversion at one order, chosen before anything was released: a bound for steps
-    chosen adaptively, too.
-    """
+    """The improved conversion at one order, fixed beforehand: it bounds adaptive steps, too."""
     (value,) = divergences(steps, (order,))
-    return max(0.0, value + math.log1p(-1.0 / order) - math.log(delta * order) / (order - 1.0))
+    return max(0.0, _converted(value, order, delta))
 
 
 def fixed_delta(steps: Steps, epsilon: float, order: float) -> float:

@@ -1,13 +1,12 @@
-"""How epsilon is shown to people: rounded up, never down, by this one function wherever it is
-shown.
+"""How epsilon is shown to people: rounded up, never down, by one function everywhere.
 
 An epsilon is an upper bound, so a text that names a smaller number states a promise that nobody has
 proved: 2.0004 shown as "2" is wrong, and 1.9996 shown as "2" is merely coarse. That holds for what
 a paper claims as well as for what is proved. Rounding is done on the shortest decimal that stands
 for the float, so that 0.1 is shown as 0.1.
 
->>> epsilon_text(1.99941), epsilon_text(0.53), epsilon_text(2.0004), epsilon_text(float("inf")), epsilon_text(None)
-('2', '0.53', '2.001', 'inf', '-')
+>>> [epsilon_text(epsilon) for epsilon in (1.99941, 0.53, 2.0004, float("inf"), None)]
+['2', '0.53', '2.001', 'inf', '-']
 >>> epsilon_text(0.5314, decimals=3), epsilon_text(0.3, decimals=3), epsilon_text(123456.7)
 ('0.532', '0.300', '123500')
 """
@@ -36,7 +35,8 @@ def epsilon_text(
     if math.isnan(value) or value == math.inf:
         return infinite
     if decimals is not None:
-        return f"{Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-decimals), ROUND_CEILING, Context(prec=400)):f}"
+        place = Decimal(1).scaleb(-decimals)
+        return f"{Decimal(repr(float(value))).quantize(place, ROUND_CEILING, Context(prec=400)):f}"
     shown = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(float(value)))
     small = shown == 0 or 1e-4 <= abs(shown) < _LARGEST
     return f"{shown.normalize():f}" if small else f"{shown.normalize():e}".replace("E", "e")

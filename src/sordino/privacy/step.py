@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, order=True)
 class Kind:
-    """A Gaussian and a pure release, of the same Poisson sample. Equal kinds are composed by k-fold
-    self-composition.
+    """A Gaussian and a pure release of one Poisson sample; equal kinds compose k-fold.
 
     Attributes:
         rate: q in (0, 1]; 1 means not sampled.

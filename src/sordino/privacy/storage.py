@@ -1,5 +1,6 @@
-"""The file of a ledger: its tables and nothing else, opened so that no file can do harm or take
-forever.
+"""The file of a ledger: its tables and nothing else, opened so that no file can do harm.
+
+Nor can one take forever.
 
 A ledger may come from anybody. Before anything in it is read, its schema must be word for word the
 one that this version writes: no trigger, no view, no generated column, no further table or index.
@@ -23,29 +24,25 @@ from sordino.privacy.chain import FORMAT, META
 TABLES: Mapping[str, str] = {
     "meta": "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
     "notes": (
-        "CREATE TABLE notes (seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT "
-        "NULL, content TEXT NOT NULL,"
-        " prev TEXT NOT NULL, digest TEXT NOT NULL, UNIQUE (kind, name))"
+        "CREATE TABLE notes (seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, "
+        "content TEXT NOT NULL, prev TEXT NOT NULL, digest TEXT NOT NULL, UNIQUE (kind, name))"
     ),
     "entries": (
-        "CREATE TABLE entries (seq INTEGER PRIMARY KEY, unit TEXT NOT NULL, event TEXT NOT "
-        "NULL, count INTEGER NOT NULL,"
-        " why TEXT NOT NULL, method TEXT NOT NULL, round INTEGER NOT NULL, key TEXT NOT NULL "
-        "UNIQUE,"
-        " prev TEXT NOT NULL, digest TEXT NOT NULL)"
+        "CREATE TABLE entries (seq INTEGER PRIMARY KEY, unit TEXT NOT NULL, event TEXT NOT NULL, "
+        "count INTEGER NOT NULL, why TEXT NOT NULL, method TEXT NOT NULL, round INTEGER NOT NULL, "
+        "key TEXT NOT NULL UNIQUE, prev TEXT NOT NULL, digest TEXT NOT NULL)"
     ),
     # Of records; see sordino.privacy.records.store.
     "record_meta": "CREATE TABLE record_meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) "
     "WITHOUT ROWID",
     "record_sets": (
-        "CREATE TABLE record_sets (id INTEGER PRIMARY KEY, unit TEXT NOT NULL UNIQUE, kind "
-        "TEXT NOT NULL, live INTEGER NOT NULL,"
-        " before TEXT NOT NULL, runs TEXT NOT NULL)"
+        "CREATE TABLE record_sets (id INTEGER PRIMARY KEY, unit TEXT NOT NULL UNIQUE, kind TEXT "
+        "NOT NULL, live INTEGER NOT NULL, before TEXT NOT NULL, runs TEXT NOT NULL)"
     ),
     "record_classes": (
         "CREATE TABLE record_classes (id INTEGER PRIMARY KEY, size INTEGER NOT NULL, person "
-        "INTEGER NOT NULL, loose INTEGER NOT NULL,"
-        " runs TEXT NOT NULL, frozen TEXT NOT NULL, live TEXT NOT NULL)"
+        "INTEGER NOT NULL, loose INTEGER NOT NULL, runs TEXT NOT NULL, frozen TEXT NOT NULL, live "
+        "TEXT NOT NULL)"
     ),
     "record_events": "CREATE TABLE record_events (id INTEGER PRIMARY KEY, event TEXT NOT NULL "
     "UNIQUE)",
@@ -98,8 +95,7 @@ class Clock:
 
 
 def connect(path: Path, *, clock: Clock | None) -> sqlite3.Connection:
-    """A connection to a ledger whose schema has been checked: with a ``clock`` to read, without one
-    to write.
+    """A connection to a ledger with a checked schema: ``clock`` to read, without one to write.
 
     Raises:
         LedgerError: if it is no ledger, or none that may be trusted.
@@ -126,9 +122,7 @@ def connect(path: Path, *, clock: Clock | None) -> sqlite3.Connection:
 
 
 def harden(db: sqlite3.Connection, clock: Clock | None) -> None:
-    """Let no schema run anything, no row be endless and no query take longer than the clock
-    says.
-    """
+    """Let no schema run anything, no row be endless and no query outlast the clock."""
     db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
     db.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
     if hasattr(db, "setconfig"):  # from Python 3.12 on
@@ -150,21 +144,20 @@ def check(db: sqlite3.Connection, path: Path) -> None:
     wanted = {("table", name): sql for name, sql in TABLES.items()} | {
         ("index", name): sql for name, sql in INDICES.items()
     }
-    own = [
-        row for row in found if not (row[0] == "index" and row[3] is None and row[2] in TABLES)
-    ]  # those of keys
+    # those of keys
+    own = [row for row in found if not (row[0] == "index" and row[3] is None and row[2] in TABLES)]
     if {row[1] for row in own if row[0] == "table"} == OLD:
         raise LedgerError(
-            f"{path}: a ledger of format 1, in which the units were no part of the chain; "
-            f"this version reads format {FORMAT}."
-            " Keep it, because its charges remain spent, and begin a new run with a new ledger"
+            f"{path}: a ledger of format 1, in which the units were no part of the chain; this "
+            f"version reads format {FORMAT}. Keep it, because its charges remain spent, and begin "
+            "a new run with a new ledger"
         )
     for kind, name, table, sql in own:
         if wanted.pop((kind, name), None) != sql:
             raise LedgerError(
-                f"{path}: it has a {kind} {str(name)[:80]!r} on {str(table)[:80]!r} that no "
-                f"ledger of format {FORMAT} has."
-                " It is no ledger, or somebody changed it: restore it from a copy"
+                f"{path}: it has a {kind} {str(name)[:80]!r} on {str(table)[:80]!r} that no ledger "
+                f"of format {FORMAT} has. It is no ledger, or somebody changed it: restore it from "
+                "a copy"
             )
     if wanted:
         missing = ", ".join(name for _, name in wanted)
@@ -176,9 +169,8 @@ def check(db: sqlite3.Connection, path: Path) -> None:
     if stated != META:
         name = next(name for name in (*META, *stated) if stated.get(name) != META.get(name))
         raise LedgerError(
-            f"{path}: meta.{str(name)[:80]} is {str(stated.get(name))[:80]!r}; in a ledger "
-            f"of this version it is {META.get(name)!r}."
-            " It was changed, or written by another version"
+            f"{path}: meta.{str(name)[:80]} is {str(stated.get(name))[:80]!r}; in a ledger of this "
+            f"version it is {META.get(name)!r}. It was changed, or written by another version"
         )
 
 

@@ -1,5 +1,4 @@
-"""Where a federation's charges go: a ledger of the run, or one that belongs to the data and
-outlives runs.
+"""Where a federation's charges go: a ledger of the run, or of the data, which outlives runs.
 
 A run's own ledger is enough to price the run. Its units are whatever the run calls them.
 
@@ -16,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from sordino.errors import LedgerError, ResumeError, StudyError
@@ -61,7 +59,8 @@ class Vault:
         labels: Mapping[str, str] | None = None,
         begun: bool = False,
     ) -> Vault:
-        """A ledger of one run for these units (name -> fingerprint), made where there is none;
+        """A ledger of one run for these units (name -> fingerprint), made where there is none.
+
         ``labels`` are names for people, by unit.
 
         Raises:
@@ -80,8 +79,7 @@ class Vault:
         *,
         begun: bool = False,
     ) -> Vault:
-        """The ledger of the data in ``folder``, with the sets of a run opened; made where there is
-        none yet.
+        """The ledger of the data in ``folder``, made if there is none, with a run's sets opened.
 
         ``others`` are units that no record is priced by, and what names them.
 
@@ -95,9 +93,8 @@ class Vault:
         path = data_ledger(folder)
         if begun and not path.is_file():
             raise ResumeError(
-                f"{path}: the ledger is missing, and it records all releases. Restore it "
-                "from a copy, or begin a new run;"
-                " a new ledger would forget what the run has spent"
+                f"{path}: the ledger is missing, and it records all releases. Restore it from a "
+                "copy, or begin a new run; a new ledger would forget what the run has spent"
             )
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -125,15 +122,11 @@ class Vault:
         )
 
     def spent(self, unit: str, until: int | None = None) -> History:
-        """What was booked on a unit itself, up to and with entry ``until``; in a ledger of the data
-        that is not all that counts.
-        """
+        """What was booked on a unit itself, to entry ``until``; a data ledger counts more."""
         return self.ledger.spent(self._name(unit), until)
 
     def histories(self, unit: str, until: int | None = None) -> tuple[History, ...]:
-        """What its records were in, as it bounds the unit: the price of a unit is the highest of
-        these.
-        """
+        """What its records were in, as it bounds the unit, whose price is the highest of these."""
         if self.prices is None:
             return (self.spent(unit, until),)
         return tuple(self.prices.histories(self._name(unit), until))
@@ -154,9 +147,7 @@ class Vault:
         return self.prices.remaining(self._name(unit), event, budget, self.run)
 
     def blame(self) -> str | None:
-        """Why nothing can be paid for any more, where a release without a bound is why; see
-        :meth:`Prices.blame`.
-        """
+        """Why nothing can be paid for after a release without a bound; :meth:`Prices.blame`."""
         if self.prices is None:
             return None
         found = (self.prices.blame(spent) for unit in self.names for spent in self.histories(unit))
@@ -167,18 +158,14 @@ class Vault:
         return self.ledger.head()
 
     def finish(self) -> None:
-        """The run has ended: what it was charged is history. A ledger of the run alone stays as it
-        is.
-        """
+        """The run has ended: its charges are history. A ledger of the run alone stays as it is."""
         if self.prices is not None:
             from sordino.privacy.records import close_sets
 
             close_sets(self.ledger, self.run)
 
     def begin(self, run: str, facts: Mapping[str, Any], promised: Sequence[str]) -> None:
-        """Note in the ledger what a run begins with, and which of its units it promises something
-        to.
-        """
+        """Note in the ledger what a run begins with, and which of its units have a promise."""
         self.ledger.note(
             BEGIN, run, {**facts, "units": {unit: self._name(unit) for unit in promised}}
         )
@@ -192,17 +179,14 @@ class Vault:
         found = self.ledger.noted(BEGIN, run)
         if found is None:
             raise ResumeError(
-                f"{self.ledger.path}: this ledger (of {next(iter(self.names), 'nobody')}) "
-                f"knows nothing of run {run}: it was made anew,"
-                " replaced by another, or belongs to other data. Put back the ledger and the "
-                "data that the run began with,"
-                " or begin a new run"
+                f"{self.ledger.path}: this ledger (of {next(iter(self.names), 'nobody')}) knows "
+                f"nothing of run {run}: it was made anew, replaced by another, or belongs to other "
+                "data. Put back the ledger and the data that the run began with, or begin a new run"
             )
         return found.facts
 
     def seal(self, run: str, facts: Mapping[str, Any]) -> None:
-        """Note in the ledger how a run ended; what it released before it was sealed cannot be told
-        otherwise any more.
+        """Note in the ledger how a run ended: nothing it released can be told otherwise then.
 
         Raises:
             ResumeError: if it was sealed before with other facts.
@@ -219,8 +203,7 @@ class Vault:
         return {next(iter(self.names)): self.ledger.head()}
 
     def refuse_older(self, heads: Mapping[str, Head]) -> None:
-        """Hold the ledger against heads that were noted before: entries may have been added since,
-        none taken away or changed.
+        """Hold the ledger against heads noted before: entries may only have been added.
 
         Raises:
             ResumeError: naming the ledger that lacks one.
@@ -233,11 +216,10 @@ class Vault:
                 )
             if not self.ledger.stands(head):
                 raise ResumeError(
-                    f"{self.ledger.path}: older than the checkpoint, or another ledger: it "
-                    f"has no entry {head[0]} with digest"
-                    f" {head[1][:16]}…."
-                    " What was released since would be forgotten: put back the ledger that "
-                    "belongs to the checkpoint, or begin a new run"
+                    f"{self.ledger.path}: older than the checkpoint, or another ledger: it has no "
+                    f"entry {head[0]} with digest {head[1][:16]}…. What was released since would "
+                    "be forgotten: put back the ledger that belongs to the checkpoint, or begin a "
+                    "new run"
                 )
 
     def close(self) -> None:
@@ -252,12 +234,7 @@ class Vault:
     def __enter__(self) -> Vault:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
 
@@ -266,14 +243,20 @@ def data_ledger(folder: Path) -> Path:
 
     Raises:
         LedgerError: if the folder holds ledgers of files, which knew no records.
+        StudyError: if it is no folder.
     """
     path = folder / NAME
+    if folder.exists() and not folder.is_dir():
+        raise StudyError(
+            f"privacy.ledger: {folder}: this is a file, so no folder for ledgers can be "
+            "made here. Name another folder"
+        )
     refuse_closed(folder)
     if folder.is_dir() and not path.exists() and (old := sorted(folder.glob("*.sqlite"))):
         raise LedgerError(
-            f"{folder}: its ledgers ({old[0].name}, …) were kept for files, so it is not "
-            "known which records they charged."
-            " Keep them, and give another folder: what they have spent is not known there"
+            f"{folder}: its ledgers ({old[0].name}, …) were kept for files, so it is not known "
+            "which records they charged. Keep them, and give another folder: what they have spent "
+            "is not known there"
         )
     return path
 
@@ -298,9 +281,8 @@ def _begun(path: Path, units: Mapping[str, str]) -> Ledger:
     """The ledger of a run that has begun, which must be there and of the same data."""
     if not path.is_file():
         raise ResumeError(
-            f"{path}: the ledger is missing, and it records all releases. Restore it from a "
-            "copy, or begin a new run;"
-            " a new ledger would forget what the run has spent"
+            f"{path}: the ledger is missing, and it records all releases. Restore it from a copy, "
+            "or begin a new run; a new ledger would forget what the run has spent"
         )
     ledger = Ledger.open(path)
     try:
@@ -309,9 +291,9 @@ def _begun(path: Path, units: Mapping[str, str]) -> Ledger:
             if kept.get(unit) != units.get(unit):
                 who = f"{unit} ({labels[unit]})" if unit in labels else unit
                 raise ResumeError(
-                    f"{path}: the data of {who} is not what the run began with: its "
-                    f"fingerprint was {kept.get(unit, 'none')[:12]},"
-                    f" is {units.get(unit, 'none')[:12]}. Put back the data, or begin a new run"
+                    f"{path}: the data of {who} is not what the run began with: its fingerprint "
+                    f"was {kept.get(unit, 'none')[:12]}, is {units.get(unit, 'none')[:12]}. Put "
+                    "back the data, or begin a new run"
                 )
     except BaseException:
         ledger.close()

@@ -6,35 +6,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from sordino.engine import regimes
-from sordino.engine.records import known
 from sordino.engine.runs import Run
-from sordino.engine.teller import Drawn
-from sordino.report import course, partition
 from sordino.report.canvas import inline
 
 EVALUATED = "{share}, after the {rounds} that were evaluated."
 SPENT = (
     " Below, epsilon spent by the {client} that spent most; it must stay under the dashed budget."
 )
-MANY = (
-    "Examples of each label (column) at the {clients} (rows): the darker, the more; none "
-    "is left blank. {Clients} are ordered by the label"
-    " they hold most of. Dark steps from the upper left to the lower right mean that each "
-    "{client} holds few labels; even columns mean"
-    " evenly divided data."
-)
-FEW = (
-    "Examples of each label at each {client}: the larger a dot's area, the more. Rows that "
-    "look alike mean evenly divided data."
-)
-SIMULATED = "known because this is a simulation, not released by {clients}"
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A figure: title, inline SVG (safe to embed), how to read it, and what must be known about
-    where it comes from.
-    """
+    """A figure: title, inline SVG (safe to embed), how to read it, and where it comes from."""
 
     title: str
     svg: Any
@@ -44,7 +27,7 @@ class Picture:
 
 def pictures(run: Run) -> list[Picture]:
     """The figures of a run, those that have something to show."""
-    drawn = regimes.teller(run.vocabulary.regime).pictures(run)
+    drawn = regimes.teller(run.about.regime).pictures(run)
     return [
         Picture(title, markup(picture), caption, mark)
         for title, picture, caption, mark in drawn
@@ -70,23 +53,6 @@ def evaluated(run: Run) -> str:
     return EVALUATED.format(share=words.accuracy.share, rounds=words.rounds) + (
         SPENT.format(client=words.client) if run.private else ""
     )
-
-
-def holdings(run: Run) -> Drawn:
-    """How examples are divided among clients."""
-    words, held = (
-        run.vocabulary,
-        [known(client.labels) or () for client in known(run.horizontal.clients) or ()],
-    )
-    if not any(held):
-        return "", None, "", ""
-    names = [course.called(client) for client in known(run.horizontal.clients) or ()]
-    picture = partition.partition_figure(held, known(run.about.facts.classes) or (), words, names)
-    caption = MANY if len(held) > partition.MOST_BUBBLES else FEW
-    told = caption.format(
-        client=words.client, clients=words.clients, Clients=words.clients.capitalize()
-    )
-    return "Who holds what", picture, told, SIMULATED.format(clients=words.clients)
 
 
 def markup(picture: str) -> Any:

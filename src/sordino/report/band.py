@@ -1,13 +1,42 @@
-"""A mean curve over several runs, with how far they lie apart."""
+"""Curves from the rows of runs: one run's, and the mean of several with how far they lie apart."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from sordino.engine.records import Round, at, number
+
 Curve = tuple[list[float], list[float]]
+
+
+def points(rows: Sequence[Round], x: str, y: str) -> Curve:
+    """The rows that have both numbers, finite, as two lists.
+
+    >>> rows = [Round(round=1, loss=0.5), Round(round=2), Round(round=3, loss=math.inf)]
+    >>> points(rows, "round", "loss")
+    ([1.0], [0.5])
+    """
+    pairs = [(number(at(row, x)), number(at(row, y))) for row in rows]
+    kept = [
+        (a, b)
+        for a, b in pairs
+        if a is not None and b is not None and math.isfinite(a) and math.isfinite(b)
+    ]
+    return [a for a, _ in kept], [b for _, b in kept]
+
+
+def smoothed(values: Sequence[float], last: int) -> list[float]:
+    """Each value's mean with those before it, so many at most.
+
+    >>> smoothed([1.0, 0.0, 0.5], 2)
+    [1.0, 0.5, 0.25]
+    """
+    parts = (values[max(0, i - last + 1) : i + 1] for i in range(len(values)))
+    return [sum(part) / len(part) for part in parts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +57,8 @@ def band(curves: Sequence[Curve]) -> Band:
     >>> band([([1], [0.5]), ([], [])]).xs
     []
     """
-    last = [
-        dict(zip(xs, ys, strict=True)) for xs, ys in curves
-    ]  # of points above each other, the last
+    # of points above each other, the last
+    last = [dict(zip(xs, ys, strict=True)) for xs, ys in curves]
     if not last or not all(last):
         return Band([], [], [], [])
     if all(len(points) == 1 for points in last):

@@ -1,5 +1,4 @@
-"""From a drawing to SVG text: the same bytes for the same drawing, and nothing fetched from
-elsewhere.
+"""From a drawing to SVG text: the same bytes for the same drawing, and nothing is fetched.
 
 matplotlib draws; this module fixes what would make two reports of one run differ (dates, random
 ids, the reader's own matplotlibrc) and removes what points outside (document type, metadata).
@@ -26,14 +25,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, QUIET, GRID = "#2a2f36", "#6b7280", "#d9dde3"
-BLUE, ORANGE, GREEN, RED, PURPLE, SKY = (
-    "#0072b2",
-    "#d55e00",
-    "#009e73",
-    "#b3261e",
-    "#aa4499",
-    "#56b4e9",
-)
+BLUE, ORANGE, GREEN = "#0072b2", "#d55e00", "#009e73"
+RED, PURPLE, SKY = "#b3261e", "#aa4499", "#56b4e9"
 SERIES = (BLUE, ORANGE, GREEN, PURPLE, SKY, "#e69f00", "#332288", "#888888")
 
 NAMES = {
@@ -78,9 +71,7 @@ RC: dict[str, object] = {
 
 @contextmanager
 def canvas(salt: str) -> Iterator[None]:
-    """Our style, whatever the reader's own is. ``salt`` keeps the ids of a page's pictures
-    apart.
-    """
+    """Our style, whatever the reader's is. ``salt`` keeps ids of a page's pictures apart."""
     from matplotlib import style
 
     with style.context({**RC, "svg.hashsalt": salt}, after_reset=True):
@@ -118,14 +109,11 @@ def svg(drawn: Figure, label: str) -> str:
 
 
 def inline(picture: str) -> str:
-    """The picture as a part of a page: colours looked up in its style sheet, no ids but those that
-    are pointed at.
-    """
+    """The picture as part of a page: colours from its style sheet, no ids but those in use."""
     used = set(re.findall(r"url\(#([^)]+)\)|href=\"#([^\"]+)\"", picture))
     kept = {name for pair in used for name in pair if name}
-    picture = re.sub(
-        r' id="([^"]*)"', lambda found: found[0] if found[1] in kept else "", picture
-    )  # ids are unique in a page
+    # ids are unique in a page
+    picture = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in kept else "", picture)
     for colour, name in NAMES.items():
         picture = picture.replace(f": {colour}", f": var(--{name}, {colour})")
     return picture

@@ -5,23 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
+from sordino.engine import regimes
 from sordino.engine.runs import Run
+from sordino.engine.teller import Costs
 from sordino.report.canvas import BLUE, GREEN, QUIET, canvas, clean, figure, shortened, svg
-from sordino.report.totals import Totals, amount, totals
 
 TITLE = "Messages and activity"
 CAPTION = (
-    "MiB sent in all: embeddings up, derivatives down, framing; and the share of events in "
-    "which a party was active, on average over"
-    " parties. Of two methods that err as often, the one with the shorter bar is the "
-    "better one.{mean}"
+    "MiB sent in all: embeddings up, derivatives down, framing; and the share of events in which a "
+    "party was active, on average over parties. Of two methods that err as often, the one with the "
+    "shorter bar is the better one.{mean}"
 )
 MEAN = " Means over seeds."
 
 
+def of(run: Run) -> Costs | None:
+    """What a run has cost; None where its regime counts no messages, or there were none yet."""
+    return regimes.teller(run.about.regime).costs(run)
+
+
 def costs(groups: Sequence[Sequence[Run]], labels: Sequence[str]) -> str | None:
     """Messages of each group's runs, means over them; None where no run tells of any."""
-    found = [[each for run in runs if (each := totals(run)) is not None] for runs in groups]
+    found = [[each for run in runs if (each := of(run)) is not None] for runs in groups]
     told = [(label, each) for label, each in zip(labels, found, strict=True) if each]
     if not told:
         return None
@@ -58,18 +63,31 @@ def cells(runs: Sequence[Run]) -> list[str]:
     >>> cells([])
     ['-', '-', '-']
     """
-    found = [each for run in runs if (each := totals(run)) is not None]
+    found = [each for run in runs if (each := of(run)) is not None]
     active = [each.activity for each in found if each.activity is not None]
     return [
         f"{fmean(each.up + each.down for each in found):.2f}" if found else "-",
         f"{100 * fmean(active):.1f} %" if active else "-",
-        f"{fmean(sum(each.seconds[:2]) for each in found):.1f}" if found else "-",
+        f"{fmean(each.seconds for each in found):.1f}" if found else "-",
     ]
 
 
 HEAD = ("payload MiB", "active", "party s")
 
 
-def _active(group: Sequence[Totals]) -> str:
+def _active(group: Sequence[Costs]) -> str:
     active = [each.activity for each in group if each.activity is not None]
     return f", active {100 * fmean(active):.1f} %" if active else ""
+
+
+def amount(mebibytes: float, digits: int = 4) -> str:
+    """MiB for people.
+
+    >>> amount(0.99243), amount(4.3111), amount(976.6, 3), amount(12345.6)
+    ('0.9924', '4.311', '977', '12\u202f346')
+    """
+    return (
+        f"{mebibytes:.{digits}g}"
+        if mebibytes < 999.5
+        else f"{mebibytes:,.0f}".replace(",", "\u202f")
+    )

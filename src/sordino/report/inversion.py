@@ -1,5 +1,4 @@
-"""The picture of ``sordino audit --attack inversion``: originals, and what each noise level leaves
-of them.
+"""The picture of ``sordino audit --attack inversion``: originals, and what noise leaves of them.
 
 One block for each scene: models one below the other, batches side by side. Rows are the originals,
 the mean public image of the label (what the label alone gives away), then the noise levels. Every
@@ -35,8 +34,10 @@ Pixels = np.ndarray[Any, np.dtype[np.float64]]
 def noise_words(level: Level) -> str:
     """A noise level in words.
 
-    >>> noise_words(Level(sigma=0.1, once=1.0, whole=2.0)), noise_words(Level(sigma=0.0, own=True, once=math.inf, whole=math.inf))
-    ('σ = 0.1', "no noise (the study's)")
+    >>> noise_words(Level(sigma=0.1, once=1.0, whole=2.0))
+    'σ = 0.1'
+    >>> noise_words(Level(sigma=0.0, own=True, once=math.inf, whole=math.inf))
+    "no noise (the study's)"
     """
     if level.sigma is None:
         return f"MAPA's noise, ε₀ = {epsilon_text(level.claimed)}"
@@ -94,9 +95,7 @@ def inversion_figure(scenes: Sequence[Scene]) -> str:
 
 
 def _block(axis: Axes, scene: Scene, left: float, top: float, *, named: bool) -> None:
-    """One scene with its upper left corner there; ``named`` blocks say at their left what the rows
-    are.
-    """
+    """One scene with its upper left corner there; ``named`` blocks name their rows at the left."""
     axis.text(left, top + 0.5, clean(scene_words(scene)), fontsize=9.5, color=INK, va="center")
     rows: list[tuple[str, str, Pixels, Sequence[str]]] = [
         (
@@ -143,9 +142,7 @@ def _block(axis: Axes, scene: Scene, left: float, top: float, *, named: bool) ->
 
 
 def _shown(image: Pixels, shape: tuple[int, ...]) -> Pixels:
-    """(height, width) or (height, width, 3), from 0 for its darkest to 1 for its brightest pixel;
-    grey where all are equal.
-    """
+    """(height, width) or (height, width, 3), from 0 (darkest) to 1; grey if all are equal."""
     low, spread = float(image.min()), float(np.ptp(image))
     levels = (
         (image - low) / spread

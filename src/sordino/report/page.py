@@ -1,5 +1,4 @@
-"""The page: one HTML file that opens anywhere, without a network, for as long as there are
-browsers.
+"""The page: one HTML file that opens anywhere, without a network, as long as browsers exist.
 
 Everything is inside it: style, pictures, the study. Names from study files and data sets are
 escaped; no script runs. Equal run folders give equal bytes, so a report can be compared with
@@ -9,7 +8,7 @@ escaped; no script runs. Equal run folders give equal bytes, so a report can be 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from sordino.engine.runs import Run, load
 from sordino.engine.vocabulary import Vocabulary, shared
 from sordino.errors import StudyError
 from sordino.files import there
-from sordino.report import costs, course, figures, words
+from sordino.report import costs, course, together, words
 from sordino.report.album import Picture, markup, pictures
 
 PAGE = "report.html"
@@ -34,19 +33,40 @@ GRADIENTS = (
 )
 
 
-def write(folder: Path) -> Path:
+Say = Callable[[str], None]
+
+
+def _silent(text: str) -> None:
+    """Tell nobody."""
+
+
+def write(folder: Path, say: Say = _silent) -> Path:
     """Write ``report.html`` into a run folder and say where it is.
+
+    Args:
+        say: is told if the log is damaged.
 
     Raises:
         StudyError: if ``folder`` is no run folder.
     """
     out = folder / PAGE
-    replace_file(out, render(load(folder)).encode("utf-8", "replace"))
+    run = _loaded(folder, say)
+    replace_file(out, render(run).encode("utf-8", "replace"))
     return out
 
 
-def write_comparison(folders: Sequence[Path], out: Path) -> Path:
+def _loaded(folder: Path, say: Say) -> Run:
+    run = load(folder)
+    if run.damaged:
+        say(f"{folder}: {words.ends_early(run.damaged)}")
+    return run
+
+
+def write_comparison(folders: Sequence[Path], out: Path, say: Say = _silent) -> Path:
     """Write one page that compares several runs.
+
+    Args:
+        say: is told of each log that is damaged.
 
     Raises:
         StudyError: if a folder is no run folder, or ``out`` cannot be written.
@@ -55,9 +75,8 @@ def write_comparison(folders: Sequence[Path], out: Path) -> Path:
         raise StudyError("nothing to compare: give at least one run folder")
     if out.is_dir() or not out.parent.is_dir():
         raise StudyError(f"{out}: cannot be written; give a file name in a folder that exists")
-    replace_file(
-        out, render_comparison([load(folder) for folder in folders]).encode("utf-8", "replace")
-    )
+    runs = [_loaded(folder, say) for folder in folders]
+    replace_file(out, render_comparison(runs).encode("utf-8", "replace"))
     return out
 
 
@@ -103,7 +122,7 @@ def render_comparison(runs: Sequence[Run]) -> str:
             f"Over {spoken.rounds if over == 'round' else spoken.steps}", markup(picture), caption
         )
         for over, caption in captions.items()
-        if (picture := figures.compared(runs, labels, over)) is not None
+        if (picture := together.compared(runs, labels, over)) is not None
     ]
     if (picture := costs.costs([[run] for run in runs], labels)) is not None:
         drawn.append(Picture(costs.TITLE, markup(picture), costs.CAPTION.format(mean="")))
@@ -114,7 +133,7 @@ def render_comparison(runs: Sequence[Run]) -> str:
         head=[name for name, kept in zip(_head(spoken), told, strict=True) if kept],
         rows=[[cell for cell, kept in zip(row, told, strict=True) if kept] for row in cells],
         without=[label for label, promised in promises if not promised.private],
-        notes=_notes(runs),
+        notes=_notes(runs, labels),
         pictures=drawn,
         promises=promises,
     )
@@ -128,7 +147,7 @@ def _curves(runs: Sequence[Run], spoken: Vocabulary) -> str:
         " Below, epsilon spent (dashed: budgets). Look how high a curve is where its epsilon "
         "is the same."
     )
-    return said + (below if figures.rising(runs) else "") + words.estimated(runs)
+    return said + (below if together.rising(runs) else "") + words.estimated(runs)
 
 
 def _head(spoken: Vocabulary) -> tuple[str, ...]:
@@ -155,7 +174,7 @@ def _cells(run: Run, label: str) -> list[str]:
     stated = (
         about.facts.clip,
         about.noise_multiplier,
-        run.horizontal.sampling_rate,
+        at(about.facts, "sampling_rate"),
         about.learning_rate,
     )
     return [
@@ -175,9 +194,16 @@ def _cells(run: Run, label: str) -> list[str]:
     ]
 
 
-def _notes(runs: Sequence[Run]) -> list[str]:
+def _notes(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
     """What makes the numbers of several runs hard to compare."""
     notes = [
+        f"{label}: {words.ends_early(run.damaged)}"
+        for run, label in zip(runs, labels, strict=True)
+        if run.damaged
+    ]
+    if len(runs) == 1:
+        return notes
+    notes += [
         "To choose a run by its accuracy on the same private data is itself a use of that "
         "data; no epsilon here accounts for it."
     ]
@@ -190,7 +216,7 @@ def _notes(runs: Sequence[Run]) -> list[str]:
     ):
         if len({str(at(about, key)) for about in private}) > 1:
             notes.append(f"The runs use different {what}: their epsilons do not mean the same.")
-    return notes if len(runs) > 1 else []
+    return notes
 
 
 def template(name: str) -> Any:

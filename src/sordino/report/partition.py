@@ -28,9 +28,7 @@ def partition_figure(
     words: Vocabulary | None = None,
     clients: Sequence[str] = (),
 ) -> str:
-    """How many examples of each class (column) each client (row, by its name if it has one) has, as
-    SVG text.
-    """
+    """How many examples of each class (column) each client (row) has, as SVG text."""
     words = words or of(None)
     names = [clean(str(name), 24) for name in classes] or [""]
     rows = [[*row, *[0] * len(names)][: len(names)] for row in counts]
@@ -64,8 +62,7 @@ def partition_figure(
 
 
 def aggregated(rows: Sequence[Sequence[int]], most: int) -> list[list[float]]:
-    """Clients ordered by the label they hold most of, then averaged in at most ``most`` groups of
-    neighbours.
+    """Clients ordered by their commonest label, then averaged in at most ``most`` groups.
 
     >>> aggregated([[0, 8], [9, 1], [0, 4], [7, 1]], 2)
     [[8.0, 1.0], [0.0, 6.0]]
@@ -109,8 +106,7 @@ def _bubbles(axis: Axes, rows: list[list[int]], clients: Sequence[str]) -> None:
 
 
 def _heat(drawn: Any, axis: Axes, rows: list[list[int]]) -> None:
-    """Darker is more, on a square-root scale, so that few examples are seen as well; none is left
-    empty.
+    """Darker is more, on a square-root scale, so that few examples are seen; none is empty.
 
     Clients are put in order, and neighbours averaged until at most MOST_ROWS rows are left: thinner
     ones no eye tells apart.

@@ -1,6 +1,4 @@
-"""The page of a comparison over seeds: means with bands, a table, the paired differences. Built
-like a comparison of runs.
-"""
+"""The page of a comparison over seeds: means with bands, a table, the paired differences."""
 
 from __future__ import annotations
 
@@ -9,22 +7,18 @@ from dataclasses import dataclass
 
 from sordino.engine.runs import Run
 from sordino.engine.vocabulary import shared
-from sordino.report import costs, figures, sweep, words
+from sordino.report import costs, sweep, together, words
 from sordino.report.album import Picture, markup
 from sordino.report.page import template
 
 CAPTIONS = {
-    "round": "{curve_is}, mean over the seeds{below}. A band reaches from the lowest "
-    "to the highest "
-    "seed; a curve ends where its first"
-    " seed ends.{estimated}",
+    "round": "{curve_is}, mean over the seeds{below}. A band reaches from the lowest to the "
+    "highest seed; a curve ends where its first seed ends.{estimated}",
     "epsilon": "{same} over the epsilon that was spent for it. Studies are at equal privacy where "
-    "they stand above the same"
-    " point. A study without privacy is a level: it stands nowhere on this axis.",
-    "claimed": "{same} over the epsilon that is claimed for it. A single dot is a claim "
-    "for the end "
-    "of a run alone. What the"
-    " banner names is not private at that epsilon.",
+    "they stand above the same point. A study without privacy is a level: it stands nowhere on "
+    "this axis.",
+    "claimed": "{same} over the epsilon that is claimed for it. A single dot is a claim for the "
+    "end of a run alone. What the banner names is not private at that epsilon.",
 }
 BELOW = " (above), and epsilon spent (below; dashed: budgets)"
 TITLES = {"round": "Over {rounds}", "epsilon": "Over epsilon", "claimed": "Over claimed epsilon"}
@@ -81,8 +75,8 @@ def render_studies(content: Content) -> str:
         if runs
     ]
     html: str = template("comparison.html").render(
-        title=f"{len(content.labels)} "
-        f"{'study' if len(content.labels) == 1 else 'studies'} compared",
+        title=f"{len(content.labels)} {'study' if len(content.labels) == 1 else 'studies'} "
+        "compared",
         sub=content.sub,
         banner=content.banner,
         failures=content.failures,
@@ -109,10 +103,8 @@ def _pictures(content: Content) -> list[Picture]:
             Picture(sweep.title(content.sweep), markup(picture), sweep.caption(content.sweep))
         )
     spoken = shared(run.vocabulary for runs in content.groups for run in runs)
-    measured, below = (
-        spoken.accuracy,
-        BELOW if figures.rising(run for runs in content.groups for run in runs) else "",
-    )
+    measured = spoken.accuracy
+    below = BELOW if together.rising(run for runs in content.groups for run in runs) else ""
     told = {
         "round": spoken.round,
         "rounds": spoken.rounds,
@@ -125,7 +117,7 @@ def _pictures(content: Content) -> list[Picture]:
         ("round", "round"),
         ("epsilon", "claimed" if content.claimed else "epsilon"),
     ):
-        picture = figures.together(content.groups, content.labels, over, claimed=content.claimed)
+        picture = together.together(content.groups, content.labels, over, claimed=content.claimed)
         if picture is not None:
             drawn.append(
                 Picture(TITLES[name].format(**told), markup(picture), CAPTIONS[name].format(**told))

@@ -1,5 +1,4 @@
-"""Many studies that differ in one key: one line for each method, one point for each value of the
-key.
+"""Many studies that differ in one key: a line for each method, a point for each value.
 
 Two pictures, those of Figures 6 and 7 of Li et al. 2022: final accuracy against the epsilon that
 may be spent, and updates until the accuracy first stays above a threshold (or the loss below one)
@@ -22,8 +21,9 @@ from typing import TYPE_CHECKING, Literal
 
 from sordino.engine.runs import Run
 from sordino.engine.vocabulary import Vocabulary, shared
+from sordino.report.axes import logarithmic
+from sordino.report.band import points
 from sordino.report.canvas import SERIES, canvas, clean, figure, shortened, svg
-from sordino.report.figures import logarithmic, points
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,9 +43,7 @@ class Goal:
     value: float
 
     def first(self, rows: Iterable[tuple[float, float]]) -> float | None:
-        """The first round, or update, from which on the goal is kept to the end; None if it is not
-        kept at the end.
-        """
+        """The first round, or update, from which on the goal is kept to the end; or None."""
         found: float | None = None
         for at, value in rows:
             kept = value >= self.value if self.key == "accuracy" else value <= self.value
@@ -92,9 +90,7 @@ class Spot:
 
 
 def spots(line: Mapping[float, Sequence[Run]], goal: Goal | None) -> list[Spot]:
-    """The points of a line in the order of x; values of the key without a run that tells are left
-    out.
-    """
+    """The points of a line in the order of x, without values of which no run tells."""
     found = []
     for x, runs in sorted(line.items()):
         if goal is None:
@@ -121,10 +117,9 @@ def title(sweep: Sweep) -> str:
         run.vocabulary for line in sweep.lines.values() for runs in line.values() for run in runs
     )
     over = {EPSILON: "epsilon", EDGES: f"the number of {words.clients}"}.get(sweep.key, sweep.key)
-    return (
-        f"{_final(words) if sweep.goal is None else f'{words.rounds.capitalize()} until {sweep.goal}'} "
-        f"against {over}"
-    )
+    rounds = words.rounds.capitalize()
+    what = _final(words) if sweep.goal is None else f"{rounds} until {sweep.goal}"
+    return f"{what} against {over}"
 
 
 def caption(sweep: Sweep) -> str:
@@ -141,10 +136,9 @@ def caption(sweep: Sweep) -> str:
         )
         return f"{words.accuracy.final}. {bars}{level}"
     return (
-        f"{words.rounds.capitalize()} after which {sweep.goal} first held and went on "
-        "holding to the end of the run, as far as it was"
-        f" evaluated. {bars} An open triangle: not every seed got there, and those that did "
-        "not count with all they did."
+        f"{words.rounds.capitalize()} after which {sweep.goal} first held and went on holding to "
+        f"the end of the run, as far as it was evaluated. {bars} An open triangle: not every seed "
+        "got there, and those that did not count with all they did."
     )
 
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from sordino.engine import regimes
 from sordino.engine.records import Refused, known
 from sordino.engine.runs import Run
 from sordino.privacy.rounding import epsilon_text
@@ -59,22 +60,15 @@ def promise(run: Run) -> Promise:
 
 def exposed(run: Run) -> str | None:
     """What a promise leaves open, and why; None where it holds for all that is released."""
-    why = known(run.vertical.open)
-    return (
-        f"Features are not protected: {why}. Epsilon of every party's features is infinite."
-        if why
-        else None
-    )
+    return regimes.teller(run.about.regime).exposed(run)
 
 
 def estimated(runs: Iterable[Run]) -> str:
-    """What to know of an error on a stream whose labels are known as responded only; nothing where
-    there is none.
-    """
+    """What to know of a stream's error by labels as responded; nothing for true labels."""
     said = (
-        " Where labels are known as responded only, it is an estimate, unbiased but for "
-        "entities whose response was learned from before;"
-        " that of a few events may lie below 0 or above 100 %."
+        " Where labels are known as responded only, it is an estimate, unbiased but for entities "
+        "whose response was learned from before; that of a few events may lie below 0 or above 100 "
+        "%."
     )
     return (
         said
@@ -106,10 +100,15 @@ def warnings(run: Run) -> list[str]:
     """What the reader should know before believing the page."""
     found = list(known(run.about.warnings) or ())
     if run.damaged:
-        found.append(f"The log ends early: {run.damaged}.")
+        found.append(ends_early(run.damaged))
     if run.private and run.epsilon is not None and run.epsilon > run.budget * (1 + 1e-9):
         found.append(f"Epsilon {epsilon(run)} is over the budget of {bound(run.budget)}.")
     return found
+
+
+def ends_early(why: str) -> str:
+    """Of a log that could not be read to its end."""
+    return f"The log ends early: {why}."
 
 
 def epsilon(run: Run) -> str:
@@ -167,8 +166,10 @@ def duration(seconds: float) -> str:
 def labels(names: Iterable[str], folders: Iterable[str]) -> list[str]:
     """What tells several runs apart: names if they differ, else folders, else numbers as well.
 
-    >>> labels(["a", "b"], ["x", "y"]), labels(["a", "a"], ["x", "y"]), labels(["a", "a"], ["x", "x"])
-    (['a', 'b'], ['x', 'y'], ['x (1)', 'x (2)'])
+    >>> labels(["a", "b"], ["x", "y"]), labels(["a", "a"], ["x", "y"])
+    (['a', 'b'], ['x', 'y'])
+    >>> labels(["a", "a"], ["x", "x"])
+    ['x (1)', 'x (2)']
     """
     names, folders = list(names), list(folders)
     for tried in (names, folders):

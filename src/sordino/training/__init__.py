@@ -1,3 +1,1 @@
-"""Training on raw data: models, clipped sums of per-example gradients, local and online learning,
-and their evaluation.
-"""
+"""Training on raw data: models, clipped sums of gradients, local and online learning."""

@@ -58,6 +58,7 @@ class PrivateClient:
 
     Attributes:
         index: which client, from 0.
+        unit: whose data it holds, in the ledger.
         examples: its data.
         mechanism: clip and noise of each step.
         sampling_rate: q of the Poisson batches.
@@ -68,6 +69,7 @@ class PrivateClient:
     """
 
     index: int
+    unit: str
     examples: Examples
     mechanism: Bounded
     sampling_rate: float
@@ -87,9 +89,8 @@ class PrivateClient:
         priced: list[tuple[Event, int]] = []
         steps = task.steps
         if task.loss_bound is not None and task.loss_noise:
-            both = Composed(
-                events=(gradient, GaussianEvent(noise_multiplier=task.loss_noise))
-            )  # of the same sample
+            # of the same sample
+            both = Composed(events=(gradient, GaussianEvent(noise_multiplier=task.loss_noise)))
             priced.append((self._booked(both, task), 1))
             steps -= 1
         if steps:
@@ -102,7 +103,7 @@ class PrivateClient:
 
     def answer(self, task: Train, permits: Sequence[Permit]) -> Update:
         """See :class:`Client`."""
-        covers_round(permits, self.price(task), task.round)
+        covers_round(self.unit, permits, self.price(task), task.round)
         raw = measure_raw(self.kernels, self.examples, task) if task.probe is not None else None
         batches = self.entropy.at("client", self.index, "round", task.round, "batches")
         noise = self.entropy.at("client", self.index, "round", task.round, "noise")
@@ -161,9 +162,7 @@ class PrivateClient:
     def _loss(
         self, losses: Tensor, bound: float, deviation: float, rng: np.random.Generator
     ) -> float:
-        """sum of losses within [0, M] + N(0, (sigma_h M)^2), over the expected batch; a loss that
-        is not finite counts M.
-        """
+        """Sum of losses in [0, M] + N(0, (sigma_h M)^2), by expected batch; not finite is M."""
         total = (
             losses.nan_to_num(nan=bound, posinf=bound)
             .clamp(0.0, bound)

@@ -33,9 +33,7 @@ class Evaluator:
         self._plans: dict[tuple[int, ...], Plan | None] = {}
 
     def __call__(self, x: Tensor, y: Tensor) -> Evaluation:
-        """Accuracy and mean loss on examples x (n, ...), bytes or model input, labels y (n,); n at
-        least 1.
-        """
+        """Accuracy and mean loss on examples x (n, ...), bytes or model input, labels y (n,)."""
         right, total = 0, 0.0
         with torch.no_grad():
             plan = self._plan(model_input(x[:1]))

@@ -15,7 +15,8 @@ False) are constants of the model and have no place in the vector.
 Shapes: ``weights`` (d,). ``layout`` names every parameter, its shape and its offset.
 
 >>> import torch
->>> flat = Flat(torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.Flatten(), torch.nn.Linear(16, 2)))
+>>> layers = torch.nn.Conv2d(1, 4, 3), torch.nn.Flatten(), torch.nn.Linear(16, 2)
+>>> flat = Flat(torch.nn.Sequential(*layers))
 >>> flat.dim
 74
 >>> [(slot.name, slot.shape, slot.offset) for slot in flat.layout]

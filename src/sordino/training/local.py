@@ -68,10 +68,8 @@ class LocalWork:
         flat = self.kernels.flat
         start = torch.from_numpy(task.weights).to(flat.weights)
         flat.load(start)
-        gradient, total = (
-            torch.empty_like(flat.weights),
-            torch.empty_like(flat.weights, dtype=torch.float64),
-        )
+        gradient = torch.empty_like(flat.weights)
+        total = torch.empty_like(flat.weights, dtype=torch.float64)
         steps = self.optimizer.begin(self.learning_rate, flat.weights)
         for chosen in self._batches(task):
             if self.gradient_clip is None:
@@ -104,10 +102,12 @@ class LocalClient(LocalWork):
     """Plain local training, one bounded vector for the aggregator.
 
     Attributes:
+        unit: whose data it holds, in the ledger.
         mechanism: what the aggregator will release the sum by; says what a bounded vector is.
         sampling_rate: q_c with which clients are drawn, for the price of taking part.
     """
 
+    unit: str
     mechanism: Bounded
     sampling_rate: float
 
@@ -119,7 +119,7 @@ class LocalClient(LocalWork):
 
     def answer(self, task: Train, permits: Sequence[Permit]) -> Contribution:
         """See :class:`Client`."""
-        covers_round(permits, self.price(task), task.round)
+        covers_round(self.unit, permits, self.price(task), task.round)
         moved = self.train(task)
         bounded, inside = self._bound(task).bounded(moved)
         return Contribution(
@@ -145,17 +145,18 @@ class LocalClient(LocalWork):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NoisyModelClient(LocalWork):
-    """Plain local training, and the trained model sent with noise on it: PE-DPFL in its paper's
-    form. NOT private.
+    """Local training, and a noisy model sent: PE-DPFL in its paper's form. NOT private.
 
     With gradients of length at most C (``gradient_clip``), tau steps end within eta C tau of the
     model received, so two data sets lead to models at most 2 eta C tau apart; the noise is scaled
     to 2 eta C / n_i.
 
     Attributes:
+        unit: whose data it holds, in the ledger.
         noise_multiplier: z, as claimed.
     """
 
+    unit: str
     noise_multiplier: float
 
     def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
@@ -164,7 +165,7 @@ class NoisyModelClient(LocalWork):
 
     def answer(self, task: Train, permits: Sequence[Permit]) -> Update:
         """See :class:`Client`."""
-        covers_round(permits, self.price(task), task.round)
+        covers_round(self.unit, permits, self.price(task), task.round)
         trained = self.train(task)
         # Plain steps never reach this bound; other optimizers could, and what is booked rests on
         # it.

@@ -112,7 +112,5 @@ multiclass_hinge = MulticlassHinge()
 
 
 def loss_for(model: str) -> Loss:
-    """The loss a model of this name is trained with: the hinge for ``svm``, cross entropy for all
-    others.
-    """
+    """The loss a model of this name is trained with: hinge for ``svm``, else cross entropy."""
     return multiclass_hinge if model == "svm" else cross_entropy

@@ -5,11 +5,14 @@
 | logistic | one linear layer | cross entropy |
 | svm | one linear layer | multi-class hinge |
 | mlp | 200 hidden units, ReLU | cross entropy |
-| cnn | conv 16 k8 s2 p3, pool 2/1, conv 32 k4 s2, pool 2/1, fc 32, fc classes: 26 010 parameters on 1x28x28 | cross entropy |
-| cnn-large | conv 32 k5, pool 2, conv 64 k5, pool 2, fc 512, fc classes: 582 026 on 1x28x28 (the ALI-DPFL authors') | cross entropy |
-| cifar-cnn | three of (conv k3, pool 2) with 32, 64 and 128 channels, fc 192, fc classes: 488 586 on 3x32x32 | cross entropy |
-| cnn-small | conv 10 k5, pool 2, conv 10 k5, pool 2, fc classes: 4 380 on 1x28x28 (the MAPA authors') | cross entropy |
-| package.module:factory | ``factory(shape, classes)`` returns any ``torch.nn.Module`` | cross entropy |
+| cnn | conv 16 k8 s2 p3, pool 2/1, conv 32 k4 s2, pool 2/1, fc 32, fc classes | cross entropy |
+| cnn-large | conv 32 k5, pool 2, conv 64 k5, pool 2, fc 512, fc classes | cross entropy |
+| cifar-cnn | three of (conv k3, pool 2), 32, 64, 128 channels, fc 192, fc classes | cross entropy |
+| cnn-small | conv 10 k5, pool 2, conv 10 k5, pool 2, fc classes | cross entropy |
+| package.module:factory | ``factory(shape, classes)``, any ``torch.nn.Module`` | cross entropy |
+
+Parameters: on images of 1x28x28 26 010 in ``cnn``, 582 026 in ``cnn-large`` (the ALI-DPFL authors')
+and 4 380 in ``cnn-small`` (the MAPA authors'); on 3x32x32 488 586 in ``cifar-cnn``.
 
 Initial weights are torch's own, drawn from the address that the caller gives; the global
 generator is left as it was.
@@ -31,6 +34,7 @@ from torch import nn
 
 from sordino import modules
 from sordino.errors import StudyError
+from sordino.training.outline import SMALLEST
 
 Shape = tuple[int, ...]
 
@@ -97,12 +101,6 @@ _KNOWN: dict[str, Callable[[Shape, int], nn.Module]] = {
     "cifar-cnn": _cifar_cnn,
     "cnn-small": _cnn_small,
 }
-_SMALLEST = {
-    "cnn": 15,
-    "cnn-large": 16,
-    "cifar-cnn": 8,
-    "cnn-small": 16,
-}  # pixels a side that leave something after the last pool
 NAMES = tuple(_KNOWN)
 
 
@@ -113,12 +111,11 @@ def build(name: str, shape: Shape, classes: int, rng: np.random.Generator) -> nn
         StudyError: for a name nobody knows, or a model that does not fit the shape.
     """
     make = _factory(name) if ":" in name else _known(name)
-    if name in _SMALLEST and (len(shape) != 3 or min(shape[1:]) < _SMALLEST[name]):
-        least = _SMALLEST[name]
+    if name in SMALLEST and (len(shape) != 3 or min(shape[1:]) < SMALLEST[name]):
+        least = SMALLEST[name]
         raise StudyError(
-            f"model.name = {name!r} needs images of at least {least}x{least} pixels; the "
-            f"data's examples have shape {shape}."
-            " logistic, svm and mlp fit any shape"
+            f"model.name = {name!r} needs images of at least {least}x{least} pixels; the data's "
+            f"examples have shape {shape}. logistic, svm and mlp fit any shape"
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(rng.integers(2**63)))
@@ -127,7 +124,7 @@ def build(name: str, shape: Shape, classes: int, rng: np.random.Generator) -> nn
         except Exception as error:  # a user's factory may raise anything
             raise StudyError(
                 f"model.name = {name!r}: making it for shape {shape} and {classes} classes "
-                f"failed: {error}"
+                f"failed: {modules.told_of(error)}"
             ) from error
         _fits(name, module, shape, classes)
     return module
@@ -136,9 +133,9 @@ def build(name: str, shape: Shape, classes: int, rng: np.random.Generator) -> nn
 def _known(name: str) -> Callable[[Shape, int], nn.Module]:
     if name not in _KNOWN:
         close = difflib.get_close_matches(name, _KNOWN, n=1)
-        meant = f"; did you mean {close[0]!r}?" if close else ""
+        meant = f"; did you mean {close[0]!r}?" if close else "."
         raise StudyError(
-            f"model.name = {name!r} is not known{meant}. Known: {', '.join(_KNOWN)}, or "
+            f"model.name = {name!r} is not known{meant} Known: {', '.join(_KNOWN)}, or "
             "package.module:factory for your own"
         )
     return _KNOWN[name]
@@ -149,8 +146,8 @@ def _factory(name: str) -> Callable[[Shape, int], nn.Module]:
         found = modules.attribute(name)
     except Exception as error:  # a user's module may raise anything
         raise StudyError(
-            f"model.name = {name!r}: {error}. Write package.module:factory, beside the study "
-            "file or installed"
+            f"model.name = {name!r}: {modules.told_of(error)}. Write package.module:factory, "
+            "beside the study file or installed"
         ) from error
     if not callable(found):
         raise StudyError(
@@ -170,13 +167,17 @@ def _fits(name: str, module: object, shape: Shape, classes: int) -> None:
         with torch.no_grad():
             scores = module(torch.zeros(2, *shape))
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        first = modules.raised(error) or str(error).partition("\n")[0] or type(error).__name__
         raise StudyError(
             f"model.name = {name!r} does not fit examples of shape {shape}: {first}"
         ) from error
+    if not isinstance(scores, torch.Tensor):
+        raise StudyError(
+            f"model.name = {name!r} gives {type(scores).__name__} for a batch; it must give a "
+            f"tensor of scores (n, {classes})"
+        )
     if tuple(scores.shape) != (2, classes):
         raise StudyError(
             f"model.name = {name!r} gives scores of shape {tuple(scores.shape)[1:]} for one "
-            f"example; the data has {classes} classes,"
-            f" so it must give ({classes},)"
+            f"example; the data has {classes} classes, so it must give ({classes},)"
         )

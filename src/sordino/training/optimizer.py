@@ -22,23 +22,23 @@ References:
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, Self
 
-import torch
-from pydantic import Field
-from torch import Tensor
+from pydantic import Field, model_validator
 
+from sordino.modules import told_in_its_place
 from sordino.registry import Registry
 from sordino.section import Section
+
+if TYPE_CHECKING:  # whoever only reads a study does not wait for torch
+    from torch import Tensor
 
 
 class Steps(Protocol):
     """The steps of one round: an optimizer with its memory."""
 
     def take(self, weights: Tensor, gradient: Tensor, variance: float) -> None:
-        """Change ``weights`` (d,) by one step; ``variance`` of the noise in one coordinate of
-        ``gradient``, 0 if there is none.
-        """
+        """Change ``weights`` (d,) by one step; ``variance`` is the noise's in one coordinate."""
         ...
 
 
@@ -50,6 +50,23 @@ class Optimizer(Section):
     def begin(self, learning_rate: float, like: Tensor) -> Steps:
         """A round's steps, from no memory, for weights of the shape of ``like`` (d,)."""
         raise NotImplementedError
+
+    @model_validator(mode="after")
+    def _takes_steps(self) -> Self:
+        """Try one of somebody's own, before anything is charged."""
+        if type(self).__module__ == __name__:
+            return self
+        import torch
+
+        weights = torch.zeros(2)
+        with told_in_its_place():
+            steps: object = self.begin(0.1, weights)
+            if not callable(take := getattr(steps, "take", None)):
+                raise OPTIMIZERS.wrong(self, "begin", steps, "an object with a method take")
+            given = take(weights, torch.ones(2), 0.0)
+        if given is not None or weights.shape != (2,):
+            raise OPTIMIZERS.wrong(self, "take", given, "nothing, and change the weights in place")
+        return self
 
 
 OPTIMIZERS = Registry(
@@ -83,6 +100,8 @@ class AdaGrad(Optimizer):
 
     def begin(self, learning_rate: float, like: Tensor) -> Steps:
         """A round's steps, from no memory."""
+        import torch
+
         return _AdaGrad(learning_rate, self.floor, torch.zeros_like(like))
 
 
@@ -101,6 +120,8 @@ class Adam(Optimizer):
 
     def begin(self, learning_rate: float, like: Tensor) -> Steps:
         """A round's steps, from no memory."""
+        import torch
+
         return _Adam(learning_rate, self, torch.zeros_like(like), torch.zeros_like(like))
 
 

@@ -18,11 +18,10 @@ NO_NOISE = "plain gradients without noise"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PlainClient:
-    """SGD without any privacy, on Poisson batches (McMahan et al. 2017, with expected batch q
-    n).
-    """
+    """SGD without privacy on Poisson batches (McMahan et al. 2017, with expected batch q n)."""
 
     index: int
+    unit: str
     examples: Examples
     sampling_rate: float
     learning_rate: float
@@ -36,7 +35,7 @@ class PlainClient:
 
     def answer(self, task: Train, permits: Sequence[Permit]) -> Update:
         """See :class:`Client`. An empty batch takes no step."""
-        covers_round(permits, self.price(task), task.round)
+        covers_round(self.unit, permits, self.price(task), task.round)
         batches = self.entropy.at("client", self.index, "round", task.round, "batches")
         flat = self.kernels.flat
         flat.load(torch.from_numpy(task.weights).to(flat.weights))

@@ -13,9 +13,7 @@ State = dict[str, Any]
 
 
 def state(module: nn.Module) -> State:
-    """Buffers, and the attributes of all parts that are tensors, numbers, strings or containers:
-    copies, by name.
-    """
+    """Buffers, and parts' attributes that are tensors, numbers, strings or containers: copies."""
     found: State = {name: value.detach().clone() for name, value in module.named_buffers()}
     for name, part in module.named_modules():
         for key, value in vars(part).items():

@@ -59,8 +59,7 @@ def verify(path: Path, *, digest: str | None = None, seconds: float = SECONDS) -
 def priced(
     path: Path, delta: float | None, name: str | None, seconds: float = SECONDS
 ) -> list[Kept]:
-    """Every unit of the ledgers at a path, at another delta or by another accountant than the last
-    run's where they are given.
+    """Every unit of the ledgers at a path, at another delta or by another accountant if given.
 
     Raises:
         StudyError: if nobody says at which delta.

@@ -61,21 +61,15 @@ class Check:
                     self.prices[history, terms] = accountant(terms.accountant).epsilon(
                         history, terms.delta
                     )
-                except (
-                    ArithmeticError,
-                    RecursionError,
-                    TypeError,
-                    MemoryError,
-                ) as error:  # whatever a forger thinks of
+                except (ArithmeticError, RecursionError, TypeError, MemoryError) as error:
+                    # whatever a forger thinks of
                     raise LedgerError(
                         f"{ledger.path}: what {unit!r} has spent cannot be priced ({error})"
                     ) from error
             return self.prices[history, terms]
 
     def bounds(self, ledger: Ledger) -> Mapping[str, Sequence[Spent]]:
-        """Of the sets of a ledger that knows records, what those in them have spent in all sets
-        together.
-        """
+        """Of a ledger's sets that know records: what their records have spent in all together."""
         with said(ledger.path, self.clock):
             if not ledger.notes(RECORDS):
                 return {}
@@ -232,8 +226,7 @@ class Check:
     def spent(
         self, opened: list[tuple[Ledger, Note, Note | None]], terms: Terms, *, own: bool
     ) -> Iterator[tuple[str, float]]:
-        """Each promised unit's epsilon: of all that its own ledger holds, or up to the seal in a
-        ledger that outlives the run.
+        """Each promised unit's epsilon, of all its ledger's entries, or up to the seal.
 
         Without a seal nothing is stated that it could be compared with: then it is what the records
         have spent in all sets.
@@ -270,8 +263,7 @@ class Check:
         if len(each) != len(spent) or not all(map(close, each, sorted(spent.values()))):
             self.verdict.problems.append(
                 f"{where}.spent lists {len(each)} units, at most "
-                f"{in_words(max(each, default=None))};"
-                f" the ledger gives {len(spent)}, at most "
+                f"{in_words(max(each, default=None))}; the ledger gives {len(spent)}, at most "
                 f"{in_words(max(spent.values(), default=None))}"
             )
 
@@ -279,9 +271,8 @@ class Check:
         """A run without a seal may say nothing of how it ended."""
         if about.get("result") is not None or about.get("status") == "done":
             self.verdict.problems.append(
-                f"{folder / ABOUT}: it says that the run ended, and the ledger holds no seal "
-                "of it: the result was never sealed, or"
-                " entries were cut off"
+                f"{folder / ABOUT}: it says that the run ended, and the ledger holds no seal of "
+                "it: the result was never sealed, or entries were cut off"
             )
         self.verdict.remarks.append(
             "This run has no seal: it is running, or was stopped. Its log and model are not "

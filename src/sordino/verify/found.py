@@ -16,8 +16,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A unit of a ledger: its name, what people call it, and what it has spent (None where nobody
-    said at which delta).
+    """A unit of a ledger: its names and what it has spent (None where no delta is known).
 
     Of a set of records that is what those in it have spent at most, in this set and in all others.
     """

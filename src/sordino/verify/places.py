@@ -1,6 +1,4 @@
-"""Where ledgers lie, and what the files beside them and their notes say: read with limits, and
-trusted in nothing.
-"""
+"""Where ledgers lie, and what files beside them and notes say: limited, and never trusted."""
 
 from __future__ import annotations
 

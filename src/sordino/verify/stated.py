@@ -17,9 +17,7 @@ Row = dict[str, Any]
 
 
 def bound_of(spent: float | None, promise: object) -> float | None:
-    """The epsilon that is a bound: what was spent; or, where releases chose that, at least the
-    budget that was fixed in advance.
-    """
+    """The epsilon that is a bound: what was spent; at least the budget if releases chose that."""
     told = promise if isinstance(promise, dict) else {}
     budget = number_of(told.get("epsilon_budget"))
     return (
@@ -42,8 +40,7 @@ def numbers_in(about: Row, key: str) -> list[float]:
 
 
 def at_least(spent: Mapping[str, float], stated: Sequence[float]) -> dict[str, float]:
-    """What is stated of each unit, where it is no less than what the unit's own entries come to:
-    its records may have been in more.
+    """What is stated of each unit, if no less than its own entries: its records may have more.
 
     Once a run has ended its records' histories are those of classes, in which later runs are, too.
     That what is stated was not changed since, the seal shows.

@@ -115,8 +115,10 @@ def test_killed_anywhere_it_comes_to_the_same_end(tmp_path: Path, changes: tuple
         world = built.simulation
         (packed, length) = first.saved[-1]
         (folder / "checkpoints").mkdir()
-        checkpoint.write(folder / "checkpoints", checkpoint.Saved(world.unpack(packed), length))
-        saved = checkpoint.read(folder / "checkpoints", world)
+        checkpoint.write(
+            folder / "checkpoints", checkpoint.Saved(world.unpack(packed), length, "asynchronous")
+        )
+        saved = checkpoint.read(folder / "checkpoints", world, "asynchronous")
         assert saved is not None
         second = Watch(rows=first.rows[:length])
         again = world.run(saved.moment, second)
@@ -188,12 +190,10 @@ def test_edges_with_budgets_of_their_own_get_noise_of_their_own(tmp_path: Path) 
 
 
 def test_models_that_several_edges_hold_are_kept_once(tmp_path: Path) -> None:
-    built, watch = (
-        made(
-            tmp_path / "run", 'world.latency={kind="cyclic"}', "data.clients=40", "method.batch=5"
-        ),
-        Watch(die_after=1),
+    built = made(
+        tmp_path / "run", 'world.latency={kind="cyclic"}', "data.clients=40", "method.batch=5"
     )
+    watch = Watch(die_after=1)
     world: Any = built.simulation
     with pytest.raises(KeyboardInterrupt):
         world.run(built.first, watch)
@@ -310,10 +310,8 @@ def test_an_edge_that_is_away_keeps_all_of_its_blocks_over_a_restart(tmp_path: P
     for packed, _ in whole.saved:
         rest = json.loads(packed.rest)
         held = {edge for edge, *_ in rest["state"]["tasks"]}
-        blocks, given = (
-            {int(edge): own for edge, own in rest["blocks"].items()},
-            rest["state"]["given"],
-        )
+        blocks = {int(edge): own for edge, own in rest["blocks"].items()}
+        given = rest["state"]["given"]
         if any(
             len(own) > 1 and edge not in held and given[edge] + 1 < own[1][0]
             for edge, own in blocks.items()

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sordino.engine.effect import Arrived, Closed, Finish, Joined, Lapsed, Left, Log, Send
-from sordino.engine.records import AsynchronousRound
 from sordino.message import Compute, Gradient
 from sordino.regimes.asynchronous.method import EdgeTerms
 from sordino.regimes.asynchronous.methods.asgd import Asgd
 from sordino.regimes.asynchronous.methods.mapa import Mapa
 from sordino.regimes.asynchronous.protocol import Asynchronous, State
+from sordino.regimes.asynchronous.records import AsynchronousRound
 
 D = 3
 ONE = np.ones(D, np.float32)
@@ -233,16 +233,14 @@ def test_no_order_of_arrivals_drops_and_duplicates_breaks_an_invariant(
         before = state.version * buffer + state.buffer[1]
         effects = step(rules, state, event)
         after = state.version * buffer + state.buffer[1]
-        assert after - before in (
-            (0, 1) if fresh else (0,)
-        )  # never twice, never for what was not asked for
+        # never twice, never for what was not asked for
+        assert after - before in ((0, 1) if fresh else (0,))
         applied += after - before
         if fresh:
             answered.add((said.client, said.task))
         tasks += sent(effects)
-        assert all(
-            given <= most for given, most in zip(state.given, budget, strict=True)
-        )  # nobody past its budget
+        # nobody past its budget
+        assert all(given <= most for given, most in zip(state.given, budget, strict=True))
         assert not state.gone & set(state.tasks)
         assert state.version <= 25
     numbers = [(client, task.task) for client, task in tasks]

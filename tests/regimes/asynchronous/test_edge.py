@@ -48,6 +48,7 @@ def private(
 ) -> PrivateEdge:
     return PrivateEdge(
         index=0,
+        unit="client:0",
         examples=data,
         sampling_rate=rate,
         regularisation=decay,
@@ -150,6 +151,7 @@ def test_a_plain_edge_sends_the_mean_gradient() -> None:
     draws = Seeded(0).stream("edge")
     edge = PlainEdge(
         index=2,
+        unit="client:0",
         examples=data,
         sampling_rate=1.0,
         regularisation=0.0,
@@ -174,6 +176,7 @@ def test_a_plain_edge_sends_the_mean_gradient() -> None:
 def test_the_papers_form_is_booked_as_not_private_and_has_its_variance() -> None:
     edge = LiteralEdge(
         index=0,
+        unit="client:0",
         examples=examples(),
         sampling_rate=1.0,
         regularisation=0.0,
@@ -193,9 +196,8 @@ def test_the_papers_form_is_booked_as_not_private_and_has_its_variance() -> None
         squares.append(gradient)
     centred = np.array(squares) - clean / 2000  # type: ignore[operator]
     lengths = np.linalg.norm(centred, axis=1)
-    assert np.mean(lengths**2) == pytest.approx(
-        edge.noise * 0.5**2, rel=0.2
-    )  # 2 DS^2 / eps_0^2, whatever d
+    # 2 DS^2 / eps_0^2, whatever d
+    assert np.mean(lengths**2) == pytest.approx(edge.noise * 0.5**2, rel=0.2)
     assert stats.kstest(lengths, "expon", args=(0, 2 * 0.5 / N / 0.1)).pvalue > 1e-4
 
 
@@ -210,9 +212,10 @@ def test_one_example_moves_the_papers_average_by_more_than_it_claims() -> None:
 
     def sent(data: torch.Tensor) -> np.ndarray:
         edge = LiteralEdge(
-            index=0, examples=Examples(data, y), sampling_rate=1.0, regularisation=0.0, kernels=bench(),
-            draws=Seeded(0).stream("edge"), scratch=torch.empty(D, dtype=torch.float64),
-            iteration_epsilon=1e12, noised=D, reason="-",
+            index=0, unit="client:0", examples=Examples(data, y), sampling_rate=1.0,
+            regularisation=0.0, kernels=bench(), draws=Seeded(0).stream("edge"),
+            scratch=torch.empty(D, dtype=torch.float64), iteration_epsilon=1e12, noised=D,
+            reason="-",
         )  # fmt: skip
         return edge.answer(task(clip=0.5), paid(edge.price)).gradient
 

@@ -77,12 +77,8 @@ def test_sigma_falls_after_so_many_falls_in_a_row_and_not_below_its_floor() -> N
 def test_what_is_let_through_never_passes_the_filter(
     epsilon: float, falls: list[bool], tau: int
 ) -> None:
-    method, memory, loss, spent = (
-        AdapDpfl(tau=tau, patience=1, decay=0.7, floor=0.1),
-        Memory(),
-        1.0,
-        [],
-    )
+    method, memory, loss = AdapDpfl(tau=tau, patience=1, decay=0.7, floor=0.1), Memory(), 1.0
+    spent = []
     for fell in falls:
         if method.choose(memory, terms(epsilon), Remaining(1, None)).tau == 0:
             break
@@ -98,12 +94,11 @@ def test_what_is_let_through_never_passes_the_filter(
 def client(labels: int = 3) -> PrivateClient:
     rng = np.random.default_rng(0)
     flat = Flat(models.build("logistic", (5,), labels, rng))
-    x, y = (
-        torch.from_numpy(rng.standard_normal((N, 5)).astype(np.float32)),
-        torch.from_numpy(rng.integers(0, labels, N)),
-    )
+    x = torch.from_numpy(rng.standard_normal((N, 5)).astype(np.float32))
+    y = torch.from_numpy(rng.integers(0, labels, N))
     return PrivateClient(
         index=0,
+        unit="client:0",
         examples=Examples(x, y),
         mechanism=Gaussian(clip=1.0, noise_multiplier=2.0),
         sampling_rate=Q,

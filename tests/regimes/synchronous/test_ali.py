@@ -135,12 +135,8 @@ def test_fold_smooths_and_keeps_the_last_estimate_when_there_is_none() -> None:
 
 def test_paper_form_feeds_its_horizon_back_and_runs_away() -> None:
     """soundness: R_s = 158, R_c = 317, mu = 1 ends with tau* = 25 and 14 rounds used."""
-    rule, memory, used, rounds = (
-        AliDpfl(gamma=10.0, form="paper"),
-        Memory(squared_mu=1.0, tau=1),
-        0,
-        0,
-    )
+    rule, memory, used = AliDpfl(gamma=10.0, form="paper"), Memory(squared_mu=1.0, tau=1), 0
+    rounds = 0
     while used < 317:
         tau = min(rule.choose(memory, EVEN, Remaining(158 - rounds, 317 - used)).tau, 317 - used)
         used, rounds, memory = used + tau, rounds + 1, Memory(squared_mu=1.0, tau=tau)

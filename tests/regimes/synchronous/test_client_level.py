@@ -31,6 +31,7 @@ from sordino.regimes.synchronous.methods.client_level import Bound, DpFedAvg
 from sordino.regimes.synchronous.methods.fixed import DpSgd
 from sordino.regimes.synchronous.methods.schedule import DynamicDpFedAvg
 from sordino.regimes.synchronous.protocol import State, Synchronous
+from sordino.regimes.synchronous.update import deviation
 
 N, D, Q, Z, S = 40, 3, 0.25, 1.1, 0.6
 
@@ -55,6 +56,7 @@ def aggregator(**changes: Any) -> PrivateSum:
     told: dict[str, Any] = {
         "mechanism": CountedGaussian(clip=S, noise_multiplier=Z),
         "shares": (1.0,) * N,
+        "units": ("client:0",),
         "sampling_rate": Q,
         "entropy": Seeded(4),
     }
@@ -215,10 +217,8 @@ def test_one_client_moves_the_release_by_no_more_than_is_booked(
             Contribution(client=i, round=1, steps=3, delta=vector.numpy(), inside=inside)
         )
     contract = RoundNoise(clip, Z)
-    with_it, without = (
-        release(one, contributed, contract, 1, D),
-        release(one, contributed[1:], contract, 1, D),
-    )
+    with_it = release(one, contributed, contract, 1, D)
+    without = release(one, contributed[1:], contract, 1, D)
     assert with_it.clipped is not None
     assert without.clipped is not None
     weight = Q * (share + N - 1)
@@ -336,9 +336,8 @@ def test_weights_learn_the_energies_of_releases_without_their_noise() -> None:
                 Contribution(client=i, round=number, steps=1, delta=smooth.numpy(), inside=True)
                 for i in range(10 * signal)
             ]
-            released = release(
-                one, answers, RoundNoise(S, Z), number, d
-            )  # shape kept, so that rounds can be averaged
+            # shape kept, so that rounds can be averaged
+            released = release(one, answers, RoundNoise(S, Z), number, d)
             seen = haar.observed((), torch.from_numpy(released.mean), one.unit)
             energies += np.array(seen) / 400
             raw += (
@@ -360,8 +359,7 @@ def test_what_plain_steps_moved_has_the_noise_that_is_taken_off() -> None:
     batch, eta, tau, sigma = Q * 100, 0.1, 3, 2.0
     rule = rules(aggregator=None, method=DpSgd(tau=tau))
     rng = np.random.default_rng(0)
-    steps = (
-        rng.standard_normal((4000, N, tau)) * sigma / batch * eta
-    )  # one coordinate of every client's steps
+    # one coordinate of every client's steps
+    steps = rng.standard_normal((4000, N, tau)) * sigma / batch * eta
     moved = steps.sum(2).mean(1)
-    assert moved.std() == pytest.approx(rule._unit(tau, range(N)) * sigma, rel=0.05)
+    assert moved.std() == pytest.approx(deviation(rule.terms, tau, range(N)) * sigma, rel=0.05)

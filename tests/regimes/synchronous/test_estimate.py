@@ -65,9 +65,8 @@ def play(seed: int, spread: float = 0.02) -> tuple[list[Update], np.ndarray]:
     return answers, centres
 
 
-TINY = replace(
-    TERMS, clip=1e-9, noise=TERMS.noise * 1e9
-)  # the same noise, no correction for sampling
+# the same noise, no correction for sampling
+TINY = replace(TERMS, clip=1e-9, noise=TERMS.noise * 1e9)
 
 
 def test_curvature_is_unbiased_and_the_naive_one_is_not() -> None:

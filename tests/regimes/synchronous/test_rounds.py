@@ -35,9 +35,8 @@ class Toy:
 
     index: int
     vault: Vault
-    worked: list[tuple[int, int, int]] = field(
-        default_factory=list
-    )  # round, steps, steps in the ledger when asked
+    # round, steps, steps in the ledger when asked
+    worked: list[tuple[int, int, int]] = field(default_factory=list)
 
     def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
         return ((STEP, task.steps),)
@@ -198,8 +197,8 @@ def test_killed_after_any_row_it_ends_the_same(tmp_path: Path, options: dict[str
             simulation.run(start, first)
         with world(folder, **options) as (simulation, start):
             moment, length = first.moments[-1] if first.moments else (start, 0)
-            checkpoint.write(folder, checkpoint.Saved(moment, length))
-            saved = checkpoint.read(folder, simulation)
+            checkpoint.write(folder, checkpoint.Saved(moment, length, "synchronous"))
+            saved = checkpoint.read(folder, simulation, "synchronous")
             assert saved is not None
             assert isinstance(saved.moment, Moment)
             second = Watch(rows=first.rows[: saved.log_length])

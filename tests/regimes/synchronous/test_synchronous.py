@@ -22,13 +22,13 @@ from sordino.engine.effect import (
     Wake,
     Woke,
 )
-from sordino.engine.records import SynchronousRound
 from sordino.entropy import Seeded
 from sordino.message import Update
 from sordino.regimes.synchronous.method import Terms
 from sordino.regimes.synchronous.methods.ali import AliDpfl
 from sordino.regimes.synchronous.methods.fixed import DpSgd
 from sordino.regimes.synchronous.protocol import State, Synchronous
+from sordino.regimes.synchronous.records import SynchronousRound
 
 SIZES = (100, 200, 300, 400)
 

@@ -37,10 +37,8 @@ unit = "none"
 [budget]
 events = 1500
 """
-DLR, SLR = (
-    '{name="dlr", length=7, alpha=0.9, learning_rate=0.05',
-    '{name="slr", length=4, learning_rate=0.05',
-)
+DLR = '{name="dlr", length=7, alpha=0.9, learning_rate=0.05'
+SLR = '{name="slr", length=4, learning_rate=0.05'
 RANDOM, EVENT = 'activation={kind="random", p=0.4}', 'activation={kind="event", threshold=0.3}'
 HERE = "tests.regimes.vertical.test_engines"
 OWN = f'model={{name="own", party="{HERE}:party", server="{HERE}:server", embedding=8}}'
@@ -84,10 +82,8 @@ def test_every_path_gives_the_same_weights_and_numbers(
     tmp_path: Path, method: str, whom: str
 ) -> None:
     asked = f"method={method}, {whom}}}"
-    compiled, handed = (
-        world(tmp_path / "a", asked),
-        world(tmp_path / "b", asked, 'execution.path="messages"'),
-    )
+    compiled = world(tmp_path / "a", asked)
+    handed = world(tmp_path / "b", asked, 'execution.path="messages"')
     joint = world(tmp_path / "c", asked, OWN)
     engines: list[Any] = [each.engine() for each in (compiled, joint, handed)]
     assert [type(engine) for engine in engines] == [Whole, Whole, Messages]
@@ -104,9 +100,8 @@ def test_every_path_gives_the_same_weights_and_numbers(
             for engine in engines
         ]
         for other in played[1:]:
-            assert (
-                other.seen.predictions == played[0].seen.predictions
-            ).mean() > 0.98  # scores that are all but equal
+            # scores that are all but equal
+            assert (other.seen.predictions == played[0].seen.predictions).mean() > 0.98
             np.testing.assert_allclose(
                 other.seen.losses, played[0].seen.losses, rtol=2e-3, atol=2e-4
             )
@@ -172,10 +167,8 @@ def test_packed_and_unpacked_it_goes_on_bit_for_bit(
 def test_batches_as_one_graph_and_by_messages_are_the_same(tmp_path: Path) -> None:
     for method in (DLR, SLR):
         asked = (f"method={method}, batch=4, {RANDOM}}}", "budget.events=300")
-        joint, handed = (
-            world(tmp_path / "a", *asked),
-            world(tmp_path / "b", *asked, 'execution.path="messages"'),
-        )
+        joint = world(tmp_path / "a", *asked)
+        handed = world(tmp_path / "b", *asked, 'execution.path="messages"')
         read = joint.stream.read(0, 4 * 120)
         active, _ = joint.activity.drawn(read.x, 0, 120, 1000)
         engines = [joint.engine(), handed.engine()]

@@ -18,6 +18,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from sordino.data.stream import opening
 from sordino.engine import assemble as builder
 from sordino.engine import checkpoint, session, surroundings
 from sordino.engine import study as studies
@@ -182,8 +183,10 @@ def test_killed_anywhere_it_comes_to_the_same_end(
     assert len(whole.saved) >= min(world.events // 40, 3)
     (tmp_path / "checkpoints").mkdir()
     for packed, length in whole.saved:
-        checkpoint.write(tmp_path / "checkpoints", checkpoint.Saved(world.unpack(packed), length))
-        saved = checkpoint.read(tmp_path / "checkpoints", world)
+        checkpoint.write(
+            tmp_path / "checkpoints", checkpoint.Saved(world.unpack(packed), length, "vertical")
+        )
+        saved = checkpoint.read(tmp_path / "checkpoints", world, "vertical")
         assert saved is not None
         again = Watch()
         again.rows = whole.rows[:length]
@@ -264,11 +267,8 @@ class Nobody:
         says: Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]] | None = None,
         skip: int = 0,
     ) -> None:
-        self.says, self.skip, self.given = (
-            says or (lambda x, y: np.zeros(len(y), np.int64)),
-            skip,
-            list[tuple[Any, ...]](),
-        )
+        self.says, self.skip = says or (lambda x, y: np.zeros(len(y), np.int64)), skip
+        self.given = list[tuple[Any, ...]]()
 
     def run(self, x: Any, y: Any, active: Any, silent: Any, paid: Allowance) -> Played:
         self.given.append((x, y, active, silent))
@@ -370,9 +370,8 @@ def encoded(world: Events) -> Iterator[Counter[str]]:
 
     def hears(self: Vertical, state: Any, heard: Any) -> Any:
         state, effects = step(self, state, heard)
-        if isinstance(heard, Arrived) and isinstance(
-            heard.message, Embedding
-        ):  # in time or too late
+        # in time or too late
+        if isinstance(heard, Arrived) and isinstance(heard.message, Embedding):
             found["up"] += len(heard.message.values)
             found["framing"] += len(encode(heard.message)) - len(heard.message.values)
         for effect in effects:
@@ -410,10 +409,8 @@ def test_every_byte_that_is_counted_was_sent(
 
 @pytest.mark.parametrize("first", [1, 120, 250, 2**16 - 5, 2**32 - 5])
 def test_framing_is_that_of_the_codec_wherever_numbers_grow(first: int) -> None:
-    sizes, rng = (
-        Sizes.of((3, 64, 40_000), resends=2, batch=1, bits=16),
-        np.random.default_rng(first),
-    )
+    sizes = Sizes.of((3, 64, 40_000), resends=2, batch=1, bits=16)
+    rng = np.random.default_rng(first)
     active = rng.random((12, 3)) < 0.5
     learned = rng.random(12) < 0.7
     up = down = framing = 0
@@ -714,9 +711,10 @@ def test_entries_are_what_one_entity_released_and_nobody_releases_more(
             )
         assert steps(world.vault.spent("entities")) == steps(told)
         assert accountant("pld").epsilon(told, 1e-5) <= 60.0
+        # calibrated for it, and no lower
         assert accountant("pld").epsilon(told, 1e-5) > (
             50.0 if times == privacy.appearances else 0.0
-        )  # calibrated for it, and no lower
+        )
 
 
 def test_without_a_promise_the_ledger_says_that_everything_was_told(tmp_path: Path) -> None:
@@ -783,10 +781,8 @@ def test_appearances_that_another_run_has_spent_are_not_used(tmp_path: Path, tab
 
 def test_two_runs_at_once_cannot_both_spend_the_last(tmp_path: Path, table: Path) -> None:
     changes = (LABEL, REPEATED, f'privacy.ledger="{tmp_path / "ledgers"}"')
-    (one, first), (two, second) = (
-        made(tmp_path, *changes, run="one"),
-        made(tmp_path, *changes, run="two"),
-    )
+    (one, first) = made(tmp_path, *changes, run="one")
+    (two, second) = made(tmp_path, *changes, run="two")
     one.run(first, Watch())
     watch, spy = Watch(), Nobody()
     with pytest.raises(BudgetExceeded, match="over the budget of 3"):
@@ -834,26 +830,53 @@ def test_in_another_environment_what_may_come_out_differently_is_booked_again(
     assert sum(after.values()) >= sum(once.values())
 
 
-def test_an_entity_with_two_labels_is_refused_where_its_answer_is_for_good(
-    tmp_path: Path, table: Path
-) -> None:
+def _two_labels(table: Path) -> None:
+    """Rows 39 and 49, of entities that came before with labels 1 and 0, say others."""
     lines = table.read_text().splitlines()
-    lines[40] = ",".join(
-        [*lines[40].split(",")[:5], "1", lines[40].split(",")[6]]
-    )  # row 39: entity 16, whose label was 1
-    lines[50] = ",".join(
-        [*lines[50].split(",")[:5], "2", lines[50].split(",")[6]]
-    )  # row 49: entity 3, whose label was 0
+    for line, label in ((40, "1"), (50, "2")):
+        cells = lines[line].split(",")
+        lines[line] = ",".join([*cells[:5], label, cells[6]])
     table.write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize("ledger", ["run", "shared"])
+def test_an_entity_with_two_labels_is_refused_before_anything_is_booked(
+    tmp_path: Path, table: Path, ledger: str
+) -> None:
+    _two_labels(table)
+    asked = ['privacy={unit="label", epsilon=60.0, delta=1e-5}', OWNED, "budget.events=60"]
+    if ledger == "shared":
+        asked.append(f'privacy.ledger="{tmp_path / "kept"}"')
+    with pytest.raises(
+        DataError, match=r"rows \d+ and \d+ .*are of one entity.*set memoised = false"
+    ) as told:
+        made(tmp_path, *asked)
+    assert str(table) in str(told.value)
+    assert not (tmp_path / "ledger.sqlite").exists()
+    assert not (tmp_path / "kept").exists()
+    world, first = made(tmp_path, OFTEN, OWNED, "budget.events=60")
+    world.run(first, Watch())
+
+
+def test_an_array_of_entities_with_two_labels_is_refused_likewise(tmp_path: Path) -> None:
+    file = tmp_path / "two.npz"
+    x = np.random.default_rng(0).random((6, 4), dtype=np.float32)
+    np.savez(file, x=x, y=np.array([0, 1, 0, 1, 0, 1]), client=np.array([0, 1, 2, 0, 1, 2]))
+    with pytest.raises(DataError, match=r"two\.npz.*: rows 0 and 3 .*are of one entity"):
+        made(tmp_path, LABEL, f'data={{file="{file}", parties=2}}')
+
+
+def test_a_stream_that_breaks_its_promise_of_one_label_ends_the_run(
+    tmp_path: Path, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream of one's own is not read before the run, so it is held to its promise then."""
+    _two_labels(table)
+    monkeypatch.setattr(opening, "_refuse_two_labels", lambda wanted: None)
     world, first = made(
         tmp_path, 'privacy={unit="label", epsilon=60.0, delta=1e-5}', OWNED, "budget.events=60"
     )
     with pytest.raises(DataError, match=r"has two labels in this stream.*set memoised = false"):
         world.run(first, Watch())
-    world.vault.close()
-    (tmp_path / "ledger.sqlite").unlink()
-    world, first = made(tmp_path, OFTEN, OWNED, "budget.events=60")
-    world.run(first, Watch())
 
 
 # Models that diverge
@@ -875,3 +898,10 @@ def test_a_model_that_diverges_ends_the_run_in_order_and_can_be_resumed(
     again.rows = watch.rows[:length]
     assert world.run(world.unpack(packed), again).model.tobytes() == end.model.tobytes()
     assert str(again.rows) == str(watch.rows)  # NaN is not NaN
+
+
+def test_a_file_without_rows_is_no_stream(tmp_path: Path) -> None:
+    file = tmp_path / "none.csv"
+    file.write_text("a,b,label\n")
+    with pytest.raises(DataError, match=r"none\.csv: there are no rows"):
+        made(tmp_path, f'data={{file="{file}", parties=2, stream="file", classes=["0","1"]}}')

@@ -282,11 +282,8 @@ def test_rounding_does_not_add_up() -> None:
     itself makes of a difference.
     """
     rule, steps = Rule(20, 0.95), rates(SMALL, 3, 0.02)
-    twin, fused, events = (
-        Twin.of(SMALL, rule, steps, 3),
-        begun(SMALL, rule, steps, 3),
-        stream(SMALL, 6000, 3, 0.6),
-    )
+    twin, fused = Twin.of(SMALL, rule, steps, 3), begun(SMALL, rule, steps, 3)
+    events = stream(SMALL, 6000, 3, 0.6)
     compare(twin, fused, events, [500, 2500], 2e-5)
 
 
@@ -313,10 +310,8 @@ def modules(net: Net, seed: int) -> list[nn.Sequential]:
 def test_equals_autograd(net: Net, length: int, alpha: float) -> None:
     steps, (x, y, active) = rates(net, 4), stream(net, 50, 4, 0.6)
     fused, (*parties, server) = begun(net, Rule(length, alpha), steps, 4), modules(net, 4)
-    whole, kept = (
-        sum(alpha**i for i in range(length)),
-        [deque[torch.Tensor](maxlen=length) for _ in range(len(parties) + 1)],
-    )
+    whole = sum(alpha**i for i in range(length))
+    kept = [deque[torch.Tensor](maxlen=length) for _ in range(len(parties) + 1)]
     for t in range(len(y)):
         parts = torch.split(torch.from_numpy(x[t]).double(), list(net.features))
         scores = server(
@@ -371,9 +366,8 @@ def test_half_overflows_and_vanishes() -> None:
     assert fused.run(*events).losses[0] == pytest.approx(np.log(2))
     assert fused.weights()[1][0][2:] == pytest.approx([0.5, -0.5])
     fused.start(w[1], [w[0]])
-    seen = fused.run(
-        np.array([[40000.0]], np.float32), *events[1:]
-    )  # sends 40000 and infinity, and zero times that is no number
+    # sends 40000 and infinity, and zero times that is no number
+    seen = fused.run(np.array([[40000.0]], np.float32), *events[1:])
     assert np.isnan(seen.losses[0])
     assert np.isnan(fused.weights()[1][0]).any()
 

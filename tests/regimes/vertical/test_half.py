@@ -30,9 +30,8 @@ def agree(bits: Bits) -> None:
         wanted = values.astype(np.float16).astype(np.float32)
     nan = np.isnan(values)
     assert np.isnan(out[nan]).all()
-    assert np.array_equal(
-        out[~nan].view(np.uint32), wanted[~nan].view(np.uint32)
-    )  # signs of zeros included
+    # signs of zeros included
+    assert np.array_equal(out[~nan].view(np.uint32), wanted[~nan].view(np.uint32))
 
 
 def test_every_half_and_the_floats_between() -> None:

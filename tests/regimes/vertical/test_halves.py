@@ -69,9 +69,8 @@ class Twin:
     bits: int
     frozen: Sequence[int] = ()
     rows: int = 1  # examples in the mean: what travels is each one's own derivative
-    past: list[list[list[Tensor]]] = field(
-        default_factory=list
-    )  # newest first; of each participant
+    # newest first; of each participant
+    past: list[list[list[Tensor]]] = field(default_factory=list)
     examples: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
     def loss(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -235,9 +234,8 @@ def test_message_by_message_is_one_network(
         assert made.loss == pytest.approx(loss, rel=1e-3 if bits == 16 else 1e-4)
         scores = twin_margin(twin, x)
         for found, expected, margin in zip(made.predictions, predictions, scores, strict=True):
-            assert (
-                found == expected or margin < 1e-2
-            )  # after the step, a rough look at how sure it was
+            # after the step, a rough look at how sure it was
+            assert found == expected or margin < 1e-2
         squares = [
             float(sum(((twin_sum(twin, p, k)) ** 2).sum() for k in range(len(twin.past[0][p]))))
             for p in range(PARTIES + 1)
@@ -425,9 +423,8 @@ def test_embeddings_go_out_shortened_and_with_the_noise_that_is_booked(again: bo
     noise = (late - clean) / (2 * CLIP * Z)
     count = noise.size
     assert abs(noise.mean()) < 5 / math.sqrt(count)
-    assert abs(noise.var() - 1.0) < 5 * math.sqrt(
-        2 / count
-    )  # 2/3 of the scale is 0.44, 3/2 is 2.25
+    # 2/3 of the scale is 0.44, 3/2 is 2.25
+    assert abs(noise.var() - 1.0) < 5 * math.sqrt(2 / count)
     assert np.abs(
         np.corrcoef(noise.reshape(len(late), -1)[:30]) - np.eye(30)
     ).max() < 7 / math.sqrt(plan.rows * 40)

@@ -278,8 +278,9 @@ def nets(draw: st.DrawFn) -> Net:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    net=nets(), length=st.integers(1, 23), events=st.integers(0, 40), seed=st.integers(0, 99), rate=st.sampled_from([0.0, 0.01, 0.3]),
-    share=st.sampled_from([0.0, 0.5, 1.0]), cut=st.integers(0, 40),
+    net=nets(), length=st.integers(1, 23), events=st.integers(0, 40), seed=st.integers(0, 99),
+    rate=st.sampled_from([0.0, 0.01, 0.3]), share=st.sampled_from([0.0, 0.5, 1.0]),
+    cut=st.integers(0, 40),
 )  # fmt: skip
 @example(net=DEEP, length=10, events=2 * BLOCK + 5, seed=0, rate=0.2, share=0.6, cut=BLOCK + 1)
 @example(net=BARE, length=BLOCK + 20, events=3 * BLOCK, seed=1, rate=0.2, share=0.6, cut=7)
@@ -288,9 +289,8 @@ def test_events_are_those_of_the_dense_twin(
 ) -> None:
     case = cased(net, events, seed, rate, share)
     static, true = case.static(length), twin(case, length)
-    assume(
-        min(true.kinks, default=1.0) > 1e-6
-    )  # where a ReLU's input is as good as zero, rounding decides about its slope
+    # where a ReLU's input is as good as zero, rounding decides about its slope
+    assume(min(true.kinks, default=1.0) > 1e-6)
     equal(case, length, [case.run(static, 0, cut), case.run(static, cut)], static, true)
 
 
@@ -306,9 +306,8 @@ def test_events_are_those_of_autograd(net: Net, length: int, events: int) -> Non
 def test_rounding_does_not_build_up() -> None:
     net = Net((Chain((12, 8), True), Chain((9, 6, 5))), Chain((13, 16, 4)))
     case = cased(net, 4000, 5, 0.05)
-    case.y[:] = np.abs(case.x[:, :4]).argmax(
-        1
-    )  # something to learn: what is drawn at random sends the weights on a walk
+    # something to learn: what is drawn at random sends the weights on a walk
+    case.y[:] = np.abs(case.x[:, :4]).argmax(1)
     static, true = case.static(10), twin(case, 10)
     seen = [case.run(static, at, at + 500) for at in range(0, 4000, 500)]
     equal(case, 10, seen, static, true, 1e-3)
@@ -391,9 +390,8 @@ def test_goes_on_bit_for_bit(
     unbroken, other = case.static(length, half), case.static(length, half)
     case.run(unbroken, 0, first)
     kept, (server, parties) = unbroken.pack(), unbroken.weights()
-    other.run(
-        case.x[:50] * np.float32(1e30), case.y[:50], case.active[:50]
-    )  # what is left of another run, even one that diverged
+    # what is left of another run, even one that diverged
+    other.run(case.x[:50] * np.float32(1e30), case.y[:50], case.active[:50])
     other.unpack(server, parties, kept)
     for start, stop in ((first, second), (second, 120)):
         ours, theirs = case.run(other, start, stop), case.run(unbroken, start, stop)

@@ -51,11 +51,8 @@ def test_weighed_sums(size: int, vectors: int) -> None:
     rng, width = np.random.default_rng(vectors), vectors * size
     pitch, out = width + size, 64 * (width + size)
     for n in (0, 1, 2, 3, 4, 7, 18):
-        m, f, chosen = (
-            numbers(n, out + width + 1),
-            numbers(n + 1, n + 3),
-            rng.integers(0, 60, max(n, 1)),
-        )
+        m, f = numbers(n, out + width + 1), numbers(n + 1, n + 3)
+        chosen = rng.integers(0, 60, max(n, 1))
         wanted = m[out : out + width].astype(np.float64)
         if n:
             wanted = wanted + f[3:].astype(np.float64) @ rows_of(m, size, pitch, width, chosen)
@@ -83,10 +80,8 @@ def test_products(size: int, vectors: int, rows: int) -> None:
     width, n = vectors * size, 11
     out = 40 * width
     chosen = np.random.default_rng(rows).integers(0, 40, n)
-    for step, row in (
-        (1, n + 2),
-        (rows + 1, 1),
-    ):  # factors with the list along a row, or along a column
+    # factors with the list along a row, or along a column
+    for step, row in ((1, n + 2), (rows + 1, 1)):
         m, f = numbers(rows, out + rows * (width + size)), numbers(1, 400)
         factors = np.array(
             [[f[5 + r * row + i * step] for i in range(n)] for r in range(rows)], np.float64

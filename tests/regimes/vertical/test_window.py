@@ -74,11 +74,8 @@ def test_the_recursion_is_the_definition(
     passes them one at a time.
     """
     own = flat()
-    window, past, event = (
-        Window(own, length, alpha, RATE),
-        dict[int, np.ndarray[tuple[int, ...], np.dtype[np.float64]]](),
-        0,
-    )
+    window = Window(own, length, alpha, RATE)
+    past, event = dict[int, np.ndarray[tuple[int, ...], np.dtype[np.float64]]](), 0
     weights = own.weights.double().numpy().copy()
     for gap in gaps:
         for passed in range(event + 1, event + gap + 1) if eager else ():
@@ -112,10 +109,8 @@ def test_rounding_does_not_add_up(length: int, alpha: float) -> None:
     gradient.
     """
     own = flat()
-    window, ring = (
-        Window(own, length, alpha, RATE),
-        deque[np.ndarray[tuple[int, ...], np.dtype[np.float64]]](maxlen=length),
-    )
+    window = Window(own, length, alpha, RATE)
+    ring = deque[np.ndarray[tuple[int, ...], np.dtype[np.float64]]](maxlen=length)
     rng = Seeded(3).at("gradients")
     powers = alpha ** np.arange(length)
     sizes = [p.shape for p in own.module.parameters()]
@@ -135,9 +130,8 @@ def test_rounding_does_not_add_up(length: int, alpha: float) -> None:
             expected = powers[: len(ring)] @ np.stack(ring) / powers.sum()
             found = -own.weights.double().numpy() / RATE
             worst = max(worst, float(np.abs(found - expected).max()) * powers.sum())
-    assert worst < 4e-6 * np.sqrt(
-        length
-    )  # gradients are about 1; an error that grew with events would be a hundred times that
+    # gradients are about 1; an error that grew with events would be a hundred times that
+    assert worst < 4e-6 * np.sqrt(length)
 
 
 def test_what_was_packed_goes_on_as_if_nothing_had_happened() -> None:

@@ -1,11 +1,14 @@
-"""Streams of labelled examples for online learning: stored data replayed, images deformed without
-end, files row by row.
+"""Streams of labelled examples for online learning.
+
+Stored data is replayed, images are deformed without end, files are read row by row.
 
 >>> from sordino.data import load
->>> stream = ClassDrift(every=50).applied(Deformed(load("digits").train, seed=0, size=(28, 28), margin=0.1), seed=0)
->>> piece = stream.read(0, 100)
->>> piece.x.shape, stream.shape, [len(part) for part in Slices().parts(stream.shape, stream.columns, 4)]
-((100, 784), (1, 28, 28), [196, 196, 196, 196])
+>>> images = Deformed(load("digits").train, seed=0, size=(28, 28), margin=0.1)
+>>> stream = ClassDrift(every=50).applied(images, seed=0)
+>>> stream.read(0, 100).x.shape, stream.shape
+((100, 784), (1, 28, 28))
+>>> [len(part) for part in Slices().parts(stream.shape, stream.columns, 4)]
+[196, 196, 196, 196]
 """
 
 from sordino.data.stream.changed import Shifted, Swapped

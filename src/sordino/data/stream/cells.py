@@ -30,9 +30,7 @@ from sordino.data.table import MOST_CLASSES
 from sordino.errors import DataError
 
 _KEPT = 1 << 16
-"""Above so many texts the memory of numbers is emptied, so that it stays small; a stretch of rows
-is added at once.
-"""
+"""Above so many texts the memory of numbers is emptied; a stretch of rows is added at once."""
 
 
 def whole(text: str) -> int | None:
@@ -80,9 +78,8 @@ class Classes:
         value = whole(label)
         if value is None or not 0 <= value < len(self.names):
             return None
-        if any(
-            whole(name) is not None for name in self.names
-        ):  # numbers are names here: 1.0 is the class named "1"
+        # numbers are names here: 1.0 is the class named "1"
+        if any(whole(name) is not None for name in self.names):
             return self.names.index(str(value)) if str(value) in self.names else None
         return value
 

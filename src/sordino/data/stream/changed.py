@@ -1,5 +1,4 @@
-"""Drift on a stream that exists already: labels that change places, features that change their
-scale.
+"""Drift on a stream that exists already: labels change places, features their scale.
 
 Both change what comes, from any stream.
 
@@ -86,9 +85,7 @@ class Swapped(_Changed):
 
 
 class Shifted(_Changed):
-    """Features with a gain and an offset that move; see
-    :class:`~sordino.data.stream.drift.FeatureDrift`.
-    """
+    """Features with a moving gain and offset; see :class:`.drift.FeatureDrift`."""
 
     def __init__(self, stream: Stream, drift: FeatureDrift, seed: int) -> None:
         super().__init__(stream, seed)

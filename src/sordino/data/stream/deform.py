@@ -1,5 +1,4 @@
-r"""An endless stream of images: each is a random base image, bent, turned, stretched and moved a
-little.
+r"""An endless stream of images: random base images, bent, turned, stretched and moved a little.
 
 A stream of a billion different examples needs no billion examples. Loosli, Canu, Bottou 2007 made
 their "infinite MNIST" so, by deforming 60 000 digits at random (the fields are those of Simard et
@@ -94,8 +93,7 @@ class Strength:
             ):
                 raise StudyError(
                     f"deformation: {field.name} must lie between "
-                    f"{0.01 if field.name == 'smooth' else 0} and "
-                    f"{most[field.name]}, got {value}"
+                    f"{0.01 if field.name == 'smooth' else 0} and {most[field.name]}, got {value}"
                 )
 
 
@@ -157,18 +155,11 @@ class Deformed:
                 f"leave no picture), got {margin}"
             )
         self.margin = margin
-        self.dataset, self.seed, self.size, self.strength = (
-            dataset,
-            seed,
-            size,
-            Strength() if strength is None else strength,
-        )
+        self.dataset, self.seed, self.size = dataset, seed, size
+        self.strength = Strength() if strength is None else strength
         self.length, self.drift, self.black, self.white = length, drift, black, white
-        self.name, self.shape, self.classes = (
-            dataset.name,
-            (channels, height, width),
-            dataset.classes,
-        )
+        self.name, self.shape = dataset.name, (channels, height, width)
+        self.classes = dataset.classes
         self._draws = Draws(dataset, seed, self.drift)
         self._side = (picture[0] + picture[1]) / 2
         self._grid = warp.grid((picture[0], picture[1]), size) / np.float32(1 - 2 * margin)
@@ -177,29 +168,22 @@ class Deformed:
             Seeded(seed).at("stream", "fields"), self.strength.fields, size, sigma
         )
         low, high = (0.0, 255.0) if dataset.x.dtype == np.uint8 else (black, white)
-        self._gain, self._offset = (
-            np.float32(2 / (high - low)),
-            np.float32(-(high + low) / (high - low)),
-        )
+        self._gain = np.float32(2 / (high - low))
+        self._offset = np.float32(-(high + low) / (high - low))
         self._at, self._kept = -1, _Parameters.none()
 
     def read(self, start: int, count: int) -> Piece:
         """See :class:`~sordino.data.stream.piece.Stream`."""
         count = room(start, count, self.length)
-        x, y, done = (
-            np.empty((count, math.prod(self.shape)), np.float32),
-            np.empty(count, np.int64),
-            0,
-        )
+        x, y = np.empty((count, math.prod(self.shape)), np.float32), np.empty(count, np.int64)
+        done = 0
         for block, first, last in blocks(start, count):
-            rows, own, out = (
-                self._draws.block(block)[first:last],
-                self._parameters(block),
-                x[done : done + last - first],
-            )
+            rows, own = self._draws.block(block)[first:last], self._parameters(block)
+            out = x[done : done + last - first]
             warp.render(
-                self.dataset.x, rows, self._gain, self._offset, np.float32(-1), self._grid, self._fields,
-                own.pair[first:last], own.affine[first:last], own.mix[first:last], out,
+                self.dataset.x, rows, self._gain, self._offset, np.float32(-1), self._grid,
+                self._fields, own.pair[first:last], own.affine[first:last], own.mix[first:last],
+                out,
             )  # fmt: skip
             y[done : done + last - first] = self.dataset.y[rows]
             done += last - first
@@ -212,8 +196,8 @@ class Deformed:
     def drifting(self, drift: Sampling) -> Deformed:
         """The same images, their classes drawn by ``drift``."""
         return Deformed(
-            self.dataset, self.seed, self.size, strength=self.strength, margin=self.margin, length=self.length, drift=drift,
-            black=self.black, white=self.white,
+            self.dataset, self.seed, self.size, strength=self.strength, margin=self.margin,
+            length=self.length, drift=drift, black=self.black, white=self.white,
         )  # fmt: skip
 
     def _parameters(self, block: int) -> _Parameters:

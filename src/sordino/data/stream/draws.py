@@ -1,6 +1,4 @@
-"""Which row of a data set event t shows: first the class, then a row of that class, both addressed
-by the block.
-"""
+"""Which row of a data set event t shows: first its class, then a row; addressed by block."""
 
 from __future__ import annotations
 

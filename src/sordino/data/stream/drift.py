@@ -1,14 +1,14 @@
-r"""How a stream's distribution changes: each kind is a class, and the ``data.drift`` table of a
-study that asks for it.
+r"""How a stream's distribution changes: each kind is a class, the ``data.drift`` table of a study.
 
-========== ==================================================================================================
-none       nothing changes
-classes    after each ``every`` events new class probabilities p_k, each U(0, 1) and then normalised
-gradual    the same draws, but the probabilities move in a straight line from one to the next:
-           p(t) = (1 - w) p_k + w p_{k+1},  k = floor(t / every),  w = t / every - k
-swap       two classes, drawn at random, change their labels after each ``every`` events; swaps add up
-features   each of :data:`BLOCKS` slices of the features gets a gain and an offset, x' = a x + b
-========== ==================================================================================================
+======== =====================================================================================
+none     nothing changes
+classes  after each ``every`` events new class probabilities p_k, each U(0, 1) and then normalised
+gradual  the same draws, but the probabilities move in a straight line from one to the next:
+         p(t) = (1 - w) p_k + w p_{k+1},  k = floor(t / every),  w = t / every - k
+swap     two classes, drawn at random, change their labels after each ``every`` events;
+         swaps add up
+features each of :data:`BLOCKS` slices of the features gets a gain and an offset, x' = a x + b
+======== =====================================================================================
 
 ``classes`` and ``gradual`` say which class event t has, and an example of that class is drawn then:
 that needs examples that can be drawn, hence a data set in memory
@@ -54,9 +54,7 @@ BLOCKS = 8
 
 
 class Drift(Section):
-    """How a stream changes, and the ``data.drift`` table of a study that asks for it; its name
-    alone will do.
-    """
+    """How a stream changes: the ``data.drift`` table of a study, whose name alone will do."""
 
     by_class: ClassVar[bool] = False  # whether it draws examples by their class
     relabels: ClassVar[bool] = False  # whether an entity's label changes
@@ -78,7 +76,6 @@ DRIFTS = Registry(
     key="kind",
     place="data.drift",
     page="docs/own-tables.md",
-    brief=True,
     needs=("applied",),
 )
 
@@ -113,10 +110,9 @@ class Sampling(Drift):
         """The same examples, drawn by class."""
         if not isinstance(stream, Drawn):
             raise StudyError(
-                f"{stream.name}: the drift {self.kind!r} draws an example of a wanted class "
-                "for each event, but this stream comes in "
-                "a given order (a file, or labels and features that change already); use a "
-                "data set that fits in memory, give this "
+                f"{stream.name}: the drift {self.kind!r} draws an example of a wanted class for "
+                "each event, but this stream comes in a given order (a file, or labels and "
+                "features that change already); use a data set that fits in memory, give this "
                 "drift before others, or use the drifts 'swap' and 'features'"
             )
         return stream.drifting(self)
@@ -150,9 +146,7 @@ class ClassDrift(Sampling):
 
 @DRIFTS.register
 class GradualDrift(Sampling):
-    """Class probabilities on the straight line from one draw to the next, each ``every`` events
-    long.
-    """
+    """Class probabilities on the straight line from one draw to the next, ``every`` events long."""
 
     kind: Literal["gradual"] = "gradual"
 

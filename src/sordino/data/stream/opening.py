@@ -1,5 +1,4 @@
-"""Where a stream comes from: each way is a class, and the ``data.stream`` table of a study that
-asks for it.
+"""Where a stream comes from: each way is a class, the ``data.stream`` table of a study.
 
 A stream of your own is a class with a registration, or ``kind = "package.module:Class"`` in a study
 (docs/own-tables.md).
@@ -8,29 +7,30 @@ A stream of your own is a class with a registration, or ``kind = "package.module
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from sordino.data import identity
 from sordino.data.dataset import Corpus
 from sordino.data.readers import load
 from sordino.data.stream.deform import Deformed
-from sordino.data.stream.piece import Stream
+from sordino.data.stream.piece import Piece, Stream
 from sordino.data.stream.published import published
 from sordino.data.stream.replay import Replayed
 from sordino.data.stream.table import TableStream
+from sordino.errors import DataError
 from sordino.files import open_plain
 from sordino.registry import Registry
 from sordino.section import Section
 
 MARGIN = 0.1
-"""Black around images that are rendered on another grid, as a share of a side: digits touch their
-edges.
-"""
+"""Black around images on another grid, as a share of a side: digits touch their edges."""
 
 _AT_ONCE = 1 << 16  # rows read at once
 
@@ -50,6 +50,8 @@ class Wanted:
         events: how many examples will be read at most.
         identify: whether a ledger asks who is in the data.
         private: whether a budget is bound to the data, whose content must then be fingerprinted.
+        one_label: whether every entity must have one label, since its label is answered once for
+            all its events.
     """
 
     name: str | None
@@ -62,6 +64,7 @@ class Wanted:
     events: int
     identify: bool
     private: bool
+    one_label: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,9 +85,7 @@ class Opened:
 
 
 class Streaming(Section):
-    """Where events come from, and the ``data.stream`` table of a study that asks for it; its name
-    alone will do.
-    """
+    """Where events come from: the ``data.stream`` table of a study, whose name alone will do."""
 
     in_order: ClassVar[bool] = False  # whether it reads a file in its own order, row by row
     repeats: ClassVar[bool] = False  # whether the same rows come again and again
@@ -109,7 +110,6 @@ STREAMS = Registry(
     key="kind",
     place="data.stream",
     page="docs/own-tables.md",
-    brief=True,
     needs=("open",),
 )
 
@@ -125,6 +125,13 @@ class Replay(Streaming):
     def open(self, wanted: Wanted) -> Opened:
         """See :class:`Streaming`."""
         corpus = _corpus(wanted)
+        if wanted.one_label and corpus.train.client is not None:
+            refuse_two_labels(
+                str(wanted.file or wanted.name),
+                corpus.train.client,
+                corpus.train.y,
+                corpus.train.classes,
+            )
         return Opened(
             Replayed(corpus.train, wanted.seed), corpus.train.fingerprint(), corpus.train.words
         )
@@ -158,7 +165,11 @@ class Rows(Streaming):
     def open(self, wanted: Wanted) -> Opened:
         """See :class:`Streaming`."""
         stream = _table(wanted, wanted.scale)
+        if wanted.events and not len(stream.read(0, 1)):
+            raise DataError(f"{stream.path}: there are no rows")
         fingerprint = "file:" + (_digest(stream.path) if wanted.private else stream.name)
+        if wanted.one_label and wanted.entity is not None:
+            _refuse_two_labels(wanted)
         return Opened(stream, fingerprint, *(_known(wanted) if wanted.identify else ()))
 
 
@@ -188,20 +199,68 @@ def _table(wanted: Wanted, scale: float) -> TableStream:
 
 
 def _known(wanted: Wanted) -> tuple[identity.Words, identity.Words | None]:
-    """What a file's rows are recognised by, (n, 2), and whose they are, (n,): of those that become
-    events, and unscaled.
-    """
+    """What rows that become events are recognised by, (n, 2), unscaled; whose they are, (n,)."""
     stream, found, owners = _table(wanted, 1.0), [], []
-    for start in range(0, wanted.events, _AT_ONCE):
-        piece = stream.read(start, min(_AT_ONCE, wanted.events - start))
-        if not len(piece):
-            break
+    for piece in _pieces(stream, wanted.events):
         labels = np.array(stream.classes)[piece.y]
         found.append(identity.words(piece.x, labels))
         if piece.entity is not None:
             owners.append(piece.entity.astype(np.uint64))
     rows = np.concatenate(found) if found else np.empty((0, 2), np.uint64)
     return rows, np.concatenate(owners) if owners else None
+
+
+def _pieces(stream: TableStream, events: int) -> Iterator[Piece]:
+    """The rows that become events, some at a time."""
+    for start in range(0, events, _AT_ONCE):
+        piece = stream.read(start, min(_AT_ONCE, events - start))
+        if not len(piece):
+            return
+        yield piece
+
+
+def _refuse_two_labels(wanted: Wanted) -> None:
+    """Refuse a file in which rows of one entity have different labels, among those that become
+    events.
+    """
+    stream = _table(wanted, 1.0)
+    owners, labels = list[NDArray[np.int64]](), list[NDArray[np.int64]]()
+    for piece in _pieces(stream, wanted.events):
+        if piece.entity is not None:
+            owners.append(piece.entity)
+            labels.append(piece.y)
+    if owners:
+        refuse_two_labels(
+            str(stream.path), np.concatenate(owners), np.concatenate(labels), stream.classes
+        )
+
+
+def refuse_two_labels(
+    place: str, entity: NDArray[np.int64], labels: NDArray[np.int64], classes: tuple[str, ...]
+) -> None:
+    """Refuse rows of one entity with different labels, where its label is answered once for all.
+
+    Args:
+        place: the file or data set, for the message.
+        entity: of each row (n,).
+        labels: class numbers (n,).
+        classes: their names.
+
+    Raises:
+        DataError: names the two rows and their labels.
+    """
+    order = np.argsort(entity, kind="stable")
+    owners, told = entity[order], labels[order]
+    differ = np.flatnonzero((owners[1:] == owners[:-1]) & (told[1:] != told[:-1]))
+    if not len(differ):
+        return
+    one, other = (int(order[differ[0] + step]) for step in (0, 1))
+    raise DataError(
+        f"{place}: rows {one} and {other} (the first is 0) are of one entity and have the labels "
+        f"{classes[labels[one]]!r} and {classes[labels[other]]!r}, and privacy.memoised answers an "
+        "entity's label once for all: set memoised = false, and appearances to the events that "
+        "one entity may take part in"
+    )
 
 
 def _digest(path: Path) -> str:

@@ -23,21 +23,14 @@ class Parquet:
 
         if not path.is_file():
             raise DataError(f"{path}: no such file")
-        self._path, self._coder, self._label, self._entity, self._row = (
-            path,
-            coder,
-            label,
-            entity,
-            0,
-        )
+        self._path, self._coder, self._label, self._entity = path, coder, label, entity
+        self._row = 0
         try:
             self._frame: Any = pl.scan_parquet(path)
             schema = self._frame.collect_schema()
             self.rows = int(self._frame.select(pl.len()).collect().item())
-        except (
-            Exception,
-            pl.exceptions.PanicException,
-        ) as error:  # a panic of its Rust part is no Exception
+        except (Exception, pl.exceptions.PanicException) as error:
+            # a panic of its Rust part is no Exception
             raise self._failed(error) from error
         self.columns = tuple(schema.names())
         places = roles(self.columns, label, entity, path)

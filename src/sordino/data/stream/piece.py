@@ -1,5 +1,4 @@
-"""A stream: labelled examples one after another, which may never end, and of which any stretch can
-be asked for.
+"""A stream: labelled examples one after another, perhaps without end, read by stretches.
 
 An online learner sees example t, predicts, learns, and goes on to t + 1. A run that was killed goes
 on at the example where it stopped, so a stream is not an iterator: :meth:`Stream.read` takes the
@@ -23,9 +22,7 @@ BLOCK = 1000
 """Examples that share an address of randomness."""
 
 SELDOM = 500
-"""Changes of the distribution that follow each other faster than this are too many to mark in a
-report.
-"""
+"""Changes of the distribution closer together than this are too many to mark in a report."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,8 +80,7 @@ class Stream(Protocol):
         ...
 
     def changes(self, start: int, stop: int) -> tuple[int, ...]:
-        """The examples in [start, stop) from which on the distribution is abruptly another one, in
-        order.
+        """The examples in [start, stop) at which the distribution changes abruptly, in order.
 
         Changes closer together than :data:`SELDOM` examples are left out: too many to mark. So are
         gradual ones.
@@ -117,9 +113,7 @@ def blocks(start: int, count: int) -> Iterator[tuple[int, int, int]]:
 
 
 def multiples(every: int, start: int, stop: int) -> tuple[int, ...]:
-    """The changes in [start, stop) of something that changes after each ``every`` examples, if they
-    can be marked.
-    """
+    """The changes in [start, stop) after each ``every`` examples, if they can be marked."""
     first = max(1, -(-start // every))
     return tuple(range(first * every, stop, every)) if every >= SELDOM else ()
 

@@ -1,5 +1,4 @@
-"""SUSY and HIGGS: five and eleven million simulated collisions, read from the files as the UCI
-repository publishes them.
+"""SUSY and HIGGS: five and eleven million simulated collisions, from the UCI repository's files.
 
 The first column is the class (1: signal, 0: background), then come 18 or 28 features; there is no
 header. Both files are found where other data is (:mod:`sordino.data.locate`), under the names
@@ -16,6 +15,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from sordino.data import locate
+from sordino.data.sets import PUBLISHED, pick
 from sordino.data.stream.table import TableStream
 from sordino.data.table import Scale
 from sordino.errors import DataError
@@ -25,12 +25,14 @@ _JETS = tuple(f"jet {i} {what}" for i in (1, 2, 3, 4) for what in ("pt", "eta", 
 COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "susy": (
-            "lepton 1 pT", "lepton 1 eta", "lepton 1 phi", "lepton 2 pT", "lepton 2 eta", "lepton 2 phi",
+            "lepton 1 pT", "lepton 1 eta", "lepton 1 phi",
+            "lepton 2 pT", "lepton 2 eta", "lepton 2 phi",
             "missing energy magnitude", "missing energy phi", "MET_rel", "axial MET",
             "M_R", "M_TR_2", "R", "MT2", "S_R", "M_Delta_R", "dPhi_r_b", "cos(theta_r1)",
         ),
         "higgs": (
-            "lepton pT", "lepton eta", "lepton phi", "missing energy magnitude", "missing energy phi", *_JETS,
+            "lepton pT", "lepton eta", "lepton phi",
+            "missing energy magnitude", "missing energy phi", *_JETS,
             "m_jj", "m_jjj", "m_lv", "m_jlv", "m_bb", "m_wbb", "m_wwbb",
         ),
     }
@@ -60,13 +62,13 @@ def published(
             f"unknown stream {name!r}; known: {', '.join(COLUMNS)}; your own file: "
             "TableStream('x.csv', ...)"
         )
-    known = locate.PUBLISHED[name]
+    known = PUBLISHED[name]
     if file is None:
-        found = locate.pick(locate.find(name), known.layouts[0][0], known.endings)
+        found = pick(locate.find(name), known.layouts[0][0], known.endings)
         if found is None:  # gone since the folder was found complete
             raise DataError(locate.missing_message(known))
         file = found
     return TableStream(
-        file, classes=known.classes, header=("label", *COLUMNS[name]), rows=ROWS[name] if rows is None else rows,
-        scale=scale, offset=offset, name=name,
+        file, classes=known.classes, header=("label", *COLUMNS[name]),
+        rows=ROWS[name] if rows is None else rows, scale=scale, offset=offset, name=name,
     )  # fmt: skip

@@ -84,13 +84,8 @@ class TableStream:
         Raises:
             DataError: names the file and what is wrong with it, or with what was asked.
         """
-        self.path, self._label, self._entity, self._header, self._rows = (
-            Path(path),
-            label,
-            entity,
-            header,
-            rows,
-        )
+        self.path, self._label, self._entity, self._header = Path(path), label, entity, header
+        self._rows = rows
         known = Classes.of(classes, str(self.path))
         self._coder = Coder(known, str(self.path))
         self.name, self.classes = self.path.name if name is None else name, known.names

@@ -1,6 +1,4 @@
-"""CSV, compressed or not, some rows at a time: Python's own reader over text that is expanded as it
-is asked for, in constant memory.
-"""
+"""CSV, compressed or not, some rows at a time, in constant memory, by Python's own reader."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Which features each party holds: slices of the flat vector, named columns of a table, regions of
-an image.
+"""Which features each party holds: slices of a vector, columns of a table, regions of an image.
 
 Each way is a class, and the ``data.parts`` table of a study that asks for it; one of your own is a
 class with a registration, or ``kind = "package.module:Class"`` (docs/own-tables.md). ``parts(shape,
@@ -41,9 +40,7 @@ Feature = Annotated[str | int, BeforeValidator(_feature)]
 
 
 class Division(Section):
-    """Which features each party holds, and the ``data.parts`` table of a study that asks for it;
-    its name alone will do.
-    """
+    """Which features each party holds: the ``data.parts`` table of a study; its name will do."""
 
     kind: str
 
@@ -71,7 +68,7 @@ DIVISIONS = Registry(
     key="kind",
     place="data.parts",
     page="docs/own-tables.md",
-    brief=True,
+    needs=("parts",),
 )
 
 
@@ -94,9 +91,7 @@ class Slices(Division):
 
 @DIVISIONS.register
 class Regions(Division):
-    """An image cut into a grid of rectangles, each as large as can be; a party holds all channels
-    of its own. By rows.
-    """
+    """A grid of rectangles of an image, as large as can be, by rows; with all channels."""
 
     kind: Literal["regions"] = "regions"
     rows: int = Field(ge=1)
@@ -133,9 +128,7 @@ class Regions(Division):
 
 @DIVISIONS.register
 class Columns(Division):
-    """Features by name or number (from 0), a group for each party; features in no group stay
-    unused.
-    """
+    """Features by name or number (from 0), a group for each party; the others stay unused."""
 
     kind: Literal["columns"] = "columns"
     groups: tuple[tuple[Feature, ...], ...]
@@ -164,9 +157,8 @@ class Columns(Division):
             for feature, number in zip(group, numbers, strict=True):
                 if number in holder:
                     raise StudyError(
-                        f"columns: feature {feature!r} is held by party {holder[number]} and "
-                        f"again by party {party}; "
-                        "each feature belongs to one party"
+                        f"columns: feature {feature!r} is held by party {holder[number]} and again "
+                        f"by party {party}; each feature belongs to one party"
                     )
                 holder[number] = party
             found.append(np.array(numbers, dtype=np.int64))

@@ -25,10 +25,10 @@ machines using selective sampling" (infinite MNIST).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 Array = NDArray[np.float32]
@@ -36,9 +36,7 @@ Run = Callable[..., Any]
 
 
 def grid(picture: tuple[int, int], size: tuple[int, int]) -> Array:
-    """Where the pixels of ``size`` lie in ``picture``, relative to its centre, (2, height x width)
-    in its pixels.
-    """
+    """Where the pixels of ``size`` lie in ``picture``, from its centre, (2, height x width)."""
     rows, columns = (
         (np.arange(n) + 0.5) * side / n - side / 2 for side, n in zip(picture, size, strict=True)
     )
@@ -89,11 +87,8 @@ def _render(
     pixels, wide = grid.shape[1], width + 3
     plane = (height + 3) * wide
     frame = np.full(channels * plane, background, np.float32)
-    at, down, across = (
-        np.empty(pixels, np.int32),
-        np.empty(pixels, np.float32),
-        np.empty(pixels, np.float32),
-    )
+    at, down = np.empty(pixels, np.int32), np.empty(pixels, np.float32)
+    across = np.empty(pixels, np.float32)
     half = np.float32(0.5)
     lowest, rightmost = np.float32(height + 1), np.float32(width + 1)
     for n in range(rows.shape[0]):
@@ -107,10 +102,8 @@ def _render(
         rr, rc, cr, cc = affine[n, 0], affine[n, 1], affine[n, 2], affine[n, 3]
         # The frame's pixel (1, 1) is the picture's (0, 0); a centre between two pixels is half a
         # pixel further.
-        row_at, column_at = (
-            np.float32(height) * half + half + affine[n, 4],
-            np.float32(width) * half + half + affine[n, 5],
-        )
+        row_at = np.float32(height) * half + half + affine[n, 4]
+        column_at = np.float32(width) * half + half + affine[n, 5]
         first, second, k1, k2 = fields[pair[n, 0]], fields[pair[n, 1]], mix[n, 0], mix[n, 1]
         for p in range(pixels):
             v = row_at + rr * grid[0, p] + rc * grid[1, p] + k1 * first[0, p] + k2 * second[0, p]
@@ -128,4 +121,14 @@ def _render(
                 out[n, c * pixels + p] = above + down[p] * (below - above)
 
 
-render: Run = njit(nogil=True, fastmath={"contract", "nnan", "nsz"})(_render)
+@cache
+def _compiled() -> Run:
+    from numba import njit  # not before there is something to draw: it takes a while to load
+
+    made: Run = njit(nogil=True, fastmath={"contract", "nnan", "nsz"})(_render)
+    return made
+
+
+def render(*arguments: Any) -> None:
+    """Samples, as :func:`_render` says, compiled for this processor."""
+    _compiled()(*arguments)

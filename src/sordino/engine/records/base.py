@@ -24,9 +24,7 @@ else:
             return isinstance(value, (int, float)) and not isinstance(value, bool)
 
     class Real(metaclass=_Numbers):
-        """A number that may be infinite: "inf" in JSON. Whole numbers stay whole, so that what was
-        read is written as it stood.
-        """
+        """A number that may be infinite, "inf" in JSON. Whole numbers stay whole, as written."""
 
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -51,8 +49,8 @@ class Open(Record, frozen=True, kw_only=True):
 def number(value: object) -> float | None:
     """A number of a record, None where there is none.
 
-    >>> number(math.inf), number(UNSET), number(None), number(math.nan), number(10**400), number(True)
-    (inf, None, None, None, inf, None)
+    >>> [number(value) for value in (math.inf, UNSET, None, math.nan, 10**400, True)]
+    [inf, None, None, None, inf, None]
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
@@ -73,8 +71,6 @@ def known(value: T | UnsetType | None) -> T | None:
 
 
 def at(record: msgspec.Struct, key: str) -> object:
-    """What stands under a key of the file, in the record or among its further keys; UNSET if
-    nothing does.
-    """
+    """What stands under a key of the file, in the record or beside it; UNSET if nothing does."""
     found: object = getattr(record, key, UNSET)
     return record.extra.get(key, UNSET) if found is UNSET and isinstance(record, Open) else found

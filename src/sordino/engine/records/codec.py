@@ -4,7 +4,7 @@ Infinity is the string "inf" in JSON and a float in a record; NaN is written as 
 is held against the types of its record, and what does not fit is named: key, what belongs there,
 what stands there.
 
->>> row(b'{"kind": "round", "round": 3, "epsilon": "inf", "mu": 0.5}', "synchronous").extra
+>>> row(b'{"kind": "round", "round": 3, "epsilon": "inf", "mu": 0.5}').extra
 {'mu': 0.5}
 >>> row(b'{"kind": "round", "round": "x"}')
 Traceback (most recent call last):
@@ -17,15 +17,16 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, is_dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from typing import TypeVar
 
 import msgspec
 
+from sordino.engine import regimes
 from sordino.engine.records.base import Open, Real
-from sordino.engine.records.rows import KINDS, ROUNDS, Round, Row, SynchronousRound, Unknown
-from sordino.engine.records.run import FACTS, FORMAT, About, Environment, Synchronous
+from sordino.engine.records.rows import KINDS, Round, Row, Unknown
+from sordino.engine.records.run import FORMAT, About, Environment, Facts
 from sordino.errors import SordinoError, StudyError
 from sordino.parsing import Malformed, json_of, object_of
 
@@ -49,8 +50,7 @@ class Misfit(Malformed):
 
 
 def simple(value: object) -> object:
-    """A value as JSON can hold it: records and tuples as objects and lists, infinity as a word, no
-    NaN.
+    """A value as JSON can hold it: records as objects, tuples as lists, infinity as a word, no NaN.
 
     >>> simple({"epsilon": math.inf, "spent": (1.0, math.nan)})
     {'epsilon': 'inf', 'spent': [1.0, None]}
@@ -61,19 +61,19 @@ def simple(value: object) -> object:
         return ("inf" if value > 0 else "-inf") if math.isinf(value) else value
     if isinstance(value, Mapping):
         return {str(key): simple(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
         return [simple(item) for item in value]
     if isinstance(value, msgspec.Struct):
         return plain(value)
     if is_dataclass(value) and not isinstance(value, type):
-        return simple(asdict(value))
+        return simple({each.name: getattr(value, each.name) for each in fields(value)})
     return value
 
 
 def plain(record: msgspec.Struct) -> dict[str, object]:
     """A record as the object that stands in its file.
 
-    >>> plain(SynchronousRound(round=2, extra={"mu": 0.5}))
+    >>> plain(Round(round=2, extra={"mu": 0.5}))
     {'kind': 'round', 'round': 2, 'mu': 0.5}
     """
     builtins = msgspec.to_builtins(record, enc_hook=_own)
@@ -110,9 +110,10 @@ def dumped(value: object, *, indent: int | None = None) -> str:
 
 
 def row(line: bytes | str, regime: str | None = None) -> Row | Unknown:
-    """A row of the log of a run of this regime; that of rounds where it is not known.
+    """A row of the log of a run of this regime; of the first one where none is named.
 
     Raises:
+        StudyError: if there is no such regime.
         Malformed: if it is not JSON; :class:`Misfit` if it is no row.
     """
     found = json_of(line)
@@ -120,7 +121,7 @@ def row(line: bytes | str, regime: str | None = None) -> Row | Unknown:
         raise Misfit(f"it must be an object; got {_shown(found)}")
     kind = found.get("kind")
     if kind == "round":
-        return _open(found, ROUNDS.get(str(regime), SynchronousRound), "kind")
+        return _open(found, regimes.row(regime), "kind")
     known = KINDS.get(kind) if isinstance(kind, str) else None
     return Unknown(extra=found) if known is None else _open(found, known, "kind")
 
@@ -128,8 +129,9 @@ def row(line: bytes | str, regime: str | None = None) -> Row | Unknown:
 def closed(line: bytes | str) -> int | None:
     """The number of the round that a row of the log closes; None of any other row.
 
-    >>> closed(b'{"kind": "round", "round": 3}'), closed(b'{"kind": "late", "round": 3}'), closed(b'{"kind": "rou')
-    (3, None, None)
+    >>> closed(b'{"kind": "round", "round": 3}'), closed(b'{"kind": "late", "round": 3}')
+    (3, None)
+    >>> closed(b'{"kind": "rou')  # cut short
     """
     try:
         found = json_of(line)
@@ -154,8 +156,8 @@ def about_of(
     found: Mapping[str, object], place: object, error: type[SordinoError] = StudyError
 ) -> About:
     """What the object in a ``run.json`` says; raises as :func:`about`."""
-    kind = FACTS.get(str(found.get("regime")), Synchronous)
     try:
+        kind = _facts(found.get("regime"))
         facts, rest = _split({key: value for key, value in found.items() if key != "regime"}, kind)
         if (version := rest.get("format", FORMAT)) != FORMAT:
             raise Misfit(
@@ -166,6 +168,15 @@ def about_of(
         return msgspec.structs.replace(_open(rest, About), facts=fitted(facts, kind))
     except Misfit as misfit:
         raise error(f"{place}: {misfit}. Restore it from a copy") from misfit
+    except StudyError as unknown:  # of a regime
+        raise error(f"{place}: {unknown}") from None
+
+
+def _facts(regime: object) -> type[Facts]:
+    """What a regime adds to ``run.json``; the first one, where none is said."""
+    if regime is not None and not isinstance(regime, str):
+        raise Misfit(f"regime must be text; got {_shown(regime)}")
+    return regimes.facts(regime)
 
 
 def environment(
@@ -209,11 +220,8 @@ def fitted(found: Mapping[str, object], kind: type[S]) -> S:
     """
     try:
         return msgspec.convert(found, kind, dec_hook=_hook)
-    except (
-        msgspec.ValidationError,
-        OverflowError,
-        UnicodeEncodeError,
-    ) as error:  # keys may hold halves of surrogates
+    except (msgspec.ValidationError, OverflowError, UnicodeEncodeError) as error:
+        # keys may hold halves of surrogates
         raise Misfit(_said(str(error), found)) from error
 
 

@@ -58,9 +58,7 @@ class StudyOf(Record, frozen=True, kw_only=True):
 
 
 class DifferenceOf(Record, frozen=True, kw_only=True):
-    """A study against the first, over the seeds that both have; ``interval`` is that of the
-    mean.
-    """
+    """A study against the first over the seeds that both have; ``interval`` is of the mean."""
 
     study: str
     against: str
@@ -75,9 +73,7 @@ class DifferenceOf(Record, frozen=True, kw_only=True):
 
 
 class PointOf(Record, frozen=True, kw_only=True):
-    """A study's place in a picture over a key: its final accuracies by seed, or how long a goal
-    took (null: not reached).
-    """
+    """A study's place over a key: final accuracies by seed, or how long a goal took (or null)."""
 
     method: str
     value: float

@@ -1,5 +1,6 @@
-"""What a run notes in its ledger: what it begins with, and how it ended. Values are as JSON holds
-them, large ones as digests.
+"""What a run notes in its ledger: its beginning and its end, as JSON holds them.
+
+Large values are digests.
 """
 
 from __future__ import annotations
@@ -38,9 +39,7 @@ class Spent(Record, frozen=True, kw_only=True):
 
 
 class Seal(Record, frozen=True, kw_only=True):
-    """How a run ended: digests of its files by name, what ``run.json`` says by dotted key, what was
-    spent.
-    """
+    """How a run ended: files' digests by name, ``run.json`` by dotted key, what was spent."""
 
     files: dict[str, str]
     run: dict[str, object]

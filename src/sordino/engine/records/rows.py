@@ -46,96 +46,6 @@ class Round(Row, frozen=True, kw_only=True, tag="round"):
     note: Maybe[str] = UNSET
 
 
-class Measured(Round, frozen=True, kw_only=True, tag="round"):
-    """A round whose model may have been measured.
-
-    Attributes:
-        validation: accuracy on public examples that were set aside.
-        test_epsilon: what private test rows have spent.
-    """
-
-    validation: Maybe[Real] = UNSET
-    test_epsilon: Maybe[Real] = UNSET
-
-
-class SynchronousRound(Measured, frozen=True, kw_only=True, tag="round"):
-    """A closed round. What the method observed stands in ``extra``.
-
-    Attributes:
-        tau: local steps.
-        cohort, answered, missing: clients; absent where it is secret who takes part.
-        clipped: share of clipped examples, or clients, in [0, 1].
-        snr: estimated signal to noise.
-    """
-
-    tau: Count | UnsetType = UNSET
-    cohort: Count | UnsetType = UNSET
-    answered: Count | UnsetType = UNSET
-    missing: Count | UnsetType = UNSET
-    clipped: Maybe[Real] = UNSET
-    snr: Maybe[Real] = UNSET
-
-
-class AsynchronousRound(Measured, frozen=True, kw_only=True, tag="round"):
-    """A stretch of updates.
-
-    Attributes:
-        stage: number of the last update's stage.
-        clip: its clipping bound; null without one.
-        rate: its learning rate.
-        norm: root mean square length of the applied gradients, without what noise adds.
-        staleness, stalest: mean and largest, of applied gradients.
-        histogram: how many applied gradients had which staleness.
-        stale, dropped: gradients that were too stale, answers that nobody had asked for.
-        present, gone: edges.
-    """
-
-    stage: Count | UnsetType = UNSET
-    clip: Maybe[Real] = UNSET
-    rate: Maybe[Real] = UNSET
-    norm: Maybe[Real] = UNSET
-    staleness: Maybe[Real] = UNSET
-    stalest: Maybe[Count] = UNSET
-    histogram: tuple[tuple[Count, Count], ...] | UnsetType = UNSET
-    stale: Count | UnsetType = UNSET
-    dropped: Count | UnsetType = UNSET
-    present: Count | UnsetType = UNSET
-    gone: Count | UnsetType = UNSET
-
-
-class VerticalRound(Round, frozen=True, kw_only=True, tag="round"):
-    """A stretch of events.
-
-    Attributes:
-        error: share of wrong predictions in it; under privacy an unbiased estimate.
-        accumulated: the same, of all events so far.
-        regret, regret_sum: mean squared gradient of the window in it, and its sum so far.
-        active, silent: share of its events in which each party was active, or did not answer.
-        up, down, framing: bytes so far.
-        learned, dropped, unused: events learned from, messages dropped, events whose entity had no
-            budget left, in it.
-        changes: events at which the world changed at once.
-        active_seconds, passive_seconds, server_seconds: of computation so far.
-    """
-
-    error: Maybe[Real] = UNSET
-    accumulated: Maybe[Real] = UNSET
-    regret: Maybe[Real] = UNSET
-    regret_sum: Maybe[Real] = UNSET
-    active: tuple[Real, ...] | UnsetType = UNSET
-    silent: tuple[Real, ...] | UnsetType = UNSET
-    up: Count | UnsetType = UNSET
-    down: Count | UnsetType = UNSET
-    framing: Count | UnsetType = UNSET
-    learned: Count | UnsetType = UNSET
-    dropped: Count | UnsetType = UNSET
-    unused: Count | UnsetType = UNSET
-    changes: tuple[Real, ...] | UnsetType = UNSET
-    active_seconds: Maybe[Real] = UNSET
-    passive_seconds: Maybe[Real] = UNSET
-    server_seconds: Maybe[Real] = UNSET
-
-
 class OfClient(Row, frozen=True, kw_only=True):
     """A row about one client. None is written where it is secret who takes part."""
 
@@ -143,9 +53,7 @@ class OfClient(Row, frozen=True, kw_only=True):
 
 
 class Late(OfClient, frozen=True, kw_only=True, tag="late"):
-    """An answer that came after its round was closed; ``released``: what it says has left its
-    client.
-    """
+    """An answer that came after its round was closed; ``released``: what it says is out."""
 
     released: bool | UnsetType = UNSET
 
@@ -210,11 +118,6 @@ class Unknown(Open, frozen=True, kw_only=True):
         return found if isinstance(found, str) else ""
 
 
-ROUNDS: dict[str, type[Round]] = {
-    "synchronous": SynchronousRound,
-    "asynchronous": AsynchronousRound,
-    "vertical": VerticalRound,
-}
 KINDS: dict[str, type[Row]] = {
     "late": Late,
     "lost": Lost,

@@ -1,5 +1,6 @@
-"""``run.json`` and ``environment.json``: what a run promised, to whom, under which assumptions, and
-how it ended.
+"""``run.json`` and ``environment.json``: what a run promised, to whom, and how it ended.
+
+And under which assumptions it promised that.
 
 ``run.json`` is one flat object: what every run says (:class:`About`), and what its regime adds
 (:class:`Facts`, tagged by "regime").
@@ -10,12 +11,11 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from sordino.engine import regimes
 from sordino.engine.records.base import Count, Maybe, Open, Real, Record
 
 FORMAT = 1
 """Of ``run.json``, and of the log beside it."""
-
-Scalar = bool | int | float | str | None
 
 
 class Client(Record, frozen=True, kw_only=True):
@@ -25,67 +25,8 @@ class Client(Record, frozen=True, kw_only=True):
     unit: Maybe[str] = UNSET
 
 
-class Holder(Client, frozen=True, kw_only=True):
-    """A client with examples of its own.
-
-    Attributes:
-        name: where the data names clients.
-        examples: how many; null where that is private.
-        labels: how many of each class; empty where that is private.
-    """
-
-    name: Maybe[str] = UNSET
-    examples: Maybe[Count] = UNSET
-    labels: Maybe[tuple[Count, ...]] = UNSET
-
-
-class Party(Client, frozen=True, kw_only=True):
-    """A party with features of its own: how many, the length of its embedding, its model's
-    parameters.
-    """
-
-    features: Maybe[Count] = UNSET
-    embedding: Maybe[Count] = UNSET
-    parameters: Maybe[Count] = UNSET
-
-
-class TestSet(Record, frozen=True, kw_only=True):
-    """What models are measured on; with a unit of the ledger, epsilon, sigma and how often, where
-    that is paid for.
-    """
-
-    __test__ = False  # pytest: no class of tests
-
-    kind: Maybe[str] = UNSET
-    rows: Maybe[Count] = UNSET
-    unit: Maybe[str] = UNSET
-    epsilon: Maybe[Real] = UNSET
-    noise_multiplier: Maybe[Real] = UNSET
-    evaluations: Maybe[Count] = UNSET
-
-
-class Stage(Record, frozen=True, kw_only=True):
-    """A planned stretch of updates; see :class:`sordino.regimes.asynchronous.method.Stage`."""
-
-    number: Maybe[Count] = UNSET
-    start: Maybe[Count] = UNSET
-    length: Maybe[Count] = UNSET
-    clip: Maybe[Real] = UNSET
-    rate: Maybe[Real] = UNSET
-    variance: Maybe[Real] = UNSET
-    slowing: Maybe[Real] = UNSET
-
-
-class Release(Record, frozen=True, kw_only=True):
-    """What is released of an entity: unit of the ledger, in words, its epsilon."""
-
-    unit: Maybe[str] = UNSET
-    what: Maybe[str] = UNSET
-    epsilon: Maybe[Real] = UNSET
-
-
 class Facts(Record, frozen=True, kw_only=True, tag_field="regime"):
-    """What a regime adds.
+    """What a regime adds, in a subclass whose tag is its name.
 
     Attributes:
         classes: names of the labels.
@@ -101,71 +42,15 @@ class Facts(Record, frozen=True, kw_only=True, tag_field="regime"):
     R_c: Maybe[Count] = UNSET
     title: Maybe[str] = UNSET
 
-
-class Horizontal(Facts, frozen=True, kw_only=True):
-    """Where clients have examples of their own.
-
-    Attributes:
-        test: what models are measured on.
-        epsilons, noise_multipliers: of each edge, where they differ.
-        staleness: tau_max.
-        validation: SHA-256 (hex) of public examples that were set aside.
-    """
-
-    clients: Maybe[tuple[Holder, ...]] = UNSET
-    test: Maybe[TestSet] = UNSET
-    epsilons: Maybe[tuple[Real, ...]] = UNSET
-    noise_multipliers: Maybe[tuple[Real, ...]] = UNSET
-    sampling_rate: Maybe[Real] = UNSET
-    staleness: Maybe[Real] = UNSET
-    validation: Maybe[str] = UNSET
-    stages: Maybe[tuple[Stage, ...]] = UNSET
+    @property
+    def members(self) -> tuple[Client, ...]:
+        """Who takes part."""
+        return ()
 
 
-class Synchronous(Horizontal, frozen=True, kw_only=True, tag="synchronous"):
-    """Rounds of clients."""
-
-
-class Asynchronous(Horizontal, frozen=True, kw_only=True, tag="asynchronous"):
-    """Updates by edges."""
-
-
-class Vertical(Facts, frozen=True, kw_only=True, tag="vertical"):
-    """Events of which each party sees a part.
-
-    Attributes:
-        stream, drift: where events come from, and how the world changes.
-        activation: who is active when.
-        window, alpha: events of the window, and how it forgets.
-        resends: embeddings that are sent again.
-        precision: bits of a number on its way.
-        missing: what stands in where no answer comes.
-        path: what plays the events.
-        label_epsilon: of one response.
-        open: why features are not protected; null where they are.
-        releases: what is released of an entity.
-    """
-
-    clients: Maybe[tuple[Party, ...]] = UNSET
-    stream: Maybe[str] = UNSET
-    drift: Maybe[str] = UNSET
-    activation: Maybe[dict[str, Scalar]] = UNSET
-    window: Maybe[Count] = UNSET
-    alpha: Maybe[Real] = UNSET
-    resends: Maybe[Count] = UNSET
-    precision: Maybe[Count] = UNSET
-    missing: Maybe[str] = UNSET
-    path: Maybe[str] = UNSET
-    label_epsilon: Maybe[Real] = UNSET
-    open: Maybe[str] = UNSET
-    releases: Maybe[tuple[Release, ...]] = UNSET
-
-
-FACTS: dict[str, type[Horizontal | Vertical]] = {
-    "synchronous": Synchronous,
-    "asynchronous": Asynchronous,
-    "vertical": Vertical,
-}
+def _usual() -> Facts:
+    """Of the first regime, with nothing said."""
+    return regimes.facts(None)()
 
 
 class Module(Record, frozen=True, kw_only=True):
@@ -201,9 +86,7 @@ class Result(Record, frozen=True, kw_only=True):
 
 
 class Place(Record, frozen=True, kw_only=True):
-    """Where in its ledger a run was sealed: entries, the last one's digest, whether the ledger is
-    the run's or the data's.
-    """
+    """Where in its ledger a run was sealed: entries, the last digest, and whose ledger it is."""
 
     seq: Maybe[Count] = UNSET
     digest: Maybe[str] = UNSET
@@ -250,7 +133,7 @@ class About(Open, frozen=True, kw_only=True):
     R_s: Maybe[Count] = UNSET
     payable: Maybe[tuple[Count, ...]] = UNSET
     modules: Maybe[dict[str, Module]] = UNSET
-    facts: Horizontal | Vertical = msgspec.field(default_factory=Synchronous)
+    facts: Facts = msgspec.field(default_factory=_usual)
     guarantee: Maybe[str] = UNSET
     assumptions: Maybe[tuple[str, ...]] = UNSET
     warnings: Maybe[tuple[str, ...]] = UNSET

@@ -15,9 +15,8 @@ from sordino.section import Section
 class Study(Section):
     """A complete study. Each regime has a kind of its own, with the keys that it understands."""
 
-    elsewhere: ClassVar[
-        Mapping[str, str]
-    ] = {}  # keys of other regimes, and what to say here instead
+    # keys of other regimes, and what to say here instead
+    elsewhere: ClassVar[Mapping[str, str]] = {}
     article: ClassVar[str] = "a"
     kind: ClassVar[str] = ""
 
@@ -67,9 +66,7 @@ class Study(Section):
 
     @property
     def of_persons(self) -> bool:
-        """Whether what is promised holds for persons, who may have several examples, and not for
-        single examples only.
-        """
+        """Whether the promise holds for persons with several examples, not single examples."""
         return False
 
     @property

@@ -11,9 +11,6 @@ from pydantic import ValidationError
 
 from sordino import modules as code
 from sordino.data.partition import PARTITIONS
-from sordino.data.stream.drift import DRIFTS
-from sordino.data.stream.opening import STREAMS
-from sordino.data.stream.vertical import DIVISIONS
 from sordino.engine import regimes
 from sordino.engine.latency import LATENCIES
 from sordino.engine.method import Method
@@ -33,9 +30,6 @@ TABLES: tuple[Registry[Any], ...] = (
     MECHANISMS,
     PARTITIONS,
     LATENCIES,
-    DIVISIONS,
-    STREAMS,
-    DRIFTS,
 )
 """The tables of a study whose kind is chosen by name; one that lies in another comes before it.
 
@@ -75,7 +69,7 @@ def parse(table: Mapping[str, Any], *, source: str) -> Study:
 def _method(table: Mapping[str, Any]) -> type[Method] | None:
     """The class that a study's ``[method]`` table is of, if there is one."""
     try:
-        return METHODS.chosen(table.get("method"))
+        return METHODS.chosen(METHODS.spelled_out(table.get("method")))
     except StudyError:
         return None
 
@@ -86,9 +80,7 @@ def _tables() -> tuple[Registry[Any], ...]:
 
 
 def _shape(method: type[Method] | None, table: Mapping[str, Any]) -> type[Study]:
-    """What kind of study this is: by its method, or by what its budget counts, or of the first
-    regime.
-    """
+    """What kind of study this is: by its method, else by what its budget counts, else the first."""
     if method is not None:
         return regimes.named(method.about.regime).study
     budget, known = table.get("budget"), list(regimes.known().values())
@@ -140,8 +132,9 @@ def _with(table: Mapping[str, Any], keys: Sequence[str], value: Any) -> dict[str
 
 
 def read(path: Path, changes: Sequence[str] = (), *, modules: Path | None = None) -> Study:
-    """The study in a file, with ``key=value`` changes applied. Which modules it names is told
-    before they are imported.
+    """The study in a file, with ``key=value`` changes applied.
+
+    Which modules it names is told before they are imported.
 
     Args:
         modules: where they lie; beside the file if left out.
@@ -154,8 +147,9 @@ def read(path: Path, changes: Sequence[str] = (), *, modules: Path | None = None
         with path.open("rb") as file:  # not a plain file only: a study may come through a pipe
             content = file.read(MOST_TOML + 1)
     except FileNotFoundError:
+        first, *_ = regimes.names()
         raise StudyError(
-            f"{path}: there is no such study file. `sordino new synchronous > study.toml` "
+            f"{path}: there is no such study file. `sordino new {first} > study.toml` "
             "writes one to begin with"
         ) from None
     except IsADirectoryError:
@@ -218,9 +212,7 @@ def _told(named: str, recorded: Mapping[str, str], path: Path) -> None:
 
 
 def named_modules(study: Study | Mapping[str, Any]) -> tuple[str, ...]:
-    """Every ``package.module:attribute`` that a study, or the table of one, names: its code is part
-    of what the study does.
-    """
+    """Every ``package.module:attribute`` that a study or its tables name: part of what it does."""
     table = (
         study.model_dump(mode="json", by_alias=True, exclude_none=True)
         if isinstance(study, Study)
@@ -236,8 +228,9 @@ def _code() -> tuple[tuple[str, ...], ...]:
     named = ((*registry.keys, registry.key) for registry in tables)
     return (
         *named,
-        *(registry.keys for registry in tables if registry.brief),
+        *(registry.keys for registry in tables),
         *(("model", key) for key in ("name", "party", "server")),
+        ("data", "name"),
     )
 
 

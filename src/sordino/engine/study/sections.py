@@ -1,6 +1,4 @@
-"""The tables that every study has: data, model, what is promised, the simulated world,
-execution.
-"""
+"""The tables that every study has: data, model, privacy, the simulated world, execution."""
 
 from __future__ import annotations
 
@@ -94,9 +92,8 @@ class Data(Source):
         0.0,
         ge=0,
         lt=1,
-        description="share of each client's examples set aside to choose by; their joint "
-        "accuracy is "
-        "treated as public",
+        description="share of each client's examples set aside to choose by; their joint accuracy "
+        "is treated as public",
     )
 
     @model_validator(mode="after")
@@ -114,8 +111,8 @@ class Data(Source):
         if self.client_column and not self.partition.by_column:
             raise ValueError(
                 f"client_column = '{self.client_column}' says whose each example is, and "
-                f"partition kind '{self.partition.kind}' would deal"
-                ' them to others: set partition = { kind = "column" }, or leave client_column out'
+                f"partition kind '{self.partition.kind}' would deal them to others: set "
+                'partition = { kind = "column" }, or leave client_column out'
             )
         if self.client_column and self.file is None:
             raise ValueError(
@@ -126,10 +123,8 @@ class Data(Source):
 
     @model_validator(mode="after")
     def _one_test(self) -> Data:
-        shares, inside = (
-            self.test in ("public share", "private share"),
-            self.file is not None and self.file.suffix.lower() == ".npz",
-        )
+        shares = self.test in ("public share", "private share")
+        inside = self.file is not None and self.file.suffix.lower() == ".npz"
         if self.file is None and (self.test or self.test_share or self.test_file):
             raise ValueError(
                 f"test, test_share and test_file are for a file of your own; '{self.name}' "
@@ -147,9 +142,8 @@ class Data(Source):
         if shares and self.person is not None:
             raise ValueError(
                 f"test '{self.test}' sets rows aside, and person = '{self.person}' says that "
-                "several rows may be about one person,"
-                " who would then both train and test: set test = 'file' with rows of other "
-                "people, or test = 'none'"
+                "several rows may be about one person, who would then both train and test: set "
+                "test = 'file' with rows of other people, or test = 'none'"
             )
         if self.test_share is not None and not shares:
             raise ValueError(
@@ -160,9 +154,7 @@ class Data(Source):
 
     @property
     def testing(self) -> Testing | Literal["published"]:
-        """What models are measured on, with the defaults filled in: of one's own file nothing,
-        unless it is said.
-        """
+        """What models are measured on, defaults filled in: of one's own file, nothing."""
         if self.file is None:
             return "published"
         return self.test or ("file" if self.test_file else "none")
@@ -223,14 +215,13 @@ class NoisyPromise(Promise):
         if self.entropy == "system" and self.unit != "none" and self.mechanism.simulated:
             raise ValueError(
                 "entropy 'system' is for people's data, and no proof covers how mechanism "
-                f"'{self.mechanism.kind}' is sampled:"
-                " take mechanism 'gaussian', or entropy 'seed' for a simulation"
+                f"'{self.mechanism.kind}' is sampled: take mechanism 'gaussian', or entropy 'seed' "
+                "for a simulation"
             )
         if self.unit != "none" and self.noise_multiplier is not None and self.noise_multiplier <= 0:
             raise ValueError(
                 "noise_multiplier must be positive for a finite epsilon; got "
-                f"{self.noise_multiplier}."
-                " Leave it out to have it calibrated, or set unit = 'none'"
+                f"{self.noise_multiplier}. Leave it out to have it calibrated, or set unit = 'none'"
             )
         return self
 

@@ -1,5 +1,6 @@
-"""Gaussian noise on Haar wavelet coefficients (Ranaweera et al. 2024): the sound form, and the
-printed one at its true price.
+"""Gaussian noise on Haar wavelet coefficients: the sound form, and the printed one.
+
+Ranaweera et al. 2024; the printed form stands at its true price.
 
     transform   a vector to orthonormal coefficients and back; the paper's averages
     basis       a vector in blocks, its groups of coefficients

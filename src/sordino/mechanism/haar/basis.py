@@ -149,15 +149,11 @@ class Basis:
         return _shape(self.block_sizes).sizes
 
     def forward(self, v: Tensor, weights: Sequence[float] | None = None) -> Tensor:
-        """Orthonormal coefficients (..., coefficients) of v (..., d), those of a group multiplied
-        with its weight.
-        """
+        """Orthonormal coefficients (..., coefficients) of v (..., d), times the group's weight."""
         return transform.forward_blocks(self._checked(v), self.block_sizes, self._scale(weights))
 
     def inverse(self, u: Tensor, weights: Sequence[float] | None = None) -> Tensor:
-        """The vector (..., d) of coefficients u (..., coefficients), those of a group first
-        multiplied with its weight.
-        """
+        """The vector (..., d) of coefficients u (..., coefficients) times their group's weight."""
         return transform.inverse_blocks(u, self.block_sizes, self._scale(weights))
 
     def _scale(self, weights: Sequence[float] | None) -> tuple[float, ...]:
@@ -169,15 +165,11 @@ class Basis:
         )
 
     def energies(self, rows: Tensor) -> Tensor:
-        """Sums of squared coefficients (n, groups) in float64, for every group and every row of
-        rows (n, d).
-        """
+        """Sums of squared coefficients (n, groups), float64, by group and row of rows (n, d)."""
         return transform.energies(self._checked(rows), self.block_sizes)
 
     def weighted_norms(self, rows: Tensor, weights: Sequence[float]) -> Tensor:
-        """||diag(w) u(row)|| (n,) for every row of rows (n, d), rounded up (:meth:`_at_least`);
-        infinite where a row is not finite.
-        """
+        """||diag(w) u(row)|| (n,) of the rows (n, d), rounded up; infinite if not finite."""
         energies = self.energies(rows).cpu().numpy()
         norms = self._at_least(energies, self.each(weights), torch.finfo(rows.dtype).eps / 2)
         return torch.from_numpy(np.where(norms <= LARGEST, norms, np.inf)).to(rows)
@@ -185,8 +177,9 @@ class Basis:
     def _at_least(
         self, energies: np.ndarray[Any, np.dtype[np.float64]], weights: Groups, u: float
     ) -> np.ndarray[Any, np.dtype[np.float64]]:
-        r"""Norms (n,) from computed energies (n, groups), with a proven bound of their rounding on
-        top: never too small.
+        r"""Norms (n,) from computed energies (n, groups), never too small.
+
+        A proven bound of their rounding is added.
 
         A coefficient of level l is a signed sum of 2^l numbers, halved l/2 times, along a tree of L
         + 4 roundings of u each (two of them for its factor). So it is off by (L + 4) u 2^(-l/2) sum
@@ -205,8 +198,9 @@ class Basis:
         return bounded
 
     def noise_energies(self, deviations: Sequence[float]) -> Tensor:
-        """What :meth:`energies` expects, (groups,), of noise with these deviations on the
-        coefficients, once it is cut to d numbers.
+        """What :meth:`energies` expects, (groups,), of noise that is cut to d numbers.
+
+        The noise has these deviations on the coefficients.
 
         n s^2 for noise of one size s everywhere, and always up to the one coefficient of each
         level that spans both real numbers and padding: cutting mixes these with one another.
@@ -246,8 +240,9 @@ class Basis:
 
 @lru_cache(maxsize=256)
 def _cut(size: int, top: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """Sums over the coefficients of two groups of <h_j, T h_k>^2, (L + 1, L + 1); T keeps the first
-    ``size`` leaves.
+    """Sums over two groups' coefficients of <h_j, T h_k>^2, (L + 1, L + 1).
+
+    T keeps the first ``size`` leaves.
 
     Functions with real support alone stay orthogonal to all others. Of two that span the end,
     the finer lies under one half of the coarser, where that is a constant of square 2^-l.

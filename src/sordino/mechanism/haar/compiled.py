@@ -64,29 +64,33 @@ def _forward(rows: Any, sizes: Any, scale: Any, out: Any) -> None:
             offset, at, group = offset + size, at + count, group + levels + 1
 
 
+@njit(nogil=True)
+def _double(means: Any, details: Any, factor: Any, pairs: int, odd: int, out: Any) -> None:
+    for i in range(pairs):
+        half = details[i] * factor
+        out[2 * i], out[2 * i + 1] = means[i] + half, means[i] - half
+    if odd:
+        out[2 * pairs] = means[pairs] + details[pairs] * factor
+
+
 def _inverse(rows: Any, sizes: Any, scale: Any, out: Any) -> None:
-    """The vectors (n, d) whose means and half differences are the scaled coefficients ``rows``, to
-    ``out``.
-    """
+    """The vectors (n, d) of scaled means and half differences ``rows``, to ``out``."""
+    half = (sizes.max() + 1) // 2
+    first, second = np.empty(half, rows.dtype), np.empty(half, rows.dtype)
     for row in range(len(rows)):
         offset, at, group = 0, 0, 0
         for size in sizes:
             levels, count = _levels(size)
-            sums, start = out[row, offset : offset + size], at + 1
-            sums[0] = rows[row, at] * scale[group]
+            vector = out[row, offset : offset + size]
+            means, spare, start = first if levels else vector, second, at + 1
+            means[0] = rows[row, at] * scale[group]
             for level in range(levels, 0, -1):
                 length = ((size - 1) >> (level - 1)) + 1
                 pairs, odd = length // 2, length % 2
-                details, factor = (
-                    rows[row, start : start + pairs + odd],
-                    scale[group + levels + 1 - level],
-                )
-                start += pairs + odd
-                if odd:
-                    sums[2 * pairs] = sums[pairs] + details[pairs] * factor
-                for i in range(pairs - 1, -1, -1):
-                    mean, half = sums[i], details[i] * factor
-                    sums[2 * i], sums[2 * i + 1] = mean + half, mean - half
+                details = rows[row, start : start + pairs + odd]
+                into = vector if level == 1 else spare
+                _double(means, details, scale[group + levels + 1 - level], pairs, odd, into)
+                means, spare, start = into, means, start + pairs + odd
             offset, at, group = offset + size, at + count, group + levels + 1
 
 
@@ -94,21 +98,44 @@ forward: Run = njit(nogil=True)(_forward)
 inverse: Run = njit(nogil=True)(_inverse)
 
 
-def _energies(rows: Any, sizes: Any, scale: Any, lengths: Any, out: Any) -> None:
-    """Sums of squared coefficients of rows (n, d), to ``out`` (n, groups) in float64; a group has
-    so many ``lengths``.
-    """
-    coefficients = np.empty((1, lengths.sum()), rows.dtype)  # of one row, which stay in the cache
-    for row in range(len(rows)):
-        forward(rows[row : row + 1], sizes, scale, coefficients)
-        at = 0
-        for group in range(len(lengths)):
-            part, total = coefficients[0, at : at + lengths[group]], 0.0
-            for i in range(len(part)):
-                total += np.float64(part[i]) * np.float64(part[i])
-            out[row, group] = total
-            at += lengths[group]
+def _halve_energy(here: Any, pairs: int, odd: int, factor: Any, sums: Any) -> float:
+    """:func:`_halve` that keeps of the scaled differences only the sum of their squares."""
+    energy = 0.0
+    for i in range(pairs):
+        left, right = here[2 * i], here[2 * i + 1]
+        sums[i] = left + right
+        detail = np.float64((left - right) * factor)
+        energy += detail * detail
+    if odd:
+        sums[pairs] = here[2 * pairs]
+        detail = np.float64(here[2 * pairs] * factor)
+        energy += detail * detail
+    return energy
 
 
 # Sums of squares may be taken in any order, and that is all: infinities and NaN must come through.
-energies: Run = njit(nogil=True, fastmath={"reassoc", "contract"})(_energies)
+_halve_energy_fast: Run = njit(nogil=True, fastmath={"reassoc"})(_halve_energy)
+
+
+def _energies(rows: Any, sizes: Any, scale: Any, out: Any) -> None:
+    """Sums of squared coefficients of rows (n, d), to ``out`` (n, groups) in float64."""
+    first, second = np.empty(sizes.max(), rows.dtype), np.empty(sizes.max(), rows.dtype)
+    for row in range(len(rows)):
+        offset, group = 0, 0
+        for size in sizes:
+            levels = _levels(size)[0]
+            here, sums, spare = rows[row, offset : offset + size], first, second
+            length, end = size, group + levels
+            for level in range(levels):
+                pairs, odd = length // 2, length % 2
+                out[row, end - level] = _halve_energy_fast(
+                    here, pairs, odd, scale[end - level], sums
+                )
+                here, sums, spare = sums, spare, sums
+                length = pairs + odd
+            base = np.float64(here[0] * scale[group])
+            out[row, group] = base * base
+            offset, group = offset + size, end + 1
+
+
+energies: Run = njit(nogil=True)(_energies)

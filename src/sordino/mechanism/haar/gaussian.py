@@ -1,5 +1,4 @@
-r"""Gaussian noise on Haar coefficients: with weights that keep its promise, and as it was
-published.
+r"""Gaussian noise on Haar coefficients: with weights that keep its promise, and as published.
 
 Every contribution v has orthonormal coefficients u(v), and a group g of them (a level of a
 block) has a clip weight w_g and a noise s_g. Contributions are clipped so that
@@ -12,7 +11,8 @@ coefficients of g.
 **Its noise multiplier is sigma min_g w_g s_g.** Proof. Divide every coefficient of the
 release by sigma C s_g: the noise becomes N(0, I), and one contribution moves it by
 
-    || diag(1/s) u(v) || / (sigma C)  <=  max_g 1/(w_g s_g)  ||diag(w) u(v)|| / (sigma C)  <=  1 / (sigma min_g w_g s_g),
+    || diag(1/s) u(v) || / (sigma C)  <=  max_g 1/(w_g s_g)  ||diag(w) u(v)|| / (sigma C)
+                                      <=  1 / (sigma min_g w_g s_g),
 
 so it is the Gaussian mechanism with that multiplier; going back to d numbers and leaving
 padding away is post-processing. It is tight: a v with all its energy in one coefficient of
@@ -66,9 +66,8 @@ from sordino.mechanism.haar.basis import Basis, Groups
 from sordino.mechanism.haar.weights import Observed, learned
 from sordino.privacy import event
 
-_ROUNDING = (
-    2.0**-18
-)  # 32 units in the last place of float32, as in sordino.training.perexample.clipping
+# 32 units in the last place of float32, as in sordino.training.perexample.clipping
+_ROUNDING = 2.0**-18
 _WIDEST = 2.0**16
 
 
@@ -133,8 +132,9 @@ class HaarGaussian:
     def literal(
         cls, *, clip: float, noise_multiplier: float, basis: Basis, discount: bool = True
     ) -> HaarGaussian:
-        """Algorithm 1 of Ranaweera et al. 2024 as printed, booked at what it gives: sigma/(m f). No
-        meaningful guarantee.
+        """Algorithm 1 of Ranaweera et al. 2024 as printed. No meaningful guarantee.
+
+        It is booked at what it gives: sigma/(m f).
 
         Args:
             clip: C, of the averaging coefficients H.
@@ -161,8 +161,9 @@ class HaarGaussian:
         expected: float,
         discount: bool = False,
     ) -> HaarGaussian:
-        """Algorithm 2 of Ranaweera et al. 2024 as printed, booked at z C / (sqrt(m) d_k S). No
-        meaningful guarantee.
+        """Algorithm 2 of Ranaweera et al. 2024 as printed. No meaningful guarantee.
+
+        It is booked at z C / (sqrt(m) d_k S).
 
         The server sums what clients send times d_k / (q_c d) and adds N(0, (z C / (q_c d) / W)^2)
         to H of the sum. One contribution is d_k / (q_c d) times an update; its own coefficients are
@@ -201,9 +202,7 @@ class HaarGaussian:
 
     @property
     def deviations(self) -> Groups:
-        """Standard deviation of the noise on one coefficient of each group (units of the
-        vector).
-        """
+        """Deviation of the noise on one coefficient of each group (units of the vector)."""
         return tuple(self.noise_multiplier * self.clip * s for s in self.noise)
 
     @property
@@ -251,9 +250,7 @@ class HaarGaussian:
         return self.release(total, None, rng)
 
     def observed(self, seen: Groups, moved: Tensor, unit: float) -> Groups:
-        """See :class:`~sordino.mechanism.gaussian.Learning`: energies of released sums, with their
-        noise taken off.
-        """
+        """See :class:`~sordino.mechanism.gaussian.Learning`: energies of sums, noise taken off."""
         if self.learns is None:
             return seen
         before = Observed(seen) if seen else Observed.nothing(self.basis)
@@ -261,9 +258,7 @@ class HaarGaussian:
         return before.after(moved, self.basis, deviations).energies
 
     def shaped(self, seen: Groups) -> HaarGaussian:
-        """See :class:`~sordino.mechanism.gaussian.Learning`: weights from these energies, at the
-        same price.
-        """
+        """See :class:`~sordino.mechanism.gaussian.Learning`: weights at the same price."""
         if self.learns is None or not seen:
             return self
         weights = learned(Observed(seen), self.basis, exponent=self.learns)
@@ -281,8 +276,7 @@ class HaarGaussian:
             )
 
     def release(self, total: Tensor, memory: None, rng: np.random.Generator) -> tuple[Tensor, None]:
-        """The noisy sum (d,), float32, of a sum (d,) of clipped contributions. ``total`` is left as
-        it is.
+        """The noisy sum (d,), float32, of clipped contributions; ``total`` (d,) stays as it is.
 
         The sum's coefficients, divided by s, go onto a grid and get noise of one size, on which one
         contribution bears by at most C / min w s. The way back is post-processing.
@@ -304,9 +298,7 @@ class HaarGaussian:
         return 1.0 - _ROUNDING * self._spread
 
     def norms(self, rows: Tensor) -> Tensor:
-        """||diag(w) u(row)|| (n,) of contributions (n, d); infinite for those that are not
-        finite.
-        """
+        """||diag(w) u(row)|| (n,) of contributions (n, d); infinite where they are not finite."""
         return self.basis.weighted_norms(rows, self.clip_weights)
 
     def factors(self, rows: Tensor) -> Tensor:

@@ -76,9 +76,8 @@ class HaarNoise(Noise):
             return uniform(basis)
         if self.weights == "paper":
             found = paper(basis)
-            return tuple(
-                w / max(found) for w in found
-            )  # so that nothing is clipped harder than by C in the plain norm
+            # so that nothing is clipped harder than by C in the plain norm
+            return tuple(w / max(found) for w in found)
         if asked.energies is None:
             raise StudyError(
                 "privacy.mechanism.weights 'optimal' needs public examples to look at: set "

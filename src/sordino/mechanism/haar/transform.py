@@ -42,6 +42,7 @@ References:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -91,9 +92,7 @@ def paper_order(coefficients: Tensor, d: int) -> Tensor:
 
 
 def orthonormal(d: int) -> tuple[float, ...]:
-    """What unscaled sums and differences are multiplied with, (L + 1,): 2^(-l/2), and 1/sqrt(m) for
-    the base.
-    """
+    """Factors of unscaled sums and differences, (L + 1,): 2^(-l/2), and 1/sqrt(m) for the base."""
     return tuple(2.0 ** (-0.5 * (level or levels(d))) for level in steps(d))
 
 
@@ -103,46 +102,49 @@ def forward(v: Tensor) -> Tensor:
 
 
 def inverse(u: Tensor, d: int) -> Tensor:
-    """The first d numbers (..., d) of the vector that has the orthonormal coefficients u (...,
-    count(d)).
-    """
+    """The first d numbers (..., d) of the vector of orthonormal coefficients u (..., count(d))."""
     return inverse_blocks(u, (d,), orthonormal(d))
 
 
 def averages(v: Tensor) -> Tensor:
-    """H (..., count(d)), the averaging transform of Ranaweera et al. 2024, table II, of v (...,
-    d).
-    """
+    """H (..., count(d)) of v (..., d): the averages of Ranaweera et al. 2024, table II."""
     d = v.shape[-1]
     return forward_blocks(v, (d,), tuple(x * x for x in orthonormal(d)))
 
 
 def forward_blocks(v: Tensor, sizes: tuple[int, ...], scale: Sequence[float]) -> Tensor:
-    """Blocks of v (..., sum of sizes), each transformed by itself; ``scale`` has a factor for each
-    base and level.
-    """
+    """Blocks of v (..., sum of sizes), each transformed; ``scale`` is by base and level."""
     return _run(compiled.forward, v, sizes, scale, sum(count(size) for size in sizes))
 
 
 def inverse_blocks(u: Tensor, sizes: tuple[int, ...], scale: Sequence[float]) -> Tensor:
-    """The vector (..., sum of sizes) back from its coefficients times ``scale``, means and half
-    differences.
-    """
+    """The vector (..., sum of sizes) from scaled coefficients, means and half differences."""
     return _run(compiled.inverse, u, sizes, scale, sum(sizes))
 
 
 def energies(rows: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """Sums of squared orthonormal coefficients (n, groups) in float64, for each base and level of
-    the blocks of rows (n, sum of sizes).
+    """Sums of squares (n, groups) in float64 of the coefficients of rows (n, sum of sizes).
+
+    They are orthonormal; a group is a base or a level of the blocks.
     """
-    numbers, parts = (
-        _numbers(rows),
-        np.array([length for size in sizes for length in lengths(size)], np.int64),
-    )
-    scale = np.array([factor for size in sizes for factor in orthonormal(size)], numbers.dtype)
-    out = np.empty((len(numbers), len(parts)))
-    compiled.energies(numbers, np.array(sizes, np.int64), scale, parts, out)
+    numbers = _numbers(rows)
+    blocks, scale = _arrays(sizes, _orthonormal(sizes), numbers.dtype)
+    out = np.empty((len(numbers), len(scale)))
+    compiled.energies(numbers, blocks, scale, out)
     return torch.from_numpy(out)
+
+
+@lru_cache(maxsize=64)
+def _orthonormal(sizes: tuple[int, ...]) -> tuple[float, ...]:
+    return tuple(factor for size in sizes for factor in orthonormal(size))
+
+
+@lru_cache(maxsize=64)
+def _arrays(
+    sizes: tuple[int, ...], scale: tuple[float, ...], kind: np.dtype[Any]
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Sizes and factors as :mod:`.compiled` takes them."""
+    return np.array(sizes, np.int64), np.array(scale, kind)
 
 
 def _numbers(v: Tensor) -> NDArray[Any]:
@@ -154,5 +156,5 @@ def _run(
 ) -> Tensor:
     rows = _numbers(v)
     out = np.empty((len(rows), length), rows.dtype)
-    which(rows, np.array(sizes, np.int64), np.array(scale, rows.dtype), out)
+    which(rows, *_arrays(sizes, tuple(scale), rows.dtype), out)
     return torch.from_numpy(out).view(*v.shape[:-1], length).to(v.device)

@@ -20,7 +20,7 @@ depends on raw data is a release that nobody has booked.
 >>> basis = Basis.flat(8)
 >>> [round(w * w, 6) for w in paper(basis)]
 [8.0, 8.0, 4.0, 2.0]
->>> [round(w * w, 3) for w in optimal([4.0, 1.0], [1.0, 1.0], exponent=1.0)]     # 1 : 2, and 4 w^2 + w^2 = 5
+>>> [round(w * w, 3) for w in optimal([4.0, 1.0], [1.0, 1.0], exponent=1.0)]  # 1 : 2, with sum 5
 [0.833, 1.667]
 
 References:
@@ -49,8 +49,7 @@ def uniform(basis: Basis) -> Groups:
 
 
 def paper(basis: Basis) -> Groups:
-    """W of Ranaweera et al. as weights of orthonormal coefficients: 2^(l/2), and sqrt(m) for a
-    base.
+    """W of Ranaweera et al. as weights of orthonormal coefficients: 2^(l/2), base sqrt(m).
 
     They weight averaging coefficients, H_l = u_l / 2^(l/2), with W_l = 2^l; so W_l H_l =
     2^(l/2) u_l, and W_0 H_0 = m u_0 / sqrt(m) = sqrt(m) u_0.
@@ -123,8 +122,9 @@ class Observed:
     def after(
         self, noisy: Tensor, basis: Basis, deviations: Sequence[float], *, decay: float = 0.9
     ) -> Observed:
-        """With one release more: per group ||u(noisy)||^2 less its expectation for noise alone, n
-        sigma^2 C^2 / w^2.
+        """With one release more: per group ||u(noisy)||^2 less what noise alone would give.
+
+        That is n sigma^2 C^2 / w^2.
 
         The noise that was drawn is not asked for, only the released sum: this is post-processing,
         and free.

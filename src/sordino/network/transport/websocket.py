@@ -9,6 +9,7 @@ import asyncio
 import ssl
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from http import HTTPStatus
 from itertools import count
 from typing import Any
@@ -28,6 +29,24 @@ QUEUED = 64
 STRANGERS = 32
 """Connections at once beyond one for each site."""
 _REFUSED = 4403
+
+
+def _telling(context: ssl.SSLContext, refused: Callable[[str], None]) -> None:
+    """Have a context tell of every handshake that fails: without, nobody would hear of strangers
+    that TLS refuses.
+    """
+
+    class Told(ssl.SSLObject):
+        def do_handshake(self) -> None:
+            try:
+                super().do_handshake()
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                raise
+            except ssl.SSLError as error:
+                refused(f"TLS: {(error.reason or 'failed').replace('_', ' ').lower()}")
+                raise
+
+    context.sslobject_class = Told
 
 
 class WebSocketHub:
@@ -56,6 +75,7 @@ class WebSocketHub:
     ) -> None:
         self._context, self._limit, self._sites, self._mailbox = context, limit, sites, mailbox
         self._barred, self._refused, self._numbers = barred, refused, count(1)
+        _telling(context, lambda why: refused("", why))
         self._there: dict[str, tuple[int, asyncio.Queue[bytes | None], ServerConnection]] = {}
         self._open = 0
         self._loop = asyncio.new_event_loop()
@@ -168,7 +188,7 @@ class WebSocketHub:
         self._mailbox.put(Event("open", name, number))
         try:
             async for frame in connection:
-                while self._mailbox.full(name):
+                while self._mailbox.full(name) and not self._stop.is_set():
                     await asyncio.sleep(0.001)
                 body = frame if isinstance(frame, bytes) else b""
                 self._mailbox.put(Event("frame", name, number, body))
@@ -209,8 +229,9 @@ class WebSocketLine:
     """
 
     def __init__(self, address: str, context: ssl.SSLContext, limit: int) -> None:
+        self._ends = ExitStack()
         try:
-            self._connection: ClientConnection = connect(
+            opening = connect(
                 f"wss://{address}/",
                 ssl=context,
                 max_size=limit,
@@ -222,6 +243,7 @@ class WebSocketLine:
                 ping_timeout=2 * BEAT,
                 user_agent_header=None,
             )
+            self._connection: ClientConnection = self._ends.enter_context(opening)
         except ssl.SSLCertVerificationError as error:
             raise Stranger(
                 f"{address}: its certificate is not that of the federation's server "
@@ -257,4 +279,4 @@ class WebSocketLine:
 
     def close(self) -> None:
         """See :class:`~sordino.network.transport.base.Line`."""
-        self._connection.close()
+        self._ends.close()

@@ -1,5 +1,4 @@
-"""Records, told by what stands in them: who was in which release, under whatever name, in whatever
-order.
+"""Records, told by what stands in them: who was in which release, under whatever name.
 
 identity   keyed digests, and what a run's unit holds
 group      what a release of one unit says about another: group privacy
@@ -14,8 +13,18 @@ pool       classes under construction
 """
 
 from sordino.privacy.records.identity import Records
-from sordino.privacy.records.peek import histories
+from sordino.privacy.records.peek import Burden, burdens, histories
 from sordino.privacy.records.people import close_sets, link, open_sets
 from sordino.privacy.records.price import Prices, bounds
 
-__all__ = ["Prices", "Records", "bounds", "close_sets", "histories", "link", "open_sets"]
+__all__ = [
+    "Burden",
+    "Prices",
+    "Records",
+    "bounds",
+    "burdens",
+    "close_sets",
+    "histories",
+    "link",
+    "open_sets",
+]

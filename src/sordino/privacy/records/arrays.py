@@ -1,5 +1,4 @@
-"""Digests to entities to classes, as sorted arrays: 28 bytes a record, 12 more for one that names a
-person.
+"""Digests to entities to classes, as sorted arrays: 28 bytes a record, 12 more for a person's.
 
 A row leads to an entity by two digests, of all its values and of its features; either is enough.
 Rows that share one are one entity, and so are all that hang together that way (the components of
@@ -85,8 +84,7 @@ class Index:
 def rows_found(
     index: Index, rows: Words, new_class: int
 ) -> tuple[Index, Places, dict[int, list[int]]]:
-    """(the index with these rows in it, the entity of each row, entities that turned out to be one:
-    first -> others).
+    """(The index with these rows, each row's entity, entities that are one: first -> others).
 
     The others stay in ``classes``, and nothing leads to them any more.
     """
@@ -113,9 +111,7 @@ def rows_found(
 def _components(
     known: Places, one: Places, two: Places, entities: int
 ) -> tuple[Places, dict[int, list[int]], int]:
-    """The entity of each distinct digest, entities that are joined, and how many entities there are
-    now.
-    """
+    """The entity of each distinct digest, entities that are joined, and how many there are."""
     from scipy.sparse import coo_matrix  # type: ignore[import-untyped]
     from scipy.sparse.csgraph import connected_components  # type: ignore[import-untyped]
 

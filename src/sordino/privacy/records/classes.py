@@ -3,7 +3,8 @@ r"""Classes: entities with equal histories, and what joining and merging them co
 An entity is a record, or a person with several. Ten million of them have few different histories,
 so the ledger keeps a history for each *class* and a class for each entity. A history has two parts:
 
-    frozen   what was booked in sets that nobody will charge any more: (event, kind, size) -> how often
+    frozen   what was booked in sets that nobody will charge any more:
+             (event, kind, size) -> how often
     live     groups of sets that still can be charged: (sets, size)
 
 A group (sets, size) says: this entity is ``size`` units in one of these sets, it is not known
@@ -125,9 +126,7 @@ def history(of: Class, totals: Totals) -> dict[Column, int]:
 
 
 def closed(of: Class, sets: frozenset[int], totals: Totals) -> Class:
-    """The class once these sets are charged no more. Groups that also hold another set stay
-    live.
-    """
+    """The class once these sets are charged no more. Groups with another set stay live."""
     done = {group for group in of.live if sets.issuperset(group[0])}
     if not done:
         return of
@@ -149,9 +148,7 @@ def either(one: Class, other: Class) -> Class:
 
 
 def bridged(one: Class, other: Class) -> Class:
-    """For a record that was known under two names: it was in all that either was in, one row in
-    each.
-    """
+    """For a record known under two names: it was in all that either was in, one row in each."""
     return replace(either(one, other), frozen=frozen(added(dict(one.frozen), dict(other.frozen))))
 
 
@@ -263,9 +260,7 @@ def _cost(event: Event) -> float:
 
 
 def maximal(histories: Iterable[Counts], at_most: int) -> list[dict[Column, int]]:
-    """Histories that cover all of these, at most so many. Those that another covers are left
-    out.
-    """
+    """Histories that cover all of these, at most so many; none that another covers."""
     distinct = {frozen(counts): counts for counts in histories}
     kept = sorted(distinct.values(), key=weight, reverse=True)
     if len(kept) <= 1024:

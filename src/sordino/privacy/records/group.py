@@ -36,7 +36,7 @@ fixed values; in the regime of events it is, for the number of events is public.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from sordino.privacy.event import (
@@ -58,9 +58,7 @@ MOST = 64
 """Records in a group beyond which no bound is attempted: k times epsilon says nothing any more."""
 
 Column = tuple[Event, str, int]
-"""A release, the kind of unit that it was booked for, and how many such units of one entity it was
-computed from.
-"""
+"""A release, the kind of unit it was booked for, and from how many of them it was computed."""
 
 Counts = Mapping[Column, int]
 Spent = tuple[tuple[Event, int], ...]
@@ -101,10 +99,16 @@ def grouped(event: Event, size: int) -> Event:
     raise TypeError(f"no group of {event!r} is known")
 
 
-def replaced(event: Event) -> Event:
-    """A release for a unit that falls away as it bounds one that is replaced by another: two steps
-    of adjacency.
+def together(event: Event, sizes: Sequence[int]) -> Event:
+    """One ``event`` on every set of a run, as it bounds an entity with so many units in each set
+    that it is in.
     """
+    each = tuple(grouped(event, size) for size in sizes)
+    return each[0] if len(each) == 1 else Composed(each)
+
+
+def replaced(event: Event) -> Event:
+    """A release as it bounds a unit that is replaced by another: two steps of adjacency."""
     if isinstance(event, Nothing | NonPrivate):
         return event
     return Grouped(event, 2) if _sampled(event) else grouped(event, 2)
@@ -125,8 +129,7 @@ def _sampled(event: Event) -> bool:
 
 
 def translated(counts: Counts, kind: str) -> Spent:
-    """A history as it bounds one unit of ``kind``, sorted by nothing: equal histories give equal
-    answers.
+    """A history as it bounds one unit of ``kind``: equal histories give equal answers.
 
     Labels that were told say nothing about a whole row, for the same run books the row under
     "entity"; and the other way round.
@@ -158,8 +161,7 @@ def _seen(event: Event, booked: str, kind: str) -> Event | None:
 
 
 def of_client(own: Spent, others: Iterable[tuple[Counts, int]]) -> Spent:
-    """The history of a client: what was booked for this very client, and what its records were in
-    besides.
+    """The history of a client: what was booked for it, and what its records were in besides.
 
     ``others``: of each of its records' histories (without what was booked for this client), the
     counts and how many records share it. All records together are one group; and each release that
@@ -182,3 +184,17 @@ def of_client(own: Spent, others: Iterable[tuple[Counts, int]]) -> Spent:
         count = 1 if isinstance(one, NonPrivate) else times[event, kind]
         found[one] = found.get(one, 0) + count
     return tuple(found.items())
+
+
+def beside_others(event: Event, held: Iterable[tuple[int, int]]) -> Event:
+    """One ``event`` on every client of a run, as it bounds a client some of whose records' people
+    are at other clients, too.
+
+    Args:
+        held: of such people, at how many clients they are, and how many records have this.
+    """
+    counts: list[tuple[Counts, int]] = [
+        ({(event, CLIENT, clients): 1}, records) for clients, records in held if clients > 1
+    ]
+    more = tuple(Repeated(one, count) for one, count in of_client((), counts))
+    return Composed((event, *more)) if more else event

@@ -118,9 +118,7 @@ def _turn(words: Words, by: int) -> None:
 
 
 def name_of(records: Records, rows: Words, people: Words | None) -> str:
-    """The set's name in the ledger: its kind and a digest of who is in it, in whatever order; of
-    digested words.
-    """
+    """The set's name in the ledger: its kind and a digest of its members in any order."""
     digest = hashlib.blake2b(
         f"{records.kind}/{people is not None}/{len(rows)}".encode(), digest_size=12
     )

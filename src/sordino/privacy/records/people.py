@@ -46,8 +46,7 @@ PEOPLE = np.uint64(0x70656F706C65)  # persons are hashed apart from rows
 def open_sets(
     ledger: Ledger, run: str, wanted: Sequence[Records], *, known: bool = False
 ) -> dict[str, str]:
-    """Open the sets of a run; the name of each unit's set in the ledger. Where they are open,
-    nothing changes.
+    """Open the sets of a run; the name of each unit's set. Open ones stay as they are.
 
     Raises:
         LedgerError: if the file cannot be written.
@@ -130,9 +129,7 @@ def close_sets(ledger: Ledger, run: str) -> None:
 
 
 def link(ledger: Ledger, one: Words, other: Words) -> int:
-    """Say that row ``one[i]`` (n, 2) is the same person as row ``other[i]``, by the words that rows
-    have; how many were joined.
-    """
+    """Say that rows ``one[i]`` and ``other[i]`` (n, 2) are one person; how many were joined."""
     with ledger.transaction() as db:
         store.prepare(db)
         key = bytes.fromhex(store.meta(db, "key"))
@@ -231,9 +228,7 @@ def _merged(
     pool: Pool,
     by: Callable[[Class, Class], Class],
 ) -> Index:
-    """The index once each of these entities is the others, too; nothing leads to the others any
-    more.
-    """
+    """The index once each of these entities is the others, too, to which nothing leads then."""
     if not together:
         return index
     classes, known = index.classes.copy(), dict[tuple[int, ...], int]()

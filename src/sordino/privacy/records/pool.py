@@ -50,9 +50,7 @@ class Pool:
         return True
 
     def settled(self, classes: Numbers, at_most: int) -> tuple[Numbers, list[Class], list[int]]:
-        """(the class of each entity, the classes, how many entities each has); the blank one comes
-        first.
-        """
+        """(The class of each entity, the classes, their entities' numbers); the blank one first."""
         sizes = np.bincount(classes, minlength=len(self.classes))
         used = [self.blank, *(i for i in np.flatnonzero(sizes).tolist() if i != self.blank)]
         tidy = Pool([self.classes[self.blank]])

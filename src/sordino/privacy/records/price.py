@@ -1,5 +1,6 @@
-r"""What a charge is held against: the history of every entity in the set, translated into the unit
-that the set protects.
+r"""What a charge is held against: the history of every entity in the set.
+
+It is translated into the unit that the set protects.
 
 A set's entities have few histories, for they fall into classes. A history that covers others is
 asked first: where it is within the budget, so are they. Only where it is not are its parts asked
@@ -25,16 +26,15 @@ from sordino.privacy.records.group import (
     Column,
     Counts,
     Spent,
-    grouped,
+    beside_others,
     of_client,
+    together,
     translated,
 )
 from sordino.privacy.records.store import Set
 
 SHOWN = 16
-"""Histories that are priced one by one, of those that a set's records have; more are merged into
-ones that cover them.
-"""
+"""Histories of a set that are priced one by one; more are merged into ones that cover them."""
 
 
 def since(ledger: Ledger, sets: Mapping[int, Set], until: int | None) -> Totals:
@@ -74,17 +74,14 @@ class Prices:
         self._seen = _Seen()
 
     def admit(self, names: Mapping[str, str]) -> Callable[[Sequence[str], Budget], None]:
-        """What refuses charges that are about to be booked on sets; ``names`` are the units that
-        people know them by.
-        """
+        """What refuses charges that are about to be booked; ``names`` are units' for people."""
 
         def check(touched: Sequence[str], budget: Budget) -> None:
             seen = self._refreshed()
             totals = since(self.ledger, seen.sets, None)
             for unit in touched:
-                if (
-                    unit not in seen.numbers
-                ):  # kept, and of no record: a party's features, which its entity books as well
+                # kept, and of no record: a party's features, which its entity books as well
+                if unit not in seen.numbers:
                     self._never_a_set(unit)
                     budget.admit(names.get(unit, unit), self.ledger.booked(unit).items())
                     continue
@@ -124,15 +121,11 @@ class Prices:
                 raise
 
     def histories(self, unit: str, until: int | None = None) -> list[Spent]:
-        """What bounds the records of a set: at most :data:`SHOWN` histories, up to and with entry
-        ``until``.
-        """
+        """What bounds the records of a set: up to :data:`SHOWN` histories, to entry ``until``."""
         return [spent for spent, _ in self._priced(unit, until)]
 
     def remaining(self, unit: str, event: Event, budget: Budget, run: str) -> int | None:
-        """How often ``event`` may still be charged on all sets of a run alike, as far as this set's
-        records go; None without a limit.
-        """
+        """How often ``event`` can be charged on all sets alike, for this set's records."""
         left = [
             budget.remaining_steps(each, spent)
             for spent, each in self._priced(unit, None, event, run)
@@ -143,9 +136,7 @@ class Prices:
     def _priced(
         self, unit: str, until: int | None, event: Event | None = None, run: str = ""
     ) -> list[tuple[Spent, Event]]:
-        """Histories, and what one ``event`` on every set of a run is to the records that have
-        them.
-        """
+        """Histories, and what one ``event`` on every set is to the records that have them."""
         seen = self._refreshed()
         number = seen.numbers.get(unit)
         self.ledger.refresh()
@@ -153,7 +144,8 @@ class Prices:
             return [(self.ledger.spent(unit, until), event or Composed(()))]
         totals, kind = since(self.ledger, seen.sets, until), seen.sets[number].kind
         if kind == CLIENT:
-            return [(self._client(seen, number, totals, until), event or Composed(()))]
+            whole = Composed(()) if event is None else self._on_clients(seen, number, run, event)
+            return [(self._client(seen, number, totals, until), whole)]
         by_size: dict[tuple[int, ...], list[Counts]] = {}
         for one, _ in seen.classes.get(number, ()):
             sizes = tuple(
@@ -166,10 +158,19 @@ class Prices:
             by_size.setdefault(sizes if event is not None else (), []).append(history(one, totals))
         found = []
         for sizes, counts in by_size.items():
-            each = tuple(grouped(event, size) for size in sizes) if event is not None else ()
-            whole = each[0] if len(each) == 1 else Composed(each)
+            whole = Composed(()) if event is None else together(event, sizes)
             found += [(translated(one, kind), whole) for one in maximal(counts, SHOWN)]
         return found
+
+    def _on_clients(self, seen: _Seen, number: int, run: str, event: Event) -> Event:
+        """One ``event`` on every client of a run, as it bounds this one."""
+        held = [
+            (size, records)
+            for one, records in seen.classes.get(number, ())
+            for group, size in one.live
+            if number in group and any(self._of(seen, each, CLIENT, run) for each in group)
+        ]
+        return beside_others(event, held)
 
     def _of(self, seen: _Seen, number: int, kind: str, run: str) -> bool:
         return run in seen.sets[number].runs and seen.sets[number].kind == kind
@@ -222,9 +223,7 @@ class Prices:
         return self._seen
 
     def _upper(self, seen: _Seen, number: int) -> list[tuple[Class, dict[Column, int]]]:
-        """For each way to be live that the set's classes have: one of them, and counts that cover
-        the frozen ones of all.
-        """
+        """For each way to be live: one class, and counts that cover the frozen ones of all."""
         if number not in seen.upper:
             found: dict[object, tuple[Class, dict[Column, int]]] = {}
             for one, _ in seen.classes.get(number, ()):
@@ -250,9 +249,7 @@ class Prices:
 
 
 def of_own_client(own: Spent, known: Sequence[tuple[Counts, int]]) -> Spent:
-    """A client's history: its own, and what its records' histories (and how many have each) hold
-    besides.
-    """
+    """A client's history: its own, and what its records' histories hold besides."""
     others = []
     for each, size in known:
         counts = dict(each)
@@ -266,8 +263,9 @@ def of_own_client(own: Spent, known: Sequence[tuple[Counts, int]]) -> Spent:
 
 
 def bounds(ledger: Ledger, late: Callable[[], None] = lambda: None) -> dict[str, tuple[Spent, ...]]:
-    """Of every set, open or closed, histories that cover all that its records were ever in; of a
-    ledger without records nothing.
+    """Of every set, open or closed, histories that cover all that its records were ever in.
+
+    Of a ledger without records nothing.
 
     Who was in a set that is closed is not known any more, only which histories there are. Every
     record that was in it was in all that the set was charged, so the histories that contain those
@@ -303,9 +301,7 @@ def bounds(ledger: Ledger, late: Callable[[], None] = lambda: None) -> dict[str,
 
 
 def _contains(counts: Counts, kind: str, own: Spent) -> bool:
-    """Whether a history has all of a set's charges; of a person with several rows they stand in
-    several columns.
-    """
+    """Whether a history has all of a set's charges, for several rows of a person in columns."""
     booked: dict[Event, int] = {}
     for (event, of, _), count in counts.items():
         if of == kind:

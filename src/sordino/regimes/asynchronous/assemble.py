@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from sordino import data as datasets
-from sordino.engine import records
 from sordino.engine.built import Built, budget, vault
 from sordino.engine.latency import Churn, Delays
 from sordino.engine.plan import Plan
-from sordino.engine.surroundings import lineage, protective
+from sordino.engine.surroundings import lineage
 from sordino.entropy import Entropy, Seeded
+from sordino.federation.balance import remedy
 from sordino.federation.facts import horizontal
-from sordino.federation.mechanism import as_good, energies, in_words
+from sordino.federation.mechanism import Trial
 from sordino.federation.setup import SharedSetup
 from sordino.federation.study import for_dimension
-from sordino.mechanism import Bounded, NoiseRequest
-from sordino.privacy import Budget, PoissonSampled, Vault, accountant
+from sordino.mechanism import Bounded
+from sordino.privacy import Budget, Vault
+from sordino.regimes.asynchronous import records
 from sordino.regimes.asynchronous.edge import Edge, LiteralEdge, PlainEdge, PrivateEdge
-from sordino.regimes.asynchronous.method import Noisy
-from sordino.regimes.asynchronous.plan import dearest, epsilons, multipliers, price, rates, terms
+from sordino.regimes.asynchronous.mechanism import announced, edge_mechanism
+from sordino.regimes.asynchronous.method import EdgeTerms, Noisy
+from sordino.regimes.asynchronous.plan import epsilons, multipliers, price, rates, terms
 from sordino.regimes.asynchronous.protocol import Asynchronous
 from sordino.regimes.asynchronous.simulation import Arrivals
 from sordino.regimes.asynchronous.study import AsynchronousStudy
@@ -42,45 +42,27 @@ def build(
     run: str,
     payable: Sequence[int] | None,
 ) -> Built:
-    """See :func:`sordino.engine.assemble.build`; ``parts`` is emptied on the way, so that the
-    pixels are kept once.
-    """
-    entropy, flat, sizes, privacy, world = (
-        Seeded(study.seed),
-        setup.kernels.flat,
-        setup.sizes,
-        study.privacy,
-        study.world,
-    )
+    """See :func:`sordino.engine.assemble.build`; ``parts`` is emptied, to save memory."""
+    entropy, flat, sizes = Seeded(study.seed), setup.kernels.flat, setup.sizes
+    privacy, world = study.privacy, study.world
     priced, known = price(for_dimension(study, flat.dim), sizes, flat.dim), terms(study, flat.dim)
     noise = (
-        edge_mechanism(study, setup.kernels, setup.validation)
+        edge_mechanism(study, Trial.of(setup.kernels, setup.validation))
         if privacy.unit != "none" and not study.method.literal
         else None
     )
     if noise is not None:
         priced = announced(priced, study, noise, sizes)
-    own = protective(study, run, setup.shaping, folder)
-    edges = _edges(study, parts, setup, noise, own)
+    own = setup.entropy(study, run, folder)
     units = [f"client:{i}" for i in range(len(sizes))]
+    edges = _edges(study, parts, setup, noise, own, units)
     fingerprints = setup.units(dict(zip(units, setup.fingerprints, strict=True)))
     ledgers = vault(study, folder, run, fingerprints, setup.records, labels=setup.labels(units))
     tested = setup.evaluation(study, ledgers, own, lineage(study, run))
     budgets = [budget(study, epsilon) for epsilon in epsilons(study)]
     pays = _payable(study, edges, ledgers, units, budgets) if payable is None else tuple(payable)
-    regime = Asynchronous(
-        method=study.method,
-        terms=known,
-        schedule=priced.stages,
-        budget=pays,
-        exponent=study.participation.staleness_weight,
-        buffer=study.participation.buffer,
-        decay=study.method.average,
-        every=study.stride,
-        noise=tuple(edge.noise for edge in edges),
-    )
     simulation = Arrivals(
-        regime=regime,
+        regime=_rules(study, known, priced, edges, pays),
         edges=edges,
         vault=ledgers,
         budget=budget(study, privacy.epsilon),
@@ -93,11 +75,9 @@ def build(
         method=study.method.name,
         lineage=lineage(study, run),
     )
-    first, facts = (
-        simulation.first(setup.first()),
-        horizontal(records.Asynchronous, study, setup, priced, simulation),
-    )
-    remedy = "Raise noise_multiplier or lower method.batch"
+    first = simulation.first(setup.first())
+    facts = horizontal(records.Asynchronous, study, setup, priced, simulation)
+    told = remedy(setup.records, "Raise noise_multiplier or lower method.batch")
     return setup.built(
         study,
         priced,
@@ -105,22 +85,28 @@ def build(
         first,
         facts=facts,
         paid="gradient",
-        remedy=remedy,
+        remedy=told,
         evaluation=tested,
     )
 
 
-def announced(priced: Plan, study: AsynchronousStudy, noise: Bounded, sizes: Sequence[int]) -> Plan:
-    """The plan with what a mechanism's literal form claims beside what it gives."""
-    privacy, (rate, z, _) = study.privacy, dearest(study, sizes)
-    true = noise.scaled(noise.clip, z).event()
-    if as_good(true, privacy.mechanism.event(z)) or priced.used is None or privacy.delta is None:
-        return priced
-    spent = [(PoissonSampled(sampling_rate=rate, event=true), priced.used)]
-    return priced.exposed(
-        "privacy.mechanism.form",
-        accountant(privacy.accountant).epsilon(spent, privacy.delta),
-        in_words(true),
+def _rules(
+    study: AsynchronousStudy,
+    known: EdgeTerms,
+    priced: Plan,
+    edges: Sequence[Edge],
+    pays: tuple[int, ...] | None,
+) -> Asynchronous:
+    return Asynchronous(
+        method=study.method,
+        terms=known,
+        schedule=priced.stages,
+        budget=pays,
+        exponent=study.participation.staleness_weight,
+        buffer=study.participation.buffer,
+        decay=study.method.average,
+        every=study.stride,
+        noise=tuple(edge.noise for edge in edges),
     )
 
 
@@ -130,6 +116,7 @@ def _edges(
     setup: SharedSetup,
     noise: Bounded | None,
     entropy: Entropy,
+    units: Sequence[str],
 ) -> list[Edge]:
     """The edges; ``parts`` is emptied on the way."""
     method = study.method
@@ -141,6 +128,7 @@ def _edges(
         index = len(edges)
         told: dict[str, Any] = {
             "index": index,
+            "unit": units[index],
             "examples": setup.examples(parts.pop()),
             "sampling_rate": each[index],
             "regularisation": method.regularisation,
@@ -178,9 +166,7 @@ def _payable(
     units: Sequence[str],
     budgets: Sequence[Budget],
 ) -> tuple[int, ...] | None:
-    """Updates that each edge can still pay for, given what its ledger already holds; None where
-    nothing is promised.
-    """
+    """Updates that each edge can still pay for, by its ledger; None if nothing is promised."""
     if study.privacy.unit == "none" or study.form == "paper":
         return None
     found: dict[Any, int | None] = {}
@@ -198,9 +184,8 @@ def _payable(
             found[what] = vault.remaining(units[edge], edges[edge].price, own)
         return found[what]
 
-    sharing: dict[
-        Any, list[int]
-    ] = {}  # edges with the very same data have one ledger and share what it has left
+    # edges with the very same data have one ledger and share what it has left
+    sharing: dict[Any, list[int]] = {}
     for edge, unit in enumerate(units):
         sharing.setdefault(vault.names.get(unit, unit), []).append(edge)
     left: dict[int, int | None] = {}
@@ -219,22 +204,4 @@ def _payable(
     return tuple(
         endless if (steps := left[edge]) is None else min(steps, endless)
         for edge in range(len(units))
-    )
-
-
-def edge_mechanism(
-    study: AsynchronousStudy, kernels: ModelKernels, public: tuple[Tensor, Tensor]
-) -> Bounded:
-    """The mechanism of the edges in the first stage, at the largest multiplier of any.
-
-    No count is released beside: every gradient would pay for it.
-    """
-    return study.privacy.mechanism.make(
-        NoiseRequest(
-            unit=study.privacy.unit,
-            clip=study.privacy.clip,
-            noise_multiplier=study.privacy.noise_multiplier or 0.0,
-            parameters=tuple(slot.size for slot in kernels.flat.layout),
-            energies=partial(energies, kernels, public) if study.data.validation else None,
-        )
     )

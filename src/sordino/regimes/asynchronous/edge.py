@@ -1,5 +1,6 @@
-r"""An edge's work: one gradient at the model it was sent, with its own noise (Li et al. 2022,
-Algorithm 1, edge side).
+r"""An edge's work: one gradient at the model it was sent, with its own noise.
+
+Li et al. 2022, Algorithm 1, edge side.
 
     B       every example independently with probability q = b / n (Poisson)
     g~      = ( sum_{i in B} clip_G(grad F(x, i)) + N(0, (z G)^2 I_d) ) / b + lambda x
@@ -68,6 +69,7 @@ class Site:
 
     Attributes:
         index: which edge, from 0.
+        unit: whose data it holds, in the ledger.
         examples: its data.
         sampling_rate: q.
         regularisation: lambda.
@@ -80,6 +82,7 @@ class Site:
     """
 
     index: int
+    unit: str
     examples: Examples
     sampling_rate: float
     regularisation: float
@@ -94,18 +97,14 @@ class Site:
         object.__setattr__(self, "expected_batch", self.sampling_rate * self.count)
 
     def drawn(self, task: Compute) -> tuple[torch.Tensor, np.random.Generator]:
-        """The batch of this task, and where its noise comes from; the model has the task's
-        weights.
-        """
+        """The batch of a task, and where its noise comes from; the model has its weights."""
         weights, rng = self.kernels.flat.weights, self.draws.at(task.task)
         weights.copy_(torch.from_numpy(task.weights))
         chosen = poisson(self.count, self.sampling_rate, rng)
         return (chosen if weights.device.type == "cpu" else chosen.to(weights.device)), rng
 
     def answered(self, task: Compute, gradient: torch.Tensor, share: float = 1.0) -> Gradient:
-        """The message: ``share`` times a vector of its own, with the regulariser's part. NumPy,
-        whose calls cost a third of torch's.
-        """
+        """The message, its vector times ``share``, regularised; NumPy's calls cost a third."""
         found: Vector = (
             gradient.numpy() if gradient.device.type == "cpu" else gradient.cpu().numpy()
         )
@@ -122,9 +121,7 @@ class PlainEdge(Site):
 
     @property
     def price(self) -> Event:
-        """See :class:`Edge`: no bound, so that a later promise over the same records knows of
-        it.
-        """
+        """See :class:`Edge`: no bound, so that later promises over the same records know."""
         return NonPrivate(reason=NO_NOISE)
 
     @property
@@ -134,7 +131,7 @@ class PlainEdge(Site):
 
     def answer(self, task: Compute, permit: Permit | None) -> Gradient:
         """See :class:`Edge`."""
-        covers_one(permit, self.price, task.task)
+        covers_one(self.unit, permit, self.price, task.task)
         mean = torch.empty_like(self.kernels.flat.weights)
         self.kernels.mean.of(self.examples, self.drawn(task)[0], mean)
         return self.answered(task, mean)
@@ -162,10 +159,9 @@ class PrivateEdge(Site):
 
     def answer(self, task: Compute, permit: Permit | None) -> Gradient:
         """See :class:`Edge`."""
-        covers_one(permit, self.price, task.task)
-        if (
-            task.clip is None or not 0.0 < task.clip < math.inf
-        ):  # any other will do: the noise grows with it
+        covers_one(self.unit, permit, self.price, task.task)
+        # any other will do: the noise grows with it
+        if task.clip is None or not 0.0 < task.clip < math.inf:
             raise LocalProtocolError(
                 f"task {task.task}: the clip must be a positive number; got {task.clip}"
             )
@@ -214,10 +210,8 @@ class LiteralEdge(Site):
         return 2.0 * (2.0 / self.expected_batch / self.iteration_epsilon) ** 2
 
     def answer(self, task: Compute, permit: Permit | None) -> Gradient:
-        """See :class:`Edge`: the batch's average clipped to R = b DS / 2, a uniform direction of
-        exponential length.
-        """
-        covers_one(permit, self.price, task.task)
+        """See :class:`Edge`: average clipped to R = b DS / 2, a direction of exponential length."""
+        covers_one(self.unit, permit, self.price, task.task)
         if task.clip is None:
             raise LocalProtocolError(f"task {task.task} has no clip")
         chosen, rng = self.drawn(task)

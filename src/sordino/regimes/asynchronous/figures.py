@@ -12,11 +12,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sordino.engine.records import AsynchronousRound, Row, Stage, Stale, known, number
+from sordino.engine.records import Row, Stale, known, number
 from sordino.engine.runs import Run
+from sordino.federation.records import Stage, horizontal
+from sordino.federation.report import client_budgets
+from sordino.regimes.asynchronous.records import AsynchronousRound
+from sordino.report.axes import DECADES, Mark, draw_marks, logarithmic
+from sordino.report.band import points
 from sordino.report.canvas import BLUE, GREEN, INK, ORANGE, QUIET, canvas, figure, svg
-from sordino.report.course import client_budgets
-from sordino.report.figures import DECADES, Mark, draw_marks, learning, logarithmic, points
+from sordino.report.figures import learning
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +34,7 @@ MOST_UPDATES = 10**9
 
 def stages(run: Run) -> list[Stage]:
     """The stages that the run has come to, as planned."""
-    planned = known(run.horizontal.stages) or ()
+    planned = known(horizontal(run).stages) or ()
     return [
         stage
         for stage in planned
@@ -117,7 +121,7 @@ def staleness(run: Run) -> str | None:
     applied, refused = histogram(run), too_stale(run)
     if not applied and not refused:
         return None
-    bound = number(run.horizontal.staleness)
+    bound = number(horizontal(run).staleness)
     longest = max([*applied, *refused])
     largest = shown_to(applied + refused, bound)
     width = max(math.ceil((largest + 1) / MOST_BINS), 1)
@@ -180,10 +184,10 @@ def histogram(run: Run) -> Counter[int]:
 
 
 def shown_to(counts: Counter[int], bound: float | None) -> int:
-    """Where an axis ends: at the largest staleness, or where few gradients lie far beyond all
-    others, short of them.
+    """Where an axis ends: at the largest staleness, or short of few that lie far beyond.
 
-    >>> shown_to(Counter({4: 99, 9: 1}), 5), shown_to(Counter({4: 995, 900: 5}), 5), shown_to(Counter({4: 995, 900: 5}), 20)
+    >>> few = Counter({4: 995, 900: 5})
+    >>> shown_to(Counter({4: 99, 9: 1}), 5), shown_to(few, 5), shown_to(few, 20)
     (9, 8, 20)
     """
     largest, left = max(counts), 0.01 * counts.total()
@@ -203,9 +207,7 @@ def too_stale(run: Run) -> Counter[int]:
 
 
 def presence(run: Run) -> str | None:
-    """Edges that were away for a while, and edges that have left for good; None if all stayed, or
-    left as the run ended.
-    """
+    """Edges that were away for a while or left for good; None if all stayed to the end."""
     count = len(run.clients)
     lost, joined, left = (sorted(_places(run, kind)) for kind in ("lost", "joined", "left"))
     if not lost and (not left or left[0] > 0.98 * run.number):
@@ -239,9 +241,7 @@ def presence(run: Run) -> str | None:
 
 
 def spending(run: Run) -> str | None:
-    """Epsilon of each edge against its own budget; None until the run has a result, and for one
-    edge alone.
-    """
+    """Epsilon of each edge against its budget; None without a result, and for one edge."""
     stated = known(run.result.spent) or ()
     spent = [
         value for each in stated if (value := number(each)) is not None and math.isfinite(value)

@@ -1,5 +1,4 @@
-r"""What an asynchronous method is: a public schedule of clipping bounds and learning rates over
-updates.
+r"""What an asynchronous method is: a public schedule of clipping bounds and learning rates.
 
 Edges send a noisy gradient whenever they are ready; the server applies each at once,
 
@@ -23,6 +22,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from sordino.engine.method import About, Method
+from sordino.engine.methods import METHODS
 
 __all__ = ["About", "AsynchronousMethod", "Constants", "EdgeTerms", "Stage"]
 
@@ -61,9 +61,8 @@ class Constants:
 
 
 SOUND = Constants(smoothness=1.0, deviation=1.0, radius=1.0, gap=math.log(10.0))
-PAPER = Constants(
-    smoothness=10.0, deviation=30.0, radius=50.0, gap=50.0
-)  # of the authors' code and section 7.3.2
+# of the authors' code and section 7.3.2
+PAPER = Constants(smoothness=10.0, deviation=30.0, radius=50.0, gap=50.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +104,7 @@ class AsynchronousMethod(Method):
     """
 
     about: ClassVar[About]
+    needs: ClassVar[tuple[str, ...]] = ("stages",)
 
     batch: float = Field(12.0, gt=0, allow_inf_nan=False)
     regularisation: float = Field(1e-4, ge=0, allow_inf_nan=False)
@@ -142,7 +142,9 @@ class AsynchronousMethod(Method):
     def rate(self, terms: EdgeTerms, stage: Stage, number: int) -> float:
         """gamma_t of update t = ``number``, from 1, which falls into ``stage``."""
         if stage.rate is None:
-            raise NotImplementedError
+            raise METHODS.wrong(
+                self, "rate of stages", None, "a number, or the class a method rate of its own"
+            )
         return stage.rate
 
 
@@ -176,9 +178,9 @@ class Noisy(AsynchronousMethod):
             return None
         layers = " and the other layers go out raw" if self.noised == "first-layer" else ""
         return (
-            "form = 'paper' clips the average of a batch, which one example may move by the "
-            "whole bound, and adds noise of"
-            f" exponential length, whose density has a pole in more than one dimension{layers}"
+            "form = 'paper' clips the average of a batch, which one example may move by the whole "
+            "bound, and adds noise of exponential length, whose density has a pole in more than "
+            f"one dimension{layers}"
         )
 
     def variance(self, terms: EdgeTerms, clip: float) -> float:

@@ -38,8 +38,8 @@ def told(study: AsynchronousStudy, priced: Plan) -> list[Told]:
     found.append(Table(title, ["accountant", "gradients"], rows))
     found.append(f"signal to noise of one gradient: at most {priced.signal_to_noise:.3f}")
     found.append(
-        f"fair share of an edge: {priced.used} gradients, epsilon "
-        f"{epsilon_text(priced.epsilon)}; a faster one sends more"
+        f"fair share of an edge: {priced.used} gradients, epsilon {epsilon_text(priced.epsilon)}; "
+        "a faster one sends more"
     )
     return found
 

@@ -10,25 +10,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Real
+from typing import cast
 
-from sordino.engine.plan import ACCOUNTANTS, Plan, limits, step_event
+from sordino.engine.methods import METHODS
+from sordino.engine.plan import ACCOUNTANTS, Curve, Plan, limits, step_event
 from sordino.errors import StudyError
-from sordino.privacy import epsilon_after, noise_multiplier
-from sordino.regimes.asynchronous.method import EdgeTerms, Noisy, Stage
+from sordino.modules import raised
+from sordino.privacy import accountant, epsilon_after, noise_multiplier
+from sordino.regimes.asynchronous.method import AsynchronousMethod, EdgeTerms, Noisy, Stage
 from sordino.regimes.asynchronous.methods.mapa import Mapa, feasible
 from sordino.regimes.asynchronous.study import AsynchronousStudy
 
 KINDS = 16  # of sampling rates, beyond which they are rounded
 SPARE = 1.25  # times the fair share, where delays differ
-SMALLEST, LARGEST = (
-    1e-12,
-    1e12,
-)  # clipping bounds, as :mod:`sordino.training.perexample.clipping` takes them
+# clipping bounds, as :mod:`sordino.training.perexample.clipping` takes them
+SMALLEST, LARGEST = 1e-12, 1e12
 
 
 def rates(batch: float, sizes: Sequence[int]) -> tuple[float, ...]:
-    """q_k = b / n_k of every edge. Many different ones are rounded to steps of 3 %: each kind of
-    event is priced by itself.
+    """q_k = b / n_k of every edge, of many different ones in steps of 3 %.
+
+    Each kind of event is priced by itself.
 
     Raises:
         StudyError: for an edge with fewer examples than a batch.
@@ -58,9 +61,7 @@ def planned(study: AsynchronousStudy) -> int:
 
 
 def calibrate(study: AsynchronousStudy, sizes: Sequence[int]) -> AsynchronousStudy:
-    """The same study with its noise filled in, if it was left out: one multiplier, or one for each
-    edge with an epsilon of its own.
-    """
+    """The same study with its noise filled in: one multiplier, or one for each edge's epsilon."""
     privacy = study.privacy
     if privacy.unit == "none" or privacy.noise_multiplier is not None:
         return study
@@ -78,9 +79,10 @@ def calibrate(study: AsynchronousStudy, sizes: Sequence[int]) -> AsynchronousStu
             "of the two"
         )
     if study.method.literal:
+        # which that form does not use
         return study.model_copy(
             update={"privacy": privacy.model_copy(update={"noise_multiplier": 1.0})}
-        )  # which that form does not use
+        )
     found: dict[tuple[float, float], float] = {}
     targets = [
         (rate, epsilon)
@@ -131,6 +133,32 @@ def terms(study: AsynchronousStudy, dimension: int) -> EdgeTerms:
     )
 
 
+def _stages(method: AsynchronousMethod, known: EdgeTerms) -> tuple[Stage, ...]:
+    """What a method's schedule is, if it is one: without gaps, from the first update to the last.
+
+    Raises:
+        StudyError: if it is none.
+    """
+    given: object = method.stages(known)
+    wanted = "its stages (Stage), one after another without a gap, up to the last update"
+    if not isinstance(given, tuple | list) or not all(isinstance(each, Stage) for each in given):
+        raise METHODS.wrong(method, "stages", given, wanted)
+    end = 0
+    for stage in given:
+        if stage.start != end or stage.length < 1:
+            raise METHODS.wrong(method, "stages", given, wanted)
+        if not isinstance(stage.clip, Real):
+            raise METHODS.wrong(method, "clip of stages", stage.clip, "a number")
+        if end < known.updates and not isinstance(
+            rate := cast(object, method.rate(known, stage, end + 1)), Real
+        ):
+            raise METHODS.wrong(method, "rate", rate, "a number")
+        end = stage.end
+    if end < known.updates:
+        raise METHODS.wrong(method, "stages", given, wanted)
+    return tuple(given)
+
+
 def _schedule(study: AsynchronousStudy, known: EdgeTerms) -> tuple[Stage, ...]:
     """The method's stages.
 
@@ -138,18 +166,19 @@ def _schedule(study: AsynchronousStudy, known: EdgeTerms) -> tuple[Stage, ...]:
         StudyError: where they leave the numbers that can be reckoned with.
     """
     try:
-        stages = study.method.stages(known)
+        stages = _stages(study.method, known)
         usable = all(
             SMALLEST <= stage.clip <= LARGEST or math.isinf(known.clip) for stage in stages
         )
-    except ArithmeticError:
+    except ArithmeticError as error:
+        if raised(error) is not None:
+            raise
         usable = False
     if not usable:
         raise StudyError(
-            f"method '{study.method.name}': with these constants clipping bounds or lengths "
-            "of stages leave what can be reckoned with"
-            f" (bounds from {SMALLEST:g} to {LARGEST:g}): look at privacy.clip and "
-            "method.theta, smoothness, deviation and gap"
+            f"method '{study.method.name}': with these constants clipping bounds or lengths of "
+            f"stages leave what can be reckoned with (bounds from {SMALLEST:g} to {LARGEST:g}): "
+            "look at privacy.clip and method.theta, smoothness, deviation and gap"
         )
     return stages
 
@@ -160,41 +189,10 @@ def price(study: AsynchronousStudy, sizes: Sequence[int], dimension: int) -> Pla
     privacy, known = full.privacy, terms(full, dimension)
     stages, updates, batch = _schedule(full, known), full.budget.updates, full.method.batch
     if privacy.unit == "none" or privacy.delta is None or privacy.epsilon is None:
-        return Plan(
-            0.0,
-            None,
-            {},
-            updates,
-            share(full),
-            math.inf,
-            (math.inf,),
-            "rounds",
-            (batch,) * 3,
-            None,
-            None,
-            False,
-            (),
-            stages,
-        )
+        return _uncharged(full, math.inf, (), stages)
     if isinstance(full.method, Noisy) and full.method.literal:
-        tasks, each = share(full), full.method.iteration_epsilon
         told = tuple(warnings(full, sizes, None, known, stages))
-        claim = Plan(
-            0.0,
-            None,
-            {},
-            updates,
-            tasks,
-            tasks * each,
-            (tasks * each,),
-            "rounds",
-            (batch,) * 3,
-            None,
-            None,
-            False,
-            told,
-            stages,
-        )
+        claim = _uncharged(full, share(full) * full.method.iteration_epsilon, told, stages)
         return claim.exposed("method.form", math.inf, full.method.unpriced or "")
     names = tuple(dict.fromkeys((*ACCOUNTANTS, privacy.accountant)))
     rate, z, epsilon = dearest(full, sizes)
@@ -203,7 +201,11 @@ def price(study: AsynchronousStudy, sizes: Sequence[int], dimension: int) -> Pla
     steps, wanted = most[privacy.accountant], share(full)
     used = wanted if steps is None else min(wanted, steps)
     points = sorted({max(math.ceil(used * part / 20), 1) for part in range(1, 21)})
-    curve = epsilon_after(event, points, delta=privacy.delta, accountant=privacy.accountant)
+    delta, chosen = privacy.delta, accountant(privacy.accountant)
+    curve = Curve(
+        tuple(points),
+        lambda count: chosen.epsilon([(event, count)], delta, quick=count != points[-1]),
+    )
     return Plan(
         noise_multiplier=z,
         steps=steps,
@@ -211,7 +213,7 @@ def price(study: AsynchronousStudy, sizes: Sequence[int], dimension: int) -> Pla
         rounds=updates,
         used=used,
         epsilon=curve[-1],
-        curve=tuple(curve),
+        curve=curve,
         ends="privacy" if steps is not None and wanted > steps else "rounds",
         batches=(batch,) * 3,
         signal_to_noise=batch / (z * math.sqrt(dimension)),
@@ -222,10 +224,30 @@ def price(study: AsynchronousStudy, sizes: Sequence[int], dimension: int) -> Pla
     )
 
 
+def _uncharged(
+    study: AsynchronousStudy, epsilon: float, told: tuple[str, ...], stages: tuple[Stage, ...]
+) -> Plan:
+    """A plan without a proven bound: of a study without privacy, or of what a paper claims."""
+    return Plan(
+        noise_multiplier=0.0,
+        steps=None,
+        most={},
+        rounds=study.budget.updates,
+        used=share(study),
+        epsilon=epsilon,
+        curve=(epsilon,),
+        ends="rounds",
+        batches=(study.method.batch,) * 3,
+        signal_to_noise=None,
+        relative_noise=None,
+        calibrated=False,
+        warnings=told,
+        stages=stages,
+    )
+
+
 def dearest(study: AsynchronousStudy, sizes: Sequence[int]) -> tuple[float, float, float]:
-    """q, z and epsilon of the edge that has spent most after its share; of very many, by the Rényi
-    bound.
-    """
+    """q, z and epsilon of the edge that spends most in its share; of many, by the Rényi bound."""
     privacy, wanted, delta = study.privacy, share(study), study.privacy.delta or 1e-5
     edges = set(
         zip(rates(study.method.batch, sizes), multipliers(study), epsilons(study), strict=True)
@@ -254,9 +276,9 @@ def warnings(
     privacy, smallest, method = study.privacy, min(sizes), study.method
     if privacy.delta is not None and privacy.delta >= 1.0 / smallest:
         found.append(
-            f"privacy.delta = {privacy.delta:g} is not below 1/{smallest}, one over the "
-            "smallest edge's examples:"
-            f" it would allow giving one example away. Choose less than {1.0 / smallest:.1g}"
+            f"privacy.delta = {privacy.delta:g} is not below 1/{smallest}, one over the smallest "
+            "edge's examples: it would allow giving one example away. Choose less than "
+            f"{1.0 / smallest:.1g}"
         )
     if steps == 0:
         found.append(
@@ -266,10 +288,9 @@ def warnings(
     noise = known.noise * math.sqrt(known.dimension) / known.batch
     if noise > 1.0 and not method.literal:
         found.append(
-            "more noise than signal: a gradient of length at most G carries noise of length "
-            f"z sqrt(d) / b = {noise:.3g} G"
-            f" (z = {known.noise:.3g}, d = {known.dimension}, b = {known.batch:g}); a larger "
-            "method.batch would help"
+            "more noise than signal: a gradient of length at most G carries noise of length z "
+            f"sqrt(d) / b = {noise:.3g} G (z = {known.noise:.3g}, d = {known.dimension}, b = "
+            f"{known.batch:g}); a larger method.batch would help"
         )
     if isinstance(method, Mapa):
         found += _unfinished(method, known, stages)
@@ -282,8 +303,8 @@ def _unfinished(method: Mapa, known: EdgeTerms, stages: Sequence[Stage]) -> list
         return []
     said = (
         f"MAPA does not leave its first stage: it takes {first.length} updates (P = "
-        f"{first.slowing:.3g}) and budget.updates is"
-        f" {known.updates}; clip and learning rate stay what they are"
+        f"{first.slowing:.3g}) and budget.updates is {known.updates}; clip and learning rate stay "
+        "what they are"
     )
     if method.literal:
         return [said]

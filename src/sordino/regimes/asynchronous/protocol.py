@@ -4,7 +4,7 @@ One arrival from edge k, with t updates done before it:
 
     tau     = t - (version that the gradient was taken at)
     g       = gradient, times (1 + tau)^-a with staleness weighting
-    x      <- x - gamma_{t+1} g                       (with a buffer of M: minus gamma times the mean of M)
+    x      <- x - gamma_{t+1} g          (with a buffer of M: minus gamma times the mean of M)
     x_avg  <- decay x_avg + (1 - decay) x
     edge k  gets x and the clipping bound of its stage
 
@@ -46,6 +46,7 @@ from sordino.engine.effect import (
 )
 from sordino.message import Compute, Gradient, Vector
 from sordino.regimes.asynchronous.method import AsynchronousMethod, EdgeTerms, Stage
+from sordino.regimes.asynchronous.records import AsynchronousRound
 
 
 @dataclass(slots=True, eq=False)
@@ -190,9 +191,7 @@ class Asynchronous:
         return state.ended is None and held is not None and held.task == task
 
     def lapses(self, state: State, client: int) -> bool:
-        """Whether the answer of this edge to the task that it holds would be too stale, if it came
-        now.
-        """
+        """Whether this edge's answer to the task that it holds would be too stale by now."""
         return state.version - state.tasks[client].version > self.terms.staleness
 
     def affordable(self, state: State, edge: int) -> bool:
@@ -227,9 +226,8 @@ class Asynchronous:
                 f"the update budget is used up: {state.version} of {self.terms.updates} updates",
             )
             return (*self._row(state), Closed(state.version), *done)
-        asked = self._ask(
-            state, answer.client
-        )  # first, so that the row counts its sender among those present
+        # first, so that the row counts its sender among those present
+        asked = self._ask(state, answer.client)
         if closed and state.version % self.every == 0 and state.ended is None:
             return (*self._row(state), Closed(state.version), *asked)
         return asked
@@ -301,7 +299,7 @@ class Asynchronous:
         """The row that closes a stretch of the log; the next stretch begins."""
         since, stage = state.since, self.stage(max(state.version - 1, 0))
         applied = since.staleness.total()
-        seen = records.AsynchronousRound(
+        seen = AsynchronousRound(
             round=state.version,
             steps=max(state.given),
             stage=stage.number,

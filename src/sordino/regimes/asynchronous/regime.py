@@ -1,29 +1,30 @@
-"""Studies in which gradients are applied as they arrive: MAPA, AUDP, and what they are compared
-with.
-"""
+"""Studies whose gradients are applied as they arrive: MAPA, AUDP, and their baselines."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from sordino.data import Dataset
 from sordino.engine.built import Built
+from sordino.engine.method import Method
 from sordino.engine.narration import Told
 from sordino.engine.plan import Plan, step_event
 from sordino.federation.division import federation
+from sordino.federation.mechanism import Trial
 from sordino.federation.promise import BATCHES, resting_on
-from sordino.federation.regime import HorizontalRegime, Spending
-from sordino.federation.setup import SharedSetup
-from sordino.mechanism import Bounded
+from sordino.federation.regime import HorizontalRegime
 from sordino.privacy import Budget, Event, PoissonSampled
-from sordino.regimes.asynchronous import assemble, narrate, plan
+from sordino.privacy.records import Burden
+from sordino.regimes.asynchronous import contract, mechanism, narrate, plan
 from sordino.regimes.asynchronous import methods as _methods  # noqa: F401  (registers them)
 from sordino.regimes.asynchronous.study import AsynchronousStudy
 from sordino.regimes.asynchronous.template import TEMPLATE
-from sordino.training.kernels import ModelKernels
+
+if TYPE_CHECKING:
+    from sordino.federation.setup import SharedSetup
+    from sordino.mechanism import Bounded
 
 OF_EDGES = (
     "The sizes of the edges' data sets are public: with the expected batch b they set the "
@@ -48,30 +49,22 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
         return plan.calibrate(study, sizes)
 
     def calibrated(self, study: AsynchronousStudy) -> AsynchronousStudy:
-        """See :class:`~sordino.engine.regime.Regime`: edges' sampling rates follow from what they
-        have.
-        """
+        """See :class:`~sordino.engine.regime.Regime`: sampling rates follow from examples."""
         return plan.calibrate(self.sized(study), federation(study).sizes)
 
     def price(self, study: AsynchronousStudy, sizes: Sequence[int], dimension: int) -> Plan:
         """See :class:`HorizontalRegime`."""
         return plan.price(study, sizes, dimension)
 
-    def mechanism(
-        self,
-        study: AsynchronousStudy,
-        sizes: Sequence[int],
-        kernels: ModelKernels,
-        public: tuple[torch.Tensor, torch.Tensor],
-    ) -> Bounded:
+    def mechanism(self, study: AsynchronousStudy, sizes: Sequence[int], trial: Trial) -> Bounded:
         """See :class:`HorizontalRegime`."""
-        return assemble.edge_mechanism(study, kernels, public)
+        return mechanism.edge_mechanism(study, trial)
 
     def announced(
         self, priced: Plan, study: AsynchronousStudy, noise: Bounded, sizes: Sequence[int]
     ) -> Plan:
         """See :class:`HorizontalRegime`."""
-        return assemble.announced(priced, study, noise, sizes)
+        return mechanism.announced(priced, study, noise, sizes)
 
     def assemble(
         self,
@@ -83,6 +76,8 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
         payable: Sequence[int] | None,
     ) -> Built:
         """See :class:`HorizontalRegime`."""
+        from sordino.regimes.asynchronous import assemble  # a plan does not wait for what trains
+
         return assemble.build(study, setup, parts, folder, run, payable)
 
     def rates(self, study: AsynchronousStudy, sizes: Sequence[int]) -> tuple[float, ...]:
@@ -105,12 +100,11 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
         sizes: Sequence[int],
         client: int,
         own: Budget,
-        before: Spending,
+        burden: Burden,
     ) -> int | None:
         """See :class:`HorizontalRegime`."""
-        return own.remaining_steps(
-            self.event(study, sizes, client, plan.multipliers(study)[client]), before
-        )
+        event = self.event(study, sizes, client, plan.multipliers(study)[client])
+        return own.remaining_steps(burden.of(event), burden.spent)
 
     def epsilons(self, study: AsynchronousStudy) -> tuple[float, ...]:
         """See :class:`HorizontalRegime`."""
@@ -125,6 +119,10 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
     def bounded(self, study: AsynchronousStudy) -> bool:
         """See :class:`HorizontalRegime`."""
         return not study.method.literal
+
+    def check(self, method: Method) -> None:
+        """Walk through its schedule."""
+        contract.check(method)
 
     def told(self, study: AsynchronousStudy, plan: Plan) -> Sequence[Told]:
         """See :class:`~sordino.engine.regime.Regime`."""

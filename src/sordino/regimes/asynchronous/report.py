@@ -6,39 +6,36 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 
-from sordino.engine.records import Stage, known, number
+from sordino.engine.records import known, number
 from sordino.engine.runs import Run
 from sordino.engine.teller import Course, Drawn, Fact, Teller
+from sordino.federation.records import Stage, horizontal
+from sordino.federation.report import client_budgets, held, holders, holdings, unseen
 from sordino.regimes.asynchronous import figures as arrivals
 from sordino.report import figures
-from sordino.report.album import evaluated, holdings, measured
-from sordino.report.course import client_budgets, holders
+from sordino.report.album import evaluated, measured
 from sordino.report.words import bound, plain
 
 NORM = "Length of a gradient: the root of the mean square since the last row of the log."
 NOISY = (
-    "Length of a released gradient, without its noise: the root of the mean square since "
-    "the last row, less what noise adds on average;"
-    " a triangle where nothing was left."
+    "Length of a released gradient, without its noise: the root of the mean square since the last "
+    "row, less what noise adds on average; a triangle where nothing was left."
 )
 BOUND = (
-    " The dashed bound G_s cuts gradients of single examples, which are longer than their "
-    "mean: a curve near it shows that much is cut;"
-    " one below it need not mean that nothing is."
+    " The dashed bound G_s cuts gradients of single examples, which are longer than their mean: a "
+    "curve near it shows that much is cut; one below it need not mean that nothing is."
 )
 STALE = (
-    "How many updates were made while a gradient was under way. tau_max is what learning "
-    "rates are planned for; staler"
-    " gradients are paid for and not applied."
+    "How many updates were made while a gradient was under way. tau_max is what learning rates are "
+    "planned for; staler gradients are paid for and not applied."
 )
 GONE = (
     "Edges that did not work: some had vanished with their task and came back, some have "
     "spent their budget and will not."
 )
 EACH = (
-    "What the ledger has booked for each edge when the run ended, with what was reserved "
-    "and not used. The line is its own budget;"
-    " an edge that reaches it leaves."
+    "What the ledger has booked for each edge when the run ended, with what was reserved and not "
+    "used. The line is its own budget; an edge that reaches it leaves."
 )
 RATE = "gamma_t, by which the server multiplies a gradient: known before the run."
 
@@ -75,8 +72,8 @@ def pictures(run: Run) -> Iterable[Drawn]:
 
 def facts(run: Run) -> list[Fact]:
     about = run.about
-    begun, planned = len(arrivals.stages(run)), len(known(run.horizontal.stages) or ())
-    tau, found = number(run.horizontal.staleness), arrivals.histogram(run)
+    begun, planned = len(arrivals.stages(run)), len(known(horizontal(run).stages) or ())
+    tau, found = number(horizontal(run).staleness), arrivals.histogram(run)
     mean = sum(each * n for each, n in found.items()) / found.total() if found else None
     facts = [
         ("gradients of one edge", str(run.steps), "of the edge asked most"),
@@ -91,7 +88,7 @@ def facts(run: Run) -> list[Fact]:
 
 def courses(run: Run) -> list[Course]:
     last = number(run.about.R_s) or math.inf
-    rows = [_stage(stage, last) for stage in known(run.horizontal.stages) or ()]
+    rows = [_stage(stage, last) for stage in known(horizontal(run).stages) or ()]
     head = (
         "stage",
         "updates",
@@ -113,15 +110,15 @@ def courses(run: Run) -> list[Course]:
 
 def terms(run: Run, noise: float | None, clip: float | None) -> list[tuple[str, str]]:
     about = run.about
-    batch, own_noise = number(about.batch), known(run.horizontal.noise_multipliers)
-    sizes = [size for c in known(run.horizontal.clients) or () if (size := known(c.examples))]
+    batch, own_noise = number(about.batch), known(horizontal(run).noise_multipliers)
+    sizes = [size for c in horizontal(run).members if (size := known(c.examples))]
     rates = sorted({batch / size for size in sizes}) if batch is not None else []
     first = (
         f", in the first stage {plain(noise * clip, 6)}"
         if not own_noise and noise is not None and clip is not None
         else ""
     )
-    own = Counter(client_budgets(run, len(known(run.horizontal.epsilons) or ())))
+    own = Counter(client_budgets(run, len(known(horizontal(run).epsilons) or ())))
     own_words = ", ".join(
         f"{bound(value)} ({count} edge{'s' if count > 1 else ''})"
         for value, count in sorted(own.items())
@@ -149,7 +146,7 @@ def _multipliers(run: Run) -> str:
     """z, or the lowest and the highest where edges have their own."""
     own = sorted(
         z
-        for each in known(run.horizontal.noise_multipliers) or ()
+        for each in known(horizontal(run).noise_multipliers) or ()
         if (z := number(each)) is not None
     )
     return (
@@ -166,12 +163,8 @@ def _bounds(run: Run) -> str:
 
 
 def _stage(stage: Stage, last: float) -> list[str]:
-    start, length, clip, rate = (
-        known(stage.start) or 0,
-        known(stage.length) or 0,
-        number(stage.clip),
-        number(stage.rate),
-    )
+    start, length, clip = known(stage.start) or 0, known(stage.length) or 0, number(stage.clip)
+    rate = number(stage.rate)
     return [
         arrivals.numbered(stage),
         f"{plain(start + 1)} to {plain(min(start + length, last))}",
@@ -183,4 +176,12 @@ def _stage(stage: Stage, last: float) -> list[str]:
     ]
 
 
-TELLER = Teller(facts, courses, terms, holders, pictures)
+TELLER = Teller(
+    facts=facts,
+    courses=courses,
+    terms=terms,
+    members=holders,
+    pictures=pictures,
+    held=held,
+    unseen=unseen,
+)

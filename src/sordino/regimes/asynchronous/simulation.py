@@ -1,5 +1,4 @@
-r"""Edges that come and go, on one machine: what of the kernel's work is particular to them, and
-budgets reserved in blocks.
+r"""Edges that come and go, on one machine, and budgets reserved in blocks.
 
 A task is given, and its answer is due when its edge's delay has passed; the gradient is computed
 then, at the model that was sent, unless it has become too stale to be applied. Edges that hold the
@@ -60,9 +59,7 @@ class Moment(moments.Moment[State]):
         return self.state.average
 
     def packed(self) -> Packed:
-        """See :class:`sordino.engine.moment.Moment`. A model that several edges hold is kept
-        once.
-        """
+        """See :class:`sordino.engine.moment.Moment`. A model of several edges is kept once."""
         state = self.state
         vectors: dict[str, Vector] = {"weights": state.weights, "average": state.average}
         vectors |= {f"version.{task.version}": task.weights for task in state.tasks.values()}
@@ -171,7 +168,7 @@ class Arrivals(World[State]):
         )
         return Moment(state, **told)
 
-    def run(self, moment: Moment, watcher: Watcher) -> Moment:
+    def run(self, moment: Moment, watcher: Watcher[Moment]) -> Moment:
         """See :meth:`sordino.engine.kernel.Kernel.run`."""
         return Kernel(self, moment, watcher).run()
 
@@ -210,9 +207,7 @@ class Arrivals(World[State]):
     def bills(
         self, state: State, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]
     ) -> Sequence[Bill]:
-        """A block for every edge whose task lies outside its own, and for those who are about to
-        run out.
-        """
+        """A block for every edge whose task lies outside its own, or that is about to run out."""
         short = {
             each.site
             for each in effects

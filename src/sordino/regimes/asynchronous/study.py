@@ -41,9 +41,7 @@ class EdgePrivacy(NoisyPromise):
 
 
 class Updates(Section):
-    """How long a run may go on: ``updates`` is T; ``tasks`` the gradients of an edge that noise is
-    calibrated for.
-    """
+    """How long a run goes on: ``updates`` is T, ``tasks`` the gradients to calibrate noise for."""
 
     updates: int = Field(ge=1)
     tasks: int | None = Field(None, ge=1)
@@ -69,14 +67,14 @@ class AsynchronousStudy(HorizontalStudy):
     article: ClassVar[str] = "an"
     kind: ClassVar[str] = "asynchronous"
     elsewhere: ClassVar[Mapping[str, str]] = {
-        "data.parties": "parties hold different features of the same entities in methods ogd, "
-        "slr and dlr; "
-        "say data.clients",
+        "data.parties": "parties hold different features of the same entities in methods ogd, slr "
+        "and dlr; say data.clients",
         "data.stream": "methods ogd, slr and dlr read streams",
         "budget.events": "say budget.updates",
         "privacy.sampling_rate": "each edge's follows from method.batch and its examples",
         "privacy.clipped_fraction": "every gradient would pay for it; leave it out",
-        "method.learning_rate": "learning rates follow from the schedule; method.smoothness scales them",
+        "method.learning_rate": "learning rates follow from the schedule; method.smoothness "
+        "scales them",
         "budget.rounds": "say budget.updates",
         "budget.steps": "say budget.tasks, the gradients of an edge",
         "participation.cohort": "whoever is ready sends; leave it out",
@@ -102,9 +100,8 @@ class AsynchronousStudy(HorizontalStudy):
             raise ValueError("world.dropout = 1: no gradient would ever arrive; it must be below 1")
         if self.privacy.mechanism.learns:
             raise ValueError(
-                "privacy.mechanism.weights 'learned' follows the releases of whole rounds, "
-                "and there are none on arrival:"
-                " choose 'uniform', 'paper' or 'optimal'"
+                "privacy.mechanism.weights 'learned' follows the releases of whole rounds, and "
+                "there are none on arrival: choose 'uniform', 'paper' or 'optimal'"
             )
         if self.method.pooled and self.world.dropout:
             raise ValueError(

@@ -1,3 +1,1 @@
-"""Rounds: every client trains for some local steps, and the server averages. Sample- and
-client-level privacy.
-"""
+"""Rounds of local steps that the server averages, with sample- or client-level privacy."""

@@ -1,5 +1,4 @@
-r"""The aggregator of a client-level round: the one place where bounded updates meet, and leave with
-noise on them.
+r"""The aggregator of a client-level round: where bounded updates meet and get their noise.
 
     mean~ = ( sum_{i answered} w_i Delta_i + noise ) / (q_c sum_i w_i)
 
@@ -31,12 +30,14 @@ class PrivateSum:
     Attributes:
         mechanism: bounds contributions and adds the noise.
         shares: w_i in (0, 1] of every client.
+        units: whose data it sums, in the ledger: one unit that stands for all, or each its own.
         sampling_rate: q_c.
         entropy: where the noise is drawn from, by round.
     """
 
     mechanism: Bounded
     shares: tuple[float, ...]
+    units: tuple[str, ...]
     sampling_rate: float
     entropy: Entropy
 
@@ -66,16 +67,18 @@ class PrivateSum:
         permits: Sequence[Permit],
         seen: tuple[float, ...] = (),
     ) -> Released:
-        """The noisy mean of a round; ``answers`` may be empty. ``seen`` is what earlier releases
-        taught the mechanism.
+        """The noisy mean of a round, perhaps of no ``answers``; ``seen`` shapes the mechanism.
 
         Raises:
             LocalProtocolError: unless there are ``permits``, one for each unit, and each covers one
                 such release in this round; nothing has been computed then.
         """
-        covers_round(permits[:1], [(self.event(contract), 1)], number)
-        for permit in permits[1:]:
-            covers_round([permit], [(self.event(contract), 1)], number)
+        price = [(self.event(contract), 1)]
+        own: dict[str, list[Permit]] = {unit: [] for unit in self.units}
+        for permit in permits:
+            own.setdefault(permit.unit, []).append(permit)
+        for unit, booked in own.items():
+            covers_round(unit, booked if unit in self.units else (), price, number)
         total = np.zeros(dimension, np.float64)
         excess = 0.0
         for answer in answers:
@@ -100,9 +103,7 @@ class PrivateSum:
     def signal_to_noise(
         self, released: Released, contract: RoundNoise, seen: tuple[float, ...] = ()
     ) -> float:
-        """||signal|| / ||noise|| of a release, with the sign of the unbiased estimate of
-        ||signal||^2; post-processing.
-        """
+        """||signal|| / ||noise|| of a release, by an unbiased estimate; post-processing."""
         deviation = self._mechanism(contract, seen).vector_multiplier * contract.clip * self.unit
         noise = released.mean.size * deviation**2
         exact = float(np.square(released.mean, dtype=np.float64).sum())

@@ -9,21 +9,22 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from sordino import data as datasets
-from sordino.engine import records
 from sordino.engine.built import Built, budget, vault
 from sordino.engine.latency import Churn
 from sordino.engine.plan import Plan
-from sordino.engine.surroundings import lineage, protective
+from sordino.engine.surroundings import lineage
 from sordino.entropy import Entropy, Seeded
+from sordino.federation.balance import remedy
 from sordino.federation.facts import horizontal
-from sordino.federation.mechanism import as_good, in_words
+from sordino.federation.mechanism import Trial
 from sordino.federation.setup import SharedSetup
 from sordino.federation.study import for_dimension
 from sordino.mechanism import Bounded, Learning
-from sordino.privacy import Budget, Gaussian, Vault, accountant
+from sordino.privacy import Budget, Vault
 from sordino.privacy.records.group import CLIENT, SAMPLE
+from sordino.regimes.synchronous import records
 from sordino.regimes.synchronous.aggregate import PrivateSum
-from sordino.regimes.synchronous.mechanism import mechanism
+from sordino.regimes.synchronous.mechanism import announced, mechanism
 from sordino.regimes.synchronous.method import Terms
 from sordino.regimes.synchronous.methods.client_level import ClientLevel
 from sordino.regimes.synchronous.plan import (
@@ -34,7 +35,6 @@ from sordino.regimes.synchronous.plan import (
     scheduled_steps,
     shares,
     spending,
-    spent_by,
     step,
 )
 from sordino.regimes.synchronous.protocol import Synchronous
@@ -54,49 +54,31 @@ def build(
     run: str,
     payable: Sequence[int] | None,
 ) -> Built:
-    """See :func:`sordino.engine.assemble.build`; ``parts`` is emptied on the way, so that the
-    pixels are kept once.
-    """
-    entropy, flat, sizes, privacy = (
-        Seeded(study.seed),
-        setup.kernels.flat,
-        setup.sizes,
-        study.privacy,
-    )
+    """See :func:`sordino.engine.assemble.build`; ``parts`` is emptied, to save memory."""
+    entropy, flat, sizes = Seeded(study.seed), setup.kernels.flat, setup.sizes
+    privacy = study.privacy
     priced, whole = price(for_dimension(study, flat.dim), sizes, flat.dim), aggregated(study)
     units, fingerprints = _units(
         whole, setup.fingerprints, not setup.records and setup.mine is None
     )
     noise = (
-        mechanism(study, sizes, setup.kernels, setup.validation) if privacy.unit != "none" else None
+        mechanism(study, sizes, Trial.of(setup.kernels, setup.validation))
+        if privacy.unit != "none"
+        else None
     )
     if noise is not None:
         priced = announced(priced, study, noise, max(sizes))
-    own = protective(study, run, setup.shaping, folder)
-    clients = _clients(study, parts, setup, noise, own)
+    own = setup.entropy(study, run, folder)
+    clients = _clients(study, parts, setup, noise, own, units)
     kind = CLIENT if isinstance(study.method, ClientLevel) and privacy.unit == "client" else SAMPLE
     known = [replace(one, kind=kind) if one.unit in fingerprints else one for one in setup.records]
     ledgers = vault(
         study, folder, run, setup.units(fingerprints), known, labels=setup.labels(units)
     )
-    most, tested = (
-        budget(study, privacy.epsilon),
-        setup.evaluation(study, ledgers, own, lineage(study, run)),
-    )
+    most = budget(study, privacy.epsilon)
+    tested = setup.evaluation(study, ledgers, own, lineage(study, run))
     pays = _payable(study, priced, ledgers, units, most) if payable is None else tuple(payable)
-    regime = Synchronous(
-        method=study.method,
-        terms=_terms(study, sizes, flat.dim, pays, noise),
-        budget=None if whole else pays,
-        payable=_payable_rounds(study, pays, whole),
-        aggregator=_aggregator(study, sizes, noise, own) if noise is not None and whole else None,
-        learner=noise if isinstance(noise, Learning) else None,
-        entropy=own,
-        cohort=study.participation.cohort,
-        deadline=study.participation.deadline,
-        momentum=study.method.momentum,
-        decay=study.method.average,
-    )
+    regime = _rules(study, _terms(study, sizes, flat.dim, pays, noise), pays, noise, own, units)
     simulation = Simulation(
         regime=regime,
         clients=clients,
@@ -111,34 +93,38 @@ def build(
         method=study.method.name,
         lineage=lineage(study, run),
     )
-    first, facts = (
-        Moment(regime.start(setup.first())),
-        horizontal(records.Synchronous, study, setup, priced, simulation),
-    )
+    first = Moment(regime.start(setup.first()))
+    facts = horizontal(records.Synchronous, study, setup, priced, simulation)
     paid = "round" if privacy.unit == "client" else "local step"
-    remedy = "Raise noise_multiplier or lower sampling_rate"
+    told = remedy(known, "Raise noise_multiplier or lower sampling_rate")
     return setup.built(
-        study, priced, simulation, first, facts=facts, paid=paid, remedy=remedy, evaluation=tested
+        study, priced, simulation, first, facts=facts, paid=paid, remedy=told, evaluation=tested
     )
 
 
-def announced(priced: Plan, study: SynchronousStudy, noise: Bounded, largest: int) -> Plan:
-    """The plan with what a literal form claims beside what it gives."""
-    privacy, true, where = study.privacy, noise.event(), "privacy.mechanism.form"
-    if isinstance(study.method, ClientLevel) and not study.method.aggregated:
-        true, where = (
-            Gaussian(noise_multiplier=priced.noise_multiplier / (largest * study.method.tau)),
-            "method.form",
-        )
-    if (
-        as_good(true, privacy.mechanism.event(priced.noise_multiplier))
-        or priced.used is None
-        or privacy.delta is None
-    ):
-        return priced
-    spent = spent_by(study, true, priced.noise_multiplier, privacy.sampling_rate, priced.used)
-    return priced.exposed(
-        where, accountant(privacy.accountant).epsilon(spent, privacy.delta), in_words(true)
+def _rules(
+    study: SynchronousStudy,
+    terms: Terms,
+    pays: tuple[int, ...] | None,
+    noise: Bounded | None,
+    own: Entropy,
+    units: Sequence[str],
+) -> Synchronous:
+    whole = aggregated(study)
+    return Synchronous(
+        method=study.method,
+        terms=terms,
+        budget=None if whole else pays,
+        payable=_payable_rounds(study, pays, whole),
+        aggregator=None
+        if noise is None or not whole
+        else _aggregator(study, terms, noise, own, units),
+        learner=noise if isinstance(noise, Learning) else None,
+        entropy=own,
+        cohort=study.participation.cohort,
+        deadline=study.participation.deadline,
+        momentum=study.method.momentum,
+        decay=study.method.average,
     )
 
 
@@ -159,11 +145,16 @@ def _units(
 
 
 def _aggregator(
-    study: SynchronousStudy, sizes: tuple[int, ...], noise: Bounded, entropy: Entropy
+    study: SynchronousStudy,
+    terms: Terms,
+    noise: Bounded,
+    entropy: Entropy,
+    units: Sequence[str],
 ) -> PrivateSum:
     return PrivateSum(
         mechanism=noise,
-        shares=tuple(shares(study, sizes)),
+        shares=tuple(shares(study, terms.sizes)),
+        units=tuple(dict.fromkeys(units)),
         sampling_rate=study.privacy.sampling_rate,
         entropy=entropy,
     )
@@ -175,6 +166,7 @@ def _clients(
     setup: SharedSetup,
     noise: Bounded | None,
     entropy: Entropy,
+    units: Sequence[str],
 ) -> list[Client]:
     """The clients; ``parts`` is emptied on the way."""
     privacy, rate, eta = study.privacy, study.privacy.sampling_rate, study.method.learning_rate
@@ -188,6 +180,7 @@ def _clients(
             clients.append(
                 PlainClient(
                     index=i,
+                    unit=units[i],
                     examples=examples,
                     sampling_rate=rate,
                     learning_rate=eta,
@@ -210,13 +203,18 @@ def _clients(
             )
             told = {field.name: getattr(work, field.name) for field in fields(work)}
             if study.method.aggregated:
-                clients.append(LocalClient(**told, mechanism=noise, sampling_rate=rate))
+                clients.append(
+                    LocalClient(**told, unit=units[i], mechanism=noise, sampling_rate=rate)
+                )
             else:
-                clients.append(NoisyModelClient(**told, noise_multiplier=noise.noise_multiplier))
+                clients.append(
+                    NoisyModelClient(**told, unit=units[i], noise_multiplier=noise.noise_multiplier)
+                )
         else:
             clients.append(
                 PrivateClient(
                     index=i,
+                    unit=units[i],
                     examples=examples,
                     mechanism=noise,
                     sampling_rate=rate,
@@ -274,9 +272,7 @@ def _payable(
 def _payable_rounds(
     study: SynchronousStudy, pays: tuple[int, ...] | None, whole: bool
 ) -> int | None:
-    """Rounds that everybody can pay for, where rounds differ in price or are what is charged; None
-    where steps are counted.
-    """
+    """Rounds that everybody can pay for, if rounds are charged or differ; None: count steps."""
     if pays is None:
         return None
     if whole:

@@ -5,50 +5,43 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from functools import partial
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
+from sordino.engine.plan import Plan
 from sordino.entropy import Seeded
 from sordino.errors import StudyError
-from sordino.federation.mechanism import energies
-from sordino.mechanism import Bounded, NoiseRequest
+from sordino.federation.mechanism import Trial, as_good, in_words
+from sordino.mechanism import NoiseRequest
 from sordino.message import Train
+from sordino.privacy import Gaussian, accountant
 from sordino.regimes.synchronous.methods.client_level import ClientLevel
+from sordino.regimes.synchronous.plan import spent_by
 from sordino.regimes.synchronous.study import SynchronousStudy
-from sordino.training.kernels import Examples, ModelKernels
-from sordino.training.local import LocalWork
+
+if TYPE_CHECKING:
+    from sordino.mechanism import Bounded
 
 
-def mechanism(
-    study: SynchronousStudy,
-    sizes: Sequence[int],
-    kernels: ModelKernels,
-    public: tuple[Tensor, Tensor],
-) -> Bounded:
-    """The mechanism of a calibrated study at the multiplier that it begins with; ``public`` are its
-    validation examples.
-    """
+def mechanism(study: SynchronousStudy, sizes: Sequence[int], trial: Trial) -> Bounded:
+    """The mechanism of a calibrated study at its first multiplier, shaped by public examples."""
     privacy, method, deviation, bound, largest = study.privacy, study.method, None, None, 1.0
     adaptive, clip = False, privacy.clip
     if isinstance(method, ClientLevel):
         adaptive = method.clipping == "adaptive"
         if adaptive:
-            deviation = (
-                method.count_noise or privacy.sampling_rate * len(sizes) / 20.0
-            )  # Andrew et al. 2021, section 3
+            # Andrew et al. 2021, section 3
+            deviation = method.count_noise or privacy.sampling_rate * len(sizes) / 20.0
         if method.clipping == "proxy":
-            clip = proxy_clip(study, method, sizes, kernels, public)
+            clip = proxy_clip(study, method, sizes, trial)
         bound = method.learning_rate * method.tau * privacy.clip
         largest = float(max(sizes)) if method.weights == "size" else 1.0
-    return privacy.mechanism.make(
+    return privacy.mechanism.made(
         NoiseRequest(
             unit=privacy.unit,
             clip=clip,
             noise_multiplier=privacy.noise_multiplier or 0.0,
-            parameters=tuple(slot.size for slot in kernels.flat.layout),
-            energies=partial(energies, kernels, public) if study.data.validation else None,
+            parameters=trial.parameters,
+            energies=trial.energies if study.data.validation else None,
             counted=privacy.clipped_fraction or adaptive,
             count_deviation=deviation,
             update_bound=bound,
@@ -58,15 +51,15 @@ def mechanism(
 
 
 def proxy_clip(
-    study: SynchronousStudy,
-    method: ClientLevel,
-    sizes: Sequence[int],
-    kernels: ModelKernels,
-    public: tuple[Tensor, Tensor],
+    study: SynchronousStudy, method: ClientLevel, sizes: Sequence[int], trial: Trial
 ) -> float:
-    """S: the median norm of the first updates of clients made up from public examples, as many each
-    as the median client has.
-    """
+    """S: the median norm of first updates, of median-sized clients made of public examples."""
+    import torch
+
+    from sordino.training.kernels import Examples
+    from sordino.training.local import LocalWork
+
+    kernels, public = trial.look()
     size = min(max(sorted(sizes)[len(sizes) // 2], 1), len(public[1]))
     start, norms = kernels.flat.weights.clone(), []
     for index, part in enumerate(range(0, len(public[1]) - size + 1, size)):
@@ -90,3 +83,23 @@ def proxy_clip(
             "method.learning_rate, or set privacy.clip"
         )
     return found
+
+
+def announced(priced: Plan, study: SynchronousStudy, noise: Bounded, largest: int) -> Plan:
+    """The plan with what a literal form claims beside what it gives."""
+    privacy, true, where = study.privacy, noise.event(), "privacy.mechanism.form"
+    if isinstance(study.method, ClientLevel) and not study.method.aggregated:
+        true, where = (
+            Gaussian(noise_multiplier=priced.noise_multiplier / (largest * study.method.tau)),
+            "method.form",
+        )
+    if (
+        as_good(true, privacy.mechanism.event(priced.noise_multiplier))
+        or priced.used is None
+        or privacy.delta is None
+    ):
+        return priced
+    spent = spent_by(study, true, priced.noise_multiplier, privacy.sampling_rate, priced.used)
+    return priced.exposed(
+        where, accountant(privacy.accountant).epsilon(spent, privacy.delta), in_words(true)
+    )

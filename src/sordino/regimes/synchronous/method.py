@@ -15,12 +15,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from numbers import Real
+from typing import Any, ClassVar, Literal, Self, cast
 
 import msgspec
-from pydantic import Field, SerializeAsAny
+from pydantic import Field, SerializeAsAny, model_validator
 
 from sordino.engine.method import Method
+from sordino.engine.methods import METHODS
 from sordino.message import Update, Vector
 from sordino.privacy import fixed_order
 from sordino.training.optimizer import Optimizer, Sgd
@@ -123,9 +125,7 @@ class Wants:
 
 @dataclass(frozen=True, slots=True)
 class RoundNoise:
-    """What one round's contributions are bounded by, and how noisy their sum will be: C (or S) and
-    sigma.
-    """
+    """What bounds one round's contributions, and the noise of their sum: C (or S) and sigma."""
 
     clip: float
     noise_multiplier: float
@@ -160,6 +160,7 @@ class SynchronousMethod(Method):
         average: decay of the averaged global models, in [0, 1); post-processing, costs no privacy.
     """
 
+    needs: ClassVar[tuple[str, ...]] = ("choose",)
     memory: ClassVar[type[msgspec.Struct]] = Nothing
 
     learning_rate: float = Field(0.5, gt=0, le=1e12, allow_inf_nan=False)
@@ -175,9 +176,7 @@ class SynchronousMethod(Method):
 
     @property
     def fixed_tau(self) -> int | None:
-        """tau where it is the same in every round, so that a plan can count steps; None where the
-        method chooses.
-        """
+        """tau where it is the same in every round, for plans; None where the method chooses."""
         return None
 
     @property
@@ -191,15 +190,11 @@ class SynchronousMethod(Method):
         return Wants()
 
     def scale(self, share: float) -> tuple[float, float]:
-        """Factors on C and on sigma after this share of the rounds, in [0, 1): a public schedule,
-        known before the run.
-        """
+        """Factors on C and sigma after a share of the rounds, in [0, 1): a public schedule."""
         return 1.0, 1.0
 
     def round_noise(self, memory: Any, terms: Terms, number: int) -> RoundNoise:
-        """C and sigma of round ``number``, from 1: the schedule's, or what earlier releases
-        taught.
-        """
+        """C and sigma of round ``number``, from 1: the schedule's, or by earlier releases."""
         clip, noise = self.scale((number - 1) / terms.rounds)
         return RoundNoise(terms.clip * clip, terms.sigma * noise)
 
@@ -222,3 +217,65 @@ class SynchronousMethod(Method):
     def observed(self, memory: Any) -> dict[str, Any]:
         """Named quantities worth a place in the log: estimates, never raw data."""
         return {}
+
+    @model_validator(mode="after")
+    def _says_what_it_must(self) -> Self:
+        """Look at what a plan asks of one of somebody's own, before anything is planned."""
+        asked, tau, factors = (
+            cast(object, self.wants),
+            cast(object, self.fixed_tau),
+            cast(object, self.scale(0.0)),
+        )
+        if not isinstance(asked, Wants):
+            raise METHODS.wrong(self, "wants", asked, "Wants(...)")
+        if tau is not None and not (_whole(tau) and tau != 0):
+            raise METHODS.wrong(self, "fixed_tau", tau, "a whole number from 1, or None")
+        if not (
+            isinstance(factors, tuple)
+            and len(factors) == 2
+            and all(isinstance(each, Real) and float(each) > 0 for each in factors)
+        ):
+            raise METHODS.wrong(self, "scale", factors, "positive factors on C and on sigma")
+        return self
+
+    def chosen(self, memory: Any, terms: Terms, left: Remaining) -> Choice:
+        """What :meth:`choose` gives, if it is a choice.
+
+        Raises:
+            StudyError: if it is none.
+        """
+        given: object = self.choose(memory, terms, left)
+        if not isinstance(given, Choice) or not _whole(given.tau):
+            raise METHODS.wrong(self, "choose", given, "Choice(tau), tau a whole number from 0")
+        return given
+
+    def remembered(self, call: str, given: object) -> Any:
+        """Memory that ``call`` gave, if it is such memory as the class declares.
+
+        Raises:
+            StudyError: if it is none.
+        """
+        if not isinstance(given, self.memory):
+            raise METHODS.wrong(self, call, given, f"its memory, a {self.memory.__name__}")
+        return given
+
+    def noted(self, memory: Any) -> dict[str, Any]:
+        """What :meth:`observed` gives, if a log can hold it.
+
+        Raises:
+            StudyError: if it cannot.
+        """
+        given: object = self.observed(memory)
+        try:
+            if not isinstance(given, dict):
+                raise TypeError
+            msgspec.json.encode(given)
+        except TypeError:
+            raise METHODS.wrong(
+                self, "observed", given, "a dict of names, and numbers or texts"
+            ) from None
+        return given
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

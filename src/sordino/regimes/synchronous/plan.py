@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sordino.engine.plan import ACCOUNTANTS, Plan, limits
+from sordino.engine.plan import ACCOUNTANTS, Curve, Plan, limits
 from sordino.errors import StudyError
 from sordino.privacy import (
     Composed,
@@ -26,7 +26,6 @@ from sordino.privacy import (
     PoissonSampled,
     Pure,
     accountant,
-    epsilon_after,
     noise_multiplier,
 )
 from sordino.regimes.synchronous.methods.client_level import ClientLevel
@@ -34,8 +33,7 @@ from sordino.regimes.synchronous.study import SynchronousStudy
 
 
 def release(study: SynchronousStudy) -> Callable[[float], Event]:
-    """What one step releases at a noise multiplier: a noisy sum, and a noisy loss with every sum
-    where a method asks for one.
+    """What one step releases: a noisy sum, and a noisy loss with it where a method asks for one.
 
     A method that asks for the loss once a round is priced as if it did in every step.
     """
@@ -52,9 +50,7 @@ def step(study: SynchronousStudy, sigma: float) -> Event:
 
 
 def charged_per_round(study: SynchronousStudy) -> int | None:
-    """How often a round's event is booked: tau times, once where whole clients are protected; None
-    where the method chooses.
-    """
+    """How often a round's event is booked: tau times, once for clients; None if chosen."""
     return 1 if study.privacy.unit == "client" else study.method.fixed_tau
 
 
@@ -136,10 +132,8 @@ def price(study: SynchronousStudy, sizes: Sequence[int], dimension: int) -> Plan
             False,
             (),
         )
-    sigma, names = (
-        privacy.noise_multiplier,
-        tuple(dict.fromkeys((*ACCOUNTANTS, privacy.accountant))),
-    )
+    sigma = privacy.noise_multiplier
+    names = tuple(dict.fromkeys((*ACCOUNTANTS, privacy.accountant)))
     if len(schedule(full)) > 1:
         most: dict[str, int | None] = {name: scheduled_steps(full, name) for name in names}
     else:
@@ -161,7 +155,7 @@ def price(study: SynchronousStudy, sizes: Sequence[int], dimension: int) -> Plan
         used=used,
         epsilon=math.inf if raw else curve[-1],
         claimed=curve[-1] if raw else None,
-        curve=tuple(curve),
+        curve=curve,
         ends="privacy" if steps is not None and pace * rounds > steps else "rounds",
         batches=batches,
         signal_to_noise=batches[1] / (sigma * math.sqrt(dimension)),
@@ -173,9 +167,7 @@ def price(study: SynchronousStudy, sizes: Sequence[int], dimension: int) -> Plan
 
 
 def _batches(study: SynchronousStudy, sizes: Sequence[int]) -> tuple[float, float, float]:
-    """Expected batch of the smallest, median and largest client; of clients in a cohort, where
-    clients are protected.
-    """
+    """Expected batch of the smallest, median and largest client; or of clients in a cohort."""
     rate = study.privacy.sampling_rate
     if study.privacy.unit == "client":
         return (rate * sum(shares(study, sizes)),) * 3
@@ -206,9 +198,7 @@ def spending(study: SynchronousStudy, charges: int) -> list[tuple[Event, int]]:
 def spent_by(
     study: SynchronousStudy, true: Event, sigma: float, rate: float, charges: int
 ) -> list[tuple[Event, int]]:
-    """So many charges of a client, along the schedule if there is one, where one release at
-    ``sigma`` is ``true``.
-    """
+    """So many charges of a client, along its schedule, where one at ``sigma`` is ``true``."""
     if len(schedule(study)) == 1 or not isinstance(true, Gaussian | Pure):
         return [(PoissonSampled(sampling_rate=rate, event=true), charges)]
     level = true.noise_multiplier if isinstance(true, Gaussian) else sigma
@@ -228,9 +218,7 @@ def aggregated(study: SynchronousStudy) -> bool:
 def scheduled_steps(
     study: SynchronousStudy, name: str, spent: Sequence[tuple[Event, int]] = ()
 ) -> int:
-    """The most charges of a scheduled study, in whole rounds of it, within its budget after
-    ``spent``.
-    """
+    """The most charges of a scheduled study, in whole rounds, within its budget after ``spent``."""
     privacy, each, chosen = study.privacy, charged_per_round(study) or 1, accountant(name)
     assert privacy.epsilon is not None
     assert privacy.delta is not None
@@ -244,21 +232,19 @@ def scheduled_steps(
     )
 
 
-def _curve(study: SynchronousStudy, pace: int, used: int) -> tuple[float, ...]:
-    """epsilon after each round, ``pace`` charges a round, until ``used``; the last by the fine
-    bound.
-    """
-    privacy = study.privacy
-    assert privacy.delta is not None
+def _curve(study: SynchronousStudy, pace: int, used: int) -> Curve:
+    """epsilon after each round of ``pace`` charges, until ``used``; finely bounded at the end."""
+    delta, chosen = study.privacy.delta, accountant(study.privacy.accountant)
+    assert delta is not None
     after = [min(pace * k, used) for k in range(1, math.ceil(used / pace) + 1)] or [0]
-    if len(schedule(study)) == 1:
-        event = step(study, privacy.noise_multiplier or 0.0)
-        return epsilon_after(event, after, delta=privacy.delta, accountant=privacy.accountant)
-    chosen = accountant(privacy.accountant)
-    return tuple(
-        chosen.epsilon(spending(study, count), privacy.delta, quick=count != used)
-        for count in after
-    )
+    event = step(study, study.privacy.noise_multiplier or 0.0)
+    scheduled = len(schedule(study)) > 1
+
+    def price(count: int) -> float:
+        spent = spending(study, count) if scheduled else [(event, count)]
+        return chosen.epsilon(spent, delta, quick=count != used)
+
+    return Curve(tuple(after), price)
 
 
 def warnings(
@@ -273,9 +259,9 @@ def warnings(
         return _of_clients(study, sizes, steps, dimension)
     if privacy.delta is not None and privacy.delta >= 1.0 / smallest:
         found.append(
-            f"privacy.delta = {privacy.delta:g} is not below 1/{smallest}, one over the "
-            "smallest client's examples:"
-            f" it would allow giving one example away. Choose less than {1.0 / smallest:.1g}"
+            f"privacy.delta = {privacy.delta:g} is not below 1/{smallest}, one over the smallest "
+            "client's examples: it would allow giving one example away. Choose less than "
+            f"{1.0 / smallest:.1g}"
         )
     if steps == 0:
         found.append(
@@ -317,18 +303,16 @@ def _of_clients(
     noise = (privacy.noise_multiplier or 0.0) * math.sqrt(dimension) / cohort
     if noise > 1.0:
         found.append(
-            f"more noise than signal: the mean of {cohort:.3g} updates of length at most S "
-            "carries noise of length"
-            f" z sqrt(d) / {cohort:.3g} = {noise:.3g} S (z = {privacy.noise_multiplier:g}, d "
-            f"= {dimension});"
-            " more clients a round (privacy.sampling_rate, data.clients) or a smaller model "
-            "would help"
+            f"more noise than signal: the mean of {cohort:.3g} updates of length at most S carries "
+            f"noise of length z sqrt(d) / {cohort:.3g} = {noise:.3g} S (z = "
+            f"{privacy.noise_multiplier:g}, d = {dimension}); more clients a round "
+            "(privacy.sampling_rate, data.clients) or a smaller model would help"
         )
     return found
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
+class Cell:
     """One cell of the grid: what this q and tau would give at the study's epsilon and rounds.
 
     Attributes:
@@ -353,7 +337,7 @@ def advise(
     sizes: Sequence[int],
     rates: Sequence[float] = (0.015, 0.03, 0.06, 0.12, 0.25),
     taus: Sequence[int] = (1, 2, 5),
-) -> list[Advice]:
+) -> list[Cell]:
     """The grid, least noisy first within each tau.
 
     Raises:
@@ -381,7 +365,7 @@ def advise(
                 release=release(study),
             )
             cells.append(
-                Advice(
+                Cell(
                     rate,
                     tau,
                     steps,

@@ -32,13 +32,11 @@ log, and the state stays as it is.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from sordino.engine import records
@@ -66,11 +64,17 @@ from sordino.message import Answer, Contribution, Train, Update, Vector
 from sordino.regimes.synchronous.aggregate import PrivateSum
 from sordino.regimes.synchronous.method import Remaining, RoundNoise, SynchronousMethod, Terms
 from sordino.regimes.synchronous.methods.estimate import clipped_fraction, signal_to_noise
+from sordino.regimes.synchronous.records import SynchronousRound
 from sordino.regimes.synchronous.state import State
+from sordino.regimes.synchronous.update import (
+    Vector64,
+    after,
+    deviation,
+    mean_change,
+    terms_under,
+)
 
 __all__ = ["State", "Synchronous"]
-
-Vector64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,9 +115,7 @@ class Synchronous:
 
     @property
     def timed(self) -> bool:
-        """Whether a round lasts until its deadline whoever answers: else one client's speed would
-        decide which late ones are back.
-        """
+        """Whether rounds last until their deadline, lest one client's speed decide who is back."""
         return self.secret and self.deadline is not None
 
     @property
@@ -162,61 +164,6 @@ class Synchronous:
                 return state, (late, *heard)
             case _:
                 return state, ()
-
-    def objection(self, task: Train) -> str | None:
-        """What a task asks for beyond the study, as far as a client can tell by itself; or None.
-
-        A client knows the method and its public schedule. Where earlier releases decide about C or
-        sigma, it accepts what it is told: the price follows sigma, and C does not change it.
-        """
-        method, terms, number = self.method, self.terms, task.round
-        if not 1 <= number <= terms.rounds:
-            return f"it is of round {number}, and the study has {terms.rounds}"
-        most = terms.steps if method.fixed_tau is None else method.fixed_tau
-        if not task.steps >= 1 or (most is not None and task.steps > most):
-            return f"it asks for {task.steps} local steps, and the study allows {most}"
-        wants = method.wants
-        if task.wants_first != wants.first or (task.probe is not None and not wants.raw):
-            return "it asks for more than the model after the local steps"
-        loss = None if task.loss_bound is None else (task.loss_bound, task.loss_noise)
-        if loss != wants.loss:
-            return "it asks for the loss otherwise than the study does"
-        if task.order != (terms.order if method.adapts_noise else None):
-            return f"it fixes the Rényi order {task.order}, and the study another"
-        if task.shape and self.learner is None:
-            return "it shapes the noise, and the study's mechanism has one shape"
-        return self._objection_to_noise(task)
-
-    def objection_to_round(self, effect: Book) -> str | None:
-        """What is wrong with the booking of a round, as far as a client can tell; or None."""
-        if self.aggregator is None:
-            return "no round of this method is charged to everybody"
-        if not 1 <= effect.number <= self.terms.rounds:
-            return f"it is of round {effect.number}, and the study has {self.terms.rounds}"
-        method, terms = self.method, self.terms
-        noise = method.round_noise(method.start(terms), terms, effect.number)
-        if not method.adapts_noise and effect.fact != self.aggregator.event(noise):
-            return (
-                f"round {effect.number} would release {effect.fact}, and the study says otherwise"
-            )
-        return None
-
-    def _objection_to_noise(self, task: Train) -> str | None:
-        method, terms = self.method, self.terms
-        if (task.clip is None) != (task.noise_multiplier is None):
-            return "it sets only one of the clip and the noise multiplier"
-        first = method.round_noise(method.start(terms), terms, task.round)
-        clip = terms.clip if task.clip is None else task.clip
-        sigma = terms.sigma if task.noise_multiplier is None else task.noise_multiplier
-        if not (0.0 < clip < math.inf or (task.clip is None and not terms.sigma)):
-            return f"its clip is {clip}"
-        if not method.adapts_clip and clip != first.clip:
-            return f"its clip is {clip}, and the study's is {first.clip}"
-        if method.adapts_noise:
-            return None if 0.0 < sigma <= terms.sigma else f"its noise multiplier is {sigma}"
-        if sigma != first.noise_multiplier:
-            return f"its noise multiplier is {sigma}, and the study's is {first.noise_multiplier}"
-        return None
 
     def _left(self, state: State, client: int) -> tuple[State, Sequence[Effect]]:
         """A client that vanished may be back before the deadline; without one nobody waits."""
@@ -271,13 +218,14 @@ class Synchronous:
         chosen = (
             self._draw(solvent, number) if self.aggregator is None else self._sample(state, number)
         )
-        left = [self.affordable(state, i) for i in chosen]
+        # where nobody is within reach, tau is what anybody could pay for, if he came back in time
+        left = [self.affordable(state, i) for i in chosen or range(len(state.steps))]
         steps_left = min((n for n in left if n is not None), default=None)
         share = 1.0 if self.cohort is None else min(self.cohort / len(state.steps), 1.0)
         remaining = Remaining(
             rounds=max(round((self.terms.rounds - state.round) * share), 1), steps=steps_left
         )
-        choice = self.method.choose(state.memory, self.terms, remaining)
+        choice = self.method.chosen(state.memory, self.terms, remaining)
         if choice.tau == 0:
             return self._finish(state, choice.note or "the method has ended it")
         tau = choice.tau if steps_left is None else min(choice.tau, steps_left)
@@ -307,9 +255,7 @@ class Synchronous:
         return self._ask(state)
 
     def _booked(self, state: State) -> tuple[State, Sequence[Effect]]:
-        """The round's release is paid for: ask the cohort, or release noise alone where nobody was
-        drawn.
-        """
+        """The round's release is paid for: ask the cohort, or release noise alone if empty."""
         return (
             self._ask(state) if state.waiting or self.deadline is not None else self._close(state)
         )
@@ -393,14 +339,16 @@ class Synchronous:
         contract = self.method.round_noise(state.memory, self.terms, state.round)
         if self.aggregator is None:
             answers = [a for a in ordered if isinstance(a, Update)]
-            moved = self._mean(state, answers)
-            memory = self.method.fold(state.memory, self.terms, answers)
-            row = records.SynchronousRound(
+            moved = mean_change(state.weights, self.terms, answers)
+            memory = self.method.remembered(
+                "fold", self.method.fold(state.memory, self.terms, answers)
+            )
+            row = SynchronousRound(
                 cohort=state.cohort,
                 answered=len(answers),
                 missing=state.cohort - len(answers),
                 clipped=clipped_fraction(answers, self.terms),
-                snr=signal_to_noise(answers, self._terms_under(contract)),
+                snr=signal_to_noise(answers, terms_under(self.terms, contract)),
             )
         else:
             contributed = [a for a in ordered if isinstance(a, Contribution)]
@@ -408,12 +356,14 @@ class Synchronous:
                 contributed, contract, state.round, len(state.weights), state.permits, state.seen
             )
             moved, answers = released.mean.astype(np.float64), []
-            memory = self.method.learn(state.memory, self.terms, released)
-            row = records.SynchronousRound(
+            memory = self.method.remembered(
+                "learn", self.method.learn(state.memory, self.terms, released)
+            )
+            row = SynchronousRound(
                 clipped=None if released.clipped is None else min(max(released.clipped, 0.0), 1.0),
                 snr=self.aggregator.signal_to_noise(released, contract, state.seen),
             )
-        weights, velocity, average = self._moved(state, moved)
+        weights, velocity, average = after(state, moved, self.momentum, self.decay)
         learned = self._learned(state, moved, contract, [a.client for a in answers])
         row = msgspec.structs.replace(
             row,
@@ -421,7 +371,7 @@ class Synchronous:
             steps=max(state.steps),
             tau=state.tau,
             note=state.note,
-            extra=self.method.observed(memory),
+            extra=self.method.noted(memory),
         )
         models = list(state.models)
         for answer in answers if models else ():
@@ -442,62 +392,19 @@ class Synchronous:
         )
         return state, (Log(row), Closed(state.round))
 
-    def _terms_under(self, contract: RoundNoise) -> Terms:
-        """The terms with C and sigma of one round."""
-        if not self.terms.sigma:
-            return self.terms
-        return replace(
-            self.terms,
-            clip=contract.clip,
-            noise=self.terms.noise * contract.noise_multiplier / self.terms.sigma,
-        )
-
-    def _mean(self, state: State, answers: Sequence[Update]) -> Vector64 | None:
-        """The weighted mean of how far the clients moved; None where nobody answered."""
-        if not answers:
-            return None
-        total = sum(self.terms.weights[a.client] for a in answers)
-        mean = np.zeros(state.weights.shape, np.float64)
-        for answer in answers:
-            mean += (self.terms.weights[answer.client] / total) * answer.weights
-        return mean - state.weights
-
     def _learned(
         self, state: State, moved: Vector64 | None, contract: RoundNoise, answered: Sequence[int]
     ) -> tuple[float, ...]:
-        """What a mechanism with a shape of its own knows after this round, from the round's
-        release.
-        """
+        """What a mechanism with a shape of its own learns from the round's release."""
         if self.learner is None or moved is None:
             return state.seen
-        unit = (
-            self.aggregator.unit if self.aggregator is not None else self._unit(state.tau, answered)
-        )
+        if self.aggregator is None:
+            unit = deviation(self.terms, state.tau, answered)
+        else:
+            unit = self.aggregator.unit
         return self.learner.scaled(contract.clip, contract.noise_multiplier).observed(
             state.seen, torch.from_numpy(moved.astype(np.float32)), unit
         )
-
-    def _unit(self, tau: int, answered: Sequence[int]) -> float:
-        """Deviation in the mean of what tau plain steps moved, of noise that has deviation 1 in a
-        step's sum.
-        """
-        total = sum(self.terms.weights[i] for i in answered)
-        spread = sum((self.terms.weights[i] / total / self.terms.batch(i)) ** 2 for i in answered)
-        return float(self.terms.learning_rate * (tau * spread) ** 0.5)
-
-    def _moved(self, state: State, change: Vector64 | None) -> tuple[Vector, Vector, Vector]:
-        """w, v and w_avg after a round."""
-        if change is None:
-            return state.weights, state.velocity, state.average
-        velocity = self.momentum * state.velocity + change
-        weights = (state.weights + velocity).astype(np.float32)
-        fresh = self.decay == 0.0 or state.round == 1  # the random start is no model to average in
-        average = (
-            weights
-            if fresh
-            else (self.decay * state.average + (1.0 - self.decay) * weights).astype(np.float32)
-        )
-        return weights, velocity.astype(np.float32), average
 
     def _finish(self, state: State, why: str) -> tuple[State, Sequence[Effect]]:
         return replace(state, ended=why), (Log(records.End(why=why)), Finish(why))

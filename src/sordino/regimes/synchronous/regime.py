@@ -1,29 +1,30 @@
-"""Studies in rounds: ALS-DPFL, ALI-DPFL, DP-SGD with Gaussian, wavelet and K-norm noise, DP-FedAvg,
-and what they are compared with.
-"""
+"""Studies in rounds: ALS-DPFL, ALI-DPFL, DP-SGD, DP-FedAvg, and what they are compared with."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from sordino.data import Dataset
 from sordino.engine.built import Built
-from sordino.engine.narration import Told
+from sordino.engine.method import Method
+from sordino.engine.narration import Advice, Told
 from sordino.engine.plan import Plan
+from sordino.federation.division import federation
+from sordino.federation.mechanism import Trial
 from sordino.federation.promise import BATCHES, SIZES, resting_on
-from sordino.federation.regime import HorizontalRegime, Spending
-from sordino.federation.setup import SharedSetup
-from sordino.mechanism import Bounded
+from sordino.federation.regime import HorizontalRegime
 from sordino.privacy import Budget, Event
-from sordino.regimes.synchronous import assemble, narrate, plan
+from sordino.privacy.records import Burden
+from sordino.regimes.synchronous import contract, mechanism, narrate, plan
 from sordino.regimes.synchronous import methods as _methods  # noqa: F401  (registers them)
-from sordino.regimes.synchronous.mechanism import mechanism
 from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.regimes.synchronous.template import TEMPLATE
-from sordino.training.kernels import ModelKernels
+
+if TYPE_CHECKING:
+    from sordino.federation.setup import SharedSetup
+    from sordino.mechanism import Bounded
 
 OF_CLIENTS = (
     "The aggregator is trusted with single bounded updates, or sees only their sum (secure "
@@ -52,21 +53,15 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         """See :class:`HorizontalRegime`."""
         return plan.price(study, sizes, dimension)
 
-    def mechanism(
-        self,
-        study: SynchronousStudy,
-        sizes: Sequence[int],
-        kernels: ModelKernels,
-        public: tuple[torch.Tensor, torch.Tensor],
-    ) -> Bounded:
+    def mechanism(self, study: SynchronousStudy, sizes: Sequence[int], trial: Trial) -> Bounded:
         """See :class:`HorizontalRegime`."""
-        return mechanism(study, sizes, kernels, public)
+        return mechanism.mechanism(study, sizes, trial)
 
     def announced(
         self, priced: Plan, study: SynchronousStudy, noise: Bounded, sizes: Sequence[int]
     ) -> Plan:
         """See :class:`HorizontalRegime`."""
-        return assemble.announced(priced, study, noise, max(sizes))
+        return mechanism.announced(priced, study, noise, max(sizes))
 
     def assemble(
         self,
@@ -78,6 +73,8 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         payable: Sequence[int] | None,
     ) -> Built:
         """See :class:`HorizontalRegime`."""
+        from sordino.regimes.synchronous import assemble  # a plan does not wait for what trains
+
         return assemble.build(study, setup, parts, folder, run, payable)
 
     def rates(self, study: SynchronousStudy, sizes: Sequence[int]) -> tuple[float, ...]:
@@ -101,12 +98,19 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         sizes: Sequence[int],
         client: int,
         own: Budget,
-        before: Spending,
+        burden: Burden,
     ) -> int | None:
         """See :class:`HorizontalRegime`."""
-        if self.scheduled(study):
-            return plan.scheduled_steps(study, own.accountant, before)
-        return super().steps(study, sizes, client, own, before)
+        if not self.scheduled(study):
+            return super().steps(study, sizes, client, own, burden)
+        if burden.alone and study.data.person is None:
+            return plan.scheduled_steps(study, own.accountant, burden.spent)
+        # As the run does: its dearest event stands for all.
+        most = [
+            own.remaining_steps(burden.of(event), burden.spent)
+            for event, _ in plan.spending(study, self.wanted(study))
+        ]
+        return min((steps for steps in most if steps is not None), default=None)
 
     def spending(
         self, study: SynchronousStudy, true: Event, sigma: float, rate: float, charges: int
@@ -125,6 +129,16 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
     def told(self, study: SynchronousStudy, plan: Plan) -> Sequence[Told]:
         """See :class:`~sordino.engine.regime.Regime`."""
         return narrate.told(study, plan)
+
+    def advise(self, study: SynchronousStudy) -> Advice:
+        """Other sampling rates and tau."""
+        sized = self.sized(study)
+        cells = plan.advise(sized, federation(sized).sizes)
+        return Advice(cells, narrate.advised(sized, cells))
+
+    def check(self, method: Method) -> None:
+        """Play some rounds with made-up releases."""
+        contract.check(method)
 
     def assumptions(self, study: SynchronousStudy) -> list[str]:
         """See :class:`~sordino.engine.regime.Regime`."""

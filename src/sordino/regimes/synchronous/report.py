@@ -12,9 +12,10 @@ from itertools import groupby
 from sordino.engine.records import number
 from sordino.engine.runs import Run
 from sordino.engine.teller import Course, Drawn, Fact, Teller
+from sordino.federation.records import horizontal
+from sordino.federation.report import held, holders, holdings, unseen
 from sordino.report import figures
-from sordino.report.album import evaluated, holdings, measured
-from sordino.report.course import holders
+from sordino.report.album import evaluated, measured
 from sordino.report.words import plain
 
 PACE = (
@@ -48,27 +49,25 @@ def pictures(run: Run) -> Iterable[Drawn]:
             if run.of_clients
             else "Share of gradients cut to the clipping norm"
         )
-        + ", as it was released, with noise. Near 100 % the norm is small and most of the "
-        "signal is cut; near 0 % it is large and noise"
-        " is wasted.",
+        + ", as it was released, with noise. Near 100 % the norm is small and most of the signal "
+        "is cut; near 0 % it is large and noise is wasted.",
         "",
     )
     yield (
         "Signal to noise",
         figures.signal(run),
         "Estimated length of the signal in one "
-        f"{'round' if run.of_clients else 'step of a client'}, divided by that of its noise;"
-        f" mean of the last {figures.SMOOTH} rounds. Much below 1, it moves the model mostly "
-        "at random, and only the sum over clients"
-        " and rounds learns. 0 means that no signal was seen above the noise.",
+        f"{'round' if run.of_clients else 'step of a client'}, divided by that of its noise; mean "
+        f"of the last {figures.SMOOTH} rounds. Much below 1, it moves the model mostly at random, "
+        "and only the sum over clients and rounds learns. 0 means that no signal was seen above "
+        "the noise.",
         "",
     )
     yield (
         "Late and lost answers",
         figures.absences(run),
-        "Late answers came after their round was closed: paid for, not used. Lost clients "
-        "never answered:"
-        " the ledger counts them as if they had.",
+        "Late answers came after their round was closed: paid for, not used. Lost clients never "
+        "answered: the ledger counts them as if they had.",
         "",
     )
     waited = (
@@ -124,7 +123,7 @@ def terms(run: Run, noise: float | None, clip: float | None) -> list[tuple[str, 
         ("clipping norm C", plain(clip, 6)),
         ("noise multiplier sigma", plain(noise, 6)),
         ("noise on each number", each),
-        ("sampling rate q", plain(number(run.horizontal.sampling_rate), 6)),
+        ("sampling rate q", plain(number(horizontal(run).sampling_rate), 6)),
         (
             f"numbers released per {'round' if run.of_clients else 'step'}",
             plain(number(about.facts.dimension)),
@@ -134,4 +133,12 @@ def terms(run: Run, noise: float | None, clip: float | None) -> list[tuple[str, 
     ]
 
 
-TELLER = Teller(facts, courses, terms, holders, pictures)
+TELLER = Teller(
+    facts=facts,
+    courses=courses,
+    terms=terms,
+    members=holders,
+    pictures=pictures,
+    held=held,
+    unseen=unseen,
+)

@@ -21,8 +21,10 @@ from sordino.engine.latency import Churn, Latency
 from sordino.engine.watch import Packed, Watcher
 from sordino.engine.world import Away, Bill, World
 from sordino.entropy import Entropy
+from sordino.federation.simulation import charges, training, trip
 from sordino.message import Answer, Train, Vector
-from sordino.privacy import Budget, Charge, NonPrivate, Permit, Vault
+from sordino.privacy import Budget, Charge, Permit, Vault
+from sordino.regimes.synchronous.agreed import objection, objection_to_round
 from sordino.regimes.synchronous.protocol import State, Synchronous
 from sordino.training.client import Client
 
@@ -140,7 +142,7 @@ class Simulation(World[State]):
         )
         return Moment(state, **told)
 
-    def run(self, moment: Moment, watcher: Watcher) -> Moment:
+    def run(self, moment: Moment, watcher: Watcher[Moment]) -> Moment:
         """See :meth:`sordino.engine.kernel.Kernel.run`."""
         return Kernel(self, moment, watcher).run()
 
@@ -158,17 +160,11 @@ class Simulation(World[State]):
         self, site: int, number: int, task: Request | None, permits: Sequence[Permit]
     ) -> Answer:
         """Let the client work."""
-        return self.clients[site].answer(_train(task), permits)
+        return self.clients[site].answer(training(task), permits)
 
     def trip(self, site: int, task: Request) -> float | Away:
         """Seconds of this client in this round, or how long it is away."""
-        asked = _train(task)
-        away = self.churn.away(self.entropy, site, asked.round)
-        return (
-            Away(until=asked.round + away)
-            if away
-            else self.latency.draw(self.entropy, site, asked.round, asked.steps)
-        )
+        return trip(self.latency, self.churn, self.entropy, site, training(task))
 
     def bills(
         self, state: State, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]
@@ -180,14 +176,23 @@ class Simulation(World[State]):
                 case Book():
                     found += self._round(effect)
                 case Send(site, Train() as task) if not self.regime.secret:
-                    found += self._task(site, task)
+                    own = charges(
+                        self.clients[site], self.units[site], task, self.method, self.lineage
+                    )
+                    found += [Bill((site,), charge, self.budget) for charge in own]
         return found
+
+    @property
+    def charges_everybody(self) -> bool:
+        """See :class:`World`."""
+        return self.regime.secret
 
     def own_bills(self, site: int, task: Request, permits: Sequence[Permit]) -> Sequence[Bill]:
         """See :class:`World`: where whole clients are protected, the whole round, under its key."""
-        asked = _train(task)
+        asked = training(task)
         if not self.regime.secret:
-            return self._task(site, asked)
+            own = charges(self.clients[site], self.units[site], asked, self.method, self.lineage)
+            return [Bill((site,), charge, self.budget) for charge in own]
         (event, _), *_ = self.clients[site].price(asked)
         return self.round_bills(site, Book(asked.round, event))
 
@@ -198,22 +203,20 @@ class Simulation(World[State]):
 
     def objection_to_round(self, site: int, effect: Book) -> str | None:
         """See :class:`World`."""
-        return self.regime.objection_to_round(effect)
+        return objection_to_round(self.regime, effect)
 
     def objection(self, site: int, task: Request) -> str | None:
         """See :class:`World`."""
         if not isinstance(task, Train):
             return f"it asks for {type(task).__name__}, and clients of rounds are asked to train"
-        return self.regime.objection(task)
+        return objection(self.regime, task)
 
     def measured(self, state: State, number: int) -> Mapping[str, Any]:
         """What is told of the model, where it is due or the run is over."""
         return self.evaluate(state.average) if self.due(number) or self.regime.over(state) else {}
 
     def shown(self, row: records.Row) -> records.Row | None:
-        """The row; where it is secret who takes part, none that names a client, and no time that
-        shows its speed.
-        """
+        """The row, or None; no client and no time of a secret cohort are shown."""
         if not self.regime.secret:
             return row
         return (
@@ -224,11 +227,8 @@ class Simulation(World[State]):
 
     def _round(self, effect: Book) -> list[Bill]:
         """All clients at once: one unit that stands for all, or each its own."""
-        number, units, key = (
-            effect.number,
-            list(dict.fromkeys(self.units)),
-            f"{self.lineage}/round {effect.number}",
-        )
+        number, units = effect.number, list(dict.fromkeys(self.units))
+        key = f"{self.lineage}/round {effect.number}"
         found = []
         for unit in units:
             charge = Charge(
@@ -246,25 +246,3 @@ class Simulation(World[State]):
                 )
             )
         return found
-
-    def _task(self, site: int, task: Train) -> list[Bill]:
-        """The price of a client's own task, part by part."""
-        found = []
-        for part, (event, count) in enumerate(self.clients[site].price(task)):
-            charge = Charge(
-                unit=self.units[site],
-                event=event,
-                count=count,
-                why=event.reason if isinstance(event, NonPrivate) else "local steps",
-                method=self.method,
-                round=task.round,
-                key=f"{self.lineage}/round {task.round}/client {site}/{part}",
-            )
-            found.append(Bill((site,), charge, self.budget))
-        return found
-
-
-def _train(task: Request | None) -> Train:
-    if not isinstance(task, Train):
-        raise TypeError(f"a client of rounds is asked to train, not {type(task).__name__}")
-    return task

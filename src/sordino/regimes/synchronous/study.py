@@ -7,14 +7,13 @@ from typing import ClassVar
 
 from pydantic import Field, SerializeAsAny, model_validator
 
-from sordino.engine.study.sections import NoisyPromise
-from sordino.federation.study import HorizontalStudy
+from sordino.federation.study import HorizontalStudy, SampledPromise
 from sordino.regimes.synchronous.method import SynchronousMethod
 from sordino.section import Section
 from sordino.training.optimizer import Sgd
 
 
-class Privacy(NoisyPromise):
+class Privacy(SampledPromise):
     """A promise kept by Poisson sampling.
 
     ``clipped_fraction`` releases how many examples were clipped, inside the same noise multiplier.
@@ -22,7 +21,6 @@ class Privacy(NoisyPromise):
     the probability q_c with which a client is drawn.
     """
 
-    sampling_rate: float = Field(ge=1e-12, le=1)
     clipped_fraction: bool = True
 
 
@@ -50,9 +48,8 @@ class SynchronousStudy(HorizontalStudy):
     article: ClassVar[str] = "a"
     kind: ClassVar[str] = "synchronous"
     elsewhere: ClassVar[Mapping[str, str]] = {
-        "data.parties": "parties hold different features of the same entities in methods ogd, "
-        "slr and dlr; "
-        "say data.clients",
+        "data.parties": "parties hold different features of the same entities in methods ogd, slr "
+        "and dlr; say data.clients",
         "data.stream": "methods ogd, slr and dlr read streams",
         "budget.events": "say budget.rounds",
         "budget.updates": "say budget.rounds",
@@ -79,9 +76,9 @@ class SynchronousStudy(HorizontalStudy):
         if unit == "client":
             if self.participation.cohort is not None:
                 raise ValueError(
-                    "participation.cohort fixes the cohort's size, but the price holds only "
-                    "if each client is drawn independently:"
-                    " leave it out, and give the probability as privacy.sampling_rate"
+                    "participation.cohort fixes the cohort's size, but the price holds only if "
+                    "each client is drawn independently: leave it out, and give the probability as "
+                    "privacy.sampling_rate"
                 )
             if not getattr(self.method, "aggregated", True) and self.privacy.sampling_rate != 1.0:
                 raise ValueError(
@@ -105,9 +102,8 @@ class SynchronousStudy(HorizontalStudy):
                 raise ValueError("data.clients is 1: unit 'client' needs at least two clients")
         if self.privacy.mechanism.learns and unit == "sample" and self.method.optimizer != Sgd():
             raise ValueError(
-                "privacy.mechanism.weights 'learned' reads noisy gradients off the models, "
-                "which only plain SGD steps show:"
-                " leave method.optimizer out"
+                "privacy.mechanism.weights 'learned' reads noisy gradients off the models, which "
+                "only plain SGD steps show: leave method.optimizer out"
             )
         if self.world.latency.on_arrival:
             raise ValueError(

@@ -5,15 +5,18 @@ name = "ALI-DPFL on digits"
 seed = 0                        # of the simulation; in a simulation the noise also comes from it
 
 [data]
-name = "digits"                 # digits (always there), fashion-mnist, mnist, cifar10, usps, or: file = "mine.csv"
-# test = "none"                 # of a file: none | file | public share | private share (measured with noise, at a price)
+name = "digits"                 # digits (always there), fashion-mnist, mnist, cifar10, usps
+                                # or: file = "mine.csv"
+# test = "none"                 # of a file: none | file | public share | private share (measured
+                                # with noise, at a price)
 clients = 10
 partition = { kind = "dirichlet", beta = 0.5 }   # iid | dirichlet | shards | column
 validation = 0                  # training examples set aside to choose by; treated as public
 client_validation = 0.0         # or a share of each client's; treated as public, too
 
 [model]
-name = "mlp"                    # logistic, svm, mlp, cnn, cnn-small, cnn-large, cifar-cnn, or "package.module:factory"
+name = "mlp"                    # logistic, svm, mlp, cnn, cnn-small, cnn-large, cifar-cnn
+                                # or "package.module:factory"
 
 [method]
 name = "ali-dpfl"               # `sordino methods` lists them
@@ -22,7 +25,7 @@ average = 0.0                   # decay of an average of the global models; cost
 momentum = 0.0                  # of the server; costs no privacy
 
 [privacy]
-unit = "sample"                 # who is protected: sample, client (dp-fedavg and similar methods), or none
+unit = "sample"                 # who is protected: sample, client (dp-fedavg and its like), or none
 epsilon = 4.0
 delta = 1e-3                    # below one over the smallest client's examples
 clip = 1.0
@@ -30,7 +33,7 @@ sampling_rate = 0.2             # `sordino plan STUDY --advise` weighs it
 # noise_multiplier = 2.0        # left out: calibrated from epsilon and the planned steps
 accountant = "pld"              # pld, rdp, rdp-classic, or one order fixed in advance: rdp@8
 mechanism = { kind = "gaussian" }   # or haar: noise on wavelet coefficients; k-norm: pure privacy
-ledger = "run"                  # or a folder: its ledger adds up what all runs spend on the same records
+ledger = "run"                  # or a folder: its ledger adds up what all runs spend on a record
 
 [budget]
 rounds = 20                     # R_s

@@ -15,6 +15,7 @@ WORDS = Vocabulary(
     told=(("tau", ""), ("steps", "")),
     trail="tau",
     counted={"late": "late", "lost": "lost"},
+    lacking="missing",
     steps_end=True,
     accuracy=ON_TEST_SET,
 )

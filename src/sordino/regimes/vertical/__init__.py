@@ -1,3 +1,1 @@
-"""Events: parties with different features of the same entities learn together, one event after
-another.
-"""
+"""Events: parties with different features of the same entities learn one by one."""

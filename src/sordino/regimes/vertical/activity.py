@@ -1,6 +1,4 @@
-"""Activity an event activates, and who of the others does not answer; drawn for whole pieces of the
-stream.
-"""
+"""Activity an event activates, and who else does not answer; drawn for whole pieces."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from numpy.typing import NDArray
 
 from sordino.entropy import Entropy
 from sordino.regimes.vertical.engine import Mask
-from sordino.regimes.vertical.method import Activation
+from sordino.regimes.vertical.method import ACTIVATIONS, Activation, Means, Uniform
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,15 +29,13 @@ class Activity:
     entropy: Entropy
 
     def drawn(self, x: NDArray[np.float32], start: int, n: int, piece: int) -> tuple[Mask, Mask]:
-        """Active and silent parties (n, M) of the events ``start`` to ``start + n``, all of one
-        piece of so many.
-        """
+        """Active and silent parties (n, M) of ``n`` events from ``start``, all of one piece."""
         parties = len(self.columns)
 
         def means() -> NDArray[np.float32]:
             return np.stack([x[:, columns].reshape(n, -1).mean(1) for columns in self.columns], 1)
 
-        active = self.activation.active(
+        active = self._active(
             (n, parties), lambda: self._uniform("activation", start, n, piece), means
         )
         return active, ~active & self.silent(start, n, piece)
@@ -54,3 +50,12 @@ class Activity:
         place, offset = divmod(start, piece)
         drawn = self.entropy.at(what, place).random((piece, len(self.columns)))
         return drawn[offset : offset + n]
+
+    def _active(self, shape: tuple[int, int], uniform: Uniform, means: Means) -> Mask:
+        """What the rule gives, (n, M)."""
+        given: object = self.activation.active(shape, uniform, means)
+        if not isinstance(given, np.ndarray) or given.shape != shape or given.dtype != np.bool_:
+            raise ACTIVATIONS.wrong(
+                self.activation, "active", given, f"truth values of shape {shape}"
+            )
+        return given

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 import torch
 
 from sordino.data import stream as streams
-from sordino.engine import records
 from sordino.engine.built import Built, vault
 from sordino.engine.plan import Plan
 from sordino.engine.surroundings import answering, lineage, origin, protective
@@ -21,6 +19,7 @@ from sordino.entropy import Entropy, Seeded
 from sordino.mechanism.response import RandomisedResponse, secret
 from sordino.privacy import Budget, Repeated
 from sordino.privacy.accounting import Spent
+from sordino.regimes.vertical import records
 from sordino.regimes.vertical.activity import Activity
 from sordino.regimes.vertical.cut import Split, halved, one_party, rates
 from sordino.regimes.vertical.engine import Dues, Engine, Whole
@@ -32,7 +31,6 @@ from sordino.regimes.vertical.messages import Messages
 from sordino.regimes.vertical.plan import (
     ENTITIES,
     LABELS,
-    calibrate,
     charges,
     features,
     label,
@@ -52,12 +50,9 @@ from sordino.regimes.vertical.study import VerticalStudy
 from sordino.regimes.vertical.traffic import Sizes
 
 
-def plan(study: VerticalStudy) -> Plan:
-    """The price of a study, and whether its data and models fit together."""
-    full = calibrate(study)
-    stream, *_ = source(full, known=False)
-    Split.of(full, stream, parts(full, stream))
-    return replace(price(full), calibrated=full != study)
+def check(study: VerticalStudy, stream: streams.Stream) -> None:
+    """Refuse models that do not fit the data: every half is made once."""
+    Split.of(study, stream, parts(study, stream))
 
 
 def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | None) -> Built:
@@ -67,27 +62,23 @@ def build(study: VerticalStudy, folder: Path, run: str, pays: Sequence[int] | No
     held = parts(study, stream)
     split, shape = Split.of(study, stream, held), shaping(fingerprint, held)
     own = protective(study, run, shape, folder)
-    names = units(study)
-    whose = {
-        party(m): f"{party(m)}/{hashlib.sha256(part.tobytes()).hexdigest()[:16]}"
-        for m, part in enumerate(held)
-    }
-    parties = {
-        party(m): f"{run}/{party(m)}" for m in range(len(held))
-    }  # an entity's record books them, too
+    whose = {party(m): f"{party(m)}/{digest[:16]}" for m, digest in enumerate(shape[1:])}
     ledgers = vault(
         study,
         folder,
         run,
-        {unit: f"{fingerprint}/{whose.get(unit, unit)}" for unit in names},
+        {unit: f"{fingerprint}/{whose.get(unit, unit)}" for unit in units(study)},
         known,
-        parties,
+        # an entity's record books them, too
+        {party(m): f"{run}/{party(m)}" for m in range(len(held))},
     )
     simulation = Events(
         engine=partial(_engine, study, split, own),
         stream=arranged(stream, held),
         activity=activity(study, split.columns),
-        respond=responding(study, len(stream.classes), answering(study, run, shape, folder)),
+        respond=responding(
+            study, len(stream.classes), partial(answering, study, run, shape, folder)
+        ),
         limit=limit_of(study, pays, ledgers.histories(promised(study))),
         vault=ledgers,
         units=(promised(study),) if study.privacy.unit != "none" else (),
@@ -111,18 +102,14 @@ def activity(study: VerticalStudy, columns: tuple[slice, ...]) -> Activity:
     )
 
 
-def responding(study: VerticalStudy, classes: int, own: Entropy) -> Respond:
-    """How labels are told, with responses from ``own``."""
-    mechanism, key, told = None, (0, 0), label(study)
+def responding(study: VerticalStudy, classes: int, entropy: Callable[[], Entropy]) -> Respond:
+    """How labels are told: as they are, or by randomised response with a key of its own."""
+    told, mechanism, key = label(study), None, (0, 0)
     if study.privacy.unit != "none":
         mechanism = RandomisedResponse(epsilon=label_epsilon(study), classes=classes)
-        key = secret(own.at("labels"))
-    return Respond(
-        mechanism=mechanism,
-        key=key,
-        memoised=study.privacy.memoised,
-        dues=((LABELS, told), (ENTITIES, told)),
-    )
+        key = secret(entropy().at("labels"))
+    dues = ((LABELS, told), (ENTITIES, told))
+    return Respond(mechanism=mechanism, key=key, memoised=study.privacy.memoised, dues=dues)
 
 
 def common(study: VerticalStudy, split: Split, run: str) -> dict[str, Any]:
@@ -173,8 +160,8 @@ def built(
 def limit_of(
     study: VerticalStudy, pays: Sequence[int] | None, spent: Sequence[Spent] = ((),)
 ) -> int | None:
-    """In how many events an entity may take part, after what its records have ``spent``; as was
-    found when the run began, if it began before. None without privacy.
+    """In how many events an entity may take part after what its records have ``spent``, as was
+    found first; None without privacy.
     """
     if study.privacy.unit == "none" or pays is not None:
         return pays[0] if pays is not None else None
@@ -183,9 +170,7 @@ def limit_of(
 
 
 def path(study: VerticalStudy, split: Split) -> str:
-    """How events are played: "compiled" where halves are chains, "joint" where messages need not be
-    handed over, else "messages".
-    """
+    """How events are played: "compiled" (chains), "joint" (no messages needed) or "messages"."""
     privacy = study.privacy
     if (
         study.execution.path == "messages"
@@ -200,10 +185,8 @@ def path(study: VerticalStudy, split: Split) -> str:
 def _engine(study: VerticalStudy, split: Split, own: Entropy) -> Engine:
     method, speeds, half, net = study.method, rates(study), study.world.precision == 16, split.net
     told = halved(study)
-    chosen, first = (
-        path(study, split),
-        {who: flat.weights.numpy() for who, flat in split.flats().items()},
-    )
+    chosen = path(study, split)
+    first = {who: flat.weights.numpy() for who, flat in split.flats().items()}
     if chosen == "compiled" and net is not None:
         rule = Rule(method.window, method.attenuation)
         return Whole(
@@ -226,9 +209,7 @@ def _engine(study: VerticalStudy, split: Split, own: Entropy) -> Engine:
 
 
 def dues(study: VerticalStudy) -> Dues:
-    """What an appearance of an entity releases of its features: at each party, and at all of
-    them.
-    """
+    """What an appearance of an entity releases of its features: at each party, and at all."""
     held, parties = features(study), study.data.parties
     return (*((party(m), held) for m in range(parties)), (ENTITIES, Repeated(held, parties)))
 

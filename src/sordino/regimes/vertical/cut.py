@@ -28,9 +28,7 @@ from sordino.training.flat import Flat
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Split:
-    """A network cut between parties and server, as it is at first; and each party's place in the
-    features.
-    """
+    """A network cut between parties and server, as at first, and each party's features."""
 
     study: VerticalStudy
     features: tuple[int, ...]
@@ -39,9 +37,7 @@ class Split:
 
     @classmethod
     def of(cls, study: VerticalStudy, stream: streams.Stream, held: Sequence[Index]) -> Split:
-        """The split for this stream; every half is made once, so that what does not fit is said
-        now.
-        """
+        """The split for this stream; halves are made once, so that misfits are said now."""
         features, classes = tuple(len(part) for part in held), len(stream.classes)
         made = cls(study, features, (), classes)
         split = cls(

@@ -1,6 +1,4 @@
-"""Who plays a stretch of events: message by message, as one graph, or compiled. All give the same
-weights to float32 rounding.
-"""
+"""Who plays a stretch of events: by message, as one graph, or compiled, to float32 rounding."""
 
 from __future__ import annotations
 
@@ -59,8 +57,9 @@ class Engine(Protocol):
         silent: Mask,
         paid: Allowance,
     ) -> Played:
-        """Play events: features (n b, f) with the parties' side by side, labels (n b,), who is
-        active and who does not answer (n, M).
+        """Play events: features (n b, f), side by side, and labels (n b,).
+
+        Who is active and who does not answer are (n, M).
 
         Raises:
             LocalProtocolError: unless all that the events release is ``paid`` for; nothing has been
@@ -82,9 +81,7 @@ class Engine(Protocol):
 
 
 class Whole:
-    """Both halves in one hand, where nothing happens to messages on their way: compiled, or as one
-    graph.
-    """
+    """Both halves in one hand, where nothing happens to messages: compiled, or one graph."""
 
     def __init__(self, kernel: Fused | Static | Joint, first: Weights, dues: Dues) -> None:
         self._kernel, self._dues = kernel, dues

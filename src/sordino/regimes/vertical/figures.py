@@ -9,13 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sordino.engine.records import VerticalRound, known, number
+from sordino.engine.records import known, number
 from sordino.engine.runs import Run
+from sordino.regimes.vertical.records import VerticalRound, vertical
+from sordino.regimes.vertical.totals import MIB, totals
+from sordino.report.axes import DECADES, Mark, draw_marks, from_zero, logarithmic
+from sordino.report.band import points
 from sordino.report.canvas import BLUE, GREEN, INK, ORANGE, QUIET, canvas, figure, svg
-from sordino.report.figures import DECADES, Mark, draw_marks, from_zero, logarithmic, points
-from sordino.report.totals import MIB, amount, totals
+from sordino.report.costs import amount
 from sordino.report.words import bound, plain
 
 if TYPE_CHECKING:
@@ -108,24 +111,17 @@ def regret(run: Run) -> str | None:
 
 
 def activation(run: Run) -> str | None:
-    """In what share of the events each party was active, was asked and answered, or did not
-    answer.
-    """
+    """In what share of the events each party was active, answered passively, or did not answer."""
     found = totals(run)
     if found is None or not found.active or not found.events:
         return None
-    parts = (
-        sorted(zip(found.active, found.silent, strict=True), reverse=True)
-        if len(found.active) > MOST_BARS
-        else None
-    )
-    active, silent = (
-        ([100 * part[i] for part in parts] for i in (0, 1))
-        if parts
-        else _percent(found.active, found.silent)
-    )
+    many = len(found.active) > MOST_BARS
+    if many:
+        parts = sorted(zip(found.active, found.silent, strict=True), reverse=True)
+        active, silent = ([100 * part[i] for part in parts] for i in (0, 1))
+    else:
+        active, silent = _percent(found.active, found.silent)
     both = [100.0 - each for each in silent]
-    edges = [i - 0.5 for i in range(len(active) + 1)]
     with canvas("activation"):
         drawn, (axis,) = figure(1, 2.7)
         for top, floor, colour, thick, name in (
@@ -136,44 +132,36 @@ def activation(run: Run) -> str | None:
             heights = [high - low for high, low in zip(top, floor, strict=True)]
             if max(heights) < 1e-9:
                 continue
-            if parts is None:
-                axis.bar(
-                    range(len(active)),
-                    heights,
-                    bottom=floor,
-                    width=0.7,
-                    color=colour,
-                    alpha=thick,
-                    label=name,
-                )
+            look: dict[str, Any] = {"color": colour, "alpha": thick, "label": name}
+            if many:
+                edges = [i - 0.5 for i in range(len(active) + 1)]
+                axis.stairs(top, edges, baseline=floor, fill=True, **look)
             else:
-                axis.stairs(
-                    top, edges, baseline=floor, fill=True, color=colour, alpha=thick, label=name
-                )
-        if parts is None:
-            for i, share in enumerate(active if len(active) <= 12 else ()):
-                axis.annotate(
-                    f"{share:.3g}",
-                    (i, share),
-                    xytext=(0, 2),
-                    textcoords="offset points",
-                    ha="center",
-                    size=8.5,
-                )
-            axis.set_xticks(
-                range(len(active)),
-                [str(i) for i in range(len(active))],
-                fontsize=9 if len(active) < 21 else 7.5,
-            )
-            axis.grid(False, axis="x")
-        axis.set_xlabel(
-            "party" if parts is None else f"{len(active)} parties, the most active first"
-        )
+                axis.bar(range(len(active)), heights, bottom=floor, width=0.7, **look)
+        if not many:
+            _number(axis, active)
+        axis.set_xlabel(f"{len(active)} parties, the most active first" if many else "party")
         axis.set_xlim(-0.6, len(active) - 0.4)
         axis.set_ylim(0, 104)
         axis.set_ylabel("share of events (%)")
         drawn.legend(loc="outside lower left", ncols=3, columnspacing=1.2, handlelength=1.6)
         return svg(drawn, "How often each party was active, and did not answer")
+
+
+def _number(axis: Axes, shares: Sequence[float]) -> None:
+    """Each bar's party below it and, where there is room, its share above."""
+    for i, share in enumerate(shares if len(shares) <= 12 else ()):
+        axis.annotate(
+            f"{share:.3g}",
+            (i, share),
+            xytext=(0, 2),
+            textcoords="offset points",
+            ha="center",
+            size=8.5,
+        )
+    names = [str(i) for i in range(len(shares))]
+    axis.set_xticks(range(len(shares)), names, fontsize=9 if len(shares) < 21 else 7.5)
+    axis.grid(False, axis="x")
 
 
 def traffic(run: Run) -> str | None:
@@ -205,23 +193,21 @@ def traffic(run: Run) -> str | None:
 def times(run: Run) -> str | None:
     """Seconds of computation of active parties, passive ones and the server."""
     found = totals(run)
-    if found is None or not any(found.seconds):
+    if found is None or not any(found.durations):
         return None
     names, each = ("active parties", "passive parties", "server"), max(found.events, 1.0)
     with canvas("times"):
         drawn, (axis,) = figure(1, 1.9)
-        axis.barh(range(3), found.seconds, height=0.6, color=[BLUE, QUIET, ORANGE])
-        for i, seconds in enumerate(found.seconds):
+        axis.barh(range(3), found.durations, height=0.6, color=[BLUE, QUIET, ORANGE])
+        for i, seconds in enumerate(found.durations):
             _beside(axis, seconds, i, f"{plain(seconds, 3)} s, {_short(seconds / each)} an event")
-        _rows(axis, names, 1.5 * max(found.seconds))
+        _rows(axis, names, 1.5 * max(found.durations))
         axis.set_xlabel("seconds")
         return svg(drawn, "Time that computations took")
 
 
 def prices(run: Run) -> str | None:
-    """Epsilon of labels, of each party's features and of whole entities, as far as they are
-    finite.
-    """
+    """Epsilon of labels, of each party's features and of whole entities, if finite."""
     stated = released(run)
     finite = [(name, epsilon) for name, epsilon, _ in stated if math.isfinite(epsilon)]
     if not run.private or not finite:
@@ -254,12 +240,10 @@ def prices(run: Run) -> str | None:
 
 
 def released(run: Run) -> list[tuple[str, float, str]]:
-    """What has a price: whose, epsilon, what is released; neighbouring parties with the same
-    together.
-    """
+    """What has a price: whose, epsilon, what; neighbouring parties with the same together."""
     entries = [
         (str(known(each.unit)), number(each.epsilon), known(each.what) or "-")
-        for each in known(run.vertical.releases) or ()
+        for each in known(vertical(run).releases) or ()
     ]
     found = [
         (unit, math.inf if epsilon is None else epsilon, what) for unit, epsilon, what in entries

@@ -1,5 +1,4 @@
-"""Events message by message: every embedding, label, query and derivative is an object that
-somebody hands to somebody.
+"""Events message by message: every embedding, label, query and derivative is handed over.
 
 This is the path for noise and for missing answers, and the one that a network takes: the kernel
 plays the regime's protocol. Event i of a stretch begins at second i. Active parties speak then, and
@@ -53,13 +52,8 @@ class Messages:
         *,
         regret: bool = True,
     ) -> None:
-        self.regime, self.server, self.parties, self.columns, self.regret = (
-            regime,
-            server,
-            tuple(parties),
-            tuple(columns),
-            regret,
-        )
+        self.regime, self.server, self.parties = regime, server, tuple(parties)
+        self.columns, self.regret = tuple(columns), regret
         self.dues = dues
         self.state: State = regime.start()
 
@@ -75,10 +69,8 @@ class Messages:
         for unit, event in self.dues:
             paid.covers(unit, event)
         n, batch = len(active), self.server.plan.batch
-        inputs, labels = (
-            torch.from_numpy(x).view(n, batch, x.shape[1]),
-            torch.from_numpy(y).view(n, batch),
-        )
+        inputs = torch.from_numpy(x).view(n, batch, x.shape[1])
+        labels = torch.from_numpy(y).view(n, batch)
         played = Played(
             Observed(np.zeros(n * batch, np.int64), np.zeros(n), np.zeros(n), np.zeros(3)),
             np.ones(n, bool),
@@ -137,13 +129,11 @@ class _Nobody:
 
     def row(self, row: records.Row) -> None: ...
 
-    def save(self, moment: Any) -> bool:
-        return False
+    def save(self, moment: Moment[Any]) -> None: ...
 
 
 class _Exchange(World[State]):
-    """One stretch of events, as the kernel asks for it: sites are the parties, who holds the
-    labels, and who counts.
+    """One stretch of events for the kernel: sites are parties, the holder of labels, the counter.
 
     Everybody speaks, even too late: a party's window goes on, and what it says is dropped by rule.
     Stretches are charged as a whole, before they are played.
@@ -159,13 +149,8 @@ class _Exchange(World[State]):
         paid: Allowance,
         played: Played,
     ) -> None:
-        self.ends, self.inputs, self.labels, self.active, self.silent = (
-            ends,
-            inputs,
-            labels,
-            active,
-            silent,
-        )
+        self.ends, self.inputs, self.labels, self.active = ends, inputs, labels, active
+        self.silent = silent
         self.paid, self.played = paid, played
         self.first, self.dropped, self.refused = ends.state.closed + 1, ends.state.dropped, 0
 
@@ -176,9 +161,7 @@ class _Exchange(World[State]):
     def answer(
         self, site: int, number: int, task: Request | None, permits: Sequence[Permit]
     ) -> Said | None:
-        """What a party says when it is active or queried, or what the labels are; a derivative is
-        taken in without a word.
-        """
+        """What a party says when active or queried, or the labels; derivatives go unanswered."""
         i, parties = number - self.first, len(self.ends.parties)
         if site > parties:
             self._over(i, number)
@@ -190,9 +173,8 @@ class _Exchange(World[State]):
         if isinstance(task, Derivative):
             self._take_in(site, task)
             return None
-        return (
-            None if self.active[i, site] else self._embed(site, number, False)
-        )  # an active one has said what it had to say
+        # an active one has said what it had to say
+        return None if self.active[i, site] else self._embed(site, number, False)
 
     def trip(self, site: int, task: Request) -> float:
         """None at all, but for who is to be too late."""

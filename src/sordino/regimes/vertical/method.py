@@ -1,5 +1,4 @@
-r"""What an online vertical method is: whom an event activates, and how a gradient of now joins
-those of before.
+r"""What an online vertical method is: whom an event activates, how gradients are joined.
 
 Parties hold different features of the same entity, the server its label (Wang, Wang, Gu and Ling
 2025, section 3). At event t the active parties A_t send embeddings, the others answer a query, and
@@ -8,9 +7,9 @@ Parties hold different features of the same entity, the server its label (Wang, 
 
 where the method says what grad is, from the gradients g^t of the events' losses f^t:
 
-    ogd    g^t                                                                  (Algorithms 2 and 4)
-    dlr    (1/W) sum_{i<l} alpha^i g^{t-i},     W = sum_{i<l} alpha^i           (Algorithm 1, Eqs. 4 and 5)
-    slr    (1/l) sum_{i<l} grad f^{t-i}(w^t)                                    (Algorithm 5)
+    ogd    g^t                                                      (Algorithms 2 and 4)
+    dlr    (1/W) sum_{i<l} alpha^i g^{t-i},   W = sum_{i<l} alpha^i (Algorithm 1, Eqs. 4 and 5)
+    slr    (1/l) sum_{i<l} grad f^{t-i}(w^t)                        (Algorithm 5)
 
 with g_m^t = 0 where party m was passive. ``dlr`` keeps gradients taken at the weights of their own
 time; ``slr`` asks for the last l examples again at the weights of now, and sends l times as much.
@@ -41,9 +40,7 @@ Means = Callable[[], NDArray[np.float32]]
 
 
 class Activation(Section):
-    """Activity an event activates, and the ``method.activation`` table of a study that asks for it;
-    its name alone will do.
-    """
+    """Activity an event activates: the ``method.activation`` table, whose name alone will do."""
 
     looks: ClassVar[bool] = False  # whether it looks at features, and so tells of them
 
@@ -70,7 +67,6 @@ ACTIVATIONS = Registry(
     key="kind",
     place="method.activation",
     page="docs/own-tables.md",
-    brief=True,
     needs=("active",),
 )
 
@@ -100,9 +96,7 @@ class Random(Activation):
 
 @ACTIVATIONS.register
 class Threshold(Activation):
-    """A party is active where the mean of its features is above Gamma: a stimulus. Tells that much
-    of them.
-    """
+    """A party is active where its features' mean is above Gamma, which tells that much of them."""
 
     looks: ClassVar[bool] = True
 

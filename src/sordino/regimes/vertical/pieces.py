@@ -22,12 +22,11 @@ from sordino.engine.effect import (
     Stretched,
 )
 from sordino.message import Vector
+from sordino.regimes.vertical.records import VerticalRound
 from sordino.regimes.vertical.tally import Tally
 
 Booked = tuple[str, int, int, int]
-"""Lineage of the charges' keys, the event at which they were booked, and the first and last
-appearance.
-"""
+"""Lineage of the charges' keys, the event they were booked at, first and last appearance."""
 
 
 @dataclass(slots=True, eq=False)
@@ -142,9 +141,7 @@ class Pieces:
         return (*found, end, Finish(state.ended))
 
     def error(self, tally: Tally) -> float | None:
-        """Share of wrong predictions; under privacy its unbiased estimate. None of no
-        predictions.
-        """
+        """Share of wrong predictions; under privacy an unbiased estimate; or None."""
         return (
             None if not tally.examples else 1.0 - self.accuracy(1.0 - tally.errors / tally.examples)
         )
@@ -154,7 +151,7 @@ class Pieces:
         tally, whole = state.row, state.whole
         events, error = max(tally.events, 1), self.error(tally)
         changes = self.changes((stop - tally.events - tally.unused) * self.batch, stop * self.batch)
-        row = records.VerticalRound(
+        row = VerticalRound(
             round=stop,
             accuracy=_right(error),
             error=error,

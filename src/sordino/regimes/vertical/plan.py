@@ -1,5 +1,4 @@
-r"""What a study of events will cost: each entity, with its label and its features at every party,
-is on its own.
+r"""What a study of events will cost: each entity, with label and all features, is on its own.
 
 There is no batch to hide in and no sampling. One appearance of an entity releases (soundness of the
 parts is argued in docs/mathematics.md, Events)
@@ -47,10 +46,9 @@ LABEL_COST = (
     "were had without"
 )
 FEATURE_COST = (
-    "on Fashion-MNIST in two halves, noise on every embedding at epsilon 32 / 16 / 8 / 4 a "
-    "release gave 75 / 54 / 32 / 19 %"
-    " where 85 % were had without, whatever the embedding's size; secure aggregation is "
-    "the answer for features"
+    "on Fashion-MNIST in two halves, noise on every embedding at epsilon 32 / 16 / 8 / 4 a release "
+    "gave 75 / 54 / 32 / 19 % where 85 % were had without, whatever the embedding's size; secure "
+    "aggregation is the answer for features"
 )
 
 
@@ -68,8 +66,7 @@ def label_epsilon(study: VerticalStudy) -> float:
 
 
 def calibrate(study: VerticalStudy) -> VerticalStudy:
-    """The same study with its noise filled in, where it was left out: one multiplier for embeddings
-    and updates alike.
+    """The same study with its noise filled in: one multiplier for embeddings and updates alike.
 
     Raises:
         StudyError: where no noise is enough.
@@ -87,16 +84,13 @@ def calibrate(study: VerticalStudy) -> VerticalStudy:
     if left <= 0:
         raise StudyError(
             f"privacy.label_epsilon = {epsilon_text(spent)} leaves nothing of epsilon = "
-            f"{epsilon_text(privacy.epsilon)}"
-            " for features: lower it"
+            f"{epsilon_text(privacy.epsilon)} for features: lower it"
         )
     holders = study.data.parties if privacy.unit == "entity" else 1
 
     def release(sigma: float) -> Event:
-        update, embedding = (
-            privacy.update.noise_multiplier or sigma,
-            (privacy.embedding or privacy.update).noise_multiplier or sigma,
-        )
+        update = privacy.update.noise_multiplier or sigma
+        embedding = (privacy.embedding or privacy.update).noise_multiplier or sigma
         return Repeated(_features(study, embedding, update), holders)
 
     found = noise_multiplier(
@@ -133,9 +127,7 @@ def unprotected(study: VerticalStudy) -> str | None:
 
 
 def features(study: VerticalStudy) -> Event:
-    """What one appearance of an entity releases of its features at one party, of a calibrated
-    study.
-    """
+    """What one appearance of an entity releases of its features at one party."""
     if (reason := unprotected(study)) is not None or study.privacy.embedding is None:
         return NonPrivate(reason=reason or "")
     return _features(
@@ -172,9 +164,7 @@ def promised(study: VerticalStudy) -> str:
 
 
 def charges(study: VerticalStudy, first: int, last: int) -> tuple[tuple[str, Event, int], ...]:
-    """(unit, event, how often) of appearances ``first`` to ``last`` of an entity, counted from
-    1.
-    """
+    """(Unit, event, how often) of appearances ``first`` to ``last`` of an entity, from 1."""
     count, parties = last - first + 1, study.data.parties
     responses = (1 if first == 1 else 0) if study.privacy.memoised else count
     told, held = label(study), features(study)
@@ -184,9 +174,7 @@ def charges(study: VerticalStudy, first: int, last: int) -> tuple[tuple[str, Eve
 
 
 def payable(study: VerticalStudy, spent: Spent = ()) -> int | None:
-    """For how many events of an entity the budget pays, after what it has spent; None for any
-    number, or without privacy.
-    """
+    """For how many events of an entity the budget pays after ``spent``; None for any number."""
     privacy = study.privacy
     if privacy.unit == "none" or privacy.epsilon is None or privacy.delta is None:
         return None

@@ -25,10 +25,9 @@ SYNTHETIC = (
     "that were deformed are not protected by this."
 )
 PREQUENTIAL = (
-    "Errors and losses are computed from responded labels and from what the server was "
-    "sent, so they tell nothing beyond the ledger;"
-    " on labels that are not protected they are the simulation's own measurement, which no "
-    "party releases."
+    "Errors and losses are computed from responded labels and from what the server was sent, so "
+    "they tell nothing beyond the ledger; on labels that are not protected they are the "
+    "simulation's own measurement, which no party releases."
 )
 RAW_ERRORS = (
     "Errors and losses are the simulation's own measurement on the labels as they are; no "

@@ -1,13 +1,13 @@
-r"""Events between parties with different features: the order of messages of Algorithm 1, and what a
-server does with them.
+r"""Events between parties with different features: Algorithm 1's messages and the server.
 
 Event t opens when the first word of it reaches the server: an active party's embedding, or its
 labels. Active parties speak unasked, at about the same time; the server waits a little for all of
 them to have done so. Then
 
     server -> those who have not sent :  Query(t)
-    party  -> server                  :  Embedding(t)          active ones unasked, the others when queried
-    server                            :  learns, once the labels are there, and every embedding or its stand-in
+    party  -> server                  :  Embedding(t)   active ones unasked, the others when queried
+    server                            :  learns, once the labels are there, and every embedding or
+                                         its stand-in
     server -> active parties          :  Derivative(t)
 
 Rules. Events come one after another: t counts from 1, and a word of any other event than the one
@@ -227,13 +227,8 @@ class Vertical:
             state.last[party] = (
                 state.got[party] if party in state.got else self._aged(state.last[party])
             )
-        state.closed, state.answering, state.opened, state.asked, state.labels = (
-            event,
-            event,
-            False,
-            False,
-            None,
-        )
+        state.closed, state.answering, state.opened, state.asked = event, event, False, False
+        state.labels = None
         state.got, state.active, state.passive, state.given_up = {}, set(), set(), set()
         return (found,)
 

@@ -1,17 +1,17 @@
-"""Studies of events, in which parties hold different features: event-driven learning with dynamic
-local regret, OGD and SLR.
-"""
+"""Studies of events with features at parties: dynamic local regret, OGD and SLR."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
+from sordino.data.stream import DIVISIONS, DRIFTS, STREAMS
 from sordino.engine.built import Built
+from sordino.engine.method import Method
 from sordino.engine.narration import Told
 from sordino.engine.plan import Plan
 from sordino.engine.regime import Regime
-from sordino.regimes.vertical import assemble, narrate, plan
+from sordino.regimes.vertical import contract, narrate, plan
 from sordino.regimes.vertical.method import ACTIVATIONS
 from sordino.regimes.vertical.promise import resting_on
 from sordino.regimes.vertical.study import VerticalStudy
@@ -25,7 +25,7 @@ class VerticalRegime(Regime[VerticalStudy]):
     study = VerticalStudy
     budget = "events"
     template = TEMPLATE
-    tables = (ACTIVATIONS,)
+    tables = (ACTIVATIONS, DIVISIONS, STREAMS, DRIFTS)
     others = "entities"
     plain = (
         "No privacy guarantee: embeddings, labels and updates are used without noise, and "
@@ -38,17 +38,25 @@ class VerticalRegime(Regime[VerticalStudy]):
 
     def plan(self, study: VerticalStudy) -> tuple[Plan, tuple[int, ...]]:
         """See :class:`~sordino.engine.regime.Regime`."""
-        return assemble.plan(study), ()
+        from sordino.regimes.vertical.outline import plan as price
+
+        return price(study), ()
 
     def build(
         self, study: VerticalStudy, folder: Path, run: str, payable: Sequence[int] | None
     ) -> Built:
         """See :class:`~sordino.engine.regime.Regime`."""
+        from sordino.regimes.vertical import assemble  # a plan does not wait for what trains
+
         return assemble.build(plan.calibrate(study), folder, run, payable)
 
     def told(self, study: VerticalStudy, plan: Plan) -> Sequence[Told]:
         """See :class:`~sordino.engine.regime.Regime`."""
         return narrate.told(study, plan)
+
+    def check(self, method: Method) -> None:
+        """Look at its window."""
+        contract.check(method)
 
     def assumptions(self, study: VerticalStudy) -> list[str]:
         """See :class:`~sordino.engine.regime.Regime`."""

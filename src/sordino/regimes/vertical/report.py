@@ -1,24 +1,23 @@
-"""What a run of events consists of: key numbers, what is released of an entity, the parties, and
-how to read its pictures.
-"""
+"""What a run of events consists of: key numbers, releases, parties, how to read pictures."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from sordino.engine.records import Party, known, number
+from sordino.engine.records import known, number
 from sordino.engine.runs import Run
 from sordino.engine.teller import Course, Fact, Members, Teller
 from sordino.regimes.vertical import figures as stream
-from sordino.report.totals import amount, totals
-from sordino.report.words import bound, estimated, exposed, percent, plain
+from sordino.regimes.vertical.records import Party, vertical
+from sordino.regimes.vertical.totals import totals
+from sordino.report.costs import amount
+from sordino.report.words import bound, estimated, percent, plain
 
 ERROR = (
-    "Run-time error is the share of wrong predictions{each}; every event is predicted "
-    "before it is learned from. Accumulated error is the"
-    " same over all events so far, the number that the run is judged by; it moves slowly, "
-    "for early mistakes stay in it."
+    "Run-time error is the share of wrong predictions{each}; every event is predicted before it is "
+    "learned from. Accumulated error is the same over all events so far, the number that the run "
+    "is judged by; it moves slowly, for early mistakes stay in it."
 )
 MARKED = (
     " At each dotted line the world changed at once{how}: the higher the jump and the "
@@ -36,17 +35,16 @@ UNMARKED = {
     "features": " Gain and offset of the features change as it goes on.",
 }
 REGRET = (
-    "Above, the mean{each} of ‖∇S_t‖², the squared length of the gradient that the weights "
-    "of server and parties follow. S_t is {what}."
-    " Below, its sum so far, the {kind} local regret: the flatter it becomes, the closer "
-    "the method is to a point that moves no more;"
-    " a straight line means that it gets no closer."
+    "Above, the mean{each} of ‖∇S_t‖², the squared length of the gradient that the weights of "
+    "server and parties follow. S_t is {what}. Below, its sum so far, the {kind} local regret: the "
+    "flatter it becomes, the closer the method is to a point that moves no more; a straight line "
+    "means that it gets no closer."
 )
 NOISY = " The noise in gradients is part of it."
 ACTIVE = (
-    "An active party gets a derivative and learns from the event, unless its model is frozen;"
-    " a passive one answers with its embedding and learns nothing."
-    " Activity is what learning costs parties, in messages down and in work."
+    "An active party gets a derivative and learns from the event, unless its model is frozen; a "
+    "passive one answers with its embedding and learns nothing. Activity is what learning costs "
+    "parties, in messages down and in work."
 )
 SILENT = {
     "last": " Where a passive party does not answer, its last embedding stands in.",
@@ -54,20 +52,18 @@ SILENT = {
     "skip": " Where a passive party does not answer, the event is not learned from.",
 }
 TRAFFIC = (
-    "Embeddings up, derivatives down, {bits} bits a number; framing is what messages need "
-    "besides: names, lengths, queries. Everybody sends"
-    " up, only active parties get something down."
+    "Embeddings up, derivatives down, {bits} bits a number; framing is what messages need besides: "
+    "names, lengths, queries. Everybody sends up, only active parties get something down."
 )
 AGAIN = " Each event sends the last {count} embeddings again."
 TIMES = (
-    "Forward and backward passes and steps of active parties, forward passes of passive "
-    "ones, and the server's work, each added up"
-    " over parties. Measured while it ran: another machine, or another day, gives other numbers."
+    "Forward and backward passes and steps of active parties, forward passes of passive ones, and "
+    "the server's work, each added up over parties. Measured while it ran: another machine, or "
+    "another day, gives other numbers."
 )
 PRICES = (
-    "What is planned to be released of one entity over the whole stream, priced for each "
-    "unit of the ledger. The dashed line is the budget"
-    " of what is promised, {promised}."
+    "What is planned to be released of one entity over the whole stream, priced for each unit of "
+    "the ledger. The dashed line is the budget of what is promised, {promised}."
 )
 OPEN = " Bars that are missing are infinite: {why}."
 COMPOSED = " An entity as a whole composes its label and its features at every party."
@@ -76,7 +72,7 @@ PROMISED = {"label": "the label", "entity": "the entity as a whole"}
 
 def pictures(run: Run) -> Iterable[tuple[str, str | None, str, str]]:
     """Title, picture if there is one, how to read it, mark."""
-    about, said, private = run.about, run.vertical, known(run.about.unit) not in (None, "none")
+    about, said, private = run.about, vertical(run), known(run.about.unit) not in (None, "none")
     length, changes, drift = stream.stretch(run), stream.marks(run), str(said.drift)
     each = " in the events since the last row of the log" + (
         "" if length is None else f", {plain(length)} at a time"
@@ -109,7 +105,7 @@ def pictures(run: Run) -> Iterable[tuple[str, str | None, str, str]]:
 
 def _followed(run: Run) -> str:
     """S_t, in words."""
-    window, alpha = number(run.vertical.window) or 1.0, number(run.vertical.alpha) or 1.0
+    window, alpha = number(vertical(run).window) or 1.0, number(vertical(run).alpha) or 1.0
     if window == 1:
         return "the loss of the event itself"
     if run.about.method == "slr":
@@ -166,7 +162,7 @@ def _facts(run: Run) -> list[Fact]:
 
 
 def _courses(run: Run) -> list[Course]:
-    about, said = run.about, run.vertical
+    about, said = run.about, vertical(run)
     window, alpha = number(said.window), number(said.alpha)
     rows = [
         (
@@ -236,7 +232,7 @@ def _terms(run: Run, noise: float | None, clip: float | None) -> list[tuple[str,
     noisy = clip is not None and noise is not None and noise > 0
     return [
         ("who is not protected", exposed(run) or "-"),
-        ("epsilon of one response", bound(number(run.vertical.label_epsilon))),
+        ("epsilon of one response", bound(number(vertical(run).label_epsilon))),
         ("bound of an embedding, C", plain(clip, 6)),
         (
             "noise on each number of an embedding",
@@ -248,7 +244,7 @@ def _terms(run: Run, noise: float | None, clip: float | None) -> list[tuple[str,
 
 
 def _members(run: Run) -> Members:
-    clients, found = known(run.vertical.clients) or (), totals(run)
+    clients, found = vertical(run).members, totals(run)
     head = ["party", "features", "embedding", "parameters"]
     rows = [
         [
@@ -259,10 +255,8 @@ def _members(run: Run) -> Members:
     ]
     if found is not None and rows:
         head += ["active", "did not answer", "MiB up", "MiB down"]
-        up, down = (
-            _shared(found.up, clients, [1.0 - s for s in found.silent]),
-            _shared(found.down, clients, found.active),
-        )
+        up = _shared(found.up, clients, [1.0 - s for s in found.silent])
+        down = _shared(found.down, clients, found.active)
         for row, *cells in zip(rows, found.active, found.silent, up, down, strict=True):
             row += [percent(cells[0]), percent(cells[1]), amount(cells[2]), amount(cells[3])]
     note = "MiB are payload, without framing." if found is not None else ""
@@ -278,4 +272,23 @@ def _shared(whole: float, clients: Sequence[Party], shares: Iterable[float]) -> 
     return [whole * width / total if total > 0 else 0.0 for width in widths]
 
 
-TELLER = Teller(_facts, _courses, _terms, _members, pictures)
+def exposed(run: Run) -> str | None:
+    """What a promise leaves open, and why; None where it holds for all that is released."""
+    why = known(vertical(run).open)
+    return (
+        f"Features are not protected: {why}. Epsilon of every party's features is infinite."
+        if why
+        else None
+    )
+
+
+TELLER = Teller(
+    facts=_facts,
+    courses=_courses,
+    terms=_terms,
+    members=_members,
+    pictures=pictures,
+    held=lambda run: "with different features",
+    exposed=exposed,
+    costs=totals,
+)

@@ -17,8 +17,9 @@ Whole = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Respond:
-    """How the server comes to know labels: by randomised response, drawn once for an entity or at
-    each event; or as they are.
+    """How the server learns labels: as they are, or by randomised response.
+
+    Which is drawn once for an entity, or at each event.
 
     Attributes:
         mechanism: of the answers; None where labels are told as they are, which is booked as not
@@ -60,8 +61,9 @@ class Respond:
 
 
 def remember(told: dict[int, int], entities: NDArray[np.int64], answers: NDArray[np.int64]) -> None:
-    """Hold a stream to its promise of one label for each entity: other answers would tell of the
-    change, which nothing bounds. ``told`` is filled.
+    """Hold a stream to its promise of one label for each entity, and fill ``told``.
+
+    Other answers would tell of the change, which nothing bounds.
 
     Raises:
         DataError: if it breaks it; nothing of this piece has been used then.
@@ -69,8 +71,7 @@ def remember(told: dict[int, int], entities: NDArray[np.int64], answers: NDArray
     for entity, answer in zip(entities.tolist(), answers.tolist(), strict=True):
         if told.setdefault(entity, answer) != answer:
             raise DataError(
-                f"entity {entity} has two labels in this stream, and privacy.memoised "
-                "tells its label once for all:"
-                " set memoised = false, and appearances to the events that one entity "
-                "may take part in"
+                f"entity {entity} has two labels in this stream, and privacy.memoised tells its "
+                "label once for all: set memoised = false, and appearances to the events that one "
+                "entity may take part in"
             )

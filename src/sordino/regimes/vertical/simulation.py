@@ -1,5 +1,4 @@
-r"""The simulator of online vertical learning: a stream of events, cut into pieces, each charged
-before it is played.
+r"""The simulator of online vertical learning: a stream in pieces, charged before being played.
 
 Pieces hold a thousand events and begin at multiples of it, wherever rows of the log and checkpoints
 fall: what is drawn (who is active, who does not answer, what noise there is) is numbered by event
@@ -20,26 +19,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.engine import moment as moments
 from sordino.engine import records
 from sordino.engine.effect import Closed, Effect, Event, Finish, Request, Send, Stretch, Stretched
 from sordino.engine.kernel import Kernel
 from sordino.engine.moment import Block
 from sordino.engine.watch import Packed, Watcher
 from sordino.engine.world import Bill, World
-from sordino.message import Vector
 from sordino.privacy import Allowance, Budget, Charge, Permit, Vault, accountant
 from sordino.privacy import Event as Fact
 from sordino.privacy.accounting import Spent
 from sordino.regimes.vertical.activity import Activity
 from sordino.regimes.vertical.engine import Engine, Mask, Played
-from sordino.regimes.vertical.pieces import Booked, Pieces, State
+from sordino.regimes.vertical.moment import Moment, joined, unpacked
+from sordino.regimes.vertical.pieces import Pieces, State
 from sordino.regimes.vertical.respond import Respond, remember
 from sordino.regimes.vertical.tally import Course, Tally, counted
 from sordino.regimes.vertical.traffic import Sizes
@@ -76,64 +74,6 @@ class Stream(Protocol):
     def changes(self, start: int, stop: int) -> Sequence[int]:
         """Examples at which the world changed at once."""
         ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Moment(moments.Moment[State]):
-    """A simulation between two pieces.
-
-    It shares the state, which goes on changing: pack it at once.
-    """
-
-    @property
-    def kept(self) -> dict[str, NDArray[Any]]:
-        """What the engine needs to go on."""
-        return self.state.kept
-
-    @property
-    def model(self) -> Vector:
-        """All weights in one vector, server first."""
-        return self.state.model
-
-    @property
-    def whole(self) -> Tally:
-        """Counted since the beginning."""
-        return self.state.whole
-
-    @property
-    def steps(self) -> int:
-        """Events in which the party that was active most was active."""
-        return max(self.state.whole.active)
-
-    def packed(self) -> Packed:
-        """See :class:`sordino.engine.moment.Moment`."""
-        state = self.state
-        vectors: dict[str, Any] = {f"engine.{name}": value for name, value in state.kept.items()}
-        for name, values in (("counts", state.counts), ("told", state.told)):
-            if values:
-                vectors[f"{name}.entities"] = np.fromiter(values, np.int64, len(values))
-                vectors[f"{name}.values"] = np.fromiter(values.values(), np.int64, len(values))
-        # Sums of a model that diverges are no numbers that JSON knows.
-        vectors["sums"] = np.array(
-            [[tally.loss, tally.regret] for tally in (state.row, state.whole)]
-        )
-        row, whole = (
-            msgspec.structs.replace(tally, loss=0.0, regret=0.0)
-            for tally in (state.row, state.whole)
-        )
-        rest = _Rest(row, whole, state.position, list(state.booked), state.ended, state.origin)
-        return Packed(vectors, msgspec.json.encode(rest))
-
-
-class _Rest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What of a state is no array."""
-
-    row: Tally
-    whole: Tally
-    position: int
-    booked: list[Booked]
-    ended: str | None
-    origin: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -184,51 +124,14 @@ class Events:
     def first(self) -> Moment:
         """Before the first event."""
         engine, parties = self.engine(), len(self.activity.columns)
-        return Moment(
-            State(
-                engine.pack(),
-                _joined(engine),
-                Tally.zero(parties),
-                Tally.zero(parties),
-                origin=self.origin,
-            )
-        )
+        none = Tally.zero(parties), Tally.zero(parties)
+        return Moment(State(engine.pack(), joined(engine), *none, origin=self.origin))
 
     def unpack(self, packed: Packed) -> Moment:
         """See :class:`sordino.engine.play.Play`."""
-        own, told = moments.unpacked(packed)
-        rest, vectors = msgspec.json.decode(own.rest, type=_Rest), dict(own.vectors)
-        counted: dict[str, Any] = {"booked": rest.booked}
-        for name in ("counts", "told"):
-            entities, values = (
-                vectors.pop(f"{name}.entities", ()),
-                vectors.pop(f"{name}.values", ()),
-            )
-            counted[name] = dict(
-                zip(np.asarray(entities).tolist(), np.asarray(values).tolist(), strict=True)
-            )
-        for tally, (loss, regret) in zip(
-            (rest.row, rest.whole), vectors.pop("sums").tolist(), strict=True
-        ):
-            tally.loss, tally.regret = loss, regret
-        kept = {name.removeprefix("engine."): value for name, value in vectors.items()}
-        engine = self.engine()
-        engine.unpack(kept)
-        if rest.origin != self.origin:
-            counted = {}
-        state = State(
-            kept,
-            _joined(engine),
-            rest.row,
-            rest.whole,
-            rest.position,
-            ended=rest.ended,
-            origin=self.origin,
-            **counted,
-        )
-        return Moment(state, **told)
+        return unpacked(packed, self.engine(), self.origin)
 
-    def run(self, moment: Moment, watcher: Watcher) -> Moment:
+    def run(self, moment: Moment, watcher: Watcher[Moment]) -> Moment:
         """See :meth:`sordino.engine.kernel.Kernel.run`."""
         state = moment.state.copied()  # a moment may be played from twice
         return Kernel(Play(self, state), replace(moment, state=state), watcher).run()
@@ -310,7 +213,7 @@ class Play(World[State]):
         """The rules', with the engine as it stands where a moment may be kept."""
         state, effects = self.rules.step(state, event)
         if any(isinstance(effect, Closed | Finish) for effect in effects):
-            state.kept, state.model = self.engine.pack(), _joined(self.engine)
+            state.kept, state.model = self.engine.pack(), joined(self.engine)
         return state, effects
 
     def bills(
@@ -380,8 +283,3 @@ class Play(World[State]):
         played = self.engine.run(x, y, active, silent, paid) if used.any() else Played.nothing()
         spent = Course(start, used, self.state.whole.events + 1, active, silent, y)
         yield from counted(spent, played, world.sizes, world.every, batch)
-
-
-def _joined(engine: Engine) -> Vector:
-    found: Vector = np.concatenate(list(engine.weights().values()))
-    return found

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sordino.data import stream as streams
+from sordino.data.stream.checked import Checked, is_foreign, refuse_incomplete
+from sordino.errors import StudyError
 from sordino.privacy.records import Records
 from sordino.privacy.records.group import ENTITY, LABEL
 from sordino.regimes.vertical.plan import ENTITIES, LABELS
@@ -53,11 +57,9 @@ def arranged(stream: streams.Stream, parts: Sequence[Index]) -> Arranged:
 def source(
     study: VerticalStudy, *, known: bool = True
 ) -> tuple[streams.Stream, str, tuple[Records, ...]]:
-    """The study's stream, drift and all; a fingerprint of the data behind it; and who is in it,
-    where a ledger asks.
-    """
+    """The study's stream with its drift, its data's fingerprint, and its members if asked."""
     data, own = study.data, study.privacy.ledger == "run"
-    opened = data.stream.open(
+    opened: object = data.stream.open(
         streams.Wanted(
             name=data.name,
             file=data.file,
@@ -70,8 +72,11 @@ def source(
             identify=known and not own,
             private=study.privacy.unit != "none"
             or not own,  # else nobody will ask again whose ledger it is
+            one_label=_one_label(study),
         )
     )
+    if not isinstance(opened, streams.Opened):
+        raise streams.STREAMS.wrong(data.stream, "open", opened, "Opened(stream, fingerprint)")
     records = (
         ()
         if opened.rows is None
@@ -80,9 +85,80 @@ def source(
             Records(LABELS, LABEL, opened.rows, opened.people),
         )
     )
-    return data.drift.applied(opened.stream, study.seed), opened.fingerprint, records
+    return _drifting(study, opened.stream), str(opened.fingerprint), records
+
+
+def _drifting(study: VerticalStudy, stream: streams.Stream) -> streams.Stream:
+    """The stream with the study's drift; where either is of a class of somebody's own, what it
+    gives is looked at.
+    """
+    data = study.data
+    opens, drifts = (
+        partial(streams.STREAMS.wrong, data.stream),
+        partial(streams.DRIFTS.wrong, data.drift),
+    )
+    refuse_incomplete(stream, opens, "open")
+    found = data.drift.applied(stream, study.seed)
+    refuse_incomplete(found, drifts, "applied")
+    if is_foreign(found):
+        return Checked(found, drifts if found is not stream else opens)
+    return Checked(found, opens) if is_foreign(stream) else found
+
+
+def _one_label(study: VerticalStudy) -> bool:
+    """Whether an entity's answered label is used for more than one of its events."""
+    privacy = study.privacy
+    return (
+        privacy.unit != "none"
+        and privacy.memoised
+        and (privacy.unit == "label" or privacy.appearances > 1)
+    )
 
 
 def parts(study: VerticalStudy, stream: streams.Stream) -> tuple[Index, ...]:
-    """Numbers of the features that each party holds."""
-    return study.data.parts.parts(stream.shape, stream.columns, study.data.parties)
+    """Numbers of the features that each party holds (f_m,), into the flat vector of an example.
+
+    Raises:
+        StudyError: where a feature is held by two parties, or what was given are no such numbers.
+    """
+    data = study.data
+    given: object = data.parts.parts(stream.shape, stream.columns, data.parties)
+    place = f"data.parts kind '{data.parts.kind}'"
+    if not isinstance(given, tuple | list) or len(given) != data.parties:
+        raise StudyError(
+            f"{place} must give an array of feature numbers for each of {data.parties} parties"
+        )
+    held = tuple(np.asarray(part) for part in given)
+    features = math.prod(stream.shape)
+    for party, part in enumerate(held):
+        if (
+            part.ndim != 1
+            or not len(part)
+            or not np.issubdtype(part.dtype, np.integer)
+            or part.min() < 0
+            or part.max() >= features
+        ):
+            raise StudyError(
+                f"{place} must give party {party} at least one feature, by numbers from 0 to "
+                f"{features - 1}"
+            )
+    _refuse_shared(place, held, stream.columns)
+    return tuple(part.astype(np.int64, copy=False) for part in held)
+
+
+def _refuse_shared(place: str, held: Sequence[Index], columns: tuple[str, ...] | None) -> None:
+    """Refuse a feature that stands twice, at two parties or at one."""
+    holder: dict[int, int] = {}
+    for party, part in enumerate(held):
+        for number in part.tolist():
+            if number in holder:
+                named = repr(columns[number]) if columns is not None else str(number)
+                where = (
+                    f"twice at party {party}"
+                    if holder[number] == party
+                    else f"at party {holder[number]} and at party {party}"
+                )
+                raise StudyError(
+                    f"{place} puts feature {named} {where}; each feature belongs to one party, once"
+                )
+            holder[number] = party

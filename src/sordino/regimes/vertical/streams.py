@@ -1,12 +1,10 @@
-"""The ``[data]`` table of a study of events: the stream, how it drifts, and which features each
-party holds.
-"""
+"""The ``[data]`` table of a study of events: the stream, its drift, and each party's features."""
 
 from __future__ import annotations
 
 from pydantic import Field, SerializeAsAny, model_validator
 
-from sordino.data.locate import PUBLISHED
+from sordino.data.sets import PUBLISHED
 from sordino.data.stream.drift import Drift, NoDrift
 from sordino.data.stream.opening import Replay, Streaming
 from sordino.data.stream.vertical import Division, Slices

@@ -1,6 +1,4 @@
-"""Studies in which parties hold different features of the same entities, and events come one after
-another.
-"""
+"""Studies in which parties hold different features of the same entities, in a stream of events."""
 
 from __future__ import annotations
 
@@ -44,8 +42,7 @@ class SplitModel(Section):
 
 
 class Release(Section):
-    """Gaussian noise on one bounded vector: the bound C, and the deviation of the noise in units of
-    2 C.
+    """Gaussian noise on one bounded vector: the bound C, and the noise in units of 2 C.
 
     Without ``noise_multiplier`` it is calibrated from epsilon.
     """
@@ -109,8 +106,8 @@ class VerticalPrivacy(Promise):
         if self.unit == "entity" and (self.embedding is None or self.updates == "raw"):
             raise ValueError(
                 "unit 'entity' protects features, which needs embedding = { clip = 1.0 } and "
-                "updates = 'noisy' or 'frozen';"
-                " with less, only the label can be protected: unit = 'label'"
+                "updates = 'noisy' or 'frozen'; with less, only the label can be protected: unit = "
+                "'label'"
             )
         return self
 
@@ -122,9 +119,7 @@ class Events(Section):
 
 
 class Missing(Section):
-    """What the server does without a passive party's answer: take its last embedding, zeros, or
-    leave the event out.
-    """
+    """What stands in for a passive party's answer: its last, zeros, or nothing (skip the event)."""
 
     dropout: float = Field(0.0, ge=0, lt=1)
     missing: Literal["last", "zeros", "skip"] = "last"
@@ -132,9 +127,7 @@ class Missing(Section):
 
 
 class EventExecution(Execution):
-    """``path`` "messages" hands every message over by itself, where it could be done without; the
-    results are the same to rounding.
-    """
+    """``path`` "messages" hands every message over by itself; results are the same to rounding."""
 
     path: Literal["auto", "messages"] = "auto"
 
@@ -158,7 +151,8 @@ class VerticalStudy(Study):
         "privacy.noise_multiplier": "say privacy.embedding.noise_multiplier or "
         "privacy.update.noise_multiplier",
         "privacy.sampling_rate": "every event is one entity: there is no batch to hide in",
-        "privacy.mechanism": "labels have randomised response, embeddings and updates Gaussian noise",
+        "privacy.mechanism": "labels have randomised response, embeddings and updates "
+        "Gaussian noise",
         "method.window": "say method.length",
         "method.average": "there is one model at a time; leave it out",
         "world.latency": "time does not pass between events; world.dropout says how often an "
@@ -198,9 +192,8 @@ class VerticalStudy(Study):
         if self.privacy.unit == "entity" and method.activation.looks:
             raise ValueError(
                 f"method.activation '{method.activation.kind}' tells whether a party's mean "
-                "feature is above the threshold,"
-                " which no noise hides:"
-                " with unit 'entity' use 'random', 'count' or 'full'"
+                "feature is above the threshold, which no noise hides: with unit 'entity' use "
+                "'random', 'count' or 'full'"
             )
         return self
 
@@ -210,16 +203,15 @@ class VerticalStudy(Study):
             return
         if data.stream.repeats and data.drift.by_class:
             raise ValueError(
-                f"data.drift '{data.drift.kind}' draws an entity by its label, so when it "
-                "comes would tell its label:"
-                f" with unit '{privacy.unit}' use stream 'deformed', or drift 'features'"
+                f"data.drift '{data.drift.kind}' draws an entity by its label, so when it comes "
+                f"would tell its label: with unit '{privacy.unit}' use stream 'deformed', or drift "
+                "'features'"
             )
         if privacy.memoised and data.repeats and data.drift.relabels:
             raise ValueError(
                 "privacy.memoised tells an entity's label once and for all, and data.drift "
-                f"'{data.drift.kind}' changes it:"
-                " set memoised = false, and appearances to the events that one entity may "
-                "take part in"
+                f"'{data.drift.kind}' changes it: set memoised = false, and appearances to the "
+                "events that one entity may take part in"
             )
         if privacy.ledger != "run" and data.stream.invents:
             raise ValueError(

@@ -103,10 +103,8 @@ def counted(
     while stop < start + n:
         begin, stop = stop, min((stop // every + 1) * every, start + n)
         low, high = np.searchsorted(at, (begin, stop))
-        here, traffic = (
-            slice(low, high),
-            sizes.weigh(course.first + low, active[low:high], played.learned[low:high]),
-        )
+        here = slice(low, high)
+        traffic = sizes.weigh(course.first + low, active[low:high], played.learned[low:high])
         events, learned = int(high - low), int(played.learned[here].sum())
         passive = float((~active[here]).mean()) if events else 0.0
         yield (

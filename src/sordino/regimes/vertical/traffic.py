@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 from sordino.message import Derivative, Embedding, Query, encode
 
 MIB = 2**20
-_GROWS = np.array(
-    [2**7, 2**8, 2**16, 2**32, 2**63 - 1]
-)  # where MessagePack's whole numbers take more bytes
+# where MessagePack's whole numbers take more bytes
+_GROWS = np.array([2**7, 2**8, 2**16, 2**32, 2**63 - 1])
 
 Mask = NDArray[np.bool_]
 
@@ -40,9 +39,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Payload of one embedding, or derivative, of each party (bytes), and the bits of its
-    numbers.
-    """
+    """Payload of one embedding, or derivative, of each party (bytes), and its numbers' bits."""
 
     payload: tuple[int, ...]
     bits: int
@@ -53,8 +50,7 @@ class Sizes:
         return Sizes(tuple(width * resends * batch * bits // 8 for width in embeddings), bits)
 
     def weigh(self, first: int, active: Mask, learned: Mask) -> Traffic:
-        """Of the events from number ``first`` on: who was active (n, M), and what was learned from
-        (n,).
+        """Of events from number ``first`` on: active parties (n, M), whether it was learned (n,).
 
         Everybody sends an embedding, in time or too late; who is passive is queried; who is active
         gets a derivative of what was learned from.

@@ -16,14 +16,10 @@ call:
     rows    tiles of a matrix whose rows are examples, bytes or floats, where they lie in a store
     linear  scores, slopes of the loss, norms and clipped sum
 
-Events of one example each, one after another, are products of vectors, and many of them are one
-call:
+Gradients that are written out, an example in each row, and added up:
 
-    lazy    windows of gradients: a package
-    again   windows of examples: another
-    slide   a window over any module's parameters
-    half    numbers that travel as 16-bit floats
-    clock   seconds
+    turn      transposes of small matrices
+    weighted  weighted sums of rows, in float64
 
 Everything here takes and returns NumPy arrays, and knows nothing of modules or privacy.
 """

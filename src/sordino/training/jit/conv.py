@@ -100,43 +100,20 @@ def _tile(channels: int, rows: int) -> tuple[int, int, int]:
 
 @cache
 def _walk(large: int, small: int, vectors: int, size: int) -> Run:
-    """``out = bias + windows times weights`` along the rows of walks, the rows of which are listed
-    where they are made.
-    """
-    big, little, width = (
-        tile.product(large, vectors, size),
-        tile.product(small, vectors, size),
-        vectors * size,
-    )
+    """``out = bias + windows times weights`` along the rows of walks, listed where made."""
+    big, little = tile.product(large, vectors, size), tile.product(small, vectors, size)
+    width = vectors * size
 
     def run(
-        a: Array,
-        a_example: int,
-        weights: Array,
-        bias: Array,
-        out: Array,
-        o_example: int,
-        n: int,
-        blocks: int,
-        walks: Any,
-    ) -> None:
+        a: Array, a_example: int, weights: Array, bias: Array, out: Array, o_example: int, n: int,
+        blocks: int, walks: Any,
+    ) -> None:  # fmt: skip
         for example in range(n):
             for walk in range(len(walks)):
                 (
-                    a_at,
-                    a_row,
-                    a_step,
-                    runs,
-                    length,
-                    pitch,
-                    w_at,
-                    o_at,
-                    o_row,
-                    o_step,
-                    rows,
-                    bigs,
+                    a_at, a_row, a_step, runs, length, pitch, w_at, o_at, o_row, o_step, rows, bigs,
                     littles,
-                ) = walks[walk]
+                ) = walks[walk]  # fmt: skip
                 for block in range(blocks):
                     w_block, column = w_at + block * runs * length * width, block * width
                     for row in range(rows):
@@ -144,37 +121,15 @@ def _walk(large: int, small: int, vectors: int, size: int) -> Run:
                         there = example * o_example + o_at + row * o_row + column
                         for _ in range(bigs):
                             big(
-                                a,
-                                here,
-                                a_step,
-                                runs,
-                                length,
-                                pitch,
-                                weights,
-                                w_block,
-                                bias,
-                                column,
-                                out,
-                                there,
-                                o_step,
-                            )
+                                a, here, a_step, runs, length, pitch, weights, w_block, bias,
+                                column, out, there, o_step,
+                            )  # fmt: skip
                             here, there = here + large * a_step, there + large * o_step
                         for _ in range(littles):
                             little(
-                                a,
-                                here,
-                                a_step,
-                                runs,
-                                length,
-                                pitch,
-                                weights,
-                                w_block,
-                                bias,
-                                column,
-                                out,
-                                there,
-                                o_step,
-                            )
+                                a, here, a_step, runs, length, pitch, weights, w_block, bias,
+                                column, out, there, o_step,
+                            )  # fmt: skip
                             here, there = here + small * a_step, there + small * o_step
 
     return njit(nogil=True)(run)
@@ -182,24 +137,14 @@ def _walk(large: int, small: int, vectors: int, size: int) -> Run:
 
 @cache
 def _collect(large: int, small: int, vectors: int, size: int) -> Run:
-    """Gradients by the weights of every group of examples, and their squared norms: a tile's in
-    float32, all tiles' in float64.
-    """
-    big, little, width = (
-        tile.outer(large, vectors, size),
-        tile.outer(small, vectors, size),
-        vectors * size,
-    )
+    """Gradients by every group's weights, and squared norms: float32 in a tile, else float64."""
+    big, little = tile.outer(large, vectors, size), tile.outer(small, vectors, size)
+    width = vectors * size
 
     def run(
-        a: Array,
-        g: Array,
-        out: Array,
-        squared: Array,
-        groups: int,
-        each: int,
+        a: Array, g: Array, out: Array, squared: Array, groups: int, each: int,
         sizes: tuple[int, ...],
-    ) -> None:
+    ) -> None:  # fmt: skip
         a_example, a_row, a_step, high, wide, outputs, runs, length, pitch, bigs, littles = sizes
         g_example = high * wide * outputs
         for group in range(groups):
@@ -210,14 +155,14 @@ def _collect(large: int, small: int, vectors: int, size: int) -> Run:
                     here = image + part * pitch
                     for _ in range(bigs):
                         total += np.float64(big(
-                            a, here, a_example, a_row, a_step, g, slope + column, g_example, outputs,
-                            each, high, wide, out, there, outputs,
+                            a, here, a_example, a_row, a_step, g, slope + column, g_example,
+                            outputs, each, high, wide, out, there, outputs,
                         ))  # fmt: skip
                         here, there = here + large, there + large * outputs
                     for _ in range(littles):
                         total += np.float64(little(
-                            a, here, a_example, a_row, a_step, g, slope + column, g_example, outputs,
-                            each, high, wide, out, there, outputs,
+                            a, here, a_example, a_row, a_step, g, slope + column, g_example,
+                            outputs, each, high, wide, out, there, outputs,
                         ))  # fmt: skip
                         here, there = here + small, there + small * outputs
             squared[group] = total
@@ -227,76 +172,37 @@ def _collect(large: int, small: int, vectors: int, size: int) -> Run:
 
 @cache
 def _scatter(large: int, small: int, vectors: int, size: int) -> Run:
-    """Every output's gradient times its window of weights, added where the window lies; what lies
-    inside is copied out.
-    """
-    big, little = (
-        tile.product(large, vectors, size, add=True),
-        tile.product(small, vectors, size, add=True),
-    )
+    """Each output's gradient times its window of weights, added there; the inside is copied out."""
+    big = tile.product(large, vectors, size, add=True)
+    little = tile.product(small, vectors, size, add=True)
     width = vectors * size
 
     def run(
         g: Array, weights: Array, image: Array, out: Array, n: int, sizes: tuple[int, ...]
     ) -> None:
         (
-            rows,
-            columns,
-            outputs,
-            runs,
-            length,
-            line,
-            down,
-            across,
-            bigs,
-            littles,
-            start,
-            high,
+            rows, columns, outputs, runs, length, line, down, across, bigs, littles, start, high,
             wide,
-        ) = sizes
+        ) = sizes  # fmt: skip
         for example in range(n):
             image[:] = 0
             block = 0
             for part in range(runs):
                 for column in range(0, length, width):
                     for row in range(rows):
-                        here, there = (
-                            (example * rows + row) * columns * outputs,
-                            row * down + part * line + column,
-                        )
+                        here = (example * rows + row) * columns * outputs
+                        there = row * down + part * line + column
                         for _ in range(bigs):
                             big(
-                                g,
-                                here,
-                                outputs,
-                                1,
-                                outputs,
-                                0,
-                                weights,
-                                block,
-                                weights,
-                                0,
-                                image,
-                                there,
-                                across,
-                            )
+                                g, here, outputs, 1, outputs, 0, weights, block, weights, 0, image,
+                                there, across,
+                            )  # fmt: skip
                             here, there = here + large * outputs, there + large * across
                         for _ in range(littles):
                             little(
-                                g,
-                                here,
-                                outputs,
-                                1,
-                                outputs,
-                                0,
-                                weights,
-                                block,
-                                weights,
-                                0,
-                                image,
-                                there,
-                                across,
-                            )
+                                g, here, outputs, 1, outputs, 0, weights, block, weights, 0, image,
+                                there, across,
+                            )  # fmt: skip
                             here, there = here + small * outputs, there + small * across
                     block += outputs * width
             for row in range(high):
@@ -323,7 +229,8 @@ class Convolution:
         self._blocks = shape.outputs // width
         self._walks = np.array(
             [[0, shape.stride[0] * line, step, shape.kernel[0], length, line, 0,
-              0, columns * shape.outputs, shape.outputs, rows, *cover(columns, large)]], dtype=np.int64,
+              0, columns * shape.outputs, shape.outputs, rows, *cover(columns, large)]],
+            dtype=np.int64,
         )  # fmt: skip
         places = np.arange(shape.patch * shape.outputs).reshape(self._blocks, width, shape.patch)
         self._order = places.transpose(0, 2, 1).ravel()
@@ -331,23 +238,17 @@ class Convolution:
         large, vectors, size = _tile(shape.outputs, length)
         self._collect = _collect(large, max(1, large - 1), vectors, size)
         self._sizes = (
-            self._image, shape.stride[0] * line, step, rows, columns, shape.outputs, shape.kernel[0], length, line, *cover(length, large)
+            self._image, shape.stride[0] * line, step, rows, columns, shape.outputs,
+            shape.kernel[0], length, line, *cover(length, large)
         )  # fmt: skip
 
     def forward(self, x: Array, weight: Array, bias: Array, out: Array) -> None:
         """Outputs into ``out`` (n, H', W', O)."""
         np.take(weight, self._order, out=self._packed, mode="clip")
         self._walk(
-            x.ravel(),
-            self._image,
-            self._packed,
-            bias,
-            out.ravel(),
-            self._each,
-            len(x),
-            self._blocks,
-            self._walks,
-        )
+            x.ravel(), self._image, self._packed, bias, out.ravel(), self._each, len(x),
+            self._blocks, self._walks,
+        )  # fmt: skip
 
     def by_example(self, x: Array, g: Array, grads: Array, squared: NDArray[np.float64]) -> None:
         """G_i into ``grads`` (n, K, O) and |G_i|^2 into ``squared`` (n,)."""
@@ -359,9 +260,7 @@ class Convolution:
 
 
 class InputGradient:
-    """The gradient by the input of a convolution whose image has ``padding`` rows and columns of
-    zeros on each side.
-    """
+    """The gradient by a convolution's input, whose image has ``padding`` zeros on each side."""
 
     def __init__(self, shape: Shape, padding: Pair) -> None:
         (high, wide), (rows, columns), channels = shape.image, shape.positions, shape.channels
@@ -373,13 +272,13 @@ class InputGradient:
             shape.outputs, shape.patch // width, width
         )
         self._order = places.transpose(1, 0, 2).ravel()
-        self._packed, self._image = (
-            np.empty(self._order.size, np.float32),
-            np.empty(high * line, np.float32),
-        )
+        self._packed = np.empty(self._order.size, np.float32)
+        self._image = np.empty(high * line, np.float32)
         self._sizes = (
-            rows, columns, shape.outputs, shape.kernel[0], length, line, shape.stride[0] * line, shape.stride[1] * channels,
-            *cover(columns, large), padding[0] * line + padding[1] * channels, high - 2 * padding[0], (wide - 2 * padding[1]) * channels,
+            rows, columns, shape.outputs, shape.kernel[0], length, line, shape.stride[0] * line,
+            shape.stride[1] * channels, *cover(columns, large),
+            padding[0] * line + padding[1] * channels, high - 2 * padding[0],
+            (wide - 2 * padding[1]) * channels,
         )  # fmt: skip
 
     def __call__(self, g: Array, weight: Array, out: Array) -> None:

@@ -1,5 +1,4 @@
-"""Primitives for inner loops in LLVM's intermediate language: numbers, vectors of L float32, blocks
-of sums in registers.
+"""Primitives for inner loops in LLVM's language: numbers, vectors of L float32, and blocks.
 
 :func:`emitted` makes of ``body(code, x, at, n, ...)`` a function that compiled code can call with
 these arguments. There an array, or a pointer, is a pointer to its numbers, every other argument an
@@ -167,8 +166,7 @@ class Emitter:
         )
 
     def gathered(self, values: list[Any], group: int) -> Any:
-        """The sums of the groups of so many lanes of all these vectors, a power of two of them, in
-        their order in one vector.
+        """Sums of groups of lanes of all these vectors, a power of two, in order in one vector.
 
         Two are folded into one again and again: L - 1 additions for L sums, in place of L log L.
         """
@@ -198,9 +196,7 @@ class Emitter:
         self.builder.store(self.fma(value, factor, self.builder.load(place)), place)
 
     def outer(self, sums: Sums, rows: list[Any], columns: list[Any]) -> None:
-        """Add to the sum in row r and column v the product of these vectors; a number counts as a
-        vector of itself.
-        """
+        """Add to the sum at row r, column v the product of these vectors; numbers count as such."""
         for line, row in zip(sums, rows, strict=True):
             wide = self.spread(row) if row.type == FLOAT else row
             for place, column in zip(line, columns, strict=True):
@@ -213,9 +209,7 @@ class Emitter:
         at: list[Index],
         change: Callable[[Any, Any], Any] | None = None,
     ) -> None:
-        """Store the sums of row r from ``at[r]`` on, one behind another, or what ``change`` makes
-        of each and of what stands there.
-        """
+        """Store the sums of row r from ``at[r]`` on, or what ``change`` makes of old and new."""
         for line, start in zip(sums, at, strict=True):
             for place, there in zip(line, self.beside(start, len(line)), strict=True):
                 value = self.builder.load(place)

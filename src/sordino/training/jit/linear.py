@@ -1,5 +1,4 @@
-r"""One linear layer and its loss in a single call: scores, slopes, norms, and the clipped sum of
-the gradients.
+r"""One linear layer and its loss in one call: scores, slopes, norms, clipped sum of gradients.
 
 With rows a_i of a store, weights w (classes, features) and bias b,
 
@@ -25,7 +24,6 @@ Shapes: store (n features,), uint8 or float32; labels (n,) and chosen (b,), int6
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -36,12 +34,12 @@ from numpy.typing import NDArray
 
 from sordino.training.jit import tile
 from sordino.training.jit.conv import block, cover
+from sordino.training.jit.losses import Run, compiled, slopes
 from sordino.training.jit.rows import dots, spread
 
 Array = NDArray[np.float32]
 Store = NDArray[np.float32] | NDArray[np.uint8]
 Index = NDArray[np.int64]
-Run = Callable[..., Any]
 
 FEW = 32  # examples at a time: their bytes, or most of their floats, stay in the first two caches
 MOST = 13  # classes in a tile
@@ -52,98 +50,6 @@ TURNS = 3
 VANISHING = 2.0**-126  # what a square may be off by where it is denormal
 LONGEST = 1e19  # longer gradients contribute nothing
 NO_EXAMPLE, NO_CLASS = -1, -2  # in place of a count: an index, a label that does not exist
-
-
-def _exponential(x: Any) -> Any:
-    """exp x for x <= 0, by Cody and Waite's reduction and a polynomial of degree 7; NaN comes
-    through, below -86 it is 0.
-    """
-    shifted = np.float32(
-        x * np.float32(1.4426950408889634) + np.float32(12582912.0)
-    )  # 1.5 2^23: rounds to a whole number
-    power = np.int32(shifted.view(np.int32) << np.int32(23))
-    whole = shifted - np.float32(12582912.0)
-    r = (x - whole * np.float32(0.693359375)) + whole * np.float32(2.12194440e-4)
-    p = np.float32(1.9875691500e-4)
-    p = p * r + np.float32(1.3981999507e-3)
-    p = p * r + np.float32(8.3334519073e-3)
-    p = p * r + np.float32(4.1665795894e-2)
-    p = p * r + np.float32(1.6666665459e-1)
-    p = p * r + np.float32(5.0000001201e-1)
-    near_one = np.float32(p * (r * r) + r + np.float32(1))
-    value = np.int32(near_one.view(np.int32) + power).view(np.float32)
-    return value if x > np.float32(-86.0) else (np.float32(0) if x <= np.float32(-86.0) else x)
-
-
-def _compiled(run: Run) -> Run:
-    made: Run = njit(nogil=True, error_model="numpy")(run)  # a norm of zero is divided by
-    return made
-
-
-exponential: Run = njit(nogil=True, fastmath={"contract"})(_exponential)
-
-
-def _shared(numbers: Any, own: int) -> tuple[Any, Any]:
-    """Exponentials of scores (classes,) become the slopes of cross entropy.
-
-    What the other classes' exponentials add up to, and the own.
-    """
-    mine, others = numbers[own], np.float32(0)
-    numbers[own] = 0
-    for c in range(numbers.size):
-        others += numbers[c]
-    share = np.float32(1) / (others + mine)
-    for c in range(numbers.size):
-        numbers[c] *= share
-    numbers[own] = -others * share  # p - 1 without its cancellation
-    return others, mine
-
-
-shared: Run = _compiled(_shared)
-
-
-def _entropy(scores: Any, n: int, classes: int, labels: Any, losses: Any) -> None:
-    """Cross entropy into ``losses``; ``scores`` (n classes,) become its slopes."""
-    for i in range(n):
-        at = i * classes
-        top = scores[at]
-        for c in range(1, classes):
-            top = max(top, scores[at + c])
-        for c in range(classes):
-            scores[at + c] -= top
-        losses[i] = -scores[at + labels[i]]
-    for j in range(
-        n * classes
-    ):  # of all examples at once: vectors are longer than classes are many
-        scores[j] = exponential(scores[j])
-    for i in range(n):
-        at = i * classes
-        others, mine = shared(scores[at : at + classes], labels[i])
-        losses[i] += np.float32(math.log(others + mine))
-
-
-def _hinge(scores: Any, n: int, classes: int, labels: Any, losses: Any) -> None:
-    """The multi-class hinge likewise. The first of equal rivals counts, and NaN beats
-    everything.
-    """
-    for i in range(n):
-        at, own = i * classes, labels[i]
-        rival, which = np.float32(-np.inf), 0
-        for c in range(classes):
-            value = scores[at + c]
-            if c != own and (value > rival or value != value):
-                rival, which = value, c
-        margin = np.float32(1) + rival - scores[at + own]
-        scores[at : at + classes] = 0
-        if margin > 0:
-            scores[at + which] = 1
-            scores[at + own] = -1
-        losses[i] = np.float32(0) if margin <= 0 else margin
-
-
-@cache
-def _slopes(hinge: bool) -> Run:
-    return _compiled(_hinge if hinge else _entropy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,40 +115,18 @@ def _forward(cut: _Tiling) -> Run:
                 for b in range(larger):
                     at = b * high
                     many(
-                        x,
-                        places,
-                        i,
-                        w,
-                        w_at + at * features,
-                        feature,
-                        length,
-                        features,
-                        last,
-                        scores,
-                        at,
-                        classes,
-                        squares,
-                    )
+                        x, places, i, w, w_at + at * features, feature, length, features, last,
+                        scores, at, classes, squares,
+                    )  # fmt: skip
                 if smaller:  # a constant: what is never called is never compiled
                     for b in range(smaller):
                         at = larger * high + b * low
                         fewer(
-                            x,
-                            places,
-                            i,
-                            w,
-                            w_at + at * features,
-                            feature,
-                            length,
-                            features,
-                            last,
-                            scores,
-                            at,
-                            classes,
-                            squares,
-                        )
+                            x, places, i, w, w_at + at * features, feature, length, features, last,
+                            scores, at, classes, squares,
+                        )  # fmt: skip
 
-    return _compiled(run)
+    return compiled(run)
 
 
 @cache
@@ -261,7 +145,7 @@ def _backward(cut: _Tiling) -> Run:
                 at = larger * high + b * low
                 fewer(x, places, n, features, slopes, at, classes, out, out_at + at * features)
 
-    return _compiled(run)
+    return compiled(run)
 
 
 @cache
@@ -270,16 +154,9 @@ def _walk(rows: int, size: int, rest: int) -> Run:
     wide, narrow, tail = spread(rows, 2, size), spread(rows, 1, size), spread(rows, 1, size, rest)
 
     def run(
-        x: Any,
-        places: Any,
-        n: int,
-        features: int,
-        slopes: Any,
-        at: int,
-        classes: int,
-        out: Any,
+        x: Any, places: Any, n: int, features: int, slopes: Any, at: int, classes: int, out: Any,
         out_at: int,
-    ) -> None:
+    ) -> None:  # fmt: skip
         feature = 0
         while feature + 2 * size <= features:
             wide(x, places, n, slopes, at, classes, feature, out, out_at, features)
@@ -289,7 +166,7 @@ def _walk(rows: int, size: int, rest: int) -> Run:
         if rest:
             tail(x, places, n, slopes, at, classes, features - size, out, out_at, features)
 
-    return _compiled(run)
+    return compiled(run)
 
 
 @cache
@@ -303,12 +180,11 @@ def _found(classes: int) -> Run:
             places[i], labels[i] = which * features, y[which]
             if labels[i] < 0 or labels[i] >= classes:
                 return NO_CLASS
-        places[chosen.size] = places[
-            chosen.size - 1
-        ]  # the last of an odd number has itself for a partner
+        # the last of an odd number has itself for a partner
+        places[chosen.size] = places[chosen.size - 1]
         return 0
 
-    return _compiled(run)
+    return compiled(run)
 
 
 @cache
@@ -320,7 +196,7 @@ def _scores(classes: int) -> Run:
                 at = i * classes + c
                 scores[at] = scores[at] * pixel + (w[b_at + c] if b_at >= 0 else np.float32(0))
 
-    return _compiled(run)
+    return compiled(run)
 
 
 @cache
@@ -332,17 +208,13 @@ def _measured(classes: int) -> Run:
             slope += np.float64(slopes[c]) ** 2
         return math.sqrt(slope * (square + (1.0 if biased else 0.0)))
 
-    return _compiled(run)
+    return compiled(run)
 
 
 @cache
 def _sum(cut: _Tiling, hinge: bool) -> Run:
-    classes, forward, slopes_of, backward = (
-        cut.classes,
-        _forward(cut),
-        _slopes(hinge),
-        _backward(cut),
-    )
+    classes, forward, slopes_of = cut.classes, _forward(cut), slopes(hinge)
+    backward = _backward(cut)
     found, biased_scores, measured = _found(classes), _scores(classes), _measured(classes)
 
     def run(
@@ -378,11 +250,8 @@ def _sum(cut: _Tiling, hinge: bool) -> Run:
                 seen = np.float32(norm)
                 finite = norm <= LONGEST
                 norms[first + i] = seen if finite else np.float32(np.inf)
-                if (
-                    private and not finite
-                    # left out here, so that zero times infinity never arises; the others stay as they
-                    # are
-                ):
+                # left out, so that zero times infinity never arises; the others stay as they are
+                if private and not finite:
                     over += 1
                     continue
                 over += 1 if seen > bound else 0
@@ -400,13 +269,11 @@ def _sum(cut: _Tiling, hinge: bool) -> Run:
                 moved(out, total, turn < TURNS, last)
         return over
 
-    return _compiled(run)
+    return compiled(run)
 
 
 def _moved(part: Any, total: Any, fresh: bool, last: bool) -> None:
-    """What float32 has added up goes into the float64 ``total``, which is overwritten if
-    ``fresh``.
-    """
+    """What float32 has added up goes into ``total``, which is overwritten if ``fresh``."""
     if fresh:
         for k in range(len(part)):
             total[k] = part[k]
@@ -421,9 +288,7 @@ moved: Run = njit(nogil=True)(_moved)
 
 
 class LinearSum:
-    """See the module's docstring; ``hinge`` says which loss, cross entropy or the multi-class
-    hinge.
-    """
+    """See the module's docstring; ``hinge`` or cross entropy is the loss."""
 
     def __init__(self, layer: Layer, hinge: bool) -> None:
         self._layer, self._bias = layer, -1 if layer.bias is None else layer.bias
@@ -432,28 +297,29 @@ class LinearSum:
         self._none = np.empty(0)
 
     def clipped(
-        self, x: Store, scale: float, y: Index, chosen: Index, weights: Array, clip: float, margin: float,
-        out: NDArray[np.float64], norms: Array, losses: Array,
+        self, x: Store, scale: float, y: Index, chosen: Index, weights: Array, clip: float,
+        margin: float, out: NDArray[np.float64], norms: Array, losses: Array,
     ) -> int:  # fmt: skip
-        """The clipped sum over the ``chosen`` rows into ``out``; how many had a norm above
-        ``clip``.
-        """
+        """The clipped sum over ``chosen`` into ``out``; how many norms were above ``clip``."""
         layer, room = self._layer, clip * margin
         if self._part.size != out.size:
             self._part = np.empty(out.size, np.float32)
         over: int = self._run(
-            x, scale, y, chosen, layer.features, weights, layer.weight, self._bias, True, clip, room, self._part, out, norms, losses
+            x, scale, y, chosen, layer.features, weights, layer.weight, self._bias, True, clip,
+            room, self._part, out, norms, losses
         )  # fmt: skip
         return _exists(over)
 
     def mean(
-        self, x: Store, scale: float, y: Index, chosen: Index, weights: Array, out: Array, norms: Array, losses: Array
+        self, x: Store, scale: float, y: Index, chosen: Index, weights: Array, out: Array,
+        norms: Array, losses: Array,
     ) -> None:  # fmt: skip
         """The mean gradient over the ``chosen`` rows, at least one, into ``out``."""
         layer, none = self._layer, math.inf
         _exists(
             self._run(
-                x, scale, y, chosen, layer.features, weights, layer.weight, self._bias, False, none, none, out, self._none, norms, losses
+                x, scale, y, chosen, layer.features, weights, layer.weight, self._bias, False, none,
+                none, out, self._none, norms, losses
             )
         )  # fmt: skip
 

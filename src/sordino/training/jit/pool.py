@@ -22,21 +22,13 @@ Places = NDArray[np.uint8]
 
 @cache
 def _walk(window: Pair, size: int, back: bool) -> Run:
-    """A tile at every window of the images ``x``, whose results, or gradients with ``back``, are
-    ``small``.
-    """
+    """A tile at every window of images ``x``; results, or gradients (``back``), are ``small``."""
     visit = (tile.returned if back else tile.largest)(*window, size)
 
     def run(
-        x: Array,
-        shape: Any,
-        stride: Pair,
-        small: Array,
-        places: Places,
-        high: int,
-        wide: int,
+        x: Array, shape: Any, stride: Pair, small: Array, places: Places, high: int, wide: int,
         floor: float,
-    ) -> None:
+    ) -> None:  # fmt: skip
         n, image_high, image_wide, channels = shape
         at = 0
         for example in range(n):
@@ -46,24 +38,16 @@ def _walk(window: Pair, size: int, back: bool) -> Run:
                     here = start + column * stride[1] * channels
                     for channel in range(0, channels, size):
                         visit(
-                            x,
-                            here + channel,
-                            image_wide * channels,
-                            channels,
-                            small,
-                            at,
-                            places,
+                            x, here + channel, image_wide * channels, channels, small, at, places,
                             floor,
-                        )
+                        )  # fmt: skip
                         at += size
 
     return njit(nogil=True)(run)
 
 
 class MaxPool:
-    """Pooling over windows (rows, columns) at a stride, without padding; ``rectified``: max(., 0)
-    of it.
-    """
+    """Pooling over windows (rows, columns), unpadded; ``rectified``: max(., 0) of it."""
 
     def __init__(self, channels: int, window: Pair, stride: Pair, rectified: bool) -> None:
         size = tile.lanes(channels)
@@ -71,32 +55,20 @@ class MaxPool:
             raise ValueError(f"{channels} channels are no multiple of 8")
         self.stride = stride
         self._floor = np.float32(0.0 if rectified else -np.inf)
-        self._forward, self._backward = (
-            _walk(window, size, back=False),
-            _walk(window, size, back=True),
-        )
+        self._forward = _walk(window, size, back=False)
+        self._backward = _walk(window, size, back=True)
 
     def forward(self, x: Array, out: Array, places: Places) -> None:
         """Largest of each window into ``out``, and where it was into ``places``."""
         self._forward(
-            x.ravel(),
-            x.shape,
-            self.stride,
-            out.ravel(),
-            places.ravel(),
-            *out.shape[1:3],
+            x.ravel(), x.shape, self.stride, out.ravel(), places.ravel(), *out.shape[1:3],
             self._floor,
-        )
+        )  # fmt: skip
 
     def backward(self, g: Array, places: Places, out: Array) -> None:
         """Gradients by the input into ``out`` (n, H, W, C)."""
         out[:] = 0
         self._backward(
-            out.ravel(),
-            out.shape,
-            self.stride,
-            g.ravel(),
-            places.ravel(),
-            *g.shape[1:3],
+            out.ravel(), out.shape, self.stride, g.ravel(), places.ravel(), *g.shape[1:3],
             self._floor,
-        )
+        )  # fmt: skip

@@ -1,8 +1,7 @@
-r"""Register tiles of a linear layer, on rows that stay where they are: examples of a store, bytes
-or floats.
+r"""Register tiles of a linear layer, on rows in place: examples of a store, bytes or floats.
 
-    dots:     s[i, c]  +=  sum_f w[c, f] t_i[f]   and  |t_i|^2        (all products of two rows at once)
-    spread:   out[c, f]  +=  sum_i k[i, c] t_i[f]                     (R rows of the gradient, V vectors wide)
+    dots:     s[i, c]  +=  sum_f w[c, f] t_i[f]   and  |t_i|^2   (all products of two rows at once)
+    spread:   out[c, f]  +=  sum_i k[i, c] t_i[f]        (R rows of the gradient, V vectors wide)
 
 A row is named by the offset of its first number, so a batch is a list of offsets and nothing is
 gathered. Bytes become t = x - 127.5 in registers, which float32 holds exactly; the division by
@@ -44,23 +43,22 @@ def _row(code: Emitter, x: Any, index: Index, rest: int = 0) -> Any:
 
 @cache
 def dots(examples: int, classes: int, size: int, rest: int) -> Tile:
-    """``tile(x, places, which, w, w_at, start, vectors, features, last, scores, at, step,
-    squares)``.
+    """Scores of rows of the store, R classes at once.
 
-    Adds to ``scores[which + e, at + r]`` the products of rows ``places[which + e]`` with R rows of
+    ``tile(x, places, which, w, w_at, start, vectors, features, last, scores, at, step, squares)``
+    adds to ``scores[which + e, at + r]`` the products of rows ``places[which + e]`` with R rows of
     w over ``vectors`` vectors from feature ``start``, and after them the ``rest`` if this is the
     ``last`` stretch. The squares are added, too, in float64, unless ``at`` is above zero: then they
     have been already.
     """
 
     def body(
-        code: Emitter, x: Any, places: Any, which: Index, w: Any, w_at: Index, start: Index, vectors: Index, features: Index, last: Any,
-        scores: Any, at: Index, step: Index, squares: Any,
+        code: Emitter, x: Any, places: Any, which: Index, w: Any, w_at: Index, start: Index,
+        vectors: Index, features: Index, last: Any, scores: Any, at: Index, step: Index,
+        squares: Any,
     ) -> None:  # fmt: skip
-        rows, lines = (
-            [code.whole(places, there) for there in which.apart(1, examples)],
-            w_at.apart(features, classes),
-        )
+        rows = [code.whole(places, there) for there in which.apart(1, examples)]
+        lines = w_at.apart(features, classes)
         sums, norms = code.sums(examples, classes), code.sums(1, examples)
         code.clear(sums)
         code.clear(norms)
@@ -69,7 +67,9 @@ def dots(examples: int, classes: int, size: int, rest: int) -> Tile:
             found = [_row(code, x, row + feature, rest) for row in rows]
             for value, place in zip(found, norms[0], strict=True):
                 code.multiply(value, value, place)
-            code.outer(sums, found, [code.load(w, line + feature) for line in lines])
+            # one vector of w at a time: all of them would push sums out of the registers
+            for column, line in zip(zip(*sums, strict=True), lines, strict=True):
+                code.outer([[place] for place in column], found, [code.load(w, line + feature)])
 
         with code.loop(vectors) as number:
             work(start + number * size, 0)
@@ -98,8 +98,8 @@ def spread(classes: int, vectors: int, size: int, rest: int = 0) -> Tile:
     """
 
     def body(
-        code: Emitter, x: Any, places: Any, n: Index, factors: Any, at: Index, step: Index, feature: Index,
-        out: Any, out_at: Index, pitch: Index,
+        code: Emitter, x: Any, places: Any, n: Index, factors: Any, at: Index, step: Index,
+        feature: Index, out: Any, out_at: Index, pitch: Index,
     ) -> None:  # fmt: skip
         lines, sums = (out_at + feature).apart(pitch, classes), code.sums(classes, vectors)
         for line, start in zip(sums, lines, strict=True):

@@ -32,9 +32,7 @@ def _wide() -> bool:
 
 
 def registers(size: int) -> int:
-    """How many accumulators of ``size`` numbers the machine's vector registers hold, with room to
-    work.
-    """
+    """How many accumulators of ``size`` numbers fit the vector registers, with room to work."""
     return 28 if _wide() else 96 // size
 
 
@@ -63,8 +61,8 @@ def product(rows: int, vectors: int, size: int, add: bool = False) -> Tile:
     """
 
     def body(
-        code: Emitter, a: Any, at: Index, step: Index, runs: Index, run: Index, pitch: Index, b: Any, b_at: Index,
-        bias: Any, bias_at: Index, out: Any, out_at: Index, out_step: Index,
+        code: Emitter, a: Any, at: Index, step: Index, runs: Index, run: Index, pitch: Index,
+        b: Any, b_at: Index, bias: Any, bias_at: Index, out: Any, out_at: Index, out_step: Index,
     ) -> None:  # fmt: skip
         sums = code.sums(rows, vectors)
         code.clear(
@@ -87,16 +85,17 @@ def product(rows: int, vectors: int, size: int, add: bool = False) -> Tile:
 
 @cache
 def outer(rows: int, vectors: int, size: int) -> Tile:
-    """``tile(a, at, a_example, a_row, a_step, g, g_at, g_example, g_step, n, high, wide, out,
-    out_at, out_step)``.
+    """A tile of the outer products of inputs and slopes, summed over positions p.
 
-    p walks ``n`` examples of ``high`` rows of ``wide`` positions; the positions of g lie without
-    gaps. Returns the sum of the squares of what it wrote.
+    ``tile(a, at, a_example, a_row, a_step, g, g_at, g_example, g_step, n, high, wide, out, out_at,
+    out_step)``: p walks ``n`` examples of ``high`` rows of ``wide`` positions; the positions of g
+    lie without gaps. Returns the sum of the squares of what it wrote.
     """
 
     def body(
-        code: Emitter, a: Any, at: Index, a_example: Index, a_row: Index, a_step: Index, g: Any, g_at: Index, g_example: Index,
-        g_step: Index, n: Index, high: Index, wide: Index, out: Any, out_at: Index, out_step: Index,
+        code: Emitter, a: Any, at: Index, a_example: Index, a_row: Index, a_step: Index, g: Any,
+        g_at: Index, g_example: Index, g_step: Index, n: Index, high: Index, wide: Index, out: Any,
+        out_at: Index, out_step: Index,
     ) -> Any:  # fmt: skip
         sums, squares = code.sums(rows, vectors), code.zero
         code.clear(sums)
@@ -126,8 +125,9 @@ def outer(rows: int, vectors: int, size: int) -> Tile:
 
 @cache
 def largest(rows: int, columns: int, size: int) -> Tile:
-    """``tile(x, at, pitch, step, out, out_at, which, floor)``: the largest of a window, L channels
-    at once.
+    """The largest of a window, L channels at once.
+
+    ``tile(x, at, pitch, step, out, out_at, which, floor)``.
 
     ``which`` (uint8) gets its place in the window, row by row, or 255 where nothing is above
     ``floor``; the first of equals wins, and NaN beats everything. ``floor`` is minus infinity, or 0
@@ -135,26 +135,17 @@ def largest(rows: int, columns: int, size: int) -> Tile:
     """
 
     def body(
-        code: Emitter,
-        x: Any,
-        at: Index,
-        pitch: Index,
-        step: Index,
-        out: Any,
-        out_at: Index,
-        which: Any,
-        floor: Any,
-    ) -> None:
+        code: Emitter, x: Any, at: Index, pitch: Index, step: Index, out: Any, out_at: Index,
+        which: Any, floor: Any,
+    ) -> None:  # fmt: skip
         best, place, builder = code.spread(floor), code.byte(255), code.builder
         for number, there in enumerate(_window(at, rows, columns, pitch, step)):
             value = code.load(x, there)
             larger = builder.or_(
                 builder.fcmp_ordered(">", value, best), builder.fcmp_unordered("uno", value, value)
             )
-            best, place = (
-                builder.select(larger, value, best),
-                builder.select(larger, code.byte(number), place),
-            )
+            best = builder.select(larger, value, best)
+            place = builder.select(larger, code.byte(number), place)
         code.store(best, out, out_at)
         code.store(place, which, out_at)
 
@@ -163,21 +154,12 @@ def largest(rows: int, columns: int, size: int) -> Tile:
 
 @cache
 def returned(rows: int, columns: int, size: int) -> Tile:
-    """``tile(out, at, pitch, step, g, g_at, which, floor)`` adds each channel's gradient where its
-    largest was; ``floor`` plays no part.
-    """
+    """``tile(out, at, pitch, step, g, g_at, which, floor)`` adds gradients where largest were."""
 
     def body(
-        code: Emitter,
-        out: Any,
-        at: Index,
-        pitch: Index,
-        step: Index,
-        g: Any,
-        g_at: Index,
-        which: Any,
-        floor: Any,
-    ) -> None:
+        code: Emitter, out: Any, at: Index, pitch: Index, step: Index, g: Any, g_at: Index,
+        which: Any, floor: Any,
+    ) -> None:  # fmt: skip
         slope, place, builder = code.load(g, g_at), code.load(which, g_at, code.bytes), code.builder
         for number, there in enumerate(_window(at, rows, columns, pitch, step)):
             chosen = builder.icmp_unsigned("==", place, code.byte(number))

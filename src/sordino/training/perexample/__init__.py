@@ -27,7 +27,8 @@ Shapes: x (n, ...), y (n,), out (d,) in float64, in the order of
 >>> from sordino.training.flat import Flat
 >>> from sordino.training.loss import cross_entropy
 >>> flat = Flat(torch.nn.Sequential(torch.nn.Linear(3, 2))).load(torch.zeros(8))
->>> x, y, out = torch.tensor([[3.0, 0.0, 4.0], [0.1, 0.0, 0.0]]), torch.tensor([0, 1]), torch.empty(8, dtype=torch.float64)
+>>> x, y = torch.tensor([[3.0, 0.0, 4.0], [0.1, 0.0, 0.0]]), torch.tensor([0, 1])
+>>> out = torch.empty(8, dtype=torch.float64)
 >>> raw = ClippedSum(flat, cross_entropy)(x, y, 1.0, out)
 >>> [round(float(norm), 4) for norm in raw.norms], raw.clipped
 ([3.6056, 0.7106], 1)
@@ -39,9 +40,10 @@ References:
     (book-keeping).
 """
 
+from sordino.training.outline import Path
 from sordino.training.perexample.bound import Bound, FlatBound, Layers, Measured
 from sordino.training.perexample.clipping import Clipped
-from sordino.training.perexample.paths import Path, path_of
+from sordino.training.perexample.paths import path_of
 from sordino.training.perexample.store import Rows, Store
 from sordino.training.perexample.sums import ClippedSum, MeanGradient
 

@@ -1,8 +1,8 @@
 r"""What a per-example gradient is bounded in.
 
-    FlatBound       |G_i| <= C, the plain norm over all parameters
+    FlatBound  |G_i| <= C, the plain norm over all parameters
     Layers     |G_i^l| <= C_l for each layer l with parameters, sum_l C_l^2 = C^2
-    Measured   a norm of one's own over whole gradients, such as one of weighted wavelet coefficients
+    Measured   a norm of one's own over whole gradients, as of weighted wavelet coefficients
 
 The sum then moves by at most C when an example comes or goes, in the norm that was chosen.
 
@@ -54,8 +54,9 @@ class Layers:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measured:
-    """min(1, s C / norm(G_i)) times each gradient. Sums are made in float64: in a norm that weighs
-    directions, errors weigh more, too.
+    """min(1, s C / norm(G_i)) times each gradient, summed in float64.
+
+    In a norm that weighs directions, errors weigh more, too.
 
     Attributes:
         clip: C.

@@ -49,6 +49,7 @@ import torch
 from torch import Tensor
 
 from sordino.errors import StudyError
+from sordino.training.jit import weighted
 
 SMALLEST, LARGEST = 1e-12, 1e12
 MARGIN = 1.0 - 2.0**-9
@@ -67,9 +68,7 @@ BLOCK = 1024
 """Squares that are added up in float32."""
 
 VANISHING = 2.0**-126
-"""What a square, or a product, may be off by where it is denormal, also on a machine that flushes
-these to zero.
-"""
+"""What a square or product may be off by where it is denormal, or flushed to zero."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,9 +109,7 @@ def factors(norms: Tensor, clip: float, margin: float, dtype: torch.dtype) -> Te
 
 
 def squares(rows: Tensor) -> Tensor:
-    """|row|^2 (n,) of rows (n, k) in float64, off by a part in 16 000 at most; see the module's
-    docstring.
-    """
+    """|row|^2 (n,) of rows (n, k) in float64, off by a part in 16 000 at most."""
     if rows.dtype != torch.float32:
         exact: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).square_()
         return exact
@@ -139,9 +136,7 @@ def together(n: int) -> list[slice]:
 
 
 def put(place: Tensor, part: Tensor, fresh: bool) -> None:
-    """A part of a sum into ``place``, in float64, which is overwritten if ``fresh``, else added
-    to.
-    """
+    """A part of a sum into float64 ``place``, overwritten if ``fresh``, else added to."""
     if fresh:
         place.copy_(part)
     else:
@@ -149,9 +144,15 @@ def put(place: Tensor, part: Tensor, fresh: bool) -> None:
 
 
 def add_rows(place: Tensor, rows: Tensor, factor: Tensor, fresh: bool) -> None:
-    """sum_i factor_i rows_i of rows (n, k) into ``place`` (k,) of the total, in the factors' type,
-    :data:`TOGETHER` at a time.
+    """sum_i factor_i rows_i of rows (n, k) into ``place`` (k,), in the factors' type.
+
+    In float32 :data:`TOGETHER` at a time.
     """
+    if factor.dtype == torch.float64 and rows.dtype == torch.float32 and rows.device.type == "cpu":
+        if fresh:
+            place.zero_()
+        weighted.add(rows.contiguous().numpy(), factor.numpy(), place.numpy())
+        return
     for part in together(len(rows)):
         put(
             place,
@@ -161,9 +162,7 @@ def add_rows(place: Tensor, rows: Tensor, factor: Tensor, fresh: bool) -> None:
 
 
 def kept(keep: Tensor, numbers: Tensor) -> Tensor:
-    """``numbers`` (n, ...) where ``keep`` (n,), zeros elsewhere: not a product, since zero times
-    infinity is not zero.
-    """
+    """``numbers`` (n, ...) where ``keep`` (n,), else zeros: zero times infinity is not zero."""
     return torch.where(
         keep.view(-1, *[1] * (numbers.ndim - 1)),
         numbers,

@@ -218,10 +218,8 @@ class ConvKernel:
         if self._formed:
             weight, bias = self._grads[part], self._bias_grads[part]
         else:
-            weight, bias = (
-                torch.bmm(self._outputs[part].transpose(1, 2), self._patches[part]),
-                self._outputs[part].sum(1),
-            )
+            weight = torch.bmm(self._outputs[part].transpose(1, 2), self._patches[part])
+            bias = self._outputs[part].sum(1)
         for slot, grads in ((self._weight, weight), (self._bias, bias)):
             if slot is not None:
                 slot.columns(rows).copy_(grads.flatten(1))
@@ -238,9 +236,7 @@ class ConvKernel:
 def gradients(
     kernel: ConvKernel, x: Tensor, g: Tensor, wanted: tuple[bool, bool, bool]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """The library's gradients by input, weight and bias, as ``wanted``, of images (n, channels, H,
-    W).
-    """
+    """The library's gradients by input, weight and bias, as ``wanted``, of (n, channels, H, W)."""
     layer = kernel.layer
     result: tuple[Tensor | None, Tensor | None, Tensor | None] = (
         torch.ops.aten.convolution_backward(

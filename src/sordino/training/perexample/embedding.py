@@ -23,9 +23,7 @@ from sordino.training.perexample.clipping import kept, squares
 
 
 def supported(layer: nn.Embedding) -> bool:
-    """Whether :class:`EmbeddingKernel` covers this layer: gradients not rescaled by token counts,
-    rows not renormalised.
-    """
+    """Whether :class:`EmbeddingKernel` covers this layer: no rescaling by counts or norms."""
     return not layer.scale_grad_by_freq and layer.max_norm is None and not layer.sparse
 
 

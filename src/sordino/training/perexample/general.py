@@ -6,10 +6,10 @@ of a batch, has rows that depend on their neighbours, on some batches only. Clip
 calls example i's gradient then bounds nothing. So modules outside of :mod:`.separable` never see
 two examples at once:
 
-    vmap   ``torch.func.vmap`` over the module on batches of one: the module's code sees one example,
-           whose operations are carried out for all of them side by side
+    vmap   ``torch.func.vmap`` over the module on batches of one: the module's code sees one
+           example, whose operations are carried out for all of them side by side
     alone  one example after another, where an operation has no rule for vmap (its control flow
-    depends on data)
+           depends on data)
 
 Which of the two is found out on zeros and on random numbers of the input's shape, never on data:
 the paths round differently, and a path that one example could choose would change what the others
@@ -71,20 +71,16 @@ class OneByOne:
             return self.loop(x, y)
         try:
             return self._mapped(x, y)
-        except (
-            FAILURES
-        ) as error:  # to go on by the loop would round the other examples' gradients differently
+        except FAILURES as error:
+            # to go on by the loop would round the other examples' gradients differently
             raise StudyError(
-                f"model: it works on random inputs of shape {tuple(x.shape[1:])} and fails "
-                f"on a batch of data ({error});"
-                " check the data's values (such as tokens outside of the table), or make the "
-                "module work for every input"
+                f"model: it works on random inputs of shape {tuple(x.shape[1:])} and fails on a "
+                f"batch of data ({error}); check the data's values (such as tokens outside of the "
+                "table), or make the module work for every input"
             ) from error
 
     def maps(self, x: Tensor, y: Tensor) -> bool:
-        """Whether vmap can follow the module on inputs and labels of these shapes and types; their
-        values play no part.
-        """
+        """Whether vmap can follow the module on inputs and labels of such shapes and types."""
         key = tuple(x.shape[1:]), x.dtype, tuple(y.shape[1:]), y.dtype
         if key not in self._mapped_shapes:
             self._mapped_shapes[key] = self._probe(x, y)
@@ -119,9 +115,8 @@ class OneByOne:
 
         detached = {name: p.detach() for name, p in self._parameters.items()}
         with warnings.catch_warnings():
-            warnings.filterwarnings(
-                "ignore", "There is a performance drop"
-            )  # :func:`.paths.path_of` tells what it costs
+            # :func:`.paths.path_of` tells what it costs
+            warnings.filterwarnings("ignore", "There is a performance drop")
             grads, losses = vmap(grad_and_value(single), in_dims=(None, 0, 0))(detached, x, y)
         return losses.detach(), self._rows(grads.values(), len(x))
 

@@ -13,7 +13,7 @@ sum; the Gram form needs one more product for it, of P in out.
 The Gram form subtracts. It is taken in float64, where every one of its in + out + P^2 roundings is
 at most v = 2^-53 of R^2, R = sum_p |a_p||g_p|, so with n = in + out + P^2 + 8
 
-    | computed - |G|^2 |  <=  2 n v R^2                                    (Higham 2002, section 3.1)
+    | computed - |G|^2 |  <=  2 n v R^2                          (Higham 2002, section 3.1)
 
 and that much is added: the norm N comes out too large, never too small. The clipped sum is added in
 float64, too, m P products at a time: off by 2 m P v sum_i c_i R_i, where c_i R_i <= C R_i / N_i <=
@@ -35,9 +35,7 @@ GRAM_BYTES = 32e6  # Gram matrices of as many examples as this at a time
 
 
 def cheaper(positions: int, inputs: int, outputs: int) -> bool:
-    """Whether the Gram form is the cheaper one where the gradient would be kept for the clipped
-    sum.
-    """
+    """Whether the Gram form is cheaper where the gradient would be kept for the clipped sum."""
     return (
         positions * positions * (inputs + outputs) + positions * inputs * outputs
         < (positions + 2 * MOVE) * inputs * outputs
@@ -45,9 +43,7 @@ def cheaper(positions: int, inputs: int, outputs: int) -> bool:
 
 
 def squared_norms(a: Tensor, g: Tensor, *, weight: bool, bias: bool) -> Tensor:
-    """Upper bounds (n,) in float64 of the squared norms of the gradients of W (if ``weight``) and
-    of a bias (if ``bias``) together.
-    """
+    """Upper bounds (n,) in float64 of squared gradient norms, of W and bias as asked, together."""
     n, positions = g.shape[:2]
     few = max(
         1, int(GRAM_BYTES / (8 * (positions * (2 * positions + a.shape[2] + g.shape[2]) + 1)))
@@ -78,9 +74,7 @@ def _squared(a: Tensor, g: Tensor, weight: bool, bias: bool) -> Tensor:
 def write_products(
     a: Tensor, g: Tensor, factor: Tensor, weight: Tensor | None, bias: Tensor | None, fresh: bool
 ) -> None:
-    """sum_i factor_i G_i into the stretches of the total: ``weight`` (out, in) and ``bias`` (out,),
-    in float64.
-    """
+    """sum_i factor_i G_i into ``weight`` (out, in) and ``bias`` (out,) of the total, in float64."""
     for part in together(len(factor)):
         scaled = (g[part].double() * factor[part].double().view(-1, 1, 1)).flatten(0, 1)
         if weight is not None:

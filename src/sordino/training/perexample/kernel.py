@@ -25,20 +25,15 @@ class Kernel(Protocol):
     """The gradient arithmetic of one layer that owns parameters."""
 
     def collect(self, a: Tensor, g: Tensor) -> Tensor:
-        """Squared gradient norms (n,) in float64 of inputs ``a`` and output gradients ``g``; both
-        are kept until :meth:`write`.
-        """
+        """Squared gradient norms (n,) in float64 of ``a`` and ``g``, kept until :meth:`write`."""
         ...
 
     def leave(self, keep: Tensor) -> None:
-        """Zeros instead of all that was collected of examples outside of ``keep`` (n,); shapes and
-        other examples stay as they are.
-        """
+        """Zeros for all that was collected of examples outside of ``keep`` (n,); shapes stay."""
         ...
 
     def write(self, factor: Tensor, out: Tensor, fresh: bool) -> None:
-        """sum_i factor_i G_i of the collected batch into ``out`` (d,) in float64: overwritten if
-        ``fresh``, else added to.
+        """sum_i factor_i G_i of the batch into ``out`` (d,), float64: overwritten if ``fresh``.
 
         The factors are of the layer's own type, in which as many examples are added up as
         :func:`~sordino.training.perexample.clipping.together` says.

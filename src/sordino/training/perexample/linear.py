@@ -88,9 +88,7 @@ class LinearKernel:
     def _write_outer(
         self, factor: Tensor, weight: Tensor | None, bias: Tensor | None, fresh: bool
     ) -> None:
-        """One product for each part: what is added up are the outer products whose norms were
-        taken.
-        """
+        """One product for each part: the outer products added up are those that were measured."""
         a, g = self._a, self._g
         scaled = torch.mul(g, factor.unsqueeze(1), out=self._space.take("scaled", tuple(g.shape)))
         for part in together(len(factor)):

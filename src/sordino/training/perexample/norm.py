@@ -65,10 +65,8 @@ class NormKernel:
 
     def leave(self, keep: Tensor) -> None:
         """See :class:`Kernel`."""
-        self._weight_grads, self._bias_grads = (
-            kept(keep, self._weight_grads),
-            kept(keep, self._bias_grads),
-        )
+        self._weight_grads = kept(keep, self._weight_grads)
+        self._bias_grads = kept(keep, self._bias_grads)
 
     def form(self, part: slice, rows: Tensor) -> None:
         """See :class:`Kernel`."""

@@ -7,51 +7,17 @@ others are rounded.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from sordino.training.flat import Flat
 from sordino.training.loss import Loss, cross_entropy
+from sordino.training.outline import ALONE, FAST, MAPPED, SINGLE, Path
 from sordino.training.perexample.general import OneByOne
 from sordino.training.perexample.plan import Plan, compiled
 from sordino.training.perexample.single import Single
 from sordino.training.perexample.store import Index, Rows, Store
-
-
-@dataclass(frozen=True, slots=True)
-class Path:
-    """How per-example gradients of a module are computed.
-
-    Attributes:
-        name: in a few words.
-        why: it is this one.
-        cost: against plain training, in words.
-    """
-
-    name: str
-    why: str
-    cost: str
-
-
-SINGLE = Path("compiled, in place", "one linear layer", "less than plain training by a library")
-FAST = Path(
-    "layer by layer",
-    "a plain sequence of layers known to keep examples apart",
-    "about twice plain training",
-)
-MAPPED = Path(
-    "vmap, example by example",
-    "not a plain sequence of layers known to keep examples apart",
-    "a few times plain training, and memory for the gradients of 64 MB of examples",
-)
-ALONE = Path(
-    "one example at a time",
-    "vmap cannot follow this module, because what it does depends on data",
-    "a forward and a backward pass for every example: ten to a hundred times plain training",
-)
 
 
 def path_of(
@@ -90,9 +56,7 @@ class Paths:
         self._single = Single.of(flat, loss)
 
     def in_place(self, examples: Store, chosen: Tensor) -> tuple[Single, Rows, Index] | None:
-        """The path that reads a batch where it lies, what it lies in and where; None where the
-        batch must be taken out first.
-        """
+        """The path that reads a batch in place, its store and position; None: it must be copied."""
         single, rows = self._single, examples.rows
         if single is None or rows is None or rows.features != single.features or not len(chosen):
             return None
@@ -102,9 +66,7 @@ class Paths:
         return single, rows, where
 
     def here(self, x: Tensor, y: Tensor) -> tuple[Single, Rows, Index] | None:
-        """The same for a batch ``x`` (n, ...), ``y`` (n,) of numbers that are already model input;
-        None where it does not serve.
-        """
+        """The same for model input ``x`` (n, ...), ``y`` (n,); None where it does not serve."""
         if self._single is None or x.dtype != torch.float32:
             return None
         rows = Rows.of(x, y)

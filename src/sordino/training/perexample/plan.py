@@ -75,16 +75,14 @@ class Plan:
     def pairs(
         self, loss: Loss, x: Tensor, y: Tensor, scale: float
     ) -> tuple[Tensor, Iterator[tuple[Kernel, Tensor, Tensor]]]:
-        """Losses (n,) and, last layer first, each kernel with its input and output gradient times
-        ``scale``.
+        """Losses (n,) and, last layer first, each kernel with input and scaled output gradient.
 
         The backward pass runs as the pairs are drawn, so that a kernel finds its gradient still in
         the cache.
         """
         losses, g = loss.slope(self.forward(x), y)
-        g = (
-            g.permute(0, 2, 3, 1) if g.ndim == 4 else g
-        ).contiguous()  # some backward moves write into it
+        # some backward moves write into it
+        g = (g.permute(0, 2, 3, 1) if g.ndim == 4 else g).contiguous()
         if scale != 1.0:
             g.mul_(scale)
         return losses, self._backward(g)
@@ -99,9 +97,7 @@ class Plan:
 
 
 def plain_layers(module: nn.Module) -> list[nn.Module] | None:
-    """The layers of nested plain sequences in order; None if one of them is not known to keep
-    examples apart.
-    """
+    """The layers of nested plain sequences in order; None if one may mix examples."""
     found: list[nn.Module] = []
 
     def walk(part: nn.Module) -> bool:
@@ -191,9 +187,7 @@ def _image_stage(
 
 
 def compiled(flat: Flat, shape: tuple[int, ...], tokens: bool = False) -> Plan | None:
-    """The plan of a module for inputs of ``shape`` (without n), numbers or ``tokens``; None if it
-    needs the general path.
-    """
+    """The plan of a module for inputs of ``shape`` or ``tokens``; None: the general path."""
     layers = plain_layers(flat.module)
     if layers is None:
         return None
@@ -259,8 +253,7 @@ def _materialised(stage: Stage) -> int:
 
 
 def rectified_late(layers: list[nn.Module]) -> list[nn.Module]:
-    """The same function with every rectifier after the max pool that follows it: it has less to do
-    there.
+    """The same function, each rectifier after its following max pool, where it has less to do.
 
     max and max(., 0) commute, and so do their gradients: where the largest of a window is
     positive both orders give the gradient to the same element, elsewhere to none.

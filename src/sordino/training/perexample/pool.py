@@ -26,9 +26,7 @@ def pair(value: int | tuple[int, ...]) -> tuple[int, int]:
 
 
 def supported(layer: nn.MaxPool2d) -> bool:
-    """Whether :class:`MaxPool` covers this layer: small windows, no padding, no dilation, nothing
-    odd.
-    """
+    """Whether :class:`MaxPool` covers this layer: small windows, no padding, no dilation."""
     plain = (
         pair(layer.padding) == (0, 0)
         and pair(layer.dilation) == (1, 1)
@@ -96,18 +94,15 @@ class _Axis:
         for shift, (part, ahead) in enumerate(zip(left[-2::-1], self._ahead, strict=True), 1):
             place = self._slice(total, shift, count)
             if self.stride >= self.window:
-                torch.mul(
-                    part, ahead, out=place
-                )  # windows that do not overlap: nobody else writes here
+                # windows that do not overlap: nobody else writes here
+                torch.mul(part, ahead, out=place)
             else:
                 place.addcmul_(part, ahead)
         return total
 
 
 class MaxPool:
-    """See the module's docstring. Holds what the backward pass needs until the next forward
-    pass.
-    """
+    """See the module's docstring. Holds what the backward pass needs until the next forward."""
 
     def __init__(self, layer: nn.MaxPool2d, like: Tensor) -> None:
         rows, columns = pair(layer.kernel_size)

@@ -26,18 +26,22 @@ from torch.nn.modules import module as machinery
 
 OWNERS = (nn.Sequential, nn.Linear, nn.Conv2d, nn.GroupNorm, nn.LayerNorm, nn.Embedding)
 _EVERYWHERE = (
-    nn.ReLU, nn.ReLU6, nn.Tanh, nn.Sigmoid, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Softplus, nn.Softsign,
-    nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.LeakyReLU, nn.LogSigmoid, nn.Tanhshrink, nn.Softshrink, nn.Hardshrink,
-    nn.Threshold, nn.Identity,
+    nn.ReLU, nn.ReLU6, nn.Tanh, nn.Sigmoid, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish,
+    nn.Softplus, nn.Softsign, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.LeakyReLU,
+    nn.LogSigmoid, nn.Tanhshrink, nn.Softshrink, nn.Hardshrink, nn.Threshold, nn.Identity,
 )  # fmt: skip
 """Element by element: inputs of any shape."""
 
 _BY_AXES: dict[type[nn.Module], int] = {
-    nn.AvgPool1d: 3, nn.AvgPool2d: 4, nn.AvgPool3d: 5, nn.MaxPool1d: 3, nn.MaxPool2d: 4, nn.MaxPool3d: 5,
+    nn.AvgPool1d: 3, nn.AvgPool2d: 4, nn.AvgPool3d: 5,
+    nn.MaxPool1d: 3, nn.MaxPool2d: 4, nn.MaxPool3d: 5,
     nn.AdaptiveAvgPool1d: 3, nn.AdaptiveAvgPool2d: 4, nn.AdaptiveAvgPool3d: 5,
-    nn.AdaptiveMaxPool1d: 3, nn.AdaptiveMaxPool2d: 4, nn.AdaptiveMaxPool3d: 5, nn.LPPool1d: 3, nn.LPPool2d: 4,
-    nn.ZeroPad2d: 4, nn.ConstantPad1d: 3, nn.ConstantPad2d: 4, nn.ConstantPad3d: 5, nn.ReflectionPad1d: 3, nn.ReflectionPad2d: 4,
-    nn.ReplicationPad1d: 3, nn.ReplicationPad2d: 4, nn.ReplicationPad3d: 5, nn.CircularPad1d: 3, nn.CircularPad2d: 4,
+    nn.AdaptiveMaxPool1d: 3, nn.AdaptiveMaxPool2d: 4, nn.AdaptiveMaxPool3d: 5,
+    nn.LPPool1d: 3, nn.LPPool2d: 4, nn.ZeroPad2d: 4,
+    nn.ConstantPad1d: 3, nn.ConstantPad2d: 4, nn.ConstantPad3d: 5,
+    nn.ReflectionPad1d: 3, nn.ReflectionPad2d: 4,
+    nn.ReplicationPad1d: 3, nn.ReplicationPad2d: 4, nn.ReplicationPad3d: 5,
+    nn.CircularPad1d: 3, nn.CircularPad2d: 4,
     nn.PixelShuffle: 4, nn.PixelUnshuffle: 4, nn.Softmax2d: 4, nn.Unfold: 4, nn.Fold: 3,
 }  # fmt: skip
 """Within the last axes: with one axis less, the first would not count examples but channels."""
@@ -78,9 +82,7 @@ def _globally_hooked() -> bool:
 
 
 def alone(layer: nn.Module, axes: int) -> bool:
-    """Whether a known layer without parameters keeps examples apart, on a batch with so many axes,
-    the first of which counts examples.
-    """
+    """Whether a known layer without parameters keeps examples apart on so many axes."""
     kind = type(layer)
     if not known(layer) or getattr(layer, "return_indices", False):
         return False
@@ -99,7 +101,5 @@ def alone(layer: nn.Module, axes: int) -> bool:
 
 
 def exact_products() -> bool:
-    """Whether torch multiplies matrices in the precision that their type has; the proof of the
-    bound counts on it.
-    """
+    """Whether torch multiplies matrices at their full precision, as the bound's proof assumes."""
     return torch.get_float32_matmul_precision() == "highest"

@@ -45,10 +45,8 @@ def _layer(flat: Flat) -> Layer | None:
         or (flatten.start_dim, flatten.end_dim) != (1, -1)
     ):
         return None
-    weight, bias = (
-        flat.slot(linear.weight),
-        flat.slot(linear.bias) if linear.bias is not None else None,
-    )
+    weight = flat.slot(linear.weight)
+    bias = flat.slot(linear.bias) if linear.bias is not None else None
     if weight is None or (linear.bias is not None and bias is None) or 0 in weight.shape:
         return None  # a frozen parameter
     return Layer(
@@ -78,14 +76,13 @@ class Single:
         """The clipped sum over the ``chosen`` rows (b,) into ``out`` (d,), float64."""
         norms, losses = np.empty(chosen.size, np.float32), np.empty(chosen.size, np.float32)
         over = self._sum.clipped(
-            rows.numbers, rows.scale, rows.labels, chosen, self._weights, clip, MARGIN, self._vector(out, torch.float64), norms, losses
+            rows.numbers, rows.scale, rows.labels, chosen, self._weights, clip, MARGIN,
+            self._vector(out, torch.float64), norms, losses,
         )  # fmt: skip
         return Clipped(torch.from_numpy(norms), clip, torch.from_numpy(losses), over)
 
     def mean(self, rows: Rows, chosen: Index, out: Tensor) -> Tensor:
-        """The mean gradient over the ``chosen`` rows (b,), at least one, into ``out`` (d,); the
-        mean loss.
-        """
+        """The mean gradient over ``chosen`` (b,), not empty, into ``out`` (d,); the mean loss."""
         norms, losses = np.empty(chosen.size, np.float32), np.empty(chosen.size, np.float32)
         self._sum.mean(
             rows.numbers,

@@ -50,9 +50,7 @@ class Owner(Stage, Protocol):
 
 
 class Relu:
-    """max(x, 0), in the input's own memory where the stage before does not need its output
-    again.
-    """
+    """max(x, 0), in the input's memory where the stage before does not need it again."""
 
     def __init__(self, like: Tensor, in_place: bool) -> None:
         self._in_place = in_place
@@ -106,9 +104,7 @@ class Flatten:
 
 
 class Opaque:
-    """A layer without parameters that keeps examples apart (:mod:`.separable`), by autograd on that
-    layer alone.
-    """
+    """A layer without parameters that keeps examples apart, by autograd on that layer alone."""
 
     def __init__(self, layer: nn.Module) -> None:
         self._layer = layer
@@ -137,9 +133,8 @@ def _logical(x: Tensor) -> Tensor:
 
 
 def _physical(x: Tensor) -> Tensor:
-    return (
-        x.permute(0, 2, 3, 1) if x.ndim == 4 else x
-    ).contiguous()  # in memory of its own: an expanded gradient has none
+    # in memory of its own: an expanded gradient has none
+    return (x.permute(0, 2, 3, 1) if x.ndim == 4 else x).contiguous()
 
 
 class Pool:
@@ -206,9 +201,7 @@ class ConvStage:
 
 
 class EmbeddingStage:
-    """Rows (n, positions, width) of a table for tokens (n, positions): the first stage, since
-    nothing flows back through tokens.
-    """
+    """Rows (n, positions, width) for tokens (n, positions): a first stage, nothing flows back."""
 
     def __init__(self, layer: nn.Embedding, flat: Flat) -> None:
         self._layer = layer
@@ -224,9 +217,7 @@ class EmbeddingStage:
 
 
 class NormStage:
-    """Group or layer normalisation: the normalisation by autograd, its affine part by its
-    kernel.
-    """
+    """Group or layer normalisation, by autograd; its affine part has a kernel."""
 
     def __init__(self, layer: nn.GroupNorm | nn.LayerNorm, flat: Flat) -> None:
         self._layer = layer

@@ -33,9 +33,7 @@ class Rows:
 
     @staticmethod
     def of(x: Tensor, y: Tensor) -> Rows | None:
-        """The rows of ``x`` (n, ...) with class labels ``y`` (n,), or None where they are no such
-        matrix.
-        """
+        """The rows of ``x`` (n, ...) with labels ``y`` (n,), or None if they are no such matrix."""
         here = x.device.type == y.device.type == "cpu" and not x.requires_grad
         if not here or x.dtype not in (torch.uint8, torch.float32) or y.dtype != torch.int64:
             return None

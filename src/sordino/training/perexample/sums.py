@@ -51,8 +51,9 @@ class ClippedSum:
         self._space = Workspace(flat.weights)
 
     def __call__(self, x: Tensor, y: Tensor, bound: float | Bound, out: Tensor) -> Clipped:
-        """Overwrite ``out`` (d,), float64, with the clipped sum over examples ``x`` (n, ...), ``y``
-        (n,); a number is a flat bound C.
+        """Overwrite ``out`` (d,), float64, with the clipped sum over ``x`` (n, ...), ``y`` (n,).
+
+        A number is a flat bound C.
 
         An empty batch gives zeros. What is returned is raw and must not leave its client.
 
@@ -79,9 +80,7 @@ class ClippedSum:
         return Clipped(norms.to(losses.dtype), bound.clip, losses)
 
     def of(self, examples: Store, chosen: Tensor, bound: float | Bound, out: Tensor) -> Clipped:
-        """The same over the examples with the indices ``chosen`` (b,), which are not copied where
-        the module's path reads them in place.
-        """
+        """The same over indices ``chosen`` (b,), in place where the module's path can."""
         clip = (
             bound.clip
             if isinstance(bound, FlatBound)
@@ -123,8 +122,9 @@ class ClippedSum:
     def _piece(
         self, path: Plan | None, x: Tensor, y: Tensor, bound: Bound, out: Tensor, fresh: bool
     ) -> tuple[Tensor, Tensor]:
-        """Norms and losses of a micro-batch; its clipped sum is written to ``out`` if ``fresh``,
-        else added.
+        """Norms and losses of a micro-batch; its clipped sum goes to ``out``.
+
+        Written if ``fresh``, else added.
 
         Nothing here lets one example change what is computed for another: those that cannot
         contribute are left in their places, with zeros for gradients.
@@ -159,9 +159,7 @@ class ClippedSum:
     def _collected(
         self, path: Plan, x: Tensor, y: Tensor
     ) -> tuple[Tensor, list[tuple[Kernel, Tensor]]]:
-        """Losses (n,), and each kernel with its squared norms (n,), after a pass forward and
-        back.
-        """
+        """Losses (n,), and each kernel with its squared norms (n,), after both passes."""
         losses, pairs = path.pairs(self._paths.loss, x, y, 1.0)
         return losses, [(kernel, kernel.collect(a, g)) for kernel, a, g in pairs]
 
@@ -173,9 +171,7 @@ class ClippedSum:
         out: Tensor,
         fresh: bool,
     ) -> Tensor:
-        """Norms (n,); gradients are written out, measured and added up a few at a time, while they
-        are in the cache.
-        """
+        """Norms (n,); gradients are written, measured and added few at a time, in the cache."""
         weights, dim = self._paths.flat.weights, self._paths.flat.dim
         few = max(1, int(ROW_BYTES / (dim * weights.element_size())))
         norms = weights.new_empty(n, dtype=torch.float64)
@@ -187,18 +183,14 @@ class ClippedSum:
 
 
 def _formed(kernels: list[tuple[Kernel, Tensor]], part: slice, rows: Tensor) -> Tensor:
-    """``rows`` (k, d), filled with the gradients of this part of what the kernels have
-    collected.
-    """
+    """``rows`` (k, d), filled with the kernels' gradients of this part."""
     for kernel, _ in kernels:
         kernel.form(part, rows)
     return rows
 
 
 def _add(rows: Tensor, bound: FlatBound | Measured, out: Tensor, fresh: bool) -> Tensor:
-    """Norms (n,) of gradients ``rows`` (n, d); their clipped sum is written to ``out`` if
-    ``fresh``, else added.
-    """
+    """Norms (n,) of ``rows`` (n, d); their clipped sum goes to ``out``, added unless ``fresh``."""
     norms = root(squares(rows)) if isinstance(bound, FlatBound) else _usable(bound.norms(rows))
     usable = finite(norms)
     factor = factors(
@@ -246,8 +238,9 @@ def _provable(count: int, out: Tensor) -> None:
 
 
 def _together(kernels: list[tuple[Kernel, Tensor]], bound: FlatBound | Layers) -> Tensor:
-    """Norms (n,) from the layers' squared ones: plain, or the largest layer's in units of its C_l,
-    times C; infinite where not usable.
+    """Norms (n,) from squared ones of layers; infinite where not usable.
+
+    Plain, or the largest layer's in units of its C_l, times C.
     """
     squared = [square for _, square in kernels]
     return (
@@ -270,9 +263,7 @@ def _usable(norms: Tensor) -> Tensor:
 
 
 def layers_of(flat: Parameters) -> list[list[Slot]]:
-    """The parameters of each module that has some of its own, in order: a layer's weight and bias
-    go together.
-    """
+    """The parameters of each module that has some, in order: weight and bias go together."""
     found: dict[str, list[Slot]] = {}
     for slot in flat.layout:
         found.setdefault(slot.name.rpartition(".")[0], []).append(slot)
@@ -280,16 +271,13 @@ def layers_of(flat: Parameters) -> list[list[Slot]]:
 
 
 class MeanGradient:
-    """Writes the gradient of the mean loss of a batch into a flat vector: no clipping, no
-    privacy.
-    """
+    """Writes the gradient of a batch's mean loss into a flat vector: no clipping, no privacy."""
 
     def __init__(self, flat: Parameters, loss: Loss) -> None:
         self._paths = Paths(flat, loss)
 
     def __call__(self, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
-        """Overwrite ``out`` (d,) with the mean gradient over ``x`` (n, ...), ``y`` (n,); the mean
-        loss is returned.
+        """Overwrite ``out`` (d,) with the mean gradient over ``x`` (n, ...), ``y`` (n,); mean loss.
 
         An empty batch gives zeros, and zero.
         """
@@ -300,9 +288,7 @@ class MeanGradient:
             return self._mean(self._paths.find(x), x, y, out)
 
     def of(self, examples: Store, chosen: Tensor, out: Tensor) -> Tensor:
-        """The same over the examples with the indices ``chosen`` (b,), in place where that is
-        possible.
-        """
+        """The same over the indices ``chosen`` (b,), in place where that is possible."""
         found = self._paths.in_place(examples, chosen)
         if found is None:
             return self(*examples.take(chosen), out)
@@ -321,9 +307,7 @@ class MeanGradient:
         return total * share
 
     def _by_autograd(self, x: Tensor, y: Tensor, out: Tensor) -> Tensor:
-        """The whole batch at once: without privacy, examples may meet (as batch norm has them
-        do).
-        """
+        """The whole batch at once: without privacy, examples may meet (as in batch norm)."""
         flat = self._paths.flat
         named = dict(flat.module.named_parameters())
         with torch.enable_grad():

@@ -1,5 +1,4 @@
-r"""Convolutions and pools by register tiles (:mod:`sordino.training.jit`): a stage and its kernel
-in one.
+r"""Convolutions and pools by register tiles: a stage and its kernel in one.
 
 A convolution here needs neither patches nor the library: forward, gradient by the input and
 the gradients of all examples are walks over the image in place, at 90 to 97 % of what the
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 from sordino.training.flat import Flat, Slot
 from sordino.training.jit import conv as jit
 from sordino.training.jit import pool as jit_pool
+from sordino.training.jit.turn import turn
 from sordino.training.perexample import conv, pool
 from sordino.training.perexample.clipping import VANISHING, add_rows, kept, put, squares, together
 from sordino.training.perexample.gram import cheaper
@@ -34,8 +34,7 @@ def served(like: Tensor) -> bool:
 
 
 def convolves(layer: nn.Conv2d, image: tuple[int, int, int], inner: bool) -> bool:
-    """Whether :class:`TiledConv` covers this layer on images (height, width, channels), and is
-    worth it.
+    """Whether :class:`TiledConv` covers this layer on (height, width, channels), and pays.
 
     ``inner`` says that the gradient by its input will be asked for.
     """
@@ -148,10 +147,8 @@ class TiledConv:
 
     def write(self, factor: Tensor, out: Tensor, fresh: bool) -> None:
         """See :class:`Kernel`."""
-        rows, place = (
-            self._grads.view(len(factor), -1),
-            self._weight.flat(out).view(self.shape.outputs, self.shape.patch),
-        )
+        rows = self._grads.view(len(factor), -1)
+        place = self._weight.flat(out).view(self.shape.outputs, self.shape.patch)
         for part in together(len(factor)):
             torch.mv(rows[part].t(), factor[part], out=self._sum.view(-1))
             put(place, self._sum.t(), fresh and part.start == 0)
@@ -160,8 +157,10 @@ class TiledConv:
 
     def form(self, part: slice, rows: Tensor) -> None:
         """See :class:`Kernel`."""
-        grads = self._grads[part].transpose(1, 2)
-        self._weight.columns(rows).view(grads.shape).copy_(grads)
+        grads, place = self._grads[part], self._weight.columns(rows)
+        if not turn(grads.numpy(), place.numpy()):
+            turned = grads.transpose(1, 2)
+            place.view(turned.shape).copy_(turned)
         if self._bias is not None:
             self._bias.columns(rows).copy_(self._bias_grads[part])
 

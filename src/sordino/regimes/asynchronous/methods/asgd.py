@@ -1,11 +1,13 @@
 r"""Learning without privacy: centralised, and asynchronous (Table II of Li et al. 2022).
 
-    csgd    1 / gamma_t = L + sqrt(t + 1) s / (R sqrt b)                       (Dekel et al. 2012)
-    asgd    1 / gamma_t = L (tau_max + 1)^2 + sqrt(t + 1) s / (R sqrt b)       (Feyzmahdavian et al. 2016)
+    csgd    1 / gamma_t = L + sqrt(t + 1) s / (R sqrt b)
+    asgd    1 / gamma_t = L (tau_max + 1)^2 + sqrt(t + 1) s / (R sqrt b)
 
 ``csgd`` has all data in one place and no staleness: what could be had without a federation.
 
->>> terms = EdgeTerms(dimension=7850, edges=5, batch=12, clip=math.inf, noise=0.0, staleness=5, updates=15_000)
+>>> terms = EdgeTerms(
+...     dimension=7850, edges=5, batch=12, clip=math.inf, noise=0.0, staleness=5, updates=15_000
+... )
 >>> [round(1 / method.gamma(terms, 1), 2) for method in (Csgd(), Asgd())]
 [1.41, 36.41]
 """

@@ -1,14 +1,18 @@
-r"""AUDP: asynchronous updates under differential privacy, with one clipping bound (Li et al. 2022,
-section 5).
+r"""AUDP: asynchronous updates with one clipping bound (Li et al. 2022, section 5).
 
     1 / gamma_t = L (tau_max + 1) + sqrt(Delta_b + 1) sqrt t                   (Eq. 10)
 
 with Delta_b the variance of a noisy gradient. The sound form clips single examples to
 G = ``privacy.clip``; the paper's takes DS = 8 / b as its authors' code does, so R = b DS / 2 = 4.
 
->>> terms = EdgeTerms(dimension=7850, edges=5, batch=120, clip=1.0, noise=1.0, staleness=5, updates=15_000)
->>> round(Audp().variance(terms, 1.0), 4), round(1 / Audp().rate(terms, Audp().stages(terms)[0], 100), 2)
-(0.5535, 18.46)
+>>> terms = EdgeTerms(
+...     dimension=7850, edges=5, batch=120, clip=1.0, noise=1.0, staleness=5, updates=15_000
+... )
+>>> method = Audp()
+>>> round(method.variance(terms, 1.0), 4)
+0.5535
+>>> round(1 / method.rate(terms, method.stages(terms)[0], 100), 2)
+18.46
 """
 
 from __future__ import annotations

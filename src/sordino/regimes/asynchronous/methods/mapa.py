@@ -12,7 +12,9 @@ clipping need not bite. In the sound form the noise multiplier z is the same in 
 that an edge's ledger is one homogeneous subsampled Gaussian; noise falls as G_s does. The first
 bound is ``privacy.clip``; the paper's form takes it from Theorem 3, Eq. (12).
 
->>> terms = EdgeTerms(dimension=7850, edges=5, batch=12, clip=1.0, noise=1.0, staleness=5, updates=15_000)
+>>> terms = EdgeTerms(
+...     dimension=7850, edges=5, batch=12, clip=1.0, noise=1.0, staleness=5, updates=15_000
+... )
 >>> [(round(stage.slowing), stage.length) for stage in Mapa().stages(terms)]
 [(73, 32183)]
 >>> [stage.length for stage in Mapa().stages(replace(terms, batch=120))[:3]]
@@ -65,15 +67,13 @@ class Mapa(Noisy):
     def _first(self, terms: EdgeTerms) -> float:
         if not self.literal:
             return terms.clip
-        return self.constants.deviation / math.sqrt(
-            1.0 - math.sqrt(1.0 - self.failure)
-        )  # b DS_0 / 2, Eq. (12) with equality
+        # b DS_0 / 2, Eq. (12) with equality
+        return self.constants.deviation / math.sqrt(1.0 - math.sqrt(1.0 - self.failure))
 
     def _stage(self, terms: EdgeTerms, number: int, start: int, clip: float) -> Stage:
         c, stale, variance = self.constants, terms.staleness + 1.0, self.variance(terms, clip)
-        slowing = max(
-            8.0 * variance / (stale * (2.0 * clip) ** 2 * self.theta**2), 1.0
-        )  # b DS = 2 G
+        # b DS = 2 G
+        slowing = max(8.0 * variance / (stale * (2.0 * clip) ** 2 * self.theta**2), 1.0)
         length = 4.0 * slowing**2 * c.smoothness * stale**2 * c.gap / variance
         rate = 1.0 / (2.0 * slowing * c.smoothness * stale)
         return Stage(
@@ -88,8 +88,7 @@ class Mapa(Noisy):
 
 
 def feasible(method: Mapa, terms: EdgeTerms) -> tuple[float | None, float | None]:
-    """The next larger batch at this z, and the next smaller z at this batch, that end the first
-    stage within T; None where there is none.
+    """The next larger batch, and the next smaller z, that end the first stage within T; or None.
 
     The length of the first stage falls with b and grows with z where noise slows it (P > 1), and
     the other way round, slowly, where it does not. Both are sought from the present values, by

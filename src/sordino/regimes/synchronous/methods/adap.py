@@ -106,8 +106,8 @@ class AdapDpfl(Fixed):
         if accountant(terms.accountant).epsilon(events, terms.delta) > terms.epsilon:
             return Choice(
                 0,
-                "the privacy filter lets no further round pass (noise at "
-                f"{memory.factor:.3g} of where it began)",
+                f"the privacy filter lets no further round pass (noise at {memory.factor:.3g} of "
+                "where it began)",
             )
         return Choice(self.tau)
 

@@ -35,7 +35,8 @@ and is booked as not private.
 >>> rule = AlsDpfl()
 >>> round(rule.gap(1, beta=0.3, xi=0.5, terms=terms), 12)   # h(1) = 0
 0.0
->>> rule.choose(Memory(squared_beta=0.09, rho=0.13, squared_xi=0.25, tau=2), terms, Remaining(158, 317))
+>>> memory = Memory(squared_beta=0.09, rho=0.13, squared_xi=0.25, tau=2)
+>>> rule.choose(memory, terms, Remaining(158, 317))
 Choice(tau=2, note=None)
 """
 
@@ -110,9 +111,8 @@ class AlsDpfl(estimate.Estimating):
 
     def gap(self, tau: int, *, beta: float, xi: float, terms: Terms) -> float:
         """h(tau) of Eq. (11): how far local steps drift from a central run (distance)."""
-        batch = (
-            sum(p / terms.batch(i) ** 2 for i, p in enumerate(terms.weights)) ** -0.5
-        )  # B of 1/B^2 = sum p_i/B_i^2
+        # B of 1/B^2 = sum p_i/B_i^2
+        batch = sum(p / terms.batch(i) ** 2 for i, p in enumerate(terms.weights)) ** -0.5
         delta = xi + 2.0 * math.sqrt(terms.dimension) * terms.noise * terms.clip / batch
         sign = 1.0 if self.form == "paper" else -1.0
         eta = terms.learning_rate
@@ -153,9 +153,7 @@ class AlsDpfl(estimate.Estimating):
         )
 
     def told(self, memory: Memory, terms: Terms, answers: Sequence[Update], tau: int) -> Memory:
-        """See :class:`~sordino.regimes.synchronous.methods.estimate.Estimating`; weighted by
-        p_i.
-        """
+        """See :class:`.estimate.Estimating`; weighted by p_i."""
         seen = [(terms.weights[a.client], a.raw) for a in answers if a.raw is not None]
         total = sum(p for p, _ in seen)
         if not seen or total <= 0.0:

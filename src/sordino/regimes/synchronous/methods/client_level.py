@@ -2,7 +2,8 @@ r"""Methods that protect whole clients: DP-FedAvg and its kin.
 
 The regime draws each client with probability q_c, the aggregator releases
 
-    ( sum_{i in cohort} w_i Delta_i  +  N(0, (z S)^2 I_d) ) / (q_c sum_i w_i),       0 < w_i <= 1, |Delta_i| <= S,
+    ( sum_{i in cohort} w_i Delta_i  +  N(0, (z S)^2 I_d) ) / (q_c sum_i w_i),
+    0 < w_i <= 1,  |Delta_i| <= S,
 
 which moves by at most S when one client with all its data comes or goes: a Gaussian of noise
 multiplier z on a Poisson sample of clients. The divisor is fixed, empty cohorts are released too.
@@ -68,9 +69,7 @@ class ClientLevel(Fixed):
 
     @property
     def aggregated(self) -> bool:
-        """Whether updates meet at an aggregator; otherwise each client sends a noisy model of its
-        own.
-        """
+        """Whether updates meet at an aggregator; else each client sends a noisy model."""
         return True
 
     @property

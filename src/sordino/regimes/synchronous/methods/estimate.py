@@ -70,9 +70,7 @@ def squared_curvature(answers: Sequence[Update], terms: Terms) -> float | None:
 
 
 def slope(answers: Sequence[Update], terms: Terms) -> float | None:
-    """Size of the mean over clients of rho_i (loss per unit of distance); None where no client took
-    two steps.
-    """
+    """Size of the mean over clients of rho_i (loss per distance); None without two steps."""
     parts, total = 0.0, 0.0
     for client, seen in _moved(answers):
         own = terms.learning_rate * terms.dimension * terms.deviation(client) ** 2
@@ -86,9 +84,7 @@ def slope(answers: Sequence[Update], terms: Terms) -> float | None:
 
 
 def squared_divergence(answers: Sequence[Update], terms: Terms) -> float | None:
-    """xi^2: mean squared distance of client gradients from their mean; may be negative. None
-    without gradients.
-    """
+    """xi^2: mean squared distance of client gradients from their mean; may be negative, or None."""
     firsts = [(a.client, a.first) for a in answers if a.first is not None]
     total = sum(terms.weights[client] for client, _ in firsts)
     if len(firsts) < 2 or total <= 0.0:
@@ -100,9 +96,8 @@ def squared_divergence(answers: Sequence[Update], terms: Terms) -> float | None:
         noise = terms.dimension * terms.deviation(client) ** 2 + terms.clip**2 / (
             2.0 * terms.batch(client)
         )
-        exact = first.astype(
-            np.float64
-        )  # summed by NumPy itself: BLAS would add up in an order that depends on its threads
+        # summed by NumPy itself: BLAS would add up in an order that depends on its threads
+        exact = first.astype(np.float64)
         spread += p * (float(np.square(exact).sum()) - noise)
         own += p * p * noise
         mean += p * exact
@@ -136,8 +131,7 @@ def clipped_fraction(answers: Sequence[Update], terms: Terms) -> float | None:
 
 
 class Estimating(SynchronousMethod):
-    """A method that steers by such constants, and learns them anew from every round that was
-    answered.
+    """A method that steers by such constants, and learns them anew from every answered round.
 
     Attributes:
         form: "sound", or "paper" for constants of raw data, which are not private.

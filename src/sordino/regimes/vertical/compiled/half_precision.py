@@ -1,5 +1,4 @@
-"""Numbers that travel as 16-bit floats: what a float32 is after it was one, by arithmetic on its
-bits.
+"""Numbers that travel as 16-bit floats: a float32's value after that, by its bits.
 
 A float16 keeps 10 of the 23 bits behind the point. To round to the nearest, ties to even, half a
 unit of the last kept bit (less one, if that bit is zero) is added and the rest cut off; a carry
@@ -16,17 +15,10 @@ import numpy as np
 from numba import njit
 
 _SIGN, _REST = np.uint32(0x80000000), np.uint32(0x7FFFFFFF)
-_SMALLEST, _OVER, _INFINITE = (
-    np.uint32(0x38800000),
-    np.uint32(0x477FF000),
-    np.uint32(0x7F800000),
-)  # 2^-14, 65520, infinity
-_HALF_UNIT, _CUT, _ONE, _SHIFT = (
-    np.uint32(0xFFF),
-    np.uint32(0xFFFFE000),
-    np.uint32(1),
-    np.uint32(13),
-)
+# 2^-14, 65520, infinity
+_SMALLEST, _OVER, _INFINITE = np.uint32(0x38800000), np.uint32(0x477FF000), np.uint32(0x7F800000)
+_HALF_UNIT, _CUT, _ONE = np.uint32(0xFFF), np.uint32(0xFFFFE000), np.uint32(1)
+_SHIFT = np.uint32(13)
 
 
 def _rounded(value: Any) -> Any:

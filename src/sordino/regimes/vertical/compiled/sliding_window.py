@@ -1,5 +1,4 @@
-"""A window of gradients moved on by one event, and the step that follows, in one pass over the
-parameters.
+"""A window of gradients moved on by one event, and its step, in one pass over parameters.
 
 The calls of a library would go over them five times, and an event of a small model costs little
 more than that. Shapes: everything (k,), float32. Squares are added up in float32 over 1024 numbers,
@@ -35,9 +34,7 @@ def learned(
 
 @njit(nogil=True, fastmath={"reassoc", "contract"})
 def passed(total: Any, gone: Any, keep: float, drop: float) -> float:
-    """The same for an event without a gradient, after which no step follows: S <- keep S - drop
-    gone; ||S||^2.
-    """
+    """The same without a gradient, and no step follows: S <- keep S - drop gone; ||S||^2."""
     alpha, beta, square = np.float32(keep), np.float32(drop), 0.0
     for start in range(0, total.size, STRETCH):
         part = np.float32(0)

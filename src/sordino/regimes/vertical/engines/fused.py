@@ -1,21 +1,23 @@
-r"""Many events in one compiled call, for chains of linear layers: online gradient descent and
-dynamic local regularisation.
+r"""Many events in one compiled call, for chains of linear layers.
+
+Online gradient descent and dynamic local regularisation.
 
 At event t every participant that is active (the server always is) moves against an average of its
 last l gradients, which were taken when their events came (Wang, Wang, Gu, Ling 2025: dlr; ogd is l
 = 1):
 
-    w -= (eta / W) sum_{i<l} alpha^i g^{t-i},     W = sum_{i<l} alpha^i, also while the window fills,
+    w -= (eta / W) sum_{i<l} alpha^i g^{t-i},   W = sum_{i<l} alpha^i, also while the window fills,
 
 with zeros in place of the gradients of events at which a party was passive. Embeddings and their
 slopes may travel as 16-bit floats.
 
 A gradient of one example is an outer product in every layer. So an event costs two products of
 vector and matrix with the server's weights, and is spared the two passes over all weights that
-adding l gradients, or a running sum of them, would take: ``compiled.lazy.events`` has the algebra.
-The weights are those of the plain rule but for float32's rounding; after each call they are dense,
-and with what :meth:`Fused.pack` returns they are the whole state, bit for bit. Where calls end is
-where all is folded: the same events in other pieces give the same weights but for rounding.
+adding l gradients, or a running sum of them, would take: ``compiled.deferred.events`` has the
+algebra. The weights are those of the plain rule but for float32's rounding; after each call they
+are dense, and with what :meth:`Fused.pack` returns they are the whole state, bit for bit. Where
+calls end is where all is folded: the same events in other pieces give the same weights but for
+rounding.
 
 Time is measured inside the compiled loop by the system's monotonic clock, four readings an event
 (25 ns each): what a block's common products cost is the parties' forward pass, what folding costs
@@ -45,7 +47,7 @@ from sordino.regimes.vertical.compiled.deferred.chain import (
     U_PITCH,
     W_AT,
 )
-from sordino.regimes.vertical.compiled.deferred.steps import (
+from sordino.regimes.vertical.compiled.deferred.state import (
     CAPACITY,
     CLOCK,
     END,
@@ -89,8 +91,7 @@ class Rule:
 
 
 class Fused:
-    """Weights and window of one network. It keeps buffers between calls, so one object serves one
-    thread.
+    """Weights and window of one network, with buffers of its own: one object serves one thread.
 
     ``half`` says whether embeddings and their slopes travel as 16-bit floats, ``regret`` whether
     |S_t|^2 is computed (up to a tenth of the time). Another ``block`` changes results by float32's
@@ -125,10 +126,8 @@ class Fused:
         powers = rule.alpha ** np.arange(rule.length, dtype=np.float64)
         people, capacity, widest = len(plan.people), int(plan.fields[CAPACITY]), plan.widest
         self._m = buffer(plan.size)
-        self._when, self._place = (
-            np.zeros((people, capacity), np.int64),
-            np.zeros((people, capacity), np.int64),
-        )
+        self._when = np.zeros((people, capacity), np.int64)
+        self._place = np.zeros((people, capacity), np.int64)
         self._due, self._sums = np.zeros((people, capacity)), np.zeros((2, capacity))
         self._chosen = np.zeros((len(plan.layers), widest), np.int64)
         self._given = (
@@ -161,10 +160,8 @@ class Fused:
             inputs, outputs = int(layer[IN]), int(layer[OUT])
             here = vectors[p][at[p] : at[p] + (inputs + 1) * outputs]
             dense = self._dense(layer)
-            dense[:inputs], dense[inputs] = (
-                here[: inputs * outputs].reshape(outputs, inputs).T,
-                here[inputs * outputs :],
-            )
+            dense[:inputs] = here[: inputs * outputs].reshape(outputs, inputs).T
+            dense[inputs] = here[inputs * outputs :]
             at[p] += here.size
 
     def run(self, x: Array, y: NDArray[np.int64], active: NDArray[np.bool_]) -> Observed:
@@ -183,9 +180,13 @@ class Fused:
         seen = Observed(np.zeros(n, np.int64), np.zeros(n), np.zeros(n), np.zeros(3))
         spent, plan = np.zeros(3, np.int64), self._plan
         self._run(
-            State(self._m, plan.layers, plan.people, plan.fields, self._when, self._place, self._due, self._chosen),
-            _own(x).reshape(-1), _own(y), _own(active), *self._given, events.Work(*self._work, self._sums, self._product),
-            seen.predictions, seen.losses, seen.regret, spent,
+            State(
+                self._m, plan.layers, plan.people, plan.fields, self._when, self._place, self._due,
+                self._chosen,
+            ),
+            _own(x).reshape(-1), _own(y), _own(active), *self._given,
+            events.Work(*self._work, self._sums, self._product), seen.predictions, seen.losses,
+            seen.regret, spent,
         )  # fmt: skip
         seen.seconds[:] = spent / 1e9
         return seen
@@ -220,9 +221,7 @@ class Fused:
         return kept
 
     def unpack(self, server: Array, parties: Sequence[Array], kept: Mapping[str, Kept]) -> None:
-        """Go on from weights and window; ValueError for a window that is not one of this network
-        and rule.
-        """
+        """Go on from weights and window; ValueError for one of another network or rule."""
         clock, whens = self._window(kept)
         self.start(server, parties)
         plan = self._plan

@@ -1,5 +1,4 @@
-r"""Both halves at once, for any torch modules: one graph from the parties' features to the loss,
-one backward pass.
+r"""Both halves at once, for any torch modules: one graph from features to loss, one pass back.
 
 Handing messages over costs as many backward passes as there are parties that learn. Where nothing
 happens on the way but rounding (no noise, every answer comes), the derivative that a party would be
@@ -27,9 +26,7 @@ from sordino.training.loss import cross_entropy
 
 
 class _Travelled(torch.autograd.Function):
-    """Numbers after they were sent in 16 bits; the derivative of each example's own loss, which
-    comes back, likewise.
-    """
+    """Numbers after they were sent in 16 bits; so is each example's derivative, on its way back."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, rows: int) -> Tensor:
@@ -47,9 +44,7 @@ def _sent(values: Tensor) -> Tensor:
 
 
 class _Half:
-    """A module with its window, and the examples that it keeps for the method that evaluates them
-    again.
-    """
+    """A module with its window, and the examples that it keeps for a method that replays."""
 
     def __init__(self, module: nn.Module, plan: Plan, rate: float, kept: Tensor) -> None:
         self.flat = Flat(module)

@@ -1,6 +1,4 @@
-"""Where the numbers of a fused network lie: one aligned float32 buffer, and the tables that
-compiled events read.
-"""
+"""Where a fused network's numbers lie: one aligned float32 buffer, and tables for events."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.regimes.vertical.compiled.deferred import chain, steps
+from sordino.regimes.vertical.compiled.deferred import chain, state
 from sordino.regimes.vertical.compiled.deferred.strips import SLACK
 from sordino.regimes.vertical.engines.net import Net
 
@@ -24,11 +22,11 @@ class Layout:
     """The plan of the buffer.
 
     Attributes:
-        layers: a row for each layer, the columns of ``compiled.lazy.chain``; the server's come
+        layers: a row for each layer, the columns of ``compiled.deferred.chain``; the server's come
             last.
-        people: a row for each participant, the columns of ``compiled.lazy.events``; the server's
+        people: a row for each participant, the columns of ``compiled.deferred.state``; the server's
             comes last.
-        fields: places and sizes, those of ``compiled.lazy.events``.
+        fields: places and sizes, those of ``compiled.deferred.state``.
         size: floats in the buffer.
         widest: the longest list of inputs, with slack.
     """
@@ -41,15 +39,13 @@ class Layout:
 
     @staticmethod
     def of(net: Net, window: int, block: int, unit: int) -> Layout:
-        """For a window of so many events, ``block`` at a time, with rows on multiples of ``unit``
-        floats.
-        """
+        """For a window of events, ``block`` at a time, rows on multiples of ``unit`` floats."""
         chains = (*net.parties, net.server)
         ring = window - 1 + block
         capacity, widest = _up(ring + SLACK, unit), max(max(one.widths) for one in chains) + SLACK
         layers = np.zeros((sum(len(one.layers) for one in chains), chain.COLUMNS), np.int64)
-        people = np.zeros((len(chains), steps.COLUMNS), np.int64)
-        fields = np.zeros(steps.FIELDS, np.int64)
+        people = np.zeros((len(chains), state.COLUMNS), np.int64)
+        fields = np.zeros(state.FIELDS, np.int64)
         end = q = column = slot = 0
 
         def take(count: int) -> int:
@@ -60,11 +56,8 @@ class Layout:
         for p, one in enumerate(chains):
             first, last = q, p == len(chains) - 1
             for number, (inputs, outputs) in enumerate(one.layers):
-                pitch, wide, relu = (
-                    _up(inputs + 1, unit),
-                    _up(outputs, unit),
-                    one.last or number < len(one.layers) - 1,
-                )
+                pitch, wide = _up(inputs + 1, unit), _up(outputs, unit)
+                relu = one.last or number < len(one.layers) - 1
                 layers[q, [chain.IN, chain.OUT, chain.RELU, chain.A_PITCH, chain.U_PITCH]] = (
                     inputs,
                     outputs,
@@ -75,17 +68,17 @@ class Layout:
                 layers[q, [chain.W_AT, chain.A_AT]] = take(pitch * wide), take(ring * pitch)
                 layers[q, [chain.U_AT, chain.S_AT]] = take(ring * wide), take(capacity)
                 q += 1
-            people[p, [steps.FIRST, steps.END, steps.COLUMN, steps.SLOT]] = first, q, column, slot
+            people[p, [state.FIRST, state.END, state.COLUMN, state.SLOT]] = first, q, column, slot
             if not last:
-                people[p, steps.Z_AT] = take(block * int(layers[first, chain.U_PITCH]))
-                people[p, steps.GRAM_AT] = take((block + 3) * capacity)
+                people[p, state.Z_AT] = take(block * int(layers[first, chain.U_PITCH]))
+                people[p, state.GRAM_AT] = take((block + 3) * capacity)
                 column, slot = column + one.widths[0], slot + one.widths[-1]
-        fields[steps.V_AT] = take(
+        fields[state.V_AT] = take(
             ring * int(layers[:, chain.A_PITCH].max()) + int(layers[:, chain.U_PITCH].max())
         )
-        fields[[steps.F_AT, steps.R_AT]] = take(capacity), take(capacity)
-        fields[[steps.VALUES_AT, steps.FOUND_AT]] = take(widest), take(widest)
-        fields[[steps.BLOCK, steps.RING, steps.CAPACITY, steps.FEATURES, steps.WINDOW]] = (
+        fields[[state.F_AT, state.R_AT]] = take(capacity), take(capacity)
+        fields[[state.VALUES_AT, state.FOUND_AT]] = take(widest), take(widest)
+        fields[[state.BLOCK, state.RING, state.CAPACITY, state.FEATURES, state.WINDOW]] = (
             block,
             ring,
             capacity,

@@ -1,8 +1,11 @@
 """Networks cut between parties and server, by name.
 
-mlp        party: linear to the embedding, ReLU; server: linear, ReLU, linear (Wang, Wang, Gu and Ling 2025, section 5.1)
-physics    their network for SUSY and HIGGS (appendix D.2): party 32, 64, 98, 128; server 256, 128, 64, 32
-linear     party: linear scores of the classes; server: their sum, and a bias. Convex in all weights together
+mlp        party: linear to the embedding, ReLU; server: linear, ReLU, linear
+           (Wang, Wang, Gu and Ling 2025, section 5.1)
+physics    their network for SUSY and HIGGS (appendix D.2): party 32, 64, 98, 128;
+           server 256, 128, 64, 32
+linear     party: linear scores of the classes; server: their sum, and a bias. Convex in all
+           weights together
 """
 
 from __future__ import annotations
@@ -129,7 +132,7 @@ def _width(module: nn.Module, features: int, where: str) -> int:
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         raise StudyError(
             f"{where} does not fit {features} numbers: "
-            f"{str(error).splitlines()[0] if str(error) else error}"
+            f"{modules.raised(error) or str(error).partition(chr(10))[0] or type(error).__name__}"
         ) from error
     if not isinstance(made, Tensor) or made.ndim != 2 or made.shape[0] != 2:
         raise StudyError(
@@ -147,7 +150,7 @@ def _seeded(make: Callable[[], nn.Module], rng: np.random.Generator, where: str)
         except StudyError:
             raise
         except Exception as error:  # a user's factory may raise anything
-            raise StudyError(f"{where}: making it failed: {error}") from error
+            raise StudyError(f"{where}: making it failed: {modules.told_of(error)}") from error
     if not isinstance(module, nn.Module):
         raise StudyError(f"{where}: it gave {type(module).__name__}, not a torch.nn.Module")
     return module
@@ -158,7 +161,8 @@ def _factory(path: str) -> Callable[..., nn.Module]:
         found = modules.attribute(path)
     except Exception as error:  # a user's module may raise anything
         raise StudyError(
-            f"{path!r}: {error}. Write package.module:factory, beside the study file or installed"
+            f"{path!r}: {modules.told_of(error)}. Write package.module:factory, beside the study "
+            "file or installed"
         ) from error
     if not callable(found):
         raise StudyError(

@@ -1,5 +1,4 @@
-"""The networks that compiled events know: chains of linear layers, one for each party and one for
-the server.
+"""The networks that compiled events know: chains of linear layers, for parties and server.
 
 A party maps its features to an embedding; the server maps all embeddings, side by side in the order
 of parties, to scores. Between layers, and after a party's last one if ``last``, stands a ReLU.
@@ -56,9 +55,7 @@ class Net:
 
 
 def chain_of(module: nn.Module) -> Chain | None:
-    """The chain that a module is: linear layers with biases and ReLUs in turn, all of it trained,
-    in float32 on a processor; or None.
-    """
+    """The chain that a module is: biased linear layers and ReLUs, trained in float32; or None."""
     layers = list(module) if isinstance(module, nn.Sequential) else [module]
     if layers and type(layers[0]) is nn.Flatten:
         layers = layers[1:]

@@ -1,6 +1,4 @@
-"""What is known after a stretch of events, whichever path they took; and who learns at which
-rate.
-"""
+"""What is known after a stretch of events, by any path; and who learns at which rate."""
 
 from __future__ import annotations
 

@@ -73,9 +73,7 @@ class Plan:
         return torch.zeros((self.rows, width), dtype=dtype)
 
     def slide(self, kept: Tensor, fresh: Tensor) -> None:
-        """Put an event's examples (b, width), or labels (b,), in front of those of a window (rows,
-        ...).
-        """
+        """Put an event's examples (b, width), or labels (b,), in front of a window (rows, ...)."""
         kept[self.batch :] = kept[: -self.batch].clone()
         kept[: self.batch] = fresh
 
@@ -125,8 +123,7 @@ class Party:
         self._event = 0
 
     def embed(self, event: int, features: Tensor, active: bool, paid: Allowance) -> Embedding:
-        """What the server is sent of an event's features (b, f). An active party waits for the
-        derivative.
+        """What the server is sent of features (b, f). An active party waits for the derivative.
 
         Raises:
             LocalProtocolError: unless the event is ``paid`` for, the step that may follow included;
@@ -216,9 +213,7 @@ RAW_UPDATES = (
 
 
 def _price(plan: Plan, cover: Cover, frozen: bool, told: str | None) -> Event:
-    """What one appearance of an entity releases of its features at a party; ``told`` is why nothing
-    bounds it, if so.
-    """
+    """What one appearance releases of an entity's features at a party; ``told``: no bound."""
     if told is None:
         told = (
             RAW_EMBEDDINGS

@@ -1,7 +1,9 @@
-r"""Static local regret: every event steps along the mean loss of the last l examples, all of them
-at the weights of the event.
+r"""Static local regret: each event steps along the mean loss of the last l examples.
 
-    F_t = (1/l) sum_{i<l} f^{t-i}(w_t),      w_0 -= eta_0 dF_t/dw_0,      active m:  w_m -= eta_m dF_t/dw_m
+All of them at the weights of the event.
+
+    F_t = (1/l) sum_{i<l} f^{t-i}(w_t)
+    w_0 -= eta_0 dF_t/dw_0,      active m:  w_m -= eta_m dF_t/dw_m
 
 (Wang, Wang, Gu and Ling 2025; as in Hazan, Singh and Zhang 2017, but only one step an event; 1/l
 also while the window fills.) A passive party answers and is not updated, nor is its gradient
@@ -81,18 +83,15 @@ class Static:
         self._sums, self._taken, self._gram, self._delta = map(
             aligned, (layout.sums, layout.sums, layout.gram, layout.delta)
         )
-        self._line, self._lanes = (
-            aligned(int(layout.layers[:, [FROM_PITCH, INTO_PITCH]].max())),
-            aligned(tile.widest()),
-        )
+        self._line = aligned(int(layout.layers[:, [FROM_PITCH, INTO_PITCH]].max()))
+        self._lanes = aligned(tile.widest())
         self._stamp = np.zeros(2, np.int64)
         self._x = np.zeros((layout.capacity, sum(net.features)), np.float32)
         self._y = np.zeros(layout.capacity, np.int64)
         self._kept = 0
 
     def start(self, server: Array, parties: Sequence[Array]) -> None:
-        """Begins anew, with these weights (d,) of the server and of each party, which are copied,
-        and an empty window.
+        """Begins anew: these weights (d,) of server and parties, copied, and an empty window.
 
         Raises:
             ValueError: vectors that are not float32, not of the right length, or not one for each
@@ -126,9 +125,7 @@ class Static:
         return vectors[-1], tuple(vectors[:-1])
 
     def pack(self) -> dict[str, Kept]:
-        """All that is kept besides the weights: features "x" and labels "y" of the examples that
-        stay in the window, oldest first.
-        """
+        """All kept but weights: features "x" and labels "y" of the window's examples, by age."""
         return {"x": self._x[: self._kept].copy(), "y": self._y[: self._kept].copy()}
 
     def unpack(self, server: Array, parties: Sequence[Array], kept: Mapping[str, Kept]) -> None:
@@ -193,13 +190,17 @@ class Static:
             torch.from_numpy(gram).copy_(torch.mm(features, features.T) + 1)
         seen.seconds[0] += time.perf_counter() - begun
         rooms = event.Rooms(
-            self._weights, self._activations, self._slopes, self._sums, self._taken, self._gram, self._delta, self._line, self._lanes,
-            self._stamp,
+            self._weights, self._activations, self._slopes, self._sums, self._taken, self._gram,
+            self._delta, self._line, self._lanes, self._stamp,
         )  # fmt: skip
         self._run(
-            event.Network(layout.layers, layout.parties, layout.server, layout.capacity, self._length, self._half), rooms, before,
-            self._y[:rows], np.ascontiguousarray(active), self._rates, seen.predictions[start:stop], seen.losses[start:stop],
-            seen.regret[start:stop], seen.seconds,
+            event.Network(
+                layout.layers, layout.parties, layout.server, layout.capacity, self._length,
+                self._half,
+            ),
+            rooms, before, self._y[:rows], np.ascontiguousarray(active), self._rates,
+            seen.predictions[start:stop], seen.losses[start:stop], seen.regret[start:stop],
+            seen.seconds,
         )  # fmt: skip
         begun = time.perf_counter()
         for m in range(len(self._heads)):
@@ -207,10 +208,8 @@ class Static:
             torch.from_numpy(self._heads[m]).addmm_(taken.T, self._features(m, rows))
             torch.from_numpy(self._head_biases[m]).add_(taken.sum(0))
         self._kept = min(rows, self._length - 1)
-        self._x[: self._kept], self._y[: self._kept] = (
-            self._x[rows - self._kept : rows],
-            self._y[rows - self._kept : rows],
-        )
+        self._x[: self._kept] = self._x[rows - self._kept : rows]
+        self._y[: self._kept] = self._y[rows - self._kept : rows]
         seen.seconds[1] += time.perf_counter() - begun
 
     def _accepts(self, x: Array, y: Index) -> None:
@@ -240,9 +239,7 @@ class Static:
         return self._gram[at : at + capacity * capacity].reshape(capacity, capacity)[:rows, :rows]
 
     def _parts(self, which: int) -> list[Array]:
-        """Views of a participant's weights and biases, layer by layer; the server comes after the
-        parties.
-        """
+        """Views of a participant's weights and biases by layer; the server comes last."""
         layout, many = self._layout, len(self._net.parties)
         chain = self._net.server if which == many else self._net.parties[which]
         party = which < many

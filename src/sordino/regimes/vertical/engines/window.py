@@ -1,11 +1,11 @@
 r"""An exponentially weighted window of past gradients, for modules of any kind.
 
-    S_t = sum_{i<l} alpha^i g_{t-i} = alpha S_{t-1} + g_t - alpha^l g_{t-l},        W = sum_{i<l} alpha^i
+    S_t = sum_{i<l} alpha^i g_{t-i} = alpha S_{t-1} + g_t - alpha^l g_{t-l},   W = sum_{i<l} alpha^i
 
 (Aydore, Zhu and Foster 2019, Definition 2.) The recursion costs one pass over the parameters
-(``compiled.slide``), whatever l is. Each event leaves a rounding error in S; every 32 l events S is
-added up anew from the gradients themselves, which costs a thirtieth of a pass an event, so no error
-is older than that. Compiled chains keep factors instead
+(``compiled.sliding_window``), whatever l is. Each event leaves a rounding error in S; every 32 l
+events S is added up anew from the gradients themselves, which costs a thirtieth of a pass an event,
+so no error is older than that. Compiled chains keep factors instead
 (:mod:`~sordino.regimes.vertical.engines.fused`).
 
 Shapes: gradients and weights (d,); the window (l, d).
@@ -61,8 +61,7 @@ class Window:
         gradients: Sequence[Tensor | None],
         cover: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        """Enqueue an event's gradient, parameter by parameter (None: zero), by way of ``cover``
-        (d,), and take a step.
+        """Enqueue an event's gradient by parameter (None: zero), through ``cover`` (d,); step.
 
         Events between the last one and this had no gradient.
         """

@@ -119,7 +119,8 @@ def conducted(
         engine=engine,
         stream=stream,
         activity=activity(study, split.columns),
-        respond=responding(study, len(stream.classes), Seeded(study.seed)),  # accuracy alone
+        # accuracy alone
+        respond=responding(study, len(stream.classes), partial(Seeded, study.seed)),
         limit=limit_of(study, pays),
         vault=vault(study, folder, run, {unit: f"{own}/{unit}" for unit in names or units(study)}),
         units=(promised(study),) if study.privacy.unit != "none" else (),
@@ -158,7 +159,9 @@ def taken(
     if not holder:
         noise = protective(study, run, shape, folder)
         half = one_party(study, split, site, noise, split.party(site))
-    respond = responding(study, len(common_.rows.classes), answering(study, run, shape, folder))
+    respond = responding(
+        study, len(common_.rows.classes), partial(answering, study, run, shape, folder)
+    )
     events = replace(
         whole,
         engine=_nobody,

@@ -113,6 +113,8 @@ class Conducting(Play):
     def step(self, state: State, event: Event) -> tuple[State, Sequence[Effect]]:
         """The rules of the stream, and between two of its pieces those of events."""
         match event:
+            case Arrived(message):
+                self._answered(message)
             case Begin():
                 return state, self._in_turns(super().step(state, event)[1])
             case Joined(site):
@@ -133,6 +135,18 @@ class Conducting(Play):
         if isinstance(event, Learned):
             found += self._closed()
         return state, found
+
+    def _answered(self, message: Said) -> None:
+        """A site answers a turn once, whether its answer can be used or not."""
+        match message:
+            case Embedding(party=site, event=event) | Passive(party=site, event=event):
+                pass
+            case Labels(event=event):
+                site = self.half.rules.parties
+            case _:
+                return
+        if self._asked.get(site, 0) // 2 == event:
+            del self._asked[site]
 
     def _in_turns(self, effects: Sequence[Effect]) -> list[Effect]:
         """What the rules of the stream ask for, pieces turn by turn."""
@@ -270,7 +284,7 @@ class Conducting(Play):
         return Learned(effect.number, tuple((each.party, each) for each in made.derivatives))
 
     def expects(self, state: State, site: int, number: int) -> bool:
-        """Whether this is what the site was asked last."""
+        """Whether this is what the site was asked last, and has not answered."""
         return self._asked.get(site) == number
 
     def trip(self, site: int, task: Request) -> float:

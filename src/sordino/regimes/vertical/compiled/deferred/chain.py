@@ -60,18 +60,10 @@ class Kernels(NamedTuple):
 
 
 def _receive(
-    m: Any,
-    layer: Any,
-    z_at: int,
-    half: bool,
-    a_at: int,
-    chosen: Any,
-    values_at: int,
-    first: int,
+    m: Any, layer: Any, z_at: int, half: bool, a_at: int, chosen: Any, values_at: int, first: int,
     start: int,
-) -> int:
-    """The outputs of ``layer`` at ``z_at`` become inputs at ``a_at``; those that are not zero are
-    listed from ``start`` on.
+) -> int:  # fmt: skip
+    """Outputs of ``layer`` at ``z_at`` become inputs at ``a_at``, listed from ``start`` if not 0.
 
     Their numbers there count from ``first``. With ``half`` they are rounded on the way, and one
     that becomes zero stays in the list: its slope is not zero. Returns where the list ends.
@@ -105,16 +97,9 @@ def _correct(size: int) -> Run:
     add = add_rows(size).call
 
     def correct(
-        m: Any,
-        at: int,
-        pitch: int,
-        place: Any,
-        count: int,
-        due: Any,
-        known_at: int,
-        f_at: int,
+        m: Any, at: int, pitch: int, place: Any, count: int, due: Any, known_at: int, f_at: int,
         out_at: int,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """``out -= sum_j d_j k_j m_j`` with the k that are known, over the rows of a ring."""
         f, known = m[f_at : f_at + count], m[known_at : known_at + count]
         for i in range(count):
@@ -131,34 +116,20 @@ def _forward(size: int) -> Run:
     empty, add, dot, lazily = clear(), add_rows(size).call, dot_rows(size).call, _correct(size)
 
     def forward(
-        m: Any, layer: Any, row: int, z_at: int, chosen: Any, values_at: int, place: Any, count: int, due: Any, f_at: int
+        m: Any, layer: Any, row: int, z_at: int, chosen: Any, values_at: int, place: Any,
+        count: int, due: Any, f_at: int
     ) -> None:  # fmt: skip
-        """z of the input in this row of the ring; s of ``count`` pending events, and of the one
-        behind them.
-        """
+        """z of the input in this row of the ring; s of ``count`` pending events and the next."""
         pitch, wide = layer[A_PITCH], layer[U_PITCH]
         dot(
-            m.ctypes,
-            layer[A_AT],
-            pitch,
-            place.ctypes,
-            count + 1,
-            layer[A_AT] + row * pitch,
-            pitch // size,
-            layer[S_AT],
-        )
+            m.ctypes, layer[A_AT], pitch, place.ctypes, count + 1, layer[A_AT] + row * pitch,
+            pitch // size, layer[S_AT],
+        )  # fmt: skip
         empty(m, z_at, wide)
         add(
-            m.ctypes,
-            layer[W_AT],
-            wide,
-            wide // size,
-            chosen.ctypes,
-            layer[LIVE] + 1,
-            m.ctypes,
-            values_at,
-            z_at,
-        )
+            m.ctypes, layer[W_AT], wide, wide // size, chosen.ctypes, layer[LIVE] + 1, m.ctypes,
+            values_at, z_at,
+        )  # fmt: skip
         lazily(m, layer[U_AT], wide, place, count, due, layer[S_AT], f_at, z_at)
 
     return compiled(
@@ -181,22 +152,17 @@ def _backward(size: int) -> Run:
     empty, dot, lazily = clear(), dot_rows(size).call, _correct(size)
 
     def backward(
-        m: Any, layer: Any, row: int, r_at: int, v_at: int, f_at: int, chosen: Any, n: int, place: Any, count: int, due: Any, out_at: int
+        m: Any, layer: Any, row: int, r_at: int, v_at: int, f_at: int, chosen: Any, n: int,
+        place: Any, count: int, due: Any, out_at: int
     ) -> None:  # fmt: skip
         """v of the listed inputs, one behind another at ``out_at``."""
         pitch, wide = layer[A_PITCH], layer[U_PITCH]
         empty(m, v_at, pitch)
         lazily(m, layer[A_AT], pitch, place, count, due, r_at, f_at, v_at)
         dot(
-            m.ctypes,
-            layer[W_AT],
-            wide,
-            chosen.ctypes,
-            n,
-            layer[U_AT] + row * wide,
-            wide // size,
+            m.ctypes, layer[W_AT], wide, chosen.ctypes, n, layer[U_AT] + row * wide, wide // size,
             out_at,
-        )
+        )  # fmt: skip
         for i in range(n):
             m[out_at + i] += m[v_at + chosen[i]]
 
@@ -230,20 +196,9 @@ def _products(size: int) -> Run:
             for k in range(wide):
                 z[k] = bias[k]
         multiply(
-            m.ctypes,
-            layer[W_AT],
-            wide,
-            wide // size,
-            every.ctypes,
-            layer[IN],
-            x.ctypes,
-            x_at,
-            1,
-            x_row,
-            z_at,
-            wide,
-            rows,
-        )
+            m.ctypes, layer[W_AT], wide, wide // size, every.ctypes, layer[IN], x.ctypes, x_at, 1,
+            x_row, z_at, wide, rows,
+        )  # fmt: skip
 
     return compiled(types.void, FLOATS, NUMBERS, FLOATS, *[NUMBER] * 4, NUMBERS)(products)
 
@@ -257,17 +212,9 @@ def _gram(size: int) -> Run:
     ) -> None:
         """s of n inputs in the ring at once."""
         pairs(
-            m.ctypes,
-            layer[A_AT],
-            layer[A_PITCH],
-            layer[A_PITCH] // size,
-            rows.ctypes,
-            n,
-            place.ctypes,
-            count,
-            out_at,
-            out_row,
-        )
+            m.ctypes, layer[A_AT], layer[A_PITCH], layer[A_PITCH] // size, rows.ctypes, n,
+            place.ctypes, count, out_at, out_row,
+        )  # fmt: skip
 
     return compiled(types.void, FLOATS, NUMBERS, NUMBERS, NUMBER, NUMBERS, *[NUMBER] * 3)(gram)
 
@@ -285,8 +232,8 @@ def _fold(size: int) -> Run:
             for k in range(pitch):
                 there[k] = factor * here[k]
         multiply(
-            m.ctypes, layer[U_AT], wide, wide // size, place.ctypes, count, m.ctypes, scratch, pitch, 1,
-            layer[W_AT], wide, (layer[IN] + 4) // 4 * 4,
+            m.ctypes, layer[U_AT], wide, wide // size, place.ctypes, count, m.ctypes, scratch,
+            pitch, 1, layer[W_AT], wide, (layer[IN] + 4) // 4 * 4,
         )  # fmt: skip
 
     return compiled(types.void, FLOATS, NUMBERS, NUMBERS, NUMBER, DOUBLES, NUMBER)(fold)
@@ -300,12 +247,6 @@ def kernels(size: int) -> Kernels:
     )(_receive)
     close = compiled(types.void, FLOATS, NUMBERS, NUMBER, NUMBERS, NUMBER)(_close)
     return Kernels(
-        receive,
-        close,
-        _correct(size),
-        _forward(size),
-        _backward(size),
-        _products(size),
-        _gram(size),
-        _fold(size),
-    )
+        receive, close, _correct(size), _forward(size), _backward(size), _products(size),
+        _gram(size), _fold(size),
+    )  # fmt: skip

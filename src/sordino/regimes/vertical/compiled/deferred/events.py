@@ -1,11 +1,10 @@
-r"""Events of one example each, many in one call: forward, backward and a windowed update of every
-active participant.
+r"""Events of one example each, many in one call: forward, backward and a windowed update.
 
 The update of event t takes (eta / W) alpha^i times the gradient of event t - i, for all i below the
 length l of the window. A gradient of one example is an outer product, so nothing of the size of the
 weights is touched: event j's share d_j grows by (eta / W) alpha^(t - j) with each update of a
-participant, and ``compiled.lazy.chain`` works with what is due. A party that is passive keeps no
-gradient of that event and its shares do not grow.
+participant, and ``compiled.deferred.chain`` works with what is due. A party that is passive keeps
+no gradient of that event and its shares do not grow.
 
 Events come in blocks of B. What no event of the block can change is done for all of them at once:
 the products of the parties' inputs with their first layer's weights, and with the inputs of all
@@ -27,7 +26,7 @@ from typing import Any, NamedTuple
 from numba import types
 
 from sordino.regimes.vertical.compiled.clock import nanoseconds
-from sordino.regimes.vertical.compiled.deferred.steps import (
+from sordino.regimes.vertical.compiled.deferred.state import (
     BLOCK,
     CLOCK,
     FILLED,
@@ -38,8 +37,8 @@ from sordino.regimes.vertical.compiled.deferred.steps import (
     STATE,
     WINDOW,
     State,
-    steps,
 )
+from sordino.regimes.vertical.compiled.deferred.steps import steps
 from sordino.regimes.vertical.compiled.deferred.strips import (
     DOUBLES,
     FLOATS,
@@ -83,18 +82,10 @@ def events(size: int) -> Run:
         state: State, x: Any, y: Any, active: Any, rates: Any, back: Any, work: Work,
         predictions: Any, losses: Any, regrets: Any, spent: Any,
     ) -> None:  # fmt: skip
-        """Nanoseconds of the parties' forward passes, of their updates and of the server are added
-        to ``spent``.
-        """
+        """Adds nanoseconds of the parties' forward passes, updates, and the server to ``spent``."""
         people, fields, when, due = state.people, state.fields, state.when, state.due
-        every, rows, part, stamp, sums, product = (
-            work.every,
-            work.rows,
-            work.part,
-            work.stamp,
-            work.sums,
-            work.product,
-        )
+        every, rows, part, stamp, sums = work.every, work.rows, work.part, work.stamp, work.sums
+        product = work.product
         server, total, block, window = len(people) - 1, len(y), fields[BLOCK], fields[WINDOW]
         whole, alpha = 0.0, back[window]
         for i in range(window):
@@ -140,5 +131,6 @@ def events(size: int) -> Run:
                 spent[2 if p == server else 1] += tock - tick
 
     return compiled(
-        types.void, STATE, FLOATS, NUMBERS, FLAGS, DOUBLES, DOUBLES, WORK, NUMBERS, DOUBLES, DOUBLES, NUMBERS, outside=True
+        types.void, STATE, FLOATS, NUMBERS, FLAGS, DOUBLES, DOUBLES, WORK, NUMBERS, DOUBLES,
+        DOUBLES, NUMBERS, outside=True
     )(run)  # fmt: skip

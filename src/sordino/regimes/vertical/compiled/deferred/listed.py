@@ -40,13 +40,11 @@ def weighed(rows: int, vectors: int, size: int, together: int = 1) -> Tile:
     """
 
     def body(
-        code: Emitter, m: Any, at: Index, pitch: Index, chosen: Any, n: Index, f: Any, f_at: Index, f_step: Index, f_row: Index,
-        out: Any, out_at: Index, out_row: Index,
+        code: Emitter, m: Any, at: Index, pitch: Index, chosen: Any, n: Index, f: Any, f_at: Index,
+        f_step: Index, f_row: Index, out: Any, out_at: Index, out_row: Index,
     ) -> None:  # fmt: skip
-        groups, firsts = (
-            [code.sums(rows, vectors) for _ in range(together)],
-            f_at.apart(f_row, rows),
-        )
+        groups = [code.sums(rows, vectors) for _ in range(together)]
+        firsts = f_at.apart(f_row, rows)
         for group in groups:
             code.clear(group)
 
@@ -75,21 +73,12 @@ def weighed(rows: int, vectors: int, size: int, together: int = 1) -> Tile:
 
 @cache
 def dots(rows: int, size: int) -> Tile:
-    """``tile(m, at, pitch, list, first, b_at, vectors, out_at)``: N of them, a power of two up to
-    L; b and ``out`` are in ``m``, too.
-    """
+    """``tile(m, at, pitch, list, first, b_at, vectors, out_at)``: N dots, a power of two."""
 
     def body(
-        code: Emitter,
-        m: Any,
-        at: Index,
-        pitch: Index,
-        chosen: Any,
-        first: Index,
-        b_at: Index,
-        vectors: Index,
-        out_at: Index,
-    ) -> None:
+        code: Emitter, m: Any, at: Index, pitch: Index, chosen: Any, first: Index, b_at: Index,
+        vectors: Index, out_at: Index,
+    ) -> None:  # fmt: skip
         starts, sums = _rows(code, at, pitch, chosen, first, rows), code.sums(1, rows)
         code.clear(sums)
         with code.loop(vectors) as number:
@@ -103,19 +92,15 @@ def dots(rows: int, size: int) -> Tile:
 
 @cache
 def pairs(size: int) -> Tile:
-    """``tile(m, at, pitch, vectors, list, first, other, second, out_at, out_row)``: 16 dots of 4
-    rows and 4, into ``m``.
-    """
+    """``tile(m, at, pitch, vectors, list, first, other, second, out_at, out_row)``: 4 x 4 dots."""
     few = 4
 
     def body(
-        code: Emitter, m: Any, at: Index, pitch: Index, vectors: Index, chosen: Any, first: Index, other: Any, second: Index,
-        out_at: Index, out_row: Index,
+        code: Emitter, m: Any, at: Index, pitch: Index, vectors: Index, chosen: Any, first: Index,
+        other: Any, second: Index, out_at: Index, out_row: Index,
     ) -> None:  # fmt: skip
-        left, right = (
-            _rows(code, at, pitch, chosen, first, few),
-            _rows(code, at, pitch, other, second, few),
-        )
+        left = _rows(code, at, pitch, chosen, first, few)
+        right = _rows(code, at, pitch, other, second, few)
         sums = code.sums(few, few)
         code.clear(sums)
         with code.loop(vectors) as number:

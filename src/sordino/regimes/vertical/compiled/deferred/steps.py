@@ -1,18 +1,13 @@
-"""The steps of compiled events (``compiled.lazy.events``): before a block, forward, server, active
-party, after a block.
+"""The steps of compiled events: before a block, forward, server, active party, after a block.
 
-All of them take the same state: the buffer ``m``, tables of layers and participants, ``fields``,
-and for each participant its pending events (``when``: their numbers, ``place``: their rows in the
-rings, ``due``: their shares), and for each layer the inputs ``chosen``.
+All of them take the same :class:`~sordino.regimes.vertical.compiled.deferred.state.State`.
 """
 
 from __future__ import annotations
 
-import math
 from functools import cache
 from typing import Any, NamedTuple
 
-import numpy as np
 from numba import types
 
 from sordino.regimes.vertical.compiled.deferred import chain
@@ -26,93 +21,49 @@ from sordino.regimes.vertical.compiled.deferred.chain import (
     U_AT,
     U_PITCH,
 )
+from sordino.regimes.vertical.compiled.deferred.scores import entropy, predicted
+from sordino.regimes.vertical.compiled.deferred.state import (
+    CAPACITY,
+    CLOCK,
+    COLUMN,
+    DOWN,
+    END,
+    F_AT,
+    FEATURES,
+    FILLED,
+    FIRST,
+    FLAGS,
+    FLAGS_OF_ONE,
+    FOUND_AT,
+    FROM,
+    GRAM_AT,
+    HALF,
+    R_AT,
+    REGRET,
+    RING,
+    SEEN,
+    SLOT,
+    STATE,
+    TABLE,
+    TO,
+    V_AT,
+    VALUES_AT,
+    WINDOW,
+    Z_AT,
+    State,
+)
 from sordino.regimes.vertical.compiled.deferred.strips import (
     DOUBLES,
     FLOATS,
     NUMBER,
     NUMBERS,
     Run,
-    bundle,
     clear,
     compiled,
     dot_rows,
 )
 from sordino.regimes.vertical.compiled.deferred.window import windows
 from sordino.regimes.vertical.compiled.half_precision import rounded
-from sordino.training.jit.linear import exponential, shared
-
-# Columns of the table of participants, the server last: first layer and the one behind the last;
-# where its features begin in x and its
-# embedding in the server's input; where a block's products and its inner products are; how many
-# events are pending, how many of them
-# are older than the event at hand; where its part of the server's list of inputs begins and ends,
-# and that of slopes sent down.
-FIRST, END, COLUMN, SLOT, Z_AT, GRAM_AT, FILLED, SEEN, FROM, TO, DOWN = range(11)
-COLUMNS = 11
-# Columns of the one row of places for working numbers and of sizes.
-(
-    V_AT,
-    F_AT,
-    R_AT,
-    VALUES_AT,
-    FOUND_AT,
-    BLOCK,
-    RING,
-    CAPACITY,
-    FEATURES,
-    WINDOW,
-    HALF,
-    REGRET,
-    CLOCK,
-) = range(13)
-FIELDS = 13
-
-TABLE, REALS = types.int64[:, ::1], types.float64[:, ::1]
-FLAGS, FLAGS_OF_ONE = types.boolean[:, ::1], types.boolean[::1]
-
-
-class State(NamedTuple):
-    """See the module's docstring. Arrays, here and in compiled code."""
-
-    m: Any
-    layers: Any
-    people: Any
-    fields: Any
-    when: Any
-    place: Any
-    due: Any
-    chosen: Any
-
-
-STATE = bundle(State, FLOATS, TABLE, TABLE, NUMBERS, TABLE, TABLE, REALS, TABLE)
-
-
-def _entropy(m: Any, z_at: int, classes: int, width: int, label: int, u_at: int) -> float:
-    """Cross entropy of the scores at ``z_at``, and its slopes into ``width`` numbers at
-    ``u_at``.
-    """
-    top = m[z_at]
-    for c in range(1, classes):
-        top = max(top, m[z_at + c])
-    for c in range(classes):
-        m[u_at + c] = m[z_at + c] - top
-    own = m[u_at + label]
-    for c in range(classes, width):
-        m[u_at + c] = np.float32(-np.inf)  # e to this is zero
-    for c in range(width):
-        m[u_at + c] = exponential(m[u_at + c])
-    others, mine = shared(m[u_at : u_at + classes], label)
-    return float(math.log(np.float64(others + mine)) - own)
-
-
-def _predicted(m: Any, z_at: int, classes: int) -> int:
-    """The first of the highest scores; NaN is higher than all."""
-    best = 0
-    for c in range(1, classes):
-        top, value = m[z_at + best], m[z_at + c]
-        if top == top and not value <= top:
-            best = c
-    return best
 
 
 class Steps(NamedTuple):
@@ -132,7 +83,7 @@ def _before(size: int) -> Run:
     def before(
         state: State, x: Any, active: Any, start: int, n: int, every: Any, rows: Any
     ) -> None:
-        m, layers, people, fields = state.m, state.layers, state.people, state.fields
+        m, layers, people, fields, when, place, due, _ = state
         server, features = len(people) - 1, fields[FEATURES]
         for b in range(n):
             rows[b] = (fields[CLOCK] + b) % fields[RING]
@@ -142,27 +93,19 @@ def _before(size: int) -> Run:
             for b in range(n):
                 if p == server or active[start + b, p]:
                     at = person[FILLED]
-                    state.when[p, at], state.place[p, at], state.due[p, at] = (
-                        fields[CLOCK] + b,
-                        rows[b],
-                        0,
-                    )
+                    when[p, at], place[p, at], due[p, at] = fields[CLOCK] + b, rows[b], 0
                     person[FILLED] += 1
             if p == server:
                 continue
             layer, here = layers[person[FIRST]], start * features + person[COLUMN]
             for b in range(n):
                 at = layer[A_AT] + rows[b] * layer[A_PITCH]
-                a, example = (
-                    m[at : at + layer[IN]],
-                    x[here + b * features : here + b * features + layer[IN]],
-                )
+                a = m[at : at + layer[IN]]
+                example = x[here + b * features : here + b * features + layer[IN]]
                 for k in range(layer[IN]):
                     a[k] = example[k]
             kit.products(m, layer, x, here, features, person[Z_AT], n, every)
-            kit.gram(
-                m, layer, rows, n, state.place[p], person[FILLED], person[GRAM_AT], fields[CAPACITY]
-            )
+            kit.gram(m, layer, rows, n, place[p], person[FILLED], person[GRAM_AT], fields[CAPACITY])
 
     return compiled(types.void, STATE, FLOATS, FLAGS, NUMBER, NUMBER, NUMBERS, NUMBERS)(before)
 
@@ -187,15 +130,7 @@ def _ahead(size: int) -> Run:
 
     def ahead(state: State, b: int, row: int) -> None:
         """Embeddings of all parties, into the server's input."""
-        m, layers, people, fields, place, due, chosen = (
-            state.m,
-            state.layers,
-            state.people,
-            state.fields,
-            state.place,
-            state.due,
-            state.chosen,
-        )
+        m, layers, people, fields, _, place, due, chosen = state
         server, into, values_at = len(people) - 1, 0, fields[VALUES_AT]
         top = people[server, FIRST]
         top_at = layers[top, A_AT] + row * layers[top, A_PITCH]
@@ -211,29 +146,14 @@ def _ahead(size: int) -> Run:
                 further(m, layers, q - 1, row, z_at, chosen, values_at)
                 z_at = fields[V_AT]
                 kit.forward(
-                    m,
-                    layers[q],
-                    row,
-                    z_at,
-                    chosen[q],
-                    values_at,
-                    place[p],
-                    count,
-                    due[p],
+                    m, layers[q], row, z_at, chosen[q], values_at, place[p], count, due[p],
                     fields[F_AT],
-                )
+                )  # fmt: skip
             person[FROM], slot = into, person[SLOT]
             into = kit.receive(
-                m,
-                layers[end - 1],
-                z_at,
-                fields[HALF] != 0,
-                top_at + slot,
-                chosen[top],
-                fields[FOUND_AT],
-                slot,
-                into,
-            )
+                m, layers[end - 1], z_at, fields[HALF] != 0, top_at + slot, chosen[top],
+                fields[FOUND_AT], slot, into,
+            )  # fmt: skip
             person[TO] = into
         kit.close(m, layers[top], into, chosen[top], fields[FOUND_AT])
 
@@ -245,24 +165,15 @@ def _deeper(size: int) -> Run:
     kit, empty = chain.kernels(size), clear()
 
     def below(
-        m: Any, layers: Any, q: int, fields: Any, row: int, place: Any, count: int, due: Any, chosen: Any, r_at: int
+        m: Any, layers: Any, q: int, fields: Any, row: int, place: Any, count: int, due: Any,
+        chosen: Any, r_at: int
     ) -> None:  # fmt: skip
         """The slopes of the layer before ``q``, in the same chain, into its ring."""
         found, live, layer = fields[VALUES_AT], layers[q, LIVE], layers[q - 1]
         kit.backward(
-            m,
-            layers[q],
-            row,
-            r_at,
-            fields[V_AT],
-            fields[F_AT],
-            chosen,
-            live,
-            place,
-            count,
-            due,
+            m, layers[q], row, r_at, fields[V_AT], fields[F_AT], chosen, live, place, count, due,
             found,
-        )
+        )  # fmt: skip
         u_at = layer[U_AT] + row * layer[U_PITCH]
         empty(m, u_at, layer[U_PITCH])
         for i in range(live):
@@ -291,52 +202,27 @@ def _slopes(size: int) -> Run:
         """r of all events up to this one."""
         wide = layer[U_PITCH]
         dot(
-            m.ctypes,
-            layer[U_AT],
-            wide,
-            place.ctypes,
-            count + 1,
-            layer[U_AT] + row * wide,
-            wide // size,
-            r_at,
-        )
+            m.ctypes, layer[U_AT], wide, place.ctypes, count + 1, layer[U_AT] + row * wide,
+            wide // size, r_at,
+        )  # fmt: skip
 
     return compiled(types.void, FLOATS, NUMBERS, NUMBER, NUMBERS, NUMBER, NUMBER)(inner)
 
 
 @cache
 def _serve(size: int) -> Run:
-    kit, further, deeper, slopes, meet = (
-        chain.kernels(size),
-        _further(size),
-        _deeper(size),
-        _slopes(size),
-        windows().meet,
-    )
-    entropy = compiled(types.float64, FLOATS, *[NUMBER] * 5)(_entropy)
-    predicted = compiled(NUMBER, FLOATS, NUMBER, NUMBER)(_predicted)
+    kit, further, deeper, slopes = chain.kernels(size), _further(size), _deeper(size), _slopes(size)
+    meet = windows().meet
 
     def serve(
         state: State, row: int, label: int, active: Any, product: Any, part: Any, out: Any
     ) -> int:
-        """The server: loss into ``out``, its slopes, those sent down into the list at FOUND_AT;
-        returns the class predicted.
-        """
-        m, layers, people, fields, chosen = (
-            state.m,
-            state.layers,
-            state.people,
-            state.fields,
-            state.chosen,
-        )
+        """The server: loss into ``out``, slopes, those sent down; returns the class predicted."""
+        m, layers, people, fields, when, place, due, chosen = state
         server, depth = len(people) - 1, len(layers)
-        top, count, z_at, r_at = (
-            people[server, FIRST],
-            people[server, SEEN],
-            fields[V_AT],
-            fields[R_AT],
-        )
-        mine, shares, whens = state.place[server], state.due[server], state.when[server]
+        top, count, z_at = people[server, FIRST], people[server, SEEN], fields[V_AT]
+        r_at = fields[R_AT]
+        mine, shares, whens = place[server], due[server], when[server]
         for q in range(top, depth):
             values_at = fields[FOUND_AT] if q == top else fields[VALUES_AT]
             if q > top:
@@ -365,19 +251,9 @@ def _serve(size: int) -> Run:
                 deeper(m, layers, q, fields, row, mine, count, shares, chosen[q], r_at)
             elif needed:
                 kit.backward(
-                    m,
-                    layers[q],
-                    row,
-                    r_at,
-                    fields[V_AT],
-                    fields[F_AT],
-                    part,
-                    needed,
-                    mine,
-                    count,
-                    shares,
-                    fields[FOUND_AT],
-                )
+                    m, layers[q], row, r_at, fields[V_AT], fields[F_AT], part, needed, mine, count,
+                    shares, fields[FOUND_AT],
+                )  # fmt: skip
         return int(best)
 
     return compiled(NUMBER, STATE, NUMBER, NUMBER, FLAGS_OF_ONE, DOUBLES, NUMBERS, DOUBLES)(serve)
@@ -391,28 +267,19 @@ def _learn(size: int) -> Run:
         state: State, b: int, row: int, active: Any, rates: Any, back: Any, product: Any, part: Any
     ) -> None:
         """The slopes of all active parties, and their updates."""
-        m, layers, people, fields, chosen = (
-            state.m,
-            state.layers,
-            state.people,
-            state.fields,
-            state.chosen,
-        )
+        m, layers, people, fields, when, place, due, chosen = state
         server, r_at, event = len(people) - 1, fields[R_AT], fields[CLOCK] + b
-        oldest = state.when[server, 0]
+        oldest = when[server, 0]
         for p in range(server):
             if not active[p]:
                 continue
-            person, mine, shares, whens = people[p], state.place[p], state.due[p], state.when[p]
+            person, mine, shares, whens = people[p], place[p], due[p], when[p]
             first, end, count, down = person[FIRST], person[END], person[SEEN], person[DOWN]
             layer, n = layers[end - 1], person[TO] - person[FROM]
             u_at, sent = layer[U_AT] + row * layer[U_PITCH], fields[FOUND_AT] + down
             empty(m, u_at, layer[U_PITCH])
-            slope, value, where = (
-                m[u_at : u_at + layer[OUT]],
-                m[sent : sent + n],
-                part[down : down + n],
-            )
+            slope, value = m[u_at : u_at + layer[OUT]], m[sent : sent + n]
+            where = part[down : down + n]
             for i in range(n):
                 slope[where[i] - person[SLOT]] = rounded(value[i]) if fields[HALF] else value[i]
             for q in range(end - 1, first - 1, -1):
@@ -438,16 +305,8 @@ def _after(size: int) -> Run:
     kit = chain.kernels(size)
 
     def after(state: State, p: int, whole: bool) -> int:
-        """Fold what is final, or all; forget events that no update takes up any more, and return
-        how many.
-        """
-        people, fields, when, place, due = (
-            state.people,
-            state.fields,
-            state.when,
-            state.place,
-            state.due,
-        )
+        """Fold what is final, or all; forget events that no update needs, and count them."""
+        m, layers, people, fields, when, place, due, _ = state
         person, done = people[p], 0
         kept = person[FILLED]
         while done < kept and when[p, done] <= fields[CLOCK] - fields[WINDOW]:
@@ -455,16 +314,13 @@ def _after(size: int) -> Run:
         folded = kept if whole else done
         if folded:
             for q in range(person[FIRST], person[END]):
-                kit.fold(state.m, state.layers[q], place[p], folded, due[p], fields[V_AT])
+                kit.fold(m, layers[q], place[p], folded, due[p], fields[V_AT])
         for i in range(folded):
             due[p, i] = 0
         person[FILLED] = kept - done
         for i in range(kept - done):
-            when[p, i], place[p, i], due[p, i] = (
-                when[p, i + done],
-                place[p, i + done],
-                due[p, i + done],
-            )
+            when[p, i], place[p, i] = when[p, i + done], place[p, i + done]
+            due[p, i] = due[p, i + done]
         return done
 
     return compiled(NUMBER, STATE, NUMBER, types.boolean)(after)

@@ -1,8 +1,7 @@
-"""Sums and dot products of listed rows of any length: strips as wide as the machine's registers,
-one after another.
+"""Sums and dot products of listed rows of any length, in strips as wide as the registers.
 
-See ``compiled.lazy.listed``. Functions are compiled for one signature each: numba would otherwise
-compile a second time for every argument that happens to be written as a number.
+See ``compiled.deferred.listed``. Functions are compiled for one signature each: numba would
+otherwise compile a second time for every argument that happens to be written as a number.
 """
 
 from __future__ import annotations
@@ -21,12 +20,8 @@ from sordino.training.jit import tile
 Run = Callable[..., Any]
 
 # numba's types of arguments
-NUMBER, FLOATS, NUMBERS, DOUBLES = (
-    types.int64,
-    types.float32[::1],
-    types.int64[::1],
-    types.float64[::1],
-)
+NUMBER, FLOATS, NUMBERS = types.int64, types.float32[::1], types.int64[::1]
+DOUBLES = types.float64[::1]
 SLACK = 32  # what tiles may read or write behind the end of a list
 
 
@@ -39,9 +34,7 @@ def bundle(of: Any, *kinds: Any) -> Any:
 def compiled(
     returns: Any, *takes: Any, outside: bool = False, sums: bool = False
 ) -> Callable[[Run], Run]:
-    """Compile for these types only; ``outside`` what Python calls, too; with ``sums`` in any order,
-    as vectors need it.
-    """
+    """Compile for these types; ``outside``: called from Python; ``sums``: in any order."""
     options: Any = {
         "no_cpython_wrapper": not outside,
         "no_cfunc_wrapper": True,
@@ -69,9 +62,7 @@ class Leaf:
 
     @staticmethod
     def of(run: Run) -> Leaf:
-        """Of a function without result: ``m`` and ``f`` point to float32, ``chosen`` and ``other``
-        to int64, the rest is int64.
-        """
+        """Of a function without result; ``m``, ``f``: float32, all else int64."""
         pointer: Any = types.CPointer
         kinds = {
             "m": types.float32,
@@ -113,16 +104,9 @@ def add_rows(size: int) -> Leaf:
     )
 
     def run(
-        m: Any,
-        at: int,
-        pitch: int,
-        vectors: int,
-        chosen: Any,
-        n: int,
-        f: Any,
-        f_at: int,
+        m: Any, at: int, pitch: int, vectors: int, chosen: Any, n: int, f: Any, f_at: int,
         out_at: int,
-    ) -> None:
+    ) -> None:  # fmt: skip
         v = 0
         while v + wide <= vectors:
             most(m, at + v * size, pitch, chosen, n, f, f_at, 1, 0, m, out_at + v * size, 0)
@@ -144,9 +128,7 @@ def add_rows(size: int) -> Leaf:
 
 @cache
 def dot_rows(size: int) -> Leaf:
-    """``run(m, at, pitch, list, n, b_at, vectors, out_at)``: ``m[out_at + i] = m_i . b``; up to 7
-    more are written.
-    """
+    """``run(m, at, pitch, list, n, b_at, vectors, out_at)``: n dots ``m_i . b``, and up to 7."""
     eight = listed.dots(8, size)
 
     def run(
@@ -160,8 +142,9 @@ def dot_rows(size: int) -> Leaf:
 
 @cache
 def product(size: int) -> Leaf:
-    """``run(m, at, pitch, vectors, list, n, f, f_at, f_step, f_row, out_at, out_row, rows)``: many
-    rows of :func:`add_rows` at once.
+    """Many rows of :func:`add_rows` at once.
+
+    ``run(m, at, pitch, vectors, list, n, f, f_at, f_step, f_row, out_at, out_row, rows)``.
 
     Row r has its factors at ``f_at + r f_row + i f_step``.
     """
@@ -170,88 +153,50 @@ def product(size: int) -> Leaf:
     single = listed.weighed(1, 1, size, 4)
 
     def run(
-        m: Any, at: int, pitch: int, vectors: int, chosen: Any, n: int, f: Any, f_at: int, f_step: int, f_row: int,
-        out_at: int, out_row: int, rows: int,
+        m: Any, at: int, pitch: int, vectors: int, chosen: Any, n: int, f: Any, f_at: int,
+        f_step: int, f_row: int, out_at: int, out_row: int, rows: int,
     ) -> None:  # fmt: skip
         whole = rows // 4 * 4
         for r in range(0, whole, 4):
             v, here, there = 0, f_at + r * f_row, out_at + r * out_row
             while v + most <= vectors:
                 wide(
-                    m,
-                    at + v * size,
-                    pitch,
-                    chosen,
-                    n,
-                    f,
-                    here,
-                    f_step,
-                    f_row,
-                    m,
-                    there + v * size,
+                    m, at + v * size, pitch, chosen, n, f, here, f_step, f_row, m, there + v * size,
                     out_row,
-                )
+                )  # fmt: skip
                 v += most
             if v + 2 <= vectors:
                 two(
-                    m,
-                    at + v * size,
-                    pitch,
-                    chosen,
-                    n,
-                    f,
-                    here,
-                    f_step,
-                    f_row,
-                    m,
-                    there + v * size,
+                    m, at + v * size, pitch, chosen, n, f, here, f_step, f_row, m, there + v * size,
                     out_row,
-                )
+                )  # fmt: skip
                 v += 2
             if v < vectors:
                 one(
-                    m,
-                    at + v * size,
-                    pitch,
-                    chosen,
-                    n,
-                    f,
-                    here,
-                    f_step,
-                    f_row,
-                    m,
-                    there + v * size,
+                    m, at + v * size, pitch, chosen, n, f, here, f_step, f_row, m, there + v * size,
                     out_row,
-                )
+                )  # fmt: skip
         for r in range(whole, rows):
             for v in range(vectors):
                 single(
-                    m,
-                    at + v * size,
-                    pitch,
-                    chosen,
-                    n,
-                    f,
-                    f_at + r * f_row,
-                    f_step,
-                    0,
-                    m,
-                    out_at + r * out_row + v * size,
-                    0,
-                )
+                    m, at + v * size, pitch, chosen, n, f, f_at + r * f_row, f_step, 0, m,
+                    out_at + r * out_row + v * size, 0,
+                )  # fmt: skip
 
     return Leaf.of(run)
 
 
 @cache
 def all_pairs(size: int) -> Leaf:
-    """``run(m, at, pitch, vectors, list, n, other, count, out_at, out_row)``: dots of n rows with
-    count rows, both up to the next four.
+    """Dots of n rows with ``count`` rows, both up to the next four.
+
+    ``run(m, at, pitch, vectors, list, n, other, count, out_at, out_row)``.
     """
     four = listed.pairs(size)
 
     def run(
-        m: Any, at: int, pitch: int, vectors: int, chosen: Any, n: int, other: Any, count: int, out_at: int, out_row: int
+        m: Any, at: int, pitch: int, vectors: int, chosen: Any, n: int, other: Any, count: int,
+        out_at: int, out_row: int
     ) -> None:  # fmt: skip
         for b in range(0, n, 4):
             for i in range(0, count, 4):

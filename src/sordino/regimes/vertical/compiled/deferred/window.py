@@ -1,9 +1,8 @@
-r"""Windows of events: how shares of pending gradients grow, and the square of the averaged
-gradient.
+r"""Windows of events: how shares of pending gradients grow; the averaged gradient's square.
 
 The square of the averaged gradient S_t = (1/W) sum_i alpha^i g_{t-i}: inner products are <g_i, g_j>
 = sum over layers of (u_i . u_j)(a_i . a_j), both of which the corrections need as well
-(``compiled.lazy.chain``). With n_j = <g_j, g_j> and
+(``compiled.deferred.chain``). With n_j = <g_j, g_j> and
 
     e_j(t) = sum_{j < i <= t} alpha^(t-i) <g_i, g_j> = alpha e_j(t - 1) + <g_t, g_j>,
     W^2 |S_t|^2 = sum_j alpha^(t-j) (alpha^(t-j) n_j + 2 e_j(t)),
@@ -33,9 +32,7 @@ from sordino.regimes.vertical.compiled.deferred.strips import (
 
 
 def _grow(window: int, rate: float, back: Any, event: int, when: Any, due: Any, count: int) -> None:
-    """One update: the shares of all events that are in the window. ``back`` has alpha to the l - 1,
-    ..., 1, 0.
-    """
+    """One update: the shares of all events in the window. ``back``: alpha to the l - 1, ..., 0."""
     newest = count - 1
     if event - when[0] == newest:  # one behind another: a loop that becomes vectors
         n = min(count, window)
@@ -66,20 +63,14 @@ def _meet(product: Any, m: Any, s_at: int, r_at: int, when: Any, count: int, old
 def _square(
     window: int, alpha: float, back: Any, product: Any, newer: Any, own: Any, age: int
 ) -> float:
-    """W^2 |S|^2; ``newer`` are the e of all pending events up to this one, ``own`` their n, the
-    first of this ``age``.
-    """
+    """W^2 |S|^2; ``newer``: e of pending events, ``own``: their n, the first of this ``age``."""
     count = age + 1
     newer[age], own[age] = 0, product[age]
     for i in range(age):
         newer[i] = alpha * newer[i] + product[i]
     n = min(count, window)
-    powers, e, norms, total = (
-        back[window - n : window],
-        newer[count - n : count],
-        own[count - n : count],
-        0.0,
-    )
+    powers, e, norms = back[window - n : window], newer[count - n : count], own[count - n : count]
+    total = 0.0
     for i in range(n):
         total += powers[i] * (powers[i] * norms[i] + 2 * e[i])
     return total

@@ -1,5 +1,4 @@
-"""A window of a few examples through a network cut between parties and a server, again at every
-event.
+"""A window of a few examples through parties' and server's networks, again at every event.
 
 tiles    products with few rows: there, back, and the change of the weight
 numbers  what is no product

@@ -1,12 +1,12 @@
-r"""Events with a window: its examples at the weights of each event, through a network cut between
-parties and a server.
+r"""Events with a window: its examples, through parties and server, at each event's weights.
 
 Most of a layer's arithmetic is the three products of ``compiled.again.tiles``. The parties' first
 layers, their heads, do without: an example x_i stays the same while it is in the window, so its
 sums z_i = W x_i + b need no product with W. When the weights are changed by the slopes u_j of the
 window,
 
-    W' = W - c sum_j u_j x_j^T,   b' = b - c sum_j u_j       ==>       z_i' = z_i - c sum_j G_ij u_j,    G_ij = x_i . x_j + 1,
+    W' = W - c sum_j u_j x_j^T,   b' = b - c sum_j u_j
+    ==>   z_i' = z_i - c sum_j G_ij u_j,    G_ij = x_i . x_j + 1,
 
 and |dF/d(W, b)|^2 = sum_i u_i . (sum_j G_ij u_j), up to the factor of the mean. For a block of
 events all z at the weights before the block, and G, are two matrix products made beforehand. Within
@@ -63,17 +63,9 @@ def _through(rows: int) -> Run:
                 for o in range(0, table[at.LINES], size):
                     start = table[at.WEIGHT] + o * table[at.FROM_PITCH]
                     product(
-                        x,
-                        a,
-                        table[at.FROM_PITCH],
-                        w,
-                        start,
-                        table[at.FROM_PITCH],
-                        table[at.FROM_PITCH] // size,
-                        x,
-                        out + o,
-                        pitch,
-                    )
+                        x, a, table[at.FROM_PITCH], w, start, table[at.FROM_PITCH],
+                        table[at.FROM_PITCH] // size, x, out + o, pitch,
+                    )  # fmt: skip
             bias = w[table[at.BIAS] : table[at.BIAS] + pitch]
             for i in range(n):
                 added(x[into + i * pitch : into + (i + 1) * pitch], bias, np.float32(1))
@@ -85,70 +77,34 @@ def _through(rows: int) -> Run:
 
 @cache
 def _back(rows: int) -> Run:
-    """From the slopes of a chain's outputs to those of its inputs, changing the weights; the sum of
-    the squares of their gradient.
-    """
+    """From slopes of a chain's outputs to its inputs', changing weights; sum of squares."""
     size = tile.widest()
     tall = 8 if tile.registers(size) > 20 else 4
     back, update = combine(rows, size), change(tall, size)
 
     def run(
-        layers: Any,
-        first: int,
-        stop: int,
-        n: int,
-        rate: Any,
-        w: Any,
-        x: Any,
-        slopes: Any,
-        line: Any,
-        lanes: Any,
-    ) -> float:
+        layers: Any, first: int, stop: int, n: int, rate: Any, w: Any, x: Any, slopes: Any,
+        line: Any, lanes: Any,
+    ) -> float:  # fmt: skip
         total = 0.0
         for which in range(stop - 1, first - 1, -1):
             table = layers[which]
-            pitch, into, inner, start = (
-                table[at.INTO_PITCH],
-                table[at.INTO],
-                table[at.FROM_PITCH],
-                table[at.FROM],
-            )
-            for k in range(
-                0,
-                inner,
-                PAIR * size,
-                # a strip of the weight, as wide as a tile, for both products while it is in the cache
-            ):
+            pitch, into, inner = table[at.INTO_PITCH], table[at.INTO], table[at.FROM_PITCH]
+            start = table[at.FROM]
+            # a strip of the weight, as wide as a tile, for both products while it is in the cache
+            for k in range(0, inner, PAIR * size):
                 for row in range(0, n, rows):
                     d, out = into + row * pitch, start + row * inner
                     back(
-                        slopes,
-                        d,
-                        pitch,
-                        table[at.OUTPUTS],
-                        w,
-                        table[at.WEIGHT] + k,
-                        inner,
-                        slopes,
-                        out + k,
-                        inner,
-                    )
+                        slopes, d, pitch, table[at.OUTPUTS], w, table[at.WEIGHT] + k, inner, slopes,
+                        out + k, inner,
+                    )  # fmt: skip
                 lanes[:] = 0
                 for o in range(0, table[at.LINES], tall):
                     update(
-                        slopes,
-                        into + o,
-                        pitch,
-                        x,
-                        start + k,
-                        inner,
-                        n,
-                        rate,
-                        w,
-                        table[at.WEIGHT] + o * inner + k,
-                        inner,
-                        lanes,
-                    )
+                        slopes, into + o, pitch, x, start + k, inner, n, rate, w,
+                        table[at.WEIGHT] + o * inner + k, inner, lanes,
+                    )  # fmt: skip
                 for lane in range(size):
                     total += lanes[lane]
             gradient = line[:pitch]
@@ -165,9 +121,7 @@ def _back(rows: int) -> Run:
 
 
 def _arrived(party: Any, newest: int, capacity: int, sums: Any, taken: Any, gram: Any) -> None:
-    """The sums of a new example: at the weights before the block they are there, the changes since
-    are added.
-    """
+    """The sums of a new example: those at the block's start, and all changes since."""
     pitch = party[at.HEAD_PITCH]
     row = sums[party[at.SUMS] + newest * pitch : party[at.SUMS] + (newest + 1) * pitch]
     products = gram[
@@ -189,33 +143,17 @@ def _headed(rows: int) -> Run:
     product = combine(rows, size)
 
     def run(
-        party: Any,
-        oldest: int,
-        n: int,
-        capacity: int,
-        rate: Any,
-        slopes: Any,
-        sums: Any,
-        taken: Any,
-        gram: Any,
-        delta: Any,
-    ) -> float:
+        party: Any, oldest: int, n: int, capacity: int, rate: Any, slopes: Any, sums: Any,
+        taken: Any, gram: Any, delta: Any,
+    ) -> float:  # fmt: skip
         total, pitch = 0.0, party[at.HEAD_PITCH]
         for row in range(0, n, rows):
             factors = party[at.GRAM] + (oldest + row) * capacity + oldest
             for k in range(0, pitch, PAIR * size):
                 product(
-                    gram,
-                    factors,
-                    capacity,
-                    n,
-                    slopes,
-                    party[at.HEAD] + k,
-                    pitch,
-                    delta,
-                    row * pitch + k,
-                    pitch,
-                )
+                    gram, factors, capacity, n, slopes, party[at.HEAD] + k, pitch, delta,
+                    row * pitch + k, pitch,
+                )  # fmt: skip
         for i in range(n):
             u = slopes[party[at.HEAD] + i * pitch : party[at.HEAD] + (i + 1) * pitch]
             total += dot(u, delta[i * pitch : (i + 1) * pitch])
@@ -279,16 +217,9 @@ def _ahead(rows: int) -> Run:
     through = _through(rows)
 
     def run(
-        layers: Any,
-        party: Any,
-        oldest: int,
-        n: int,
-        w: Any,
-        x: Any,
-        sums: Any,
-        joined: int,
+        layers: Any, party: Any, oldest: int, n: int, w: Any, x: Any, sums: Any, joined: int,
         join_pitch: int,
-    ) -> None:
+    ) -> None:  # fmt: skip
         size, here = n * party[at.HEAD_PITCH], party[at.SUMS] + oldest * party[at.HEAD_PITCH]
         head = x[party[at.HEAD] : party[at.HEAD] + size]
         copied(head, sums[here : here + size])
@@ -296,10 +227,8 @@ def _ahead(rows: int) -> Run:
             rectified(head)
         through(layers, party[at.FIRST], party[at.STOP], n, w, x)
         for i in range(n):
-            start, place = (
-                party[at.EMBEDDING] + i * party[at.EMBEDDING_PITCH],
-                joined + i * join_pitch + party[at.COLUMN],
-            )
+            start = party[at.EMBEDDING] + i * party[at.EMBEDDING_PITCH]
+            place = joined + i * join_pitch + party[at.COLUMN]
             copied(x[place : place + party[at.WIDTH]], x[start : start + party[at.WIDTH]])
 
     return compiled(run)
@@ -332,12 +261,8 @@ def events(rows: int) -> Run:
         w, x, slopes, sums, taken, gram, delta, line, lanes, stamp = rooms
         many, stop = parties.shape[0], layers.shape[0]
         entry, exit_ = layers[server], layers[stop - 1]
-        joined, join_pitch, scores, score_pitch = (
-            entry[at.FROM],
-            entry[at.FROM_PITCH],
-            exit_[at.INTO],
-            exit_[at.INTO_PITCH],
-        )
+        joined, join_pitch, scores = entry[at.FROM], entry[at.FROM_PITCH], exit_[at.INTO]
+        score_pitch = exit_[at.INTO_PITCH]
         last = now(stamp)
         for event in range(predictions.size):
             newest = before + event
@@ -353,10 +278,8 @@ def events(rows: int) -> Run:
             last = point
 
             through(layers, server, stop, n, w, x)
-            out, slope = (
-                x[scores : scores + n * score_pitch],
-                slopes[scores : scores + n * score_pitch],
-            )
+            out = x[scores : scores + n * score_pitch]
+            slope = slopes[scores : scores + n * score_pitch]
             best, loss = entropy(
                 out, slope, n, exit_[at.OUTPUTS], score_pitch, labels[oldest : newest + 1]
             )

@@ -32,34 +32,20 @@ FROM, FROM_PITCH, WEIGHT, OUTPUTS, LINES, BIAS, INTO, INTO_PITCH, BEHIND, BEFORE
 # follows the head, and the last layer;
 # the embedding, its pitch and width, and its place in the server's input
 (
-    FIRST,
-    STOP,
-    SUMS,
-    GRAM,
-    HEAD,
-    HEAD_PITCH,
-    HEAD_RELU,
-    LAST_RELU,
-    EMBEDDING,
-    EMBEDDING_PITCH,
-    WIDTH,
-    COLUMN,
-) = range(12)
+    FIRST, STOP, SUMS, GRAM, HEAD, HEAD_PITCH, HEAD_RELU, LAST_RELU, EMBEDDING, EMBEDDING_PITCH,
+    WIDTH, COLUMN,
+) = range(12)  # fmt: skip
 
 
 def aligned(count: int) -> Array:
-    """Zeros that begin where a line of the cache does: vectors across two lines cost half of the
-    speed.
-    """
+    """Zeros that begin at a line of the cache: vectors across two lines cost half the speed."""
     raw = np.zeros(count + 16, np.float32)
     start = (-raw.ctypes.data // 4) % 16
     return raw[start : start + count]
 
 
 def rows_at_once(length: int) -> int:
-    """R for a window of this length: two vectors of each row's sums fit into the registers, and few
-    rows are idle.
-    """
+    """R for a window of this length: two vectors of each row's sums fit into registers."""
     return 10 if length > 5 and tile.registers(tile.widest()) > 20 else 5
 
 
@@ -117,9 +103,7 @@ class _Maker:
         return at
 
     def chain(self, widths: Widths, into: int, behind: bool, last: bool) -> int:
-        """Layers from an input that has its place, ``behind`` a ReLU or not; where the last one's
-        output lies.
-        """
+        """Layers from an input that has its place; where the last one's output lies."""
         for place, (inputs, outputs) in enumerate(pairwise(widths), 1):
             before = last or place < len(widths) - 1
             at, lines = self._weights, -(-outputs // self._size) * self._size
@@ -151,9 +135,7 @@ class _Maker:
 def laid_out(
     parties: Sequence[tuple[Widths, bool]], server: Widths, length: int, block: int
 ) -> Layout:
-    """The layout for parties, each with its widths and whether a ReLU follows its last layer, and
-    windows of ``length`` examples.
-    """
+    """The layout for parties (widths, and whether a ReLU comes last) and windows of ``length``."""
     rows, capacity = rows_at_once(length), length - 1 + block
     depth = -(-length // rows) * rows
     maker = _Maker(depth, tile.widest())
@@ -178,24 +160,13 @@ def laid_out(
                 column,
             ]
         )
-        sums, gram, column = (
-            sums + capacity * pitch,
-            gram + (capacity + rows) * capacity,
-            column + widths[-1],
-        )
+        sums, gram = sums + capacity * pitch, gram + (capacity + rows) * capacity
+        column += widths[-1]
     first = len(maker.layers)
     maker.chain(server, maker.room(server[0]), False, False)
     weights, activations = maker.sizes
     delta = depth * max(maker.pitch(widths[1]) for widths, _ in parties)
     return Layout(
-        np.array(maker.layers, np.int64),
-        np.array(table, np.int64),
-        first,
-        weights,
-        activations,
-        sums,
-        gram,
-        delta,
-        rows,
-        capacity,
-    )
+        np.array(maker.layers, np.int64), np.array(table, np.int64), first, weights, activations,
+        sums, gram, delta, rows, capacity,
+    )  # fmt: skip

@@ -11,7 +11,7 @@ from numba import njit
 
 from sordino.regimes.vertical.compiled.clock import nanoseconds
 from sordino.regimes.vertical.compiled.half_precision import rounded
-from sordino.training.jit.linear import exponential, shared
+from sordino.training.jit.losses import exponential, shared
 
 Run = Callable[..., Any]
 
@@ -54,9 +54,7 @@ def _masked(slopes: Any, outputs: Any) -> None:
 
 
 def _copied(x: Any, y: Any) -> None:
-    """A loop: an assignment of slices is seconds of compilation, for the message about shapes that
-    differ.
-    """
+    """A loop: to assign slices takes seconds to compile, for the message about shapes."""
     for i in range(x.size):
         x[i] = y[i]
 

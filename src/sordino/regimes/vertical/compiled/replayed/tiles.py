@@ -1,11 +1,10 @@
-r"""Register tiles for products with few rows: the examples of a window through one linear layer,
-there and back.
+r"""Register tiles for products with few rows: a window's examples through one linear layer.
 
 With rows a_i and slopes d_i, i < n, and a weight w (outputs, inputs), row-major, that all three
 walk as it lies:
 
     forward:   s[i, o]   =  sum_k a[i, k] w[o, k]
-    combine:   out[i, k] =  sum_o f[i, o] w[o, k]                     (back through the layer, where f are slopes)
+    combine:   out[i, k] =  sum_o f[i, o] w[o, k]        (back through the layer: f are slopes)
     change:    g[o, k]   =  sum_i d[i, o] a[i, k],    w += c g        and the sum of g's squares
 
 Sums are vectors of L numbers in registers. In ``forward`` the lanes of a sum are still to be added
@@ -31,14 +30,12 @@ PAIR = 2  # outputs at once, and vectors at once
 
 @cache
 def forward(rows: int, size: int) -> Tile:
-    """``tile(a, at, pitch, w, w_at, w_pitch, vectors, out, out_at, out_pitch)``: L outputs of R
-    rows.
-    """
+    """``tile(a, at, pitch, w, w_at, w_pitch, vectors, out, out_at, out_pitch)``: (R, L) outputs."""
     pairs = size // PAIR
 
     def body(
-        code: Emitter, a: Any, at: Index, pitch: Index, w: Any, w_at: Index, w_pitch: Index, vectors: Index,
-        out: Any, out_at: Index, out_pitch: Index,
+        code: Emitter, a: Any, at: Index, pitch: Index, w: Any, w_at: Index, w_pitch: Index,
+        vectors: Index, out: Any, out_at: Index, out_pitch: Index,
     ) -> None:  # fmt: skip
         lines, sums, kept = at.apart(pitch, rows), code.sums(rows, PAIR), code.room(pairs * rows)
         with code.loop(pairs) as pair:
@@ -62,13 +59,14 @@ def forward(rows: int, size: int) -> Tile:
 
 @cache
 def combine(rows: int, size: int) -> Tile:
-    """``tile(f, at, pitch, n, w, w_at, w_pitch, out, out_at, out_pitch)``: R rows, two vectors
-    wide, sums over n rows of w.
+    """R rows, two vectors wide, sums over n rows of w.
+
+    ``tile(f, at, pitch, n, w, w_at, w_pitch, out, out_at, out_pitch)``.
     """
 
     def body(
-        code: Emitter, f: Any, at: Index, pitch: Index, n: Index, w: Any, w_at: Index, w_pitch: Index,
-        out: Any, out_at: Index, out_pitch: Index,
+        code: Emitter, f: Any, at: Index, pitch: Index, n: Index, w: Any, w_at: Index,
+        w_pitch: Index, out: Any, out_at: Index, out_pitch: Index,
     ) -> None:  # fmt: skip
         lines, sums = at.apart(pitch, rows), code.sums(rows, PAIR)
         code.clear(sums)
@@ -82,15 +80,16 @@ def combine(rows: int, size: int) -> Tile:
 
 @cache
 def change(outputs: int, size: int) -> Tile:
-    """``tile(d, at, pitch, a, a_at, a_pitch, n, c, w, w_at, w_pitch, squares)``: so many outputs,
-    two vectors wide.
+    """So many outputs, two vectors wide.
+
+    ``tile(d, at, pitch, a, a_at, a_pitch, n, c, w, w_at, w_pitch, squares)``.
 
     The squares are added to the L numbers of ``squares``, lane by lane.
     """
 
     def body(
-        code: Emitter, d: Any, at: Index, pitch: Index, a: Any, a_at: Index, a_pitch: Index, n: Index, c: Any,
-        w: Any, w_at: Index, w_pitch: Index, squares: Any,
+        code: Emitter, d: Any, at: Index, pitch: Index, a: Any, a_at: Index, a_pitch: Index,
+        n: Index, c: Any, w: Any, w_at: Index, w_pitch: Index, squares: Any,
     ) -> None:  # fmt: skip
         sums = code.sums(outputs, PAIR)
         code.clear(sums)

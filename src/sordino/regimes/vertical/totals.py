@@ -12,14 +12,16 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 
-from sordino.engine.records import VerticalRound, known, number
+from sordino.engine.records import known, number
 from sordino.engine.runs import Run
+from sordino.engine.teller import Costs
+from sordino.regimes.vertical.records import VerticalRound
 
 MIB = 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals(Costs):
     """Of all events so far.
 
     Attributes:
@@ -27,8 +29,7 @@ class Totals:
         unused: whose entities had no budget left.
         dropped: messages that were no part of anything.
         active, silent: share of the events in which each party was active, or did not answer.
-        up, down, framing: MiB.
-        seconds: of active parties, passive parties and the server.
+        durations: seconds of active parties, passive parties and the server.
     """
 
     events: float
@@ -36,20 +37,7 @@ class Totals:
     dropped: float
     active: tuple[float, ...]
     silent: tuple[float, ...]
-    up: float
-    down: float
-    framing: float
-    seconds: tuple[float, float, float]
-
-    @property
-    def mebibytes(self) -> float:
-        """All that was sent, MiB."""
-        return self.up + self.down + self.framing
-
-    @property
-    def activity(self) -> float | None:
-        """Share of the events in which a party was active, on average over parties."""
-        return fmean(self.active) if self.active else None
+    durations: tuple[float, float, float]
 
 
 def totals(run: Run) -> Totals | None:
@@ -78,28 +66,17 @@ def totals(run: Run) -> Totals | None:
     ]
     dropped = math.fsum(known(row.dropped) or 0 for row in rows)
     return Totals(
-        events,
-        unused,
-        dropped,
-        active,
-        silent,
-        up,
-        down,
-        framing,
-        (seconds[0], seconds[1], seconds[2]),
-    )
-
-
-def amount(mebibytes: float, digits: int = 4) -> str:
-    """MiB for people.
-
-    >>> amount(0.99243), amount(4.3111), amount(976.6, 3), amount(12345.6)
-    ('0.9924', '4.311', '977', '12\u202f346')
-    """
-    return (
-        f"{mebibytes:.{digits}g}"
-        if mebibytes < 999.5
-        else f"{mebibytes:,.0f}".replace(",", "\u202f")
+        events=events,
+        unused=unused,
+        dropped=dropped,
+        active=active,
+        silent=silent,
+        up=up,
+        down=down,
+        framing=framing,
+        seconds=seconds[0] + seconds[1],
+        activity=fmean(active) if active else None,
+        durations=(seconds[0], seconds[1], seconds[2]),
     )
 
 

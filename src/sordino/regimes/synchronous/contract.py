@@ -1,10 +1,5 @@
-"""The contract of a method, as a function that tests any method.
-
-A method is pure and sees releases only. So the same memory and answers must lead to the same
-choice, nothing that is handed to it may change, its memory must survive a checkpoint, and what it
-asks of a round must be something that can be done and priced. A method that works on arrival has a
-public schedule: it must cover the run without gaps, and be the same whenever it is asked for. One
-that learns from events has a window.
+"""What the regime rests on: the same releases lead to the same choices, and what a method remembers
+survives a checkpoint.
 """
 
 from __future__ import annotations
@@ -16,86 +11,23 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from sordino.engine.contract import ContractBroken
 from sordino.engine.method import Method
 from sordino.message import Raw, Statistics, Update
-from sordino.regimes.asynchronous.method import AsynchronousMethod, EdgeTerms
 from sordino.regimes.synchronous.method import Released, Remaining, SynchronousMethod, Terms
-from sordino.regimes.vertical.method import OnlineMethod
 
 DIMENSION, ROUNDS, CLIENTS = 8, 12, 3
 
 
-class ContractBroken(AssertionError):
-    """A method that does not do what a regime rests on."""
-
-
-def check_method(method: Method) -> None:
-    """Play some rounds with made-up releases, or walk through the schedule.
-
-    Raises:
-        ContractBroken: naming what does not hold.
-    """
-    if isinstance(method, AsynchronousMethod):
-        _walk(method)
-        return
-    if isinstance(method, OnlineMethod):
-        _look(method)
-        return
+def check(method: Method) -> None:
+    """Play some rounds with made-up releases; see :func:`~sordino.engine.contract.check_method`."""
     if not isinstance(method, SynchronousMethod):
-        raise ContractBroken(f"{method.name}: is a method of no known regime")
+        raise ContractBroken(
+            f"{method.name}: is no SynchronousMethod, and its about says synchronous"
+        )
     first, second = _play(method), _play(method)
     if first != second:
         raise ContractBroken(f"{method.name}: the same releases led to two different runs")
-
-
-def _look(method: OnlineMethod) -> None:
-    if method.window < 1 or not 0.0 < method.attenuation <= 1.0:
-        raise ContractBroken(
-            f"{method.name}: a window of {method.window} events at attenuation {method.attenuation}"
-        )
-    if method.resends not in (1, method.window):
-        raise ContractBroken(
-            f"{method.name}: sends {method.resends} examples an event, and its window holds "
-            f"{method.window}"
-        )
-    if method.resends > 1 and method.attenuation != 1.0:
-        raise ContractBroken(
-            f"{method.name}: examples that are evaluated again count alike; its attenuation "
-            f"is {method.attenuation}"
-        )
-
-
-def _walk(method: AsynchronousMethod) -> None:
-    terms = EdgeTerms(
-        dimension=DIMENSION,
-        edges=CLIENTS,
-        batch=12.0,
-        clip=1.0 if method.private else math.inf,
-        noise=1.2 if method.private else 0.0,
-        staleness=CLIENTS,
-        updates=1000,
-    )
-    stages = method.stages(terms)
-    if stages != method.stages(terms):
-        raise ContractBroken(f"{method.name}: asked twice, its schedule differs")
-    end = 0
-    for stage in stages:
-        if stage.start != end or stage.length < 1:
-            raise ContractBroken(
-                f"{method.name}: stage {stage.number} begins after {stage.start} updates and "
-                f"lasts {stage.length}, after {end}"
-            )
-        if method.private and not 0 < stage.clip < math.inf:
-            raise ContractBroken(f"{method.name}: stage {stage.number} has clip {stage.clip}")
-        for number in (stage.start + 1, min(stage.end, terms.updates)):
-            rate = method.rate(terms, stage, number)
-            if not 0 < rate < math.inf or rate != method.rate(terms, stage, number):
-                raise ContractBroken(f"{method.name}: update {number} has learning rate {rate}")
-        end = stage.end
-    if end < terms.updates:
-        raise ContractBroken(
-            f"{method.name}: its schedule ends after {end} of {terms.updates} updates"
-        )
 
 
 def _terms(method: SynchronousMethod) -> Terms:
@@ -125,10 +57,8 @@ def _play(method: SynchronousMethod) -> list[Any]:
         left = Remaining(
             ROUNDS - number + 1, None if terms.steps is None else terms.steps - 2 * number + 2
         )
-        choice, contract = (
-            method.choose(memory, terms, left),
-            method.round_noise(memory, terms, number),
-        )
+        choice = method.choose(memory, terms, left)
+        contract = method.round_noise(memory, terms, number)
         if choice != method.choose(memory, terms, left) or contract != method.round_noise(
             memory, terms, number
         ):
@@ -174,10 +104,8 @@ def _after(
         return method.learn(memory, terms, released)
     answers = [_answer(client, number, tau, rng, method) for client in range(CLIENTS)]
     kept = copy.deepcopy(answers)
-    after, again = (
-        method.fold(memory, terms, answers),
-        method.fold(memory, terms, copy.deepcopy(answers)),
-    )
+    after = method.fold(memory, terms, answers)
+    again = method.fold(memory, terms, copy.deepcopy(answers))
     if after != again:
         raise ContractBroken(f"{method.name}: the same answers were folded in two ways")
     if not all(a == b for a, b in zip(answers, kept, strict=True)):

@@ -1,0 +1,167 @@
+"""A federation on the loopback, over WebSocket and over MQTT: how long a frame takes there and
+back, and updates a second between processes. Both with mutual TLS 1.3; the broker is Mosquitto.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from sordino.engine import study as studies
+from sordino.network import broker, demo, kit
+from sordino.network.agreement import Agreement, Shape, SiteEntry
+from sordino.network.transport import choice
+from sordino.network.transport.base import Hub, Line, Mailbox
+
+Transport = Literal["websocket", "mqtt"]
+TRANSPORTS: tuple[Transport, ...] = ("websocket", "mqtt")
+SITES, UPDATES, ECHOES, BYTES = 3, 3000, 300, 100_000
+STUDY = """
+name = "bench"
+[data]
+name = "fashion-mnist"
+clients = {sites}
+[model]
+name = "logistic"
+[method]
+name = "mapa"
+batch = 12
+[privacy]
+unit = "sample"
+epsilon = 1e6
+delta = 1e-5
+noise_multiplier = 1.0
+[budget]
+updates = {updates}
+[participation]
+staleness = 100000
+[execution]
+evaluate_every = {updates}
+checkpoint_every = 1000
+"""
+
+
+def echo(transport: Transport) -> float:
+    """Milliseconds in which 100 KB go from a site to the server and back: the median."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder)
+        path = out / "study.toml"
+        path.write_text(STUDY.format(sites=1, updates=1))
+        agreement = Agreement(
+            name="bench",
+            server=f"127.0.0.1:{demo.free_port()}",
+            transport=transport,
+            data=Shape(shape=(28, 28), type="uint8", classes=tuple("0123456789")),
+            site=(SiteEntry(name="site", examples=60_000),),
+        )
+        agreement = kit.write(agreement, studies.read(path), out / "kits", dt.datetime.now(dt.UTC))
+        with _running(agreement, out / "kits"):
+            return _timed(agreement, out / "kits")
+
+
+@contextmanager
+def _running(agreement: Agreement, kits: Path) -> Iterator[None]:
+    if agreement.transport != "mqtt":
+        yield
+        return
+    process = broker.start(kits, kits / "broker.txt", agreement)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _timed(agreement: Agreement, kits: Path) -> float:
+    mailbox = Mailbox()
+    opens = choice.for_server(agreement, kits / "server", "", lambda path: lambda serial: False)
+    hub = opens(2 * BYTES, mailbox, lambda who, why: None, lambda words: None)
+    line = choice.for_site(agreement, 0, kits / "site")(2 * BYTES)
+    thread = threading.Thread(target=_back, args=(hub, mailbox))
+    thread.start()
+    taken, frames, body = [], line.frames(), bytes(BYTES)
+    for _ in range(ECHOES):
+        start = time.perf_counter()
+        line.send(body)
+        next(frames)
+        taken.append(time.perf_counter() - start)
+    _end(line, hub, thread)
+    return 1e3 * sorted(taken)[ECHOES // 2]
+
+
+def _back(hub: Hub, mailbox: Mailbox) -> None:
+    while (event := mailbox.get(None)) is not None and event.kind != "closed":
+        if event.kind == "frame":
+            hub.send(event.site, event.frame)
+
+
+def _end(line: Line, hub: Hub, thread: threading.Thread) -> None:
+    line.close()
+    thread.join()
+    hub.close()
+
+
+def updates(transport: Transport) -> float:
+    """Updates a second of logistic regression of 784 inputs (31 KB) between three sites and a
+    server, each a process of its own; from the first tenth of the run to its end.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "study.toml"
+        path.write_text(STUDY.format(sites=SITES, updates=UPDATES))
+        study = studies.read(path, [f"execution.evaluate_every={UPDATES // 10}"])
+        laid = demo.lay_out(study, Path(folder) / "laid", scripted=False, transport=transport)
+        if demo.play(laid, lambda words: None, scripted=False, more=["--quiet"]):
+            raise SystemExit(f"the run over {transport} failed")
+        rows = (laid.server / "run" / "rounds.jsonl").read_bytes().splitlines()
+    found = [(row["round"], row["time"]) for row in map(msgspec.json.decode, rows) if _round(row)]
+    (first, begin), (last, end) = found[0], found[-1]
+    return float((last - first) / (end - begin))
+
+
+def _round(row: dict[str, Any]) -> bool:
+    return "accuracy" in row and "time" in row
+
+
+def measure() -> list[dict[str, Any]]:
+    """All rows; those of MQTT only where Mosquitto is installed."""
+    rows: list[dict[str, Any]] = []
+    for transport in TRANSPORTS:
+        if transport == "mqtt" and broker.program() is None:
+            continue
+        name = {"websocket": "WebSocket", "mqtt": "MQTT, Mosquitto"}[transport]
+        took = min(echo(transport) for _ in range(3))
+        rows.append(
+            {
+                "what": f"ms for 100 KB to the server and back, mutual TLS, {name}",
+                "peer": None,
+                "ours": took,
+                "reach": "<= 3",
+                "met": took <= 3.0,
+                "detail": {},
+            }
+        )
+        rate = max(updates(transport) for _ in range(2))
+        rows.append(
+            {
+                "what": f"updates a second: logistic 784-10 (31 KB), {SITES} sites, {name}",
+                "peer": None,
+                "ours": rate,
+                "reach": "-",
+                "met": True,
+                "detail": {},
+            }
+        )
+    return rows
+
+
+if __name__ == "__main__":
+    for each in measure():
+        print(f"{each['ours']:8.3g}  {each['what']}")

@@ -1,0 +1,42 @@
+"""What a run in which gradients are applied as they arrive leaves in its files."""
+
+from __future__ import annotations
+
+from msgspec import UNSET, UnsetType
+
+from sordino.engine.records import Count, Maybe, Real
+from sordino.federation.records import Horizontal, Measured
+
+
+class Asynchronous(Horizontal, frozen=True, kw_only=True, tag="asynchronous"):
+    """Updates by edges."""
+
+
+class AsynchronousRound(Measured, frozen=True, kw_only=True, tag="round"):
+    """A stretch of updates.
+
+    Attributes:
+        stage: number of the last update's stage.
+        clip: its clipping bound; null without one.
+        rate: its learning rate.
+        norm: root mean square length of the applied gradients, without what noise adds.
+        staleness, stalest: mean and largest, of applied gradients.
+        histogram: how many applied gradients had which staleness.
+        stale, dropped: gradients that were too stale, answers that nobody had asked for.
+        present, gone: edges.
+    """
+
+    stage: Count | UnsetType = UNSET
+    clip: Maybe[Real] = UNSET
+    rate: Maybe[Real] = UNSET
+    norm: Maybe[Real] = UNSET
+    staleness: Maybe[Real] = UNSET
+    stalest: Maybe[Count] = UNSET
+    histogram: tuple[tuple[Count, Count], ...] | UnsetType = UNSET
+    stale: Count | UnsetType = UNSET
+    dropped: Count | UnsetType = UNSET
+    present: Count | UnsetType = UNSET
+    gone: Count | UnsetType = UNSET
+
+
+FACTS, ROUND = Asynchronous, AsynchronousRound

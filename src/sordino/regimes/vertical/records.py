@@ -1,0 +1,105 @@
+"""What a run of events leaves in its files."""
+
+from __future__ import annotations
+
+from msgspec import UNSET, UnsetType
+
+from sordino.engine.records import Client, Count, Facts, Maybe, Real, Record, Round, known
+from sordino.engine.runs import Run
+
+Scalar = bool | int | float | str | None
+
+
+class Party(Client, frozen=True, kw_only=True):
+    """A party with features of its own: how many, the length of its embedding, its model's
+    parameters.
+    """
+
+    features: Maybe[Count] = UNSET
+    embedding: Maybe[Count] = UNSET
+    parameters: Maybe[Count] = UNSET
+
+
+class Release(Record, frozen=True, kw_only=True):
+    """What is released of an entity: unit of the ledger, in words, its epsilon."""
+
+    unit: Maybe[str] = UNSET
+    what: Maybe[str] = UNSET
+    epsilon: Maybe[Real] = UNSET
+
+
+class Vertical(Facts, frozen=True, kw_only=True, tag="vertical"):
+    """Events of which each party sees a part.
+
+    Attributes:
+        stream, drift: where events come from, and how the world changes.
+        activation: who is active when.
+        window, alpha: events of the window, and how it forgets.
+        resends: embeddings that are sent again.
+        precision: bits of a number on its way.
+        missing: what stands in where no answer comes.
+        path: what plays the events.
+        label_epsilon: of one response.
+        open: why features are not protected; null where they are.
+        releases: what is released of an entity.
+    """
+
+    clients: Maybe[tuple[Party, ...]] = UNSET
+    stream: Maybe[str] = UNSET
+    drift: Maybe[str] = UNSET
+    activation: Maybe[dict[str, Scalar]] = UNSET
+    window: Maybe[Count] = UNSET
+    alpha: Maybe[Real] = UNSET
+    resends: Maybe[Count] = UNSET
+    precision: Maybe[Count] = UNSET
+    missing: Maybe[str] = UNSET
+    path: Maybe[str] = UNSET
+    label_epsilon: Maybe[Real] = UNSET
+    open: Maybe[str] = UNSET
+    releases: Maybe[tuple[Release, ...]] = UNSET
+
+    @property
+    def members(self) -> tuple[Party, ...]:
+        """See :class:`Facts`."""
+        return known(self.clients) or ()
+
+
+class VerticalRound(Round, frozen=True, kw_only=True, tag="round"):
+    """A stretch of events.
+
+    Attributes:
+        error: share of wrong predictions in it; under privacy an unbiased estimate.
+        accumulated: the same, of all events so far.
+        regret, regret_sum: mean squared gradient of the window in it, and its sum so far.
+        active, silent: share of its events in which each party was active, or did not answer.
+        up, down, framing: bytes so far.
+        learned, dropped, unused: events learned from, messages dropped, events whose entity had no
+            budget left, in it.
+        changes: events at which the world changed at once.
+        active_seconds, passive_seconds, server_seconds: of computation so far.
+    """
+
+    error: Maybe[Real] = UNSET
+    accumulated: Maybe[Real] = UNSET
+    regret: Maybe[Real] = UNSET
+    regret_sum: Maybe[Real] = UNSET
+    active: tuple[Real, ...] | UnsetType = UNSET
+    silent: tuple[Real, ...] | UnsetType = UNSET
+    up: Count | UnsetType = UNSET
+    down: Count | UnsetType = UNSET
+    framing: Count | UnsetType = UNSET
+    learned: Count | UnsetType = UNSET
+    dropped: Count | UnsetType = UNSET
+    unused: Count | UnsetType = UNSET
+    changes: tuple[Real, ...] | UnsetType = UNSET
+    active_seconds: Maybe[Real] = UNSET
+    passive_seconds: Maybe[Real] = UNSET
+    server_seconds: Maybe[Real] = UNSET
+
+
+FACTS, ROUND = Vertical, VerticalRound
+
+
+def vertical(run: Run) -> Vertical:
+    """What a run says of parties with features of their own; nothing where there are none."""
+    return run.about.facts if isinstance(run.about.facts, Vertical) else Vertical()

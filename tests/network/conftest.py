@@ -1,0 +1,43 @@
+"""What tests of a network share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from federations import Federation, laid
+from sordino.network import server, site
+
+
+@pytest.fixture
+def swift(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections that are tried again at once, and short farewells."""
+    monkeypatch.setattr(site, "FIRST_PAUSE", 0.002)
+    monkeypatch.setattr(site, "LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(server, "FAREWELL", 3.0)
+
+
+Makes = Callable[..., Federation]
+
+
+@pytest.fixture
+def federate(tmp_path: Path, swift: None) -> Iterator[Makes]:
+    """Makes a federation in memory, by name of its study; what still goes on is ended."""
+    made: list[Federation] = []
+
+    def makes(
+        name: str,
+        changes: Sequence[str] = (),
+        limits: dict[str, float] | None = None,
+        **given: Any,
+    ) -> Federation:
+        found = laid(tmp_path / str(len(made)), name, changes, **given)
+        made.append(Federation(laid=found, limits=limits or {}))
+        return made[-1]
+
+    yield makes
+    for each in made:
+        each.end()

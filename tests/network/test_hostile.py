@@ -1,0 +1,263 @@
+"""Peers that do not keep to the protocol, with certificates that are right: each attack is refused,
+named and counted; nothing else changes, and the run goes on.
+"""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from federations import Federation, Hand, digest
+from sordino.engine import records
+from sordino.errors import RemoteProtocolError
+from sordino.message import Statistics, decode, encode
+from sordino.network import frames
+from sordino.network.courier import MOST_BAD
+from sordino.network.frames import Ask, FromSite, Say
+from sordino.network.transport.base import Lost
+
+from .conftest import Makes
+
+
+@pytest.fixture
+def attacked(federate: Makes) -> Federation:
+    """A federation that waits for its sites, of which site-2 will attack."""
+    found = federate("synchronous")
+    found.start("server")
+    found.until(lambda: found.net.listens)
+    return found
+
+
+def greeted(found: Federation) -> tuple[list[Hand], list[Ask]]:
+    """All sites by hand, and what they are asked."""
+    hands = [Hand(found, name) for name in found.names]
+    for hand in hands:
+        hand.hello()
+    return hands, [hand.get(Ask) for hand in hands]
+
+
+def reasons(found: Federation) -> str:
+    """What the server said that it refused of site-2."""
+    return "; ".join(why for who, why in found.net.refused if who == "site-2")
+
+
+def nan(ask: Ask, hand: Hand) -> FromSite:
+    weights = decode(ask.body, dimension=21).weights * np.nan  # type: ignore[union-attr]
+    return Say(ask.number, encode(hand.reply(ask, weights=weights)))
+
+
+def infinite(ask: Ask, hand: Hand) -> FromSite:
+    told = Statistics(float("inf"), 0, 0, 0, 0, 0)
+    return Say(ask.number, encode(hand.reply(ask, statistics=told)))
+
+
+USELESS: dict[str, tuple[Callable[[Ask, Hand], FromSite], str]] = {
+    "for another client": (
+        lambda ask, hand: Say(ask.number, encode(hand.reply(ask, client=0))),
+        "speaks for client 0",
+    ),
+    "of another round": (
+        lambda ask, hand: Say(ask.number, encode(hand.reply(ask, round=2))),
+        "its message of 2",
+    ),
+    "NaN": (nan, "not finite"),
+    "infinite statistics": (infinite, "energy is not finite"),
+    "too short": (
+        lambda ask, hand: Say(ask.number, encode(hand.reply(ask, weights=np.zeros(3, np.float32)))),
+        "has 3 numbers",
+    ),
+    "a task": (lambda ask, hand: Say(ask.number, ask.body), "does not send Train"),
+    "garbage": (lambda ask, hand: Say(ask.number, b"\x00\x01"), "could not be read"),
+    "other steps": (
+        lambda ask, hand: Say(ask.number, encode(hand.reply(ask, steps=1))),
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("attack", USELESS)
+def test_an_answer_that_cannot_be_used_is_named_and_the_round_closes_without_it(
+    attack: str, attacked: Federation
+) -> None:
+    hands, asks = greeted(attacked)
+    made, named = USELESS[attack]
+    kernel = attacked.kernels[-1]
+    weights = kernel.state.weights
+    hands[2].send(made(asks[2], hands[2]))
+    attacked.until(lambda: 2 not in kernel.state.waiting)
+    assert kernel.state.answers == ()
+    assert kernel.state.round == 1
+    assert named in reasons(attacked)
+    for hand, ask in zip(hands[:2], asks[:2], strict=True):
+        hand.answer(ask)
+    attacked.until(lambda: not kernel.state.open)
+    assert np.array_equal(kernel.state.weights, weights)  # both sent what they were given
+    log = [row for row in attacked.rows["server"] if isinstance(row, records.OfClient)]
+    assert any(row.client == 2 for row in log)
+
+
+HARMLESS: dict[str, tuple[Callable[[Ask, Hand], FromSite | bytes], str]] = {
+    "garbage": (lambda ask, hand: b"\xc1garbage", "could not be read"),
+    "nothing": (lambda ask, hand: b"", "could not be read"),
+    "an unknown field": (
+        lambda ask, hand: msgspec.msgpack.encode({"kind": "done", "more": "\x1b[2J" * 999}),
+        "could not be read",
+    ),
+    "a frame of the server": (
+        lambda ask, hand: frames.encode(frames.Welcome("run")),
+        "could not be read",
+    ),
+    "a second greeting": (
+        lambda ask, hand: frames.Hello(frames.VERSION, hand.agreed.digest, "", 0),
+        "greets twice",
+    ),
+    "to a task never asked": (
+        lambda ask, hand: Say(7, encode(hand.reply(ask, round=7))),
+        "nobody waits for",
+    ),
+    "a refusal of nothing": (lambda ask, hand: frames.Refuse(5, "no"), "not asked"),
+    "a long reason": (lambda ask, hand: frames.Refuse(1, "x" * 3000), "a reason of 3000"),
+    "a booking never asked": (lambda ask, hand: frames.Booked(3), ""),
+    "the end": (lambda ask, hand: frames.Done(), ""),
+}
+
+
+@pytest.mark.parametrize("attack", HARMLESS)
+def test_what_does_not_fit_is_counted_and_changes_nothing(
+    attack: str, attacked: Federation
+) -> None:
+    hands, asks = greeted(attacked)
+    made, named = HARMLESS[attack]
+    kernel = attacked.kernels[-1]
+    before = digest(kernel.state)
+    hands[2].send(made(asks[2], hands[2]))
+    if named:
+        attacked.until(lambda: named in reasons(attacked))
+    assert reasons(attacked).isprintable()
+    assert digest(kernel.state) == before
+    for hand, ask in zip(hands, asks, strict=True):
+        hand.answer(ask)
+    attacked.until(lambda: kernel.state.round == 2)
+    hands[2].answer(asks[2])  # replayed
+    attacked.until(lambda: "nobody waits for" in reasons(attacked))
+    assert kernel.courier.sites[2].refused.total() >= 1
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        ({"version": 2}, "version 2"),
+        ({"agreement": "0" * 64}, "agreed to something else"),
+        ({"code": "another"}, "another version of this program"),
+    ],
+)
+def test_who_agreed_to_something_else_is_told_so(
+    other: dict[str, Any], named: str, attacked: Federation
+) -> None:
+    hand = Hand(attacked, "site-2")
+    hand.hello(**other)
+    assert named in hand.get(frames.Reject).why
+    assert named in reasons(attacked)
+    hand.send(Say(1, b""))
+    attacked.until(lambda: "before its greeting" in reasons(attacked))
+    for _ in range(MOST_BAD):
+        hand.hello(**other)
+    assert hand.ended()
+
+
+def test_too_many_refused_frames_end_the_connection_and_the_site_may_come_back(
+    attacked: Federation,
+) -> None:
+    hands, asks = greeted(attacked)
+    kernel = attacked.kernels[-1]
+    for number in range(MOST_BAD):
+        hands[2].send(bytes([0xC1, number]))
+    assert hands[2].ended()
+    again = Hand(attacked, "site-2")
+    again.hello()
+    ask = again.get(Ask)
+    assert ask == asks[2]
+    for hand in (*hands[:2], again):
+        hand.answer(ask)
+    attacked.until(lambda: kernel.state.round == 2)
+
+
+def test_an_oversized_frame_ends_the_connection(attacked: Federation) -> None:
+    hands, _ = greeted(attacked)
+    hands[2].send(b"\x00" * (frames.limit(21) + 1))
+    assert hands[2].ended()
+
+
+def fuzzed(found: Federation, count: int, seed: int) -> None:
+    """Mutations of valid frames, sent by site-2 over connections that are made anew."""
+    hands, asks = greeted(found)
+    kernel, dice = found.kernels[-1], random.Random(seed)
+    valid = [
+        frames.encode(each)
+        for each in (
+            frames.Hello(frames.VERSION, hands[2].agreed.digest, "x", 0),
+            Say(2, encode(hands[2].reply(asks[2], round=2))),
+            Say(2**60, b"x" * 50),
+            frames.Booked(1),
+            frames.Refuse(2, "why"),
+            frames.Done(),
+        )
+    ]
+    before, hand, sizes = digest(kernel.state), hands[2], []
+    tracemalloc.start()
+    for number in range(count):
+        frame = bytearray(dice.choice(valid))
+        for _ in range(dice.randint(1, 4)):
+            frame[dice.randrange(len(frame))] = dice.randrange(256)
+        cut = dice.choice([None, None, dice.randrange(len(frame))])
+        if not hand.line.open:
+            hand = Hand(found, "site-2")
+            hand.hello()
+        with suppress(Lost):  # the connection was ended meanwhile
+            hand.send(bytes(frame[:cut]))
+        if number in (count // 2, count - 1):
+            found.until(lambda: found.net.mailbox_empty)
+            found.net.said.clear()
+            found.net.told.clear()
+            found.kernels[:-1] = []
+            sizes.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    assert sizes[1] - sizes[0] < 300_000
+    state = kernel.state
+    assert digest(replace(state, waiting=state.waiting | {2}, present=state.present | {2})) == (
+        before
+    )
+    for each, ask in zip(hands[:2], asks[:2], strict=True):
+        each.answer(ask)
+    if 2 in state.waiting:
+        again = Hand(found, "site-2")
+        again.hello()
+        again.answer(asks[2])
+    found.until(lambda: kernel.state.round == 2)
+    assert not found.failed
+
+
+def test_two_thousand_mutated_frames_change_nothing(attacked: Federation) -> None:
+    fuzzed(attacked, 2_000, seed=1)
+
+
+@pytest.mark.nightly
+def test_a_hundred_thousand_mutated_frames_change_nothing(attacked: Federation) -> None:
+    fuzzed(attacked, 100_000, seed=2)
+
+
+def test_frames_are_strict() -> None:
+    for bad in ("text", b"", b"\xc0", frames.encode(frames.Welcome("run"))):
+        with pytest.raises(RemoteProtocolError):
+            frames.to_server(bad)
+    for bad in ("text", b"", frames.encode(frames.Done())):
+        with pytest.raises(RemoteProtocolError):
+            frames.to_site(bad)

@@ -1,0 +1,238 @@
+"""Kills anywhere: the run ends, no ledger lies below what was sent, nothing counts twice, and the
+journal leads to the same state.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from federations import STUDIES, Federation, digest
+from memory import Killed, MemoryLine, Net
+from sordino.engine import checkpoint
+from sordino.engine.kernel import Kernel
+from sordino.engine.recorder import Recorder
+from sordino.engine.surroundings import sources
+from sordino.federation.study import HorizontalStudy
+from sordino.network import journal, outbox, server
+from sordino.network.agreement import Agreed
+from sordino.network.courier import Courier
+from sordino.network.journal import Input, Journal
+from sordino.network.kernel import LiveKernel
+from sordino.network.outbox import Outbox
+from sordino.network.parts import divided, regime_of
+from sordino.network.transport.base import Mailbox
+from sordino.privacy import Vault
+from sordino.privacy.reading import LedgerReader
+
+from .conftest import Makes
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+class Fate:
+    """Who is killed when: each party after a random number of dangerous calls, before the call,
+    after it, or where that is possible in the middle of what it writes.
+    """
+
+    def __init__(self, seed: int, kills: int, every: int) -> None:
+        self.left, self.every, self._seed = kills, every, seed
+        self._lock = threading.Lock()
+        self._dice: dict[str, random.Random] = {}
+        self._after: dict[str, int] = {}
+        self.where: list[str] = []
+
+    def meets(self, what: str, ways: Sequence[str]) -> str | None:
+        """How the call ends for the party of this thread; None if well."""
+        who = threading.current_thread().name
+        with self._lock:
+            dice = self._dice.setdefault(who, random.Random(f"{self._seed} {who}"))
+            left = self._after.setdefault(who, dice.randint(1, self.every)) - 1
+            self._after[who] = left if left else dice.randint(1, self.every)
+            if left or not self.left:
+                return None
+            self.left -= 1
+            way = dice.choice(ways)
+            self.where.append(f"{who}: {way} {what}")
+            return way
+
+    def threatens(
+        self,
+        patch: pytest.MonkeyPatch,
+        owner: Any,
+        name: str,
+        torn: Callable[[float, Any, Any], None] | None = None,
+    ) -> None:
+        """Make a function a place where parties die."""
+        real = getattr(owner, name)
+        dice = random.Random(self._seed)
+
+        def threatened(*given: Any, **named: Any) -> Any:
+            way = self.meets(name, ("before", "after") if torn is None else ("before", "torn"))
+            if way == "torn" and torn is not None:
+                torn(dice.random(), *given)
+            if way in ("before", "torn"):
+                raise Killed
+            done = real(*given, **named)
+            if way == "after":
+                raise Killed
+            return done
+
+        patch.setattr(owner, name, threatened)
+
+
+def _torn_input(part: float, own: Journal, each: Input) -> None:
+    content = journal._packed(each)
+    own._file.write(content[: int(part * len(content))])
+    own._file.flush()
+
+
+def _torn_slot(part: float, own: Outbox, kept: outbox.Kept) -> None:
+    body, number = outbox._encoder.encode(kept), own._count + 1
+    check = zlib.crc32(body + number.to_bytes(8, "little"))
+    content = outbox._HEADER.pack(number, len(body), check) + body
+    os.pwrite(own._handles[number % 2], content[: int(part * len(content))], 0)
+
+
+class Record:
+    """What reached the server, over all of its lives, and the state after each input."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.inputs: dict[int, Input] = {}
+        self.states: dict[tuple[int, Input], set[str]] = {}
+        append, cut = Journal.append, Journal.cut
+
+        def appends(own: Journal, each: Input) -> None:
+            append(own, each)
+            self.inputs[each.seq] = each
+
+        def cuts(own: Journal, first: Sequence[Input]) -> None:
+            cut(own, first)
+            self.inputs |= {each.seq: each for each in first}
+
+        patch.setattr(Journal, "append", appends)
+        patch.setattr(Journal, "cut", cuts)
+
+    def told(self, courier: Courier, kernel: Any) -> None:
+        """After an input of the kernel."""
+        key = kernel.count, self.inputs[kernel.count]
+        self.states.setdefault(key, set()).add(digest(kernel.state))
+
+
+class Again:
+    """A journal that holds everything that reached the server."""
+
+    def __init__(self, inputs: Sequence[Input]) -> None:
+        self._inputs = list(inputs)
+
+    def after(self, count: int) -> list[Input]:
+        return self._inputs[count:]
+
+    def before(self, count: int) -> list[Input]:
+        return []
+
+    def close(self) -> None: ...
+
+    def destroy(self) -> None: ...
+
+
+class Blind:
+    """A watcher that keeps nothing."""
+
+    def row(self, row: Any) -> None: ...
+
+    def save(self, moment: Any) -> None: ...
+
+
+def stepped_again(found: Federation, inputs: Sequence[Input], run: str, folder: Path) -> Any:
+    """Where a new server stands after all inputs."""
+    agreed = Agreed(found.laid.server)
+    study = agreed.study
+    assert isinstance(study, HorizontalStudy)
+    built = regime_of(study).assembled(study, divided(agreed.agreement), folder, run, None)
+    world: Any = built.simulation
+    net = Net()
+    courier = Courier(
+        net,
+        Mailbox(),
+        agreed.agreement.names,
+        dimension=built.first.model.size,
+        run=run,
+        agreement=agreed.digest,
+        code=sources(),
+        patience=1.0,
+        refused=lambda who, why: None,
+    )
+    kernel: LiveKernel[Any, Any] = LiveKernel(
+        world,
+        built.first,
+        Blind(),
+        courier=courier,
+        journal=Again(inputs),  # type: ignore[arg-type]
+        dimension=built.first.model.size,
+        minimum=agreed.agreement.minimum,
+        kept=lambda: 0,
+    )
+    try:
+        return kernel.run()
+    finally:
+        built.simulation.vault.close()
+
+
+def refuse_below(found: Federation, name: str) -> None:
+    """Each site's ledger holds every answer that it sent, and nothing twice."""
+    for site, numbers in found.answers().items():
+        with LedgerReader.open(found.folder(site) / "ledger.sqlite", readonly=True) as ledger:
+            charges = [(each.round, each.count) for each in ledger.entries()]
+        blocks = name == "asynchronous"
+        booked = [first + i for first, count in charges for i in range(count if blocks else 1)]
+        assert len(set(booked)) == len(booked)
+        assert numbers <= set(booked)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_killed_anywhere_a_run_ends_as_its_journal_says(
+    name: str, federate: Makes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = federate(name, minimum=2)
+    with monkeypatch.context() as patch:
+        record, fate = Record(patch), Fate(seed=len(name), kills=9, every=30)
+        found.told = record.told
+        fate.threatens(patch, Journal, "append", _torn_input)
+        fate.threatens(patch, Journal, "cut")
+        fate.threatens(patch, Outbox, "keep", _torn_slot)
+        fate.threatens(patch, Vault, "charge")
+        fate.threatens(patch, checkpoint, "write")
+        fate.threatens(patch, server, "replace_file")
+        fate.threatens(patch, Recorder, "row")
+        fate.threatens(patch, Kernel, "tell")
+        fate.threatens(patch, Net, "send")
+        fate.threatens(patch, MemoryLine, "send")
+        found.start()
+        found.wait(120)
+    assert sum(found.kills.values()) >= 7, fate.where
+    assert set(found.done) == {"server", *found.names}
+    for (seq, each), states in record.states.items():
+        assert len(states) == 1, (seq, each, fate.where)
+    inputs = [each for _, each in sorted(record.inputs.items())]
+    assert [each.seq for each in inputs] == list(range(1, len(inputs) + 1))
+    answers = [(each.site, each.number) for each in inputs if each.kind == "message"]
+    assert len(set(answers)) == len(answers)
+    refuse_below(found, name)
+    run = found.done["server"].run
+    last = stepped_again(found, inputs, _run_id(Path(run)), tmp_path)
+    assert digest(last.state) == digest(found.kernels[-1].state)
+
+
+def _run_id(folder: Path) -> str:
+    from sordino.engine import runs
+    from sordino.engine.records import known
+
+    return str(known(runs.load(folder).about.run))

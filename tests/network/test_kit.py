@@ -1,0 +1,276 @@
+"""Provisioning, certificates, agreements and proofs."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import shutil
+import socket
+import ssl
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from federations import laid, study_of
+from sordino.engine import study as studies
+from sordino.errors import DataError, LedgerError, SordinoError, StudyError
+from sordino.network import certificates, kit, proof
+from sordino.network import session as network
+from sordino.network.agreement import Agreed
+from sordino.network.promise import promised
+from sordino.network.session import Revoked, Wish
+from sordino.network.status import SiteStatus, Status, page
+
+from .conftest import Makes
+
+NOW = dt.datetime.now(dt.UTC)
+FEDERATION = """name = "hospitals"
+server = "127.0.0.1:{port}"
+study = "study.toml"
+minimum = 1
+patience = 5.0
+[data]
+shape = [6]
+type = "float32"
+classes = ["0", "1", "2"]
+[[site]]
+name = "north"
+examples = 40
+[[site]]
+name = "south"
+examples = 50
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A FEDERATION.toml, and its study beside it."""
+    (tmp_path / "study.toml").write_text(
+        studies.write(study_of(tmp_path / "of", "synchronous", clients=2))
+    )
+    path = tmp_path / "FEDERATION.toml"
+    path.write_text(FEDERATION.format(port=4433))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ('name = "hospitals"', 'name = "a b"', "name: "),
+        ('name = "hospitals"', 'title = "x"', "title: "),
+        ('"127.0.0.1:4433"', '"127.0.0.1"', "server: "),
+        ('"127.0.0.1:4433"', '"127.0.0.1:99999"', "the port must lie in"),
+        ("minimum = 1", "minimum = 0", "minimum: "),
+        ("minimum = 1", "minimum = 3", "there are 2 sites"),
+        ("patience = 5.0", "patience = 0", "patience: "),
+        ("shape = [6]", "shape = [0]", "data.shape.0: "),
+        ('type = "float32"', 'type = "float64"', "data.type: "),
+        ('classes = ["0", "1", "2"]', 'classes = ["0"]', "data.classes: "),
+        ('name = "south"', 'name = "../x"', "site.1.name: "),
+        ('name = "south"', 'name = "north"', "two sites have the same name"),
+        ('name = "south"', 'name = "server"', "a folder of its own"),
+        ("examples = 50", "examples = 0", "site.1.examples: "),
+        ("examples = 50", "rows = 50", "site.1.examples: "),
+        ('study = "study.toml"', "", "study: name the study file"),
+        ('study = "study.toml"', 'study = "no.toml"', "no.toml"),
+        ("[data]", "[data", "FEDERATION.toml"),
+        ('[[site]]\nname = "south"\nexamples = 50\n', "", "data.clients = 2"),
+    ],
+)
+def test_a_bad_federation_is_refused_by_name_and_leaves_nothing(
+    old: str, new: str, named: str, file: Path
+) -> None:
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new))
+    with pytest.raises(SordinoError) as refusal:
+        kit.provision(file, file.parent / "kits", NOW)
+    assert named in str(refusal.value)
+    assert not [each for each in file.parent.iterdir() if "kits" in each.name]
+
+
+def test_kits_hold_what_each_needs_and_keys_are_for_their_owner(file: Path) -> None:
+    out = file.parent / "kits"
+    kit.provision(file, out, NOW)
+    assert {each.name for each in out.iterdir()} == {"authority", "server", "north", "south"}
+    for key in out.rglob("*.key"):
+        assert key.stat().st_mode & 0o777 == 0o600
+    assert not list((out / "north").glob("authority.key"))
+    assert Agreed(out / "north").digest == Agreed(out / "server").digest
+    with pytest.raises(StudyError, match="exists already"):
+        kit.provision(file, out, NOW)
+    for name in ("agreement.toml", "study.toml"):
+        path = out / "south" / name
+        path.write_text(path.read_text() + "\n# another\n")
+        assert Agreed(out / "south").digest != Agreed(out / "server").digest
+        path.write_text((out / "north" / name).read_text())
+    with pytest.raises(StudyError, match="nobody of this federation"):
+        kit.renew(out / "authority", "west", out / "west", NOW)
+
+
+def shaken(server: ssl.SSLContext, client: ssl.SSLContext, host: str = "127.0.0.1") -> str:
+    """What comes of a handshake: "" or why not, as the server says."""
+    left, right = socket.socketpair()
+    left.settimeout(5)
+    right.settimeout(5)
+    said: list[str] = []
+
+    def serve() -> None:
+        try:
+            with server.wrap_socket(left, server_side=True) as there:
+                there.recv(1)
+        except OSError as error:
+            said.append(str(error))
+            left.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        with client.wrap_socket(right, server_hostname=host) as here:
+            here.sendall(b"x")
+            here.recv(1)
+    except OSError as error:
+        said.append(str(error))
+        right.close()
+    thread.join()
+    return "; ".join(said)
+
+
+def test_only_certificates_of_this_federation_and_of_the_right_kind_are_trusted(
+    file: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "kits"
+    kit.provision(file, out, NOW)
+    kit.provision(file, tmp_path / "others", NOW)
+    server, site = (
+        certificates.context(out / "server", "server"),
+        certificates.context(out / "north", "site"),
+    )
+    assert not shaken(server, site)
+    other = certificates.context(tmp_path / "others" / "north", "site")
+    other.load_verify_locations(out / "server" / "authority.pem")
+    assert "verify failed" in shaken(server, other)
+    bare = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    bare.load_verify_locations(out / "server" / "authority.pem")
+    assert "peer did not return a certificate" in shaken(server, bare)
+    old = certificates.context(out / "north", "site")
+    old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_2
+    assert "version" in shaken(server, old)
+    swapped = certificates.context(out / "north", "site")
+    swapped.load_cert_chain(out / "server" / "server.pem", out / "server" / "server.key")
+    assert "verify failed" in shaken(server, swapped)
+    pretender = certificates.context(out / "server", "server")
+    pretender.load_cert_chain(out / "north" / "site.pem", out / "north" / "site.key")
+    assert "verify failed" in shaken(pretender, site)
+    elsewhere = certificates.context(tmp_path / "others" / "server", "server")
+    assert "verify failed" in shaken(elsewhere, site)
+    by = certificates.read_pair(out / "authority", "authority")
+    past = certificates.certify(by, "north", "site", NOW - dt.timedelta(days=9), days=1)
+    for name, content in zip(("site.pem", "site.key"), past.pem(), strict=True):
+        (out / "north" / name).write_bytes(content)
+    assert "expired" in shaken(server, certificates.context(out / "north", "site"))
+    with pytest.raises(StudyError, match="this certificate ended on"):
+        certificates.refuse_expired(out / "north", "site.pem", NOW)
+    kit.renew(out / "authority", "north", out / "north", NOW)
+    assert not shaken(server, certificates.context(out / "north", "site"))
+
+
+def test_a_list_of_revoked_certificates_is_the_authoritys_and_read_again(
+    file: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "kits"
+    kit.provision(file, out, NOW)
+    serial = certificates.read_certificate(out / "north", "site.pem").serial_number
+    barred = Revoked(out / "server")
+    assert not barred(serial)
+    shutil.copy(kit.revoke(out / "authority", "north", NOW), out / "server")
+    assert barred(serial)
+    other = certificates.authority("other", NOW)
+    (out / "server" / kit.REVOKED).write_bytes(certificates.revoked(other, (), NOW))
+    with pytest.raises(StudyError, match="not the authority's"):
+        Revoked(out / "server")
+    (out / "server" / kit.REVOKED).unlink()
+    assert barred(serial)
+    assert barred(12345)  # while there is no list, nobody is let in
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda x, y: (x.astype(np.float64)[:, :5], y), "its examples have shape"),
+        (lambda x, y: (x[:-1], y[:-1]), "agreed to have 50"),
+        (lambda x, y: (x, np.where(y == "1", "9", y)), "label '9' is none"),
+    ],
+)
+def test_a_sites_data_is_held_against_the_agreement(
+    change: Any, named: str, tmp_path: Path
+) -> None:
+    folder, data = laid(tmp_path, "synchronous").sites[0]
+    with np.load(data) as found:
+        x, y = change(found["x"], found["y"])
+    np.savez(data, x=x, y=y)
+    with pytest.raises(DataError) as refusal:
+        network.opened(Wish(kit=folder, data=data))
+    assert named in str(refusal.value)
+
+
+def test_what_joining_would_release_is_said_before(tmp_path: Path) -> None:
+    folder, data = laid(tmp_path, "synchronous").sites[1]
+    told = "\n".join(promised(Wish(kit=folder, data=data, limit=3.0)))
+    for part in (
+        "as site site-1, with 50 rows",
+        "at most epsilon 3",
+        "rehearsal",
+        "site-0, site-2",
+    ):
+        assert part in told
+    assert "Nothing was sent" in told
+    assert not (folder / "run").exists()
+    kit_, own = laid(tmp_path, "client", scripted=False).sites[0]
+    plain = "\n".join(promised(Wish(kit=kit_, data=own)))
+    assert "WITHOUT noise" in plain
+    assert "rehearsal" not in plain
+
+
+def test_a_proof_holds_and_no_other_field_does(federate: Makes) -> None:
+    found = federate("synchronous")
+    found.start()
+    found.wait()
+    name = found.names[1]
+    folder, data = next(each for each in found.laid.sites if each[0].name == name)
+    agreed, index, *_ = network.opened(Wish(kit=folder, data=data))
+    run = found.folder(name)
+    proof.write(folder, run, agreed, index, found.done[name])
+    authority = folder / "authority.pem"
+    stated = proof.verify(run, authority)
+    assert (stated.site, stated.answers) == (name, 8)
+    path = run / proof.NAME
+    whole = json.loads(path.read_text())
+    statement = json.loads(whole["statement"])
+    for key, value in statement.items():
+        other = value + 1 if isinstance(value, int | float) else f"{value}0"
+        told = json.dumps({**statement, key: other})
+        path.write_text(json.dumps({**whole, "statement": told}))
+        with pytest.raises(LedgerError, match="signature is not of a site"):
+            proof.verify(run, authority)
+    path.write_text(json.dumps({**whole, "signature": whole["signature"][:-8] + "AAAAAAA="}))
+    with pytest.raises((LedgerError, StudyError)):
+        proof.verify(run, authority)
+    path.write_text(json.dumps({**whole, "more": 1}))
+    with pytest.raises(StudyError, match="no proof"):
+        proof.verify(run, authority)
+    path.write_text(json.dumps(whole))
+    with pytest.raises(LedgerError, match="no entry"):
+        proof.verify(run, authority, found.folder(found.names[0]) / "ledger.sqlite")
+
+
+def test_a_status_page_shows_names_and_runs_none_of_them() -> None:
+    evil = "<script>alert(1)</script>"
+    site = SiteStatus(evil, True, 3, 1.5, 0.25, 4.0, 10, 20, {evil: 2})
+    found = Status(1, evil, "run", 2, 8, 3.0, 1, (site,), {evil: 1}, None)
+    told = page(found)
+    assert "<script>" not in told
+    assert told.count("&lt;script&gt;") >= 4
+    assert "2 of 8" in told

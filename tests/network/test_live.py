@@ -1,0 +1,142 @@
+"""Runs between live sites, in memory: they end, whoever goes, comes, waits or refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from federations import STUDIES, Federation, Hand
+from sordino.engine import records
+from sordino.engine.records import Row
+from sordino.network import frames
+
+from .conftest import Makes
+
+
+def rows(found: Federation, kind: type[Row]) -> list[Any]:
+    """Rows of the server's log."""
+    return [row for row in found.rows.get("server", []) if isinstance(row, kind)]
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_live_run_ends_with_one_model_everywhere(name: str, federate: Makes) -> None:
+    found = federate(name)
+    found.start()
+    found.wait()
+    assert set(found.done) == {"server", *found.names}
+    models = {(found.folder(each) / "model.safetensors").read_bytes() for each in found.done}
+    assert len(models) == 1
+    assert not (found.server / "journal.bin").exists()
+    assert not found.net.refused
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_run_goes_on_without_a_site_that_vanishes_and_counts_it_in_again(
+    name: str, federate: Makes
+) -> None:
+    # more than anybody does meanwhile: the run must not end before the site is back
+    budget = {"asynchronous": "budget.updates=200000"}.get(name, "budget.rounds=20000")
+    found = federate(name, [budget, "privacy.epsilon=1e6"], minimum=1)
+    found.start()
+    gone = found.names[1]
+    found.until(lambda: found.kernels and found.kernels[-1].state.number >= 2)
+    found.stop(gone)
+    found.until(lambda: not found.kernels[-1].courier.sites[1].there)
+    before = found.kernels[-1].state.number
+    found.until(lambda: found.kernels[-1].state.number > before + 2)
+    found.start(gone)
+    found.until(lambda: found.kernels[-1].courier.sites[1].there)
+    seen = len(found.answers()[gone])
+    found.until(lambda: len(found.answers()[gone]) > seen)
+    if name != "client":  # where nobody may know who takes part
+        assert rows(found, records.Lost)
+        assert rows(found, records.Joined)
+
+
+def test_a_run_waits_until_the_agreed_minimum_is_there(federate: Makes) -> None:
+    found = federate("synchronous", minimum=2)
+    found.start("server", found.names[0])
+    found.until(lambda: found.kernels)
+    with pytest.raises(AssertionError, match="did not come"):
+        found.until(lambda: found.kernels[-1].state.number, seconds=0.5)
+    found.start(found.names[2])
+    found.wait()
+    assert [row.client for row in rows(found, records.Lost)] == [1]
+    assert found.done["server"].rounds == 8
+
+
+def test_a_site_whose_own_limit_is_reached_is_named_and_the_others_go_on(federate: Makes) -> None:
+    found = federate("synchronous", minimum=1, limits={"site-1": 2.5})
+    found.start()
+    found.wait()
+    (declined,) = rows(found, records.Declined)
+    assert declined.client == 1
+    assert "budget" in declined.why
+    assert 0 < len(found.answers()["site-1"]) < 8
+    assert found.done["server"].rounds == 8
+    assert found.done["site-1"].spent <= 2.5
+
+
+def test_a_round_is_not_closed_before_it_is_paid_for_if_its_only_member_leaves(
+    federate: Makes,
+) -> None:
+    """Who was drawn leaves after the round was sent to be booked, and before others have booked."""
+    found = federate(
+        "client", ["privacy.sampling_rate=0.5", "budget.rounds=200", "privacy.epsilon=1e6"]
+    )
+    found.start("server")
+    found.until(lambda: found.net.listens)
+    hands = [Hand(found, name) for name in found.names]
+    for hand in hands:
+        hand.hello()
+    while True:
+        (number,) = {hand.get(frames.Book).number for hand in hands}
+        kernel = found.kernels[-1]
+        if len(drawn := kernel.state.waiting) == 1:
+            break
+        for hand in hands:
+            hand.send(frames.Booked(number))
+        for i in drawn:
+            hands[i].answer(hands[i].get(frames.Ask))
+    (only,) = drawn
+    hands[only].line.close()
+    found.until(lambda: not kernel.courier.sites[only].there)
+    assert kernel.state.open
+    for i, hand in enumerate(hands):
+        if i != only:
+            hand.send(frames.Booked(number))
+    found.until(lambda: not kernel.state.open and kernel.state.round == number)
+    assert not found.failed
+
+
+def test_who_comes_back_during_a_round_is_not_left_out_of_its_booking(federate: Makes) -> None:
+    """An answer counts that comes after a late booking of the same round."""
+    found = federate(
+        "client", ["participation.deadline=30.0", "privacy.sampling_rate=1.0"], minimum=1
+    )
+    found.start("server")
+    found.until(lambda: found.net.listens)
+    first, second = Hand(found, found.names[0]), Hand(found, found.names[1])
+    first.hello()
+    number = first.get(frames.Book).number
+    first.send(frames.Booked(number))
+    first.get(frames.Ask)
+    second.hello()
+    second.get(frames.Book)
+    second.get(frames.Ask)
+    second.send(frames.Booked(number))
+    assert found.kernels[-1].courier.sites[1].ask is not None
+    found.until(lambda: not found.kernels[-1].courier.sites[1].books)
+    assert found.kernels[-1].courier.sites[1].ask is not None
+
+
+def test_a_connection_without_a_greeting_makes_nobody_present(federate: Makes) -> None:
+    found = federate("synchronous", minimum=2)
+    found.start()
+    found.until(lambda: found.kernels and found.kernels[-1].state.number >= 1)
+    found.stop("site-0")
+    mute = Hand(found, "site-0")
+    found.wait(60, "server")
+    assert found.done["server"].rounds == 8
+    assert not mute.line.open

@@ -1,0 +1,70 @@
+"""Whole runs over a broker: they keep their bytes, whatever comes twice or is killed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mosquitto import NEEDED, Run
+from sordino.engine import session as sessions
+from sordino.network import site
+from sordino.network.agreement import Agreement
+from sordino.network.transport import choice
+from sordino.network.transport.base import Line
+
+pytestmark = NEEDED
+
+
+class Twice:
+    """A line over which everything comes twice."""
+
+    def __init__(self, inner: Line) -> None:
+        self._inner = inner
+
+    def send(self, frame: bytes) -> None:
+        self._inner.send(frame)
+        self._inner.send(frame)
+
+    def frames(self) -> Iterator[bytes]:
+        for frame in self._inner.frames():
+            yield frame
+            yield frame
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+@pytest.fixture
+def swift(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(site, "LONGEST_PAUSE", 0.1)
+
+
+@pytest.mark.parametrize("trouble", ["none", "repeats", "kills of the broker"])
+def test_a_scripted_run_over_mqtt_gives_the_model_of_the_simulation(
+    trouble: str, tmp_path: Path, swift: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true = choice.for_site
+
+    def twice(agreement: Agreement, index: int, kit: Path) -> Callable[[int], Line]:
+        connects = true(agreement, index, kit)
+        return lambda limit: Twice(connects(limit))
+
+    if trouble == "repeats":
+        monkeypatch.setattr(choice, "for_site", twice)
+    run = Run(tmp_path, updates=100, scripted=True)
+    run.play(run.killed if "kills" in trouble else lambda: None)
+    sessions.begin(run.study, tmp_path / "simulated", lambda row: None, lambda going: None)
+    assert run.models() == {(tmp_path / "simulated/model.safetensors").read_bytes()}
+    assert ("kills" in trouble) == any("connection to the broker" in text for text in run.words)
+
+
+def test_a_run_whose_broker_is_killed_goes_on(tmp_path: Path, swift: None) -> None:
+    run = Run(tmp_path, updates=400)
+
+    run.play(run.killed)
+    assert len(run.models()) == 1
+    assert run.done["server"].rounds == 400
+    assert any("no connection to the broker" in text for text in run.words)

@@ -1,0 +1,110 @@
+"""What the server and a site keep on disk: a kill at any byte costs nothing that was acted on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sordino.errors import ResumeError
+from sordino.network.journal import NAME, Input, Journal
+from sordino.network.outbox import NAMES, Kept, Outbox
+
+INPUTS = [
+    Input(1, 0.5, "up", 0),
+    Input(2, 0.75, "message", 1, b"body", 3),
+    Input(3, 1.0, "woke", 0, b"round 1"),
+]
+
+
+def written(folder: Path) -> bytes:
+    journal = Journal(folder, durable=True)
+    for each in INPUTS:
+        journal.append(each)
+    journal.close()
+    return (folder / NAME).read_bytes()
+
+
+def test_a_journal_says_what_was_written_wherever_it_was_torn(tmp_path: Path) -> None:
+    whole = written(tmp_path)
+    for length in range(len(whole) + 1):
+        (tmp_path / NAME).write_bytes(whole[:length])
+        journal = Journal(tmp_path)
+        found = journal.after(0)
+        assert found == INPUTS[: len(found)]
+        assert (len(found) == 3) == (length == len(whole))
+        for each in INPUTS[len(found) :]:
+            journal.append(each)
+        journal.close()
+        assert (tmp_path / NAME).read_bytes() == whole
+    assert (tmp_path / NAME).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_journal_with_a_changed_byte_ends_before_it(tmp_path: Path) -> None:
+    whole = written(tmp_path)
+    for place in range(len(whole)):
+        changed = bytearray(whole)
+        changed[place] ^= 0x40
+        (tmp_path / NAME).write_bytes(changed)
+        journal = Journal(tmp_path)
+        found = journal.after(0)
+        journal.close()
+        assert found == INPUTS[: len(found)]
+        assert len(found) < 3
+
+
+def test_a_journal_that_begins_anew_keeps_numbers_and_misses_nothing(tmp_path: Path) -> None:
+    written(tmp_path)
+    journal = Journal(tmp_path)
+    assert journal.before(2) == INPUTS[:2]
+    assert journal.after(2) == INPUTS[2:]
+    there = Input(4, 1.0, "there", 1)
+    journal.cut([there])
+    journal.append(Input(5, 2.0, "down", 1))
+    journal.close()
+    again = Journal(tmp_path)
+    assert again.after(3) == [there, Input(5, 2.0, "down", 1)]
+    assert again.after(9) == []
+    with pytest.raises(ResumeError, match="input 2 is missing"):
+        again.after(1)
+    again.destroy()
+    assert not (tmp_path / NAME).exists()
+
+
+def kept(number: int) -> Kept:
+    return Kept("run", number, "t" * 64, b"answer" * number, number, "c" * 64)
+
+
+def test_an_outbox_keeps_one_of_two_wherever_it_was_torn(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path)
+    for number in (1, 2, 3):
+        outbox.keep(kept(number))
+    outbox.close()
+    slots = [(tmp_path / name).read_bytes() for name in NAMES]
+    for torn in (0, 1):
+        for length in range(len(slots[torn])):
+            (tmp_path / NAMES[1 - torn]).write_bytes(slots[1 - torn])
+            (tmp_path / NAMES[torn]).write_bytes(slots[torn][:length])
+            outbox = Outbox(tmp_path)
+            assert outbox.kept == (kept(2) if torn == 1 else kept(3))
+            outbox.keep(kept(4))
+            outbox.close()
+            again = Outbox(tmp_path)
+            assert again.kept == kept(4)
+            again.close()
+
+
+def test_the_very_first_slot_may_be_torn_and_nothing_else(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path)
+    outbox.keep(kept(1))
+    outbox.close()
+    content = (tmp_path / NAMES[1]).read_bytes()
+    for length in range(len(content)):
+        (tmp_path / NAMES[1]).write_bytes(content[:length])
+        outbox = Outbox(tmp_path)
+        assert outbox.kept == Kept()
+        outbox.close()
+    for name in NAMES:
+        (tmp_path / name).write_bytes(content[:20])
+    with pytest.raises(ResumeError, match="what this site said last cannot be read"):
+        Outbox(tmp_path)

@@ -1,0 +1,208 @@
+"""A site and a server that asks for more than was agreed: it refuses, and books nothing for it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from federations import laid, plain
+from sordino.engine.effect import Book
+from sordino.message import Compute, Train, Update, encode
+from sordino.network import frames
+from sordino.network import session as network
+from sordino.network.agreement import Agreed
+from sordino.network.frames import Ask, FromSite, Say
+from sordino.network.joins import Joins
+from sordino.network.moment import SiteMoment
+from sordino.network.outbox import Outbox
+from sordino.network.site import Desk
+from sordino.privacy import encode as written
+from sordino.privacy.event import Gaussian
+
+
+@dataclass
+class Kept:
+    """A watcher that keeps rows."""
+
+    rows: list[Any]
+
+    def row(self, row: Any) -> None:
+        self.rows.append(row)
+
+    def save(self, moment: Any) -> None: ...
+
+
+def no_line(limit: int) -> Any:
+    raise AssertionError("a desk knows no connection")
+
+
+@dataclass
+class Victim:
+    """A site's desk without a connection: what a hostile server meets."""
+
+    desk: Desk
+    watch: Kept
+    dimension: int
+    sigma: float
+
+    def said(self, frame: frames.FromServer | bytes) -> list[FromSite]:
+        raw = frame if isinstance(frame, bytes) else frames.encode(frame)
+        return list(self.desk.said(raw))
+
+    def train(self, number: int = 1, **other: Any) -> Ask:
+        own: dict[str, Any] = {
+            "round": number,
+            "steps": 2,
+            "weights": np.zeros(self.dimension, np.float32),
+        }
+        return Ask(number, encode(Train(**{**own, **other})))
+
+    def entries(self) -> int:
+        return sum(1 for _ in self.desk._site.vault.ledger.entries())
+
+
+@pytest.fixture
+def victim(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Victim]:
+    name = getattr(request, "param", "synchronous")
+    found = laid(tmp_path, name)
+    kit, data = found.sites[0]
+    _, index, study, own = network.opened(network.Wish(kit=kit, data=data))
+    folder = tmp_path / "run"
+    folder.mkdir()
+    build = Joins(
+        agreed=Agreed(kit), index=index, own=own, connects=no_line, told=lambda words: None
+    )
+    built = build(study, folder, "run")
+    watch, outbox = Kept([]), Outbox(folder)
+    moment = built.first
+    assert isinstance(moment, SiteMoment)
+    site: Any = built.simulation
+    desk = Desk(site, moment, watch, outbox)
+    made = Victim(
+        desk, watch, moment.model.size, float(getattr(study.privacy, "noise_multiplier", 0.0))
+    )
+    assert made.said(frames.Welcome("run")) == []
+    yield made
+    outbox.close()
+    site.vault.close()
+
+
+BEYOND: dict[str, dict[str, Any]] = {
+    "another clip": {"clip": 9.0, "noise_multiplier": 1.0},
+    "less noise": {"clip": 1.0, "noise_multiplier": 0.01},
+    "a clip alone": {"clip": 1.0},
+    "more steps": {"steps": 3},
+    "no steps": {"steps": 0},
+    "a probe": {"probe": np.zeros(21, np.float32)},
+    "the first gradient": {"wants_first": True},
+    "the loss": {"loss_bound": 1.0},
+    "an order": {"order": 8.0},
+    "a shape": {"shape": (1.0, 2.0)},
+    "round 0 of none": {"round": 9, "number": 9},
+    "another round": {"round": 2, "number": 1},
+    "NaN": {"weights": np.full(21, np.nan, np.float32)},
+    "another model": {"weights": np.zeros(4, np.float32)},
+}
+
+
+@pytest.mark.parametrize("attack", BEYOND)
+def test_a_site_refuses_what_was_not_agreed_and_books_nothing(attack: str, victim: Victim) -> None:
+    other = dict(BEYOND[attack])
+    number = other.pop("number", 1)
+    body = victim.train(**{"number": number, **other}).body
+    (answer,) = victim.said(Ask(number, body))
+    assert isinstance(answer, frames.Refuse)
+    assert answer.why
+    assert [row.why for row in victim.watch.rows] == [answer.why]
+    assert victim.entries() == 0
+    (good,) = victim.said(victim.train())
+    assert isinstance(good, Say)
+
+
+def test_a_site_says_the_same_again_and_nothing_else_under_one_number(victim: Victim) -> None:
+    (first,) = victim.said(victim.train())
+    booked = victim.entries()
+    (again,) = victim.said(victim.train())
+    assert again == first
+    (refusal,) = victim.said(victim.train(weights=np.ones(21, np.float32)))
+    assert isinstance(refusal, frames.Refuse)
+    assert "second task" in refusal.why
+    assert victim.entries() == booked
+    assert isinstance(victim.said(victim.train(3))[0], Say)
+    assert victim.said(victim.train(2)) == []  # of the past
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"",
+        b"\xc1",
+        frames.encode(frames.Done()),
+        frames.encode(frames.Bye("over", b"\x00" * 7)),
+        frames.encode(frames.Bye("over", np.full(21, np.inf, "<f4").tobytes())),
+        frames.encode(Ask(1, b"")),
+        frames.encode(Ask(1, encode(Compute(1, 0, np.zeros(21, np.float32))))),
+        frames.encode(Ask(1, encode(Update(0, 1, 2, np.zeros(21, np.float32))))),
+        frames.encode(frames.Book(1, written(Gaussian(1.0)))),
+        frames.encode(frames.Book(1, "no event")),
+        frames.encode(frames.Book(-1, "{}")),
+    ],
+)
+def test_a_site_refuses_frames_that_make_no_sense(frame: bytes, victim: Victim) -> None:
+    (answer,) = victim.said(frame)
+    assert isinstance(answer, frames.Refuse)
+    assert victim.desk.moment.ended is None
+    assert victim.entries() == 0
+
+
+@pytest.mark.parametrize("victim", ["client"], indirect=True)
+def test_a_site_books_no_round_but_the_agreed_one(victim: Victim) -> None:
+    world = victim.desk._world
+    regime: Any = world.regime  # type: ignore[attr-defined]
+    noise = regime.method.round_noise(regime.method.start(regime.terms), regime.terms, 1)
+    event = regime.aggregator.event(noise)
+    for wrong in (
+        frames.Book(1, written(Gaussian(9.0))),
+        frames.Book(99, written(event)),
+        frames.Book(0, written(event)),
+    ):
+        assert isinstance(victim.said(wrong)[0], frames.Refuse)
+    assert victim.entries() == 0
+    for _ in range(2):
+        assert victim.said(frames.Book(1, written(event))) == [frames.Booked(1)]
+    assert victim.entries() == 1
+    assert world.objection_to_round(0, Book(1, event)) is None
+
+
+@pytest.mark.parametrize("victim", ["synchronous", "asynchronous", "client"], indirect=True)
+def test_mutated_frames_of_a_server_release_nothing_unbooked(victim: Victim) -> None:
+    dice, asked = random.Random(3), victim.desk._world
+    weights = np.zeros(victim.dimension, np.float32)
+    unit = type(asked).__name__
+    task = Compute(1, 0, weights) if unit == "Arrivals" else Train(1, 2, weights)
+    valid = [
+        frames.encode(each)
+        for each in (
+            Ask(1, encode(task)),
+            frames.Book(1, written(Gaussian(1.0))),
+            frames.Bye("over", weights.tobytes()[:-1]),
+        )
+    ]
+    sent: set[int] = set()
+    for _ in range(1_000):
+        frame = bytearray(dice.choice(valid))
+        for _ in range(dice.randint(1, 3)):
+            frame[dice.randrange(len(frame))] = dice.randrange(256)
+        for answer in victim.said(bytes(frame)):
+            assert isinstance(answer, frames.Refuse | Say | frames.Booked)
+            if isinstance(answer, Say):
+                sent.add(answer.number)
+    assert victim.entries() >= len(sent) / (1 if unit != "Arrivals" else 30)
+    assert len(victim.watch.rows) <= 1_100
+    assert plain(victim.desk.moment.ended) is None

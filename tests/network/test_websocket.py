@@ -1,0 +1,180 @@
+"""The transport over TLS: who is let in, and what ends a connection."""
+
+from __future__ import annotations
+
+import datetime as dt
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidHandshake
+from websockets.sync.client import connect
+
+from federations import laid
+from sordino.errors import StudyError
+from sordino.network import certificates, kit
+from sordino.network.demo import Laid
+from sordino.network.session import Revoked
+from sordino.network.transport import websocket
+from sordino.network.transport.base import Lost, Mailbox, Stranger
+from sordino.network.transport.websocket import WebSocketHub, WebSocketLine
+
+LIMIT = 100_000
+
+
+@dataclass
+class Open:
+    """A hub, its mailbox and what it refused."""
+
+    laid: Laid
+    mailbox: Mailbox = field(default_factory=Mailbox)
+    refused: list[tuple[str, str]] = field(default_factory=list)
+    hub: WebSocketHub = field(init=False)
+
+    def __post_init__(self) -> None:
+        context = certificates.context(self.laid.server, "server")
+        self.hub = WebSocketHub(
+            "127.0.0.1",
+            0,
+            context,
+            LIMIT,
+            frozenset({"site-0", "site-1"}),
+            self.mailbox,
+            Revoked(self.laid.server),
+            lambda who, why: self.refused.append((who, why)),
+        )
+        self.address = f"127.0.0.1:{self.hub.port}"
+
+    def context(self, site: int) -> ssl.SSLContext:
+        return certificates.context(self.laid.sites[site][0], "site")
+
+    def line(self, site: int = 0) -> WebSocketLine:
+        return WebSocketLine(self.address, self.context(site), LIMIT)
+
+    def raw(self, context: ssl.SSLContext, *said: str) -> bytes | str:
+        """Say something over a connection of one's own, and what comes back."""
+        with connect(f"wss://{self.address}/", ssl=context, compression=None) as line:
+            for each in said:
+                line.send(each)
+            return line.recv(5) if not said else b""
+
+    def until(self, what: Callable[[], object]) -> None:
+        end = time.monotonic() + 10
+        while not what():
+            assert time.monotonic() < end, self.refused
+            time.sleep(0.005)
+
+    def named(self, why: str) -> bool:
+        return any(why in told for _, told in self.refused)
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Open]:
+    found = Open(laid(tmp_path, "synchronous"))
+    yield found
+    found.hub.close()
+
+
+def test_frames_pass_both_ways_and_a_second_connection_ends_the_first(opened: Open) -> None:
+    first = opened.line()
+    event = opened.mailbox.get(5)
+    assert event is not None
+    assert (event.kind, event.site) == ("open", "site-0")
+    first.send(b"up")
+    event = opened.mailbox.get(5)
+    assert event is not None
+    assert event.frame == b"up"
+    opened.hub.send("site-0", b"down")
+    assert next(first.frames()) == b"down"
+    second = opened.line()
+    with pytest.raises(Lost):
+        next(first.frames())
+    kinds = {
+        found.connection: found.kind
+        for found in (opened.mailbox.get(5), opened.mailbox.get(5))
+        if found
+    }
+    assert set(kinds.values()) == {"open", "closed"}
+    opened.hub.send("site-1", b"to nobody")
+    opened.hub.drop("site-0", "enough")
+    with pytest.raises(Lost):
+        next(second.frames())
+
+
+def test_strangers_are_refused_named_and_counted(opened: Open, tmp_path: Path) -> None:
+    now = dt.datetime.now(dt.UTC)
+    bare = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    bare.load_verify_locations(opened.laid.server / "authority.pem")
+    other = certificates.context(laid(tmp_path / "of", "client").sites[0][0], "site")
+    other.load_verify_locations(opened.laid.server / "authority.pem")
+    old = opened.context(0)
+    old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_2
+    for context, why in (
+        (bare, "did not return a certificate"),
+        (other, "verify failed"),
+        (old, "unsupported protocol"),
+    ):
+        with pytest.raises((OSError, ConnectionClosed, InvalidHandshake)):
+            opened.raw(context)
+        opened.until(lambda why=why: opened.named(why))  # type: ignore[misc]
+    with pytest.raises(Stranger, match="not a site of this federation"):
+        opened.line(2)
+    assert ("site-2", "its certificate is of no site of this federation") in opened.refused
+    authority = opened.laid.server.parent / "authority"
+    (opened.laid.server / kit.REVOKED).write_bytes(
+        kit.revoke(authority, "site-1", now).read_bytes()
+    )
+    with pytest.raises(Stranger, match="revoked"):
+        opened.line(1)
+    opened.line(0).close()
+
+
+def test_too_large_a_frame_ends_a_connection_and_text_is_no_frame(opened: Open) -> None:
+    line = opened.line()
+    line.send(b"x" * (LIMIT + 1))
+    with pytest.raises(Lost):
+        next(line.frames())
+    opened.raw(opened.context(0), "text")
+    opened.until(lambda: opened.mailbox._queue.qsize() >= 4)
+    kinds = [opened.mailbox.get(5) for _ in range(4)]
+    assert kinds[3] is not None
+    assert (kinds[3].kind, kinds[3].frame) == ("frame", b"")
+
+
+def test_who_reads_too_slowly_is_cut_off(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = opened.line()
+    assert opened.mailbox.get(5) is not None
+    for _ in range(websocket.QUEUED + 400):
+        opened.hub.send("site-0", b"x" * LIMIT)
+    opened.until(lambda: opened.named("it reads too slowly"))
+    with pytest.raises(Lost):
+        for _ in line.frames():
+            pass
+
+
+def test_a_flood_waits_outside(opened: Open) -> None:
+    """Of one site at most a few frames wait for the server, however many it sends."""
+    line = opened.line()
+    line._connection.socket.settimeout(0.5)
+    with suppress(Lost, TimeoutError):
+        for _ in range(2_000):
+            line.send(b"x" * LIMIT)
+    assert opened.mailbox._waiting["site-0"] <= 9
+
+
+def test_a_port_that_is_taken_and_an_address_without_a_server_are_named(opened: Open) -> None:
+    with pytest.raises(StudyError, match="cannot listen there"):
+        WebSocketHub(
+            "127.0.0.1", opened.hub.port, certificates.context(opened.laid.server, "server"),
+            LIMIT, frozenset(), Mailbox(), lambda serial: False, lambda who, why: None,
+        )  # fmt: skip
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(Lost):
+        WebSocketLine(f"127.0.0.1:{port}", opened.context(0), LIMIT)

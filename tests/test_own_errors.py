@@ -1,0 +1,243 @@
+"""What goes wrong in code that a study names is one error that says where, never a traceback."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from command import sordino
+from sordino import modules
+from sordino.engine.regimes import named
+
+CODE = """
+from typing import ClassVar
+
+import msgspec
+import numpy as np
+
+from sordino.data import Partition
+from sordino.data.stream import Division, Drift, Opened, Piece, Streaming
+from sordino.engine.latency import Latency
+from sordino.engine.method import About
+from sordino.mechanism import Noise
+from sordino.regimes.asynchronous.method import AsynchronousMethod, Stage
+from sordino.regimes.synchronous.method import Choice, SynchronousMethod
+from sordino.regimes.vertical.method import Activation
+from sordino.training.optimizer import Optimizer
+
+
+def fail():
+    return [][1]  # HERE
+
+
+def nothing():
+    return None
+
+
+RESULT = fail
+
+
+class Part(Partition):
+    def split(self, labels, clients, rng, column=None):
+        return RESULT()
+
+
+class Slow(Latency):
+    def trip(self, rng):
+        return RESULT()
+
+
+class Steps(Optimizer):
+    def begin(self, learning_rate, like):
+        return RESULT()
+
+
+class Moving(Drift):
+    def applied(self, stream, seed):
+        return RESULT()
+
+
+class Rows(Streaming):
+    def open(self, wanted):
+        return RESULT()
+
+
+class Few:
+    name, shape, classes, length, columns = "few", (8,), ("a", "b"), None, None
+
+    def read(self, start, count):
+        given = RESULT()
+        return Piece(np.zeros((count, 8)), np.zeros(count, np.int64)) if given is None else given
+
+    def changes(self, start, stop):
+        return ()
+
+
+class Late(Streaming):
+    def open(self, wanted):
+        return Opened(Few(), "few")
+
+
+class Parts(Division):
+    def parts(self, shape, columns, parties):
+        return RESULT()
+
+
+class Active(Activation):
+    def active(self, shape, uniform, means):
+        return RESULT()
+
+
+class Louder(Noise):
+    def make(self, asked):
+        return RESULT()
+
+
+class Priced(Noise):
+    def event(self, noise_multiplier):
+        return RESULT()
+
+    def make(self, asked):
+        raise AssertionError
+
+
+class Method(SynchronousMethod):
+    about: ClassVar[About] = About(
+        regime="synchronous", paper="", does="", forms={"sound": True}
+    )
+
+    def choose(self, memory, terms, left):
+        return RESULT()
+
+
+class Folds(Method):
+    def choose(self, memory, terms, left):
+        return Choice(1)
+
+    def fold(self, memory, terms, answers):
+        return RESULT()
+
+
+class Arrivals(AsynchronousMethod):
+    about: ClassVar[About] = About(
+        regime="asynchronous", paper="", does="", forms={"sound": True}
+    )
+
+    def stages(self, terms):
+        return RESULT()
+
+
+def net(shape, classes):
+    return RESULT()
+"""
+LINE = CODE.splitlines().index("    return [][1]  # HERE") + 1
+SMALL = {
+    "synchronous": (
+        "data.clients=3",
+        "budget.rounds=2",
+        "budget.steps=4",
+        "privacy.accountant=rdp",
+        "model.name=logistic",
+    ),
+    "asynchronous": (
+        "data.clients=3",
+        "budget.updates=20",
+        "privacy.accountant=rdp",
+        "model.name=logistic",
+    ),
+    "vertical": ("budget.events=40",),
+}
+CASES = [  # regime, key and value, call, command, what is said of None in its place
+    ("synchronous", 'data.partition={kind="own:Part"}', "Part.split", "plan", "must give one"),
+    ("synchronous", 'world.latency={kind="own:Slow"}', "Slow.trip", "plan", "must give seconds"),
+    (
+        "synchronous",
+        'method.optimizer={kind="own:Steps"}',
+        "Steps.begin",
+        "plan",
+        "begin gave None; it must give an object with a method take",
+    ),
+    ("vertical", 'data.drift="own:Moving"', "Moving.applied", "plan", "applied gave None"),
+    ("vertical", 'data.stream="own:Rows"', "Rows.open", "plan", "open gave None; it must give Op"),
+    ("vertical", 'data.stream="own:Late"', "Few.read", "run", "gave float64 of shape"),
+    ("vertical", 'data.parts="own:Parts"', "Parts.parts", "plan", "must give an array of feature"),
+    ("vertical", 'method.activation="own:Active"', "Active.active", "run", "active gave None"),
+    ("synchronous", 'privacy.mechanism={kind="own:Louder"}', "Louder.make", "plan", "has no clip"),
+    ("synchronous", 'privacy.mechanism={kind="own:Priced"}', "Priced.event", "plan", "event gave"),
+    ("synchronous", 'method={name="own:Method"}', "Method.choose", "run", "choose gave None"),
+    ("synchronous", 'method={name="own:Folds"}', "Folds.fold", "run", "fold gave None"),
+    ("asynchronous", 'method={name="own:Arrivals"}', "Arrivals.stages", "plan", "stages gave None"),
+    ("synchronous", "model.name=own:net", "net", "plan", "returned NoneType, not a torch"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> Iterator[None]:
+    yield
+    modules.look_beside(None)
+    sys.modules.pop("own", None)
+    modules._told.pop("own", None)
+    modules._FINDER.modules.pop("own", None)
+    from sordino.engine.study.parse import _tables
+
+    for registry in _tables():
+        registry.forget("own")
+
+
+def told(folder: Path, code: str, regime: str, change: str, command: str) -> str:
+    (folder / "own.py").write_text(code)
+    (folder / "study.toml").write_text(named(regime).template)
+    sets = [word for each in (*SMALL[regime], change) for word in ("--set", each)]
+    more = ["--out", "run", "--quiet"] if command == "run" else []
+    done = sordino(folder, command, "study.toml", *more, *sets)
+    assert done.returncode == 2, done.stderr
+    (line,) = [each for each in done.stderr.splitlines() if each.startswith("sordino: ")]
+    assert command == "run" or not (folder / "run").exists()
+    return line
+
+
+@pytest.mark.parametrize(("regime", "change", "call", "command", "none"), CASES)
+def test_an_exception_names_file_line_call_and_message(
+    tmp_path: Path, regime: str, change: str, call: str, command: str, none: str
+) -> None:
+    line = told(tmp_path, CODE, regime, change, command)
+    where = f"{tmp_path / 'own.py'}, line {LINE}, in fail, called from {call}: "
+    assert where + "IndexError: list index out of range" in line
+
+
+@pytest.mark.parametrize(("regime", "change", "call", "command", "none"), CASES)
+def test_a_value_that_cannot_be_is_named_with_its_call(
+    tmp_path: Path, regime: str, change: str, call: str, command: str, none: str
+) -> None:
+    line = told(
+        tmp_path, CODE.replace("RESULT = fail", "RESULT = nothing"), regime, change, command
+    )
+    assert none in line
+
+
+def test_the_traceback_is_shown_on_demand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SORDINO_DEBUG", "1")
+    with pytest.raises(IndexError):
+        told(tmp_path, CODE, "vertical", 'data.parts="own:Parts"', "plan")
+
+
+@pytest.mark.parametrize(
+    ("regime", "change", "lacking"),
+    [
+        ("synchronous", 'method={name="own:Method"}', "a method choose"),
+        ("asynchronous", 'method={name="own:Arrivals"}', "a method stages"),
+        ("synchronous", 'privacy.mechanism={kind="own:Louder"}', "a method make"),
+        ("vertical", 'data.parts="own:Parts"', "a method parts"),
+    ],
+)
+def test_a_class_that_lacks_a_method_is_refused_with_its_name(
+    tmp_path: Path, regime: str, change: str, lacking: str
+) -> None:
+    name = lacking.removeprefix("a method ")
+    line = told(
+        tmp_path, CODE.replace(f"def {name}(", f"def other_{name}("), regime, change, "plan"
+    )
+    assert lacking in line
