@@ -69,8 +69,7 @@ class Outcome:
         rounds: rounds closed, or updates done.
         steps: local steps, or gradients, of the client that did most.
         accuracy: of the final model on the test set, in [0, 1].
-        epsilon: what is guaranteed: the highest over the clients, from the ledger, or the budget
-            where that was chosen by looking.
+        epsilon: what is guaranteed: ``spent``, or the budget where that was chosen by looking.
         spent: the highest over the clients, from the ledger.
         delta, accountant, unit: what epsilon means.
         seconds: wall time of this session.

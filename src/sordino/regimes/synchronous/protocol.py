@@ -183,9 +183,8 @@ class Synchronous:
         """Count a client in again that was given up."""
         if client in state.present or not 0 <= client < len(state.steps):
             return state, ()
-        return replace(state, present=state.present | {client}), (
-            Log(records.Joined(client=client)),
-        )
+        state = replace(state, present=state.present | {client})
+        return state, (Log(records.Joined(client=client)),)
 
     def expects(self, state: State, client: int, round_number: int) -> bool:
         """Whether an answer of this client for this round would still be used."""
@@ -244,21 +243,14 @@ class Synchronous:
             note=choice.note,
         )
         if self.aggregator is not None:
-            return state, (
-                Book(
-                    number,
-                    self.aggregator.event(
-                        self.method.round_noise(state.memory, self.terms, number)
-                    ),
-                ),
-            )
+            noise = self.method.round_noise(state.memory, self.terms, number)
+            return state, (Book(number, self.aggregator.event(noise)),)
         return self._ask(state)
 
     def _booked(self, state: State) -> tuple[State, Sequence[Effect]]:
         """The round's release is paid for: ask the cohort, or release noise alone if empty."""
-        return (
-            self._ask(state) if state.waiting or self.deadline is not None else self._close(state)
-        )
+        asks = state.waiting or self.deadline is not None
+        return self._ask(state) if asks else self._close(state)
 
     def _ask(self, state: State) -> tuple[State, Sequence[Effect]]:
         """Send the open round's cohort its tasks."""
@@ -296,11 +288,9 @@ class Synchronous:
         """A Poisson sample of all clients, those of it that are within reach."""
         if self.aggregator is None:
             raise RuntimeError("only an aggregator's rounds are sampled")
-        drawn = (
-            self.entropy.at("cohort", number).random(len(state.steps))
-            < self.aggregator.sampling_rate
-        )
-        return [int(i) for i in np.flatnonzero(drawn) if int(i) in state.present]
+        uniform = self.entropy.at("cohort", number).random(len(state.steps))
+        drawn = np.flatnonzero(uniform < self.aggregator.sampling_rate)
+        return [int(i) for i in drawn if int(i) in state.present]
 
     def _solvent(self, state: State) -> list[int]:
         """Clients within reach that can pay for a step, in ascending order."""
