@@ -19,6 +19,7 @@ from safetensors.numpy import load_file
 
 from sordino.engine import session
 from sordino.engine import study as studies
+from sordino.engine.effect import Arrived, Begin
 from sordino.errors import BudgetExceeded, DataError, StudyError
 from sordino.message import (
     Derivative,
@@ -28,7 +29,7 @@ from sordino.message import (
     Turn,
     Update,
 )
-from sordino.network import demo
+from sordino.network import demo, frames
 from sordino.network.agreement import Agreed
 from sordino.network.carrier import carrier
 from sordino.network.joins import Joins
@@ -389,6 +390,25 @@ def test_a_server_refuses_what_a_site_may_not_say(
 ) -> None:
     found = ends.server.unfit(site, 2, said)
     assert found is None if why is None else why in found
+
+
+def test_a_site_that_has_answered_stays_even_if_the_rules_drop_its_answer(ends: Ends) -> None:
+    world = ends.server
+    world.step(world.state, Begin())
+    assert world.expects(world.state, 0, 2)
+    broken = Embedding(0, 1, True, 32, np.full(4, np.nan, "<f4").tobytes())
+    world.step(world.state, Arrived(broken))
+    assert world.half.state.dropped == 1
+    assert [world.expects(world.state, site, 2) for site in range(3)] == [False, True, True]
+    assert not world.half.away
+
+
+def test_a_broker_carries_the_largest_frame_of_events(tmp_path: Path) -> None:
+    laid = demo.lay_out(read(tmp_path), tmp_path / "out", scripted=False, transport="mqtt")
+    told = (laid.server.parent / "broker" / "mosquitto.conf").read_text()
+    most = int(told.partition("max_packet_size ")[2].split()[0])
+    agreed = Agreed(laid.server)
+    assert most > frames.limit(carrier(agreed.study).widest(agreed.agreement, agreed.study))
 
 
 def test_a_site_refuses_turns_beyond_the_agreed_stream(ends: Ends) -> None:
