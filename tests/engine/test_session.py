@@ -48,21 +48,17 @@ def run(tmp_path: Path, name: str, *changes: str) -> tuple[session.Outcome, Path
     return session.begin(study(tmp_path, *changes), folder, quiet, quiet), folder
 
 
-def test_what_was_built_to_begin_is_let_go_of_before_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_built_to_begin_is_let_go_of_before_the_run(tmp_path: Path) -> None:
     alive: list[weakref.ref[Any]] = []
     before: list[int] = []
-    build = builder.build
 
     def watched(*told: Any) -> Built:
         before.append(sum(each() is not None for each in alive))
-        built = build(*told)
+        built = builder.build(*told)
         alive.extend(weakref.ref(client.examples.x) for client in built.simulation.clients)  # type: ignore[attr-defined]
         return built
 
-    monkeypatch.setattr(builder, "build", watched)
-    run(tmp_path, "run")
+    session.begin(study(tmp_path), tmp_path / "run", quiet, quiet, build=watched)
     assert len(alive) == 8
     assert before == [0, 0]
 
