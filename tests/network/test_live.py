@@ -40,7 +40,8 @@ def test_a_run_goes_on_without_a_site_that_vanishes_and_counts_it_in_again(
     found = federate(name, [budget, "privacy.epsilon=1e6"], minimum=1)
     found.start()
     gone = found.names[1]
-    found.until(lambda: found.kernels and found.kernels[-1].state.number >= 2)
+    found.until(lambda: found.kernels and found.kernels[-1].courier.sites[1].there)
+    found.until(lambda: found.kernels[-1].state.number >= 2)
     found.stop(gone)
     found.until(lambda: not found.kernels[-1].courier.sites[1].there)
     before = found.kernels[-1].state.number
