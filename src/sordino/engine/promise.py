@@ -20,9 +20,9 @@ LOOKING = (
     "data, epsilon does not cover that choice."
 )
 DRAWN = (
-    "Batches and noise come from AES-256 under a secret key of the operating system. In a "
-    "simulation the key lies in the run's folder until the run ends, and whoever reads it can "
-    "subtract the noise; then it is destroyed. A site of a federation never writes it down."
+    "Batches and noise come from AES-256 under a secret key of the operating system. Where "
+    "releases must be repeatable (a simulation, a party of vertical learning), the key lies in the "
+    "run's folder until the run ends: who reads it can subtract the noise. Then it is destroyed."
 )
 RECOGNISED = (
     "The data's ledger recognises a record by all of its values, or by all of its features, in "
