@@ -7,11 +7,13 @@ import ssl
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -19,6 +21,9 @@ from sordino.engine import study as studies
 from sordino.network import broker as brokers
 from sordino.network import certificates, demo, session
 from sordino.network.agreement import Agreement, read
+from sordino.network.horizontal import Horizontal
+from sordino.network.joins import Joins
+from sordino.network.server import Serves
 from sordino.network.session import Shown, Wish
 from sordino.network.transport import link
 from sordino.network.transport.base import Mailbox
@@ -26,6 +31,32 @@ from sordino.network.transport.link import Broker, Link
 from sordino.network.transport.mqtt import MqttHub, MqttLine
 
 LIMIT = 70_000
+PLACES = ((session, "opened"), (Horizontal, "test"), (Joins, "__call__"), (Serves, "__call__"))
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Let threads read their data and build one after another.
+
+    A first model is drawn from torch's generator, which threads share; and Python 3.11 cannot parse
+    literals, such as those that NumPy's files begin with, in several threads at once.
+    """
+    lock = threading.RLock()
+
+    def alone(done: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(done)
+        def locked(*given: Any, **named: Any) -> Any:
+            with lock:
+                return done(*given, **named)
+
+        return locked
+
+    with ExitStack() as stack:
+        for owner, name in PLACES:
+            stack.enter_context(mock.patch.object(owner, name, alone(getattr(owner, name))))
+        yield
+
+
 NEEDED = pytest.mark.skipif(
     brokers.program() is None, reason="mosquitto is not installed (Debian: apt install mosquitto)"
 )
@@ -152,11 +183,12 @@ class Run:
         threads = [threading.Thread(target=serve, daemon=True)] + [
             threading.Thread(target=join, args=each, daemon=True) for each in self.laid.sites
         ]
-        for thread in threads:
-            thread.start()
-        meanwhile()
-        for thread in threads:
-            thread.join(120.0)
+        with one_at_a_time():
+            for thread in threads:
+                thread.start()
+            meanwhile()
+            for thread in threads:
+                thread.join(120.0)
         self.place.stop()
         assert set(self.done) == {"server", "site-0", "site-1"}
 

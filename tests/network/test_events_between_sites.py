@@ -175,7 +175,8 @@ def play(laid: demo.Laid, *, scripted: bool, breaking: Any = None) -> Memory:
             connects = hub.connects(laid.sites[index][0].name)
             if breaking is not None and index == 0:
                 connects = breaking(connects)
-            study, made, out = joins(laid, index, connects)
+            with hub.lock:  # no parser of Python 3.11 is safe between threads
+                study, made, out = joins(laid, index, connects)
 
             def build(*args: Any) -> Any:
                 with hub.lock:  # torch draws first weights from one generator for all threads
