@@ -11,13 +11,14 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from federations import laid, study_of
 from sordino.engine import study as studies
 from sordino.errors import DataError, LedgerError, SordinoError, StudyError
-from sordino.network import certificates, kit, proof
+from sordino.network import certificates, kit, proof, status
 from sordino.network import session as network
 from sordino.network.agreement import Agreed
 from sordino.network.promise import promised
@@ -274,3 +275,13 @@ def test_a_status_page_shows_names_and_runs_none_of_them() -> None:
     assert "<script>" not in told
     assert told.count("&lt;script&gt;") >= 4
     assert "2 of 8" in told
+
+
+def test_a_status_says_how_a_run_ended_where_there_is_one(tmp_path: Path) -> None:
+    status.conclude(tmp_path, 3, "why")
+    assert not (tmp_path / status.NAME).exists()
+    running = Status(1, "three", "a", 2, 9, 1.0, 1, (), {}, None)
+    (tmp_path / status.NAME).write_bytes(msgspec.json.encode(running))
+    status.conclude(tmp_path, 3, "the round budget is used up")
+    found = status.read(tmp_path)
+    assert (found.number, found.ended) == (3, "the round budget is used up")

@@ -21,7 +21,7 @@ from sordino.network.carrier import carrier
 from sordino.network.joins import Joins
 from sordino.network.proof import write as write_proof
 from sordino.network.server import FAREWELL, Serves, farewell
-from sordino.network.status import Page, Reporter
+from sordino.network.status import Page, Reporter, conclude
 from sordino.network.transport import choice
 from sordino.network.transport.base import Hub, Mailbox
 
@@ -139,8 +139,12 @@ def serve(
             if not connected:
                 heard = farewell(agreed, run, opens, refused, FAREWELL)
                 shown.words(f"the run had ended; {heard} sites were told so")
-            return done
-        return session.begin(agreed.study, run, shown.row, shown.begin, build=build, again=AGAIN)
+        else:
+            done = session.begin(
+                agreed.study, run, shown.row, shown.begin, build=build, again=AGAIN
+            )
+        conclude(run, done.rounds, done.why)
+        return done
     finally:
         if shows is not None:
             shows.close()

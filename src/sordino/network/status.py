@@ -8,6 +8,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,13 @@ class Reporter:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+def conclude(folder: Path, number: int, why: str) -> None:
+    """Say in the status of a run that it has ended after so many rounds or updates, and why."""
+    with suppress(StudyError):  # there is none where no site was ever heard from
+        found = msgspec.structs.replace(read(folder), number=number, ended=why)
+        replace_file(folder / NAME, msgspec.json.encode(found))
 
 
 def read(folder: Path) -> Status:
