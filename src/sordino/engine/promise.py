@@ -21,8 +21,9 @@ LOOKING = (
 )
 DRAWN = (
     "Batches and noise come from AES-256 under a secret key of the operating system. Where "
-    "releases must be repeatable (a simulation, a party of vertical learning), the key lies in the "
-    "run's folder until the run ends: who reads it can subtract the noise. Then it is destroyed."
+    "releases must be repeatable (a simulation, a party that trains its own half of a model), the "
+    "key lies in the run's folder until the run ends: who reads it can subtract the noise. Then it "
+    "is destroyed."
 )
 RECOGNISED = (
     "The data's ledger recognises a record by all of its values, or by all of its features, in "
