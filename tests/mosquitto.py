@@ -178,7 +178,9 @@ class Run:
             )
 
         def join(folder: Path, data: Path) -> None:
-            self.done[folder.name] = session.join(Wish(kit=folder, data=data), site_shown)
+            self.done[folder.name] = session.join(
+                Wish(kit=folder, data=data, rehearsal=self.scripted), site_shown
+            )
 
         threads = [threading.Thread(target=serve, daemon=True)] + [
             threading.Thread(target=join, args=each, daemon=True) for each in self.laid.sites

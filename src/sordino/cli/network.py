@@ -80,6 +80,12 @@ def join(
         float | None, typer.Option(help="Epsilon that this site spends at most, whatever is asked.")
     ] = None,
     out: Out = None,
+    rehearsal: Annotated[
+        bool,
+        typer.Option(
+            "--rehearsal", help="Join though the noise is known to everybody: for public rows only."
+        ),
+    ] = False,
     plan: Annotated[
         bool, typer.Option("--plan", help="Say what would be released, and connect to nobody.")
     ] = False,
@@ -90,7 +96,9 @@ def join(
     from sordino.network import session
     from sordino.network.session import Wish
 
-    wish = Wish(kit=kit, data=data, ledger=ledger, limit=epsilon_limit, out=out)
+    wish = Wish(
+        kit=kit, data=data, ledger=ledger, limit=epsilon_limit, out=out, rehearsal=rehearsal
+    )
     if plan:
         from sordino.network.promise import promised
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -16,7 +17,7 @@ from sordino.engine.built import PUBLIC, UNIT, Built, named
 from sordino.engine.plan import Plan
 from sordino.engine.play import Play
 from sordino.engine.records import Facts
-from sordino.engine.surroundings import device, protective
+from sordino.engine.surroundings import device, lineage, protective
 from sordino.engine.watch import Moment
 from sordino.entropy import Entropy, System
 from sordino.errors import StudyError
@@ -72,6 +73,7 @@ class SharedSetup:
         names: of the clients, where they have any.
         remote: whether some clients' data lies elsewhere.
         mine: the client whose site this is; None where one process serves all.
+        life: of this process, where noise is drawn anew in each.
         secret: rows that models are measured on at a price, and their fingerprint; then ``test`` is
             empty.
     """
@@ -90,6 +92,7 @@ class SharedSetup:
     names: tuple[str, ...] = ()
     remote: bool = False
     mine: int | None = None
+    life: str = field(default_factory=lambda: secrets.token_hex(8))
     secret: tuple[Tensors, str] | None = None
 
     @classmethod
@@ -126,9 +129,22 @@ class SharedSetup:
         key is kept: the site repeats answers from its disk, never by computing them again. So a
         folder that is put back from a copy cannot be made to use the same noise twice.
         """
-        if self.mine is not None and study.privacy.entropy == "system":
+        if self._anew(study):
             return System()
         return protective(study, run, self.shaping, folder)
+
+    def lineage(self, study: HorizontalStudy, run: str) -> str:
+        """What the keys of charges begin with that pay for this entropy's noise.
+
+        A charge is booked once for each key, so the same key must mean the same bytes. Where noise
+        is drawn anew, what is computed again is another release, and is booked again.
+        """
+        found = lineage(study, run)
+        return f"{found}/{self.life}" if self._anew(study) else found
+
+    def _anew(self, study: HorizontalStudy) -> bool:
+        """Whether noise is drawn anew in each life of the process."""
+        return self.mine is not None and study.privacy.entropy == "system"
 
     @property
     def rows(self) -> int:

@@ -184,6 +184,11 @@ def refuse_limit(study: Study, limit: float | None) -> None:
             "--epsilon-limit: this study protects nobody (privacy.unit = 'none'), and no limit "
             "holds. Do not join, or agree on a study with a guarantee"
         )
+    if limit is not None and study.form != "sound":
+        raise StudyError(
+            "--epsilon-limit: this study is of a paper's literal form, which has no proven bound, "
+            "and no limit holds. Do not join, or agree on the sound form"
+        )
     if limit is not None and not limit > 0:
         raise StudyError(f"--epsilon-limit: it must be positive; got {limit}")
 

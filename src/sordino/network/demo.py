@@ -113,8 +113,9 @@ def commands(laid: Laid, *, scripted: bool, more: Sequence[str] = ()) -> list[li
     server = [*program, "serve", str(laid.server), *test, *more]
     if scripted:
         server.append("--scripted")
+    public = ["--rehearsal"] if scripted else []
     return [server] + [
-        [*program, "join", str(folder), "--data", str(data), "--quiet"]
+        [*program, "join", str(folder), "--data", str(data), "--quiet", *public]
         for folder, data in laid.sites
     ]
 

@@ -60,9 +60,16 @@ def digest(data: bytes) -> str:
 
 
 class Outbox:
-    """The two slots of a site's folder."""
+    """The two slots of a site's folder.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        durable: whether each slot waits for the disk, so that it also outlives a power failure.
+            That is needed where noise is replayed; where it is drawn anew, an answer that was
+            forgotten is booked again when it is computed again.
+    """
+
+    def __init__(self, folder: Path, *, durable: bool = False) -> None:
+        self._durable = durable
         found = [
             (count, kept)
             for name in NAMES
@@ -90,7 +97,10 @@ class Outbox:
         head = _HEADER.pack(
             self._count, len(body), zlib.crc32(body + self._count.to_bytes(8, "little"))
         )
-        os.pwrite(self._handles[self._count % 2], head + body, 0)
+        handle = self._handles[self._count % 2]
+        os.pwrite(handle, head + body, 0)
+        if self._durable:
+            os.fdatasync(handle)
         self.kept = kept
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ from sordino.data.dataset import Dataset
 from sordino.engine import regimes
 from sordino.engine import study as studies
 from sordino.engine.study.base import Study
+from sordino.engine.world import World
 from sordino.errors import DataError, StudyError
 from sordino.federation.division import Federation
 from sordino.federation.regime import HorizontalRegime
@@ -134,6 +135,11 @@ def refuse_hopeless(agreement: Agreement, study: HorizontalStudy) -> None:
     with tempfile.TemporaryDirectory() as folder:
         built = regime.assembled(study, divided(agreement), Path(folder), "trial", None)
         built.simulation.vault.close()
+    if type(built.simulation).objection is World.objection:  # type: ignore[attr-defined]
+        raise StudyError(
+            f"regime '{study.regime}' does not say what a site refuses (World.objection), so no "
+            "network carries it yet. Use `sordino run`"
+        )
 
 
 def read_own(

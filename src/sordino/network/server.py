@@ -248,7 +248,8 @@ class Serving:
             moment,
             watcher,
             courier=courier,
-            journal=Journal(self.folder, durable=self.durable),
+            # The aggregator replays its noise, which must not meet other inputs than before.
+            journal=Journal(self.folder, durable=self.durable or world.charges_everybody),
             dimension=dimension,
             minimum=self.agreed.agreement.minimum,
             kept=lambda: watcher.kept,

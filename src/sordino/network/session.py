@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sordino.data.dataset import Dataset
 from sordino.engine import session
+from sordino.engine import study as studies
 from sordino.engine.records import Row
 from sordino.engine.session import Going, Outcome
 from sordino.engine.study.base import Study
@@ -160,6 +161,7 @@ class Wish:
         ledger: folder of its data's ledger; None for a ledger of this run.
         limit: epsilon that it spends at most.
         out: the run folder; goes on with it if it is there.
+        rehearsal: whether noise may come from the study's seed, which everybody knows.
     """
 
     kit: Path
@@ -167,6 +169,7 @@ class Wish:
     ledger: Path | None = None
     limit: float | None = None
     out: Path | None = None
+    rehearsal: bool = False
 
     @property
     def folder(self) -> Path:
@@ -205,12 +208,45 @@ def join(wish: Wish, shown: Shown) -> Outcome:
         StudyError: if kit, data or limit do not fit, or the server does not want this site.
     """
     agreed, index, study, own = opened(wish)
+    _refuse_known_noise(study, wish)
     certificates.refuse_expired(wish.kit, "site.pem", dt.datetime.now(dt.UTC))
     connects = choice.for_site(agreed.agreement, index, wish.kit)
     build = Joins(agreed=agreed, index=index, own=own, connects=connects, told=shown.words)
     if (wish.folder / "run.json").exists():
+        _refuse_another_promise(study, wish.folder)
         done = session.resume(wish.folder, shown.row, shown.begin, build=build, again=AGAIN)
     else:
         done = session.begin(study, wish.folder, shown.row, shown.begin, build=build, again=AGAIN)
     write_proof(wish.kit, wish.folder, agreed, index, done)
     return done
+
+
+def _refuse_known_noise(study: Study, wish: Wish) -> None:
+    """A site's noise comes from the operating system, whatever a kit says.
+
+    Raises:
+        StudyError: if the kit's study draws it from a seed, and this is no rehearsal.
+    """
+    privacy = study.privacy
+    if privacy.unit != "none" and privacy.entropy != "system" and not wish.rehearsal:
+        raise StudyError(
+            f"{wish.kit}: the noise of this study comes from its seed, which everybody knows: it "
+            "protects nobody. Ask for a kit of a real federation; or, if all of your rows are "
+            "public, join the rehearsal with --rehearsal"
+        )
+
+
+def _refuse_another_promise(study: Study, folder: Path) -> None:
+    """Who goes on does so with the limit and the ledger that he began with.
+
+    Raises:
+        StudyError: naming what differs.
+    """
+    before = studies.read(folder / "study.toml").privacy
+    for key, name in (("epsilon", "limit"), ("epsilons", "limit"), ("ledger", "ledger")):
+        if getattr(before, key, None) != getattr(study.privacy, key, None):
+            raise StudyError(
+                f"{folder}: this site joined with another {name} (privacy.{key} = "
+                f"{getattr(before, key)}). Start it with the same options as before, or give "
+                "--out another folder for another run"
+            )

@@ -105,7 +105,7 @@ class Site:
 
     def run(self, moment: SiteMoment, watcher: Watcher[Any]) -> SiteMoment:
         """Connect, do what is asked, and connect again, until the run is over."""
-        outbox, desk = Outbox(self.folder), None
+        outbox, desk = Outbox(self.folder, durable=self.inner.remembers), None
         try:
             desk = Desk(self, moment, watcher, outbox)
             pause = FIRST_PAUSE
@@ -167,7 +167,8 @@ class Desk:
         self._paid: tuple[Permit, ...] = ()
         self._refused: set[tuple[int, str]] = set()
         self._priced: dict[Any, float] = {}
-        self._tasks = Journal(site.folder) if self._world.remembers else None
+        # Its noise is replayed: it must know what it has said even after a power failure.
+        self._tasks = Journal(site.folder, durable=True) if self._world.remembers else None
         self._count, self._due = moment.count, False
         self._again(moment)
 

@@ -73,7 +73,7 @@ def build(
         ),
         evaluate=setup.measured(tested),
         method=study.method.name,
-        lineage=lineage(study, run),
+        lineage=setup.lineage(study, run),
     )
     first = simulation.first(setup.first())
     facts = horizontal(records.Asynchronous, study, setup, priced, simulation)

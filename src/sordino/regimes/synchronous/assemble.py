@@ -91,7 +91,8 @@ def build(
         evaluate=setup.measured(tested),
         due=lambda number: number % study.stride == 0,
         method=study.method.name,
-        lineage=lineage(study, run),
+        # a round of whole clients is one release of the aggregator, in whatever life it is booked
+        lineage=lineage(study, run) if whole else setup.lineage(study, run),
     )
     first = Moment(regime.start(setup.first()))
     facts = horizontal(records.Synchronous, study, setup, priced, simulation)
