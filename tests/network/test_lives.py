@@ -1,0 +1,135 @@
+"""A site's second life: noise that is drawn anew is paid for anew, and no kit is taken on trust."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from federations import laid
+from sordino.errors import StudyError
+from sordino.message import Compute, Train, encode
+from sordino.network import frames
+from sordino.network import session as network
+from sordino.network.agreement import Agreed
+from sordino.network.demo import Laid
+from sordino.network.joins import Joins
+from sordino.network.outbox import NAMES, Outbox
+from sordino.network.site import Desk
+from sordino.network.transport import choice
+from sordino.privacy.reading import LedgerReader
+
+Tasks = dict[str, Callable[[int], Train | Compute]]
+TASKS: Tasks = {
+    "synchronous": lambda d: Train(round=1, steps=2, weights=np.zeros(d, np.float32)),
+    "asynchronous": lambda d: Compute(task=1, version=0, weights=np.zeros(d, np.float32), clip=1.0),
+}
+
+
+class Nobody:
+    """Nobody watches."""
+
+    def row(self, row: Any) -> None: ...
+
+    def save(self, moment: Any) -> None: ...
+
+
+def no_line(limit: int) -> Any:
+    raise AssertionError("a desk knows no connection")
+
+
+def life(found: Laid, folder: Path, name: str) -> bytes:
+    """What a new life of the first site says to its first task."""
+    kit, data = found.sites[0]
+    _, index, study, own = network.opened(network.Wish(kit=kit, data=data))
+    build = Joins(
+        agreed=Agreed(kit), index=index, own=own, connects=no_line, told=lambda words: None
+    )
+    built = build(study, folder, "run")
+    site: Any = built.simulation
+    outbox = Outbox(folder)
+    try:
+        first: Any = built.first
+        desk = Desk(site, first, Nobody(), outbox)
+        assert list(desk.said(frames.encode(frames.Welcome("run")))) == []
+        task = TASKS[name](first.model.size)
+        (said,) = desk.said(frames.encode(frames.Ask(1, encode(task))))
+        assert isinstance(said, frames.Say)
+        return said.body
+    finally:
+        outbox.close()
+        site.vault.close()
+
+
+def charges(folder: Path) -> list[tuple[int, int]]:
+    with LedgerReader.open(folder / "ledger.sqlite", readonly=True) as ledger:
+        return [(each.round, each.count) for each in ledger.entries()]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_an_answer_that_a_site_has_forgotten_is_booked_again(name: str, tmp_path: Path) -> None:
+    """Its outbox is put back from an older copy; the ledger, which may lie elsewhere, is not."""
+    found, folder = laid(tmp_path, name, scripted=False), tmp_path / "run"
+    folder.mkdir()
+    first = life(found, folder, name)
+    once = charges(folder)
+    assert life(found, folder, name) == first  # it remembers, and says the same bytes again
+    assert charges(folder) == once
+    for slot in NAMES:
+        (folder / slot).unlink()
+    assert life(found, folder, name) != first
+    assert charges(folder) == once * 2
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_in_a_rehearsal_the_same_bytes_are_booked_once(name: str, tmp_path: Path) -> None:
+    found, folder = laid(tmp_path, name, scripted=True), tmp_path / "run"
+    folder.mkdir()
+    first = life(found, folder, name)
+    once = charges(folder)
+    for slot in NAMES:
+        (folder / slot).unlink()
+    assert life(found, folder, name) == first
+    assert charges(folder) == once
+
+
+SHOWN = network.Shown(row=lambda row: None, begin=lambda going: None, words=lambda text: None)
+
+
+def test_a_kit_whose_noise_everybody_knows_is_no_federation(tmp_path: Path) -> None:
+    kit, data = laid(tmp_path, "synchronous", scripted=True).sites[0]
+    with pytest.raises(StudyError, match=r"comes from its seed.*--rehearsal"):
+        network.join(network.Wish(kit=kit, data=data), SHOWN)
+    assert not (kit / network.RUN).exists()
+
+
+def test_a_limit_without_a_bound_is_refused(tmp_path: Path) -> None:
+    found = laid(tmp_path, "synchronous", ["privacy.mechanism={kind='haar', form='paper'}"])
+    kit, data = found.sites[0]
+    with pytest.raises(StudyError, match=r"--epsilon-limit.*no proven bound"):
+        network.opened(network.Wish(kit=kit, data=data, limit=1.0))
+
+
+def test_who_goes_on_does_so_with_the_limit_that_it_began_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stopped(Exception):
+        pass
+
+    def stops(limit: int) -> Any:
+        raise Stopped
+
+    monkeypatch.setattr(choice, "for_site", lambda agreement, index, kit: stops)
+    kit, data = laid(tmp_path, "synchronous", scripted=False).sites[0]
+    with pytest.raises(Stopped):
+        network.join(network.Wish(kit=kit, data=data, limit=2.0), SHOWN)
+    with pytest.raises(StudyError, match=r"joined with another limit \(privacy.epsilon = 2.0\)"):
+        network.join(network.Wish(kit=kit, data=data, limit=1.0), SHOWN)
+    other = network.Wish(kit=kit, data=data, limit=2.0, ledger=tmp_path / "kept")
+    with pytest.raises(StudyError, match="joined with another ledger"):
+        network.join(other, SHOWN)
+    with pytest.raises(Stopped):
+        network.join(network.Wish(kit=kit, data=data, limit=2.0), SHOWN)
