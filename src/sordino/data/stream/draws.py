@@ -11,8 +11,6 @@ from sordino.data.stream.piece import BLOCK
 from sordino.entropy import Seeded
 from sordino.errors import DataError
 
-_ROWS = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
-
 
 class Draws:
     """Rows with replacement, of the classes that a drift asks for; the last block is kept."""
