@@ -278,10 +278,12 @@ def test_a_status_page_shows_names_and_runs_none_of_them() -> None:
 
 
 def test_a_status_says_how_a_run_ended_where_there_is_one(tmp_path: Path) -> None:
-    status.conclude(tmp_path, 3, "why")
+    status.conclude(tmp_path, 3, 0.5, "why")
     assert not (tmp_path / status.NAME).exists()
-    running = Status(1, "three", "a", 2, 9, 1.0, 1, (), {}, None)
+    site = SiteStatus("north", True, 2, 0.1, 0.4, 3.0, 10, 10, {})
+    running = Status(1, "three", "a", 2, 9, 1.0, 1, (site,), {}, None)
     (tmp_path / status.NAME).write_bytes(msgspec.json.encode(running))
-    status.conclude(tmp_path, 3, "the round budget is used up")
+    status.conclude(tmp_path, 3, 0.5, "the round budget is used up")
     found = status.read(tmp_path)
     assert (found.number, found.ended) == (3, "the round budget is used up")
+    assert (found.sites[0].epsilon, found.sites[0].asked) == (0.5, None)

@@ -144,7 +144,7 @@ def serve(
             done = session.begin(
                 agreed.study, run, shown.row, shown.begin, build=build, again=AGAIN
             )
-        conclude(run, done.rounds, done.why)
+        conclude(run, done.rounds, done.spent, done.why)
         return done
     finally:
         if shows is not None:

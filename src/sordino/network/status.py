@@ -32,7 +32,8 @@ class SiteStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         there: whether it is present.
         asked: number of the task that it works on; null without one.
         quiet: seconds since it was last heard from; null if never.
-        epsilon: what the server's ledger holds against it; ``limit`` is what it may be.
+        epsilon: the highest that the server's ledger holds against any site; ``limit`` is what it
+            may be.
         received, sent: bytes of frames.
         refused: frames that were refused, by reason.
     """
@@ -130,10 +131,15 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def conclude(folder: Path, number: int, why: str) -> None:
+def conclude(folder: Path, number: int, epsilon: float, why: str) -> None:
     """Say in the status of a run that it has ended after so many rounds or updates, and why."""
     with suppress(StudyError):  # there is none where no site was ever heard from
-        found = msgspec.structs.replace(read(folder), number=number, ended=why)
+        found = read(folder)
+        sites = tuple(
+            msgspec.structs.replace(each, asked=None, epsilon=_finite(epsilon))
+            for each in found.sites
+        )
+        found = msgspec.structs.replace(found, number=number, sites=sites, ended=why)
         replace_file(folder / NAME, msgspec.json.encode(found))
 
 
