@@ -18,6 +18,7 @@ from sordino.network.agreement import Agreed
 from sordino.network.demo import Laid
 from sordino.network.joins import Joins
 from sordino.network.outbox import NAMES, Outbox
+from sordino.network.promise import promised
 from sordino.network.site import Desk
 from sordino.network.transport import choice
 from sordino.privacy.reading import LedgerReader
@@ -109,6 +110,10 @@ def test_a_kit_whose_noise_everybody_knows_is_no_federation(tmp_path: Path) -> N
 def test_a_limit_without_a_bound_is_refused(tmp_path: Path) -> None:
     found = laid(tmp_path, "synchronous", ["privacy.mechanism={kind='haar', form='paper'}"])
     kit, data = found.sites[0]
+    told = " ".join(promised(network.Wish(kit=kit, data=data)))
+    assert "no limit is enforced" in told
+    assert "refuses anything beyond it" not in told
+    assert "WARNING: this is a rehearsal" in told
     with pytest.raises(StudyError, match=r"--epsilon-limit.*no proven bound"):
         network.opened(network.Wish(kit=kit, data=data, limit=1.0))
 

@@ -109,11 +109,7 @@ def calibrated(agreement: Agreement, study: Study) -> HorizontalStudy:
             f"privacy.ledger = '{study.privacy.ledger}': each site has a ledger of its own, which "
             "it names with `sordino join --ledger`. Leave the key out"
         )
-    if (
-        not agreement.rehearsal
-        and study.privacy.unit != "none"
-        and study.privacy.entropy != "system"
-    ):
+    if not agreement.rehearsal and study.privacy.entropy != "system":
         study = study.model_copy(
             update={"privacy": study.privacy.model_copy(update={"entropy": "system"})}
         )

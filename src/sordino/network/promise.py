@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from sordino.engine.promise import adjacency, assumptions
@@ -45,7 +44,7 @@ def promised(wish: Wish) -> Iterator[str]:
     yield from _price(agreed, study, index, wish)
     for line in assumptions(study):
         yield f"The guarantee rests on this: {line}"
-    if agreement.rehearsal:
+    if study.privacy.entropy != "system":
         yield (
             "WARNING: this is a rehearsal. The noise comes from the study's seed, which everybody "
             "knows: it protects nobody"
@@ -65,17 +64,19 @@ def _price(agreed: Agreed, study: Study, index: int, wish: Wish) -> Iterator[str
         return
     plan, each = part.plan(agreed, study, index), getattr(privacy, "epsilons", None)
     limit = privacy.epsilon if each is None else each[index]
+    if study.form != "sound":
+        yield (
+            f"Price: epsilon {epsilon_text(plan.epsilon)} as far as it can be proved; the paper "
+            f"claims {epsilon_text(plan.claimed)}. This literal form has no bound that a ledger "
+            "could hold it to, so no limit is enforced"
+        )
+        return
     yield f"What is protected: {adjacency(study)}"
     yield (
         f"Price: at most epsilon {epsilon_text(limit)} at delta {privacy.delta} "
         f"({privacy.accountant}), with a noise multiplier of {plan.noise_multiplier}; this site's "
         "own ledger refuses anything beyond it, whatever the server asks"
     )
-    if plan.claimed is not None and math.isinf(plan.epsilon or math.inf):
-        yield (
-            f"WARNING: the paper claims epsilon {epsilon_text(plan.claimed)} for this form, and no "
-            "bound is proved"
-        )
     if wish.ledger is None:
         yield (
             "The ledger is of this run alone: what other runs spend on the same rows is not added "

@@ -67,7 +67,7 @@ class Vertical(Carrier):
             )
         if len(set(rows)) > 1:
             raise StudyError(f"sites have {min(rows)} to {max(rows)} rows, and must have the same")
-        if not agreement.rehearsal and own.privacy.unit != "none":
+        if not agreement.rehearsal:
             privacy = own.privacy.model_copy(update={"entropy": "system"})
             own = own.model_copy(update={"privacy": privacy})
             studies.parse(toml_of(studies.write(own)), source="the study")
