@@ -11,6 +11,12 @@ class Section(BaseModel):
     A field whose name is a Python keyword has an alias; both are understood.
     """
 
+    # Validators are built when a table is first read: a command reads few of all the tables.
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=False, allow_inf_nan=True, populate_by_name=True
+        defer_build=True,
+        frozen=True,
+        extra="forbid",
+        strict=False,
+        allow_inf_nan=True,
+        populate_by_name=True,
     )
