@@ -91,7 +91,7 @@ class Plan:
         for index in range(len(self.stages) - 1, self.first - 1, -1):
             owner = self.owners[index]
             if owner is not None:
-                yield owner.kernel, owner.seen, g
+                yield owner.kernel, owner.last_input, g
             if index > self.first:
                 g = self.stages[index].backward(g)
 
@@ -248,7 +248,7 @@ def _materialised(stage: Stage) -> int:
         return stage.kept
     if not isinstance(stage, ConvStage):
         return 0
-    _, height, width, channels = stage.seen.shape
+    _, height, width, channels = stage.last_input.shape
     return stage.kernel.kept((height, width, channels))
 
 

@@ -44,7 +44,7 @@ class Owner(Stage, Protocol):
         ...
 
     @property
-    def seen(self) -> Tensor:
+    def last_input(self) -> Tensor:
         """The input of the last forward move."""
         ...
 
@@ -157,10 +157,10 @@ class LinearStage:
         self._layer = layer
         self.kernel = LinearKernel(layer, flat)
         self._space = Workspace(flat.weights)
-        self.seen = flat.weights
+        self.last_input = flat.weights
 
     def forward(self, x: Tensor) -> Tensor:
-        self.seen = x
+        self.last_input = x
         y = self._space.take("y", (*x.shape[:-1], self._layer.out_features))
         rows, into = x.reshape(-1, x.shape[-1]), y.view(-1, y.shape[-1])
         if self._layer.bias is None:
@@ -170,7 +170,7 @@ class LinearStage:
         return y
 
     def backward(self, g: Tensor) -> Tensor:
-        into = self._space.take("g", tuple(self.seen.shape))
+        into = self._space.take("g", tuple(self.last_input.shape))
         torch.mm(g.reshape(-1, g.shape[-1]), self._layer.weight, out=into.view(-1, into.shape[-1]))
         return into
 
@@ -181,10 +181,10 @@ class ConvStage:
     def __init__(self, layer: nn.Conv2d, flat: Flat) -> None:
         self._layer = layer
         self.kernel = ConvKernel(layer, flat)
-        self.seen = flat.weights
+        self.last_input = flat.weights
 
     def forward(self, x: Tensor) -> Tensor:
-        self.seen = x
+        self.last_input = x
         layer = self._layer
         y = torch.conv2d(
             _logical(x), layer.weight, layer.bias, layer.stride, self.kernel.padding, layer.dilation
@@ -193,7 +193,7 @@ class ConvStage:
 
     def backward(self, g: Tensor) -> Tensor:
         result, _, _ = gradients(
-            self.kernel, _logical(self.seen), _logical(g), (True, False, False)
+            self.kernel, _logical(self.last_input), _logical(g), (True, False, False)
         )
         if result is None:
             raise RuntimeError("asked for an input gradient, got none")
@@ -206,10 +206,10 @@ class EmbeddingStage:
     def __init__(self, layer: nn.Embedding, flat: Flat) -> None:
         self._layer = layer
         self.kernel = EmbeddingKernel(layer, flat)
-        self.seen = flat.weights
+        self.last_input = flat.weights
 
     def forward(self, x: Tensor) -> Tensor:
-        self.seen = x
+        self.last_input = x
         return torch.embedding(self._layer.weight, x)
 
     def backward(self, g: Tensor) -> Tensor:
@@ -223,10 +223,10 @@ class NormStage:
         self._layer = layer
         self.kernel = NormKernel(layer, flat)
         self._inner = Opaque(layer)
-        self.seen = flat.weights
+        self.last_input = flat.weights
 
     def forward(self, x: Tensor) -> Tensor:
-        self.seen = x
+        self.last_input = x
         return self._inner.forward(x)
 
     def backward(self, g: Tensor) -> Tensor:

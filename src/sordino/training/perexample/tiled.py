@@ -91,7 +91,7 @@ class TiledConv:
         )
         self._space = Workspace(flat.weights)
         self._sum = torch.empty(self.shape.patch, layer.out_channels)
-        self._grads = self._bias_grads = self.seen = flat.weights
+        self._grads = self._bias_grads = self.last_input = flat.weights
 
     @property
     def kernel(self) -> TiledConv:
@@ -111,12 +111,12 @@ class TiledConv:
         top, left = self._padding
         height, width, channels = self._image
         if self._padding == (0, 0):
-            self.seen = x.contiguous()
+            self.last_input = x.contiguous()
         else:
-            self.seen = self._space.take("padded", (len(x), *self.shape.image, channels), zero=True)
-            self.seen[:, top : top + height, left : left + width].copy_(x)
+            self.last_input = self._space.take("padded", (len(x), *self.shape.image, channels), zero=True)
+            self.last_input[:, top : top + height, left : left + width].copy_(x)
         y = self._space.take("y", (len(x), *self.shape.positions, self.shape.outputs))
-        self._forward.forward(self.seen.numpy(), self._weights, self._shift, y.numpy())
+        self._forward.forward(self.last_input.numpy(), self._weights, self._shift, y.numpy())
         return y
 
     def backward(self, g: Tensor) -> Tensor:
