@@ -113,7 +113,9 @@ class TiledConv:
         if self._padding == (0, 0):
             self.last_input = x.contiguous()
         else:
-            self.last_input = self._space.take("padded", (len(x), *self.shape.image, channels), zero=True)
+            self.last_input = self._space.take(
+                "padded", (len(x), *self.shape.image, channels), zero=True
+            )
             self.last_input[:, top : top + height, left : left + width].copy_(x)
         y = self._space.take("y", (len(x), *self.shape.positions, self.shape.outputs))
         self._forward.forward(self.last_input.numpy(), self._weights, self._shift, y.numpy())
