@@ -1,0 +1,52 @@
+"""docs/federation.md is followed as it is written: every block of shell commands, in order."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```bash\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def free() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+@pytest.mark.nightly
+def test_three_hospitals_from_provisioning_to_verified_ledgers(tmp_path: Path) -> None:
+    blocks = BLOCK.findall((ROOT / "docs" / "federation.md").read_text(encoding="utf-8"))
+    first, *rest = "".join(blocks).splitlines()
+    assert first == "cp -r examples/federation ."
+    shutil.copytree(ROOT / "examples" / "federation", tmp_path / "federation")
+    agreed = tmp_path / "federation" / "federation.toml"
+    # another port than the documented one, which somebody may use
+    agreed.write_text(agreed.read_text().replace(":8443", f":{free()}"))
+    commands = [line.replace("--page 8600", f"--page {free()}") for line in rest]
+    # the last commands must all succeed; those in the background are seen by what they leave
+    script = "set -euo pipefail\n" + "\n".join(commands)
+    found = subprocess.run(
+        ["bash", "-c", script],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=540,
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert found.stderr.count("match the seal in the ledger") == 2, found.stderr
+    for site in ("north", "south", "west"):
+        assert (tmp_path / "kits" / site / "run" / "report.html").exists(), found.stderr
+        assert (tmp_path / "ledgers" / site / "ledger.sqlite").exists()
+    assert (tmp_path / "kits" / "server" / "run" / "model.safetensors").exists()
