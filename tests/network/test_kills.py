@@ -156,7 +156,7 @@ def stepped_again(found: Federation, inputs: Sequence[Input], run: str, folder: 
     agreed = Agreed(found.laid.server)
     study = agreed.study
     assert isinstance(study, HorizontalStudy)
-    built = regime_of(study).assembled(study, divided(agreed.agreement), folder, run, None)
+    built = regime_of(study).assembled(study, divided(agreed.agreement, study), folder, run, None)
     world: Any = built.simulation
     net = Net()
     courier = Courier(

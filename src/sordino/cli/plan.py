@@ -283,6 +283,20 @@ def methods(as_json: AsJson = False) -> None:
         ["kind", "forms", "what it does"],
         _mechanisms(),
     )
+    say.table(
+        "Front ends: what a model sees in the place of an example (data.features)",
+        ["kind", "what it does"],
+        _front_ends(),
+    )
+
+
+def _front_ends() -> list[list[str]]:
+    from sordino.data.features import FRONT_ENDS
+
+    return [
+        [name, (kind.__doc__ or "").strip().partition("\n")[0].rstrip(".")]
+        for name, kind in FRONT_ENDS.known().items()
+    ]
 
 
 def _mechanisms() -> list[list[str]]:

@@ -45,11 +45,13 @@ def run(
     if resume is not None and (out is not None or change):
         raise StudyError("--resume continues a run without changes: leave out --out and --set")
     from sordino.console import display
+    from sordino.console.making import Making
+    from sordino.data.features import watched
     from sordino.engine import session
     from sordino.engine import study as studies
 
     progress = Progress(display, quiet)
-    with say.stoppable(), progress:
+    with say.stoppable(), progress, Making(quiet) as making, watched(making):
         if resume is not None:
             outcome = session.resume(resume, progress.row, progress.begin, modules=modules)
         else:

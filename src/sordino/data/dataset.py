@@ -72,6 +72,8 @@ class Dataset:
         words: what each example is recognised by, (examples, 2), or 3 with a person; see
             :mod:`sordino.data.identity`.
         owners: what these numbers are called, fit to be shown.
+        origin: the examples that ``x`` are features of, (examples, ...); None where ``x`` are the
+            examples themselves. A budget belongs to the examples, so the fingerprint is theirs.
     """
 
     name: str
@@ -81,6 +83,7 @@ class Dataset:
     client: Labels | None = None
     words: Words | None = None
     owners: tuple[str, ...] = ()
+    origin: Features | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no later room could make sense of."""
@@ -126,12 +129,13 @@ class Dataset:
             y=self.y[at],
             client=client,
             words=None if self.words is None else self.words[at],
+            origin=None if self.origin is None else self.origin[at],
         )
 
     def fingerprint(self) -> str:
         """SHA-256 (hex) of the examples; the chapter above says what it leaves out on purpose."""
         digest = hashlib.sha256(b"sordino-dataset-1")
-        for values in (self.x, self.y):
+        for values in (self.x if self.origin is None else self.origin, self.y):
             digest.update(f"{values.dtype.name}{values.shape}".encode())
             little = values.astype(values.dtype.newbyteorder("<"), copy=False)
             digest.update(np.ascontiguousarray(little).data)

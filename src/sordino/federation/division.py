@@ -79,7 +79,7 @@ class Division:
             return cls.told(whole())
         y, shape, classes = found
         indices, _ = _dealt(study, y, None)
-        return cls(tuple(map(len, indices)), shape, len(classes))
+        return cls(tuple(map(len, indices)), wanted.seen(shape), len(classes))
 
     @classmethod
     def told(cls, divided: Federation) -> Division:

@@ -25,6 +25,7 @@ import numpy as np
 
 from sordino import data as datasets
 from sordino.data.dataset import Corpus
+from sordino.data.features import featured
 from sordino.engine.built import UNIT
 from sordino.engine.study.sections import SHARE
 from sordino.entropy import Entropy
@@ -81,7 +82,13 @@ def corpus(study: HorizontalStudy, *, identify: bool = False) -> Corpus:
             'data.partition = { kind = "column" } with data.client_column = "client", or leave the '
             "array out"
         )
-    return found
+    if wanted.features is None:
+        return found
+    public = wanted.file is None
+    return Corpus(
+        featured(found.train, wanted.features, public=public),
+        featured(found.test, wanted.features, public=public),
+    )
 
 
 def _has_test(path: str) -> bool:

@@ -36,6 +36,10 @@ TESTS = {
     "none": "No row of the file is declared public, and no model is measured: there "
     "is no accuracy.",
 }
+FEATURES = (
+    "The model sees features of an example in its place: data.features = {front}, a fixed function "
+    "of one example that learns nothing from data. Budgets and ledgers belong to the examples."
+)
 VALIDATION = "The validation examples set aside from the training data are treated as public."
 DIVISION = (
     "How this public data set was divided among the clients (sizes and label counts) is "
@@ -48,6 +52,9 @@ def resting_on(study: HorizontalStudy, first: tuple[str, ...] = (SIZES, BATCHES)
     found = [*first, SIMULATED, FLOATS, LOOKING, DIVIDED]
     if study.data.validation or study.data.client_validation:
         found.append(VALIDATION)
+    if (front := study.data.features) is not None:
+        keys = ", ".join(f"{name} {value}" for name, value in front.settings)
+        found.append(FEATURES.format(front=f"'{front.kind}'{f' ({keys})' if keys else ''}"))
     found.append(testing(study))
     if study.privacy.mechanism.simulated and study.privacy.unit != "none":
         found.append(IDEAL)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from sordino import data as datasets
 from sordino.data.dataset import Dataset
+from sordino.data.features import featured
 from sordino.engine.built import Built
 from sordino.engine.plan import Plan
 from sordino.engine.study.base import Study
@@ -57,7 +58,8 @@ class Horizontal(Carrier):
 
     def widest(self, agreement: Agreement, study: Study) -> int:
         """See :class:`~sordino.network.carrier.Carrier`."""
-        made = model(_own(study), agreement.data.shape, len(agreement.data.classes))
+        own = _own(study)
+        made = model(own, own.data.seen(agreement.data.shape), len(agreement.data.classes))
         return sum(each.numel() for each in made.parameters())
 
     def served(
@@ -70,7 +72,7 @@ class Horizontal(Carrier):
         test: Dataset | None,
     ) -> Built:
         """See :class:`~sordino.network.carrier.Carrier`."""
-        have = divided(agreed.agreement, test=test)
+        have = divided(agreed.agreement, _own(study), test=test)
         return regime_of(study).assembled(_own(study), have, folder, run, payable)
 
     def joined(
@@ -84,7 +86,7 @@ class Horizontal(Carrier):
         payable: Sequence[int] | None,
     ) -> Joined:
         """See :class:`~sordino.network.carrier.Carrier`."""
-        have = divided(agreed.agreement, (index, own))
+        have = divided(agreed.agreement, _own(study), (index, own))
         built = regime_of(study).assembled(_own(study), have, folder, run, payable, mine=index)
         inner: Any = built.simulation
         budgets = getattr(inner, "budgets", None)
@@ -134,12 +136,16 @@ class Horizontal(Carrier):
                 f"{path or study.data.name}: the test set has examples of shape {found.shape} and "
                 f"{len(found.classes)} classes; agreed are {shape.shape} and {len(shape.classes)}"
             )
-        return found
+        return featured(found, study.data.features)
 
     def divided(self, study: Study) -> Division:
         """See :class:`~sordino.network.carrier.Carrier`."""
         regime_of(study)
-        found = federation(_own(study))
+        # sites read examples as they are, and apply the front end themselves
+        own = _own(study)
+        found = federation(
+            own.model_copy(update={"data": own.data.model_copy(update={"features": None})})
+        )
         classes = found.test.classes
         return Division(
             shape=Shape(
@@ -161,7 +167,7 @@ class Horizontal(Carrier):
         with tempfile.TemporaryDirectory() as folder:
             built = regime_of(study).assembled(
                 own.model_copy(update={"privacy": changed}),
-                divided(agreed.agreement),
+                divided(agreed.agreement, own),
                 Path(folder),
                 "plan",
                 None,

@@ -17,6 +17,7 @@ import numpy as np
 
 from sordino import data as datasets
 from sordino.data.dataset import Dataset
+from sordino.data.features import featured
 from sordino.engine import regimes
 from sordino.engine import study as studies
 from sordino.engine.study.base import Study
@@ -67,10 +68,17 @@ def _zeros(shape: tuple[int, ...], kind: str) -> Any:
 
 
 def divided(
-    agreement: Agreement, own: tuple[int, Dataset] | None = None, test: Dataset | None = None
+    agreement: Agreement,
+    study: HorizontalStudy,
+    own: tuple[int, Dataset] | None = None,
+    test: Dataset | None = None,
 ) -> Federation:
-    """What a process of the federation has: of everybody stand-ins, but of client ``own[0]``."""
-    parts = [stand_in(rows, agreement.data) for rows in agreement.sizes]
+    """What a process of the federation has: of everybody stand-ins, but of client ``own[0]``.
+
+    All are as the study's model sees them.
+    """
+    seen = agreement.data.model_copy(update={"shape": study.data.seen(agreement.data.shape)})
+    parts = [stand_in(rows, seen) for rows in agreement.sizes]
     if own is not None:
         parts[own[0]] = own[1]
     counts = np.zeros((len(parts), len(agreement.data.classes)), np.int64)
@@ -81,7 +89,7 @@ def divided(
     )
     return Federation(
         tuple(parts),
-        stand_in(0, agreement.data) if test is None else test,
+        stand_in(0, seen) if test is None else test,
         None,
         counts,
         agreement.names,
@@ -116,7 +124,7 @@ def calibrated(agreement: Agreement, study: Study) -> HorizontalStudy:
         studies.parse(
             toml_of(studies.write(study)), source="the study"
         )  # refuses what does not fit
-    have = divided(agreement)
+    have = divided(agreement, study)
     return regime.calibrate(regime.sized(study, have), have.sizes)
 
 
@@ -129,7 +137,7 @@ def refuse_hopeless(agreement: Agreement, study: HorizontalStudy) -> None:
     """
     regime = regime_of(study)
     with tempfile.TemporaryDirectory() as folder:
-        built = regime.assembled(study, divided(agreement), Path(folder), "trial", None)
+        built = regime.assembled(study, divided(agreement, study), Path(folder), "trial", None)
         built.simulation.vault.close()
     if type(built.simulation).objection is World.objection:  # type: ignore[attr-defined]
         raise StudyError(
@@ -141,7 +149,7 @@ def refuse_hopeless(agreement: Agreement, study: HorizontalStudy) -> None:
 def read_own(
     path: Path, agreement: Agreement, index: int, study: HorizontalStudy, *, identify: bool
 ) -> Dataset:
-    """A site's own file, in the agreed shape, with the agreed classes.
+    """A site's own file, in the agreed shape, with the agreed classes, as the model sees it.
 
     Raises:
         DataError: naming what differs.
@@ -165,9 +173,10 @@ def read_own(
             f"{path}: it has {len(found)} examples, and this site agreed to have {rows}: sizes are "
             "public, and the noise follows from them. Agree anew, or choose the agreed rows"
         )
-    return replace(
+    own = replace(
         found, y=numbered(found, wanted.classes, path), classes=wanted.classes, client=None
     )
+    return featured(own, study.data.features)
 
 
 def numbered(

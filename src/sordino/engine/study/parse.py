@@ -10,6 +10,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from sordino import modules as code
+from sordino.data.features import FRONT_ENDS
 from sordino.data.partition import PARTITIONS
 from sordino.engine import regimes
 from sordino.engine.latency import LATENCIES
@@ -29,6 +30,7 @@ TABLES: tuple[Registry[Any], ...] = (
     METHODS,
     MECHANISMS,
     PARTITIONS,
+    FRONT_ENDS,
     LATENCIES,
 )
 """The tables of a study whose kind is chosen by name; one that lies in another comes before it.

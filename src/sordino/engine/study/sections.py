@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
 
+from sordino.data.features.front import FrontEnd
 from sordino.data.partition import Iid, Partition
 from sordino.engine.latency import Constant, Latency
 from sordino.errors import StudyError
@@ -81,6 +82,9 @@ class Data(Source):
     )
     clients: int = Field(10, ge=1)
     partition: SerializeAsAny[Partition] = Iid()
+    features: SerializeAsAny[FrontEnd] | None = Field(
+        None, description="a fixed function of one example, whose features the model sees"
+    )
     validation: int = Field(
         0,
         ge=0,
@@ -95,6 +99,14 @@ class Data(Source):
         description="share of each client's examples set aside to choose by; their joint accuracy "
         "is treated as public",
     )
+
+    def seen(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of what a model sees of an example of this shape.
+
+        Raises:
+            StudyError: if the front end takes no such examples.
+        """
+        return shape if self.features is None else self.features.shape(shape)
 
     @model_validator(mode="after")
     def _one_division(self) -> Data:

@@ -1,0 +1,215 @@
+"""Front ends: equal to the reference, of one example alone, at the raw examples' budget."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+
+from sordino.data.dataset import Dataset
+from sordino.data.features import FrontEnd, RandomConvolutions, Scattering, featured, watched
+from sordino.data.features.front import made_up, tried
+from sordino.data.features.scatter import Scattering2d, channels
+from sordino.data.features.scattering import LIMIT
+from sordino.errors import DataError, StudyError
+
+BYTES, FLOATS = np.dtype(np.uint8), np.dtype(np.float32)
+
+
+def images(n: int, *shape: int) -> Dataset:
+    rng = np.random.default_rng(5)
+    x = rng.integers(0, 256, (n, *shape)).astype(np.uint8)
+    return Dataset("made up", x, rng.integers(0, 3, n), ("a", "b", "c"))
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "scales", "angles"),
+    [(28, 28, 2, 8), (8, 8, 1, 8), (32, 24, 3, 6), (16, 20, 2, 5), (17, 33, 2, 4)],
+)
+def test_scattering_is_that_of_kymatio(height: int, width: int, scales: int, angles: int) -> None:
+    # its 2-D torch front end alone: the package's own import needs a SciPy of long ago
+    front = importlib.import_module("kymatio.scattering2d.frontend.torch_frontend")
+    x = torch.from_numpy(np.random.default_rng(1).uniform(-1, 1, (3, height, width))).float()
+    wanted = front.ScatteringTorch2D(scales, (height, width), L=angles)(x)
+    found = Scattering2d(height, width, scales, angles)(x)
+    assert found.shape == wanted.shape == (3, channels(scales, angles), *wanted.shape[2:])
+    assert float((found - wanted).abs().max()) < 1e-6 < float(wanted.abs().max())
+
+
+def test_features_are_normalised_groups_of_channels_in_bytes() -> None:
+    data = images(4, 2, 16, 16)
+    found = Scattering(J=1, L=4, groups=5).features(data.x)
+    raw = Scattering2d(16, 16, 1, 4)(
+        torch.from_numpy((data.x.astype(np.float32) / 255 - 0.5) / 0.5).view(8, 16, 16)
+    )
+    groups = raw.double().numpy().reshape(4, 5, -1)
+    mean, deviation = groups.mean(2, keepdims=True), groups.std(2, keepdims=True)
+    normal = np.clip((groups - mean) / np.sqrt(deviation**2 + 1e-5), -LIMIT, LIMIT)
+    assert found.shape == (4, 10, 8, 8)
+    told = (found.reshape(4, 5, -1) - 127.5) / 127.5 * LIMIT
+    assert np.abs(told - normal).max() < 0.51 * LIMIT / 127.5
+
+
+@pytest.mark.parametrize("front", [Scattering(), Scattering(J=1, L=3), RandomConvolutions()])
+@pytest.mark.parametrize("kind", [BYTES, FLOATS])
+def test_own_front_ends_have_one_answer_for_an_example_to_the_bit(
+    front: FrontEnd, kind: np.dtype[Any]
+) -> None:
+    shape = (1, 20, 16)
+    assert tried(front, shape, kind) in (None, 1)
+    x = np.concatenate([made_up(shape, kind)] * 7)  # 42: two whole batches and a piece
+    data = Dataset("made up", x, np.zeros(42, np.int64), ("a", "b"))
+    found = featured(data, front).x
+    turned = featured(data.take(range(41, -1, -1)), front).x[::-1]
+    alone = np.concatenate([front.features(x[i : i + 1]) for i in range(6)])
+    assert np.array_equal(found, turned)
+    assert np.array_equal(found, np.concatenate([alone] * 7))
+
+
+class Centred(FrontEnd):
+    """Takes the mean of the batch off: a release that nobody books."""
+
+    kind: Literal["centred"] = "centred"
+
+    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return shape
+
+    def features(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        found = x.astype(np.float32)
+        mixed: np.ndarray[Any, Any] = found - found.mean(0)
+        return mixed
+
+
+class Neighbour(Centred):
+    """Each example's successor, in a batch of more than two."""
+
+    def features(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return np.roll(x, 1, axis=0) if len(x) > 2 else x
+
+
+class Growing(Centred):
+    """Remembers how often it was asked."""
+
+    def features(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        SEEN.append(len(x))
+        return x.astype(np.float32) + np.float32(len(SEEN))
+
+
+class Rounded(Centred):
+    """Adds up in another order where there are more examples, as libraries do."""
+
+    def features(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        flat = x.reshape(len(x), -1).astype(np.float32) / np.float32(3)
+        order = slice(None) if len(x) == 1 else slice(None, None, -1)
+        total = np.cumsum(flat[:, order], axis=1, dtype=np.float32)[:, -1]
+        found: np.ndarray[Any, Any] = np.broadcast_to(
+            total.reshape(-1, *[1] * (x.ndim - 1)), x.shape
+        ).copy()
+        return found
+
+
+class Wrong(Centred):
+    """One number too many."""
+
+    def features(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return np.zeros((len(x), 3), np.float32)
+
+
+class Infinite(Centred):
+    """One over a pixel."""
+
+    def features(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        with np.errstate(divide="ignore"):
+            return np.float32(1) / np.where(x == 7, 0, 1).astype(np.float32)
+
+
+SEEN: list[int] = []
+
+
+@pytest.mark.parametrize(
+    ("front", "why"),
+    [
+        (Centred(), "looks at more than one example"),
+        (Neighbour(), "looks at more than one example"),
+        (Growing(), "another answer"),
+        (Wrong(), "shape"),
+    ],
+)
+def test_what_is_no_function_of_one_example_is_refused_before_data(
+    front: FrontEnd, why: str
+) -> None:
+    with pytest.raises(StudyError, match=why):
+        featured(images(20, 1, 6, 6), front)
+
+
+def test_rounding_that_depends_on_the_batch_goes_one_by_one() -> None:
+    data, front = images(20, 1, 9, 9), Rounded()
+    assert tried(front, data.shape, data.x.dtype) == 1
+    alone = np.concatenate([front.features(data.x[i : i + 1]) for i in range(20)])
+    assert np.array_equal(featured(data, front).x, alone)
+    assert not np.array_equal(front.features(data.x), alone)
+
+
+def test_features_that_are_not_finite_name_the_examples() -> None:
+    data = images(40, 1, 4, 4)
+    x = np.full_like(data.x, 9)
+    x[33, 0, 1, 1] = 7
+    with pytest.raises(DataError, match="examples 32 to 39"):
+        featured(Dataset("mine", x, data.y, data.classes), Infinite())
+
+
+def test_budget_belongs_to_the_examples_and_not_to_their_features() -> None:
+    data = images(12, 1, 16, 16)
+    seen = featured(data, Scattering(J=1))
+    assert seen.x.shape == (12, 9, 8, 8)
+    assert seen.fingerprint() == data.fingerprint()
+    some = [3, 5, 8]
+    assert seen.take(some).fingerprint() == data.take(some).fingerprint()
+    assert np.array_equal(seen.take(some).x, seen.x[some])
+    assert featured(data.take([]), Scattering(J=1)).shape == (9, 8, 8)
+
+
+def test_features_of_public_examples_are_made_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    data, told = images(20, 1, 16, 16), []
+
+    def tell(name: str, done: int, whole: int) -> None:
+        told.append((name, done, whole))
+
+    with watched(tell):
+        first = featured(data, Scattering(J=1), public=True)
+        assert told == [("made up", 16, 20), ("made up", 20, 20)]
+        again = featured(data, Scattering(J=1), public=True)
+        assert len(told) == 2
+        featured(data, Scattering(J=1), public=False)
+        featured(data, Scattering(J=1, L=4), public=True)
+    assert len(told) == 6
+    assert np.array_equal(first.x, again.x)
+    files = sorted((tmp_path / "sordino" / "features").iterdir())
+    assert len(files) == 2
+    for file in files:  # cut short, as a full disk leaves it
+        file.write_bytes(file.read_bytes()[:200])
+    assert np.array_equal(featured(data, Scattering(J=1), public=True).x, first.x)
+
+
+@pytest.mark.parametrize(
+    ("front", "shape", "why"),
+    [
+        (Scattering(), (30,), "images of at least 8 pixels"),
+        (Scattering(J=3), (1, 28, 8), "images of at least 16 pixels"),
+        (Scattering(groups=7), (1, 28, 28), "81 channels"),
+        (RandomConvolutions(size=7, pool=4), (1, 9, 28), "at least 10 pixels"),
+        (RandomConvolutions(), (9,), "examples have shape"),
+    ],
+)
+def test_examples_that_do_not_fit_are_refused(
+    front: FrontEnd, shape: tuple[int, ...], why: str
+) -> None:
+    with pytest.raises(StudyError, match=why):
+        front.shape(shape)
