@@ -63,7 +63,7 @@ def partition(
 ) -> None:
     """Show how a study partitions its data: label counts of public data, else sizes only."""
     from sordino.engine import study as studies
-    from sordino.federation.division import federation
+    from sordino.federation.division import examples, federation
     from sordino.federation.study import HorizontalStudy
 
     read = studies.read(study, change or ())
@@ -72,7 +72,7 @@ def partition(
             f"{study}: its parties hold different features of the same entities, and no "
             "examples of their own; see data.parts"
         )
-    divided = federation(read)
+    divided = federation(examples(read))
     counts = divided.counts.tolist()
     names = divided.names or tuple(f"client {i}" for i in range(len(counts)))
     if read.data.file is not None and read.privacy.unit != "none":

@@ -12,7 +12,7 @@ from sordino import data as datasets
 from sordino.entropy import Seeded
 from sordino.errors import StudyError
 from sordino.federation import evaluation
-from sordino.federation.study import HorizontalStudy
+from sordino.federation.study import H, HorizontalStudy
 from sordino.message import Vector
 from sordino.privacy.records import Records
 
@@ -106,6 +106,11 @@ def federation(study: HorizontalStudy) -> Federation:
     return Federation(
         tuple(train.take(part) for part in indices), corpus.test, validation, counts, names
     )
+
+
+def examples(study: H) -> H:
+    """The same study without its front end: whoever asks who holds what needs no features."""
+    return study.model_copy(update={"data": study.data.model_copy(update={"features": None})})
 
 
 def _dealt(

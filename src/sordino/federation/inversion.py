@@ -79,6 +79,12 @@ def attacked(
             "method's clients send whole updates. Use a study whose clients take noisy gradient "
             "steps, such as dp-sgd"
         )
+    if study.data.features is not None:
+        raise StudyError(
+            f"data.features = '{study.data.features.kind}': --attack inversion reads pixels from a "
+            "gradient, and here the model sees features. Leave "
+            "data.features out"
+        )
     divided = federation(study)
     regime = horizontal.of(study)
     full = regime.calibrate(regime.sized(study, divided), divided.sizes)

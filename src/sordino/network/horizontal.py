@@ -18,7 +18,7 @@ from sordino.engine.built import Built
 from sordino.engine.plan import Plan
 from sordino.engine.study.base import Study
 from sordino.errors import StudyError
-from sordino.federation.division import federation, model
+from sordino.federation.division import examples, federation, model
 from sordino.federation.study import HorizontalStudy
 from sordino.network import parts
 from sordino.network.agreement import Agreed, Agreement, Shape
@@ -142,10 +142,7 @@ class Horizontal(Carrier):
         """See :class:`~sordino.network.carrier.Carrier`."""
         regime_of(study)
         # sites read examples as they are, and apply the front end themselves
-        own = _own(study)
-        found = federation(
-            own.model_copy(update={"data": own.data.model_copy(update={"features": None})})
-        )
+        found = federation(examples(_own(study)))
         classes = found.test.classes
         return Division(
             shape=Shape(

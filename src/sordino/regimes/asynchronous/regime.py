@@ -11,7 +11,7 @@ from sordino.engine.built import Built
 from sordino.engine.method import Method
 from sordino.engine.narration import Told
 from sordino.engine.plan import Plan, step_event
-from sordino.federation.division import federation
+from sordino.federation.division import examples, federation
 from sordino.federation.mechanism import Trial
 from sordino.federation.promise import BATCHES, resting_on
 from sordino.federation.regime import HorizontalRegime
@@ -50,7 +50,7 @@ class AsynchronousRegime(HorizontalRegime[AsynchronousStudy]):
 
     def calibrated(self, study: AsynchronousStudy) -> AsynchronousStudy:
         """See :class:`~sordino.engine.regime.Regime`: sampling rates follow from examples."""
-        return plan.calibrate(self.sized(study), federation(study).sizes)
+        return plan.calibrate(self.sized(study), federation(examples(study)).sizes)
 
     def price(self, study: AsynchronousStudy, sizes: Sequence[int], dimension: int) -> Plan:
         """See :class:`HorizontalRegime`."""

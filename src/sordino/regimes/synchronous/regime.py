@@ -11,7 +11,7 @@ from sordino.engine.built import Built
 from sordino.engine.method import Method
 from sordino.engine.narration import Advice, Told
 from sordino.engine.plan import Plan
-from sordino.federation.division import federation
+from sordino.federation.division import examples, federation
 from sordino.federation.mechanism import Trial
 from sordino.federation.promise import BATCHES, SIZES, resting_on
 from sordino.federation.regime import HorizontalRegime
@@ -133,7 +133,7 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
     def advise(self, study: SynchronousStudy) -> Advice:
         """Other sampling rates and tau."""
         sized = self.sized(study)
-        cells = plan.advise(sized, federation(sized).sizes)
+        cells = plan.advise(sized, federation(examples(sized)).sizes)
         return Advice(cells, narrate.advised(sized, cells))
 
     def check(self, method: Method) -> None:
