@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -70,13 +70,14 @@ class Division:
 
     @classmethod
     def of(cls, study: HorizontalStudy, whole: Callable[[], Federation]) -> Division:
-        """The study's, by the labels alone where that is enough; ``whole`` loads all of it."""
+        """The study's, by the labels alone where that is enough; ``whole`` loads all examples."""
         wanted = study.data
         # Who is set aside, and who is behind a record, is found in the whole data.
         apart = wanted.file is not None or wanted.validation or identified(study)
         found = None if apart else datasets.labels(wanted.name or "")
         if found is None:
-            return cls.told(whole())
+            told = cls.told(whole())
+            return replace(told, shape=wanted.seen(told.shape))
         y, shape, classes = found
         indices, _ = _dealt(study, y, None)
         return cls(tuple(map(len, indices)), wanted.seen(shape), len(classes))

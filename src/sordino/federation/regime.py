@@ -16,7 +16,15 @@ from sordino.engine.plan import Plan
 from sordino.engine.regime import Regime
 from sordino.entropy import Seeded
 from sordino.federation.balance import left
-from sordino.federation.division import Division, Federation, federation, identified, model, tensors
+from sordino.federation.division import (
+    Division,
+    Federation,
+    examples,
+    federation,
+    identified,
+    model,
+    tensors,
+)
 from sordino.federation.mechanism import Trial
 from sordino.federation.promise import resting_on, testing
 from sordino.federation.study import HorizontalStudy, for_dimension
@@ -126,7 +134,7 @@ class HorizontalRegime(Regime[H]):
             study,
             _outline(
                 study,
-                Division.of(study, lambda: federation(study))
+                Division.of(study, lambda: federation(examples(study)))
                 if divided is None
                 else Division.told(divided),
             ).dim,
@@ -138,7 +146,7 @@ class HorizontalRegime(Regime[H]):
 
     def plan(self, study: H) -> tuple[Plan, tuple[int, ...]]:
         """See :class:`~sordino.engine.regime.Regime`."""
-        whole = functools.cache(lambda: federation(study))
+        whole = functools.cache(lambda: federation(examples(study)))
         told = Division.of(study, whole)
         known, sizes = _outline(study, told), told.sizes
         if study.world.latency.reads:  # whether its file can be used
@@ -154,7 +162,7 @@ class HorizontalRegime(Regime[H]):
             priced = replace(priced, gradients=f"{path.name} ({path.why}): {path.cost}")
         full = self.calibrate(sized, sizes)
         if self.bounded(full):
-            trial = Trial(known.parameters, lambda: _trained_on(study, whole()))
+            trial = Trial(known.parameters, lambda: _trained_on(study, federation(study)))
             noise = self.mechanism(full, sizes, trial)
             priced = self.announced(priced, full, noise, sizes)
         if not identified(full):
