@@ -54,6 +54,7 @@ class World(Generic[S]):
         vault: where charges go.
         widest: numbers in the longest vector of a message, where it may be longer than the model.
         hands_out: whether sites are given the model when the run is over.
+        continuous: whether tasks follow each other without a moment at which nobody works.
         remembers: whether a site's work changes what the site has, so that it must go through its
             tasks again when it is started anew.
     """
@@ -62,6 +63,7 @@ class World(Generic[S]):
     vault: Vault
     widest: int = 0
     hands_out: bool = True
+    continuous: bool = False
     remembers: bool = False
 
     def step(self, state: S, event: Event, /) -> tuple[S, Sequence[Effect]]:
@@ -114,6 +116,10 @@ class World(Generic[S]):
     @property
     def charges_everybody(self) -> bool:
         """Whether each round is charged to all sites, whoever takes part."""
+        return False
+
+    def indispensable(self, site: int, /) -> bool:
+        """Whether nothing goes on without this site."""
         return False
 
     def own_bills(self, site: int, task: Request, permits: Sequence[Permit], /) -> Sequence[Bill]:

@@ -40,6 +40,9 @@ class Standing:
         there: whether it counts as present.
         since: since when it is not greeted, in seconds of the clock.
         ask: what it was last asked, and has not answered.
+        out: why it takes part no more, until it connects again; empty while it does.
+        turned: why its greeting was not accepted, until one is.
+        revoked: that its certificate is revoked, until it greets with another.
         books: rounds that it has not booked yet.
         bad: frames of this connection that were refused.
         refused: counts of what was refused, by reason.
@@ -52,6 +55,9 @@ class Standing:
     there: bool = False
     since: float = 0.0
     ask: frames.Ask | None = None
+    out: str = ""
+    turned: str = ""
+    revoked: str = ""
     books: dict[int, bytes] = field(default_factory=dict)
     bad: int = 0
     refused: Counter[str] = field(default_factory=Counter)
@@ -67,6 +73,16 @@ Heard = tuple[str, int, bytes, int]
 def unknown(site: int, number: int, said: Reply) -> str:
     """Why a message about an event is refused where there are no events."""
     return f"no site of this study sends {type(said).__name__}"
+
+
+def _leaving(own: Standing) -> bool:
+    """Whether a site is counted out when it stays away for the agreed patience."""
+    return not own.greeted and (own.there or (bool(own.revoked) and not own.out))
+
+
+def _printable(why: str) -> str:
+    """A reason, of which a site may have chosen a part, for a log and a terminal."""
+    return "".join(each if each.isprintable() else "?" for each in why[:LONGEST])
 
 
 class Courier:
@@ -111,6 +127,7 @@ class Courier:
         self._index = {name: i for i, name in enumerate(self.names)}
         self.sites = [Standing() for _ in self.names]
         self._last: tuple[object, bytes] | None = None
+        self._began = clock()
 
     def ask(self, site: int, task: Task) -> None:
         """Ask a site, now and whenever it connects again, until it has answered."""
@@ -136,9 +153,24 @@ class Courier:
         """A site has booked a round, or refused to."""
         self.sites[site].books.pop(number, None)
 
-    def barred(self, site: int) -> None:
+    def barred(self, site: int, why: str) -> None:
         """A site takes part no more until it connects again."""
-        self.sites[site].there = False
+        own = self.sites[site]
+        own.there, own.out = False, _printable(why) or "no reason was given"
+
+    def admitted(self, site: int) -> None:
+        """A site takes part again."""
+        self.sites[site].out = ""
+
+    def missing(self) -> list[str]:
+        """Names of the sites that are absent, once they have been for the agreed patience."""
+        now = self._clock()
+        late = now >= self._began + self._patience
+        return [
+            name
+            for name, own in zip(self.names, self.sites, strict=True)
+            if late and not own.there and not own.out
+        ]
 
     def expect(self, sites: Iterable[int]) -> None:
         """Count these as present: a server that was killed has them in its journal. Who stays away
@@ -151,7 +183,7 @@ class Courier:
 
     def bye(self, bye: frames.Bye, seconds: float) -> int:
         """Tell everybody that the run is over, and wait a while until they have kept what they
-        need. How many have.
+        need, or have refused what they were told. How many have been heard.
         """
         frame = frames.encode(bye)
         for i, own in enumerate(self.sites):
@@ -181,7 +213,9 @@ class Courier:
             return False
         if isinstance(said, frames.Hello) and not own.greeted and self._greet(site, said):
             self._send(site, bye)
-        return isinstance(said, frames.Done)
+        if isinstance(said, frames.Refuse):
+            self._note(site, f"the end: {said.why}")
+        return isinstance(said, frames.Done | frames.Refuse)
 
     def next(self, until: float | None) -> Heard | None:
         """What reaches the server next; None when the clock has passed ``until``.
@@ -199,15 +233,17 @@ class Courier:
                 return heard
 
     def _pause(self, now: float, until: float | None) -> float | None:
-        ends = [own.since + self._patience for own in self.sites if own.there and not own.greeted]
+        ends = [own.since + self._patience for own in self.sites if _leaving(own)]
         if until is not None:
             ends.append(until)
         return min(ends) - now if ends else None
 
     def _gone(self, now: float) -> Heard | None:
         for i, own in enumerate(self.sites):
-            if own.there and not own.greeted and now >= own.since + self._patience:
+            if _leaving(own) and now >= own.since + self._patience:
                 own.there = False
+                if own.revoked:
+                    return "refused", i, own.revoked.encode(), 0
                 return "down", i, b"", 0
         return None
 
@@ -216,6 +252,9 @@ class Courier:
         own = self.sites[site]
         if event.kind == "open":
             self._opened(own, event)
+            return None
+        if event.kind == "barred":
+            own.revoked = own.revoked if own.connection else event.frame.decode()
             return None
         if event.connection != own.connection:  # of a connection that another one has replaced
             return None
@@ -320,11 +359,12 @@ class Courier:
             why = "it has agreed to something else: its agreement.toml or study.toml differs"
         elif said.code != self._code:
             why = "it runs another version of this program"
+        self.sites[site].turned = why or ""
         if why is not None:
             self._send(site, frames.encode(frames.Reject(why)))
             self._bad(site, why)
             return False
-        self.sites[site].greeted = True
+        self.sites[site].greeted, self.sites[site].revoked = True, ""
         self._send(site, frames.encode(frames.Welcome(self.run)))
         return True
 
@@ -337,7 +377,7 @@ class Courier:
 
     def _note(self, site: int, why: str) -> None:
         counted = self.sites[site].refused
-        key = "".join(each if each.isprintable() else "?" for each in why[:LONGEST])
+        key = _printable(why)
         if key not in counted and len(counted) >= KINDS:
             key = "more kinds of refused frames"
         counted[key] += 1

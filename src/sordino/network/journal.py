@@ -39,15 +39,16 @@ class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=
         seq: its number, from 1.
         time: seconds since the run began.
         kind: a message of a site; a site that has come, or is gone; one that was there when the
-            journal began anew; one that has booked a round; one that refused a task; an alarm.
-        site: which, from 0; 0 for an alarm.
+            journal began anew; one that has booked a round; one that refused a task; an alarm; that
+            too few sites are left.
+        site: which, from 0; 0 for an alarm and the end.
         body: the message, the alarm's tag, or the reason (UTF-8); empty otherwise.
         number: of the round or the task; 0 otherwise.
     """
 
     seq: int
     time: float
-    kind: Literal["message", "up", "down", "there", "booked", "refused", "woke"]
+    kind: Literal["message", "up", "down", "there", "booked", "refused", "woke", "stop"]
     site: int
     body: bytes = b""
     number: int = 0

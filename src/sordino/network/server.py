@@ -37,7 +37,8 @@ from sordino.network.carrier import carrier
 from sordino.network.courier import Courier, unknown
 from sordino.network.journal import NAME as JOURNAL
 from sordino.network.journal import Journal
-from sordino.network.kernel import LiveKernel, ScriptedKernel
+from sordino.network.kernel import LiveKernel
+from sordino.network.scripted import ScriptedKernel
 from sordino.network.transport.base import Hub, Mailbox
 from sordino.privacy import Budget, Event, Vault
 
@@ -155,7 +156,7 @@ class Serving:
         run_id: identifier of the run.
         opens: the transport.
         refused: told of everything that is refused: which site, and why.
-        told: told of progress, with the courier.
+        told: told of progress, with the courier and the kernel; ``idle`` every second without any.
         scripted: whether the simulator's clock decides who is heard first.
     """
 
@@ -167,6 +168,7 @@ class Serving:
     opens: Opens
     refused: Callable[[str, str], None]
     told: Callable[[Courier, Any], None]
+    idle: Callable[[Courier, Any], None]
     scripted: bool = False
     durable: bool = False
     clock: Callable[[], float] = field(default=time.monotonic)
@@ -235,14 +237,17 @@ class Serving:
     ) -> Kernel[Any, Any]:
         dimension = moment.model.size
         if self.scripted:
-            return ScriptedKernel(
+            scripted: ScriptedKernel[Any, Any] = ScriptedKernel(
                 world,
                 moment,
                 watcher,
                 courier=courier,
                 dimension=dimension,
                 sites=len(courier.names),
+                told=lambda: self.idle(courier, scripted),
+                clock=self.clock,
             )
+            return scripted
         kernel: LiveKernel[Any, Any] = LiveKernel(
             world,
             moment,
@@ -254,6 +259,7 @@ class Serving:
             minimum=self.agreed.agreement.minimum,
             kept=lambda: watcher.kept,
             told=lambda: self.told(courier, kernel),
+            idle=lambda: self.idle(courier, kernel),
             clock=self.clock,
         )
         return kernel
@@ -267,6 +273,7 @@ class Serves:
     opens: Opens
     refused: Callable[[str, str], None]
     told: Callable[[Courier, Any], None] = lambda courier, kernel: None
+    idle: Callable[[Courier, Any], None] = lambda courier, kernel: None
     test: Dataset | None = None
     scripted: bool = False
     durable: bool = False
@@ -286,6 +293,7 @@ class Serves:
             opens=self.opens,
             refused=self.refused,
             told=self.told,
+            idle=self.idle,
             scripted=self.scripted,
             durable=self.durable,
         )

@@ -112,12 +112,14 @@ def serve(
         agreed.study.horizon,
         agreed.agreement.minimum,
         lambda: dict(strangers),
+        shown.words,
     )
     build = Serves(
         agreed=agreed,
         opens=opens,
         refused=refused,
         told=reporter,
+        idle=reporter,
         test=carrier(agreed.study).test(agreed, test),
         scripted=scripted,
         durable=durable,

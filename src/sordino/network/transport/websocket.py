@@ -175,6 +175,7 @@ class WebSocketHub:
             return connection.respond(HTTPStatus.FORBIDDEN, "not a site of this federation\n")
         if self._barred(serial):
             self._refused(name, "its certificate is revoked")
+            self._mailbox.put(Event("barred", name, 0, b"its certificate is revoked"))
             return connection.respond(HTTPStatus.FORBIDDEN, "this certificate is revoked\n")
         return None
 

@@ -113,6 +113,8 @@ class Arrivals(World[State]):
         lineage: run and environment, part of every charge's key.
     """
 
+    continuous = True
+
     regime: Asynchronous
     edges: Sequence[Edge]
     vault: Vault

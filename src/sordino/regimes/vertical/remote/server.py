@@ -39,6 +39,7 @@ from sordino.engine.effect import (
     Said,
     Send,
     Skip,
+    Stop,
     Stretch,
     Stretched,
     Wake,
@@ -86,6 +87,7 @@ class Conducting(Play):
     """
 
     hands_out = False
+    continuous = True
 
     def __init__(self, world: Events, state: State) -> None:
         super().__init__(world, state)
@@ -115,6 +117,8 @@ class Conducting(Play):
         match event:
             case Arrived(message):
                 self._answered(message)
+            case Stop() if state.ended is None:
+                return state, [*self._cut_short(), *super().step(state, event)[1]]
             case Begin():
                 return state, self._in_turns(super().step(state, event)[1])
             case Joined(site):
@@ -228,6 +232,19 @@ class Conducting(Play):
 
     def _played(self) -> list[Effect]:
         """Count the piece, and go on."""
+        done = self._stretched()
+        return self._in_turns(super().step(self.state, Arrived(done))[1])
+
+    def _cut_short(self) -> list[Effect]:
+        """Count the events of the open piece that are over: no more of them will come."""
+        over = len(self._seen.learned)
+        if not over or self._task.number != self.state.position + 1:
+            return []
+        self.used = self.used[: int(np.flatnonzero(self.used)[over - 1]) + 1]
+        return self.rules.count(self.state, self._stretched())
+
+    def _stretched(self) -> Stretched:
+        """What came of the open piece."""
         seen, parties, n = self._seen, self.half.rules.parties, len(self.used)
         predictions, labels = (
             np.concatenate([np.zeros(0, np.int64), *map(np.asarray, rows)])
@@ -252,8 +269,7 @@ class Conducting(Play):
             labels,
         )
         tallies = counted(course, played, self.world.sizes, self.world.every, self.world.batch)
-        done = Stretched(self._task.number, n, tuple(tallies) if n else ())
-        return self._in_turns(super().step(self.state, Arrived(done))[1])
+        return Stretched(self._task.number, n, tuple(tallies) if n else ())
 
     def bills(
         self, state: State, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]
@@ -282,6 +298,10 @@ class Conducting(Play):
         seen.predictions.append(made.predictions)
         seen.losses.append(made.loss)
         return Learned(effect.number, tuple((each.party, each) for each in made.derivatives))
+
+    def indispensable(self, site: int) -> bool:
+        """See :class:`~sordino.engine.world.World`: whoever holds the labels."""
+        return site == self.half.rules.parties
 
     def expects(self, state: State, site: int, number: int) -> bool:
         """Whether this is what the site was asked last, and has not answered."""

@@ -1,0 +1,118 @@
+"""The kernel of a scripted run over a network: it keeps the simulator's virtual clock.
+
+It asks real sites, and takes their answers in the order that the study's latencies give. So a run
+over a network can be compared with a simulation byte by byte.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from sordino.engine.effect import Book, Request, Said, Stop
+from sordino.engine.kernel import Kernel, M
+from sordino.engine.moment import S
+from sordino.engine.watch import Watcher
+from sordino.engine.world import World
+from sordino.network.courier import Courier
+from sordino.network.ends import hopeless
+from sordino.network.kernel import TICK, said, sendable
+from sordino.privacy import Permit
+
+
+class _Refused(Exception):
+    """A site refuses."""
+
+
+class ScriptedKernel(Kernel[S, M]):
+    """A run between real sites by the simulator's clock; see the module.
+
+    Args:
+        courier: the way to the sites.
+        dimension: d.
+        sites: how many must be there before it begins.
+        told: of progress.
+    """
+
+    def __init__(
+        self,
+        world: World[S],
+        moment: M,
+        watcher: Watcher[M],
+        *,
+        courier: Courier,
+        dimension: int,
+        sites: int,
+        told: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(world, moment, watcher)
+        self._told, self._clock = told, clock
+        self.courier, self._dimension, self._sites = courier, dimension, sites
+        self._there: set[int] = set()
+        self._answers: dict[tuple[int, int], bytes] = {}
+        self._booked: set[tuple[int, int]] = set()
+
+    @property
+    def waiting(self) -> int:
+        """Sites that must come before the run can begin."""
+        return self._sites - len(self._there)
+
+    def run(self) -> M:
+        """See :class:`~sordino.engine.kernel.Kernel`. It ends when a site refuses: a simulation
+        knows no refusals.
+        """
+        try:
+            return self._run()
+        except _Refused as refusal:
+            self.tell(Stop(str(refusal)))
+            return self.moment()
+
+    def _run(self) -> M:
+        for site, task in self.world.asked(self.state).items():
+            self.courier.ask(site, sendable(task))
+        while len(self._there) < self._sites:
+            self._listen()
+        return super().run()
+
+    def dispatch(self, site: int, task: Request) -> None:
+        """Ask the site now, and take its answer when it is due."""
+        self.courier.ask(site, sendable(task))
+        super().dispatch(site, task)
+
+    def booked(self, effect: Book, permits: tuple[Permit, ...]) -> None:
+        """Go on when everybody has booked the round as well."""
+        for site in range(self._sites):
+            self.courier.book(site, effect.number, effect.fact)
+        while not all((site, effect.number) in self._booked for site in range(self._sites)):
+            self._listen()
+        self._booked.clear()
+        super().booked(effect, permits)
+
+    def answer(self, site: int, number: int) -> Said | None:
+        """Wait for the site's answer."""
+        while (site, number) not in self._answers:
+            self._listen()
+        return said(self._answers.pop((site, number)), self._dimension)
+
+    def _listen(self) -> None:
+        heard = self.courier.next(self._clock() + TICK)
+        self._told()
+        if heard is None:
+            return
+        kind, site, body, number = heard
+        match kind:
+            case "up":
+                self._there.add(site)
+            case "booked":
+                self._booked.add((site, number))
+                self.courier.booked(site, number)
+            case "message":
+                self._answers[site, number] = body
+                self.courier.settled(site, number)
+            case "refused":
+                self.courier.barred(site, body.decode(errors="replace")[:500])
+                secret = self.world.charges_everybody
+                raise _Refused(
+                    hopeless(self.courier, self._sites, self.world.indispensable, secret=secret)
+                )
