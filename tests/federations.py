@@ -33,6 +33,7 @@ from sordino.network.agreement import Agreed
 from sordino.network.courier import Courier
 from sordino.network.demo import Laid
 from sordino.network.frames import FromServer, FromSite
+from sordino.network.incidents import Incidents
 from sordino.network.joins import Joins
 from sordino.network.server import Serves, farewell
 from sordino.network.transport.base import Mailbox
@@ -199,7 +200,9 @@ class Federation:
                 self.told(courier, kernel)
 
         agreed = Agreed(self.laid.server)
-        build = Serves(agreed=agreed, opens=opens, refused=refused, told=told)
+        log = Incidents(self.server)
+        self.net.stranger = lambda who, why: log.note(who, "connection", why)
+        build = Serves(agreed=agreed, opens=opens, refused=refused, told=told, noted=log.note)
         done = self._played("server", agreed.study, build)
         if not opened:
             farewell(agreed, self.server, opens, refused, 1.0)

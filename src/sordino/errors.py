@@ -51,7 +51,15 @@ class LocalProtocolError(ProtocolError):
 
 
 class RemoteProtocolError(ProtocolError):
-    """The other side broke the protocol."""
+    """The other side broke the protocol.
+
+    Attributes:
+        what: a word or two for the kind of it, for logs.
+    """
+
+    def __init__(self, message: str, what: str = "protocol") -> None:
+        super().__init__(message)
+        self.what = what
 
 
 class CutShort(SordinoError):

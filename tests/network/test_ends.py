@@ -19,6 +19,7 @@ from sordino.message import Labels, Passive, decode, encode
 from sordino.network import demo, frames
 from sordino.network.courier import Courier
 from sordino.network.ends import cut_short
+from sordino.network.standing import Heard
 from sordino.network.status import Reporter, read
 from sordino.network.transport.base import Event, Mailbox
 
@@ -285,11 +286,11 @@ def test_a_certificate_that_is_revoked_counts_its_site_out_when_it_is_away() -> 
         mailbox.put(Event("frame", site, connection, greeting))
 
     hello("north", 1)
-    assert courier.next(now[0] + 1) == ("up", 0, b"", 0)
+    assert courier.next(now[0] + 1) == Heard("up", 0)
     mailbox.put(Event("barred", "north", 0, revoked))  # with an old certificate of the same name
     mailbox.put(Event("barred", "south", 0, revoked))
     found = courier.next(now[0] + 1)
-    assert found == ("refused", 1, revoked, 0)
+    assert found == Heard("refused", 1, revoked)
     courier.barred(1, "its certificate is revoked")
     mailbox.put(Event("closed", "north", 1))
     mailbox.put(Event("barred", "north", 0, revoked))
@@ -297,9 +298,9 @@ def test_a_certificate_that_is_revoked_counts_its_site_out_when_it_is_away() -> 
     mailbox.put(Event("closed", "south", 9))
     assert courier.sites[0].there
     hello("south", 3)
-    assert courier.next(now[0] + 1) == ("up", 1, b"", 0)
+    assert courier.next(now[0] + 1) == Heard("up", 1)
     now[0] += 5.0
-    assert courier.next(now[0] + 1) == ("refused", 0, revoked, 0)
+    assert courier.next(now[0] + 1) == Heard("refused", 0, revoked)
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from sordino.errors import (
 from sordino.message import Reply, Task, Train, Vector, decode, encode
 from sordino.network import frames
 from sordino.network.ends import STOPPED
+from sordino.network.incidents import Incidents
 from sordino.network.journal import Input, Journal
 from sordino.network.moment import SiteMoment
 from sordino.network.outbox import Kept, Outbox, digest
@@ -39,7 +40,7 @@ from sordino.privacy import decode as fact_of
 if TYPE_CHECKING:
     from sordino.network.site import Site
 
-CHAIN = "0" * 64
+CHAIN, SERVER = "0" * 64, "server"
 MOST_TOLD = 1_000
 """Refusals of one connection or another that stand in the log; later ones are only answered."""
 OWN = "this site's own budget or ledger does not allow it"
@@ -63,6 +64,7 @@ class Desk:
         self.moment = replace(moment, number=max(moment.number, known))
         self.dimension = moment.model.size
         self.heard = False
+        self._incidents = Incidents(site.folder)
         self._paid: tuple[Permit, ...] = ()
         self._refused: set[tuple[int, str]] = set()
         self._priced: dict[Any, float] = {}
@@ -102,7 +104,7 @@ class Desk:
         try:
             found = frames.to_site(frame)
         except RemoteProtocolError as error:
-            yield self._refuse(0, str(error))
+            yield self._refuse(0, str(error), error.what)
             return
         match found:
             case frames.Welcome(run):
@@ -132,7 +134,7 @@ class Desk:
         if number < kept.number:
             return
         if number == kept.number and task_digest != kept.task:
-            yield self._refuse(number, "a second task under the same number")
+            yield self._refuse(number, "a second task under the same number", "second task")
             return
         if number == kept.number and kept.answer is not None:
             yield frames.Say(number, kept.answer)
@@ -140,15 +142,15 @@ class Desk:
         try:
             task = self._task(number, body)
         except RemoteProtocolError as error:
-            yield self._refuse(number, str(error))
+            yield self._refuse(number, str(error), "task")
             return
         try:
             answer = self._work(task, kept, task_digest)
         except (BudgetExceeded, LedgerError) as refusal:
-            yield self._refuse(number, OWN, str(refusal))
+            yield self._refuse(number, OWN, "budget", str(refusal))
             return
         except ProtocolError as error:
-            yield self._refuse(number, str(error))
+            yield self._refuse(number, str(error), "task")
             return
         yield frames.Say(number, answer)
 
@@ -234,19 +236,25 @@ class Desk:
         """Book a round that is charged to everybody, whether this site was drawn or not."""
         try:
             effect = Book(number, fact_of(event))
+        except LedgerError as error:
+            return self._refuse(number, str(error), "round")
+        try:
             if (objection := self._world.objection_to_round(self._site.index, effect)) is not None:
-                return self._refuse(number, objection)
+                return self._refuse(number, objection, "round")
             self._charged(self._world.round_bills(self._site.index, effect))
         except (BudgetExceeded, LedgerError) as refusal:
-            return self._refuse(number, OWN, str(refusal))
+            return self._refuse(number, OWN, "budget", str(refusal))
         except StudyError as refusal:
-            return self._refuse(number, str(refusal))
+            return self._refuse(number, str(refusal), "round")
         if number > self.outbox.kept.booked:
             self.outbox.keep(msgspec.structs.replace(self.outbox.kept, booked=number))
         return frames.Booked(number)
 
-    def _refuse(self, number: int, why: str, details: str | None = None) -> frames.Refuse:
+    def _refuse(
+        self, number: int, why: str, what: str, details: str | None = None
+    ) -> frames.Refuse:
         """Refuse; ``details``, such as what its data has spent, are for this site alone."""
+        self._incidents.note(SERVER, what, why if details is None else details)
         if (number, why) not in self._refused and len(self._refused) < MOST_TOLD:
             self._refused.add((number, why))
             told = why if details is None else details
@@ -299,7 +307,7 @@ class Desk:
         self.moment = replace(self.moment, model=found, ended=ended)
         self._watcher.row(records.End(round=self.moment.number, why=ended))
         self._watcher.save(self.moment)
-        return frames.Done() if wrong is None else self._refuse(0, wrong)
+        return frames.Done() if wrong is None else self._refuse(0, wrong, "end")
 
     def _unusable(self, model: bytes) -> str | None:
         """What is wrong with the bytes of a final model, or None."""

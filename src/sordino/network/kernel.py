@@ -116,6 +116,7 @@ class LiveKernel(Kernel[S, M]):
         self._permits: tuple[Permit, ...] = ()
         self._start = clock() - moment.time
         self._order = moment.count
+        self._fresh: tuple[int, Reply | None] = 0, None  # decoded by the courier already
         self._saved = 0  # the input after which a moment was kept
 
     @property
@@ -202,8 +203,9 @@ class LiveKernel(Kernel[S, M]):
         alarm = self.heap[0][0] + self._start if self.heap else tick
         heard = self.courier.next(min(alarm, tick))
         if heard is not None:
-            kind, site, body, number = heard
-            return self._noted(kind, body, site, number)
+            found = self._noted(heard.kind, heard.body, heard.site, heard.number)
+            self._fresh = found.seq, heard.said
+            return found
         if self._clock() >= alarm and self.heap:
             return self._noted("woke", self.heap[0][4].encode())
         self._idle()
@@ -253,11 +255,14 @@ class LiveKernel(Kernel[S, M]):
         on without the site.
         """
         self.courier.settled(each.site, each.number)
-        self.tell(Arrived(said(each.body, self._dimension)))
+        message = self._fresh[1] if self._fresh[0] == each.seq else None
+        self.tell(Arrived(message or said(each.body, self._dimension)))
         if self.state.ended is not None:
             return
         if self.world.expects(self.state, each.site, each.number):
-            self.courier.barred(each.site, "its answer was not what it was asked for")
+            why = "its answer was not what it was asked for"
+            self.courier.note(each.site, "another answer", why)
+            self.courier.barred(each.site, why)
             self._gone(each.site)
         else:
             self.tell(Joined(each.site))  # who was late is counted in again
@@ -265,6 +270,7 @@ class LiveKernel(Kernel[S, M]):
     def _refused(self, each: Input) -> None:
         """A site takes this task not, and takes part no more until it connects again."""
         why = each.body.decode(errors="replace")
+        self.courier.note(each.site, "declined", why)
         self.write(
             records.Declined(
                 round=self.state.number, time=self.time, client=each.site, why=why[:500]

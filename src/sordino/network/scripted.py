@@ -14,9 +14,10 @@ from sordino.engine.kernel import Kernel, M
 from sordino.engine.moment import S
 from sordino.engine.watch import Watcher
 from sordino.engine.world import World
+from sordino.message import Reply
 from sordino.network.courier import Courier
 from sordino.network.ends import hopeless
-from sordino.network.kernel import TICK, said, sendable
+from sordino.network.kernel import TICK, sendable
 from sordino.privacy import Permit
 
 
@@ -50,7 +51,7 @@ class ScriptedKernel(Kernel[S, M]):
         self._told, self._clock = told, clock
         self.courier, self._dimension, self._sites = courier, dimension, sites
         self._there: set[int] = set()
-        self._answers: dict[tuple[int, int], bytes] = {}
+        self._answers: dict[tuple[int, int], Reply] = {}
         self._booked: set[tuple[int, int]] = set()
 
     @property
@@ -93,25 +94,27 @@ class ScriptedKernel(Kernel[S, M]):
         """Wait for the site's answer."""
         while (site, number) not in self._answers:
             self._listen()
-        return said(self._answers.pop((site, number)), self._dimension)
+        return self._answers.pop((site, number))
 
     def _listen(self) -> None:
         heard = self.courier.next(self._clock() + TICK)
         self._told()
         if heard is None:
             return
-        kind, site, body, number = heard
-        match kind:
+        site, number = heard.site, heard.number
+        match heard.kind:
             case "up":
                 self._there.add(site)
             case "booked":
                 self._booked.add((site, number))
                 self.courier.booked(site, number)
-            case "message":
-                self._answers[site, number] = body
+            case "message" if heard.said is not None:
+                self._answers[site, number] = heard.said
                 self.courier.settled(site, number)
             case "refused":
-                self.courier.barred(site, body.decode(errors="replace")[:500])
+                why = heard.body.decode(errors="replace")[:500]
+                self.courier.note(site, "declined", why)
+                self.courier.barred(site, why)
                 secret = self.world.charges_everybody
                 raise _Refused(
                     hopeless(self.courier, self._sites, self.world.indispensable, secret=secret)

@@ -30,11 +30,11 @@ from sordino.engine.watch import Moment, Packed, Watcher
 from sordino.engine.world import World
 from sordino.errors import BudgetExceeded, StudyError
 from sordino.files import GIB, read_below
-from sordino.message import Reply
 from sordino.network import frames
 from sordino.network.agreement import Agreed
 from sordino.network.carrier import carrier
-from sordino.network.courier import Courier, unknown
+from sordino.network.checks import Unfit, unknown
+from sordino.network.courier import Courier
 from sordino.network.journal import NAME as JOURNAL
 from sordino.network.journal import Journal
 from sordino.network.kernel import LiveKernel
@@ -51,6 +51,9 @@ LAST = "farewell.bin"
 Owed = Callable[[int, int], Iterable[tuple[int, Event]]]
 """Rounds that were charged to a site after the one with this number, and their events."""
 
+Noted = Callable[[str, str, str], object]
+"""Told of an incident: which site, what, and the detail."""
+
 Opens = Callable[[int, Mailbox], Hub]
 """Opens the transport for frames of at most so many bytes."""
 
@@ -65,7 +68,8 @@ def _connected(
     clock: Callable[[], float],
     *,
     widest: int = 0,
-    unfit: Callable[[int, int, Reply], str | None] = unknown,
+    unfit: Unfit = unknown,
+    noted: Noted = lambda site, what, detail: None,
     owed: Owed = lambda site, after: (),
 ) -> Iterator[Courier]:
     """A courier over an open transport."""
@@ -83,6 +87,7 @@ def _connected(
             patience=agreed.agreement.patience,
             refused=refused,
             unfit=unfit,
+            noted=noted,
             owed=owed,
             clock=clock,
         )
@@ -155,7 +160,8 @@ class Serving:
         folder: of the run.
         run_id: identifier of the run.
         opens: the transport.
-        refused: told of everything that is refused: which site, and why.
+        refused: told of each kind of refusal once: which site, and why; ``noted`` of each one, and
+            what it is.
         told: told of progress, with the courier and the kernel; ``idle`` every second without any.
         scripted: whether the simulator's clock decides who is heard first.
     """
@@ -169,6 +175,7 @@ class Serving:
     refused: Callable[[str, str], None]
     told: Callable[[Courier, Any], None]
     idle: Callable[[Courier, Any], None]
+    noted: Noted
     scripted: bool = False
     durable: bool = False
     clock: Callable[[], float] = field(default=time.monotonic)
@@ -214,6 +221,7 @@ class Serving:
             self.clock,
             widest=world.widest,
             unfit=world.unfit,
+            noted=self.noted,
             owed=partial(self._owed, world),
         ) as courier:
             ends = _Ends(watcher, self.folder, world.hands_out)
@@ -274,6 +282,7 @@ class Serves:
     refused: Callable[[str, str], None]
     told: Callable[[Courier, Any], None] = lambda courier, kernel: None
     idle: Callable[[Courier, Any], None] = lambda courier, kernel: None
+    noted: Noted = lambda site, what, detail: None
     test: Dataset | None = None
     scripted: bool = False
     durable: bool = False
@@ -294,6 +303,7 @@ class Serves:
             refused=self.refused,
             told=self.told,
             idle=self.idle,
+            noted=self.noted,
             scripted=self.scripted,
             durable=self.durable,
         )
