@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,10 +12,9 @@ import pytest
 
 from federations import STUDIES, Federation, Hand
 from sordino.engine import records, runs
-from sordino.engine import study as studies
 from sordino.errors import CutShort
 from sordino.message import Labels, Passive, decode, encode
-from sordino.network import demo, frames
+from sordino.network import frames
 from sordino.network.courier import Courier
 from sordino.network.ends import cut_short
 from sordino.network.standing import Heard
@@ -124,41 +122,6 @@ def test_edges_are_too_few_at_once_when_one_leaves_for_good(federate: Makes) -> 
     assert found.done["server"].why == bye.why
 
 
-EVENTS = """
-name = "events"
-[data]
-name = "digits"
-parties = 2
-stream = "replay"
-[model]
-name = "mlp"
-embedding = 4
-hidden = 8
-[method]
-name = "ogd"
-activation = "full"
-[privacy]
-unit = "none"
-[budget]
-events = 24
-[execution]
-path = "messages"
-"""
-
-
-@pytest.fixture
-def vertical(tmp_path: Path, swift: None) -> Any:
-    """A federation of two parties and who holds the labels; one site is enough."""
-    path = tmp_path / "study.toml"
-    path.write_text(EVENTS)
-    laid = demo.lay_out(studies.read(path), tmp_path / "out", scripted=False, minimum=1)
-    for each in (tmp_path / "out" / demo.KITS).glob("*/agreement.toml"):
-        each.write_text(each.read_text().replace("patience = 5.0", "patience = 0.1"))
-    found = Federation(laid=laid)
-    yield found
-    found.end()
-
-
 def said(index: int, turn: Any) -> Any:
     """What a site says to a turn, if it has no features."""
     return Labels(turn.event, (3,)) if index == 2 else Passive(index, turn.event)
@@ -179,7 +142,8 @@ def played(sites: Sequence[Hand], events: int) -> list[Any]:
     return turns
 
 
-def test_events_end_without_labels_and_what_was_played_is_counted(vertical: Federation) -> None:
+def test_events_end_without_labels_and_what_was_played_is_counted(federate: Makes) -> None:
+    vertical = federate("events", scripted=False, minimum=1)
     vertical.start("server")
     vertical.until(lambda: vertical.net.listens)
     sites = hands(vertical)

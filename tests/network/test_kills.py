@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.numpy import load_file
 
-from federations import STUDIES, Federation, digest
+from federations import STUDIES, Federation, digest, study_of
 from memory import Killed, MemoryLine, Net
-from sordino.engine import checkpoint
+from sordino.engine import checkpoint, session
 from sordino.engine.kernel import Kernel
 from sordino.engine.recorder import Recorder
 from sordino.engine.surroundings import sources
@@ -229,6 +230,37 @@ def test_killed_anywhere_a_run_ends_as_its_journal_says(
     run = found.done["server"].run
     last = stepped_again(found, inputs, _run_id(Path(run)), tmp_path)
     assert digest(last.state) == digest(found.kernels[-1].state)
+
+
+@pytest.mark.parametrize("name", [*STUDIES, "events"])
+def test_a_scripted_server_that_is_killed_goes_on_to_the_same_model(
+    name: str, federate: Makes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {"asynchronous": ["execution.evaluate_every=4"]}.get(name, [])
+    found = federate(name, [*changes, "execution.checkpoint_every=1"])
+    found.scripted = True
+    with monkeypatch.context() as patch:
+        fate = Fate(seed=len(name), kills=6, every=25)
+        fate.threatens(patch, Journal, "append", _torn_input)
+        fate.threatens(patch, Journal, "cut")
+        fate.threatens(patch, checkpoint, "write")
+        fate.threatens(patch, server, "replace_file")
+        fate.threatens(patch, Recorder, "row")
+        fate.threatens(patch, Kernel, "tell")
+        fate.threatens(patch, Net, "send")
+        found.start()
+        found.wait(120)
+    assert found.kills["server"] >= 4, fate.where
+    alone = tmp_path / "alone"
+    study = study_of(tmp_path / "own", name, changes)
+    session.begin(study, alone, lambda row: None, lambda going: None)
+    wanted = load_file(alone / "model.safetensors")
+    parties = ["server"] if name != "events" else ["server", *found.names]
+    models = [load_file(found.folder(each) / "model.safetensors") for each in parties]
+    assert {k: v.tobytes() for each in models for k, v in each.items()} == {
+        k: v.tobytes() for k, v in wanted.items()
+    }
+    assert not (found.server / journal.NAME).exists()
 
 
 def _run_id(folder: Path) -> str:

@@ -2,6 +2,10 @@
 
 It asks real sites, and takes their answers in the order that the study's latencies give. So a run
 over a network can be compared with a simulation byte by byte.
+
+All that reaches it and decides anything are the answers: their order and all times follow from the
+study. So a journal of answers is enough to go on after a kill, from the last checkpoint on: what
+was answered before is not asked again, and the next task has the same bytes as it had.
 """
 
 from __future__ import annotations
@@ -14,10 +18,10 @@ from sordino.engine.kernel import Kernel, M
 from sordino.engine.moment import S
 from sordino.engine.watch import Watcher
 from sordino.engine.world import World
-from sordino.message import Reply
 from sordino.network.courier import Courier
 from sordino.network.ends import hopeless
-from sordino.network.kernel import TICK, sendable
+from sordino.network.journal import Input, Journal
+from sordino.network.kernel import TICK, said, sendable
 from sordino.privacy import Permit
 
 
@@ -30,8 +34,10 @@ class ScriptedKernel(Kernel[S, M]):
 
     Args:
         courier: the way to the sites.
+        journal: answers that were not used when the moment was saved, and those since.
         dimension: d.
         sites: how many must be there before it begins.
+        kept: number of the moment that was kept last.
         told: of progress.
     """
 
@@ -42,16 +48,20 @@ class ScriptedKernel(Kernel[S, M]):
         watcher: Watcher[M],
         *,
         courier: Courier,
+        journal: Journal,
         dimension: int,
         sites: int,
+        kept: Callable[[], int],
         told: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(world, moment, watcher)
         self._told, self._clock = told, clock
-        self.courier, self._dimension, self._sites = courier, dimension, sites
+        self.courier, self.journal, self._sites, self._kept = courier, journal, sites, kept
         self._there: set[int] = set()
-        self._answers: dict[tuple[int, int], Reply] = {}
+        self._bodies = {(each.site, each.number): each.body for each in journal.after(0)}
+        self._noted = len(self._bodies)
+        self._answers = {key: said(body, dimension) for key, body in self._bodies.items()}
         self._booked: set[tuple[int, int]] = set()
 
     @property
@@ -68,18 +78,27 @@ class ScriptedKernel(Kernel[S, M]):
         except _Refused as refusal:
             self.tell(Stop(str(refusal)))
             return self.moment()
+        finally:
+            if self.state.ended is None:
+                self.journal.close()
+            else:
+                self.journal.destroy()
 
     def _run(self) -> M:
         for site, task in self.world.asked(self.state).items():
-            self.courier.ask(site, sendable(task))
+            self._ask(site, task)
         while len(self._there) < self._sites:
             self._listen()
         return super().run()
 
     def dispatch(self, site: int, task: Request) -> None:
         """Ask the site now, and take its answer when it is due."""
-        self.courier.ask(site, sendable(task))
+        self._ask(site, task)
         super().dispatch(site, task)
+
+    def _ask(self, site: int, task: Request) -> None:
+        if (site, task.number) not in self._answers:
+            self.courier.ask(site, sendable(task))
 
     def booked(self, effect: Book, permits: tuple[Permit, ...]) -> None:
         """Go on when everybody has booked the round as well."""
@@ -94,7 +113,25 @@ class ScriptedKernel(Kernel[S, M]):
         """Wait for the site's answer."""
         while (site, number) not in self._answers:
             self._listen()
+        del self._bodies[site, number]
         return self._answers.pop((site, number))
+
+    def save(self, moment: M) -> None:
+        """Keep a moment; of answers the journal then holds those that are still to be used."""
+        before = self._kept()
+        self.watcher.save(moment)
+        if self._kept() == before:
+            return
+        due = {(site, number) for _, _, site, number, _ in self.heap}
+        self._bodies = {key: body for key, body in self._bodies.items() if key in due}
+        self._answers = {key: each for key, each in self._answers.items() if key in due}
+        self._noted = len(self._bodies)
+        self.journal.cut(
+            [
+                Input(seq, 0.0, "message", site, body, number)
+                for seq, ((site, number), body) in enumerate(self._bodies.items(), start=1)
+            ]
+        )
 
     def _listen(self) -> None:
         heard = self.courier.next(self._clock() + TICK)
@@ -109,6 +146,9 @@ class ScriptedKernel(Kernel[S, M]):
                 self._booked.add((site, number))
                 self.courier.booked(site, number)
             case "message" if heard.said is not None:
+                self._noted += 1
+                self.journal.append(Input(self._noted, 0.0, "message", site, heard.body, number))
+                self._bodies[site, number] = heard.body
                 self._answers[site, number] = heard.said
                 self.courier.settled(site, number)
             case "refused":

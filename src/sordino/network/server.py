@@ -244,13 +244,17 @@ class Serving:
         self, world: World[Any], moment: Any, watcher: _Ends, courier: Courier
     ) -> Kernel[Any, Any]:
         dimension = moment.model.size
+        # The aggregator replays its noise, which must not meet other inputs than before.
+        journal = Journal(self.folder, durable=self.durable or world.charges_everybody)
         if self.scripted:
             scripted: ScriptedKernel[Any, Any] = ScriptedKernel(
                 world,
                 moment,
                 watcher,
                 courier=courier,
+                journal=journal,
                 dimension=dimension,
+                kept=lambda: watcher.kept,
                 sites=len(courier.names),
                 told=lambda: self.idle(courier, scripted),
                 clock=self.clock,
@@ -261,8 +265,7 @@ class Serving:
             moment,
             watcher,
             courier=courier,
-            # The aggregator replays its noise, which must not meet other inputs than before.
-            journal=Journal(self.folder, durable=self.durable or world.charges_everybody),
+            journal=journal,
             dimension=dimension,
             minimum=self.agreed.agreement.minimum,
             kept=lambda: watcher.kept,
