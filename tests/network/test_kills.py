@@ -130,6 +130,8 @@ class Record:
 class Again:
     """A journal that holds everything that reached the server."""
 
+    large = False
+
     def __init__(self, inputs: Sequence[Input]) -> None:
         self._inputs = list(inputs)
 
@@ -261,6 +263,32 @@ def test_a_scripted_server_that_is_killed_goes_on_to_the_same_model(
         k: v.tobytes() for k, v in wanted.items()
     }
     assert not (found.server / journal.NAME).exists()
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_server_steps_through_few_inputs_however_rare_its_checkpoints_are(
+    name: str, federate: Makes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = "budget.updates=400" if name == "asynchronous" else "budget.rounds=60"
+    rare = ["execution.evaluate_every=1", "execution.checkpoint_every=1000"]
+    found = federate(name, [long, *rare, "privacy.epsilon=1e6"])
+    monkeypatch.setattr(journal, "MOST_INPUTS", 30)
+    longest, killed, replayed = [0], [False], [0]
+
+    def told(courier: Courier, kernel: Any) -> None:
+        longest[0] = max(longest[0], kernel.journal._count)
+        if kernel.count >= 150 and not killed[0]:
+            killed[0] = True
+            raise Killed
+        replayed[0] += killed[0] and bool(kernel._again)
+
+    found.told = told
+    found.start()
+    found.wait(60)
+    assert killed[0]
+    assert longest[0] <= 50  # 30, and what comes until the next moment that can be saved
+    assert replayed[0] <= 50
+    assert found.kernels[-1].count >= 200
 
 
 def _run_id(folder: Path) -> str:

@@ -84,7 +84,7 @@ class LiveKernel(Kernel[S, M]):
         journal: what reached the server since the moment was saved.
         dimension: d.
         minimum: sites that must be there for a round to begin.
-        kept: number of the moment that was kept last.
+        kept: number of the moment that was kept last; ``hurry`` asks to keep the next one.
         told: of progress: called after each input, and ``idle`` every second without one.
     """
 
@@ -99,13 +99,14 @@ class LiveKernel(Kernel[S, M]):
         dimension: int,
         minimum: int,
         kept: Callable[[], int],
+        hurry: Callable[[], None] = lambda: None,
         told: Callable[[], None] = lambda: None,
         idle: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(world, moment, watcher)
         self.courier, self.journal, self.told, self._kept = courier, journal, told, kept
-        self._idle = idle
+        self._idle, self._hurry = idle, hurry
         self._dimension, self._minimum, self._clock = dimension, minimum, clock
         self._again = deque(journal.after(moment.count))
         self._there = _there_after(journal.before(moment.count))
@@ -335,6 +336,8 @@ class LiveKernel(Kernel[S, M]):
 
     def save(self, moment: M) -> None:
         """Keep a moment; the journal begins anew once this input is done with."""
+        if self.journal.large:
+            self._hurry()
         before = self._kept()
         self.watcher.save(moment)
         if self._kept() != before:

@@ -37,7 +37,7 @@ class ScriptedKernel(Kernel[S, M]):
         journal: answers that were not used when the moment was saved, and those since.
         dimension: d.
         sites: how many must be there before it begins.
-        kept: number of the moment that was kept last.
+        kept: number of the moment that was kept last; ``hurry`` asks to keep the next one.
         told: of progress.
     """
 
@@ -52,11 +52,12 @@ class ScriptedKernel(Kernel[S, M]):
         dimension: int,
         sites: int,
         kept: Callable[[], int],
+        hurry: Callable[[], None] = lambda: None,
         told: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(world, moment, watcher)
-        self._told, self._clock = told, clock
+        self._told, self._clock, self._hurry = told, clock, hurry
         self.courier, self.journal, self._sites, self._kept = courier, journal, sites, kept
         self._there: set[int] = set()
         self._bodies = {(each.site, each.number): each.body for each in journal.after(0)}
@@ -118,6 +119,8 @@ class ScriptedKernel(Kernel[S, M]):
 
     def save(self, moment: M) -> None:
         """Keep a moment; of answers the journal then holds those that are still to be used."""
+        if self.journal.large:
+            self._hurry()
         before = self._kept()
         self.watcher.save(moment)
         if self._kept() == before:

@@ -138,6 +138,11 @@ class _Ends:
         """Number of the moment that was kept last."""
         return self.watcher.saved if isinstance(self.watcher, Recorder) else 0
 
+    def hurry(self) -> None:
+        """Let the next moment be kept, wherever the run stands."""
+        if isinstance(self.watcher, Recorder):
+            self.watcher.hurry()
+
     def row(self, row: Row) -> None:
         """See :class:`~sordino.engine.watch.Watcher`."""
         self.watcher.row(row)
@@ -255,6 +260,7 @@ class Serving:
                 journal=journal,
                 dimension=dimension,
                 kept=lambda: watcher.kept,
+                hurry=watcher.hurry,
                 sites=len(courier.names),
                 told=lambda: self.idle(courier, scripted),
                 clock=self.clock,
@@ -269,6 +275,7 @@ class Serving:
             dimension=dimension,
             minimum=self.agreed.agreement.minimum,
             kept=lambda: watcher.kept,
+            hurry=watcher.hurry,
             told=lambda: self.told(courier, kernel),
             idle=lambda: self.idle(courier, kernel),
             clock=self.clock,
