@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 from numpy.typing import NDArray
 
@@ -14,6 +14,9 @@ from sordino.engine.moment import Block, S
 from sordino.message import Vector
 from sordino.privacy import Budget, Charge, Permit, Vault
 from sordino.privacy.accounting import Spent
+
+if TYPE_CHECKING:
+    from sordino.training.plausible import Length
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +144,12 @@ class World(Generic[S]):
     def unfit(self, site: int, number: int, said: Said, /) -> str | None:
         """Why what a site says to task ``number`` is refused before anybody acts on it, or None."""
         return f"no site of this study sends {type(said).__name__}"
+
+    def reach(self, site: int, task: Request | None, said: Said, /) -> Length | None:
+        """How long an answer is, and how long clipping and noise let an honest one be; None where
+        nothing bounds it.
+        """
+        return None
 
     def held(self, site: int, number: int, permits: Sequence[Permit], /) -> Sequence[Permit]:
         """The permits that a site still needs at task ``number``."""

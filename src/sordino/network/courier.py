@@ -22,6 +22,7 @@ from sordino.network.standing import Heard, Standing, leaving, untimely
 from sordino.network.transport.base import Event, Hub, Mailbox
 from sordino.privacy import Event as Fact
 from sordino.privacy import encode as written
+from sordino.training.plausible import Length
 
 MOST_BAD = 16
 """Frames of one connection that may be refused, before it is ended."""
@@ -116,6 +117,20 @@ class Courier:
     def admitted(self, site: int) -> None:
         """A site takes part again."""
         self.sites[site].out = ""
+
+    def weighed(self, site: int, number: int, found: Length | None) -> None:
+        """Flag an answer that is longer than an honest one is but by a chance below 10^-9."""
+        if found is None or found.plausible:
+            return
+        own = self.sites[site]
+        own.flagged += 1
+        own.flag = (
+            f"task {number}: an answer of length {found.found:.4g}, where clipping and noise allow "
+            f"{found.most:.4g}"
+        )
+        self._noted(self.names[site], "norm", own.flag)
+        if own.flagged == 1:
+            self._refused(self.names[site], f"flagged, and used: {own.flag}")
 
     def missing(self) -> list[str]:
         """Names of the sites that are absent, once they have been for the agreed patience."""

@@ -257,7 +257,12 @@ class LiveKernel(Kernel[S, M]):
         """
         self.courier.settled(each.site, each.number)
         message = self._fresh[1] if self._fresh[0] == each.seq else None
-        self.tell(Arrived(message or said(each.body, self._dimension)))
+        if message is None:
+            message = said(each.body, self._dimension)
+        else:  # it is weighed once, and not when it is stepped through again
+            task = self.tasks.get(each.site)
+            self.courier.weighed(each.site, each.number, self.world.reach(each.site, task, message))
+        self.tell(Arrived(message))
         if self.state.ended is not None:
             return
         if self.world.expects(self.state, each.site, each.number):

@@ -151,6 +151,8 @@ class ScriptedKernel(Kernel[S, M]):
             case "message" if heard.said is not None:
                 self._noted += 1
                 self.journal.append(Input(self._noted, 0.0, "message", site, heard.body, number))
+                weighed = self.world.reach(site, self.tasks.get(site), heard.said)
+                self.courier.weighed(site, number, weighed)
                 self._bodies[site, number] = heard.body
                 self._answers[site, number] = heard.said
                 self.courier.settled(site, number)

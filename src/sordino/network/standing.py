@@ -27,6 +27,8 @@ class Standing:
         books: rounds that it has not booked yet.
         bad: frames of this connection that were refused.
         refused: counts of what was refused, by reason.
+        flagged: answers that were longer than clipping and noise make plausible, and were used all
+            the same; ``flag`` is about the last one.
         received, sent: bytes of frames.
         seen: when it was last heard from.
     """
@@ -43,6 +45,8 @@ class Standing:
     books: dict[int, bytes] = field(default_factory=dict)
     bad: int = 0
     refused: Counter[str] = field(default_factory=Counter)
+    flagged: int = 0
+    flag: str = ""
     received: int = 0
     sent: int = 0
     seen: float = 0.0

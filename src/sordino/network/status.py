@@ -36,6 +36,8 @@ class SiteStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             may be.
         received, sent: bytes of frames.
         refused: frames that were refused, by reason.
+        flagged: answers that were longer than clipping and noise make plausible; they were used.
+            ``flag`` is about the last one.
         out: why it takes part no more, or is not admitted; empty while it may take part.
     """
 
@@ -49,6 +51,8 @@ class SiteStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sent: Count
     refused: dict[str, Count]
     out: str = ""
+    flagged: Count = 0
+    flag: str = ""
 
 
 class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -129,6 +133,8 @@ class Reporter:
                     received=own.received,
                     sent=own.sent,
                     refused=dict(own.refused),
+                    flagged=own.flagged,
+                    flag=own.flag,
                     out=own.out or own.turned or own.revoked,
                 )
                 for name, own in zip(courier.names, courier.sites, strict=True)
@@ -202,6 +208,7 @@ def rows(status: Status) -> Sequence[tuple[str, ...]]:
             f"{(site.received + site.sent) / MIB:.1f} MiB",
             "; ".join(
                 ([f"out: {site.out}"] if site.out else [])
+                + ([f"flagged: {site.flag} ({site.flagged})"] if site.flagged else [])
                 + [f"{why} ({times})" for why, times in site.refused.items()]
             )
             or "-",

@@ -46,7 +46,8 @@ from sordino.engine.effect import (
     Woke,
 )
 from sordino.engine.world import Bill
-from sordino.message import Derivative, Embedding, Labels, Passive, Query, Turn
+from sordino.errors import RemoteProtocolError
+from sordino.message import Derivative, Embedding, Labels, Passive, Query, Turn, numbers
 from sordino.privacy import Budget, Permit
 from sordino.regimes.vertical.engine import Mask, Played
 from sordino.regimes.vertical.engines.observed import Observed
@@ -54,6 +55,7 @@ from sordino.regimes.vertical.pieces import State
 from sordino.regimes.vertical.remote.half import Half
 from sordino.regimes.vertical.simulation import PIECE, Events, Play
 from sordino.regimes.vertical.tally import Course, counted
+from sordino.training.plausible import CHANCE, ROUNDING, Length, length
 
 LEAVE = "leave"
 
@@ -316,6 +318,18 @@ class Conducting(Play):
             return 2.0 * (rules.wait + rules.patience)
         late = self._silent[len(self._seen.learned), site]
         return 1.5 * rules.patience if late else 0.0
+
+    def reach(self, site: int, task: Request | None, said: Said) -> Length | None:
+        """See :class:`~sordino.engine.world.World`: of embeddings that are covered with noise."""
+        cover, rules = self.half.cover, self.half.rules
+        if cover is None or not isinstance(said, Embedding):
+            return None
+        try:
+            values = numbers(said, rules.sizes[site])
+        except RemoteProtocolError:  # the rules drop it
+            return None
+        most = cover.within(self.half.server.plan.rows, len(values), CHANCE)
+        return Length(length(values), most * (1.0 + ROUNDING))  # which 16 bits stay within
 
     def unfit(self, site: int, number: int, said: Said) -> str | None:
         """Why an answer is refused: it is another's, of another event, or of another size. What is
