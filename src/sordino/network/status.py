@@ -209,7 +209,11 @@ def rows(status: Status) -> Sequence[tuple[str, ...]]:
             "; ".join(
                 ([f"out: {site.out}"] if site.out else [])
                 + ([f"flagged: {site.flag} ({site.flagged})"] if site.flagged else [])
-                + [f"{why} ({times})" for why, times in site.refused.items()]
+                + [
+                    f"{why} ({times})"
+                    for why, times in site.refused.items()
+                    if why != site.out or times > 1
+                ]
             )
             or "-",
         )
