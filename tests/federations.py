@@ -33,6 +33,7 @@ from sordino.network.agreement import Agreed
 from sordino.network.courier import Courier
 from sordino.network.demo import Laid
 from sordino.network.frames import FromServer, FromSite
+from sordino.network.incidents import Incidents
 from sordino.network.joins import Joins
 from sordino.network.server import Serves, farewell
 from sordino.network.transport.base import Mailbox
@@ -77,7 +78,30 @@ STUDIES = {
         budget="rounds = 8",
     ),
 }
-"""A study of each kind that a network carries."""
+"""A study of each kind that a network carries whose sites are clients."""
+EVENTS = """
+name = "events"
+[data]
+name = "digits"
+parties = 2
+stream = "replay"
+[model]
+name = "mlp"
+embedding = 4
+hidden = 8
+[method]
+name = "dlr"
+learning_rate = 0.05
+length = 3
+activation = { kind = "random", p = 0.5 }
+[privacy]
+unit = "none"
+[budget]
+events = 24
+[execution]
+path = "messages"
+evaluate_every = 4
+"""
 
 
 def study_of(folder: Path, name: str, changes: Sequence[str] = (), *, clients: int = 3) -> Study:
@@ -90,7 +114,11 @@ def study_of(folder: Path, name: str, changes: Sequence[str] = (), *, clients: i
         x = (rng.normal(size=(150, 6)) + y[:, None]).astype(np.float32)
         np.savez(data, x=x, y=y)
     path = folder / f"{name}.toml"
-    path.write_text(STUDIES[name].replace("DATA", str(data)).replace("CLIENTS", str(clients)))
+    path.write_text(
+        (STUDIES | {"events": EVENTS})[name]
+        .replace("DATA", str(data))
+        .replace("CLIENTS", str(clients))
+    )
     return studies.read(path, changes)
 
 
@@ -161,6 +189,7 @@ class Federation:
     threads: dict[str, threading.Thread] = field(default_factory=dict)
     kernels: list[Any] = field(default_factory=list)
     told: Callable[[Courier, Any], None] | None = None
+    scripted: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -199,7 +228,16 @@ class Federation:
                 self.told(courier, kernel)
 
         agreed = Agreed(self.laid.server)
-        build = Serves(agreed=agreed, opens=opens, refused=refused, told=told)
+        log = Incidents(self.server)
+        self.net.stranger = lambda who, why: log.note(who, "connection", why)
+        build = Serves(
+            agreed=agreed,
+            opens=opens,
+            refused=refused,
+            told=told,
+            noted=log.note,
+            scripted=self.scripted,
+        )
         done = self._played("server", agreed.study, build)
         if not opened:
             farewell(agreed, self.server, opens, refused, 1.0)

@@ -71,6 +71,7 @@ class Net:
         self.numbers, self._lock = count(1), threading.RLock()
         self._mailbox: Mailbox | None = None
         self._limit = 0
+        self.stranger: Callable[[str, str], object] = lambda who, why: None
         self._lines: dict[str, MemoryLine] = {}
         self.said: list[Frame] = []
         self.told: list[Frame] = []
@@ -135,6 +136,7 @@ class Net:
                     self._mailbox.put(Event("frame", name, line.number, frame))
                     return
             time.sleep(0.0005)
+        self.stranger(name, f"a frame of more than {self._limit} bytes")
         self.disconnect(name, line)
 
     def disconnect(self, name: str, line: MemoryLine) -> None:

@@ -10,6 +10,7 @@
     ├── ProtocolError
     │   ├── LocalProtocolError  our own code misused a state machine: a bug
     │   └── RemoteProtocolError a peer sent what it must not: dropped, the run goes on
+    ├── CutShort                a run between sites that ended early; its folder is whole
     ├── Interrupted             a command that was stopped from the keyboard, or by SIGTERM
     ├── DiskFull                no space is left; what was written before stands
     └── ResumeError             ledger and checkpoint disagree: we refuse to guess
@@ -50,7 +51,19 @@ class LocalProtocolError(ProtocolError):
 
 
 class RemoteProtocolError(ProtocolError):
-    """The other side broke the protocol."""
+    """The other side broke the protocol.
+
+    Attributes:
+        what: a word or two for the kind of it, for logs.
+    """
+
+    def __init__(self, message: str, what: str = "protocol") -> None:
+        super().__init__(message)
+        self.what = what
+
+
+class CutShort(SordinoError):
+    """A run between sites that ended before its time. Its folder is whole, and says why."""
 
 
 class Interrupted(SordinoError):

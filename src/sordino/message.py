@@ -360,17 +360,19 @@ def decode(data: bytes, *, dimension: int) -> Message:
         message = _decoder.decode(data)
     except (msgspec.MsgspecError, ValueError) as error:
         raise RemoteProtocolError(
-            f"a message of {len(data)} bytes could not be read: {error}"
+            f"a message of {len(data)} bytes could not be read: {error}", "unreadable"
         ) from error
     for name, vector in _vectors(message):
         if vector.shape != (dimension,):
             raise RemoteProtocolError(
                 f"{type(message).__name__}.{name} has {vector.size} numbers; the model has "
-                f"{dimension}"
+                f"{dimension}",
+                "wrong shape",
             )
         if not np.isfinite(vector).all():
             raise RemoteProtocolError(
-                f"{type(message).__name__}.{name} holds numbers that are not finite"
+                f"{type(message).__name__}.{name} holds numbers that are not finite",
+                "not finite",
             )
     return message
 

@@ -481,6 +481,15 @@ def test_before_it_joins_a_site_is_told_what_is_not_protected(tmp_path: Path) ->
     assert "epsilon is infinite for what this site has: embeddings are sent without" in told[0]
     assert "at most epsilon 3 at" in told[1]
     assert "by randomised response" in told[1]
+    promises = []
+    for index in (0, 2):
+        study, made, out = joins(laid, index, None)
+        out.mkdir()
+        built = made(study, out, "run")
+        promises.append(str(session.describe(built, "run").guarantee))
+        built.simulation.vault.close()
+    assert promises[0].startswith("No privacy guarantee for what this site has: embeddings")
+    assert promises[1].startswith("Everything that this site sends will be (epsilon = 3,")
     agreed = Agreed(laid.server)
     with pytest.raises(StudyError, match="no limit holds"):
         carrier(agreed.study).own_study(agreed, 0, None, 1.0)

@@ -9,6 +9,7 @@ import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ from sordino.message import Statistics, decode, encode
 from sordino.network import frames
 from sordino.network.courier import MOST_BAD
 from sordino.network.frames import Ask, FromSite, Say
+from sordino.network.incidents import NAME, Incidents, read
 from sordino.network.transport.base import Lost
 
 from .conftest import Makes
@@ -49,6 +51,11 @@ def reasons(found: Federation) -> str:
     return "; ".join(why for who, why in found.net.refused if who == "site-2")
 
 
+def logged(found: Federation) -> set[tuple[str, str]]:
+    """What the server's log says that site-2 did: what, and the detail."""
+    return {(each.what, each.detail) for each in read(found.server) if each.site == "site-2"}
+
+
 def nan(ask: Ask, hand: Hand) -> FromSite:
     weights = decode(ask.body, dimension=21).weights * np.nan  # type: ignore[union-attr]
     return Say(ask.number, encode(hand.reply(ask, weights=weights)))
@@ -59,26 +66,34 @@ def infinite(ask: Ask, hand: Hand) -> FromSite:
     return Say(ask.number, encode(hand.reply(ask, statistics=told)))
 
 
-USELESS: dict[str, tuple[Callable[[Ask, Hand], FromSite], str]] = {
+USELESS: dict[str, tuple[Callable[[Ask, Hand], FromSite], str, str]] = {
     "for another client": (
         lambda ask, hand: Say(ask.number, encode(hand.reply(ask, client=0))),
         "speaks for client 0",
+        "for another",
     ),
     "of another round": (
         lambda ask, hand: Say(ask.number, encode(hand.reply(ask, round=2))),
         "its message of 2",
+        "another task",
     ),
-    "NaN": (nan, "not finite"),
-    "infinite statistics": (infinite, "energy is not finite"),
+    "NaN": (nan, "not finite", "not finite"),
+    "infinite statistics": (infinite, "energy is not finite", "not finite"),
     "too short": (
         lambda ask, hand: Say(ask.number, encode(hand.reply(ask, weights=np.zeros(3, np.float32)))),
         "has 3 numbers",
+        "wrong shape",
     ),
-    "a task": (lambda ask, hand: Say(ask.number, ask.body), "does not send Train"),
-    "garbage": (lambda ask, hand: Say(ask.number, b"\x00\x01"), "could not be read"),
+    "a task": (lambda ask, hand: Say(ask.number, ask.body), "does not send Train", "no answer"),
+    "garbage": (
+        lambda ask, hand: Say(ask.number, b"\x00\x01"),
+        "could not be read",
+        "unreadable",
+    ),
     "other steps": (
         lambda ask, hand: Say(ask.number, encode(hand.reply(ask, steps=1))),
-        "",
+        "not what it was asked for",
+        "another answer",
     ),
 }
 
@@ -88,7 +103,7 @@ def test_an_answer_that_cannot_be_used_is_named_and_the_round_closes_without_it(
     attack: str, attacked: Federation
 ) -> None:
     hands, asks = greeted(attacked)
-    made, named = USELESS[attack]
+    made, named, what = USELESS[attack]
     kernel = attacked.kernels[-1]
     weights = kernel.state.weights
     hands[2].send(made(asks[2], hands[2]))
@@ -96,6 +111,7 @@ def test_an_answer_that_cannot_be_used_is_named_and_the_round_closes_without_it(
     assert kernel.state.answers == ()
     assert kernel.state.round == 1
     assert named in reasons(attacked)
+    assert any(kind == what and named in detail for kind, detail in logged(attacked))
     for hand, ask in zip(hands[:2], asks[:2], strict=True):
         hand.answer(ask)
     attacked.until(lambda: not kernel.state.open)
@@ -104,29 +120,37 @@ def test_an_answer_that_cannot_be_used_is_named_and_the_round_closes_without_it(
     assert any(row.client == 2 for row in log)
 
 
-HARMLESS: dict[str, tuple[Callable[[Ask, Hand], FromSite | bytes], str]] = {
-    "garbage": (lambda ask, hand: b"\xc1garbage", "could not be read"),
-    "nothing": (lambda ask, hand: b"", "could not be read"),
+HARMLESS: dict[str, tuple[Callable[[Ask, Hand], FromSite | bytes], str, str]] = {
+    "garbage": (lambda ask, hand: b"\xc1garbage", "could not be read", "unreadable"),
+    "nothing": (lambda ask, hand: b"", "could not be read", "unreadable"),
     "an unknown field": (
         lambda ask, hand: msgspec.msgpack.encode({"kind": "done", "more": "\x1b[2J" * 999}),
         "could not be read",
+        "unreadable",
     ),
     "a frame of the server": (
         lambda ask, hand: frames.encode(frames.Welcome("run")),
         "could not be read",
+        "unreadable",
     ),
     "a second greeting": (
         lambda ask, hand: frames.Hello(frames.VERSION, hand.agreed.digest, "", 0),
         "greets twice",
+        "greeting",
     ),
     "to a task never asked": (
         lambda ask, hand: Say(7, encode(hand.reply(ask, round=7))),
         "nobody waits for",
+        "unasked",
     ),
-    "a refusal of nothing": (lambda ask, hand: frames.Refuse(5, "no"), "not asked"),
-    "a long reason": (lambda ask, hand: frames.Refuse(1, "x" * 3000), "a reason of 3000"),
-    "a booking never asked": (lambda ask, hand: frames.Booked(3), ""),
-    "the end": (lambda ask, hand: frames.Done(), ""),
+    "a refusal of nothing": (lambda ask, hand: frames.Refuse(5, "no"), "not asked", "unasked"),
+    "a long reason": (
+        lambda ask, hand: frames.Refuse(1, "x" * 3000),
+        "a reason of 3000",
+        "unreadable",
+    ),
+    "a booking never asked": (lambda ask, hand: frames.Booked(3), "a booking of", "unasked"),
+    "the end": (lambda ask, hand: frames.Done(), "not ended", "unasked"),
 }
 
 
@@ -135,42 +159,48 @@ def test_what_does_not_fit_is_counted_and_changes_nothing(
     attack: str, attacked: Federation
 ) -> None:
     hands, asks = greeted(attacked)
-    made, named = HARMLESS[attack]
+    made, named, what = HARMLESS[attack]
     kernel = attacked.kernels[-1]
     before = digest(kernel.state)
     hands[2].send(made(asks[2], hands[2]))
-    if named:
-        attacked.until(lambda: named in reasons(attacked))
+    attacked.until(lambda: named in reasons(attacked))
+    assert any(kind == what and named in detail for kind, detail in logged(attacked))
     assert reasons(attacked).isprintable()
     assert digest(kernel.state) == before
     for hand, ask in zip(hands, asks, strict=True):
         hand.answer(ask)
     attacked.until(lambda: kernel.state.round == 2)
     hands[2].answer(asks[2])  # replayed
-    attacked.until(lambda: "nobody waits for" in reasons(attacked))
+    attacked.until(lambda: ("replayed", "an answer that nobody waits for") in logged(attacked))
+    hands[2].answer(hands[2].get(Ask))
+    hands[2].answer(asks[2])
+    attacked.until(lambda: ("stale", "an answer that nobody waits for") in logged(attacked))
     assert kernel.courier.sites[2].refused.total() >= 1
 
 
 @pytest.mark.parametrize(
-    ("other", "named"),
+    ("other", "named", "what"),
     [
-        ({"version": 2}, "version 2"),
-        ({"agreement": "0" * 64}, "agreed to something else"),
-        ({"code": "another"}, "another version of this program"),
+        ({"version": 2}, "version 2", "another version"),
+        ({"agreement": "0" * 64}, "agreed to something else", "another study"),
+        ({"code": "another"}, "another version of this program", "another program"),
     ],
 )
 def test_who_agreed_to_something_else_is_told_so(
-    other: dict[str, Any], named: str, attacked: Federation
+    other: dict[str, Any], named: str, what: str, attacked: Federation
 ) -> None:
     hand = Hand(attacked, "site-2")
     hand.hello(**other)
     assert named in hand.get(frames.Reject).why
     assert named in reasons(attacked)
+    assert any(kind == what and named in detail for kind, detail in logged(attacked))
     hand.send(Say(1, b""))
     attacked.until(lambda: "before its greeting" in reasons(attacked))
     for _ in range(MOST_BAD):
         hand.hello(**other)
     assert hand.ended()
+    assert ("greeting", "it speaks before its greeting") in logged(attacked)
+    assert ("cut off", "too many frames that were refused") in logged(attacked)
 
 
 def test_too_many_refused_frames_end_the_connection_and_the_site_may_come_back(
@@ -194,6 +224,23 @@ def test_an_oversized_frame_ends_the_connection(attacked: Federation) -> None:
     hands, _ = greeted(attacked)
     hands[2].send(b"\x00" * (frames.limit(21) + 1))
     assert hands[2].ended()
+    assert ("connection", f"a frame of more than {frames.limit(21)} bytes") in logged(attacked)
+
+
+def test_a_flood_does_not_fill_the_disk(tmp_path: Path) -> None:
+    log = Incidents(tmp_path, most=40_000)
+    written = sum(log.note("site-2", "unreadable", "the same") for _ in range(3_000))
+    assert written == 12  # 1, 2, 4, ... 2048
+    assert [each.times for each in read(tmp_path)] == [2**i for i in range(12)]
+    for number in range(20_000):
+        log.note(f"somebody-{number % 2_000}", "unreadable", f"{number}\x1b[2J" * 99)
+    size = (tmp_path / NAME).stat().st_size
+    assert size < 41_000
+    last = read(tmp_path)[-1]
+    assert last.detail == "the log is full"
+    assert all(each.detail.isprintable() for each in read(tmp_path))
+    Incidents(tmp_path, most=40_000).note("site-2", "unreadable", "once more")
+    assert (tmp_path / NAME).stat().st_size < size + 200
 
 
 def fuzzed(found: Federation, count: int, seed: int) -> None:
@@ -235,11 +282,12 @@ def fuzzed(found: Federation, count: int, seed: int) -> None:
     assert digest(replace(state, waiting=state.waiting | {2}, present=state.present | {2})) == (
         before
     )
+    again = Hand(found, "site-2")  # if a mutation was a refusal, it takes part from here on again
+    again.hello()
+    found.until(lambda: kernel.courier.sites[2].there and kernel.courier.sites[2].greeted)
     for each, ask in zip(hands[:2], asks[:2], strict=True):
         each.answer(ask)
     if 2 in state.waiting:
-        again = Hand(found, "site-2")
-        again.hello()
         again.answer(asks[2])
     found.until(lambda: kernel.state.round == 2)
     assert not found.failed

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.numpy import load_file
 
-from federations import STUDIES, Federation, digest
+from federations import STUDIES, Federation, digest, study_of
 from memory import Killed, MemoryLine, Net
-from sordino.engine import checkpoint
+from sordino.engine import checkpoint, session
 from sordino.engine.kernel import Kernel
 from sordino.engine.recorder import Recorder
 from sordino.engine.surroundings import sources
@@ -129,6 +130,8 @@ class Record:
 class Again:
     """A journal that holds everything that reached the server."""
 
+    large = False
+
     def __init__(self, inputs: Sequence[Input]) -> None:
         self._inputs = list(inputs)
 
@@ -229,6 +232,63 @@ def test_killed_anywhere_a_run_ends_as_its_journal_says(
     run = found.done["server"].run
     last = stepped_again(found, inputs, _run_id(Path(run)), tmp_path)
     assert digest(last.state) == digest(found.kernels[-1].state)
+
+
+@pytest.mark.parametrize("name", [*STUDIES, "events"])
+def test_a_scripted_server_that_is_killed_goes_on_to_the_same_model(
+    name: str, federate: Makes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {"asynchronous": ["execution.evaluate_every=4"]}.get(name, [])
+    found = federate(name, [*changes, "execution.checkpoint_every=1"])
+    found.scripted = True
+    with monkeypatch.context() as patch:
+        fate = Fate(seed=len(name), kills=6, every=25)
+        fate.threatens(patch, Journal, "append", _torn_input)
+        fate.threatens(patch, Journal, "cut")
+        fate.threatens(patch, checkpoint, "write")
+        fate.threatens(patch, server, "replace_file")
+        fate.threatens(patch, Recorder, "row")
+        fate.threatens(patch, Kernel, "tell")
+        fate.threatens(patch, Net, "send")
+        found.start()
+        found.wait(120)
+    assert found.kills["server"] >= 4, fate.where
+    alone = tmp_path / "alone"
+    study = study_of(tmp_path / "own", name, changes)
+    session.begin(study, alone, lambda row: None, lambda going: None)
+    wanted = load_file(alone / "model.safetensors")
+    parties = ["server"] if name != "events" else ["server", *found.names]
+    models = [load_file(found.folder(each) / "model.safetensors") for each in parties]
+    assert {k: v.tobytes() for each in models for k, v in each.items()} == {
+        k: v.tobytes() for k, v in wanted.items()
+    }
+    assert not (found.server / journal.NAME).exists()
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_server_steps_through_few_inputs_however_rare_its_checkpoints_are(
+    name: str, federate: Makes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = "budget.updates=400" if name == "asynchronous" else "budget.rounds=60"
+    rare = ["execution.evaluate_every=1", "execution.checkpoint_every=1000"]
+    found = federate(name, [long, *rare, "privacy.epsilon=1e6"])
+    monkeypatch.setattr(journal, "MOST_INPUTS", 30)
+    longest, killed, replayed = [0], [False], [0]
+
+    def told(courier: Courier, kernel: Any) -> None:
+        longest[0] = max(longest[0], kernel.journal._count)
+        if kernel.count >= 150 and not killed[0]:
+            killed[0] = True
+            raise Killed
+        replayed[0] += killed[0] and bool(kernel._again)
+
+    found.told = told
+    found.start()
+    found.wait(60)
+    assert killed[0]
+    assert longest[0] <= 50  # 30, and what comes until the next moment that can be saved
+    assert replayed[0] <= 50
+    assert found.kernels[-1].count >= 200
 
 
 def _run_id(folder: Path) -> str:

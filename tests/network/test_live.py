@@ -7,11 +7,17 @@ from typing import Any
 import pytest
 
 from federations import STUDIES, Federation, Hand
-from sordino.engine import records
+from sordino.engine import records, runs
 from sordino.engine.records import Row
 from sordino.network import frames
 
 from .conftest import Makes
+
+OWN = {
+    "synchronous": "Everything that this site sends is (epsilon = ",
+    "asynchronous": "Everything that this site sends is (epsilon = ",
+    "client": "Everything that the aggregator publishes of this site's updates is (epsilon = ",
+}
 
 
 def rows(found: Federation, kind: type[Row]) -> list[Any]:
@@ -29,6 +35,11 @@ def test_a_live_run_ends_with_one_model_everywhere(name: str, federate: Makes) -
     assert len(models) == 1
     assert not (found.server / "journal.bin").exists()
     assert not found.net.refused
+    for each in found.names:  # it knows of no releases but its own
+        promised = str(runs.load(found.folder(each)).about.guarantee)
+        assert promised.startswith(OWN[name])
+        assert "will be" not in promised
+    assert "the clients send" in str(runs.load(found.server).about.guarantee) or name == "client"
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -17,11 +17,12 @@ from sordino.message import Compute, Train, Update, encode
 from sordino.network import frames
 from sordino.network import session as network
 from sordino.network.agreement import Agreed
+from sordino.network.desk import Desk
 from sordino.network.frames import Ask, FromSite, Say
+from sordino.network.incidents import read
 from sordino.network.joins import Joins
 from sordino.network.moment import SiteMoment
 from sordino.network.outbox import Outbox
-from sordino.network.site import Desk
 from sordino.privacy import encode as written
 from sordino.privacy.event import Gaussian
 
@@ -62,6 +63,10 @@ class Victim:
             "weights": np.zeros(self.dimension, np.float32),
         }
         return Ask(number, encode(Train(**{**own, **other})))
+
+    def log(self) -> list[tuple[str, str, str]]:
+        """The site's log: who, what and the detail."""
+        return [(each.site, each.what, each.detail) for each in read(self.desk._site.folder)]
 
     def entries(self) -> int:
         return sum(1 for _ in self.desk._site.vault.ledger.entries())
@@ -120,6 +125,7 @@ def test_a_site_refuses_what_was_not_agreed_and_books_nothing(attack: str, victi
     assert isinstance(answer, frames.Refuse)
     assert answer.why
     assert [row.why for row in victim.watch.rows] == [answer.why]
+    assert victim.log() == [("server", "task", answer.why)]
     assert victim.entries() == 0
     (good,) = victim.said(victim.train())
     assert isinstance(good, Say)
@@ -133,6 +139,7 @@ def test_a_site_says_the_same_again_and_nothing_else_under_one_number(victim: Vi
     (refusal,) = victim.said(victim.train(weights=np.ones(21, np.float32)))
     assert isinstance(refusal, frames.Refuse)
     assert "second task" in refusal.why
+    assert victim.log() == [("server", "second task", refusal.why)]
     assert victim.entries() == booked
     assert isinstance(victim.said(victim.train(3))[0], Say)
     assert victim.said(victim.train(2)) == []  # of the past
@@ -157,7 +164,10 @@ def test_a_site_says_the_same_again_and_nothing_else_under_one_number(victim: Vi
 def test_a_site_refuses_frames_that_make_no_sense(frame: bytes, victim: Victim) -> None:
     (answer,) = victim.said(frame)
     assert isinstance(answer, frames.Refuse)
-    assert victim.desk.moment.ended is None
+    over = b"bye" in frame  # the run has ended all the same, and nobody asks again
+    assert (victim.desk.moment.ended is None) != over
+    (logged,) = victim.log()
+    assert answer.why.startswith(logged[2][:40])
     assert victim.entries() == 0
 
 
@@ -205,4 +215,4 @@ def test_mutated_frames_of_a_server_release_nothing_unbooked(victim: Victim) -> 
                 sent.add(answer.number)
     assert victim.entries() >= len(sent) / (1 if unit != "Arrivals" else 30)
     assert len(victim.watch.rows) <= 1_100
-    assert plain(victim.desk.moment.ended) is None
+    assert "the final model" in plain(victim.desk.moment.ended or "the final model")

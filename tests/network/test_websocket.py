@@ -131,7 +131,22 @@ def test_strangers_are_refused_named_and_counted(opened: Open, tmp_path: Path) -
     )
     with pytest.raises(Stranger, match="revoked"):
         opened.line(1)
+    assert ("site-1", "its certificate is revoked") in opened.refused
+    told = opened.mailbox.get(5)
+    assert told is not None
+    assert (told.kind, told.site) == ("barred", "site-1")
     opened.line(0).close()
+
+
+def test_connections_beyond_the_limit_are_refused_and_named(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(websocket, "STRANGERS", -1)
+    first = opened.line(0)
+    with pytest.raises(Lost, match="too many connections"):
+        opened.line(1)
+    assert ("site-1", "too many connections at once") in opened.refused
+    first.close()
 
 
 def test_too_large_a_frame_ends_a_connection_and_text_is_no_frame(opened: Open) -> None:
@@ -139,6 +154,7 @@ def test_too_large_a_frame_ends_a_connection_and_text_is_no_frame(opened: Open) 
     line.send(b"x" * (LIMIT + 1))
     with pytest.raises(Lost):
         next(line.frames())
+    opened.until(lambda: ("site-0", f"a frame of more than {LIMIT} bytes") in opened.refused)
     opened.raw(opened.context(0), "text")
     opened.until(lambda: opened.mailbox._queue.qsize() >= 4)
     kinds = [opened.mailbox.get(5) for _ in range(4)]

@@ -10,7 +10,7 @@ import typer
 
 from sordino.cli import say
 from sordino.cli.run import AsJson, Set
-from sordino.errors import StudyError
+from sordino.errors import CutShort, StudyError
 
 if TYPE_CHECKING:
     from sordino.cli.progress import Progress
@@ -199,7 +199,8 @@ def status(
     found = states.read(run)
     say.table(
         f"{found.name}: {found.number} of {found.planned}, after {found.seconds:.0f} s"
-        + ("" if found.ended is None else f". Ended: {found.ended}"),
+        + ("" if found.ended is None else f". Ended: {found.ended}")
+        + ("" if found.waiting is None else f"; {found.waiting}"),
         states.HEAD,
         states.rows(found),
     )
@@ -249,7 +250,10 @@ def _shown(progress: Progress) -> Shown:
 
 def _told(outcome: Outcome, as_json: bool) -> None:
     from sordino.cli.progress import concluded
+    from sordino.network.ends import cut_short
 
     concluded(outcome)
     if as_json:
         say.machine(outcome)
+    if cut_short(outcome.why):
+        raise CutShort(outcome.why)

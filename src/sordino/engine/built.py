@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from sordino.engine.plan import Plan
 from sordino.engine.play import Play
+from sordino.engine.promise import Own
 from sordino.engine.records import Facts
 from sordino.engine.study.base import Study
 from sordino.engine.watch import Moment
@@ -51,6 +52,7 @@ class Built:
         paid: what privacy is paid for, in the singular, and ``remedy`` what to do if not even one
             can be.
         evaluation: on rows that are private, if that is asked for.
+        own: what the run speaks for, where it is one site's part of a network.
     """
 
     study: Study
@@ -63,6 +65,7 @@ class Built:
     paid: str
     remedy: str
     evaluation: Paid | None = None
+    own: Own | None = None
 
 
 class Builds(Protocol):

@@ -98,9 +98,21 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A site cannot be reached any more, and what it worked on will not come while it is away."""
+    """A site cannot be reached any more, and what it worked on will not come while it is away.
+
+    Attributes:
+        final: whether it has refused, so that nobody need wait for it to come back.
+    """
 
     site: int
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The run cannot go on, and why; what was released stands, and the run ends with it."""
+
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +131,7 @@ class Learned:
     answers: tuple[tuple[int, Task], ...]
 
 
-Event = Begin | Arrived | Booked | Refused | Woke | Joined | Left | Lapsed | Learned
+Event = Begin | Arrived | Booked | Refused | Woke | Joined | Left | Stop | Lapsed | Learned
 
 
 @dataclass(frozen=True, slots=True)

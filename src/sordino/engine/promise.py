@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from sordino.engine import regimes
 from sordino.engine.study.base import Study
 from sordino.privacy.rounding import epsilon_text
@@ -51,14 +53,36 @@ PAPER = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Own:
+    """What one site of a network speaks for.
+
+    Attributes:
+        released: what its promise is about; it knows nothing of what others release.
+        unprotected: why what it has is not protected; None where it is.
+    """
+
+    released: str
+    unprotected: str | None = None
+
+
 def adjacency(study: Study) -> str:
     """Which data sets are neighbours, in words."""
     return PERSON if study.of_persons else ADJACENCY[study.privacy.unit]
 
 
-def guarantee(study: Study, epsilon: float | None) -> str:
-    """The promise in words; with ``epsilon`` what was spent, without it the budget."""
+def guarantee(study: Study, epsilon: float | None, own: Own | None = None) -> str:
+    """The promise in words; with ``epsilon`` what was spent, without it the budget.
+
+    Args:
+        own: whose promise it is, where it is that of one site of a network.
+    """
     privacy = study.privacy
+    if own is not None and own.unprotected is not None and privacy.unit != "none":
+        return (
+            f"No privacy guarantee for what this site has: {own.unprotected}, and epsilon is "
+            "infinite."
+        )
     if privacy.unit == "none":
         return regimes.of(study).plain
     if study.method.unpriced is not None:
@@ -72,7 +96,8 @@ def guarantee(study: Study, epsilon: float | None) -> str:
     value = privacy.epsilon if epsilon is None else guaranteed(study, epsilon)
     shown = "inf" if value is None else epsilon_text(value, 6)
     evaluated = ", and every evaluation on private test rows," if study.pays_to_test else ""
-    what, verb = f"{RELEASED[privacy.unit]}{evaluated}", "will be" if epsilon is None else "is"
+    released = RELEASED[privacy.unit] if own is None else own.released
+    what, verb = f"{released}{evaluated}", "will be" if epsilon is None else "is"
     return (
         f"{what} {verb} (epsilon = {shown}, delta = {privacy.delta:g})-differentially private, by "
         f"the {privacy.accountant} accountant. Neighbouring data sets: {adjacency(study)}. This "

@@ -39,7 +39,7 @@ class Recorder:
         heads: Callable[[], Mapping[str, tuple[int, str]]] = dict,
     ) -> None:
         self.folder, self.every, self.show, self.heads = folder, every, show, heads
-        self.saved, self.regime = begun, regime
+        self.saved, self.regime, self._hurried = begun, regime, False
         with said_clearly(folder / LOG):
             self.file = append_below(folder, LOG)
             self.file.truncate(length)
@@ -60,11 +60,17 @@ class Recorder:
             self.file.flush()
         self.show(row)
 
+    def hurry(self) -> None:
+        """Let a checkpoint be due as soon as there is a moment that can be saved."""
+        self._hurried = True
+
     def save(self, moment: Moment) -> None:
         """Save a checkpoint where one is due, and always at the end."""
-        if moment.ended is None and moment.number // self.every == self.saved // self.every:
+        due = self._hurried and moment.number != self.saved
+        early = moment.number // self.every == self.saved // self.every
+        if moment.ended is None and early and not due:
             return
-        self.saved = moment.number
+        self.saved, self._hurried = moment.number, False
         with said_clearly(self.folder / LOG):
             self.file.flush()
             os.fsync(self.file.fileno())

@@ -204,7 +204,7 @@ def describe(built: Built, run: str) -> About:
         payable=None if payable is None else tuple(payable),
         modules=recorded.modules_of(study),
         facts=built.facts,
-        guarantee=guarantee(study, None),
+        guarantee=guarantee(study, None, built.own),
         assumptions=tuple(assumptions(study)),
         warnings=(*plan.warnings, *remarks(study)),
         result=None,
@@ -353,7 +353,7 @@ def _end(
         test_epsilon=spent.test,
     )
     return outcome, replace(
-        about, status="done", guarantee=guarantee(study, outcome.epsilon), result=result
+        about, status="done", guarantee=guarantee(study, outcome.epsilon, built.own), result=result
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 from numpy.typing import NDArray
 
@@ -14,6 +14,9 @@ from sordino.engine.moment import Block, S
 from sordino.message import Vector
 from sordino.privacy import Budget, Charge, Permit, Vault
 from sordino.privacy.accounting import Spent
+
+if TYPE_CHECKING:
+    from sordino.training.plausible import Length
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,7 @@ class World(Generic[S]):
         vault: where charges go.
         widest: numbers in the longest vector of a message, where it may be longer than the model.
         hands_out: whether sites are given the model when the run is over.
+        continuous: whether tasks follow each other without a moment at which nobody works.
         remembers: whether a site's work changes what the site has, so that it must go through its
             tasks again when it is started anew.
     """
@@ -62,6 +66,7 @@ class World(Generic[S]):
     vault: Vault
     widest: int = 0
     hands_out: bool = True
+    continuous: bool = False
     remembers: bool = False
 
     def step(self, state: S, event: Event, /) -> tuple[S, Sequence[Effect]]:
@@ -116,6 +121,10 @@ class World(Generic[S]):
         """Whether each round is charged to all sites, whoever takes part."""
         return False
 
+    def indispensable(self, site: int, /) -> bool:
+        """Whether nothing goes on without this site."""
+        return False
+
     def own_bills(self, site: int, task: Request, permits: Sequence[Permit], /) -> Sequence[Bill]:
         """What a site books in its own ledger before it works on a task; it holds ``permits``."""
         raise NotImplementedError
@@ -135,6 +144,12 @@ class World(Generic[S]):
     def unfit(self, site: int, number: int, said: Said, /) -> str | None:
         """Why what a site says to task ``number`` is refused before anybody acts on it, or None."""
         return f"no site of this study sends {type(said).__name__}"
+
+    def reach(self, site: int, task: Request | None, said: Said, /) -> Length | None:
+        """How long an answer is, and how long clipping and noise let an honest one be; None where
+        nothing bounds it.
+        """
+        return None
 
     def held(self, site: int, number: int, permits: Sequence[Permit], /) -> Sequence[Permit]:
         """The permits that a site still needs at task ``number``."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         Gaussian,
         Learning,
         Measuring,
+        Tailed,
         length,
         shortened,
     )
@@ -41,6 +42,7 @@ _PLACES = {
     "NoiseRequest": "registry",
     "RandomisedResponse": "response",
     "Single": "single",
+    "Tailed": "gaussian",
     "imported": "registry",
     "known": "registry",
     "length": "gaussian",
@@ -72,6 +74,7 @@ __all__ = [
     "NoiseRequest",
     "RandomisedResponse",
     "Single",
+    "Tailed",
     "imported",
     "known",
     "length",

@@ -134,6 +134,36 @@ class Learning(Protocol):
         ...
 
 
+@runtime_checkable
+class Tailed(Protocol):
+    """A mechanism that says how long a vector may be that it has bounded and covered with noise."""
+
+    @property
+    def longest(self) -> float:
+        """Euclidean length that no contribution exceeds."""
+        ...
+
+    def noise_within(self, dimension: int, times: int, chance: float) -> float:
+        """Euclidean length that the sum of the noises of so many releases of (d,) exceeds with at
+        most this probability.
+        """
+        ...
+
+
+def normal_within(deviation: float, widest: float, dimension: int, chance: float) -> float:
+    """Length that a Gaussian vector (d,) exceeds with at most this probability.
+
+    sqrt(E ||x||^2) + widest sqrt(2 ln(1/chance)), by concentration of Lipschitz functions
+    (Boucheron, Lugosi, Massart 2013, theorem 5.6), where ||x|| is at most its root mean square on
+    average, and moves by ``widest`` with a unit of a standard normal.
+
+    Args:
+        deviation: root mean square of a number.
+        widest: largest deviation in any direction.
+    """
+    return deviation * math.sqrt(dimension) + widest * math.sqrt(2.0 * math.log(1.0 / chance))
+
+
 def shortened(
     vector: Tensor, norm: float, clip: float, margin: float = SHRINK
 ) -> tuple[Tensor, bool]:
@@ -183,7 +213,27 @@ class Euclidean:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gaussian(Euclidean):
+class Isotropic(Euclidean):
+    """The same noise on every number of the vector."""
+
+    @property
+    def vector_multiplier(self) -> float:
+        """See :class:`Bounded`."""
+        raise NotImplementedError
+
+    @property
+    def longest(self) -> float:
+        """See :class:`Tailed`: C."""
+        return self.clip
+
+    def noise_within(self, dimension: int, times: int, chance: float) -> float:
+        """See :class:`Tailed`."""
+        deviation = self.vector_multiplier * self.clip * math.sqrt(times)
+        return normal_within(deviation, deviation, dimension, chance)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gaussian(Isotropic):
     """Release sum_i v_i + N(0, (sigma C)^2 I_d) where every ||v_i|| <= C.
 
     Attributes:
@@ -226,7 +276,7 @@ class Gaussian(Euclidean):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CountedGaussian(Euclidean):
+class CountedGaussian(Isotropic):
     """A Gaussian release of a vector and of a count, together priced at sigma.
 
     Attributes:

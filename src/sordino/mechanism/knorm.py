@@ -159,6 +159,19 @@ class KNorm(_Radial):
         """The fact that the ledger keeps of one release, before sampling."""
         return self.priced(self.noise_multiplier, self.dimension)
 
+    @property
+    def longest(self) -> float:
+        """See :class:`~sordino.mechanism.gaussian.Tailed`: C."""
+        return self.clip
+
+    def noise_within(self, dimension: int, times: int, chance: float) -> float:
+        """See :class:`~sordino.mechanism.gaussian.Tailed`: the lengths of the noises add up to
+        Gamma(times d) C / epsilon_0 (Boucheron, Lugosi, Massart 2013, section 2.4).
+        """
+        shape, tail = times * dimension, math.log(1.0 / chance)
+        moved = self.clip + self.step * math.sqrt(self.dimension)
+        return moved * (shape + math.sqrt(2.0 * shape * tail) + tail) / self.event().epsilon
+
     def length(self, rng: np.random.Generator) -> float:
         """Gamma(d) / epsilon_0."""
         return float(rng.standard_gamma(self.dimension)) / self.event().epsilon

@@ -29,6 +29,7 @@ Shapes: vectors (d,), rows (n, d), float32; C in their units, z dimensionless.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,7 +37,7 @@ import torch
 from torch import Tensor
 
 from sordino.errors import DataError, StudyError
-from sordino.mechanism.gaussian import LONGEST, SHRINK
+from sordino.mechanism.gaussian import LONGEST, SHRINK, normal_within
 from sordino.mechanism.grid import add_gaussian
 from sordino.privacy import event
 
@@ -78,6 +79,11 @@ class Single:
     def event(self) -> event.Gaussian:
         """The fact that the ledger keeps of one release; of :meth:`release_rows`, about one row."""
         return event.Gaussian(noise_multiplier=self.noise_multiplier)
+
+    def within(self, rows: int, dimension: int, chance: float) -> float:
+        """Length that so many noisy rows, (d,) in all, exceed with at most this probability."""
+        noise = normal_within(self.deviation, self.deviation, dimension, chance)
+        return self.clip * math.sqrt(rows) + noise
 
     def bounded(self, rows: Tensor) -> Tensor:
         """Rows (n, d), each shortened to at most s C; zero if above 1e19 or not finite."""

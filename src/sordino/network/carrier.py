@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from sordino.data.dataset import Dataset
 from sordino.engine.built import Built
 from sordino.engine.plan import Plan
+from sordino.engine.promise import Own
 from sordino.engine.study.base import Study
 from sordino.engine.world import World
 from sordino.errors import StudyError
@@ -165,6 +166,10 @@ class Carrier(ABC):
     @abstractmethod
     def released(self, study: Study, index: int) -> str:
         """What leaves a site each time that it is asked, for people."""
+
+    def own(self, study: Study, index: int) -> Own:
+        """What a site's promise is about: what it releases itself."""
+        return Own("Everything that this site sends", self.unbounded(study, index))
 
     def unbounded(self, study: Study, index: int) -> str | None:
         """Why what a site releases has no finite price though the study protects somebody, or

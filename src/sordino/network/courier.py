@@ -11,18 +11,18 @@ is cut off until it connects again.
 
 from __future__ import annotations
 
-import math
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 
 from sordino.errors import RemoteProtocolError
-from sordino.message import Embedding, Labels, Passive, Reply, Task, decode, encode
+from sordino.message import Reply, Task, decode, encode
 from sordino.network import frames
+from sordino.network.checks import checked, differs, unknown
+from sordino.network.standing import Heard, Standing, leaving, untimely
 from sordino.network.transport.base import Event, Hub, Mailbox
 from sordino.privacy import Event as Fact
 from sordino.privacy import encode as written
+from sordino.training.plausible import Length
 
 MOST_BAD = 16
 """Frames of one connection that may be refused, before it is ended."""
@@ -30,43 +30,13 @@ KINDS, LONGEST = 64, 300
 """Reasons that are told apart for each site, and characters of one: a site chooses part of it."""
 
 
-@dataclass(slots=True)
-class Standing:
-    """What the server knows of a site.
-
-    Attributes:
-        connection: number of its connection; 0 without one.
-        greeted: whether it has said on this connection who it is and what it agreed to.
-        there: whether it counts as present.
-        since: since when it is not greeted, in seconds of the clock.
-        ask: what it was last asked, and has not answered.
-        books: rounds that it has not booked yet.
-        bad: frames of this connection that were refused.
-        refused: counts of what was refused, by reason.
-        received, sent: bytes of frames.
-        seen: when it was last heard from.
-    """
-
-    connection: int = 0
-    greeted: bool = False
-    there: bool = False
-    since: float = 0.0
-    ask: frames.Ask | None = None
-    books: dict[int, bytes] = field(default_factory=dict)
-    bad: int = 0
-    refused: Counter[str] = field(default_factory=Counter)
-    received: int = 0
-    sent: int = 0
-    seen: float = 0.0
+def _silent(site: str, what: str, detail: str) -> None:
+    pass
 
 
-Heard = tuple[str, int, bytes, int]
-"""Kind (see :class:`~sordino.network.journal.Input`), site, body, number."""
-
-
-def unknown(site: int, number: int, said: Reply) -> str:
-    """Why a message about an event is refused where there are no events."""
-    return f"no site of this study sends {type(said).__name__}"
+def _printable(why: str) -> str:
+    """A reason, of which a site may have chosen a part, for a log and a terminal."""
+    return "".join(each if each.isprintable() else "?" for each in why[:LONGEST])
 
 
 class Courier:
@@ -79,7 +49,8 @@ class Courier:
         run: the federation's run.
         agreement: digest of what was agreed to, and ``code`` of this program's sources.
         patience: seconds without a connection after which a site is gone.
-        refused: told of everything that is refused: which site, and why.
+        refused: told of each kind of refusal once: which site, and why.
+        noted: told of each refusal: which site, what it is, and the detail.
         unfit: why a message about an event is refused, as the regime says; see
             :meth:`~sordino.engine.world.World.unfit`.
         owed: rounds that were charged to a site after the one with this number, and their events:
@@ -98,11 +69,12 @@ class Courier:
         code: str,
         patience: float,
         refused: Callable[[str, str], None],
+        noted: Callable[[str, str, str], object] = _silent,
         unfit: Callable[[int, int, Reply], str | None] = unknown,
         owed: Callable[[int, int], Iterable[tuple[int, Fact]]] = lambda site, after: (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._unfit = unfit
+        self._unfit, self._noted = unfit, noted
         self._hub, self._mailbox, self.names = hub, mailbox, tuple(names)
         self.run, self._dimension = run, dimension
         self._agreement, self._code = agreement, code
@@ -111,6 +83,7 @@ class Courier:
         self._index = {name: i for i, name in enumerate(self.names)}
         self.sites = [Standing() for _ in self.names]
         self._last: tuple[object, bytes] | None = None
+        self._began = clock()
 
     def ask(self, site: int, task: Task) -> None:
         """Ask a site, now and whenever it connects again, until it has answered."""
@@ -136,9 +109,38 @@ class Courier:
         """A site has booked a round, or refused to."""
         self.sites[site].books.pop(number, None)
 
-    def barred(self, site: int) -> None:
+    def barred(self, site: int, why: str) -> None:
         """A site takes part no more until it connects again."""
-        self.sites[site].there = False
+        own = self.sites[site]
+        own.there, own.out = False, _printable(why) or "no reason was given"
+
+    def admitted(self, site: int) -> None:
+        """A site takes part again."""
+        self.sites[site].out = ""
+
+    def weighed(self, site: int, number: int, found: Length | None) -> None:
+        """Flag an answer that is longer than an honest one is but by a chance below 10^-9."""
+        if found is None or found.plausible:
+            return
+        own = self.sites[site]
+        own.flagged += 1
+        own.flag = (
+            f"task {number}: an answer of length {found.found:.4g}, where clipping and noise allow "
+            f"{found.most:.4g}"
+        )
+        self._noted(self.names[site], "norm", own.flag)
+        if own.flagged == 1:
+            self._refused(self.names[site], f"flagged, and used: {own.flag}")
+
+    def missing(self) -> list[str]:
+        """Names of the sites that are absent, once they have been for the agreed patience."""
+        now = self._clock()
+        late = now >= self._began + self._patience
+        return [
+            name
+            for name, own in zip(self.names, self.sites, strict=True)
+            if late and not own.there and not own.out
+        ]
 
     def expect(self, sites: Iterable[int]) -> None:
         """Count these as present: a server that was killed has them in its journal. Who stays away
@@ -151,7 +153,7 @@ class Courier:
 
     def bye(self, bye: frames.Bye, seconds: float) -> int:
         """Tell everybody that the run is over, and wait a while until they have kept what they
-        need. How many have.
+        need, or have refused what they were told. How many have been heard.
         """
         frame = frames.encode(bye)
         for i, own in enumerate(self.sites):
@@ -181,7 +183,9 @@ class Courier:
             return False
         if isinstance(said, frames.Hello) and not own.greeted and self._greet(site, said):
             self._send(site, bye)
-        return isinstance(said, frames.Done)
+        if isinstance(said, frames.Refuse):
+            self.note(site, "declined", f"the end: {said.why}")
+        return isinstance(said, frames.Done | frames.Refuse)
 
     def next(self, until: float | None) -> Heard | None:
         """What reaches the server next; None when the clock has passed ``until``.
@@ -199,16 +203,18 @@ class Courier:
                 return heard
 
     def _pause(self, now: float, until: float | None) -> float | None:
-        ends = [own.since + self._patience for own in self.sites if own.there and not own.greeted]
+        ends = [own.since + self._patience for own in self.sites if leaving(own)]
         if until is not None:
             ends.append(until)
         return min(ends) - now if ends else None
 
     def _gone(self, now: float) -> Heard | None:
         for i, own in enumerate(self.sites):
-            if own.there and not own.greeted and now >= own.since + self._patience:
+            if leaving(own) and now >= own.since + self._patience:
                 own.there = False
-                return "down", i, b"", 0
+                if own.revoked:
+                    return Heard("refused", i, own.revoked.encode())
+                return Heard("down", i)
         return None
 
     def _heard(self, event: Event) -> Heard | None:
@@ -216,6 +222,9 @@ class Courier:
         own = self.sites[site]
         if event.kind == "open":
             self._opened(own, event)
+            return None
+        if event.kind == "barred":
+            own.revoked = own.revoked if own.connection else event.frame.decode()
             return None
         if event.connection != own.connection:  # of a connection that another one has replaced
             return None
@@ -228,7 +237,7 @@ class Courier:
         try:
             return self._said(site, frames.to_server(event.frame))
         except RemoteProtocolError as error:
-            self._bad(site, str(error))
+            self._bad(site, error)
             return None
 
     def _opened(self, own: Standing, event: Event) -> None:
@@ -247,17 +256,21 @@ class Courier:
         if isinstance(said, frames.Hello):
             return self._hello(site, said)
         if not own.greeted:
-            raise RemoteProtocolError("it speaks before its greeting")
+            raise RemoteProtocolError("it speaks before its greeting", "greeting")
         match said:
             case frames.Say(number, body):
                 return self._answer(site, number, body)
             case frames.Booked(number):
-                return ("booked", site, b"", number) if number in own.books else None
+                if number in own.books:
+                    return Heard("booked", site, number=number)
+                self.note(site, "unasked", f"a booking of round {number}")
             case frames.Refuse(number, why):
                 asked = own.ask is not None and own.ask.number == number
                 if own.there and (asked or number == 0 or number in own.books):
-                    return "refused", site, why.encode(errors="replace"), number
-                self._note(site, "a refusal of what it was not asked")
+                    return Heard("refused", site, why.encode(errors="replace"), number)
+                self.note(site, "unasked", "a refusal of what it was not asked")
+            case frames.Done():
+                self.note(site, "unasked", "the end of a run that has not ended")
         return None
 
     def _answer(self, site: int, number: int, body: bytes) -> Heard | None:
@@ -266,38 +279,22 @@ class Courier:
         """
         own = self.sites[site]
         if own.ask is None or own.ask.number != number:
-            self._note(site, "an answer that nobody waits for")
+            self.note(site, untimely(own, number), "an answer that nobody waits for")
             return None
         try:
-            self._refuse_odd(site, number, decode(body, dimension=self._dimension))
+            said = decode(body, dimension=self._dimension)
+            reply = checked(site, number, said, self._unfit)
         except RemoteProtocolError as error:
-            self._bad(site, str(error))
-            return "refused", site, f"its answer cannot be used: {error}".encode(), number
-        return "message", site, body, number
-
-    def _refuse_odd(self, site: int, number: int, message: object) -> None:
-        if not isinstance(message, Reply):
-            raise RemoteProtocolError(f"a site does not send {type(message).__name__}")
-        if isinstance(message, Embedding | Labels | Passive):
-            if (why := self._unfit(site, number, message)) is not None:
-                raise RemoteProtocolError(why)
-            return
-        speaker = getattr(message, "client", None)
-        if speaker != site:
-            raise RemoteProtocolError(f"it speaks for client {speaker} and is client {site}")
-        quoted = getattr(message, "round", getattr(message, "task", None))
-        if quoted != number:
-            raise RemoteProtocolError(f"its frame is of task {number}, its message of {quoted}")
-        for told in (getattr(message, "statistics", None), getattr(message, "raw", None)):
-            for name in () if told is None else told.__struct_fields__:
-                value = getattr(told, name)
-                if isinstance(value, float | int) and not math.isfinite(value):
-                    raise RemoteProtocolError(f"its {name} is not finite")
+            self._bad(site, error)
+            why = f"its answer cannot be used: {error}".encode()
+            return Heard("refused", site, why, number)
+        own.answered = number
+        return Heard("message", site, body, number, reply)
 
     def _hello(self, site: int, said: frames.Hello) -> Heard | None:
         own = self.sites[site]
         if own.greeted:
-            raise RemoteProtocolError("it greets twice")
+            raise RemoteProtocolError("it greets twice", "greeting")
         if not self._greet(site, said):
             return None
         for number, fact in self._owed(site, said.booked):
@@ -309,38 +306,37 @@ class Courier:
         if own.there:
             return None
         own.there = True
-        return "up", site, b"", 0
+        return Heard("up", site)
 
     def _greet(self, site: int, said: frames.Hello) -> bool:
         """Welcome a site, or say why not."""
-        why = None
-        if said.version != frames.VERSION:
-            why = f"it speaks version {said.version} of the protocol, the server {frames.VERSION}"
-        elif said.agreement != self._agreement:
-            why = "it has agreed to something else: its agreement.toml or study.toml differs"
-        elif said.code != self._code:
-            why = "it runs another version of this program"
-        if why is not None:
-            self._send(site, frames.encode(frames.Reject(why)))
-            self._bad(site, why)
+        error = differs(said, self._agreement, self._code)
+        self.sites[site].turned = "" if error is None else str(error)
+        if error is not None:
+            self._bad(site, error)
+            self._send(site, frames.encode(frames.Reject(str(error))))
             return False
-        self.sites[site].greeted = True
+        self.sites[site].greeted, self.sites[site].revoked = True, ""
         self._send(site, frames.encode(frames.Welcome(self.run)))
         return True
 
-    def _bad(self, site: int, why: str) -> None:
+    def _bad(self, site: int, error: RemoteProtocolError) -> None:
         own = self.sites[site]
         own.bad += 1
-        self._note(site, why)
+        self.note(site, error.what, str(error))
         if own.bad >= MOST_BAD:
-            self._hub.drop(self.names[site], "too many frames that were refused")
+            why = "too many frames that were refused"
+            self._noted(self.names[site], "cut off", why)
+            self._hub.drop(self.names[site], why)
 
-    def _note(self, site: int, why: str) -> None:
+    def note(self, site: int, what: str, why: str) -> None:
+        """Name and count what a site has done that it must not."""
         counted = self.sites[site].refused
-        key = "".join(each if each.isprintable() else "?" for each in why[:LONGEST])
+        key = _printable(why)
         if key not in counted and len(counted) >= KINDS:
             key = "more kinds of refused frames"
         counted[key] += 1
+        self._noted(self.names[site], what, key)
         if counted[key] == 1:
             self._refused(self.names[site], key)
 

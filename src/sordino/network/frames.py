@@ -137,7 +137,7 @@ def to_server(data: bytes | str) -> FromSite:
     """
     found = _read(_from_site, data)
     if isinstance(found, Refuse) and len(found.why) > LONGEST:
-        raise RemoteProtocolError(f"a reason of {len(found.why)} characters")
+        raise RemoteProtocolError(f"a reason of {len(found.why)} characters", "unreadable")
     return found
 
 
@@ -152,10 +152,10 @@ def to_site(data: bytes | str) -> FromServer:
 
 def _read(decoder: msgspec.msgpack.Decoder[F], data: bytes | str) -> F:
     if isinstance(data, str):
-        raise RemoteProtocolError("a frame of text; frames are bytes")
+        raise RemoteProtocolError("a frame of text; frames are bytes", "unreadable")
     try:
         return decoder.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise RemoteProtocolError(
-            f"a frame of {len(data)} bytes could not be read: {error}"
+            f"a frame of {len(data)} bytes could not be read: {error}", "unreadable"
         ) from error

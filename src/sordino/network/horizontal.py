@@ -16,6 +16,7 @@ from sordino.data.dataset import Dataset
 from sordino.data.features import featured
 from sordino.engine.built import Built
 from sordino.engine.plan import Plan
+from sordino.engine.promise import Own
 from sordino.engine.study.base import Study
 from sordino.errors import StudyError
 from sordino.federation.division import examples, federation, model
@@ -172,6 +173,12 @@ class Horizontal(Carrier):
             )
             built.simulation.vault.close()
         return built.plan
+
+    def own(self, study: Study, index: int) -> Own:
+        """See :class:`~sordino.network.carrier.Carrier`. An update has no noise yet."""
+        if study.privacy.unit != "client":
+            return super().own(study, index)
+        return Own("Everything that the aggregator publishes of this site's updates")
 
     def released(self, study: Study, index: int) -> str:
         """See :class:`~sordino.network.carrier.Carrier`."""

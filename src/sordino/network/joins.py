@@ -48,4 +48,5 @@ class Joins:
             told=self.told,
         )
         first = SiteMoment(0, 0, world.model_of(self.index, found.built.first.model))
-        return replace(found.built, simulation=site, first=first)
+        own = part.own(study, self.index)
+        return replace(found.built, simulation=site, first=first, own=own)

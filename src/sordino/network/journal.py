@@ -3,7 +3,7 @@
 A server that was killed reads its checkpoint, steps through the journal again, and stands where it
 stood. A record is a header (length and CRC-32, 4 bytes each, the lowest first) and an
 :class:`Input` in MessagePack. A last record that was torn by the kill is cut off: nobody has acted
-on it. When a checkpoint was saved, the journal begins anew.
+on it. When a checkpoint was saved, the journal begins anew; a long one asks for a checkpoint.
 
 Where whole clients are protected, the journal holds their updates without noise, as the server's
 memory does: it is readable by its owner alone, and removed when the run is over.
@@ -25,9 +25,13 @@ import msgspec
 
 from sordino.engine.files import replace_file
 from sordino.errors import ResumeError
-from sordino.files import append_below, open_below, there
+from sordino.files import MIB, append_below, open_below, there
 
 NAME = "journal.bin"
+MOST_INPUTS, MOST_BYTES = 5_000, 256 * MIB
+"""A journal that holds more is to begin anew: a server steps through all of it when it is started
+again.
+"""
 _HEADER = struct.Struct("<II")
 _MOST = 1 << 30
 
@@ -39,15 +43,16 @@ class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=
         seq: its number, from 1.
         time: seconds since the run began.
         kind: a message of a site; a site that has come, or is gone; one that was there when the
-            journal began anew; one that has booked a round; one that refused a task; an alarm.
-        site: which, from 0; 0 for an alarm.
+            journal began anew; one that has booked a round; one that refused a task; an alarm; that
+            too few sites are left.
+        site: which, from 0; 0 for an alarm and the end.
         body: the message, the alarm's tag, or the reason (UTF-8); empty otherwise.
         number: of the round or the task; 0 otherwise.
     """
 
     seq: int
     time: float
-    kind: Literal["message", "up", "down", "there", "booked", "refused", "woke"]
+    kind: Literal["message", "up", "down", "there", "booked", "refused", "woke", "stop"]
     site: int
     body: bytes = b""
     number: int = 0
@@ -77,6 +82,12 @@ class Journal:
         self._file = append_below(folder, NAME)
         os.fchmod(self._file.fileno(), 0o600)
         self._file.truncate(self._intact)
+        self._count, self._bytes = len(self._before), self._intact
+
+    @property
+    def large(self) -> bool:
+        """Whether a checkpoint is due, so that it can begin anew."""
+        return self._count >= MOST_INPUTS or self._bytes >= MOST_BYTES
 
     def before(self, count: int) -> list[Input]:
         """The inputs up to number ``count`` that are still there: a kill came before the cut."""
@@ -99,8 +110,10 @@ class Journal:
 
     def append(self, each: Input) -> None:
         """Write an input down."""
-        self._file.write(_packed(each))
+        packed = _packed(each)
+        self._file.write(packed)
         self._file.flush()
+        self._count, self._bytes = self._count + 1, self._bytes + len(packed)
         if self.durable:
             os.fdatasync(self._file.fileno())
 
@@ -108,7 +121,9 @@ class Journal:
         """Begin anew with these inputs: a checkpoint holds everything before."""
         self._before = []
         self._file.close()
-        replace_file(self.folder / NAME, *(_packed(each) for each in first))
+        packed = [_packed(each) for each in first]
+        replace_file(self.folder / NAME, *packed)
+        self._count, self._bytes = len(packed), sum(map(len, packed))
         self._file = append_below(self.folder, NAME)
         os.fchmod(self._file.fileno(), 0o600)
 

@@ -1,12 +1,10 @@
 """The kernel, bound to a network.
 
-:class:`LiveKernel` takes what really happens: answers in the order in which they come, sites that
-are gone and back, alarms of a real clock. Each input is written down before it is acted on, so that
-a server that was killed steps through the same inputs again.
+It takes what really happens: answers in the order in which they come, sites that are gone and back,
+alarms of a real clock. Each input is written down before it is acted on, so that a server that was
+killed steps through the same inputs again.
 
-:class:`ScriptedKernel` keeps the simulator's virtual clock: it asks real sites, and takes their
-answers in the order that the study's latencies give. So a run over a network can be compared with
-a simulation byte by byte.
+A site that has refused is waited for no more. When those that are left are too few, the run ends.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from sordino.engine.effect import (
     Joined,
     Left,
     Request,
-    Said,
+    Stop,
     Stretch,
     Woke,
 )
@@ -36,17 +34,31 @@ from sordino.engine.world import World
 from sordino.errors import RemoteProtocolError
 from sordino.message import Reply, Task, decode
 from sordino.network.courier import Courier
+from sordino.network.ends import hopeless
 from sordino.network.journal import Input, Journal
 from sordino.privacy import Permit
 
+TICK = 1.0
+"""Seconds after which progress is told of even if nothing happens."""
 
-def _task(task: Request) -> Task:
+
+def sendable(task: Request) -> Task:
+    """A task that can be sent.
+
+    Raises:
+        TypeError: for one that is not.
+    """
     if isinstance(task, Stretch):
         raise TypeError("a stretch of events is played in one process, and is not sent")
     return task
 
 
-def _said(body: bytes, dimension: int) -> Reply:
+def said(body: bytes, dimension: int) -> Reply:
+    """What a site has said.
+
+    Raises:
+        RemoteProtocolError: if no site says that.
+    """
     found = decode(body, dimension=dimension)
     if not isinstance(found, Reply):
         raise RemoteProtocolError(f"a site does not send {type(found).__name__}")
@@ -72,8 +84,8 @@ class LiveKernel(Kernel[S, M]):
         journal: what reached the server since the moment was saved.
         dimension: d.
         minimum: sites that must be there for a round to begin.
-        kept: number of the moment that was kept last.
-        told: of progress: called after each input with the kernel.
+        kept: number of the moment that was kept last; ``hurry`` asks to keep the next one.
+        told: of progress: called after each input, and ``idle`` every second without one.
     """
 
     def __init__(
@@ -87,11 +99,14 @@ class LiveKernel(Kernel[S, M]):
         dimension: int,
         minimum: int,
         kept: Callable[[], int],
+        hurry: Callable[[], None] = lambda: None,
         told: Callable[[], None] = lambda: None,
+        idle: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(world, moment, watcher)
         self.courier, self.journal, self.told, self._kept = courier, journal, told, kept
+        self._idle, self._hurry = idle, hurry
         self._dimension, self._minimum, self._clock = dimension, minimum, clock
         self._again = deque(journal.after(moment.count))
         self._there = _there_after(journal.before(moment.count))
@@ -102,7 +117,13 @@ class LiveKernel(Kernel[S, M]):
         self._permits: tuple[Permit, ...] = ()
         self._start = clock() - moment.time
         self._order = moment.count
+        self._fresh: tuple[int, Reply | None] = 0, None  # decoded by the courier already
         self._saved = 0  # the input after which a moment was kept
+
+    @property
+    def waiting(self) -> int:
+        """Sites that must come before the next round can begin."""
+        return max(self._minimum - len(self._there), 0) if self._closed else 0
 
     def run(self) -> M:
         """See :class:`~sordino.engine.kernel.Kernel`."""
@@ -115,7 +136,7 @@ class LiveKernel(Kernel[S, M]):
         self.tasks.update(self.world.asked(self.state))
         self.book(self.world.reissued(self.state, self._first.blocks))
         for site, task in self.tasks.items():
-            self.courier.ask(site, _task(task))
+            self.courier.ask(site, sendable(task))
         self._start = min(
             self._start, self._clock() - max((e.time for e in self._again), default=0.0)
         )
@@ -177,25 +198,46 @@ class LiveKernel(Kernel[S, M]):
         if self._replaying:
             self._replaying = False
             self.courier.expect(self._there)
-        alarm = self.heap[0][0] + self._start if self.heap else None
-        heard = self.courier.next(alarm)
+        if (why := self._hopeless()) is not None:
+            return self._noted("stop", why.encode())
+        tick = self._clock() + TICK
+        alarm = self.heap[0][0] + self._start if self.heap else tick
+        heard = self.courier.next(min(alarm, tick))
+        if heard is not None:
+            found = self._noted(heard.kind, heard.body, heard.site, heard.number)
+            self._fresh = found.seq, heard.said
+            return found
+        if self._clock() >= alarm and self.heap:
+            return self._noted("woke", self.heap[0][4].encode())
+        self._idle()
+        return None
+
+    def _noted(self, kind: str, body: bytes = b"", site: int = 0, number: int = 0) -> Input:
+        """An input, written down."""
         now = self._clock() - self._start
-        if heard is None:
-            tag = self.heap[0][4]
-            found = Input(self.count + 1, now, "woke", 0, tag.encode())
-        else:
-            kind, site, body, number = heard
-            found = Input(self.count + 1, now, kind, site, body, number)  # type: ignore[arg-type]
+        found = Input(self.count + 1, now, kind, site, body, number)  # type: ignore[arg-type]
         self.journal.append(found)
         return found
+
+    def _hopeless(self) -> str | None:
+        """Why the run cannot go on, at a moment at which it may end: no round is open, or there are
+        none.
+        """
+        if not (self._closed or self.world.continuous) or self._unbooked:
+            return None
+        needed = self.world.indispensable
+        return hopeless(self.courier, self._minimum, needed, secret=self.world.charges_everybody)
 
     def _take(self, each: Input) -> None:
         site = each.site
         match each.kind:
+            case "stop":
+                self.tell(Stop(each.body.decode()))
             case "woke":
                 heapq.heappop(self.heap)
                 self.tell(Woke(each.body.decode()))
             case "up" | "there":
+                self.courier.admitted(site)
                 self._there.add(site)
                 self.tell(Joined(site))
             case "down":
@@ -214,11 +256,19 @@ class LiveKernel(Kernel[S, M]):
         on without the site.
         """
         self.courier.settled(each.site, each.number)
-        self.tell(Arrived(_said(each.body, self._dimension)))
+        message = self._fresh[1] if self._fresh[0] == each.seq else None
+        if message is None:
+            message = said(each.body, self._dimension)
+        else:  # it is weighed once, and not when it is stepped through again
+            task = self.tasks.get(each.site)
+            self.courier.weighed(each.site, each.number, self.world.reach(each.site, task, message))
+        self.tell(Arrived(message))
         if self.state.ended is not None:
             return
         if self.world.expects(self.state, each.site, each.number):
-            self.courier.barred(each.site)
+            why = "its answer was not what it was asked for"
+            self.courier.note(each.site, "another answer", why)
+            self.courier.barred(each.site, why)
             self._gone(each.site)
         else:
             self.tell(Joined(each.site))  # who was late is counted in again
@@ -226,6 +276,7 @@ class LiveKernel(Kernel[S, M]):
     def _refused(self, each: Input) -> None:
         """A site takes this task not, and takes part no more until it connects again."""
         why = each.body.decode(errors="replace")
+        self.courier.note(each.site, "declined", why)
         self.write(
             records.Declined(
                 round=self.state.number, time=self.time, client=each.site, why=why[:500]
@@ -233,7 +284,7 @@ class LiveKernel(Kernel[S, M]):
         )
         self.courier.settled(each.site, each.number)
         self.courier.booked(each.site, each.number)
-        self.courier.barred(each.site)
+        self.courier.barred(each.site, why[:500])
         self._gone(each.site)
 
     def _gone(self, site: int) -> None:
@@ -251,7 +302,7 @@ class LiveKernel(Kernel[S, M]):
         """Tell the regime; what the site was asked, it is not asked again when it comes back, where
         the answer would not count.
         """
-        self.tell(Left(site))
+        self.tell(Left(site, final=bool(self.courier.sites[site].out)))
         asked = self.courier.sites[site].ask
         if asked is not None and not self.world.expects(self.state, site, asked.number):
             self.courier.settled(site, asked.number)
@@ -281,7 +332,7 @@ class LiveKernel(Kernel[S, M]):
     def dispatch(self, site: int, task: Request) -> None:
         """Ask the site."""
         self.tasks[site] = task
-        self.courier.ask(site, _task(task))
+        self.courier.ask(site, sendable(task))
 
     def push(self, time: float, site: int = 0, number: int = 0, tag: str = "") -> None:
         """An alarm."""
@@ -290,81 +341,9 @@ class LiveKernel(Kernel[S, M]):
 
     def save(self, moment: M) -> None:
         """Keep a moment; the journal begins anew once this input is done with."""
+        if self.journal.large:
+            self._hurry()
         before = self._kept()
         self.watcher.save(moment)
         if self._kept() != before:
             self._saved = self.count
-
-
-class ScriptedKernel(Kernel[S, M]):
-    """A run between real sites by the simulator's clock; see the module.
-
-    Args:
-        courier: the way to the sites.
-        dimension: d.
-        sites: how many must be there before it begins.
-    """
-
-    def __init__(
-        self,
-        world: World[S],
-        moment: M,
-        watcher: Watcher[M],
-        *,
-        courier: Courier,
-        dimension: int,
-        sites: int,
-    ) -> None:
-        super().__init__(world, moment, watcher)
-        self.courier, self._dimension, self._sites = courier, dimension, sites
-        self._there: set[int] = set()
-        self._answers: dict[tuple[int, int], bytes] = {}
-        self._booked: set[tuple[int, int]] = set()
-
-    def run(self) -> M:
-        """See :class:`~sordino.engine.kernel.Kernel`."""
-        for site, task in self.world.asked(self.state).items():
-            self.courier.ask(site, _task(task))
-        while len(self._there) < self._sites:
-            self._listen()
-        return super().run()
-
-    def dispatch(self, site: int, task: Request) -> None:
-        """Ask the site now, and take its answer when it is due."""
-        self.courier.ask(site, _task(task))
-        super().dispatch(site, task)
-
-    def booked(self, effect: Book, permits: tuple[Permit, ...]) -> None:
-        """Go on when everybody has booked the round as well."""
-        for site in range(self._sites):
-            self.courier.book(site, effect.number, effect.fact)
-        while not all((site, effect.number) in self._booked for site in range(self._sites)):
-            self._listen()
-        self._booked.clear()
-        super().booked(effect, permits)
-
-    def answer(self, site: int, number: int) -> Said | None:
-        """Wait for the site's answer."""
-        while (site, number) not in self._answers:
-            self._listen()
-        return _said(self._answers.pop((site, number)), self._dimension)
-
-    def _listen(self) -> None:
-        heard = self.courier.next(None)
-        if heard is None:
-            return
-        kind, site, body, number = heard
-        match kind:
-            case "up":
-                self._there.add(site)
-            case "booked":
-                self._booked.add((site, number))
-                self.courier.booked(site, number)
-            case "message":
-                self._answers[site, number] = body
-                self.courier.settled(site, number)
-            case "refused":
-                raise RemoteProtocolError(
-                    f"site {self.courier.names[site]} refuses a task: "
-                    f"{body.decode(errors='replace')}"
-                )

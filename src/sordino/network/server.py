@@ -30,14 +30,15 @@ from sordino.engine.watch import Moment, Packed, Watcher
 from sordino.engine.world import World
 from sordino.errors import BudgetExceeded, StudyError
 from sordino.files import GIB, read_below
-from sordino.message import Reply
 from sordino.network import frames
 from sordino.network.agreement import Agreed
 from sordino.network.carrier import carrier
-from sordino.network.courier import Courier, unknown
+from sordino.network.checks import Unfit, unknown
+from sordino.network.courier import Courier
 from sordino.network.journal import NAME as JOURNAL
 from sordino.network.journal import Journal
-from sordino.network.kernel import LiveKernel, ScriptedKernel
+from sordino.network.kernel import LiveKernel
+from sordino.network.scripted import ScriptedKernel
 from sordino.network.transport.base import Hub, Mailbox
 from sordino.privacy import Budget, Event, Vault
 
@@ -49,6 +50,9 @@ LAST = "farewell.bin"
 
 Owed = Callable[[int, int], Iterable[tuple[int, Event]]]
 """Rounds that were charged to a site after the one with this number, and their events."""
+
+Noted = Callable[[str, str, str], object]
+"""Told of an incident: which site, what, and the detail."""
 
 Opens = Callable[[int, Mailbox], Hub]
 """Opens the transport for frames of at most so many bytes."""
@@ -64,7 +68,8 @@ def _connected(
     clock: Callable[[], float],
     *,
     widest: int = 0,
-    unfit: Callable[[int, int, Reply], str | None] = unknown,
+    unfit: Unfit = unknown,
+    noted: Noted = lambda site, what, detail: None,
     owed: Owed = lambda site, after: (),
 ) -> Iterator[Courier]:
     """A courier over an open transport."""
@@ -82,6 +87,7 @@ def _connected(
             patience=agreed.agreement.patience,
             refused=refused,
             unfit=unfit,
+            noted=noted,
             owed=owed,
             clock=clock,
         )
@@ -132,6 +138,11 @@ class _Ends:
         """Number of the moment that was kept last."""
         return self.watcher.saved if isinstance(self.watcher, Recorder) else 0
 
+    def hurry(self) -> None:
+        """Let the next moment be kept, wherever the run stands."""
+        if isinstance(self.watcher, Recorder):
+            self.watcher.hurry()
+
     def row(self, row: Row) -> None:
         """See :class:`~sordino.engine.watch.Watcher`."""
         self.watcher.row(row)
@@ -154,8 +165,9 @@ class Serving:
         folder: of the run.
         run_id: identifier of the run.
         opens: the transport.
-        refused: told of everything that is refused: which site, and why.
-        told: told of progress, with the courier.
+        refused: told of each kind of refusal once: which site, and why; ``noted`` of each one, and
+            what it is.
+        told: told of progress, with the courier and the kernel; ``idle`` every second without any.
         scripted: whether the simulator's clock decides who is heard first.
     """
 
@@ -167,6 +179,8 @@ class Serving:
     opens: Opens
     refused: Callable[[str, str], None]
     told: Callable[[Courier, Any], None]
+    idle: Callable[[Courier, Any], None]
+    noted: Noted
     scripted: bool = False
     durable: bool = False
     clock: Callable[[], float] = field(default=time.monotonic)
@@ -212,6 +226,7 @@ class Serving:
             self.clock,
             widest=world.widest,
             unfit=world.unfit,
+            noted=self.noted,
             owed=partial(self._owed, world),
         ) as courier:
             ends = _Ends(watcher, self.folder, world.hands_out)
@@ -234,26 +249,35 @@ class Serving:
         self, world: World[Any], moment: Any, watcher: _Ends, courier: Courier
     ) -> Kernel[Any, Any]:
         dimension = moment.model.size
+        # The aggregator replays its noise, which must not meet other inputs than before.
+        journal = Journal(self.folder, durable=self.durable or world.charges_everybody)
         if self.scripted:
-            return ScriptedKernel(
+            scripted: ScriptedKernel[Any, Any] = ScriptedKernel(
                 world,
                 moment,
                 watcher,
                 courier=courier,
+                journal=journal,
                 dimension=dimension,
+                kept=lambda: watcher.kept,
+                hurry=watcher.hurry,
                 sites=len(courier.names),
+                told=lambda: self.idle(courier, scripted),
+                clock=self.clock,
             )
+            return scripted
         kernel: LiveKernel[Any, Any] = LiveKernel(
             world,
             moment,
             watcher,
             courier=courier,
-            # The aggregator replays its noise, which must not meet other inputs than before.
-            journal=Journal(self.folder, durable=self.durable or world.charges_everybody),
+            journal=journal,
             dimension=dimension,
             minimum=self.agreed.agreement.minimum,
             kept=lambda: watcher.kept,
+            hurry=watcher.hurry,
             told=lambda: self.told(courier, kernel),
+            idle=lambda: self.idle(courier, kernel),
             clock=self.clock,
         )
         return kernel
@@ -267,6 +291,8 @@ class Serves:
     opens: Opens
     refused: Callable[[str, str], None]
     told: Callable[[Courier, Any], None] = lambda courier, kernel: None
+    idle: Callable[[Courier, Any], None] = lambda courier, kernel: None
+    noted: Noted = lambda site, what, detail: None
     test: Dataset | None = None
     scripted: bool = False
     durable: bool = False
@@ -286,6 +312,8 @@ class Serves:
             opens=self.opens,
             refused=self.refused,
             told=self.told,
+            idle=self.idle,
+            noted=self.noted,
             scripted=self.scripted,
             durable=self.durable,
         )

@@ -19,6 +19,7 @@ from sordino.errors import StudyError
 from sordino.network import certificates, kit
 from sordino.network.agreement import Agreed
 from sordino.network.carrier import carrier
+from sordino.network.incidents import Incidents
 from sordino.network.joins import Joins
 from sordino.network.proof import write as write_proof
 from sordino.network.server import FAREWELL, Serves, farewell
@@ -27,6 +28,8 @@ from sordino.network.transport import choice
 from sordino.network.transport.base import Hub, Mailbox
 
 RUN = "run"
+MOST_STRANGERS = 256
+"""Refused connections that the status tells apart."""
 AGAIN = "start the same command again: it goes on where it was"
 
 
@@ -93,14 +96,20 @@ def serve(
     certificates.refuse_expired(folder, "server.pem", dt.datetime.now(dt.UTC))
     way = choice.for_server(agreed.agreement, folder, host, Revoked)
     run, strangers = out or folder / RUN, Counter[str]()
+    incidents = Incidents(run)
+
+    def stranger(who: str, why: str) -> None:
+        key = f"{who or 'somebody without a name'}: {why}"
+        strangers[key if key in strangers or len(strangers) < MOST_STRANGERS else "others"] += 1
+        if incidents.note(who, "connection", why):
+            shown.words(f"refused {who or 'a connection'}: {why}")
 
     def refused(who: str, why: str) -> None:
-        strangers[f"{who or 'somebody without a name'}: {why}"] += 1
-        shown.words(f"refused {who or 'a connection'}: {why}")
+        shown.words(f"refused {who}: {why}")
 
     def opens(limit: int, mailbox: Mailbox) -> Hub:
         agreement = agreed.agreement
-        hub = way(limit, mailbox, refused, shown.words)
+        hub = way(limit, mailbox, stranger, shown.words)
         shown.words(
             f"{agreement.name}: waiting for {len(agreement.names)} sites on {agreement.server}"
         )
@@ -112,12 +121,15 @@ def serve(
         agreed.study.horizon,
         agreed.agreement.minimum,
         lambda: dict(strangers),
+        shown.words,
     )
     build = Serves(
         agreed=agreed,
         opens=opens,
         refused=refused,
         told=reporter,
+        idle=reporter,
+        noted=incidents.note,
         test=carrier(agreed.study).test(agreed, test),
         scripted=scripted,
         durable=durable,

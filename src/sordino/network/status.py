@@ -36,6 +36,9 @@ class SiteStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             may be.
         received, sent: bytes of frames.
         refused: frames that were refused, by reason.
+        flagged: answers that were longer than clipping and noise make plausible; they were used.
+            ``flag`` is about the last one.
+        out: why it takes part no more, or is not admitted; empty while it may take part.
     """
 
     name: str
@@ -47,6 +50,9 @@ class SiteStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     received: Count
     sent: Count
     refused: dict[str, Count]
+    out: str = ""
+    flagged: Count = 0
+    flag: str = ""
 
 
 class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,6 +65,7 @@ class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         minimum: sites that must be there.
         strangers: connections that were refused, by reason.
         ended: why the run is over; null while it goes on.
+        waiting: what the run waits for, where nothing goes on without it.
     """
 
     format: Count
@@ -71,13 +78,15 @@ class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sites: tuple[SiteStatus, ...]
     strangers: dict[str, Count]
     ended: str | None
+    waiting: str | None = None
 
 
 class Reporter:
     """Writes the status of a run, at most once a second.
 
     Args:
-        epsilon: of a unit now.
+        strangers: connections that were refused, by reason.
+        words: told when the run begins to wait for sites.
     """
 
     def __init__(
@@ -87,18 +96,24 @@ class Reporter:
         planned: int,
         minimum: int,
         strangers: Callable[[], dict[str, int]],
+        words: Callable[[str], None] = lambda text: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folder, self._name, self._planned, self._minimum = folder, name, planned, minimum
         self._strangers, self._clock, self._next = strangers, clock, 0.0
+        self._words, self._waited = words, ""
 
     def __call__(self, courier: Courier, kernel: Any) -> None:
-        """After an input of the kernel."""
+        """After an input of the kernel, or a while without one."""
         now = self._clock()
         if now < self._next and kernel.state.ended is None:
             return
         self._next = now + EVERY
-        world = kernel.world
+        world, waiting = kernel.world, _waiting(courier, kernel)
+        if waiting != self._waited:
+            self._waited = waiting
+            if waiting:
+                self._words(waiting)
         found = Status(
             format=1,
             name=self._name,
@@ -118,13 +133,26 @@ class Reporter:
                     received=own.received,
                     sent=own.sent,
                     refused=dict(own.refused),
+                    flagged=own.flagged,
+                    flag=own.flag,
+                    out=own.out or own.turned or own.revoked,
                 )
                 for name, own in zip(courier.names, courier.sites, strict=True)
             ),
             strangers=self._strangers(),
             ended=kernel.state.ended,
+            waiting=waiting or None,
         )
         replace_file(self._folder / NAME, msgspec.json.encode(found))
+
+
+def _waiting(courier: Courier, kernel: Any) -> str:
+    """What the run waits for: sites that have been absent for the agreed patience."""
+    away = courier.missing()
+    if not away or not kernel.waiting:
+        return ""
+    count = kernel.waiting
+    return f"waiting for {count} more site{'s' if count > 1 else ''}; away: {', '.join(away)}"
 
 
 def _finite(value: float) -> float | None:
@@ -139,7 +167,7 @@ def conclude(folder: Path, number: int, epsilon: float, why: str) -> None:
             msgspec.structs.replace(each, asked=None, epsilon=_finite(epsilon))
             for each in found.sites
         )
-        found = msgspec.structs.replace(found, number=number, sites=sites, ended=why)
+        found = msgspec.structs.replace(found, number=number, sites=sites, ended=why, waiting=None)
         replace_file(folder / NAME, msgspec.json.encode(found))
 
 
@@ -173,12 +201,21 @@ def rows(status: Status) -> Sequence[tuple[str, ...]]:
     return [
         (
             site.name,
-            "present" if site.there else "away",
+            "out" if site.out else "present" if site.there else "away",
             "-" if site.asked is None else str(site.asked),
             "-" if site.quiet is None else f"{site.quiet:.0f} s",
             _epsilon(site),
             f"{(site.received + site.sent) / MIB:.1f} MiB",
-            "; ".join(f"{why} ({times})" for why, times in site.refused.items()) or "-",
+            "; ".join(
+                ([f"out: {site.out}"] if site.out else [])
+                + ([f"flagged: {site.flag} ({site.flagged})"] if site.flagged else [])
+                + [
+                    f"{why} ({times})"
+                    for why, times in site.refused.items()
+                    if why != site.out or times > 1
+                ]
+            )
+            or "-",
         )
         for site in status.sites
     ]
@@ -208,7 +245,8 @@ progress { width: 100%; }
 <h1>{{ status.name }}</h1>
 <p>{{ status.number }} of {{ status.planned }}, after {{ "%.0f"|format(status.seconds) }} s.
 {% if status.ended %}The run has ended: {{ status.ended }}.{% else %}At least {{ status.minimum }}
-site{{ "s" if status.minimum != 1 }} must be present.{% endif %}</p>
+site{{ "s" if status.minimum != 1 }} must be present.
+{% if status.waiting %}<strong>{{ status.waiting }}</strong>.{% endif %}{% endif %}</p>
 <progress max="{{ status.planned }}" value="{{ status.number }}"></progress>
 <div class="wide"><table><thead><tr>
 {% for name in ("Site", "State", "Task", "Last heard", "Epsilon", "Traffic", "Refused") -%}

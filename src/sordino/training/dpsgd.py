@@ -47,6 +47,7 @@ from sordino.privacy import Gaussian as GaussianEvent
 from sordino.training.kernels import Examples, ModelKernels, poisson
 from sordino.training.optimizer import Optimizer
 from sordino.training.perexample import Bound, FlatBound, Layers, Measured
+from sordino.training.plausible import Length, length, sums
 from sordino.training.raw import RAW_CONSTANTS, measure_raw
 
 RAW_LOSS = "the mean loss of raw data, without noise"
@@ -153,6 +154,23 @@ class PrivateClient:
             first=first.cpu().numpy() if task.wants_first else None,
             raw=raw,
         )
+
+    def reach(self, task: Train, said: Update) -> Length | None:
+        """How far the model has moved in an answer to this task, and may have; None where the
+        optimizer or the mechanism does not say.
+        """
+        most = sums(
+            self._mechanism(task),
+            len(task.weights),
+            len(self.examples),
+            self.sampling_rate,
+            task.steps,
+        )
+        if most is None or self.optimizer.gain is None:
+            return None
+        scale = self.learning_rate * self.optimizer.gain / self.expected_batch
+        rounding = 2.0**-23 * task.steps * length(task.weights)
+        return Length(length(said.weights, task.weights), scale * most + rounding)
 
     def _booked(self, event: Event, task: Train) -> Event:
         """The event on a Poisson sample, marked where its noise was chosen along the way."""

@@ -28,10 +28,11 @@ from torch import Tensor
 
 from sordino.entropy import Entropy
 from sordino.errors import LocalProtocolError
-from sordino.mechanism import Bounded, Learning, length, shortened
+from sordino.mechanism import Bounded, Learning, Tailed, length, shortened
 from sordino.mechanism.overclaimed import Overclaimed
 from sordino.message import Contribution, Train, Update
 from sordino.privacy import Event, Permit, PoissonSampled, covers_round
+from sordino.training import plausible
 from sordino.training.kernels import Examples, ModelKernels
 from sordino.training.optimizer import Optimizer
 
@@ -129,6 +130,16 @@ class LocalClient(LocalWork):
             delta=bounded.cpu().numpy().copy(),
             inside=inside,
         )
+
+    def reach(self, task: Train, said: Contribution) -> plausible.Length | None:
+        """How long a contribution is, and may be; None where the mechanism does not say."""
+        if task.clip is None or task.noise_multiplier is None:
+            return None
+        bound = self._bound(task)
+        if not isinstance(bound, Tailed):
+            return None
+        most = bound.longest * (1.0 + plausible.ROUNDING)
+        return plausible.Length(plausible.length(said.delta), most)
 
     def _bound(self, task: Train) -> Bounded:
         if task.clip is None or task.noise_multiplier is None:

@@ -51,6 +51,13 @@ class Optimizer(Section):
         """A round's steps, from no memory, for weights of the shape of ``like`` (d,)."""
         raise NotImplementedError
 
+    @property
+    def gain(self) -> float | None:
+        """What the sum of a round's gradients is weighed with at most, in units of eta: steps are
+        sums of gradients with weights from 0 to this. None where they are not.
+        """
+        return None
+
     @model_validator(mode="after")
     def _takes_steps(self) -> Self:
         """Try one of somebody's own, before anything is charged."""
@@ -85,6 +92,11 @@ class Sgd(Optimizer):
 
     kind: Literal["sgd"] = "sgd"
     momentum: float = Field(0.0, ge=0, lt=1)
+
+    @property
+    def gain(self) -> float:
+        """1 / (1 - m)."""
+        return 1.0 / (1.0 - self.momentum)
 
     def begin(self, learning_rate: float, like: Tensor) -> Steps:
         """A round's steps, from no memory."""

@@ -61,6 +61,7 @@ import torch
 from torch import Tensor
 
 from sordino.errors import StudyError
+from sordino.mechanism.gaussian import normal_within
 from sordino.mechanism.grid import add_gaussian
 from sordino.mechanism.haar.basis import Basis, Groups
 from sordino.mechanism.haar.weights import Observed, learned
@@ -233,6 +234,17 @@ class HaarGaussian:
         return self.noise_multiplier * math.sqrt(
             sum(n * s * s for n, s in zip(self.basis.sizes, self.noise, strict=True)) / d
         )
+
+    @property
+    def longest(self) -> float:
+        """See :class:`~sordino.mechanism.gaussian.Tailed`: C / min w."""
+        return self.clip / min(self.clip_weights)
+
+    def noise_within(self, dimension: int, times: int, chance: float) -> float:
+        """See :class:`~sordino.mechanism.gaussian.Tailed`: coefficients are orthonormal."""
+        root = math.sqrt(times)
+        rms, widest = self.vector_multiplier * self.clip * root, max(self.deviations) * root
+        return normal_within(rms, widest, dimension, chance)
 
     def scaled(self, clip: float, noise_multiplier: float) -> Self:
         """See :class:`~sordino.mechanism.gaussian.Bounded`."""

@@ -18,13 +18,14 @@ class Event:
     """Something that a transport tells the server.
 
     Attributes:
-        kind: a site has connected, a frame has come, or a connection has ended.
+        kind: a site has connected, a frame has come, or a connection has ended; or who has the
+            site's name was not admitted, because the certificate is revoked.
         site: its name, from its certificate.
         connection: number of the connection: of two with one name, the later one counts.
-        frame: bytes of the frame; empty otherwise.
+        frame: bytes of the frame, or the reason (UTF-8); empty otherwise.
     """
 
-    kind: Literal["open", "frame", "closed"]
+    kind: Literal["open", "frame", "closed", "barred"]
     site: str
     connection: int
     frame: bytes = b""

@@ -16,6 +16,7 @@ from typing import Any
 
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
+from websockets.frames import CloseCode
 from websockets.sync.client import ClientConnection, connect
 
 from sordino.errors import StudyError
@@ -167,14 +168,16 @@ class WebSocketHub:
             await asyncio.sleep(0.2)
 
     def _admit(self, connection: ServerConnection, request: Any) -> Any:
-        if self._open >= len(self._sites) + STRANGERS:
-            return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections\n")
         name, serial = _who(connection)
+        if self._open >= len(self._sites) + STRANGERS:
+            self._refused(name, "too many connections at once")
+            return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections\n")
         if name not in self._sites:
             self._refused(name, "its certificate is of no site of this federation")
             return connection.respond(HTTPStatus.FORBIDDEN, "not a site of this federation\n")
         if self._barred(serial):
             self._refused(name, "its certificate is revoked")
+            self._mailbox.put(Event("barred", name, 0, b"its certificate is revoked"))
             return connection.respond(HTTPStatus.FORBIDDEN, "this certificate is revoked\n")
         return None
 
@@ -192,8 +195,9 @@ class WebSocketHub:
                     await asyncio.sleep(0.001)
                 body = frame if isinstance(frame, bytes) else b""
                 self._mailbox.put(Event("frame", name, number, body))
-        except ConnectionClosed:
-            pass
+        except ConnectionClosed as end:
+            if end.sent is not None and end.sent.code == CloseCode.MESSAGE_TOO_BIG:
+                self._refused(name, f"a frame of more than {self._limit} bytes")
         finally:
             writer.cancel()
             self._open -= 1

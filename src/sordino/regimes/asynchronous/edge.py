@@ -32,6 +32,7 @@ from sordino.mechanism import Bounded, length
 from sordino.mechanism.knorm import exponential_norm
 from sordino.message import Compute, Gradient, Vector
 from sordino.privacy import Event, NonPrivate, Permit, PoissonSampled, covers_one
+from sordino.training import plausible
 from sordino.training.dpsgd import bound_of
 from sordino.training.kernels import Examples, ModelKernels, poisson
 from sordino.training.sgd import NO_NOISE
@@ -170,6 +171,18 @@ class PrivateEdge(Site):
         self.kernels.clipped.of(self.examples, chosen, bound_of(mechanism), self.scratch)
         noisy, _ = mechanism.release_counted(self.scratch, 0.0, rng)
         return self.answered(task, noisy, 1.0 / self.expected_batch)
+
+    def reach(self, task: Compute, said: Gradient) -> plausible.Length | None:
+        """How long a gradient is, and may be; None where the mechanism does not say."""
+        if task.clip is None:
+            return None
+        mechanism = _scaled(self.mechanism, task.clip)  # type: ignore[arg-type]  # mechanisms are frozen values
+        most = plausible.sums(mechanism, len(task.weights), self.count, self.sampling_rate, 1)
+        if most is None:
+            return None
+        pull = self.regularisation * plausible.length(task.weights) * (1.0 + plausible.ROUNDING)
+        most = most / self.expected_batch + pull
+        return plausible.Length(plausible.length(said.gradient), most)
 
 
 @lru_cache(maxsize=4096)

@@ -43,6 +43,7 @@ from sordino.engine.effect import (
     Left,
     Log,
     Send,
+    Stop,
 )
 from sordino.message import Compute, Gradient, Vector
 from sordino.regimes.asynchronous.method import AsynchronousMethod, EdgeTerms, Stage
@@ -174,6 +175,8 @@ class Asynchronous:
                 )
             case Begin() if not any(state.given):
                 return self.begin(state)
+            case Stop(why):
+                return (*self._row(state), Closed(state.version), *self._finish(state, why))
         return ()
 
     def objection(self, task: Compute) -> str | None:

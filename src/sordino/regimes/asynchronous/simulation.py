@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 
 from sordino.engine import moment as moments
-from sordino.engine.effect import Effect, Event, Request, Send
+from sordino.engine.effect import Effect, Event, Request, Said, Send
 from sordino.engine.kernel import Kernel
 from sordino.engine.latency import Delays
 from sordino.engine.moment import Block
@@ -36,6 +36,7 @@ from sordino.message import Compute, Gradient, Vector
 from sordino.privacy import Budget, Charge, NonPrivate, Permit, Vault
 from sordino.regimes.asynchronous.edge import Edge
 from sordino.regimes.asynchronous.protocol import Asynchronous, Since, State
+from sordino.training.plausible import Length
 
 SHARES = 8  # blocks that an edge's expected share of the updates is reserved in
 LEAST = 4  # tasks in a block: an entry of its own for each would cost as much as the gradient
@@ -112,6 +113,8 @@ class Arrivals(World[State]):
         method: the method's name, for the ledger.
         lineage: run and environment, part of every charge's key.
     """
+
+    continuous = True
 
     regime: Asynchronous
     edges: Sequence[Edge]
@@ -239,6 +242,11 @@ class Arrivals(World[State]):
         payable = self.regime.budget
         length = self.block if payable is None else min(self.block, payable[site] - first + 1)
         return (self._reserve(site, first, length),)
+
+    def reach(self, site: int, task: Request | None, said: Said) -> Length | None:
+        """See :class:`World`; as the edge says."""
+        own = getattr(self.edges[site], "reach", None)
+        return None if own is None or not isinstance(task, Compute) else own(task, said)
 
     def objection(self, site: int, task: Request) -> str | None:
         """See :class:`World`."""

@@ -55,6 +55,7 @@ from sordino.engine.effect import (
     Log,
     Refused,
     Send,
+    Stop,
     Wake,
     Woke,
 )
@@ -156,8 +157,10 @@ class Synchronous:
                 return self._close(state)
             case Joined(client):
                 return self._joined(state, client)
-            case Left(client):
-                return self._left(state, client)
+            case Left(client, final):
+                return self._left(state, client, final=final)
+            case Stop(why):
+                return self._finish(state, why)
             case Lapsed(client, number):
                 late = Log(records.Late(round=number, client=client, released=True))
                 state, heard = self._joined(state, client)
@@ -165,10 +168,12 @@ class Synchronous:
             case _:
                 return state, ()
 
-    def _left(self, state: State, client: int) -> tuple[State, Sequence[Effect]]:
-        """A client that vanished may be back before the deadline; without one nobody waits."""
+    def _left(self, state: State, client: int, *, final: bool) -> tuple[State, Sequence[Effect]]:
+        """A client that vanished may be back before the deadline, unless its leave is ``final``;
+        without a deadline nobody waits.
+        """
         lost = Log(records.Lost(round=state.round, client=client, released=False))
-        if self.deadline is not None:
+        if self.deadline is not None and not final:
             return state, (lost,) if client in state.waiting else ()
         if client not in state.present:
             return state, ()
@@ -176,7 +181,8 @@ class Synchronous:
         state = replace(state, present=state.present - {client}, waiting=state.waiting - {client})
         if not waited:
             return state, (lost,)
-        state, closed = self._close(state) if not state.waiting else (state, ())
+        waits = bool(state.waiting) or self.timed
+        state, closed = (state, ()) if waits else self._close(state)
         return state, (lost, *closed)
 
     def _joined(self, state: State, client: int) -> tuple[State, Sequence[Effect]]:

@@ -15,7 +15,7 @@ import msgspec
 
 from sordino.engine import moment as moments
 from sordino.engine import records
-from sordino.engine.effect import Book, Effect, Event, Request, Send
+from sordino.engine.effect import Book, Effect, Event, Request, Said, Send
 from sordino.engine.kernel import Kernel
 from sordino.engine.latency import Churn, Latency
 from sordino.engine.watch import Packed, Watcher
@@ -27,6 +27,7 @@ from sordino.privacy import Budget, Charge, Permit, Vault
 from sordino.regimes.synchronous.agreed import objection, objection_to_round
 from sordino.regimes.synchronous.protocol import State, Synchronous
 from sordino.training.client import Client
+from sordino.training.plausible import Length
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -204,6 +205,11 @@ class Simulation(World[State]):
     def objection_to_round(self, site: int, effect: Book) -> str | None:
         """See :class:`World`."""
         return objection_to_round(self.regime, effect)
+
+    def reach(self, site: int, task: Request | None, said: Said) -> Length | None:
+        """See :class:`World`; as the site's client says."""
+        own = getattr(self.clients[site], "reach", None)
+        return None if own is None or not isinstance(task, Train) else own(task, said)
 
     def objection(self, site: int, task: Request) -> str | None:
         """See :class:`World`."""

@@ -151,14 +151,19 @@ def cover(study: VerticalStudy, m: int, own: Entropy) -> halves.Cover:
     """The noise on what a party lets out."""
     privacy = study.privacy
     return halves.Cover(
-        embedding=_single(privacy.embedding) if privacy.embedding is not None else None,
-        update=_single(privacy.update) if privacy.updates == "noisy" else None,
+        embedding=single(privacy.embedding) if privacy.embedding is not None else None,
+        update=single(privacy.update) if privacy.updates == "noisy" else None,
         embedding_draws=own.stream("embedding", m),
         update_draws=own.stream("update", m),
     )
 
 
-def _single(release: Release) -> Single:
+def single(release: Release) -> Single:
+    """The mechanism of a release.
+
+    Raises:
+        StudyError: if it is not calibrated.
+    """
     if release.noise_multiplier is None:
         raise StudyError("privacy: a noise_multiplier is missing")  # calibration fills it in
     return Single(clip=release.clip, noise_multiplier=release.noise_multiplier)

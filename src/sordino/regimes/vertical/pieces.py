@@ -18,6 +18,7 @@ from sordino.engine.effect import (
     Finish,
     Log,
     Send,
+    Stop,
     Stretch,
     Stretched,
 )
@@ -106,6 +107,8 @@ class Pieces:
                 return state, (self._next(state),)
             case Arrived(Stretched() as played) if played.number == state.position + 1:
                 return state, self._played(state, played)
+            case Stop(why):
+                return state, self._end(state, why)
         return state, ()
 
     def _next(self, state: State) -> Send:
@@ -119,26 +122,36 @@ class Pieces:
         )
 
     def _played(self, state: State, played: Stretched) -> Sequence[Effect]:
-        """Count a piece, and log what is due."""
-        found: list[Effect] = []
+        """Count a piece, log what is due, and go on."""
         asked = self._next(state).message
+        found = self.count(state, played)
+        if state.position >= self.events:
+            return (*found, *self._end(state, f"all {self.events} events were played"))
+        if isinstance(asked, Stretch) and played.read < asked.count:
+            why = f"the stream ended after {state.position} events"
+            return (*found, *self._end(state, why))
+        return found or (self._next(state),)  # after a row, once it is written and saved
+
+    def count(self, state: State, played: Stretched) -> list[Effect]:
+        """Count a piece, or what there is of it, and log what is due."""
+        found: list[Effect] = []
         for stop, tally in played.counted:
             state.row.add(tally)
             state.whole.add(tally)
             if stop % self.every == 0:
                 found += self._log(state, stop)
         state.position += played.read
-        if state.position >= self.events:
-            state.ended = f"all {self.events} events were played"
-        elif isinstance(asked, Stretch) and played.read < asked.count:
-            state.ended = f"the stream ended after {state.position} events"
-        if state.ended is None:
-            return found or (self._next(state),)  # after a row, once it is written and saved
+        return found
+
+    def _end(self, state: State, why: str) -> Sequence[Effect]:
+        """Log what no row has told yet, and finish."""
+        state.ended = why
+        found: list[Effect] = []
         if state.row.events or state.row.unused:
             found += self._log(state, state.position)
         accuracy = _right(self.error(state.whole))
-        end = Log(records.End(round=state.position, why=state.ended, accuracy=accuracy))
-        return (*found, end, Finish(state.ended))
+        end = Log(records.End(round=state.position, why=why, accuracy=accuracy))
+        return (*found, end, Finish(why))
 
     def error(self, tally: Tally) -> float | None:
         """Share of wrong predictions; under privacy an unbiased estimate; or None."""

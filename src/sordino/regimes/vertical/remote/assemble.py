@@ -28,7 +28,7 @@ from sordino.regimes.vertical.assemble import (
     responding,
     shaping,
 )
-from sordino.regimes.vertical.cut import Split, halved, one_party, rates
+from sordino.regimes.vertical.cut import Split, halved, one_party, rates, single
 from sordino.regimes.vertical.engines import split as halves
 from sordino.regimes.vertical.plan import ENTITIES, LABELS, party, promised, units
 from sordino.regimes.vertical.protocol import Vertical
@@ -112,7 +112,9 @@ def conducted(
 
     def engine() -> Half:
         server = halves.Server(split.server(), halved(study), rates(study).server)
-        return Half(rules, server, len(stream.classes))
+        release = study.privacy.embedding
+        noise = None if release is None else single(release)
+        return Half(rules, server, len(stream.classes), noise)
 
     own = common_.fingerprint or data
     simulation = Events(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino.mechanism.single import Single
 from sordino.message import Derivative
 from sordino.privacy import Allowance
 from sordino.regimes.vertical.engine import Kept, Mask, Played, Weights
@@ -28,9 +29,13 @@ class Half:
         state: where the rules stand.
         due: derivatives of the last event, which travel with the next turn, by party.
         away: sites that are not there.
+        cover: bound and noise of embeddings; None where they go out as they are.
     """
 
-    def __init__(self, rules: Vertical, server: Server, classes: int) -> None:
+    def __init__(
+        self, rules: Vertical, server: Server, classes: int, cover: Single | None = None
+    ) -> None:
+        self.cover = cover
         self.rules, self.server, self.classes = rules, server, classes
         self.state: State = rules.start()
         self.due: dict[int, Derivative] = {}

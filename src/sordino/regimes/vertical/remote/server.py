@@ -39,13 +39,15 @@ from sordino.engine.effect import (
     Said,
     Send,
     Skip,
+    Stop,
     Stretch,
     Stretched,
     Wake,
     Woke,
 )
 from sordino.engine.world import Bill
-from sordino.message import Derivative, Embedding, Labels, Passive, Query, Turn
+from sordino.errors import RemoteProtocolError
+from sordino.message import Derivative, Embedding, Labels, Passive, Query, Turn, numbers
 from sordino.privacy import Budget, Permit
 from sordino.regimes.vertical.engine import Mask, Played
 from sordino.regimes.vertical.engines.observed import Observed
@@ -53,6 +55,7 @@ from sordino.regimes.vertical.pieces import State
 from sordino.regimes.vertical.remote.half import Half
 from sordino.regimes.vertical.simulation import PIECE, Events, Play
 from sordino.regimes.vertical.tally import Course, counted
+from sordino.training.plausible import CHANCE, ROUNDING, Length, length
 
 LEAVE = "leave"
 
@@ -86,6 +89,7 @@ class Conducting(Play):
     """
 
     hands_out = False
+    continuous = True
 
     def __init__(self, world: Events, state: State) -> None:
         super().__init__(world, state)
@@ -115,6 +119,8 @@ class Conducting(Play):
         match event:
             case Arrived(message):
                 self._answered(message)
+            case Stop() if state.ended is None:
+                return state, [*self._cut_short(), *super().step(state, event)[1]]
             case Begin():
                 return state, self._in_turns(super().step(state, event)[1])
             case Joined(site):
@@ -228,6 +234,19 @@ class Conducting(Play):
 
     def _played(self) -> list[Effect]:
         """Count the piece, and go on."""
+        done = self._stretched()
+        return self._in_turns(super().step(self.state, Arrived(done))[1])
+
+    def _cut_short(self) -> list[Effect]:
+        """Count the events of the open piece that are over: no more of them will come."""
+        over = len(self._seen.learned)
+        if not over or self._task.number != self.state.position + 1:
+            return []
+        self.used = self.used[: int(np.flatnonzero(self.used)[over - 1]) + 1]
+        return self.rules.count(self.state, self._stretched())
+
+    def _stretched(self) -> Stretched:
+        """What came of the open piece."""
         seen, parties, n = self._seen, self.half.rules.parties, len(self.used)
         predictions, labels = (
             np.concatenate([np.zeros(0, np.int64), *map(np.asarray, rows)])
@@ -252,8 +271,7 @@ class Conducting(Play):
             labels,
         )
         tallies = counted(course, played, self.world.sizes, self.world.every, self.world.batch)
-        done = Stretched(self._task.number, n, tuple(tallies) if n else ())
-        return self._in_turns(super().step(self.state, Arrived(done))[1])
+        return Stretched(self._task.number, n, tuple(tallies) if n else ())
 
     def bills(
         self, state: State, effects: Sequence[Effect], paid: Mapping[int, Sequence[Permit]]
@@ -283,6 +301,10 @@ class Conducting(Play):
         seen.losses.append(made.loss)
         return Learned(effect.number, tuple((each.party, each) for each in made.derivatives))
 
+    def indispensable(self, site: int) -> bool:
+        """See :class:`~sordino.engine.world.World`: whoever holds the labels."""
+        return site == self.half.rules.parties
+
     def expects(self, state: State, site: int, number: int) -> bool:
         """Whether this is what the site was asked last, and has not answered."""
         return self._asked.get(site) == number
@@ -296,6 +318,18 @@ class Conducting(Play):
             return 2.0 * (rules.wait + rules.patience)
         late = self._silent[len(self._seen.learned), site]
         return 1.5 * rules.patience if late else 0.0
+
+    def reach(self, site: int, task: Request | None, said: Said) -> Length | None:
+        """See :class:`~sordino.engine.world.World`: of embeddings that are covered with noise."""
+        cover, rules = self.half.cover, self.half.rules
+        if cover is None or not isinstance(said, Embedding):
+            return None
+        try:
+            values = numbers(said, rules.sizes[site])
+        except RemoteProtocolError:  # the rules drop it
+            return None
+        most = cover.within(self.half.server.plan.rows, len(values), CHANCE)
+        return Length(length(values), most * (1.0 + ROUNDING))  # which 16 bits stay within
 
     def unfit(self, site: int, number: int, said: Said) -> str | None:
         """Why an answer is refused: it is another's, of another event, or of another size. What is

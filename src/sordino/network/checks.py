@@ -1,0 +1,64 @@
+"""What the server holds against what a site says, before anybody acts on it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from sordino.errors import RemoteProtocolError
+from sordino.message import Embedding, Labels, Message, Passive, Reply
+from sordino.network import frames
+
+Unfit = Callable[[int, int, Reply], str | None]
+"""Why a message about an event is refused, as the regime says: of a site, to a task."""
+
+
+def unknown(site: int, number: int, said: Reply) -> str:
+    """Why a message about an event is refused where there are no events."""
+    return f"no site of this study sends {type(said).__name__}"
+
+
+def differs(said: frames.Hello, agreement: str, code: str) -> RemoteProtocolError | None:
+    """What a greeting says that the server does not agree with, or None."""
+    if said.version != frames.VERSION:
+        return RemoteProtocolError(
+            f"it speaks version {said.version} of the protocol, the server {frames.VERSION}",
+            "another version",
+        )
+    if said.agreement != agreement:
+        return RemoteProtocolError(
+            "it has agreed to something else: its agreement.toml or study.toml differs",
+            "another study",
+        )
+    if said.code != code:
+        return RemoteProtocolError("it runs another version of this program", "another program")
+    return None
+
+
+def checked(site: int, number: int, message: Message, unfit: Unfit) -> Reply:
+    """A message of this site about this task.
+
+    Raises:
+        RemoteProtocolError: if it is not.
+    """
+    if not isinstance(message, Reply):
+        raise RemoteProtocolError(f"a site does not send {type(message).__name__}", "no answer")
+    if isinstance(message, Embedding | Labels | Passive):
+        if (why := unfit(site, number, message)) is not None:
+            raise RemoteProtocolError(why, "unfit")
+        return message
+    if message.client != site:
+        raise RemoteProtocolError(
+            f"it speaks for client {message.client} and is client {site}", "for another"
+        )
+    quoted = getattr(message, "round", getattr(message, "task", None))
+    if quoted != number:
+        raise RemoteProtocolError(
+            f"its frame is of task {number}, its message of {quoted}", "another task"
+        )
+    for told in (getattr(message, "statistics", None), getattr(message, "raw", None)):
+        for name in () if told is None else told.__struct_fields__:
+            value = getattr(told, name)
+            if isinstance(value, float | int) and not math.isfinite(value):
+                raise RemoteProtocolError(f"its {name} is not finite", "not finite")
+    return message

@@ -1,0 +1,79 @@
+"""What the server knows of a site, and what it hears from one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from sordino.message import Reply
+from sordino.network import frames
+
+
+@dataclass(slots=True)
+class Standing:
+    """What the server knows of a site.
+
+    Attributes:
+        connection: number of its connection; 0 without one.
+        answered: number of the last task that it has answered.
+        greeted: whether it has said on this connection who it is and what it agreed to.
+        there: whether it counts as present.
+        since: since when it is not greeted, in seconds of the clock.
+        ask: what it was last asked, and has not answered.
+        out: why it takes part no more, until it connects again; empty while it does.
+        turned: why its greeting was not accepted, until one is.
+        revoked: that its certificate is revoked, until it greets with another.
+        books: rounds that it has not booked yet.
+        bad: frames of this connection that were refused.
+        refused: counts of what was refused, by reason.
+        flagged: answers that were longer than clipping and noise make plausible, and were used all
+            the same; ``flag`` is about the last one.
+        received, sent: bytes of frames.
+        seen: when it was last heard from.
+    """
+
+    connection: int = 0
+    answered: int = 0
+    greeted: bool = False
+    there: bool = False
+    since: float = 0.0
+    ask: frames.Ask | None = None
+    out: str = ""
+    turned: str = ""
+    revoked: str = ""
+    books: dict[int, bytes] = field(default_factory=dict)
+    bad: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    flagged: int = 0
+    flag: str = ""
+    received: int = 0
+    sent: int = 0
+    seen: float = 0.0
+
+
+class Heard(NamedTuple):
+    """What reaches the server.
+
+    Attributes:
+        kind: see :class:`~sordino.network.journal.Input`.
+        said: the message that the body holds, if it is one.
+    """
+
+    kind: str
+    site: int
+    body: bytes = b""
+    number: int = 0
+    said: Reply | None = None
+
+
+def untimely(own: Standing, number: int) -> str:
+    """What an answer is that nobody waits for."""
+    if number == own.answered:
+        return "replayed"
+    return "stale" if number < max(own.answered, own.ask.number if own.ask else 0) else "unasked"
+
+
+def leaving(own: Standing) -> bool:
+    """Whether a site is counted out when it stays away for the agreed patience."""
+    return not own.greeted and (own.there or (bool(own.revoked) and not own.out))

@@ -1,0 +1,74 @@
+r"""How long an honest answer can be, but for one in 10^9.
+
+A client's gradients are sums of contributions of length at most C over Poisson samples, with noise:
+
+    || sum_j ( sum_{s in B_j} v_s + z_j ) ||  <=  C sum_j |B_j|  +  || sum_j z_j ||
+
+The sizes of tau batches add up to a Binomial(tau n, q), which exceeds its mean by more than
+
+    L/3 + sqrt( (L/3)^2 + 2 L tau n q (1 - q) ),      L = ln(1/chance),
+
+with at most that chance (Bernstein's inequality), and is at most tau n. The mechanism says how long
+the noise can be (:class:`~sordino.mechanism.gaussian.Tailed`); one that does not is not bounded.
+
+What is longer was not computed as agreed, or by a chance below 10^-9. What is shorter proves
+nothing: an answer of that length may point anywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from sordino.mechanism import Bounded, Tailed
+from sordino.message import Vector
+
+CHANCE = 1e-9
+ROUNDING = 1e-3
+"""Relative room for the rounding of float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """How long an answer is, and may be.
+
+    Attributes:
+        found: Euclidean length of what it says.
+        most: what an honest answer exceeds with a chance of at most 10^-9.
+    """
+
+    found: float
+    most: float
+
+    @property
+    def plausible(self) -> bool:
+        """Whether it may be honest."""
+        return self.found <= self.most
+
+
+def length(vector: Vector, start: Vector | None = None) -> float:
+    """||vector - start|| of vectors (d,); what float32 loses is less than :data:`ROUNDING`."""
+    with np.errstate(over="ignore"):
+        moved = vector if start is None else vector - start
+        return math.sqrt(float(np.dot(moved, moved)))
+
+
+def drawn(count: int, rate: float, times: int, chance: float) -> float:
+    """Examples in so many Poisson batches that are exceeded with at most this chance."""
+    trials, tail = times * count, math.log(1.0 / chance) / 3.0
+    spread = tail + math.sqrt(tail**2 + 6.0 * tail * trials * rate * (1.0 - rate))
+    return min(trials * rate + spread, float(trials))
+
+
+def sums(mechanism: Bounded, dimension: int, count: int, rate: float, times: int) -> float | None:
+    """Length that the total of so many noisy sums of clipped gradients (d,) of a client with
+    ``count`` examples exceeds with a chance of at most :data:`CHANCE`; None where the mechanism
+    does not say.
+    """
+    if not isinstance(mechanism, Tailed):
+        return None
+    signal = mechanism.longest * drawn(count, rate, times, CHANCE / 2.0)
+    noise = mechanism.noise_within(dimension, times, CHANCE / 2.0)
+    return (signal + noise) * (1.0 + ROUNDING)

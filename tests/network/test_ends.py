@@ -1,0 +1,285 @@
+"""Runs whose sites refuse: they end, say who refused and why, and leave whole folders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from federations import STUDIES, Federation, Hand
+from sordino.engine import records, runs
+from sordino.errors import CutShort
+from sordino.message import Labels, Passive, decode, encode
+from sordino.network import frames
+from sordino.network.courier import Courier
+from sordino.network.ends import cut_short
+from sordino.network.standing import Heard
+from sordino.network.status import Reporter, read
+from sordino.network.transport.base import Event, Mailbox
+
+from .conftest import Makes
+
+LIMITS = {"synchronous": 2.5, "asynchronous": 9.0, "client": 40.0}
+
+
+def hands(found: Federation) -> list[Hand]:
+    """All sites by hand, greeted."""
+    made = [Hand(found, name) for name in found.names]
+    for hand in made:
+        hand.hello()
+    return made
+
+
+def whole(found: Federation) -> str:
+    """Why the run ended: everybody's folder says the same, and holds the same model."""
+    assert set(found.done) == {"server", *found.names}
+    (why,) = {each.why for each in found.done.values()}
+    for name in found.done:
+        about = runs.load(found.folder(name)).about
+        assert about.status == "done"
+    assert (
+        len({(found.folder(each) / "model.safetensors").read_bytes() for each in found.done}) == 1
+    )
+    assert not (found.server / "journal.bin").exists()
+    return why
+
+
+@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("minimum", [1, 2])
+def test_a_run_ends_when_too_few_sites_are_left_that_have_not_refused(
+    name: str, minimum: int, federate: Makes
+) -> None:
+    more = {"asynchronous": ["budget.updates=200000"]}.get(name, ["budget.rounds=20000"])
+    limited = ("site-0", "site-1", "site-2")[minimum - 1 :]
+    limits = dict.fromkeys(limited, LIMITS[name])
+    found = federate(name, [*more, "privacy.epsilon=1e6"], limits, minimum=minimum)
+    found.start()
+    found.wait()
+    why = whole(found)
+    assert cut_short(why)
+    assert f"{minimum - 1} of 3 sites are left, and {minimum} must take part" in why
+    for each in limited:  # where nobody may know who takes part, the status alone names sites
+        assert (f"{each}: " in why) == (name != "client")
+        index = found.names.index(each)
+        assert "budget" in found.kernels[-1].courier.sites[index].out
+    for each in limited:
+        assert 0 < found.done[each].spent <= limits[each]
+
+
+def test_a_round_with_a_deadline_waits_for_nobody_who_has_refused(federate: Makes) -> None:
+    found = federate("synchronous", ["participation.deadline=600.0"], minimum=2)
+    found.start("server")
+    found.until(lambda: found.net.listens)
+    sites = hands(found)
+    asks = [hand.get(frames.Ask) for hand in sites]
+    for hand, ask in zip(sites[:2], asks, strict=False):
+        hand.answer(ask)
+    sites[2].send(frames.Refuse(1, "not with me"))
+    kernel = found.kernels[-1]
+    found.until(lambda: kernel.state.number == 2, seconds=5.0)
+    assert kernel.state.waiting == {0, 1}  # nor is it asked again
+    log = [each for each in found.rows["server"] if isinstance(each, records.Declined)]
+    assert [(each.client, each.why) for each in log] == [(2, "not with me")]
+
+
+def test_a_secret_round_lasts_until_its_deadline_whoever_refuses(federate: Makes) -> None:
+    changes = ["participation.deadline=0.5", "privacy.sampling_rate=1.0"]
+    found = federate("client", changes, minimum=2)
+    found.start("server")
+    found.until(lambda: found.net.listens)
+    sites = hands(found)
+    (number,) = {hand.get(frames.Book).number for hand in sites}
+    for hand in sites:
+        hand.send(frames.Booked(number))
+    for hand in sites:
+        ask = hand.get(frames.Ask)
+        if hand is sites[2]:
+            hand.send(frames.Refuse(ask.number, "no"))
+        else:
+            hand.answer(ask)
+    kernel = found.kernels[-1]
+    found.until(lambda: kernel.courier.sites[2].out)
+    assert kernel.state.open
+    found.until(lambda: kernel.state.number == 2)
+
+
+def test_edges_are_too_few_at_once_when_one_leaves_for_good(federate: Makes) -> None:
+    found = federate("asynchronous", ["budget.updates=200000", "privacy.epsilon=1e6"], minimum=3)
+    found.start("server", "site-0", "site-1")
+    found.until(lambda: found.net.listens)
+    hand = Hand(found, "site-2")
+    hand.hello()
+    ask = hand.get(frames.Ask)
+    hand.send(frames.Refuse(ask.number, "no"))
+    bye = hand.get(frames.Bye)
+    assert "2 of 3 sites are left, and 3 must take part. site-2: no" in bye.why
+    hand.send(frames.Done())
+    found.wait()
+    assert found.done["server"].why == bye.why
+
+
+def said(index: int, turn: Any) -> Any:
+    """What a site says to a turn, if it has no features."""
+    return Labels(turn.event, (3,)) if index == 2 else Passive(index, turn.event)
+
+
+def played(sites: Sequence[Hand], events: int) -> list[Any]:
+    """Answer the turns of so many events; the first turns after these."""
+    turns: list[Any] = [None] * len(sites)
+    for number in range(1, events + 2):
+        for i, hand in enumerate(sites):
+            while True:
+                ask = hand.get(frames.Ask)
+                turns[i] = decode(ask.body, dimension=0)
+                if not turns[i].asked:
+                    break
+            if number <= events:
+                hand.send(frames.Say(ask.number, encode(said(i, turns[i]))))
+    return turns
+
+
+def test_events_end_without_labels_and_what_was_played_is_counted(federate: Makes) -> None:
+    vertical = federate("events", scripted=False, minimum=1)
+    vertical.start("server")
+    vertical.until(lambda: vertical.net.listens)
+    sites = hands(vertical)
+    turns = played(sites, 3)
+    sites[2].send(frames.Refuse(turns[2].number, "no more labels"))
+    for hand in sites:
+        why = hand.get(frames.Bye).why
+        hand.send(frames.Done())
+    vertical.wait()
+    assert cut_short(why)
+    assert "nothing goes on without labels-2. labels-2: no more labels" in why
+    assert vertical.done["server"].rounds == 3
+
+
+def test_a_site_is_not_asked_again_for_a_final_model_that_cannot_be_used(
+    federate: Makes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = federate("synchronous")
+    from sordino.network import server
+
+    real = server._bye
+
+    def broken(moment: Any, hands_out: bool, why: str = "") -> frames.Bye:
+        bye = real(moment, hands_out, why)
+        return frames.Bye(bye.why, np.full(len(bye.model) // 4, np.nan, "<f4").tobytes())
+
+    monkeypatch.setattr(server, "_bye", broken)
+    found.start()
+    found.wait()
+    for name in found.names:
+        assert (name, "the end: the final model holds numbers that are not finite") in (
+            found.net.refused
+        )
+        assert cut_short(found.done[name].why)
+        assert "not finite" in found.done[name].why
+        assert runs.load(found.folder(name)).about.status == "done"
+
+
+def test_who_is_away_is_waited_for_and_the_status_says_so(federate: Makes) -> None:
+    found = federate("synchronous", minimum=2)
+    words: list[str] = []
+    found.start("server", "site-0")
+    found.until(lambda: found.kernels)
+    kernel = found.kernels[-1]
+    reporter = Reporter(found.server, "name", 8, 2, dict, words.append)
+    found.until(lambda: len(kernel.courier.missing()) == 2)
+    reporter(kernel.courier, kernel)
+    told = "waiting for 1 more site; away: site-1, site-2"
+    assert read(found.server).waiting == told
+    assert words == [told]
+    found.start("site-2")
+    found.wait()
+    assert found.done["server"].rounds == 8
+
+
+def test_a_server_that_waits_tells_so_without_an_input(
+    federate: Makes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sordino.network import kernel, server
+
+    monkeypatch.setattr(kernel, "TICK", 0.01)
+    ticks: list[Any] = []
+    made = server.Serves
+
+    def serves(**given: Any) -> Any:
+        return made(**given, idle=lambda courier, kernel: ticks.append(kernel))
+
+    monkeypatch.setattr("federations.Serves", serves)
+    found = federate("synchronous", minimum=2)
+    found.start("server")
+    found.until(lambda: len(ticks) > 3)
+    assert ticks[-1].waiting == 2
+
+
+class Nothing:
+    """A hub that goes nowhere."""
+
+    def send(self, site: str, frame: bytes) -> None: ...
+
+    def drop(self, site: str, why: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_a_certificate_that_is_revoked_counts_its_site_out_when_it_is_away() -> None:
+    now, mailbox = [100.0], Mailbox()
+    courier = Courier(
+        Nothing(),
+        mailbox,
+        ("north", "south"),
+        dimension=3,
+        run="run",
+        agreement="agreed",
+        code="code",
+        patience=5.0,
+        refused=lambda who, why: None,
+        clock=lambda: now[0],
+    )
+    revoked = b"its certificate is revoked"
+
+    def hello(site: str, connection: int) -> None:
+        greeting = frames.encode(frames.Hello(frames.VERSION, "agreed", "code", 0))
+        mailbox.put(Event("open", site, connection))
+        mailbox.put(Event("frame", site, connection, greeting))
+
+    hello("north", 1)
+    assert courier.next(now[0] + 1) == Heard("up", 0)
+    mailbox.put(Event("barred", "north", 0, revoked))  # with an old certificate of the same name
+    mailbox.put(Event("barred", "south", 0, revoked))
+    found = courier.next(now[0] + 1)
+    assert found == Heard("refused", 1, revoked)
+    courier.barred(1, "its certificate is revoked")
+    mailbox.put(Event("closed", "north", 1))
+    mailbox.put(Event("barred", "north", 0, revoked))
+    now[0] += 1.0
+    mailbox.put(Event("closed", "south", 9))
+    assert courier.sites[0].there
+    hello("south", 3)
+    assert courier.next(now[0] + 1) == Heard("up", 1)
+    now[0] += 5.0
+    assert courier.next(now[0] + 1) == Heard("refused", 0, revoked)
+
+
+@pytest.mark.parametrize(
+    ("why", "early"),
+    [
+        ("the run was stopped: 1 of 3 sites are left, and 2 must take part. site-1: no", True),
+        ("the round budget is used up: 8 of 8 rounds", False),
+    ],
+)
+def test_a_command_of_a_run_that_was_cut_short_fails_with_its_reason(
+    why: str, early: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sordino.cli import network, progress
+
+    monkeypatch.setattr(progress, "concluded", lambda outcome: None)
+    outcome: Any = SimpleNamespace(why=why)
+    with pytest.raises(CutShort, match="site-1: no") if early else nullcontext():
+        network._told(outcome, False)
