@@ -27,7 +27,7 @@ import msgspec
 from federations import digest
 from sordino.cli import main
 from sordino.engine.surroundings import KEY
-from sordino.network import frames, kernel, server, site
+from sordino.network import frames, kernel, server, session, site
 from sordino.network.agreement import Agreement
 from sordino.network.demo import Laid, commands
 from sordino.network.journal import Input, Journal
@@ -35,6 +35,8 @@ from sordino.network.transport import choice
 from sordino.network.transport.base import Line
 
 SERVER, BROKER, READY = "server", "broker", "ready"
+LONGEST, STEP = 10.0, 73
+"""Seconds between two kills at most, and bytes of a step in the capture, at least."""
 
 
 class _Said:
@@ -112,7 +114,9 @@ def _live(name: str, argv: Sequence[str], log: str, capture: str) -> None:
     with Path(log).open("ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    site.LONGEST_PAUSE, server.FAREWELL = 0.5, 3.0
+    site.LONGEST_PAUSE = 0.5
+    for module in (server, session):
+        mock.patch.object(module, "FAREWELL", 3.0).start()
     _tapped(name, Path(capture))
     sys.argv, status = list(argv), 0
     try:
@@ -194,7 +198,7 @@ class Deaths:
 
     Attributes:
         left: kills that are still to come.
-        rate: seconds between two of them at most.
+        steps: inputs that reach the server between two of them, at most.
         killed: who was killed when, in seconds; printed where something fails.
     """
 
@@ -203,7 +207,7 @@ class Deaths:
     folder: Path
     seed: int
     left: int
-    rate: float = 0.5
+    steps: int = 30
     scripted: bool = False
     start_broker: Callable[[], subprocess.Popen[bytes]] | None = None
     killed: list[tuple[str, float]] = field(default_factory=list)
@@ -233,18 +237,29 @@ class Deaths:
         for name in names:
             self._begin(name, argv[name])
         ended: set[str] = set()
-        due = begun + dice.uniform(1.0, 2.0)
+        wait = self._wait(dice, begun)
         try:
             while len(ended) < len(names):
                 now = time.monotonic()
                 assert now < begun + seconds, f"only {ended} have ended; {self.told()}"
                 self._look(argv, ended)
-                if self.left and now >= due:
+                if self.left and (now >= wait[0] or self._stepped() >= wait[1]):
+                    time.sleep(dice.uniform(0.0, 0.05))
                     self._kill(dice, ended, now - begun)
-                    due = now + dice.uniform(0.0, self.rate)
+                    wait = self._wait(dice, now)
                 time.sleep(0.005)
         finally:
             self._end()
+
+    def _wait(self, dice: random.Random, now: float) -> tuple[float, int]:
+        """Until when, or until which step, the next kill waits."""
+        return now + dice.uniform(0.0, LONGEST), self._stepped() + dice.randint(0, self.steps)
+
+    def _stepped(self) -> int:
+        """Inputs that the server took so far, about."""
+        with suppress(FileNotFoundError):
+            return (self.capture / "states").stat().st_size // STEP
+        return 0
 
     def _begin(self, name: str, argv: Sequence[str]) -> None:
         log = self.folder / "logs" / name

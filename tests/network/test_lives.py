@@ -16,10 +16,10 @@ from sordino.network import frames
 from sordino.network import session as network
 from sordino.network.agreement import Agreed
 from sordino.network.demo import Laid
+from sordino.network.desk import Desk
 from sordino.network.joins import Joins
 from sordino.network.outbox import NAMES, Outbox
 from sordino.network.promise import promised
-from sordino.network.site import Desk
 from sordino.network.transport import choice
 from sordino.privacy.reading import LedgerReader
 

@@ -17,11 +17,11 @@ from sordino.message import Compute, Train, Update, encode
 from sordino.network import frames
 from sordino.network import session as network
 from sordino.network.agreement import Agreed
+from sordino.network.desk import Desk
 from sordino.network.frames import Ask, FromSite, Say
 from sordino.network.joins import Joins
 from sordino.network.moment import SiteMoment
 from sordino.network.outbox import Outbox
-from sordino.network.site import Desk
 from sordino.privacy import encode as written
 from sordino.privacy.event import Gaussian
 

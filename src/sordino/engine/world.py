@@ -56,6 +56,8 @@ class World(Generic[S]):
         hands_out: whether sites are given the model when the run is over.
         remembers: whether a site's work changes what the site has, so that it must go through its
             tasks again when it is started anew.
+        repeats_noise: whether a site's noise is numbered by its tasks, so that it may answer each
+            only once.
     """
 
     __slots__ = ()
@@ -63,6 +65,7 @@ class World(Generic[S]):
     widest: int = 0
     hands_out: bool = True
     remembers: bool = False
+    repeats_noise: bool = False
 
     def step(self, state: S, event: Event, /) -> tuple[S, Sequence[Effect]]:
         """The regime's."""

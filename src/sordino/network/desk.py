@@ -1,0 +1,320 @@
+"""What a site does with each frame of the server.
+
+It takes a task, notes which one, books it, computes, keeps the answer on its disk, and sends it.
+Asked the same again, it says the same bytes again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from sordino.engine import records
+from sordino.engine.effect import Book
+from sordino.engine.recorder import Recorder
+from sordino.engine.watch import Watcher
+from sordino.engine.world import Bill, World
+from sordino.errors import (
+    BudgetExceeded,
+    LedgerError,
+    LocalProtocolError,
+    ProtocolError,
+    RemoteProtocolError,
+    StudyError,
+)
+from sordino.message import Reply, Task, Train, Vector, decode, encode
+from sordino.network import frames
+from sordino.network.ahead import Ahead
+from sordino.network.journal import Input, Journal
+from sordino.network.moment import SiteMoment
+from sordino.network.outbox import Kept, Outbox, digest
+from sordino.network.transport.base import Lost
+from sordino.privacy import Permit
+from sordino.privacy import decode as fact_of
+
+if TYPE_CHECKING:
+    from sordino.network.site import Site
+
+CHAIN = "0" * 64
+MOST_TOLD = 1_000
+"""Refusals of one connection or another that stand in the log; later ones are only answered."""
+OWN = "this site's own budget or ledger does not allow it"
+FORGOTTEN = "this site's machine failed, and it may have answered this before"
+
+
+class Desk:
+    """What a site does with each frame; knows no connection.
+
+    Attributes:
+        moment: where the site stands.
+        outbox: what it has promised and said.
+        heard: whether the server has said anything on this connection.
+    """
+
+    def __init__(
+        self, site: Site, moment: SiteMoment, watcher: Watcher[Any], outbox: Outbox
+    ) -> None:
+        self._site, self._watcher, self.outbox = site, watcher, outbox
+        self._world: World[Any] = site.inner
+        known = 0 if self._world.remembers else outbox.kept.number
+        self._ahead = Ahead(site.folder) if self._world.repeats_noise else None
+        self.moment = replace(moment, number=max(moment.number, known))
+        self.dimension = moment.model.size
+        self.heard = False
+        self._paid: tuple[Permit, ...] = ()
+        self._refused: set[tuple[int, str]] = set()
+        self._priced: dict[Any, float] = {}
+        self._tasks = Journal(site.folder) if self._world.remembers else None
+        self._count, self._due = moment.count, False
+        self._again(moment)
+
+    def close(self) -> None:
+        """Close the site's files."""
+        if self._tasks is not None:
+            self._tasks.close()
+
+    def _again(self, moment: SiteMoment) -> None:
+        """Go through the tasks since the moment again: the answers are as they were, and nothing is
+        sent.
+        """
+        if self._tasks is None:
+            return
+        self._world.restore(self._site.index, moment.carried)
+        for each in self._tasks.after(moment.count):
+            self._count = each.seq
+            try:
+                task = self._task(each.number, each.body)
+                self._world.settle(self._site.index, task)
+                body = encode(self._answered(task))
+                self._counted(task)
+            except (BudgetExceeded, LedgerError, ProtocolError):
+                continue  # it was refused, and is again
+            if each.number > self.outbox.kept.number:  # else the outbox knows of it
+                self.outbox.hold(_said(self.outbox.kept, each.number, digest(each.body), body))
+
+    def said(self, frame: bytes) -> Iterator[frames.FromSite]:
+        """What the site answers to a frame of the server.
+
+        Raises:
+            StudyError: if the server does not talk to this site.
+        """
+        try:
+            found = frames.to_site(frame)
+        except RemoteProtocolError as error:
+            yield self._refuse(0, str(error))
+            return
+        match found:
+            case frames.Welcome(run):
+                self._welcome(run)
+            case frames.Reject(why):
+                raise StudyError(f"the server does not work with this site: {why[:500]}")
+            case frames.Book(number, event):
+                yield self._book(number, event)
+            case frames.Ask(number, body):
+                yield from self._asked(number, body)
+            case frames.Bye(why, model):
+                yield from self._over(why, model)
+
+    def _welcome(self, run: str) -> None:
+        kept = self.outbox.kept
+        if kept.run and kept.run != run:
+            raise StudyError(
+                f"the server has begun another run ({run[:64]}) than this site has ({kept.run}). "
+                "Join it with a folder of its own: sordino join KIT --out FOLDER"
+            )
+        if not kept.run:
+            self.outbox.keep(msgspec.structs.replace(kept, run=run, chain=CHAIN))
+        self._site.told("connected")
+
+    def _asked(self, number: int, body: bytes) -> Iterator[frames.FromSite]:
+        kept, task_digest = self.outbox.kept, digest(body)
+        if number < kept.number:
+            return
+        if number == kept.number and task_digest != kept.task:
+            yield self._refuse(number, "a second task under the same number")
+            return
+        if number == kept.number and kept.answer is not None:
+            yield frames.Say(number, kept.answer)
+            return
+        if self._ahead is not None and number <= self._ahead.lost:
+            yield self._refuse(number, FORGOTTEN)
+            raise Lost(FORGOTTEN)  # who connects again is asked what comes then
+        try:
+            task = self._task(number, body)
+        except RemoteProtocolError as error:
+            yield self._refuse(number, str(error))
+            return
+        try:
+            answer = self._work(task, body, task_digest)
+        except (BudgetExceeded, LedgerError) as refusal:
+            yield self._refuse(number, OWN, str(refusal))
+            return
+        except ProtocolError as error:
+            yield self._refuse(number, str(error))
+            return
+        yield frames.Say(number, answer)
+
+    def _task(self, number: int, body: bytes) -> Task:
+        """The task in these bytes, which asks for what was agreed.
+
+        Raises:
+            RemoteProtocolError: naming what it asks for beyond that.
+        """
+        found = decode(body, dimension=self.dimension)
+        if not isinstance(found, Task):
+            raise RemoteProtocolError(f"a server does not send {type(found).__name__}")
+        if found.number != number:
+            raise RemoteProtocolError(f"the frame is of task {number}, the task of {found.number}")
+        if (objection := self._world.objection(self._site.index, found)) is not None:
+            raise RemoteProtocolError(f"task {number}: {objection}")
+        return found
+
+    def _work(self, task: Task, body: bytes, task_digest: str) -> bytes:
+        """Note the task, book it, compute, and keep the answer."""
+        kept, number = self.outbox.kept, task.number
+        keep = self.outbox.keep if self._tasks is None else self.outbox.hold
+        self._remember(task, body)
+        if kept.number != number:
+            keep(msgspec.structs.replace(kept, number=number, task=task_digest, answer=None))
+        answer = encode(self._answered(task))
+        keep(_said(kept, number, task_digest, answer))
+        self._told(task)
+        return answer
+
+    def _answered(self, task: Task) -> Reply:
+        """Book the task, and compute its answer."""
+        number, site = task.number, self._site.index
+        self._paid = (
+            *self._world.held(site, number, self._paid),
+            *self._charged(self._world.own_bills(site, task, self._paid)),
+        )
+        answer = self._world.answer(site, number, task, self._paid)
+        if not isinstance(answer, Reply):
+            raise LocalProtocolError(f"task {number} has no answer that is sent")
+        return answer
+
+    def _remember(self, task: Task, body: bytes) -> None:
+        """Take in what a task says of the past, save where that is due, and write the task down."""
+        if self._tasks is None:
+            return
+        site = self._site.index
+        self._world.settle(site, task)
+        if self._due and not getattr(task, "asked", False):
+            self._due = False
+            self._save()
+        if self._ahead is not None:
+            self._ahead.reach(task.number)
+        self._count += 1
+        self._tasks.append(Input(self._count, 0.0, "message", site, body, task.number))
+
+    def _save(self) -> None:
+        """Keep where a site stands that remembers; its journal begins anew then."""
+        assert self._tasks is not None
+        site, before = self._site.index, self._kept
+        self.moment = replace(
+            self.moment,
+            model=self._world.model_of(site, self.moment.model),
+            count=self._count,
+            carried=self._world.carried(site),
+        )
+        self.outbox.keep(self.outbox.kept)  # the journal tells what came since
+        self._watcher.save(self.moment)
+        if self._kept != before:
+            self._tasks.cut(())
+
+    @property
+    def _kept(self) -> int:
+        """Number of the moment that was kept last."""
+        return self._watcher.saved if isinstance(self._watcher, Recorder) else 0
+
+    def _charged(self, bills: Sequence[Bill]) -> tuple[Permit, ...]:
+        """Book what is promised within this site's limit, and the rest beside it."""
+        found: list[Permit] = []
+        for counts in (True, False):
+            own = [bill for bill in bills if bill.counts == counts]
+            if own:
+                budget = self._site.budget if counts else own[0].budget
+                found += self._site.vault.charge([bill.charge for bill in own], budget)
+        return tuple(found)
+
+    def _book(self, number: int, event: str) -> frames.FromSite:
+        """Book a round that is charged to everybody, whether this site was drawn or not."""
+        try:
+            effect = Book(number, fact_of(event))
+            if (objection := self._world.objection_to_round(self._site.index, effect)) is not None:
+                return self._refuse(number, objection)
+            self._charged(self._world.round_bills(self._site.index, effect))
+        except (BudgetExceeded, LedgerError) as refusal:
+            return self._refuse(number, OWN, str(refusal))
+        except StudyError as refusal:
+            return self._refuse(number, str(refusal))
+        if number > self.outbox.kept.booked:
+            self.outbox.keep(msgspec.structs.replace(self.outbox.kept, booked=number))
+        return frames.Booked(number)
+
+    def _refuse(self, number: int, why: str, details: str | None = None) -> frames.Refuse:
+        """Refuse; ``details``, such as what its data has spent, are for this site alone."""
+        if (number, why) not in self._refused and len(self._refused) < MOST_TOLD:
+            self._refused.add((number, why))
+            told = why if details is None else details
+            self._site.told(f"refused: {told}")
+            row = records.Declined(round=number, client=self._site.index, why=told[:500])
+            self._watcher.row(row)
+        return frames.Refuse(number, why[: frames.LONGEST])
+
+    def _counted(self, task: Task) -> bool:
+        """Count what was done; whether the task is one by itself, and not a query or a farewell."""
+        if getattr(task, "asked", False) or getattr(task, "over", False):
+            return False
+        steps = task.steps if isinstance(task, Train) else 1
+        number = getattr(task, "event", task.number)
+        model: Vector = getattr(task, "weights", self.moment.model)
+        self.moment = replace(
+            self.moment, number=number, steps=self.moment.steps + steps, model=model
+        )
+        return True
+
+    def _told(self, task: Task) -> None:
+        """A row of the log, where one is due."""
+        if not self._counted(task) or self.moment.number % self._site.every:
+            return
+        histories = self._site.vault.histories(self._site.unit)
+        epsilon = max((self._price(spent) for spent in histories), default=0.0)
+        now = self.moment
+        self._watcher.row(records.Round(round=now.number, steps=now.steps, epsilon=epsilon))
+        self._due = True
+        if self._tasks is None:
+            self._watcher.save(self.moment)
+
+    def _price(self, spent: Any) -> float:
+        if spent not in self._priced:
+            own = self._site
+            self._priced[spent] = self._world.price(own.unit, spent, own.budget)
+        return self._priced[spent]
+
+    def _over(self, why: str, model: bytes) -> Iterator[frames.FromSite]:
+        if len(model) != 4 * (self.dimension if self._world.hands_out else 0):
+            yield self._refuse(0, f"the final model has {len(model)} bytes")
+            return
+        found = np.frombuffer(model, dtype="<f4").astype(np.float32)
+        if not np.isfinite(found).all():
+            yield self._refuse(0, "the final model holds numbers that are not finite")
+            return
+        found = self._world.model_of(self._site.index, found)
+        self.moment = replace(self.moment, model=found, ended=why[:500] or "the run is over")
+        self.outbox.keep(self.outbox.kept)
+        self._watcher.row(records.End(round=self.moment.number, why=self.moment.ended or ""))
+        self._watcher.save(self.moment)
+        yield frames.Done()
+
+
+def _said(kept: Kept, number: int, task: str, answer: bytes) -> Kept:
+    """What is kept once a task (its digest) is answered."""
+    chain = digest(bytes.fromhex(kept.chain or CHAIN) + bytes.fromhex(digest(answer)))
+    return msgspec.structs.replace(
+        kept, number=number, task=task, answer=answer, sent=kept.sent + 1, chain=chain
+    )
