@@ -115,7 +115,7 @@ def endured(
     found = Deaths(
         nursery=nursery, laid=laid, folder=folder, seed=seed, left=kills, start_broker=starts
     )
-    found.run(400.0)
+    found.run(1200.0)
     refuse_two_states(found)
     refuse_below(found, regime)
     refuse_another_end(found, folder)
