@@ -10,7 +10,18 @@ from pathlib import Path
 
 import torch
 
-from bench import accounting, arrivals, clients, events, network, rounds, starting, step, wavelets
+from bench import (
+    accounting,
+    arrivals,
+    clients,
+    events,
+    federation,
+    network,
+    rounds,
+    starting,
+    step,
+    wavelets,
+)
 from sordino.training.allocator import tune
 
 
@@ -20,7 +31,10 @@ def main() -> None:
     torch.set_num_threads(1)
     rows = []
     print(f"{'':4}{'measured':<108}{'peer':>8}{'ours':>8}  reach")
-    parts = (step, wavelets, rounds, clients, arrivals, events, network, accounting, starting)
+    parts = (
+        step, wavelets, rounds, clients, arrivals, events, network, federation, accounting,
+        starting,
+    )  # fmt: skip
     for part in parts:
         for row in part.measure():
             rows.append(row)

@@ -13,7 +13,8 @@ from sordino.message import Message, Raw, Statistics, Train, Update, decode, enc
 
 D = 5
 numbers = st.floats(allow_nan=False, allow_infinity=False, width=32)
-vectors = arrays(np.float32, D, elements=numbers)
+sizes = st.floats(-(2.0**60), 2.0**60, width=32)  # of which squares can be added up
+vectors = arrays(np.float32, D, elements=sizes)
 statistics = st.builds(
     Statistics,
     energy=numbers,
@@ -74,3 +75,6 @@ def test_wrong_sizes_and_infinities_are_refused_by_name() -> None:
     bad = Update(client=0, round=1, steps=1, weights=np.full(D, np.inf, np.float32))
     with pytest.raises(RemoteProtocolError, match="not finite"):
         decode(encode(bad), dimension=D)
+    huge = Update(client=0, round=1, steps=1, weights=np.full(D, 1e30, np.float32))
+    with pytest.raises(RemoteProtocolError, match=r"Update\.weights holds numbers that are too"):
+        decode(encode(huge), dimension=D)

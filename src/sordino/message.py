@@ -351,7 +351,8 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes, *, dimension: int) -> Message:
-    """The message in ``data``, with every vector of length ``dimension`` and finite.
+    """The message in ``data``, with every vector of length ``dimension`` and finite, as is its
+    square.
 
     Raises:
         RemoteProtocolError: for anything else; the caller drops it and goes on.
@@ -369,10 +370,12 @@ def decode(data: bytes, *, dimension: int) -> Message:
                 f"{dimension}",
                 "wrong shape",
             )
-        if not np.isfinite(vector).all():
+        with np.errstate(over="ignore", invalid="ignore"):
+            square = np.dot(vector, vector)
+        if not np.isfinite(square):  # whoever adds such vectors up comes to infinity
+            what = "too large" if np.isfinite(vector).all() else "not finite"
             raise RemoteProtocolError(
-                f"{type(message).__name__}.{name} holds numbers that are not finite",
-                "not finite",
+                f"{type(message).__name__}.{name} holds numbers that are {what}", what
             )
     return message
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from sordino.errors import ResumeError
+from sordino.network import ahead
+from sordino.network.ahead import STEP, Ahead
 from sordino.network.journal import NAME, Input, Journal
 from sordino.network.outbox import NAMES, Kept, Outbox
 
@@ -108,3 +110,33 @@ def test_the_very_first_slot_may_be_torn_and_nothing_else(tmp_path: Path) -> Non
         (tmp_path / name).write_bytes(content[:20])
     with pytest.raises(ResumeError, match="what this site said last cannot be read"):
         Outbox(tmp_path)
+
+
+def test_zeros_that_a_power_failure_left_end_a_journal(tmp_path: Path) -> None:
+    whole = written(tmp_path)
+    (tmp_path / NAME).write_bytes(whole + bytes(64))
+    journal = Journal(tmp_path)
+    assert journal.after(0) == INPUTS
+    journal.close()
+    assert (tmp_path / NAME).read_bytes() == whole
+
+
+def test_what_was_answered_before_a_machine_failed_is_lost_up_to_the_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "boot").write_text("first")
+    monkeypatch.setattr(ahead, "_BOOT", tmp_path / "boot")
+    assert Ahead(tmp_path).lost == 0
+    for number in (2, 3, 2 + STEP):
+        Ahead(tmp_path).reach(number)
+        assert Ahead(tmp_path).lost == 0  # killed, and begun again
+    (tmp_path / "boot").write_text("second")
+    again = Ahead(tmp_path)
+    assert again.lost == 2 + STEP
+    again.reach(3 + STEP)
+    assert Ahead(tmp_path).lost == 0
+    (tmp_path / "boot").unlink()  # a system that does not tell
+    assert Ahead(tmp_path).lost == 3 + 2 * STEP
+    (tmp_path / ahead.NAME).write_bytes(b"{")
+    with pytest.raises(ResumeError, match="Restore the folder"):
+        Ahead(tmp_path)

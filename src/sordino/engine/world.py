@@ -60,6 +60,8 @@ class World(Generic[S]):
         continuous: whether tasks follow each other without a moment at which nobody works.
         remembers: whether a site's work changes what the site has, so that it must go through its
             tasks again when it is started anew.
+        repeats_noise: whether a site's noise is numbered by its tasks, so that it may answer each
+            only once.
     """
 
     __slots__ = ()
@@ -68,6 +70,7 @@ class World(Generic[S]):
     hands_out: bool = True
     continuous: bool = False
     remembers: bool = False
+    repeats_noise: bool = False
 
     def step(self, state: S, event: Event, /) -> tuple[S, Sequence[Effect]]:
         """The regime's."""

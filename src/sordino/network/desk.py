@@ -1,5 +1,8 @@
 """What a site does with each frame of the server; it knows no connection.
 
+It takes a task, notes which one, books it, computes, keeps the answer on its disk, and sends it.
+Asked the same again, it says the same bytes again.
+
 It refuses, with a reason that it writes in its log: a task of another clip, less noise, more steps,
 another question or another model than agreed; a second task under one number; whatever its own
 budget does not pay for; a final model that cannot be used.
@@ -29,11 +32,13 @@ from sordino.errors import (
 )
 from sordino.message import Reply, Task, Train, Vector, decode, encode
 from sordino.network import frames
+from sordino.network.ahead import Ahead
 from sordino.network.ends import STOPPED
 from sordino.network.incidents import Incidents
 from sordino.network.journal import Input, Journal
 from sordino.network.moment import SiteMoment
 from sordino.network.outbox import Kept, Outbox, digest
+from sordino.network.transport.base import Lost
 from sordino.privacy import Permit
 from sordino.privacy import decode as fact_of
 
@@ -44,6 +49,7 @@ CHAIN, SERVER = "0" * 64, "server"
 MOST_TOLD = 1_000
 """Refusals of one connection or another that stand in the log; later ones are only answered."""
 OWN = "this site's own budget or ledger does not allow it"
+FORGOTTEN = "this site's machine failed, and it may have answered this before"
 
 
 class Desk:
@@ -61,6 +67,7 @@ class Desk:
         self._site, self._watcher, self.outbox = site, watcher, outbox
         self._world: World[Any] = site.inner
         known = 0 if self._world.remembers else outbox.kept.number
+        self._ahead = Ahead(site.folder) if self._world.repeats_noise else None
         self.moment = replace(moment, number=max(moment.number, known))
         self.dimension = moment.model.size
         self.heard = False
@@ -68,8 +75,7 @@ class Desk:
         self._paid: tuple[Permit, ...] = ()
         self._refused: set[tuple[int, str]] = set()
         self._priced: dict[Any, float] = {}
-        # Its noise is replayed: it must know what it has said even after a power failure.
-        self._tasks = Journal(site.folder, durable=True) if self._world.remembers else None
+        self._tasks = Journal(site.folder) if self._world.remembers else None
         self._count, self._due = moment.count, False
         self._again(moment)
 
@@ -90,10 +96,12 @@ class Desk:
             try:
                 task = self._task(each.number, each.body)
                 self._world.settle(self._site.index, task)
-                self._answered(task)
+                body = encode(self._answered(task))
                 self._counted(task)
             except (BudgetExceeded, LedgerError, ProtocolError):
                 continue  # it was refused, and is again
+            if each.number > self.outbox.kept.number:  # else the outbox knows of it
+                self.outbox.hold(_said(self.outbox.kept, each.number, digest(each.body), body))
 
     def said(self, frame: bytes) -> Iterator[frames.FromSite]:
         """What the site answers to a frame of the server.
@@ -139,13 +147,16 @@ class Desk:
         if number == kept.number and kept.answer is not None:
             yield frames.Say(number, kept.answer)
             return
+        if self._ahead is not None and number <= self._ahead.lost:
+            yield self._refuse(number, FORGOTTEN, "forgotten")
+            raise Lost(FORGOTTEN)  # who connects again is asked what comes then
         try:
             task = self._task(number, body)
         except RemoteProtocolError as error:
             yield self._refuse(number, str(error), "task")
             return
         try:
-            answer = self._work(task, kept, task_digest)
+            answer = self._work(task, body, task_digest)
         except (BudgetExceeded, LedgerError) as refusal:
             yield self._refuse(number, OWN, "budget", str(refusal))
             return
@@ -169,20 +180,17 @@ class Desk:
             raise RemoteProtocolError(f"task {number}: {objection}")
         return found
 
-    def _work(self, task: Task, kept: Kept, task_digest: str) -> bytes:
+    def _work(self, task: Task, body: bytes, task_digest: str) -> bytes:
         """Note the task, book it, compute, and keep the answer."""
-        number = task.number
-        taken = msgspec.structs.replace(kept, number=number, task=task_digest, answer=None)
+        kept, number = self.outbox.kept, task.number
+        keep = self.outbox.keep if self._tasks is None else self.outbox.hold
+        self._remember(task, body)
         if kept.number != number:
-            self.outbox.keep(taken)
-        self._remember(task)
-        body = encode(self._answered(task))
-        chain = digest(bytes.fromhex(kept.chain or CHAIN) + bytes.fromhex(digest(body)))
-        self.outbox.keep(
-            msgspec.structs.replace(taken, answer=body, sent=kept.sent + 1, chain=chain)
-        )
+            keep(msgspec.structs.replace(kept, number=number, task=task_digest, answer=None))
+        answer = encode(self._answered(task))
+        keep(_said(kept, number, task_digest, answer))
         self._told(task)
-        return body
+        return answer
 
     def _answered(self, task: Task) -> Reply:
         """Book the task, and compute its answer."""
@@ -196,7 +204,7 @@ class Desk:
             raise LocalProtocolError(f"task {number} has no answer that is sent")
         return answer
 
-    def _remember(self, task: Task) -> None:
+    def _remember(self, task: Task, body: bytes) -> None:
         """Take in what a task says of the past, save where that is due, and write the task down."""
         if self._tasks is None:
             return
@@ -204,18 +212,26 @@ class Desk:
         self._world.settle(site, task)
         if self._due and not getattr(task, "asked", False):
             self._due = False
-            self.moment = replace(
-                self.moment,
-                model=self._world.model_of(site, self.moment.model),
-                count=self._count,
-                carried=self._world.carried(site),
-            )
-            before = self._kept
-            self._watcher.save(self.moment)
-            if self._kept != before:
-                self._tasks.cut(())
+            self._save()
+        if self._ahead is not None:
+            self._ahead.reach(task.number)
         self._count += 1
-        self._tasks.append(Input(self._count, 0.0, "message", site, encode(task), task.number))
+        self._tasks.append(Input(self._count, 0.0, "message", site, body, task.number))
+
+    def _save(self) -> None:
+        """Keep where a site stands that remembers; its journal begins anew then."""
+        assert self._tasks is not None
+        site, before = self._site.index, self._kept
+        self.moment = replace(
+            self.moment,
+            model=self._world.model_of(site, self.moment.model),
+            count=self._count,
+            carried=self._world.carried(site),
+        )
+        self.outbox.keep(self.outbox.kept)  # the journal tells what came since
+        self._watcher.save(self.moment)
+        if self._kept != before:
+            self._tasks.cut(())
 
     @property
     def _kept(self) -> int:
@@ -305,6 +321,7 @@ class Desk:
             ended = f"{STOPPED}{wrong}, and the last one that it was sent is kept ({why[:300]})"
         found = self._world.model_of(self._site.index, found)
         self.moment = replace(self.moment, model=found, ended=ended)
+        self.outbox.keep(self.outbox.kept)
         self._watcher.row(records.End(round=self.moment.number, why=ended))
         self._watcher.save(self.moment)
         return frames.Done() if wrong is None else self._refuse(0, wrong, "end")
@@ -316,3 +333,11 @@ class Desk:
         if not np.isfinite(np.frombuffer(model, dtype="<f4")).all():
             return "the final model holds numbers that are not finite"
         return None
+
+
+def _said(kept: Kept, number: int, task: str, answer: bytes) -> Kept:
+    """What is kept once a task (its digest) is answered."""
+    chain = digest(bytes.fromhex(kept.chain or CHAIN) + bytes.fromhex(digest(answer)))
+    return msgspec.structs.replace(
+        kept, number=number, task=task, answer=answer, sent=kept.sent + 1, chain=chain
+    )

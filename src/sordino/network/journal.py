@@ -143,7 +143,8 @@ class Journal:
             while len(header := file.read(_HEADER.size)) == _HEADER.size:
                 length, check = _HEADER.unpack(header)
                 body = file.read(length) if length < _MOST else b""
-                if len(body) < length or zlib.crc32(body) != check:
+                # a file system may leave zeros where a power failure lost what was written
+                if not length or len(body) < length or zlib.crc32(body) != check:
                     return
                 try:
                     found = _decoder.decode(body)

@@ -64,8 +64,8 @@ class Outbox:
 
     Args:
         durable: whether each slot waits for the disk, so that it also outlives a power failure.
-            That is needed where noise is replayed; where it is drawn anew, an answer that was
-            forgotten is booked again when it is computed again.
+            Without, an answer that was forgotten is booked again when it is computed again: its
+            noise is drawn anew. Where noise is numbered, see :mod:`sordino.network.ahead`.
     """
 
     def __init__(self, folder: Path, *, durable: bool = False) -> None:
@@ -101,6 +101,10 @@ class Outbox:
         os.pwrite(handle, head + body, 0)
         if self._durable:
             os.fdatasync(handle)
+        self.kept = kept
+
+    def hold(self, kept: Kept) -> None:
+        """Have this stand in memory: a journal tells what came since the last :meth:`keep`."""
         self.kept = kept
 
     def close(self) -> None:

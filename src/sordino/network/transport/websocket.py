@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from http import HTTPStatus
@@ -79,6 +80,8 @@ class WebSocketHub:
         _telling(context, lambda why: refused("", why))
         self._there: dict[str, tuple[int, asyncio.Queue[bytes | None], ServerConnection]] = {}
         self._open = 0
+        self._todo: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
+        self._woken = False
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._ready: threading.Event = threading.Event()
@@ -109,8 +112,17 @@ class WebSocketHub:
         self._thread.join(timeout=10)
 
     def _soon(self, what: Callable[..., Any], *given: Any) -> None:
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(what, *given)
+        """Have the loop's thread do something; it is woken once for all that waits."""
+        self._todo.append((what, given))
+        if not self._woken and not self._loop.is_closed():
+            self._woken = True
+            self._loop.call_soon_threadsafe(self._do)
+
+    def _do(self) -> None:
+        self._woken = False  # first: what is added from here on wakes the loop again
+        while self._todo:
+            what, given = self._todo.popleft()
+            what(*given)
 
     def _put(self, site: str, frame: bytes) -> None:
         if site not in self._there:

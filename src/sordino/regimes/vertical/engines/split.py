@@ -90,6 +90,11 @@ class Cover:
     embedding_draws: Numbered | None = None
     update_draws: Numbered | None = None
 
+    @property
+    def numbered(self) -> bool:
+        """Whether there is any noise."""
+        return self.embedding is not None or self.update is not None
+
 
 class Party:
     """A party's features, model and window.

@@ -82,12 +82,14 @@ class Taking(World[Any]):
     ) -> None:
         self.events, self.site, self.party = events, site, party
         self.vault: Vault = events.vault
+        self.repeats_noise = party is not None and party.cover.numbered
         self.units = (units[0],) * (len(sizes) + 1)
         self.widest, self._sizes = max(sizes), sizes
         self._mine = frozenset(units)
         self._counts: dict[int, int] = {}
         self._told: dict[int, int] = {}
         self._booked: list[tuple[int, int, int]] = []
+        self._bills: list[Bill] = []
         self._part: _Part | None = None
         self._labels: NDArray[np.int64] | None = None
         self._last = 0
@@ -155,6 +157,11 @@ class Taking(World[Any]):
         booked = self._booked[-1][-1] if self._booked else 0
         if times > booked and used.any():
             self._booked.append((start + 1, booked + 1, times))
+            self._bills += [
+                bill
+                for bill in events.bill(booked + 1, times, start + 1, events.lineage)
+                if bill.charge.unit in self._mine
+            ]
         return True
 
     def _miss(self, part: _Part, last: int) -> None:
@@ -172,12 +179,7 @@ class Taking(World[Any]):
     def own_bills(self, site: int, task: Request, permits: Sequence[Permit]) -> Sequence[Bill]:
         """What the pieces so far release, as far as it has not been booked."""
         have = {permit.key for permit in permits}
-        return [
-            bill
-            for number, first, last in self._booked
-            for bill in self.events.bill(first, last, number, self.events.lineage)
-            if bill.charge.unit in self._mine and bill.charge.key not in have
-        ]
+        return [bill for bill in self._bills if bill.charge.key not in have]
 
     def held(self, site: int, number: int, permits: Sequence[Permit]) -> Sequence[Permit]:
         """All of them: appearances add up."""

@@ -1,0 +1,193 @@
+"""A federation of processes on the loopback, over WebSocket with mutual TLS: what a site needs of
+memory beyond PyTorch's, how soon the first round is closed, what a round costs beyond the
+simulator's, and events a second between parties.
+
+The figures depend on what else the machine does: how busy it was stands beside each.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sordino.engine import session
+from sordino.engine import study as studies
+from sordino.engine.study.base import Study
+from sordino.network import demo
+
+SITES, ROUNDS, EVENTS = 10, (10, 60), (500, 3500)
+SYNCHRONOUS = """
+name = "bench"
+[data]
+name = "digits"
+clients = {sites}
+partition = {{ kind = "iid" }}
+[model]
+name = "logistic"
+[method]
+name = "dp-sgd"
+tau = 5
+learning_rate = 0.1
+[privacy]
+unit = "sample"
+epsilon = 1e6
+delta = 1e-3
+noise_multiplier = 1.0
+clip = 1.0
+sampling_rate = 0.1
+[budget]
+rounds = {rounds}
+[execution]
+evaluate_every = 1
+checkpoint_every = 1000
+"""
+VERTICAL = """
+name = "bench"
+[data]
+name = "digits"
+parties = 2
+stream = "replay"
+[model]
+name = "mlp"
+embedding = 4
+hidden = 8
+[method]
+name = "dlr"
+learning_rate = 0.05
+length = 3
+activation = {{ kind = "random", p = 0.5 }}
+[privacy]
+unit = "none"
+[budget]
+events = {events}
+[execution]
+path = "messages"
+evaluate_every = {events}
+"""
+TORCH = "import torch; torch.zeros(9) @ torch.zeros(9); print(open('/proc/self/status').read())"
+
+
+def _study(folder: Path, text: str, **given: int) -> Study:
+    path = folder / "study.toml"
+    path.write_text(text.format(**given))
+    return studies.read(path)
+
+
+def _peak(status: str) -> float:
+    """MB that a process had in memory at most."""
+    line = next(each for each in status.splitlines() if each.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
+
+
+def torch_alone() -> float:
+    """MB of a process that has imported PyTorch and multiplied two vectors."""
+    found = subprocess.run([sys.executable, "-c", TORCH], check=True, capture_output=True)
+    return _peak(found.stdout.decode())
+
+
+def run(study: Study, folder: Path) -> dict[str, float]:
+    """A run between processes: seconds until the first round is in the log, seconds of the server's
+    clock at its end, and MB of the site that had most.
+    """
+    laid = demo.lay_out(study, folder, scripted=False)
+    commands = demo.commands(laid, scripted=False, more=["--quiet"])
+    log, begun = laid.server / "run" / "rounds.jsonl", time.monotonic()
+    running = [
+        subprocess.Popen(each, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for each in commands
+    ]
+    found = {"first": 0.0, "memory": 0.0}
+    while any(process.poll() is None for process in running):
+        if not found["first"] and log.exists() and log.stat().st_size:
+            found["first"] = time.monotonic() - begun
+        for process in running[1:]:
+            with suppress(OSError, StopIteration):  # it may have ended
+                told = Path(f"/proc/{process.pid}/status").read_text()
+                found["memory"] = max(found["memory"], _peak(told))
+        time.sleep(0.02)
+    if any(process.returncode for process in running):
+        raise SystemExit("a process of the federation failed")
+    status = msgspec.json.decode((laid.server / "run" / "status.json").read_bytes())
+    return {**found, "seconds": float(status["seconds"])}
+
+
+def _each(text: str, counts: Sequence[int], name: str, **given: int) -> float:
+    """Seconds of one round or event, without what a run needs to begin."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = [
+            run(_study(Path(folder), text, **given, **{name: n}), Path(folder) / str(n))
+            for n in counts
+        ]
+    return (made[1]["seconds"] - made[0]["seconds"]) / (counts[1] - counts[0])
+
+
+def simulated() -> float:
+    """Seconds of a round of the same study in the simulator."""
+    taken = []
+    with tempfile.TemporaryDirectory() as folder:
+        for rounds in ROUNDS:
+            study = _study(Path(folder), SYNCHRONOUS, sites=SITES, rounds=rounds)
+            out = Path(folder) / str(rounds)
+            done = session.begin(study, out, lambda row: None, lambda going: None)
+            taken.append(done.seconds)
+    return (taken[1] - taken[0]) / (ROUNDS[1] - ROUNDS[0])
+
+
+def _row(what: str, ours: float, reach: str, *, met: bool) -> dict[str, Any]:
+    busy = f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+    return {
+        "what": what,
+        "peer": None,
+        "ours": ours,
+        "reach": reach,
+        "met": met,
+        "detail": {"load": busy},
+    }
+
+
+def measure() -> list[dict[str, Any]]:
+    """All rows."""
+    return [*small(), *events(), *rounds()]
+
+
+def small() -> list[dict[str, Any]]:
+    """What two sites need to begin."""
+    alone = torch_alone()
+    with tempfile.TemporaryDirectory() as folder:
+        study = _study(Path(folder), SYNCHRONOUS, sites=2, rounds=20)
+        found = run(study, Path(folder) / "small")
+    memory, first = found["memory"] - alone, found["first"]
+    what = f"MB of a site beyond PyTorch's {alone:.0f}"
+    begun = "seconds from the start of a server and two sites to the first round's row"
+    return [
+        _row(what, memory, "<= 60", met=memory <= 60),
+        _row(begun, first, "<= 5", met=first <= 5),
+    ]
+
+
+def events() -> list[dict[str, Any]]:
+    """Events a second."""
+    rate = 1 / _each(VERTICAL, EVENTS, "events")
+    what = "events a second: two parties and labels, mlp of digits"
+    return [_row(what, rate, ">= 500", met=rate >= 500)]
+
+
+def rounds() -> list[dict[str, Any]]:
+    """What a round costs more than in the simulator."""
+    more = 1e3 * (_each(SYNCHRONOUS, ROUNDS, "rounds", sites=SITES) - simulated())
+    what = f"ms of a round of {SITES} sites beyond the simulator's (logistic, digits)"
+    return [_row(what, more, "<= 50", met=more <= 50)]
+
+
+if __name__ == "__main__":
+    for found in measure():
+        print(f"{found['ours']:8.3g}  {found['what']} ({found['reach']}; {found['detail']})")

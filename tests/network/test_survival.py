@@ -1,0 +1,252 @@
+"""Processes that are killed with SIGKILL at random moments, over every regime and transport: each
+run ends, no ledger lies below a capture of what was sent, nothing is applied twice, and the journal
+of the server leads to the same model.
+
+The seed is printed where a test fails; KILLS_SEED draws other moments.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from federations import study_of
+from lives import Deaths, Nursery
+from memory import Net
+from mosquitto import NEEDED
+from sordino.engine import runs
+from sordino.engine import study as studies
+from sordino.engine.records import known
+from sordino.engine.study.base import Study
+from sordino.engine.surroundings import KEY, sources
+from sordino.network import broker, demo
+from sordino.network.agreement import Agreed
+from sordino.network.courier import Courier
+from sordino.network.journal import Input
+from sordino.network.kernel import LiveKernel
+from sordino.network.server import Serves
+from sordino.network.transport.base import Mailbox
+from sordino.privacy.reading import LedgerReader
+
+EVENTS = """
+name = "Events"
+[data]
+name = "digits"
+parties = 2
+stream = "replay"
+[model]
+name = "mlp"
+embedding = 4
+hidden = 8
+[method]
+name = "slr"
+learning_rate = 0.05
+length = 3
+activation = { kind = "random", p = 0.5 }
+[privacy]
+unit = "entity"
+epsilon = 64.0
+delta = 1e-6
+label_epsilon = 4.0
+embedding = { clip = 1.0 }
+updates = "noisy"
+[budget]
+events = 400
+[execution]
+path = "messages"
+evaluate_every = 25
+checkpoint_every = 1
+"""
+LONGER = {
+    "synchronous": ["budget.rounds=60", "privacy.epsilon=1e6"],
+    "client": ["budget.rounds=60", "privacy.epsilon=1e6"],
+    "asynchronous": ["budget.updates=300", "privacy.epsilon=1e6"],
+}
+REGIMES = (*LONGER, "vertical")
+KINDS = [
+    pytest.param(regime, transport, marks=NEEDED if transport == "mqtt" else ())
+    for regime in REGIMES
+    for transport in ("websocket", "mqtt")
+]
+PATIENCE = {"short": 0.2, "long": 5.0}
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    found = Nursery()
+    yield found
+    found.close()
+
+
+def small(folder: Path, regime: str) -> Study:
+    """A study that takes some seconds."""
+    if regime != "vertical":
+        return study_of(folder, regime, LONGER[regime])
+    path = folder / "events.toml"
+    path.write_text(EVENTS)
+    return studies.read(path)
+
+
+def endured(
+    nursery: Nursery, folder: Path, regime: str, transport: Any, kills: int, seed: int, **how: Any
+) -> int:
+    """One federation whose processes are killed; how many were."""
+    folder.mkdir()
+    laid = demo.lay_out(
+        small(folder, regime),
+        folder / "out",
+        scripted=False,
+        minimum=2 if regime != "vertical" else None,
+        transport=transport,
+    )
+    patience = PATIENCE[how.get("patience", "short")]
+    for path in laid.server.parent.glob("*/agreement.toml"):
+        path.write_text(re.sub(r"patience = \S+", f"patience = {patience}", path.read_text()))
+    starts = None
+    if laid.broker is not None:
+        starts = partial(broker.start, laid.server.parent, folder / "broker.txt", laid.broker)
+    found = Deaths(
+        nursery=nursery, laid=laid, folder=folder, seed=seed, left=kills, start_broker=starts
+    )
+    found.run(1200.0)
+    refuse_two_states(found)
+    refuse_below(found, regime)
+    refuse_another_end(found, folder)
+    return len(found.killed)
+
+
+def refuse_two_states(found: Deaths) -> None:
+    """Nothing was applied twice, and each life stepped to the states of the one before."""
+    answers = [(each.site, each.number) for each in found.inputs() if each.kind == "message"]
+    assert len(set(answers)) == len(answers), found.told()
+    for count, states in found.states().items():
+        assert len(states) == 1, (count, found.told())
+
+
+def refuse_below(found: Deaths, regime: str) -> None:
+    """No ledger, of a site or the server, holds less than what was sent."""
+    heard = [(each.site, each.number) for each in found.inputs() if each.kind == "message"]
+    for index, (kit, _) in enumerate(found.laid.sites):
+        said = found.said(kit.name)
+        assert {number for site, number in heard if site == index} <= set(said), found.told()
+        for number, bodies in said.items():
+            assert len(bodies) == 1, (kit.name, number, found.told())
+        for run, unit in ((kit / "run", None), (found.laid.server / "run", f"client:{index}")):
+            booked = charged(run / "ledger.sqlite", unit)
+            if regime == "vertical":  # a charge is of all that the stream shows of an entity once
+                assert booked, found.told()
+                continue
+            numbers = [
+                first + i
+                for first, count in booked
+                for i in range(count if regime == "asynchronous" else 1)
+            ]
+            # some twice: what a life had booked and not sent, the next one books again
+            assert set(said) <= set(numbers), (kit.name, found.told())
+
+
+def charged(ledger: Path, unit: str | None) -> list[tuple[int, int]]:
+    """Round and count of what was charged to a unit, or to the only one that there is."""
+    with LedgerReader.open(ledger, readonly=True) as found:
+        entries = list(found.entries())
+    named = [each for each in entries if each.unit == unit] or entries
+    return [(each.round, each.count) for each in named]
+
+
+class Again:
+    """A journal that holds everything that reached the server."""
+
+    def __init__(self, inputs: list[Input]) -> None:
+        self._inputs = inputs
+
+    def after(self, count: int) -> list[Input]:
+        return self._inputs[count:]
+
+    def before(self, count: int) -> list[Input]:
+        return []
+
+    def close(self) -> None: ...
+
+    def destroy(self) -> None: ...
+
+
+class Blind:
+    """A watcher that keeps nothing."""
+
+    saved = 0
+
+    def row(self, row: Any) -> None: ...
+
+    def save(self, moment: Any) -> None: ...
+
+
+def refuse_another_end(found: Deaths, folder: Path) -> None:
+    """All inputs, stepped through from the first one by a new server, lead to the same model."""
+    agreed, run = Agreed(found.laid.server), found.laid.server / "run"
+    name, again = str(known(runs.load(run).about.run)), folder / "again"
+    again.mkdir()
+    if found.key:
+        (again / KEY).write_bytes(found.key)
+    nobody: Any = None
+    made = Serves(agreed=agreed, opens=nobody, refused=nobody)(agreed.study, again, name)
+    serving: Any = made.simulation
+    world, moment = serving.world(made.first)
+    courier = Courier(
+        Net(),
+        Mailbox(),
+        agreed.agreement.names,
+        dimension=moment.model.size,
+        run=name,
+        agreement=agreed.digest,
+        code=sources(),
+        patience=agreed.agreement.patience,
+        refused=lambda who, why: None,
+    )
+    kernel: LiveKernel[Any, Any] = LiveKernel(
+        world,
+        moment,
+        Blind(),
+        courier=courier,
+        journal=Again(found.inputs()),  # type: ignore[arg-type]
+        dimension=moment.model.size,
+        minimum=agreed.agreement.minimum,
+        kept=lambda: 0,
+    )
+    try:
+        last = kernel.run()
+    finally:
+        serving.vault.close()
+    from safetensors.numpy import load_file
+
+    kept = load_file(run / "model.safetensors")
+    for key, values in made.named(last.model).items():
+        assert np.array_equal(values, kept[key]), (key, found.told())
+
+
+@pytest.mark.parametrize(("regime", "transport"), [KINDS[4], KINDS[7]])
+def test_ten_kills_leave_no_trace(
+    regime: str, transport: str, nursery: Nursery, tmp_path: Path
+) -> None:
+    assert endured(nursery, tmp_path / "run", regime, transport, kills=10, seed=1) > 0
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("patience", PATIENCE)
+@pytest.mark.parametrize(("regime", "transport"), KINDS)
+def test_two_hundred_kills_leave_no_trace(
+    regime: str, transport: str, patience: str, nursery: Nursery, tmp_path: Path
+) -> None:
+    """13 for each regime, transport and patience: 208."""
+    left, seed = 13, int(os.environ.get("KILLS_SEED", "0"))
+    while left:
+        seed += 1
+        left -= endured(
+            nursery, tmp_path / str(seed), regime, transport, left, seed, patience=patience
+        )
