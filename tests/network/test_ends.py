@@ -87,7 +87,7 @@ def test_a_round_with_a_deadline_waits_for_nobody_who_has_refused(federate: Make
 
 
 def test_a_secret_round_lasts_until_its_deadline_whoever_refuses(federate: Makes) -> None:
-    changes = ["participation.deadline=0.5", "privacy.sampling_rate=1.0"]
+    changes = ["participation.deadline=2.0", "privacy.sampling_rate=1.0"]
     found = federate("client", changes, minimum=2)
     found.start("server")
     found.until(lambda: found.net.listens)
@@ -103,7 +103,8 @@ def test_a_secret_round_lasts_until_its_deadline_whoever_refuses(federate: Makes
             hand.answer(ask)
     kernel = found.kernels[-1]
     found.until(lambda: kernel.courier.sites[2].out)
-    assert kernel.state.open
+    found.until(lambda: not kernel.state.waiting)
+    assert (kernel.state.number, kernel.state.open) == (1, True)
     found.until(lambda: kernel.state.number == 2)
 
 

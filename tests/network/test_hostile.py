@@ -19,7 +19,7 @@ import pytest
 from federations import Federation, Hand, digest
 from sordino.engine import records
 from sordino.errors import RemoteProtocolError
-from sordino.message import Statistics, decode, encode
+from sordino.message import Contribution, Gradient, Statistics, decode, encode
 from sordino.network import frames
 from sordino.network.courier import MOST_BAD
 from sordino.network.frames import Ask, FromSite, Say
@@ -89,6 +89,20 @@ USELESS: dict[str, tuple[Callable[[Ask, Hand], FromSite], str, str]] = {
         lambda ask, hand: Say(ask.number, b"\x00\x01"),
         "could not be read",
         "unreadable",
+    ),
+    "another kind of answer": (
+        lambda ask, hand: Say(
+            ask.number, encode(Gradient(2, ask.number, 0, np.zeros(21, np.float32)))
+        ),
+        "not what it was asked for",
+        "another answer",
+    ),
+    "an update for the aggregator": (
+        lambda ask, hand: Say(
+            ask.number, encode(Contribution(2, ask.number, 2, np.zeros(21, np.float32), True))
+        ),
+        "not what it was asked for",
+        "another answer",
     ),
     "other steps": (
         lambda ask, hand: Say(ask.number, encode(hand.reply(ask, steps=1))),

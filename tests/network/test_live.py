@@ -9,7 +9,7 @@ import pytest
 from federations import STUDIES, Federation, Hand
 from sordino.engine import records, runs
 from sordino.engine.records import Row
-from sordino.network import frames
+from sordino.network import frames, kernel
 
 from .conftest import Makes
 
@@ -120,6 +120,28 @@ def test_a_round_is_not_closed_before_it_is_paid_for_if_its_only_member_leaves(
             hand.send(frames.Booked(number))
     found.until(lambda: not kernel.state.open and kernel.state.round == number)
     assert not found.failed
+
+
+def test_a_site_that_never_books_does_not_hold_the_others_up(
+    federate: Makes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel, "BOOKING", 0.2)
+    found = federate("client", ["privacy.sampling_rate=1.0", "budget.rounds=2"])
+    found.start("server", *found.names[:2])
+    found.until(lambda: found.kernels and len(found.kernels[-1]._there) == 2)
+    mute = Hand(found, found.names[2])
+    mute.hello()
+    for number in (1, 2):
+        found.until(lambda number=number: found.kernels[-1].state.number == number)  # type: ignore[misc]
+        assert mute.get(frames.Book).number == number
+        mute.answer(mute.get(frames.Ask))
+    found.until(lambda: found.kernels[-1].state.ended)
+    mute.get(frames.Bye)
+    mute.send(frames.Done())
+    found.wait()
+    assert found.done["server"].rounds == 2
+    (slow, *_) = [why for who, why in found.net.refused if who == found.names[2]]
+    assert slow == "it has not booked round 1 in time"
 
 
 def test_who_comes_back_during_a_round_is_not_left_out_of_its_booking(federate: Makes) -> None:

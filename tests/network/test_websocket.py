@@ -138,6 +138,25 @@ def test_strangers_are_refused_named_and_counted(opened: Open, tmp_path: Path) -
     opened.line(0).close()
 
 
+def test_a_site_whose_certificate_is_revoked_is_cut_off_when_it_speaks(opened: Open) -> None:
+    line, other = opened.line(1), opened.line(0)
+    line.send(b"before")
+    opened.until(lambda: opened.mailbox._queue.qsize() == 3)
+    authority = opened.laid.server.parent / "authority"
+    found = kit.revoke(authority, "site-1", dt.datetime.now(dt.UTC))
+    (opened.laid.server / kit.REVOKED).write_bytes(found.read_bytes())
+    line.send(b"after")
+    with pytest.raises(Lost):
+        next(line.frames())
+    opened.until(lambda: opened.named("revoked"))
+    other.send(b"still there")
+    opened.until(lambda: opened.mailbox._queue.qsize() == 6)
+    told = [opened.mailbox.get(5) for _ in range(6)]
+    kinds = [(each.kind, each.site) for each in told if each is not None]
+    assert kinds[3:5] == [("closed", "site-1"), ("barred", "site-1")]
+    assert not any(each is not None and each.frame == b"after" for each in told)
+
+
 def test_connections_beyond_the_limit_are_refused_and_named(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:

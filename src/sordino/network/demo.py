@@ -7,6 +7,7 @@ one site. Nothing but these files and the network passes between the processes.
 from __future__ import annotations
 
 import datetime as dt
+import math
 import re
 import socket
 import subprocess
@@ -25,6 +26,8 @@ from sordino.network import broker, kit
 from sordino.network.agreement import Agreement, SiteEntry
 from sordino.network.carrier import carrier
 
+GRACE = 10.0
+"""Seconds that sites have to write what they keep, once the server has failed."""
 KITS, DATA = "kits", "data"
 
 
@@ -158,12 +161,15 @@ def _waited(
     running: Sequence[tuple[str, subprocess.Popen[bytes]]], logs: Path, tell: Callable[[str], None]
 ) -> int:
     failed: set[str] = set()
+    end = math.inf
     while any(process.poll() is None for _, process in running):
         for name, process in running:
             if process.poll() not in (None, 0) and name not in failed:
                 failed.add(name)
                 tell(f"{name} ended with status {process.returncode}; see {logs / name}.txt")
                 if name == "server":
-                    return len(failed)
+                    end = time.monotonic() + GRACE
+        if time.monotonic() > end:
+            break
         time.sleep(0.05)
     return len(failed | {name for name, process in running if process.returncode})

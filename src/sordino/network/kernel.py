@@ -38,6 +38,9 @@ from sordino.network.ends import hopeless
 from sordino.network.journal import Input, Journal
 from sordino.privacy import Permit
 
+BOOKING = 60.0
+"""Seconds that a round waits for sites that are there to book it."""
+_BOOK = "book "
 TICK = 1.0
 """Seconds after which progress is told of even if nothing happens."""
 
@@ -235,7 +238,7 @@ class LiveKernel(Kernel[S, M]):
                 self.tell(Stop(each.body.decode()))
             case "woke":
                 heapq.heappop(self.heap)
-                self.tell(Woke(each.body.decode()))
+                self._woke(each.body.decode())
             case "up" | "there":
                 self.courier.admitted(site)
                 self._there.add(site)
@@ -250,6 +253,17 @@ class LiveKernel(Kernel[S, M]):
                 self._refused(each)
             case "message":
                 self._arrived(each)
+
+    def _woke(self, tag: str) -> None:
+        """An alarm: of the regime, or that a round was to be booked by now. Who has not booked it
+        still has to, as who is away, and the round goes on.
+        """
+        if not tag.startswith(_BOOK):
+            self.tell(Woke(tag))
+        elif tag == f"{_BOOK}{self._booking}":
+            for site in sorted(self._unbooked):
+                self.courier.note(site, "slow", f"it has not booked round {self._booking} in time")
+                self._booked(site)
 
     def _arrived(self, each: Input) -> None:
         """An answer. A site has only one to a task: if it is not what was asked for, the run goes
@@ -315,13 +329,17 @@ class LiveKernel(Kernel[S, M]):
         self._booking = effect.number
         for site in range(len(self.courier.names)):
             self.courier.book(site, effect.number, effect.fact)
-        if not self._unbooked:
+        if self._unbooked:
+            self.push(self.time + BOOKING, tag=f"{_BOOK}{effect.number}")
+        else:
             self.tell(Booked(permits))
 
     def _booked(self, site: int) -> None:
         if site in self._unbooked:
             self._unbooked.discard(site)
             if not self._unbooked:
+                self.heap = [each for each in self.heap if not each[4].startswith(_BOOK)]
+                heapq.heapify(self.heap)
                 permits, self._permits = self._permits, ()
                 leaving, self._leaving = self._leaving, []
                 self.tell(Booked(permits))

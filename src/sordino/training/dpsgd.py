@@ -155,10 +155,12 @@ class PrivateClient:
             raw=raw,
         )
 
-    def reach(self, task: Train, said: Update) -> Length | None:
+    def reach(self, task: Train, said: object) -> Length | None:
         """How far the model has moved in an answer to this task, and may have; None where the
-        optimizer or the mechanism does not say.
+        optimizer or the mechanism does not say, and of what is no such answer.
         """
+        if not isinstance(said, Update):
+            return None
         most = sums(
             self._mechanism(task),
             len(task.weights),

@@ -131,9 +131,11 @@ class LocalClient(LocalWork):
             inside=inside,
         )
 
-    def reach(self, task: Train, said: Contribution) -> plausible.Length | None:
-        """How long a contribution is, and may be; None where the mechanism does not say."""
-        if task.clip is None or task.noise_multiplier is None:
+    def reach(self, task: Train, said: object) -> plausible.Length | None:
+        """How long a contribution is, and may be; None where the mechanism does not say, and of
+        what is no contribution.
+        """
+        if not isinstance(said, Contribution) or None in (task.clip, task.noise_multiplier):
             return None
         bound = self._bound(task)
         if not isinstance(bound, Tailed):

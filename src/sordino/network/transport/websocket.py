@@ -188,13 +188,18 @@ class WebSocketHub:
             self._refused(name, "its certificate is of no site of this federation")
             return connection.respond(HTTPStatus.FORBIDDEN, "not a site of this federation\n")
         if self._barred(serial):
-            self._refused(name, "its certificate is revoked")
-            self._mailbox.put(Event("barred", name, 0, b"its certificate is revoked"))
+            self._refuse_revoked(name)
             return connection.respond(HTTPStatus.FORBIDDEN, "this certificate is revoked\n")
         return None
 
+    def _refuse_revoked(self, name: str) -> None:
+        why = "its certificate is revoked"
+        self._refused(name, why)
+        self._mailbox.put(Event("barred", name, 0, why.encode()))
+
     async def _talk(self, connection: ServerConnection) -> None:
-        name, _ = _who(connection)
+        name, serial = _who(connection)
+        revoked = False
         number, queue = next(self._numbers), asyncio.Queue[bytes | None]()
         if name in self._there:  # a site that came back before its end was noticed
             self._there[name][2].transport.abort()
@@ -203,6 +208,9 @@ class WebSocketHub:
         self._mailbox.put(Event("open", name, number))
         try:
             async for frame in connection:
+                if revoked := self._barred(serial):
+                    await connection.close(_REFUSED, "this certificate is revoked")
+                    break
                 while self._mailbox.full(name) and not self._stop.is_set():
                     await asyncio.sleep(0.001)
                 body = frame if isinstance(frame, bytes) else b""
@@ -216,6 +224,8 @@ class WebSocketHub:
             if self._there.get(name, (0,))[0] == number:
                 del self._there[name]
             self._mailbox.put(Event("closed", name, number))
+            if revoked:
+                self._refuse_revoked(name)
 
 
 async def _write(connection: ServerConnection, queue: asyncio.Queue[bytes | None]) -> None:

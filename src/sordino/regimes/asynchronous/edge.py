@@ -172,9 +172,11 @@ class PrivateEdge(Site):
         noisy, _ = mechanism.release_counted(self.scratch, 0.0, rng)
         return self.answered(task, noisy, 1.0 / self.expected_batch)
 
-    def reach(self, task: Compute, said: Gradient) -> plausible.Length | None:
-        """How long a gradient is, and may be; None where the mechanism does not say."""
-        if task.clip is None:
+    def reach(self, task: Compute, said: object) -> plausible.Length | None:
+        """How long a gradient is, and may be; None where the mechanism does not say, and of what is
+        no gradient.
+        """
+        if task.clip is None or not isinstance(said, Gradient):
             return None
         mechanism = _scaled(self.mechanism, task.clip)  # type: ignore[arg-type]  # mechanisms are frozen values
         most = plausible.sums(mechanism, len(task.weights), self.count, self.sampling_rate, 1)
