@@ -1,11 +1,54 @@
 """Settings for all tests: no deadlines, since machines differ; the same examples in every run of
-CI.
+CI; what is compiled for one test is there for those that need the same.
 """
 
 import os
+import re
+from typing import Any
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("sordino", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "sordino")
+
+GROUPS = {  # what is compiled takes seconds, in every process anew
+    "events": re.compile(r"vertical|ogd|slr|dlr"),
+    "training": re.compile(r"tests/(training|audit)/"),
+}
+LONG = ("tests/report/", "tests/network/test_processes", "tests/cli/test_compare", "tests/engine/")
+
+
+def group(nodeid: str) -> str:
+    """Tests that one process plays, one after another: those that compile the same kernels, else
+    those of one file, which share their fixtures.
+    """
+    for name, belongs in GROUPS.items():
+        if belongs.search(nodeid):
+            return name
+    return nodeid.partition("::")[0]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What takes long comes first where processes share the work: none is left with it."""
+
+    def late(item: pytest.Item) -> int:
+        found = group(item.nodeid)
+        return 0 if found in GROUPS else 1 if found.startswith(LONG) else 2
+
+    if hasattr(config, "workerinput"):
+        items.sort(key=late)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Processes that share the work (``-n``) are given whole groups."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Grouped(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return group(nodeid)
+
+    config.option.loadscopereorder = False
+    return Grouped(config, log)

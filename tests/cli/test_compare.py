@@ -10,13 +10,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from rich.console import Console
 
+import warm
+from command import sordino
 from sordino.cli import app
+from sordino.compare import runner
 from sordino.compare.folders import rounds_done
 from sordino.compare.progress import Progress, line
 from sordino.compare.schedule import Side, tasks
@@ -61,6 +66,20 @@ def here(*arguments: str) -> int:
     return int(app(["compare", *arguments], standalone_mode=False) or 0)
 
 
+class Some:
+    """For :mod:`subprocess`: one run is started as ever, all others are forks."""
+
+    DEVNULL, TimeoutExpired = subprocess.DEVNULL, subprocess.TimeoutExpired
+    cold = False
+
+    @staticmethod
+    def Popen(command: Sequence[str], **options: Any) -> Any:  # noqa: N802
+        if any("slow-0.toml" in word for word in command):
+            Some.cold = True
+            return subprocess.Popen(command, **options)
+        return warm.Popen(command, **options)
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str, str]:
     """Two studies that run and one that cannot, each with two seeds: folder, status, output,
@@ -68,11 +87,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str, str
     """
     at = tmp_path_factory.mktemp("whole")
     write_studies(at)
-    process = start(
-        at, *(f"{name}.toml" for name in NAMES), "--seeds", "2", "--out", "out", *SETS, "--json"
-    )
-    output, messages = process.communicate(timeout=240)
-    return at, process.returncode, output, messages
+    with mock.patch.object(runner, "subprocess", Some):
+        done = sordino(
+            at, "compare", *(f"{name}.toml" for name in NAMES), "--seeds", "2", "--out", "out",
+            *SETS, "--json"
+        )  # fmt: skip
+    assert Some.cold
+    return at, done.returncode, done.stdout, done.stderr
 
 
 def test_one_that_fails_loses_nobody_and_is_told(whole: tuple[Path, int, str, str]) -> None:

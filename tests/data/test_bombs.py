@@ -7,7 +7,6 @@ import gzip
 import io
 import os
 import struct
-import subprocess
 import sys
 import zipfile
 from contextlib import suppress
@@ -19,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import warm
 from sordino.data import load
 from sordino.data.idx import read_idx
 from sordino.data.libsvm import read_libsvm
@@ -146,12 +146,9 @@ except DataError as error:
 def test_a_small_file_that_asks_for_gigabytes_is_refused(tmp_path: Path, kind: str) -> None:
     path = bomb(kind, tmp_path)
     assert path.stat().st_size < 20_000_000
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, "-c", PROGRAM.format(read=READ[kind]), str(path)],
-        capture_output=True,
-        text=True,
         timeout=60,
-        check=False,
         env={
             **os.environ,
             "POLARS_MAX_THREADS": "1",

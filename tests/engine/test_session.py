@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import warm
 from command import sordino
 from sordino.engine import assemble as builder
 from sordino.engine import session
@@ -446,10 +447,12 @@ def test_killed_and_resumed_it_ends_bit_for_bit_the_same(tmp_path: Path, told: l
     whole = session.begin(whole_study, tmp_path / "whole", quiet, quiet)
     for die_at in (1, 3, 4):
         folder = tmp_path / f"killed-{die_at}"
-        child = subprocess.run(
-            [sys.executable, "-c", CHILD, str(path), str(folder), str(die_at)],
-            check=False,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        code = [sys.executable, "-c", CHILD, str(path), str(folder), str(die_at)]
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        child = (
+            subprocess.run(code, env=env, capture_output=True, text=True, check=False)
+            if die_at == 1
+            else warm.run(code, env=env, timeout=120)
         )
         assert child.returncode == -signal.SIGKILL
         assert json.loads((folder / "run.json").read_text())["status"] == "running"

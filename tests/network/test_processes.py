@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import warm
 from command import sordino
 from federations import STUDIES, study_of
 from sordino.engine import study as studies
@@ -43,7 +44,11 @@ def running(command: list[str], log: Path) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_a_scripted_run_over_tls_is_the_simulation_byte_for_byte(name: str, tmp_path: Path) -> None:
+def test_a_scripted_run_over_tls_is_the_simulation_byte_for_byte(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name != "client":  # whose processes are started as a user starts them
+        monkeypatch.setattr(demo, "subprocess", warm)
     study = study_of(tmp_path, name, clients=2)
     (tmp_path / "whole.toml").write_text(studies.write(study))
     laid = demo.lay_out(study, tmp_path / "out", scripted=True)

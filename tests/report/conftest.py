@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import drawings
 from sordino.engine import records
 
 Row = dict[str, Any]
 Maker = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def drawn_once() -> Iterator[None]:
+    """No figure is drawn twice; see :func:`drawings.once`."""
+    with drawings.once():
+        yield
+
 
 SENTENCE = (
     "Everything that the clients send is (epsilon = 2, delta = 1e-05)-differentially private."

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import drawings
 from sordino.engine.runs import load
 from sordino.errors import StudyError
 from sordino.report import figures, partition, partition_figure, together
@@ -178,6 +179,7 @@ def test_legend_tells_long_names_apart(make: Maker) -> None:
     )
 
 
+@drawings.anew()
 def test_same_bytes_whatever_the_reader_set_up(make: Maker, tmp_path: Path) -> None:
     import matplotlib as mpl
 

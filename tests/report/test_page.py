@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import drawings
 from sordino.errors import StudyError
 from sordino.report import write, write_comparison
 
@@ -279,6 +280,7 @@ def test_bare_run_json_renders(make: Maker) -> None:
     assert "No privacy guarantee" in read(write(folder))[1]
 
 
+@drawings.anew()
 def test_equal_folders_give_equal_bytes_and_a_small_page(make: Maker) -> None:
     one, two = write(make("a/run")).read_bytes(), write(make("b/run")).read_bytes()
     assert one == two

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import drawings
 from sordino.engine.runs import Run, load
 from sordino.report import sweep
 from sordino.report.sweep import EDGES, EPSILON, Goal, Sweep
@@ -105,6 +106,7 @@ def test_any_values_make_a_picture(arrive: Maker, xs: tuple[float, ...]) -> None
     assert sweep.draw(Sweep(EDGES, {})) is None
 
 
+@drawings.anew()
 def test_same_bytes(arrive: Maker, tmp_path: Path) -> None:
     lines = {"mapa": {x: [run(arrive, f"m{x}", 0.1 * x)] for x in (1.0, 2.0)}}
     assert sweep.draw(Sweep(EPSILON, lines)) == sweep.draw(Sweep(EPSILON, lines))

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import drawings
 from sordino.engine import vocabulary
 from sordino.engine.records import About, Environment, plain
 from sordino.engine.runs import Run, load
@@ -267,6 +268,7 @@ def test_regret_is_told_as_what_the_method_follows(
     assert ("static local regret" in told["Local regret"]) == (method == "slr")
 
 
+@drawings.anew()
 def test_nothing_to_draw_and_equal_folders_equal_pages(play: Maker) -> None:
     empty = load(play("empty", log=[], status="running", result=None))
     assert [draw(empty) for draw in PICTURES] == [None] * len(PICTURES)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +220,7 @@ def _notes(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
     return notes
 
 
+@cache
 def template(name: str) -> Any:
     from jinja2 import Environment, FileSystemLoader
 
