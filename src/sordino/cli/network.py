@@ -123,19 +123,24 @@ def demo(
         ),
     ] = False,
     transport: Annotated[
-        Literal["websocket", "mqtt"],
-        typer.Option(help="How frames travel: to the server itself, or through a broker."),
+        Literal["websocket", "mqtt", "nvflare"],
+        typer.Option(help="How frames travel: to the server itself, by a broker, or by NVFlare."),
     ] = "websocket",
     as_json: AsJson = False,
 ) -> None:
     """Run a study between processes of this machine, over mutual TLS."""
     from sordino.engine import study as studies
     from sordino.network import demo as demos
+    from sordino.network.flare import demo as flare
+    from sordino.network.flare.workspace import available
 
     asked = studies.read(study, change or ())
+    if transport == "nvflare":
+        available()
     laid = demos.lay_out(asked, out, scripted=scripted, transport=transport)
     say.people(f"{len(laid.sites)} sites and a server, each a process of its own, in {out}")
-    if failed := demos.play(laid, say.people, scripted=scripted):
+    play = flare.play if transport == "nvflare" else demos.play
+    if failed := play(laid, say.people, scripted=scripted):
         raise StudyError(f"{failed} of the processes failed; their output is in {out / 'logs'}")
     say.people(f"Every site has its own run folder: {laid.sites[0][0] / 'run'} and so on")
     if as_json:

@@ -1,0 +1,90 @@
+"""Submitting a job as an admin of NVFlare, and again when it has ended before the study has."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sordino.errors import StudyError
+from sordino.network.flare.workspace import available
+
+LOOK = 1.0
+PATIENCE = 60.0
+"""Seconds to wait for the server."""
+DONE = "FINISHED:COMPLETED"
+STOPPED = "FINISHED:ABORTED"
+"""An admin has aborted the job: nobody wants it to go on."""
+
+
+class Admin:
+    """A session with NVFlare's server.
+
+    Args:
+        kit: the admin's start-up folder; its name is the admin's.
+
+    Raises:
+        StudyError: if NVFlare is not installed, or its server cannot be reached.
+    """
+
+    def __init__(self, kit: Path) -> None:
+        available()
+        from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+        self._kit = kit
+        end = time.monotonic() + PATIENCE
+        while True:
+            try:
+                self._session: Any = new_secure_session(kit.name, str(kit), timeout=PATIENCE)
+                return
+            except Exception as error:  # the library names none
+                if time.monotonic() > end:
+                    raise StudyError(
+                        f"{kit}: NVFlare's server cannot be reached: {error}"
+                    ) from error
+                time.sleep(LOOK)
+
+    def sites(self) -> set[str]:
+        """Names of the sites that are connected."""
+        return {each.name for each in self._session.get_system_info().client_info}
+
+    def submit(self, job: Path) -> str:
+        """Submit a job; its identifier."""
+        return str(self._session.submit_job(str(job.absolute())))
+
+    def status(self, job: str) -> str:
+        """How a job stands, in NVFlare's words."""
+        return str(self._session.get_job_meta(job).get("status", ""))
+
+    def close(self) -> None:
+        """End the session."""
+        self._session.close()
+
+
+def keep(
+    admin: Admin,
+    job: Path,
+    tell: Callable[[str], None],
+    *,
+    tries: int,
+    alive: Callable[[], bool] = lambda: True,
+) -> bool:
+    """Submit a job, and again whenever it has ended otherwise than well; everybody goes on where
+    they were. Whether it has ended well.
+
+    Args:
+        tries: how often at most.
+        alive: whether there is still somebody to run it.
+    """
+    for _ in range(tries):
+        name = admin.submit(job)
+        tell(f"submitted as job {name}")
+        while not (status := admin.status(name)).startswith("FINISHED"):
+            if not alive():
+                return False
+            time.sleep(LOOK)
+        tell(f"job {name}: {status}")
+        if status in (DONE, STOPPED):
+            return status == DONE
+    return False
