@@ -164,6 +164,42 @@ def provision(
     )
 
 
+@app.command("nvflare-job")
+def nvflare_job(
+    kit: Kit,
+    out: Annotated[Path, typer.Option(help="The folder to create.")] = Path("job"),
+) -> None:
+    """Make the job of a federation that runs on NVFlare; it holds settings, and no code."""
+    from sordino.network.agreement import Agreed
+    from sordino.network.flare import job
+
+    job.write(Agreed(kit), out)
+    say.people(
+        f"The job is in {out}. Submit it with NVFlare's tools, or with: sordino network "
+        f"nvflare-run {out} --admin FOLDER"
+    )
+
+
+@app.command("nvflare-run")
+def nvflare_run(
+    job: Annotated[Path, typer.Argument(help="The folder of a job, as `nvflare-job` made it.")],
+    admin: Annotated[
+        Path, typer.Option(help="The admin's start-up folder, as NVFlare provisioned it.")
+    ],
+    tries: Annotated[int, typer.Option(min=1, help="How often the job is submitted at most.")] = 20,
+) -> None:
+    """Submit a job to NVFlare, and again whenever it ends before the study has."""
+    from sordino.network.flare.admin import Admin, keep
+
+    session = Admin(admin)
+    try:
+        done = keep(session, job, say.people, tries=tries)
+    finally:
+        session.close()
+    if not done:
+        raise StudyError("the job has not ended well; NVFlare's logs and the sites' say why")
+
+
 @app.command()
 def renew(
     authority: Annotated[Path, typer.Argument(help="The folder of the authority.")],

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,36 +32,48 @@ class Admin:
 
     def __init__(self, kit: Path) -> None:
         available()
-        from nvflare.fuel.flare_api.flare_api import new_secure_session
-
-        self._kit = kit
-        end = time.monotonic() + PATIENCE
-        while True:
-            try:
-                self._session: Any = new_secure_session(kit.name, str(kit), timeout=PATIENCE)
-                return
-            except Exception as error:  # the library names none
-                if time.monotonic() > end:
-                    raise StudyError(
-                        f"{kit}: NVFlare's server cannot be reached: {error}"
-                    ) from error
-                time.sleep(LOOK)
+        self._kit = kit.absolute()
+        self._session: Any = None
+        self.sites()
 
     def sites(self) -> set[str]:
         """Names of the sites that are connected."""
-        return {each.name for each in self._session.get_system_info().client_info}
+        return {each.name for each in self._do(lambda own: own.get_system_info()).client_info}
 
     def submit(self, job: Path) -> str:
         """Submit a job; its identifier."""
-        return str(self._session.submit_job(str(job.absolute())))
+        path, token = str(job.absolute()), secrets.token_hex(16)  # who asks twice gets one job
+        return str(self._do(lambda own: own.submit_job(path, submit_token=token)))
 
     def status(self, job: str) -> str:
         """How a job stands, in NVFlare's words."""
-        return str(self._session.get_job_meta(job).get("status", ""))
+        return str(self._do(lambda own: own.get_job_meta(job)).get("status", ""))
 
     def close(self) -> None:
         """End the session."""
-        self._session.close()
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def _do(self, what: Callable[[Any], Any]) -> Any:
+        """Do something in a session, and in a new one if that has ended: the server may have been
+        started again.
+        """
+        from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+        end = time.monotonic() + PATIENCE
+        while True:
+            try:
+                if self._session is None:
+                    self._session = new_secure_session(self._kit.name, str(self._kit), timeout=10.0)
+                return what(self._session)
+            except Exception as error:  # the library has many, and tells of them in words only
+                with suppress(Exception):
+                    self.close()
+                self._session = None
+                if time.monotonic() > end:
+                    raise StudyError(f"{self._kit}: NVFlare's server says: {error}") from error
+                time.sleep(LOOK)
 
 
 def keep(

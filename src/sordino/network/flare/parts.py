@@ -7,6 +7,7 @@ enough to go on from, when the job is submitted again.
 
 from __future__ import annotations
 
+import datetime as dt
 import threading
 import time
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from nvflare.fuel.f3.cellnet.fqcn import FQCN
 
 from sordino.engine.files import resumable
 from sordino.engine.session import Outcome
-from sordino.errors import SordinoError, StudyError
+from sordino.errors import StudyError
 from sordino.network import session
 from sordino.network.agreement import Agreed
 from sordino.network.flare import local
@@ -33,6 +34,7 @@ from sordino.network.transport.base import Hub, Mailbox
 from sordino.network.transport.flare import SERVER, FlareHub, FlareLine
 from sordino.report import write as write_report
 
+WORDS = "nvflare.txt"
 LOOK = 0.1
 """Seconds between two looks whether NVFlare wants us to end."""
 FAREWELL = 60.0
@@ -61,6 +63,21 @@ def _local(fl_ctx: Any) -> Path:
 
 def _shown(words: Callable[[str], None]) -> Shown:
     return Shown(row=lambda row: None, begin=lambda going: None, words=words)
+
+
+class Words:
+    """What a site is told, in a file beside its run folder: NVFlare sends its own logs to the
+    server, and what a site refuses may tell something of its data.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, words: str) -> None:
+        """Add a line."""
+        now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(f"{now} {words}\n")
 
 
 class _Work:
@@ -179,21 +196,29 @@ class Join(Executor):  # type: ignore[misc]  # the library has no types
         """Take part in the study until it is over."""
         if task_name != TASK:
             return make_reply(ReturnCode.TASK_UNKNOWN)
-        work = _Work(lambda: self._join(fl_ctx))
+        try:
+            own = local.read(_local(fl_ctx), self._federation, local.OfSite)
+        except StudyError as error:
+            self.log_error(fl_ctx, str(error))
+            return make_reply(ReturnCode.EXECUTION_EXCEPTION)
+        words = Words((own.out or own.kit / session.RUN).with_name(WORDS))
+        work = _Work(lambda: self._join(own, words, fl_ctx))
         if not work.wait(abort_signal):
             return make_reply(ReturnCode.TASK_ABORTED)
-        if work.error is not None:  # what it says of the data is for this site alone
-            self.log_error(fl_ctx, f"{type(work.error).__name__}: {work.error}")
-            if not isinstance(work.error, SordinoError):
-                self.log_exception(fl_ctx, str(work.error))
+        if work.error is not None:
+            words(f"{type(work.error).__name__}: {work.error}")
+            self.log_error(fl_ctx, f"this site's part has failed; {words.path} says why")
             return make_reply(ReturnCode.EXECUTION_EXCEPTION)
         return make_reply(ReturnCode.OK)
 
-    def _join(self, fl_ctx: Any) -> Outcome:
-        own = local.read(_local(fl_ctx), self._federation, local.OfSite)
-        _agreed(own.kit, self._federation, self._digest)
-        engine = fl_ctx.get_engine()
-        post = CellPost(engine.get_cell(), fl_ctx.get_job_id(), {SERVER: FQCN.ROOT_SERVER})
+    def _join(self, own: local.OfSite, words: Words, fl_ctx: Any) -> Outcome:
+        agreed, name = _agreed(own.kit, self._federation, self._digest), fl_ctx.get_identity_name()
+        if agreed.agreement.names[session.site_of(agreed)] != name:
+            raise StudyError(
+                f"{own.kit}: this is not the kit of {name}, as NVFlare calls this site"
+            )
+        cell = fl_ctx.get_engine().get_cell()
+        post = CellPost(cell, fl_ctx.get_job_id(), {SERVER: FQCN.ROOT_SERVER})
         wish = Wish(
             kit=own.kit,
             data=own.data,
@@ -202,14 +227,4 @@ class Join(Executor):  # type: ignore[misc]  # the library has no types
             out=own.out,
             rehearsal=own.rehearsal,
         )
-        name = str(fl_ctx.get_identity_name())
-        agreed = Agreed(own.kit)
-        if agreed.agreement.names[session.site_of(agreed)] != name:
-            raise StudyError(
-                f"{own.kit}: this is not the kit of {name}, as NVFlare calls this site"
-            )
-        return session.join(
-            wish,
-            _shown(lambda words: self.log_info(fl_ctx, words)),
-            connects=lambda limit: FlareLine(post, limit),
-        )
+        return session.join(wish, _shown(words), connects=lambda limit: FlareLine(post, limit))

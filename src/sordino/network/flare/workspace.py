@@ -98,11 +98,14 @@ def _project(name: str, port: int, sites: Sequence[str]) -> dict[str, Any]:
 
 
 def _allow(folder: Path) -> None:
-    """Write the site's own ``resources.json``: with our two classes, and stores of its own."""
+    """Write the site's own ``resources.json``: with our two classes, stores of its own, and no logs
+    of a site at the server.
+    """
     place = folder / "local"
     text = (place / "resources.json.default").read_text().replace(_STORES, str(folder / "stores"))
     found = json.loads(text)
     found["class_allow_list"] = [*found.get("class_allow_list", ()), *ALLOWED]
+    found["allow_log_streaming"] = False
     (place / "resources.json").write_text(json.dumps(found, indent=2))
 
 
