@@ -22,6 +22,11 @@ def play(laid: Laid, tell: Callable[[str], None], *, scripted: bool, tries: int 
     """Provision NVFlare beside the kits, start its processes, and submit the job until the study
     has ended. The number of processes that failed.
 
+    Args:
+        scripted: whether answers are taken in the order of a simulation. Such a server keeps no
+            journal: what was stopped does not go on.
+        tries: how often the job is submitted at most.
+
     Raises:
         StudyError: if NVFlare is not installed, or does not start.
     """
@@ -48,7 +53,9 @@ def play(laid: Laid, tell: Callable[[str], None], *, scripted: bool, tries: int 
         try:
             _gathered(session, set(names), alive)
             tell(f"NVFlare's processes are there after {time.monotonic() - begun:.0f} s")
-            done = admin.keep(session, out / "job", tell, tries=tries, alive=alive)
+            done = admin.keep(
+                session, out / "job", tell, tries=1 if scripted else tries, alive=alive
+            )
         finally:
             session.close()
         _wait_for_proofs(laid)
