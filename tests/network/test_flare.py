@@ -20,7 +20,16 @@ from sordino.network.agreement import Agreed
 from sordino.network.flare import job, local
 from sordino.network.transport import flare
 from sordino.network.transport.base import Event, Lost, Mailbox, Stranger
-from sordino.network.transport.flare import AHEAD, FlareHub, FlareLine, Got, Order, Parcel, Topic
+from sordino.network.transport.flare import (
+    AHEAD,
+    FlareHub,
+    FlareLine,
+    Got,
+    Order,
+    Parcel,
+    Quorum,
+    Topic,
+)
 
 LIMIT = 1000
 
@@ -232,6 +241,19 @@ def test_events_between_threads_keep_the_order_of_each_site(place: Place) -> Non
     for each in threads:
         each.join()
     assert found == {name: list(range(100)) for name in lines}
+
+
+def test_a_job_ends_when_too_few_sites_are_there_for_too_long(place: Place) -> None:
+    quorum = Quorum(2, 10.0)
+    assert not quorum.lost(None, 0.0)
+    assert not quorum.lost(None, 100.0)  # nobody could be there yet
+    place.opened("north")
+    assert [quorum.lost(place.hub, at) for at in (200.0, 209.0, 211.0)] == [False, False, True]
+    place.opened("south")
+    assert not quorum.lost(place.hub, 212.0)
+    place.hub.drop("south", "")
+    assert [quorum.lost(place.hub, at) for at in (213.0, 222.0, 224.0)] == [False, False, True]
+    assert str(quorum) == "fewer than 2 sites were connected for 10 seconds"
 
 
 @pytest.fixture(scope="module")

@@ -180,6 +180,48 @@ def nvflare_job(
     )
 
 
+@app.command("nvflare-allow")
+def nvflare_allow(
+    workspace: Annotated[
+        Path, typer.Argument(help="The start-up folder of a site or the server, from NVFlare.")
+    ],
+    kit: Annotated[Path, typer.Option(help="The kit of this site, or of the server.")],
+    data: Annotated[
+        Path | None, typer.Option(help="A site's own rows (CSV, Parquet, npz).")
+    ] = None,
+    ledger: Annotated[Path | None, typer.Option(help="Folder of the ledger of this data.")] = None,
+    epsilon_limit: Annotated[
+        float | None, typer.Option(help="Epsilon that this site spends at most.")
+    ] = None,
+    test: Annotated[
+        Path | None, typer.Option(help="At the server: public rows that models are measured on.")
+    ] = None,
+) -> None:
+    """Let one's own NVFlare run jobs of a federation: with this kit, these rows and this limit."""
+    from sordino.network.agreement import Agreed
+    from sordino.network.flare.workspace import settle
+
+    federation = Agreed(kit).agreement.name
+    site = (kit / "site.pem").exists()
+    if site is (data is None) or (test if site else ledger or epsilon_limit) is not None:
+        raise StudyError(
+            "a site has --data, and may have --ledger and --epsilon-limit; the server may have "
+            f"--test. {kit} is the kit of {'a site' if site else 'the server'}"
+        )
+    paths = {"kit": kit, "data": data, "ledger": ledger, "test": test}
+    table: dict[str, object] = {
+        name: str(path.absolute()) for name, path in paths.items() if path is not None
+    }
+    if epsilon_limit is not None:
+        table["epsilon_limit"] = epsilon_limit
+    settle(workspace, federation, table)
+    say.people(
+        f"{workspace / 'local'}: sordino.toml says with what this site takes part in {federation}; "
+        "resources.json lets NVFlare load the two classes of the job, and keeps this site's logs "
+        "here. Restart NVFlare if it is running"
+    )
+
+
 @app.command("nvflare-run")
 def nvflare_run(
     job: Annotated[Path, typer.Argument(help="The folder of a job, as `nvflare-job` made it.")],

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from sordino.errors import StudyError
 from sordino.files import MOST_TOML, read_below
@@ -29,6 +29,8 @@ class OfServer(Section):
         page: port of the status page on the loopback.
         durable: whether each input waits for the disk.
         scripted: whether answers are taken in the order of a simulation; for rehearsals.
+        wait: seconds with fewer sites than the minimum after which the job ends. NVFlare brings no
+            site back into a running job; they are back when the job is submitted again.
     """
 
     kit: Path
@@ -37,6 +39,7 @@ class OfServer(Section):
     page: int | None = None
     durable: bool = False
     scripted: bool = False
+    wait: float = Field(120.0, gt=0)
 
 
 class OfSite(Section):

@@ -31,7 +31,7 @@ from sordino.network.flare.cell import CellPost
 from sordino.network.flare.job import TASK
 from sordino.network.session import Shown, Wish
 from sordino.network.transport.base import Hub, Mailbox
-from sordino.network.transport.flare import SERVER, FlareHub, FlareLine
+from sordino.network.transport.flare import SERVER, FlareHub, FlareLine, Quorum
 from sordino.report import write as write_report
 
 WORDS = "nvflare.txt"
@@ -98,10 +98,10 @@ class _Work:
         except Exception as error:
             self.error = error
 
-    def wait(self, abort: Any) -> bool:
-        """Whether it has ended; False if NVFlare wants it to end before."""
+    def wait(self, abort: Any, hopeless: Callable[[], bool] = lambda: False) -> bool:
+        """Whether it has ended; False if NVFlare wants it to end before, or it cannot."""
         while self._thread.is_alive():
-            if abort.triggered:
+            if abort.triggered or hopeless():
                 return False
             self._thread.join(LOOK)
         return True
@@ -118,6 +118,7 @@ class Serve(Controller):  # type: ignore[misc]  # the library has no types
     def __init__(self, federation: str, digest: str) -> None:
         super().__init__()
         self._federation, self._digest = federation, digest
+        self._hub: FlareHub | None = None
 
     def start_controller(self, fl_ctx: Any) -> None:
         """Nothing to prepare."""
@@ -127,16 +128,23 @@ class Serve(Controller):  # type: ignore[misc]  # the library has no types
 
     def control_flow(self, abort_signal: Any, fl_ctx: Any) -> None:
         """Have the sites join, and serve the study until it is over."""
-        engine = fl_ctx.get_engine()
+        everybody = [each.name for each in fl_ctx.get_engine().get_clients()]
         task = Task(name=TASK, data=Shareable())
-        everybody = [each.name for each in engine.get_clients()]
         self.broadcast(task, fl_ctx, targets=everybody, min_responses=len(everybody))
-        work = _Work(lambda: self._serve(fl_ctx))
-        if not work.wait(abort_signal):
+        try:
+            own = local.read(_local(fl_ctx), self._federation, local.OfServer)
+            agreed = _agreed(own.kit, self._federation, self._digest)
+        except StudyError as error:
+            self.system_panic(str(error), fl_ctx)
+            return
+        work = _Work(lambda: self._serve(own, agreed, fl_ctx))
+        quorum = Quorum(agreed.agreement.minimum, own.wait)
+        if not work.wait(abort_signal, lambda: quorum.lost(self._hub, time.monotonic())):
+            if not abort_signal.triggered:
+                self.system_panic(f"{quorum}. {session.AGAIN_AS_JOB}", fl_ctx)
             return
         if work.error is not None:
-            self.log_exception(fl_ctx, str(work.error))
-            self.system_panic(str(work.error), fl_ctx)
+            self.system_panic(f"{type(work.error).__name__}: {work.error}", fl_ctx)
             return
         end = time.monotonic() + FAREWELL
         while task.completion_status is None and time.monotonic() < end:
@@ -144,9 +152,7 @@ class Serve(Controller):  # type: ignore[misc]  # the library has no types
                 return
             time.sleep(LOOK)
 
-    def _serve(self, fl_ctx: Any) -> Outcome:
-        own = local.read(_local(fl_ctx), self._federation, local.OfServer)
-        agreed = _agreed(own.kit, self._federation, self._digest)
+    def _serve(self, own: local.OfServer, agreed: Agreed, fl_ctx: Any) -> Outcome:
         if not fl_ctx.get_prop(FLContextKey.SECURE_MODE, False):
             raise StudyError(
                 "this NVFlare does not run in secure mode: nobody would certify who the sites are"
@@ -161,7 +167,8 @@ class Serve(Controller):  # type: ignore[misc]  # the library has no types
             refused: Callable[[str, str], None],
             told: Callable[[str], None],
         ) -> Hub:
-            return FlareHub(post, limit, names, mailbox, refused)
+            self._hub = FlareHub(post, limit, names, mailbox, refused)
+            return self._hub
 
         return session.serve(
             own.kit,

@@ -16,9 +16,12 @@ from typing import Any
 
 import tomli_w
 
+from sordino.engine.files import replace_file
 from sordino.errors import StudyError
+from sordino.files import read_below
 from sordino.network.flare import local
 from sordino.network.flare.job import ALLOWED
+from sordino.parsing import Malformed, object_of, toml_of
 
 HOST, ADMIN, ORG = "localhost", "admin@sordino.test", "sordino"
 _STORES = "/tmp/nvflare"
@@ -69,7 +72,7 @@ def provision(out: Path, name: str, port: int, sites: Sequence[str]) -> Workspac
     folder = Path(made.get_result_location())
     found = Workspace(folder / HOST, folder / ADMIN, {each: folder / each for each in sites})
     for each in (found.server, *found.sites.values()):
-        _allow(each)
+        _own(each)
     return found
 
 
@@ -97,21 +100,36 @@ def _project(name: str, port: int, sites: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _allow(folder: Path) -> None:
-    """Write the site's own ``resources.json``: with our two classes, stores of its own, and no logs
-    of a site at the server.
-    """
+def _own(folder: Path) -> None:
+    """Have a server of a demo keep its jobs in its own folder."""
     place = folder / "local"
     text = (place / "resources.json.default").read_text().replace(_STORES, str(folder / "stores"))
-    found = json.loads(text)
-    found["class_allow_list"] = [*found.get("class_allow_list", ()), *ALLOWED]
-    found["allow_log_streaming"] = False
-    (place / "resources.json").write_text(json.dumps(found, indent=2))
+    (place / "resources.json").write_text(text)
 
 
 def settle(folder: Path, federation: str, table: Mapping[str, object]) -> None:
-    """Write a site's own ``sordino.toml``."""
-    (folder / "local" / local.NAME).write_text(tomli_w.dumps({federation: dict(table)}))
+    """Let an NVFlare of a site, or of the server, run a federation: its settings are written into
+    ``local/sordino.toml``, and ``local/resources.json`` allows the two classes of the job and keeps
+    the site's logs at the site.
+
+    Raises:
+        StudyError: if the folder is not one that NVFlare has provisioned.
+    """
+    place = folder / "local"
+    policy, settings = place / "resources.json", place / local.NAME
+    before = policy if policy.exists() else place / "resources.json.default"
+    try:
+        found = object_of(read_below(place, before.name), before)
+        tables = toml_of(read_below(place, local.NAME).decode()) if settings.exists() else {}
+    except (OSError, Malformed, UnicodeDecodeError) as error:
+        raise StudyError(
+            f"{folder}: this is no start-up folder as NVFlare provisions them ({error})"
+        ) from error
+    listed = [str(each) for each in found.get("class_allow_list", ())]
+    found["class_allow_list"] = [*listed, *(each for each in ALLOWED if each not in listed)]
+    found["allow_log_streaming"] = False
+    replace_file(policy, json.dumps(found, indent=2).encode() + b"\n")
+    replace_file(settings, tomli_w.dumps({**tables, federation: dict(table)}).encode())
 
 
 def start(folder: Path, log: Path, site: str | None) -> subprocess.Popen[bytes]:

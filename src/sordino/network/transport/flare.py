@@ -142,6 +142,11 @@ class FlareHub:
         self._thread = threading.Thread(target=self._watch, name="sordino hub", daemon=True)
         self._thread.start()
 
+    @property
+    def present(self) -> int:
+        """How many sites are connected."""
+        return len(self._there)
+
     def send(self, site: str, frame: bytes) -> None:
         """See :class:`~sordino.network.transport.base.Hub`."""
         with self._lock:
@@ -236,6 +241,30 @@ class FlareHub:
         if (who, why) not in self._noted and len(self._noted) < 1000:
             self._noted.add((who, why))
             self._refused(who, why)
+
+
+class Quorum:
+    """Whether too few sites are there for too long.
+
+    Args:
+        minimum: sites that have to be there.
+        seconds: how long there may be fewer.
+    """
+
+    def __init__(self, minimum: int, seconds: float) -> None:
+        self._minimum, self._seconds = minimum, seconds
+        self._since: float | None = None
+
+    def lost(self, hub: FlareHub | None, now: float) -> bool:
+        """Whether it is over now; without a hub nobody is missing yet."""
+        if hub is None or hub.present >= self._minimum:
+            self._since = None
+        elif self._since is None:
+            self._since = now
+        return self._since is not None and now - self._since > self._seconds
+
+    def __str__(self) -> str:
+        return f"fewer than {self._minimum} sites were connected for {self._seconds:g} seconds"
 
 
 class FlareLine:
