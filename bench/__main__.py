@@ -10,7 +10,18 @@ from pathlib import Path
 
 import torch
 
-from bench import accounting, arrivals, clients, events, network, rounds, starting, step, wavelets
+from bench import (
+    accounting,
+    arrivals,
+    clients,
+    events,
+    flare,
+    network,
+    rounds,
+    starting,
+    step,
+    wavelets,
+)
 from sordino.training.allocator import tune
 
 
@@ -20,7 +31,8 @@ def main() -> None:
     torch.set_num_threads(1)
     rows = []
     print(f"{'':4}{'measured':<108}{'peer':>8}{'ours':>8}  reach")
-    parts = (step, wavelets, rounds, clients, arrivals, events, network, accounting, starting)
+    federations = (network, flare)
+    parts = (step, wavelets, rounds, clients, arrivals, events, *federations, accounting, starting)
     for part in parts:
         for row in part.measure():
             rows.append(row)

@@ -10,14 +10,16 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from command import sordino
 from federations import study_of
 from sordino.errors import StudyError
 from sordino.network import demo, kit, session
 from sordino.network.agreement import Agreed
-from sordino.network.flare import job, local
+from sordino.network.flare import admin, job, local
 from sordino.network.transport import flare
 from sordino.network.transport.base import Event, Lost, Mailbox, Stranger
 from sordino.network.transport.flare import (
@@ -314,3 +316,76 @@ def test_a_sites_own_settings(tmp_path: Path) -> None:
     path.write_text("[three")
     with pytest.raises(StudyError, match=r"sordino\.toml"):
         local.read(tmp_path, "three", local.OfSite)
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    """A start-up folder, as far as NVFlare's matters here."""
+    (tmp_path / "north/local").mkdir(parents=True)
+    default = {"format_version": 2, "class_allow_list": ["a.B"], "allow_log_streaming": True}
+    (tmp_path / "north/local/resources.json.default").write_text(json.dumps(default))
+    return tmp_path / "north"
+
+
+def test_a_site_lets_its_nvflare_run_a_federation(kits: Path, workspace: Path) -> None:
+    own, found = kits / "nvflare/kits", workspace / "local"
+    for data in ("old.csv", "new.csv"):
+        given = ["--kit", str(own / "site-0"), "--data", str(kits / data), "--epsilon-limit", "2"]
+        done = sordino(workspace, "network", "nvflare-allow", str(workspace), *given)
+        assert done.returncode == 0, done.stderr
+    policy = json.loads((found / "resources.json").read_text())
+    assert policy["class_allow_list"] == ["a.B", *job.ALLOWED]
+    assert policy["allow_log_streaming"] is False
+    federation = Agreed(own / "site-0").agreement.name
+    settings = local.read(found, federation, local.OfSite)
+    assert (settings.data, settings.epsilon_limit) == (kits / "new.csv", 2.0)
+
+
+def test_settings_of_a_site_and_of_the_server_are_told_apart(kits: Path, workspace: Path) -> None:
+    own = kits / "nvflare/kits"
+    for wrong in (
+        ["--kit", str(own / "site-0")],
+        ["--kit", str(own / "server"), "--data", "x.csv"],
+        ["--kit", str(own / "server"), "--epsilon-limit", "2"],
+        ["--kit", str(own / "site-0"), "--data", "x.csv", "--test", "y.csv"],
+    ):
+        done = sordino(workspace, "network", "nvflare-allow", str(workspace), *wrong)
+        assert done.returncode != 0
+        assert "a site has --data" in done.stderr
+    elsewhere = ["nvflare-allow", str(kits), "--kit", str(own / "server")]
+    assert "no start-up folder" in sordino(workspace, "network", *elsewhere).stderr
+
+
+class Jobs:
+    """NVFlare's server, for an admin: how each job that is submitted goes."""
+
+    def __init__(self, *ends: str) -> None:
+        self.ends, self.jobs = list(ends), 0
+
+    def submit(self, path: Path) -> str:
+        self.jobs += 1
+        return f"job-{self.jobs}"
+
+    def status(self, name: str) -> str:
+        return self.ends[self.jobs - 1]
+
+
+@pytest.mark.parametrize(
+    ("ends", "tries", "done", "jobs"),
+    [
+        (["FINISHED:COMPLETED"], 3, True, 1),
+        (["FINISHED:EXECUTION_EXCEPTION", "FINISHED:ABNORMAL", "FINISHED:COMPLETED"], 3, True, 3),
+        (["FINISHED:EXECUTION_EXCEPTION"] * 2, 2, False, 2),
+        (["FINISHED:ABORTED", "FINISHED:COMPLETED"], 3, False, 1),
+    ],
+)
+def test_a_job_that_ends_early_is_submitted_again_unless_an_admin_ended_it(
+    ends: list[str], tries: int, done: bool, jobs: int
+) -> None:
+    own: Any = Jobs(*ends)
+    words: list[str] = []
+    assert admin.keep(own, Path("job"), words.append, tries=tries) is done
+    assert own.jobs == jobs
+    assert len(words) == 2 * jobs
+    running: Any = Jobs("RUNNING")
+    assert not admin.keep(running, Path("job"), words.append, tries=1, alive=lambda: False)

@@ -28,7 +28,7 @@ class CellPost:
     """
 
     def __init__(self, cell: Any, job: str, cells: dict[str, str]) -> None:
-        self._cell = cell.core_cell  # without the library's streams, which cost 5 ms a message
+        self._cell = cell.core_cell  # without the library's streams, which are slower
         self._names = {FQCN.join([own, job]): name for name, own in cells.items()}
         self._cells = {name: own for own, name in self._names.items()}
 
