@@ -21,7 +21,7 @@ from sordino.network import demo, kit, session
 from sordino.network.agreement import Agreed
 from sordino.network.flare import admin, job, local
 from sordino.network.transport import flare
-from sordino.network.transport.base import Event, Lost, Mailbox, Stranger
+from sordino.network.transport.base import AT_ONCE, Event, Lost, Mailbox, Stranger
 from sordino.network.transport.flare import (
     AHEAD,
     FlareHub,
@@ -188,6 +188,16 @@ def test_a_site_that_connects_again_replaces_its_earlier_connection(place: Place
     assert place.next() == ("frame", "north", b"new")
     assert lost(first) == "the server has ended the connection"
     assert ("north", "a frame of a connection that has ended") in place.refused
+
+
+def test_a_site_that_connects_again_and_again_is_not_listened_to(place: Place) -> None:
+    for _ in range(AT_ONCE // 2):
+        place.line()
+    with pytest.raises(Lost, match="does not answer"):
+        place.line()
+    while place.mailbox.get(0.0) is not None:
+        pass
+    place.line()
 
 
 @pytest.mark.parametrize(

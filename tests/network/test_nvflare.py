@@ -95,8 +95,9 @@ def test_who_speaks_is_who_nvflare_has_certified(
     if known is None:
         assert reply.get_header(MessageHeaderKey.RETURN_CODE) == ReturnCode.AUTHENTICATION_ERROR
     else:
-        wrong = cell.takes["up"](Message(headers, b"\xc1"))
-        assert wrong.get_header(MessageHeaderKey.RETURN_CODE) == ReturnCode.INVALID_REQUEST
+        for payload in (b"\xc1", msgspec.msgpack.encode({}), {"key": "value"}, None):
+            wrong = cell.takes["up"](Message(headers, payload))
+            assert wrong.get_header(MessageHeaderKey.RETURN_CODE) == ReturnCode.INVALID_REQUEST
     post.tell("south", "down", Parcel(b"key"))
     assert cell.sent[-1][:2] == ("down", "relay.south.job")
 

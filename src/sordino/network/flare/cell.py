@@ -39,9 +39,8 @@ class CellPost:
             name = self._sender(message)
             if name is None:
                 return make_reply(ReturnCode.AUTHENTICATION_ERROR)
-            try:
-                parcel = msgspec.msgpack.decode(message.payload or b"", type=Parcel)
-            except msgspec.MsgspecError:
+            parcel = _parcel(message)
+            if parcel is None:
                 return make_reply(ReturnCode.INVALID_REQUEST)
             reply = got(name, parcel)
             return None if reply is None else Message({}, msgspec.msgpack.encode(reply))
@@ -60,9 +59,7 @@ class CellPost:
             CHANNEL, topic, self._cells[to], message, timeout=seconds, optional=True
         )
         code = reply.get_header(MessageHeaderKey.RETURN_CODE, ReturnCode.OK)
-        if code != ReturnCode.OK or not reply.payload:
-            return None
-        return msgspec.msgpack.decode(reply.payload, type=Parcel)
+        return _parcel(reply) if code == ReturnCode.OK else None
 
     def _sender(self, message: Any) -> str | None:
         """The name of the process that a message is from, if it is one of this job: what the
@@ -72,3 +69,13 @@ class CellPost:
         name = self._names.get(str(message.get_header(MessageHeaderKey.ORIGIN)))
         known = message.get_header(CellMessageAuthHeaderKey.CLIENT_NAME)
         return name if known == (AUTH_CLIENT_NAME_FOR_SJ if name == SERVER else name) else None
+
+
+def _parcel(message: Any) -> Parcel | None:
+    """What a message holds; None for anything else than bytes of a parcel."""
+    if not isinstance(message.payload, bytes | bytearray | memoryview):
+        return None
+    try:
+        return msgspec.msgpack.decode(message.payload, type=Parcel)
+    except msgspec.MsgspecError:
+        return None

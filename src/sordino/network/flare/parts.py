@@ -76,6 +76,7 @@ class Words:
     def __call__(self, words: str) -> None:
         """Add a line."""
         now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(f"{now} {words}\n")
 

@@ -184,7 +184,7 @@ class FlareHub:
             self._note(name, "it is no site of this federation")
             return Parcel(parcel.key, 0, b"not a site of this federation")
         with self._lock:
-            if self._stop.is_set():
+            if self._stop.is_set() or self._mailbox.full(name):
                 return None
             self._gone(name, None)
             own = _There(next(self._numbers), parcel.key, time.monotonic())
@@ -291,7 +291,9 @@ class FlareLine:
         if reply is None:
             raise Lost("the server's process of this NVFlare job does not answer")
         if reply.body:
-            raise Stranger(f"the server does not admit this site: {reply.body.decode()[:200]}")
+            raise Stranger(
+                f"the server does not admit this site: {reply.body[:200].decode(errors='replace')}"
+            )
         threading.Thread(target=self._beats, name="sordino beats", daemon=True).start()
 
     def send(self, frame: bytes) -> None:
