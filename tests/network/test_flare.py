@@ -387,11 +387,14 @@ class Jobs:
         (["FINISHED:EXECUTION_EXCEPTION", "FINISHED:ABNORMAL", "FINISHED:COMPLETED"], 3, True, 3),
         (["FINISHED:EXECUTION_EXCEPTION"] * 2, 2, False, 2),
         (["FINISHED:ABORTED", "FINISHED:COMPLETED"], 3, False, 1),
+        (["LOST", "FINISHED:COMPLETED"], 3, True, 2),
     ],
 )
 def test_a_job_that_ends_early_is_submitted_again_unless_an_admin_ended_it(
-    ends: list[str], tries: int, done: bool, jobs: int
+    ends: list[str], tries: int, done: bool, jobs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(admin, "LOOK", 0.01)
+    monkeypatch.setattr(admin, "GONE", 0.05)
     own: Any = Jobs(*ends)
     words: list[str] = []
     assert admin.keep(own, Path("job"), words.append, tries=tries) is done

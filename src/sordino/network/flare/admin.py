@@ -18,6 +18,10 @@ PATIENCE = 60.0
 DONE = "FINISHED:COMPLETED"
 STOPPED = "FINISHED:ABORTED"
 """An admin has aborted the job: nobody wants it to go on."""
+RUNNING, LOST = "RUNNING", "LOST"
+GONE = 20.0
+"""Seconds for which a job is lost, until it is believed: a server that was started again forgets
+its jobs, and goes on saying that they run."""
 
 
 class Admin:
@@ -46,8 +50,14 @@ class Admin:
         return str(self._do(lambda own: own.submit_job(path, submit_token=token)))
 
     def status(self, job: str) -> str:
-        """How a job stands, in NVFlare's words."""
-        return str(self._do(lambda own: own.get_job_meta(job)).get("status", ""))
+        """How a job stands, in NVFlare's words; ``LOST`` if it says that the job is running, and
+        does not run it.
+        """
+        found = str(self._do(lambda own: own.get_job_meta(job)).get("status", ""))
+        if found != RUNNING:
+            return found
+        runs = {each.job_id for each in self._do(lambda own: own.get_system_info()).job_info}
+        return found if job in runs else LOST
 
     def close(self) -> None:
         """End the session."""
@@ -94,10 +104,12 @@ def keep(
     for _ in range(tries):
         name = admin.submit(job)
         tell(f"submitted as job {name}")
-        while not (status := admin.status(name)).startswith("FINISHED"):
+        lost = 0.0
+        while not (status := admin.status(name)).startswith("FINISHED") and lost < GONE:
             if not alive():
                 return False
             time.sleep(LOOK)
+            lost = lost + LOOK if status == LOST else 0.0
         tell(f"job {name}: {status}")
         if status in (DONE, STOPPED):
             return status == DONE
