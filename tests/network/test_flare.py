@@ -370,7 +370,12 @@ class Jobs:
     """NVFlare's server, for an admin: how each job that is submitted goes."""
 
     def __init__(self, *ends: str) -> None:
-        self.ends, self.jobs = list(ends), 0
+        self.ends, self.jobs, self.asked = list(ends), 0, 0
+
+    def sites(self) -> set[str]:
+        """North is away for a moment after each job."""
+        self.asked += 1
+        return {"north", "south"} if self.asked % 2 else {"south"}
 
     def submit(self, path: Path) -> str:
         self.jobs += 1
@@ -399,6 +404,7 @@ def test_a_job_that_ends_early_is_submitted_again_unless_an_admin_ended_it(
     words: list[str] = []
     assert admin.keep(own, Path("job"), words.append, tries=tries) is done
     assert own.jobs == jobs
+    assert own.asked == 2 * jobs - 1
     assert len(words) == 2 * jobs
     running: Any = Jobs("RUNNING")
     assert not admin.keep(running, Path("job"), words.append, tries=1, alive=lambda: False)

@@ -14,7 +14,7 @@ from sordino.network.flare.workspace import available
 
 LOOK = 1.0
 PATIENCE = 60.0
-"""Seconds to wait for the server."""
+"""Seconds to wait for the server, and for sites that were there before."""
 DONE = "FINISHED:COMPLETED"
 STOPPED = "FINISHED:ABORTED"
 """An admin has aborted the job: nobody wants it to go on."""
@@ -95,13 +95,19 @@ def keep(
     alive: Callable[[], bool] = lambda: True,
 ) -> bool:
     """Submit a job, and again whenever it has ended otherwise than well; everybody goes on where
-    they were. Whether it has ended well.
+    they were. Sites that were connected before are waited for, because NVFlare gives a job to those
+    that are there when it begins. Whether it has ended well.
 
     Args:
         tries: how often at most.
         alive: whether there is still somebody to run it.
     """
+    sites: set[str] = set()
     for _ in range(tries):
+        end = time.monotonic() + PATIENCE
+        while not sites <= (now := admin.sites()) and time.monotonic() < end and alive():
+            time.sleep(LOOK)
+        sites |= now
         name = admin.submit(job)
         tell(f"submitted as job {name}")
         lost = 0.0
