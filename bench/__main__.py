@@ -16,6 +16,7 @@ from bench import (
     clients,
     events,
     federation,
+    flare,
     network,
     rounds,
     starting,
@@ -31,10 +32,8 @@ def main() -> None:
     torch.set_num_threads(1)
     rows = []
     print(f"{'':4}{'measured':<108}{'peer':>8}{'ours':>8}  reach")
-    parts = (
-        step, wavelets, rounds, clients, arrivals, events, network, federation, accounting,
-        starting,
-    )  # fmt: skip
+    federations = (network, federation, flare)
+    parts = (step, wavelets, rounds, clients, arrivals, events, *federations, accounting, starting)
     for part in parts:
         for row in part.measure():
             rows.append(row)

@@ -123,19 +123,24 @@ def demo(
         ),
     ] = False,
     transport: Annotated[
-        Literal["websocket", "mqtt"],
-        typer.Option(help="How frames travel: to the server itself, or through a broker."),
+        Literal["websocket", "mqtt", "nvflare"],
+        typer.Option(help="How frames travel: to the server itself, by a broker, or by NVFlare."),
     ] = "websocket",
     as_json: AsJson = False,
 ) -> None:
     """Run a study between processes of this machine, over mutual TLS."""
     from sordino.engine import study as studies
     from sordino.network import demo as demos
+    from sordino.network.flare import demo as flare
+    from sordino.network.flare.workspace import available
 
     asked = studies.read(study, change or ())
+    if transport == "nvflare":
+        available()
     laid = demos.lay_out(asked, out, scripted=scripted, transport=transport)
     say.people(f"{len(laid.sites)} sites and a server, each a process of its own, in {out}")
-    if failed := demos.play(laid, say.people, scripted=scripted):
+    play = flare.play if transport == "nvflare" else demos.play
+    if failed := play(laid, say.people, scripted=scripted):
         raise StudyError(f"{failed} of the processes failed; their output is in {out / 'logs'}")
     say.people(f"Every site has its own run folder: {laid.sites[0][0] / 'run'} and so on")
     if as_json:
@@ -157,6 +162,84 @@ def provision(
         f"Kits for the server and {len(agreement.names)} sites are in {out}. Each holds a private "
         f"key: give it to its site alone. Keep {out / kit.AUTHORITY} where no network reaches it"
     )
+
+
+@app.command("nvflare-job")
+def nvflare_job(
+    kit: Kit,
+    out: Annotated[Path, typer.Option(help="The folder to create.")] = Path("job"),
+) -> None:
+    """Make the job of a federation that runs on NVFlare; it holds settings, and no code."""
+    from sordino.network.agreement import Agreed
+    from sordino.network.flare import job
+
+    job.write(Agreed(kit), out)
+    say.people(
+        f"The job is in {out}. Submit it with NVFlare's tools, or with: sordino network "
+        f"nvflare-run {out} --admin FOLDER"
+    )
+
+
+@app.command("nvflare-allow")
+def nvflare_allow(
+    workspace: Annotated[
+        Path, typer.Argument(help="The start-up folder of a site or the server, from NVFlare.")
+    ],
+    kit: Annotated[Path, typer.Option(help="The kit of this site, or of the server.")],
+    data: Annotated[
+        Path | None, typer.Option(help="A site's own rows (CSV, Parquet, npz).")
+    ] = None,
+    ledger: Annotated[Path | None, typer.Option(help="Folder of the ledger of this data.")] = None,
+    epsilon_limit: Annotated[
+        float | None, typer.Option(help="Epsilon that this site spends at most.")
+    ] = None,
+    test: Annotated[
+        Path | None, typer.Option(help="At the server: public rows that models are measured on.")
+    ] = None,
+) -> None:
+    """Let one's own NVFlare run jobs of a federation: with this kit, these rows and this limit."""
+    from sordino.network.agreement import Agreed
+    from sordino.network.flare.workspace import settle
+
+    federation = Agreed(kit).agreement.name
+    site = (kit / "site.pem").exists()
+    if site is (data is None) or (test if site else ledger or epsilon_limit) is not None:
+        raise StudyError(
+            "a site has --data, and may have --ledger and --epsilon-limit; the server may have "
+            f"--test. {kit} is the kit of {'a site' if site else 'the server'}"
+        )
+    paths = {"kit": kit, "data": data, "ledger": ledger, "test": test}
+    table: dict[str, object] = {
+        name: str(path.absolute()) for name, path in paths.items() if path is not None
+    }
+    if epsilon_limit is not None:
+        table["epsilon_limit"] = epsilon_limit
+    settle(workspace, federation, table)
+    say.people(
+        f"{workspace / 'local'}: sordino.toml says with what this site takes part in {federation}; "
+        "resources.json lets NVFlare load the two classes of the job, and keeps this site's logs "
+        "here. Restart NVFlare if it is running"
+    )
+
+
+@app.command("nvflare-run")
+def nvflare_run(
+    job: Annotated[Path, typer.Argument(help="The folder of a job, as `nvflare-job` made it.")],
+    admin: Annotated[
+        Path, typer.Option(help="The admin's start-up folder, as NVFlare provisioned it.")
+    ],
+    tries: Annotated[int, typer.Option(min=1, help="How often the job is submitted at most.")] = 20,
+) -> None:
+    """Submit a job to NVFlare, and again whenever it ends before the study has."""
+    from sordino.network.flare.admin import Admin, keep
+
+    session = Admin(admin)
+    try:
+        done = keep(session, job, say.people, tries=tries)
+    finally:
+        session.close()
+    if not done:
+        raise StudyError("the job has not ended well; NVFlare's logs and the sites' say why")
 
 
 @app.command()

@@ -26,6 +26,7 @@ from sordino.section import Section
 
 AGREEMENT, STUDY = "agreement.toml", "study.toml"
 
+Transport = Literal["websocket", "mqtt", "nvflare"]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,59}$")]
 
 
@@ -51,7 +52,8 @@ class Agreement(Section):
         name: of the federation.
         server: host and port that sites connect to: the server's own, or the broker's.
         transport: how frames travel. With ``mqtt`` everybody, the server too, is a client of a
-            broker.
+            broker; with ``nvflare`` they travel between the processes of an NVFlare job, and
+            ``server`` is where NVFlare's own server listens.
         minimum: sites that must be there; with fewer the run waits.
         patience: seconds without a connection after which a site counts as gone. Of events also
             those that the server waits for a site to speak, and then for the answer to its query.
@@ -64,7 +66,7 @@ class Agreement(Section):
 
     name: Name
     server: str = Field(pattern=r"^[A-Za-z0-9_.:\[\]-]+:\d{1,5}$")
-    transport: Literal["websocket", "mqtt"] = "websocket"
+    transport: Transport = "websocket"
     minimum: int = Field(1, ge=1)
     patience: float = Field(5.0, gt=0, le=86_400)
     data: Shape

@@ -16,14 +16,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
 from sordino.engine.study.base import Study
 from sordino.errors import StudyError
 from sordino.network import broker, kit
-from sordino.network.agreement import Agreement, SiteEntry
+from sordino.network.agreement import Agreement, SiteEntry, Transport
 from sordino.network.carrier import carrier
 
 GRACE = 10.0
@@ -54,7 +53,7 @@ def lay_out(
     *,
     scripted: bool,
     minimum: int | None = None,
-    transport: Literal["websocket", "mqtt"] = "websocket",
+    transport: Transport = "websocket",
 ) -> Laid:
     """Divide a study's data into files, and make a kit for everybody.
 
@@ -72,7 +71,7 @@ def lay_out(
     names = [_named(name, i) for i, name in enumerate(found.names)]
     agreement = Agreement(
         name=re.sub(r"[^A-Za-z0-9_.-]+", "-", study.name).strip("-.")[:60] or "demo",
-        server=f"127.0.0.1:{free_port()}",
+        server=f"{'localhost' if transport == 'nvflare' else '127.0.0.1'}:{free_port()}",
         transport=transport,
         minimum=len(names) if minimum is None else minimum,
         data=found.shape,

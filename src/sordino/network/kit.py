@@ -133,10 +133,14 @@ def revoke(authority: Path, name: str, now: dt.datetime) -> Path:
     :func:`admits`.
 
     Raises:
-        StudyError: if the agreement does not know the name.
+        StudyError: if the agreement does not know the name, or NVFlare admits.
     """
     agreement, by = read(authority / AGREEMENT), certificates.read_pair(authority, "authority")
     _refuse_unknown(agreement, name)
+    if agreement.transport == "nvflare":
+        raise StudyError(
+            f"NVFlare admits the sites of this federation: have its admin disable the client {name}"
+        )
     before = certificates.read_revoked(authority, REVOKED, by.certificate)
     own = {int(each) for each in _serials(authority).get(name, [])}
     _put(authority, {REVOKED: certificates.revoked(by, sorted(before | own), now)})
@@ -150,13 +154,13 @@ def _refuse_unknown(agreement: Agreement, name: str) -> None:
 
 
 def _known(agreement: Agreement) -> tuple[str, ...]:
-    own = (SERVER,) if agreement.transport == "websocket" else (SERVER, BROKER)
+    own = (SERVER, BROKER) if agreement.transport == "mqtt" else (SERVER,)
     return (*own, *agreement.names)
 
 
 def admits(agreement: Agreement) -> str:
     """Whose kit it is that listens and refuses certificates that are revoked."""
-    return SERVER if agreement.transport == "websocket" else BROKER
+    return BROKER if agreement.transport == "mqtt" else SERVER
 
 
 def _issued(by: Pair, agreement: Agreement, name: str, now: dt.datetime) -> Pair:

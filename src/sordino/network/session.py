@@ -17,7 +17,7 @@ from sordino.engine.session import Going, Outcome
 from sordino.engine.study.base import Study
 from sordino.errors import StudyError
 from sordino.network import certificates, kit
-from sordino.network.agreement import Agreed
+from sordino.network.agreement import Agreed, Agreement
 from sordino.network.carrier import carrier
 from sordino.network.incidents import Incidents
 from sordino.network.joins import Joins
@@ -25,12 +25,13 @@ from sordino.network.proof import write as write_proof
 from sordino.network.server import FAREWELL, Serves, farewell
 from sordino.network.status import Page, Reporter, conclude
 from sordino.network.transport import choice
-from sordino.network.transport.base import Hub, Mailbox
+from sordino.network.transport.base import Hub, Line, Mailbox
 
 RUN = "run"
 MOST_STRANGERS = 256
 """Refused connections that the status tells apart."""
 AGAIN = "start the same command again: it goes on where it was"
+AGAIN_AS_JOB = "submit the job to NVFlare again: everybody goes on where they were"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,11 @@ class Shown:
     row: Callable[[Row], None]
     begin: Callable[[Going], None]
     words: Callable[[str], None]
+
+
+def again_of(agreement: Agreement) -> str:
+    """How to go on after an interruption, in words."""
+    return AGAIN_AS_JOB if agreement.transport == "nvflare" else AGAIN
 
 
 class Revoked:
@@ -77,6 +83,7 @@ def serve(
     page: int | None = None,
     durable: bool = False,
     scripted: bool = False,
+    way: choice.Way | None = None,
 ) -> Outcome:
     """Serve a kit's study to its sites, until it is over.
 
@@ -88,13 +95,15 @@ def serve(
         page: port of a page on the loopback.
         durable: whether each input waits for the disk.
         scripted: whether the simulator's clock decides who is heard first; for rehearsals.
+        way: opens the transport, where the federation's does not follow from the kit alone.
 
     Raises:
         StudyError: if the kit does not fit.
     """
     agreed = Agreed(folder)
     certificates.refuse_expired(folder, "server.pem", dt.datetime.now(dt.UTC))
-    way = choice.for_server(agreed.agreement, folder, host, Revoked)
+    by = way or choice.for_server(agreed.agreement, folder, host, Revoked)
+    again = again_of(agreed.agreement)
     run, strangers = out or folder / RUN, Counter[str]()
     incidents = Incidents(run)
 
@@ -109,7 +118,7 @@ def serve(
 
     def opens(limit: int, mailbox: Mailbox) -> Hub:
         agreement = agreed.agreement
-        hub = way(limit, mailbox, stranger, shown.words)
+        hub = by(limit, mailbox, stranger, shown.words)
         shown.words(
             f"{agreement.name}: waiting for {len(agreement.names)} sites on {agreement.server}"
         )
@@ -148,13 +157,13 @@ def serve(
         shown.words(f"status: {shows.address}")
     try:
         if (run / "run.json").exists():
-            done = session.resume(run, shown.row, shown.begin, build=build, again=AGAIN)
+            done = session.resume(run, shown.row, shown.begin, build=build, again=again)
             if not connected:
                 heard = farewell(agreed, run, opens, refused, FAREWELL)
                 shown.words(f"the run had ended; {heard} sites were told so")
         else:
             done = session.begin(
-                agreed.study, run, shown.row, shown.begin, build=build, again=AGAIN
+                agreed.study, run, shown.row, shown.begin, build=build, again=again
             )
         conclude(run, done.rounds, done.spent, done.why)
         return done
@@ -213,8 +222,12 @@ def opened(wish: Wish) -> tuple[Agreed, int, Study, Dataset]:
     return agreed, index, study, part.read_own(wish.data, agreed.agreement, index, study)
 
 
-def join(wish: Wish, shown: Shown) -> Outcome:
+def join(wish: Wish, shown: Shown, *, connects: Callable[[int], Line] | None = None) -> Outcome:
     """Take part with one's own data, until the run is over; its proof is written then.
+
+    Args:
+        connects: opens a connection for frames of at most so many bytes, where the federation's
+            transport does not follow from the kit alone.
 
     Raises:
         StudyError: if kit, data or limit do not fit, or the server does not want this site.
@@ -222,13 +235,14 @@ def join(wish: Wish, shown: Shown) -> Outcome:
     agreed, index, study, own = opened(wish)
     _refuse_known_noise(study, wish)
     certificates.refuse_expired(wish.kit, "site.pem", dt.datetime.now(dt.UTC))
-    connects = choice.for_site(agreed.agreement, index, wish.kit)
-    build = Joins(agreed=agreed, index=index, own=own, connects=connects, told=shown.words)
+    way = connects or choice.for_site(agreed.agreement, index, wish.kit)
+    again = again_of(agreed.agreement)
+    build = Joins(agreed=agreed, index=index, own=own, connects=way, told=shown.words)
     if (wish.folder / "run.json").exists():
         _refuse_another_promise(study, wish.folder)
-        done = session.resume(wish.folder, shown.row, shown.begin, build=build, again=AGAIN)
+        done = session.resume(wish.folder, shown.row, shown.begin, build=build, again=again)
     else:
-        done = session.begin(study, wish.folder, shown.row, shown.begin, build=build, again=AGAIN)
+        done = session.begin(study, wish.folder, shown.row, shown.begin, build=build, again=again)
     write_proof(wish.kit, wish.folder, agreed, index, done)
     return done
 

@@ -30,6 +30,7 @@ def for_server(
     Raises:
         StudyError: if the kit does not fit, or a library is missing.
     """
+    _refuse_job(agreement)
     if agreement.transport == "mqtt":
         return _broker_for_server(agreement, kit, host)
     try:
@@ -81,6 +82,7 @@ def for_site(agreement: Agreement, index: int, kit: Path) -> Callable[[int], Lin
     Raises:
         StudyError: if the kit does not fit, or a library is missing.
     """
+    _refuse_job(agreement)
     context = certificates.context(kit, "site")
     try:
         if agreement.transport == "mqtt":
@@ -95,6 +97,14 @@ def for_site(agreement: Agreement, index: int, kit: Path) -> Callable[[int], Lin
     except ModuleNotFoundError as error:
         extra = "edge" if agreement.transport == "mqtt" else "network"
         raise _missing(error, extra) from error
+
+
+def _refuse_job(agreement: Agreement) -> None:
+    if agreement.transport == "nvflare":
+        raise StudyError(
+            f"the federation {agreement.name} runs as a job of NVFlare, which starts the server "
+            "and the sites itself. Submit the job to it: docs/nvflare.md says how"
+        )
 
 
 def _missing(error: ModuleNotFoundError, extra: str) -> StudyError:

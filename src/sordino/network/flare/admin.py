@@ -1,0 +1,122 @@
+"""Submitting a job as an admin of NVFlare, and again when it has ended before the study has."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from sordino.errors import StudyError
+from sordino.network.flare.workspace import available
+
+LOOK = 1.0
+PATIENCE = 60.0
+"""Seconds to wait for the server, and for sites that were there before."""
+DONE = "FINISHED:COMPLETED"
+STOPPED = "FINISHED:ABORTED"
+"""An admin has aborted the job: nobody wants it to go on."""
+RUNNING, LOST = "RUNNING", "LOST"
+GONE = 20.0
+"""Seconds for which a job is lost, until it is believed: a server that was started again forgets
+its jobs, and goes on saying that they run."""
+
+
+class Admin:
+    """A session with NVFlare's server.
+
+    Args:
+        kit: the admin's start-up folder; its name is the admin's.
+
+    Raises:
+        StudyError: if NVFlare is not installed, or its server cannot be reached.
+    """
+
+    def __init__(self, kit: Path) -> None:
+        available()
+        self._kit = kit.absolute()
+        self._session: Any = None
+        self.sites()
+
+    def sites(self) -> set[str]:
+        """Names of the sites that are connected."""
+        return {each.name for each in self._do(lambda own: own.get_system_info()).client_info}
+
+    def submit(self, job: Path) -> str:
+        """Submit a job; its identifier."""
+        path, token = str(job.absolute()), secrets.token_hex(16)  # who asks twice gets one job
+        return str(self._do(lambda own: own.submit_job(path, submit_token=token)))
+
+    def status(self, job: str) -> str:
+        """How a job stands, in NVFlare's words; ``LOST`` if it says that the job is running, and
+        does not run it.
+        """
+        found = str(self._do(lambda own: own.get_job_meta(job)).get("status", ""))
+        if found != RUNNING:
+            return found
+        runs = {each.job_id for each in self._do(lambda own: own.get_system_info()).job_info}
+        return found if job in runs else LOST
+
+    def close(self) -> None:
+        """End the session."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def _do(self, what: Callable[[Any], Any]) -> Any:
+        """Do something in a session, and in a new one if that has ended: the server may have been
+        started again.
+        """
+        from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+        end = time.monotonic() + PATIENCE
+        while True:
+            try:
+                if self._session is None:
+                    self._session = new_secure_session(self._kit.name, str(self._kit), timeout=10.0)
+                return what(self._session)
+            except Exception as error:  # the library has many, and tells of them in words only
+                with suppress(Exception):
+                    self.close()
+                self._session = None
+                if time.monotonic() > end:
+                    raise StudyError(f"{self._kit}: NVFlare's server says: {error}") from error
+                time.sleep(LOOK)
+
+
+def keep(
+    admin: Admin,
+    job: Path,
+    tell: Callable[[str], None],
+    *,
+    tries: int,
+    alive: Callable[[], bool] = lambda: True,
+) -> bool:
+    """Submit a job, and again whenever it has ended otherwise than well; everybody goes on where
+    they were. Sites that were connected before are waited for, because NVFlare gives a job to those
+    that are there when it begins. Whether it has ended well.
+
+    Args:
+        tries: how often at most.
+        alive: whether there is still somebody to run it.
+    """
+    sites: set[str] = set()
+    for _ in range(tries):
+        end = time.monotonic() + PATIENCE
+        while not sites <= (now := admin.sites()) and time.monotonic() < end and alive():
+            time.sleep(LOOK)
+        sites |= now
+        name = admin.submit(job)
+        tell(f"submitted as job {name}")
+        lost = 0.0
+        while not (status := admin.status(name)).startswith("FINISHED") and lost < GONE:
+            if not alive():
+                return False
+            time.sleep(LOOK)
+            lost = lost + LOOK if status == LOST else 0.0
+        tell(f"job {name}: {status}")
+        if status in (DONE, STOPPED):
+            return status == DONE
+    return False

@@ -1,0 +1,115 @@
+"""A federation over an NVFlare of its own on this machine: provisioned, started, given the job."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from sordino.errors import StudyError
+from sordino.network.agreement import Agreed, Agreement
+from sordino.network.demo import Laid
+from sordino.network.flare import admin, job, workspace
+
+STARTING = 120.0
+"""Seconds that NVFlare's own processes may take to find each other."""
+LOOK = 0.2
+
+
+def play(laid: Laid, tell: Callable[[str], None], *, scripted: bool, tries: int = 3) -> int:
+    """Provision NVFlare beside the kits, start its processes, and submit the job until the study
+    has ended. The number of processes that failed.
+
+    Args:
+        scripted: whether answers are taken in the order of a simulation. Such a server keeps no
+            journal: what was stopped does not go on.
+        tries: how often the job is submitted at most.
+
+    Raises:
+        StudyError: if NVFlare is not installed, or does not start.
+    """
+    agreed, out = Agreed(laid.server), laid.server.parent.parent.absolute()
+    names = agreed.agreement.names
+    space = workspace.provision(
+        out / "nvflare", agreed.agreement.name, agreed.agreement.port, names
+    )
+    _settle(space, laid, agreed, scripted)
+    job.write(agreed, out / "job")
+    logs = out / "logs"
+    logs.mkdir(exist_ok=True)
+    begun = time.monotonic()
+    running = {"server": workspace.start(space.server, logs / "server.txt", None)}
+    try:
+        for name, folder in space.sites.items():
+            running[name] = workspace.start(folder, logs / f"{name}.txt", name)
+
+        def alive() -> bool:
+            return all(process.poll() is None for process in running.values())
+
+        _listening(agreed.agreement, alive)
+        session = admin.Admin(space.admin)
+        try:
+            _gathered(session, set(names), alive)
+            tell(f"NVFlare's processes are there after {time.monotonic() - begun:.0f} s")
+            done = admin.keep(
+                session, out / "job", tell, tries=1 if scripted else tries, alive=alive
+            )
+        finally:
+            session.close()
+        _wait_for_proofs(laid)
+        return 0 if done else 1
+    finally:
+        for process in running.values():
+            if process.poll() is None:
+                process.terminate()
+        for process in running.values():
+            _ended(process)
+
+
+def _settle(space: workspace.Workspace, laid: Laid, agreed: Agreed, scripted: bool) -> None:
+    """Each site's own settings, which no job brings."""
+    federation = agreed.agreement.name
+    server: dict[str, object] = {"kit": str(laid.server.absolute()), "scripted": scripted}
+    if laid.test is not None:
+        server["test"] = str(laid.test.absolute())
+    workspace.settle(space.server, federation, server)
+    for kit, data in laid.sites:
+        table = {"kit": str(kit.absolute()), "data": str(data.absolute()), "rehearsal": scripted}
+        workspace.settle(space.sites[kit.name], federation, table)
+
+
+def _listening(agreement: Agreement, alive: Callable[[], bool]) -> None:
+    end = time.monotonic() + STARTING
+    while alive() and time.monotonic() < end:
+        try:
+            socket.create_connection((agreement.host, agreement.port), timeout=1.0).close()
+            return
+        except OSError:
+            time.sleep(LOOK)
+    raise StudyError("NVFlare's server does not start; its output says why")
+
+
+def _gathered(session: admin.Admin, names: set[str], alive: Callable[[], bool]) -> None:
+    end = time.monotonic() + STARTING
+    while not names <= session.sites():
+        if not alive() or time.monotonic() > end:
+            raise StudyError("NVFlare's processes do not find each other; their output says why")
+        time.sleep(LOOK)
+
+
+def _wait_for_proofs(laid: Laid) -> None:
+    """Until the sites have written what they write at the end, or it takes too long."""
+    end = time.monotonic() + 10.0
+    proofs = [kit / "run" / "proof.json" for kit, _ in laid.sites]
+    while not all(map(Path.exists, proofs)) and time.monotonic() < end:
+        time.sleep(LOOK)
+
+
+def _ended(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,238 @@
+"""What an NVFlare job is made of: a controller that serves the study, an executor that joins it.
+
+Each has one task for its whole life: the server's is the workflow, a site's the only task of the
+job. Both work in a thread of their own, so that NVFlare can abort them: what they had on disk is
+enough to go on from, when the job is submitted again.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.controller_spec import Task
+from nvflare.apis.executor import Executor
+from nvflare.apis.fl_constant import FLContextKey, ReturnCode
+from nvflare.apis.impl.controller import Controller
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.fuel.f3.cellnet.fqcn import FQCN
+
+from sordino.engine.files import resumable
+from sordino.engine.session import Outcome
+from sordino.errors import StudyError
+from sordino.network import session
+from sordino.network.agreement import Agreed
+from sordino.network.flare import local
+from sordino.network.flare.cell import CellPost
+from sordino.network.flare.job import TASK
+from sordino.network.session import Shown, Wish
+from sordino.network.transport.base import Hub, Mailbox
+from sordino.network.transport.flare import SERVER, FlareHub, FlareLine, Quorum
+from sordino.report import write as write_report
+
+WORDS = "nvflare.txt"
+LOOK = 0.1
+"""Seconds between two looks whether NVFlare wants us to end."""
+FAREWELL = 60.0
+"""Seconds that the server's process waits at the end for the sites' processes."""
+
+
+def _agreed(kit: Path, federation: str, digest: str) -> Agreed:
+    """The agreement of a kit, which is that of the job.
+
+    Raises:
+        StudyError: if it is another one.
+    """
+    found = Agreed(kit)
+    if (found.agreement.name, found.digest) != (federation, digest):
+        raise StudyError(
+            f"{kit}: the job is of another agreement than this kit. Make the job again from the "
+            "kits that everybody has"
+        )
+    return found
+
+
+def _local(fl_ctx: Any) -> Path:
+    """Where the site's own settings are."""
+    return Path(fl_ctx.get_workspace().get_site_config_dir())
+
+
+def _shown(words: Callable[[str], None]) -> Shown:
+    return Shown(row=lambda row: None, begin=lambda going: None, words=words)
+
+
+class Words:
+    """What a site is told, in a file beside its run folder: NVFlare sends its own logs to the
+    server, and what a site refuses may tell something of its data.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, words: str) -> None:
+        """Add a line."""
+        now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(f"{now} {words}\n")
+
+
+class _Work:
+    """Something that goes on in a thread until it is done or nobody wants it any more."""
+
+    def __init__(self, what: Callable[[], Outcome]) -> None:
+        self.done: Outcome | None = None
+        self.error: Exception | None = None
+        self._what = what
+        self._thread = threading.Thread(target=self._run, name="sordino", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.done = self._what()
+            with resumable(Path(self.done.run)):
+                write_report(Path(self.done.run))
+        except Exception as error:
+            self.error = error
+
+    def wait(self, abort: Any, hopeless: Callable[[], bool] = lambda: False) -> bool:
+        """Whether it has ended; False if NVFlare wants it to end before, or it cannot."""
+        while self._thread.is_alive():
+            if abort.triggered or hopeless():
+                return False
+            self._thread.join(LOOK)
+        return True
+
+
+class Serve(Controller):  # type: ignore[misc]  # the library has no types
+    """The server's part of a job.
+
+    Args:
+        federation: its name, a table of ``local/sordino.toml``.
+        digest: of what everybody has agreed to.
+    """
+
+    def __init__(self, federation: str, digest: str) -> None:
+        super().__init__()
+        self._federation, self._digest = federation, digest
+        self._hub: FlareHub | None = None
+
+    def start_controller(self, fl_ctx: Any) -> None:
+        """Nothing to prepare."""
+
+    def stop_controller(self, fl_ctx: Any) -> None:
+        """Nothing to end: the thread ends with the process."""
+
+    def control_flow(self, abort_signal: Any, fl_ctx: Any) -> None:
+        """Have the sites join, and serve the study until it is over."""
+        everybody = [each.name for each in fl_ctx.get_engine().get_clients()]
+        task = Task(name=TASK, data=Shareable())
+        self.broadcast(task, fl_ctx, targets=everybody, min_responses=len(everybody))
+        try:
+            own = local.read(_local(fl_ctx), self._federation, local.OfServer)
+            agreed = _agreed(own.kit, self._federation, self._digest)
+        except StudyError as error:
+            self.system_panic(str(error), fl_ctx)
+            return
+        work = _Work(lambda: self._serve(own, agreed, fl_ctx))
+        quorum = Quorum(agreed.agreement.minimum, own.wait)
+        if not work.wait(abort_signal, lambda: quorum.lost(self._hub, time.monotonic())):
+            if not abort_signal.triggered:
+                self.system_panic(f"{quorum}. {session.AGAIN_AS_JOB}", fl_ctx)
+            return
+        if work.error is not None:
+            self.system_panic(f"{type(work.error).__name__}: {work.error}", fl_ctx)
+            return
+        end = time.monotonic() + FAREWELL
+        while task.completion_status is None and time.monotonic() < end:
+            if abort_signal.triggered:
+                return
+            time.sleep(LOOK)
+
+    def _serve(self, own: local.OfServer, agreed: Agreed, fl_ctx: Any) -> Outcome:
+        if not fl_ctx.get_prop(FLContextKey.SECURE_MODE, False):
+            raise StudyError(
+                "this NVFlare does not run in secure mode: nobody would certify who the sites are"
+            )
+        engine, names = fl_ctx.get_engine(), frozenset(agreed.agreement.names)
+        cells = {each.name: each.get_fqcn() for each in engine.get_clients() if each.name in names}
+        post = CellPost(engine.get_cell(), fl_ctx.get_job_id(), cells)
+
+        def opens(
+            limit: int,
+            mailbox: Mailbox,
+            refused: Callable[[str, str], None],
+            told: Callable[[str], None],
+        ) -> Hub:
+            self._hub = FlareHub(post, limit, names, mailbox, refused)
+            return self._hub
+
+        return session.serve(
+            own.kit,
+            _shown(lambda words: self.log_info(fl_ctx, words)),
+            out=own.out,
+            test=own.test,
+            page=own.page,
+            durable=own.durable,
+            scripted=own.scripted,
+            way=opens,
+        )
+
+    def process_result_of_unknown_task(
+        self, client: Any, task_name: str, client_task_id: str, result: Any, fl_ctx: Any
+    ) -> None:
+        """A site's process has ended after the server's: it says nothing that is needed."""
+
+
+class Join(Executor):  # type: ignore[misc]  # the library has no types
+    """A site's part of a job.
+
+    Args:
+        federation: its name, a table of ``local/sordino.toml``.
+        digest: of what everybody has agreed to.
+    """
+
+    def __init__(self, federation: str, digest: str) -> None:
+        super().__init__()
+        self._federation, self._digest = federation, digest
+
+    def execute(self, task_name: str, shareable: Any, fl_ctx: Any, abort_signal: Any) -> Any:
+        """Take part in the study until it is over."""
+        if task_name != TASK:
+            return make_reply(ReturnCode.TASK_UNKNOWN)
+        try:
+            own = local.read(_local(fl_ctx), self._federation, local.OfSite)
+        except StudyError as error:
+            self.log_error(fl_ctx, str(error))
+            return make_reply(ReturnCode.EXECUTION_EXCEPTION)
+        words = Words((own.out or own.kit / session.RUN).with_name(WORDS))
+        work = _Work(lambda: self._join(own, words, fl_ctx))
+        if not work.wait(abort_signal):
+            return make_reply(ReturnCode.TASK_ABORTED)
+        if work.error is not None:
+            words(f"{type(work.error).__name__}: {work.error}")
+            self.log_error(fl_ctx, f"this site's part has failed; {words.path} says why")
+            return make_reply(ReturnCode.EXECUTION_EXCEPTION)
+        return make_reply(ReturnCode.OK)
+
+    def _join(self, own: local.OfSite, words: Words, fl_ctx: Any) -> Outcome:
+        agreed, name = _agreed(own.kit, self._federation, self._digest), fl_ctx.get_identity_name()
+        if agreed.agreement.names[session.site_of(agreed)] != name:
+            raise StudyError(
+                f"{own.kit}: this is not the kit of {name}, as NVFlare calls this site"
+            )
+        cell = fl_ctx.get_engine().get_cell()
+        post = CellPost(cell, fl_ctx.get_job_id(), {SERVER: FQCN.ROOT_SERVER})
+        wish = Wish(
+            kit=own.kit,
+            data=own.data,
+            ledger=own.ledger,
+            limit=own.epsilon_limit,
+            out=own.out,
+            rehearsal=own.rehearsal,
+        )
+        return session.join(wish, _shown(words), connects=lambda limit: FlareLine(post, limit))

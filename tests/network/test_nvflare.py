@@ -1,0 +1,209 @@
+"""A federation on NVFlare: real processes that NVFlare has provisioned, certified and started."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from federations import study_of
+from sordino.engine import session
+from sordino.engine import study as studies
+from sordino.errors import StudyError
+from sordino.network.flare import workspace
+from sordino.network.transport.flare import SERVER, Parcel
+
+INSTALLED = importlib.util.find_spec("nvflare") is not None
+NEEDED = pytest.mark.skipif(
+    not INSTALLED, reason="NVFlare is not installed: pip install 'sordino[nvflare]'"
+)
+FED = "nvflare.private.fed.app"
+SJ = f"{FED}.server.runner_process"
+
+
+@pytest.mark.skipif(INSTALLED, reason="NVFlare is installed")
+def test_without_nvflare_it_is_named() -> None:
+    with pytest.raises(StudyError, match=r"pip install 'sordino\[nvflare\]'"):
+        workspace.available()
+
+
+class Cell:
+    """A cell that keeps what is registered and sent."""
+
+    def __init__(self) -> None:
+        self.core_cell = self
+        self.takes: dict[str, Any] = {}
+        self.sent: list[tuple[str, str, Any]] = []
+
+    def register_request_cb(self, channel: str, topic: str, took: Any) -> None:
+        self.takes[topic] = took
+
+    def fire_and_forget(
+        self, channel: str, topic: str, target: str, message: Any, optional: bool
+    ) -> None:
+        self.sent.append((topic, target, message))
+
+
+@NEEDED
+@pytest.mark.parametrize(
+    ("origin", "name", "known"),
+    [
+        ("north.job", "north", "north"),
+        ("relay.south.job", "south", "south"),
+        ("north.job", "south", None),
+        ("north.job", None, None),
+        ("south.job", "south", None),
+        ("north.other", "north", None),
+        ("north", "north", None),
+        ("server.job", "server_job", "server"),
+        ("server.job", "north", None),
+    ],
+)
+def test_who_speaks_is_who_nvflare_has_certified(
+    origin: str, name: str | None, known: str | None
+) -> None:
+    import msgspec
+    from nvflare.apis.fl_constant import CellMessageAuthHeaderKey
+    from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
+    from nvflare.fuel.f3.message import Message
+    from nvflare.private.defs import AUTH_CLIENT_NAME_FOR_SJ
+
+    from sordino.network.flare.cell import CellPost
+
+    cell, heard = Cell(), []
+    post = CellPost(cell, "job", {"north": "north", "south": "relay.south", SERVER: "server"})
+
+    def got(who: str, parcel: Parcel) -> None:
+        heard.append(who)
+
+    post.on("up", got)
+    certified = AUTH_CLIENT_NAME_FOR_SJ if name == "server_job" else name
+    headers = {MessageHeaderKey.ORIGIN: origin}
+    if certified is not None:
+        headers[CellMessageAuthHeaderKey.CLIENT_NAME] = certified
+    reply = cell.takes["up"](Message(headers, msgspec.msgpack.encode(Parcel(b"key"))))
+    assert heard == ([] if known is None else [known])
+    if known is None:
+        assert reply.get_header(MessageHeaderKey.RETURN_CODE) == ReturnCode.AUTHENTICATION_ERROR
+    else:
+        for payload in (b"\xc1", msgspec.msgpack.encode({}), {"key": "value"}, None):
+            wrong = cell.takes["up"](Message(headers, payload))
+            assert wrong.get_header(MessageHeaderKey.RETURN_CODE) == ReturnCode.INVALID_REQUEST
+    post.tell("south", "down", Parcel(b"key"))
+    assert cell.sent[-1][:2] == ("down", "relay.south.job")
+
+
+class Demo:
+    """The demo of a small study over NVFlare, as a process."""
+
+    def __init__(self, folder: Path, changes: list[str], *, scripted: bool) -> None:
+        self.study = study_of(folder, "asynchronous", changes, clients=2)
+        self.out, path = folder / "laid", folder / "study.toml"
+        path.write_text(studies.write(self.study))
+        more = ["--scripted"] if scripted else []
+        command = [sys.executable, "-m", "sordino", "network", "demo", str(path), *more]
+        self.process = subprocess.Popen(
+            [*command, "--out", str(self.out), "--transport", "nvflare"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def begun(self, rows: int) -> None:
+        """Wait until the server's log has some rows."""
+        log, end = self.out / "kits/server/run/rounds.jsonl", time.monotonic() + 240
+        while not log.exists() or log.read_bytes().count(b'"round"') < rows:
+            assert self.process.poll() is None, self.process.communicate()[0]
+            assert time.monotonic() < end, "the job does not begin"
+            time.sleep(0.05)
+
+    def kill(self, program: str, name: str) -> None:
+        """Kill the job process of the server or of a site."""
+        folder = str(next((self.out / "nvflare").glob(f"*/prod_00/{name}")))
+        for each in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                words = each.read_bytes().decode(errors="replace").split("\0")
+            except OSError:
+                continue
+            if program in words and folder in words:
+                os.kill(int(each.parent.name), signal.SIGKILL)
+                return
+        raise AssertionError(f"{program} of {name} is not there")
+
+    def ended(self) -> str:
+        """What it has said, when it has ended well."""
+        said, _ = self.process.communicate(timeout=300)
+        assert self.process.returncode == 0, said
+        return said
+
+    def models(self) -> set[bytes]:
+        """Everybody's model."""
+        return {
+            (self.out / f"kits/{each}/run/model.safetensors").read_bytes()
+            for each in ("server", "site-0", "site-1")
+        }
+
+    def stop(self) -> None:
+        """Have it end everything that it has started."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            self.process.communicate(timeout=60)
+
+
+@pytest.fixture
+def demos(tmp_path: Path) -> Iterator[Callable[..., Demo]]:
+    """Starts a demo, and ends it."""
+    made: list[Demo] = []
+
+    def start(changes: list[str], *, scripted: bool) -> Demo:
+        made.append(Demo(tmp_path, changes, scripted=scripted))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.stop()
+
+
+@NEEDED
+def test_a_scripted_job_gives_the_model_of_the_simulation(
+    demos: Callable[..., Demo], tmp_path: Path
+) -> None:
+    demo = demos(["budget.updates=40"], scripted=True)
+    assert "FINISHED:COMPLETED" in demo.ended()
+    session.begin(demo.study, tmp_path / "simulated", lambda row: None, lambda going: None)
+    assert demo.models() == {(tmp_path / "simulated/model.safetensors").read_bytes()}
+    for site in ("site-0", "site-1"):
+        assert (demo.out / f"kits/{site}/run/proof.json").exists()
+        assert "connected" in (demo.out / f"kits/{site}/nvflare.txt").read_text()
+
+
+@NEEDED
+@pytest.mark.nightly
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="there is no /proc")
+@pytest.mark.parametrize(
+    ("program", "name"), [(f"{FED}.client.worker_process", "site-1"), (SJ, "localhost")]
+)
+def test_a_job_whose_process_is_killed_goes_on_when_it_is_submitted_again(
+    program: str, name: str, demos: Callable[..., Demo]
+) -> None:
+    changes = ["budget.updates=4000", "privacy.epsilon=1e6", "execution.evaluate_every=100"]
+    demo = demos(changes, scripted=False)
+    demo.begun(3)
+    demo.kill(program, name)
+    said = demo.ended()
+    assert said.count("submitted as job") == 2
+    assert "FINISHED:COMPLETED" in said
+    assert len(demo.models()) == 1
+    rows = (demo.out / "kits/server/run/rounds.jsonl").read_text().splitlines()
+    numbers = [json.loads(row)["round"] for row in rows if '"kind": "round"' in row]
+    assert numbers == sorted(set(numbers))  # no update was counted twice
+    assert numbers[-1] == 4000
