@@ -16,14 +16,16 @@ import msgspec
 import numpy as np
 import pytest
 
-from federations import Federation, Hand, digest
+from federations import Federation, Hand, digest, laid
 from sordino.engine import records
 from sordino.errors import RemoteProtocolError
 from sordino.message import Contribution, Gradient, Statistics, decode, encode
 from sordino.network import frames
+from sordino.network import session as network
 from sordino.network.courier import MOST_BAD
 from sordino.network.frames import Ask, FromSite, Say
 from sordino.network.incidents import NAME, Incidents, read
+from sordino.network.transport import choice
 from sordino.network.transport.base import Lost
 
 from .conftest import Makes
@@ -210,8 +212,9 @@ def test_who_agreed_to_something_else_is_told_so(
     assert any(kind == what and named in detail for kind, detail in logged(attacked))
     hand.send(Say(1, b""))
     attacked.until(lambda: "before its greeting" in reasons(attacked))
-    for _ in range(MOST_BAD):
-        hand.hello(**other)
+    with suppress(Lost):  # it is ended before the last of them
+        for _ in range(MOST_BAD):
+            hand.hello(**other)
     assert hand.ended()
     assert ("greeting", "it speaks before its greeting") in logged(attacked)
     assert ("cut off", "too many frames that were refused") in logged(attacked)
@@ -323,3 +326,28 @@ def test_frames_are_strict() -> None:
     for bad in ("text", b"", frames.encode(frames.Done())):
         with pytest.raises(RemoteProtocolError):
             frames.to_site(bad)
+
+
+def test_strangers_stand_in_the_log_and_a_flood_of_them_is_told_a_few_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Enough(Exception):
+        pass
+
+    unknown, revoked = "TLS: certificate verify failed", "its certificate is revoked"
+
+    def way(limit: int, mailbox: Any, refused: Any, told: Any) -> Any:
+        for _ in range(1_000):
+            refused("", unknown)
+        refused("site-1", revoked)
+        raise Enough
+
+    monkeypatch.setattr(choice, "for_server", lambda *given: way)
+    kit, words = laid(tmp_path, "synchronous").server, list[str]()
+    shown = network.Shown(row=lambda row: None, begin=lambda going: None, words=words.append)
+    with pytest.raises(Enough):
+        network.serve(kit, shown)
+    lines = [(each.site, each.what, each.detail) for each in read(kit / network.RUN)]
+    assert lines == [("", "connection", unknown)] * 10 + [("site-1", "connection", revoked)]
+    assert words.count(f"refused a connection: {unknown}") == 10
+    assert words.count(f"refused site-1: {revoked}") == 1
