@@ -400,8 +400,8 @@ def judge(desk: Desk, frame: bytes, released: dict[int, bytes], *, warm: bool) -
     for each in answers:
         if isinstance(each, frames.Say):
             assert released.setdefault(each.number, each.body) == each.body
-        elif isinstance(each, frames.Done):
-            desk.moment = before[2]
+    if desk.moment.ended:  # a farewell, perhaps with a model that was refused
+        desk.moment = before[2]
     if not any(isinstance(each, frames.Say | frames.Booked | frames.Done) for each in answers):
         after = standing(desk)
         assert after[0] == before[0], (answers, frame)

@@ -163,6 +163,8 @@ def charged(ledger: Path, unit: str | None) -> list[tuple[int, int]]:
 class Again:
     """A journal that holds everything that reached the server."""
 
+    large = False
+
     def __init__(self, inputs: list[Input]) -> None:
         self._inputs = inputs
 
