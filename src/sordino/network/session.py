@@ -6,7 +6,7 @@ import datetime as dt
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from sordino.data.dataset import Dataset
@@ -73,6 +73,45 @@ class Revoked:
         return True
 
 
+class Strangers:
+    """Connections that are refused: counted, written down, and told as often as that.
+
+    Attributes:
+        counts: by who and why.
+        incidents: the log.
+    """
+
+    def __init__(self, incidents: Incidents, words: Callable[[str], None]) -> None:
+        self.incidents, self.words, self.counts = incidents, words, Counter[str]()
+
+    def __call__(self, who: str, why: str) -> None:
+        """A connection of somebody is refused; for the transport."""
+        key = f"{who or 'somebody without a name'}: {why}"
+        known = key in self.counts or len(self.counts) < MOST_STRANGERS
+        self.counts[key if known else "others"] += 1
+        if self.incidents.note(who, "connection", why):
+            self.words(f"refused {who or 'a connection'}: {why}")
+
+    def refused(self, who: str, why: str) -> None:
+        """Something that a site has said is refused; the log knows it already."""
+        self.words(f"refused {who}: {why}")
+
+
+class _Opening:
+    """Opens the transport, and remembers that it has."""
+
+    def __init__(self, agreement: Agreement, way: choice.Way, strangers: Strangers) -> None:
+        self._agreement, self._way, self._strangers = agreement, way, strangers
+        self.opened = False
+
+    def __call__(self, limit: int, mailbox: Mailbox) -> Hub:
+        self.opened = True
+        agreement, words = self._agreement, self._strangers.words
+        hub = self._way(limit, mailbox, self._strangers, words)
+        words(f"{agreement.name}: waiting for {len(agreement.names)} sites on {agreement.server}")
+        return hub
+
+
 def serve(
     folder: Path,
     shown: Shown,
@@ -104,72 +143,52 @@ def serve(
     certificates.refuse_expired(folder, "server.pem", dt.datetime.now(dt.UTC))
     by = way or choice.for_server(agreed.agreement, folder, host, Revoked)
     again = again_of(agreed.agreement)
-    run, strangers = out or folder / RUN, Counter[str]()
-    incidents = Incidents(run)
-
-    def stranger(who: str, why: str) -> None:
-        key = f"{who or 'somebody without a name'}: {why}"
-        strangers[key if key in strangers or len(strangers) < MOST_STRANGERS else "others"] += 1
-        if incidents.note(who, "connection", why):
-            shown.words(f"refused {who or 'a connection'}: {why}")
-
-    def refused(who: str, why: str) -> None:
-        shown.words(f"refused {who}: {why}")
-
-    def opens(limit: int, mailbox: Mailbox) -> Hub:
-        agreement = agreed.agreement
-        hub = by(limit, mailbox, stranger, shown.words)
-        shown.words(
-            f"{agreement.name}: waiting for {len(agreement.names)} sites on {agreement.server}"
-        )
-        return hub
-
+    run = out or folder / RUN
+    strangers = Strangers(Incidents(run), shown.words)
+    opens = _Opening(agreed.agreement, by, strangers)
     reporter = Reporter(
         run,
         agreed.agreement.name,
         agreed.study.horizon,
         agreed.agreement.minimum,
-        lambda: dict(strangers),
+        lambda: dict(strangers.counts),
         shown.words,
     )
     build = Serves(
         agreed=agreed,
         opens=opens,
-        refused=refused,
+        refused=strangers.refused,
         told=reporter,
         idle=reporter,
-        noted=incidents.note,
+        noted=strangers.incidents.note,
         test=carrier(agreed.study).test(agreed, test),
         scripted=scripted,
         durable=durable,
     )
-
-    connected = False
-
-    def opening(limit: int, mailbox: Mailbox) -> Hub:
-        nonlocal connected
-        connected = True
-        return opens(limit, mailbox)
-
-    build = replace(build, opens=opening)
     shows = None if page is None else Page(run, page)
     if shows is not None:
         shown.words(f"status: {shows.address}")
     try:
-        if (run / "run.json").exists():
-            done = session.resume(run, shown.row, shown.begin, build=build, again=again)
-            if not connected:
-                heard = farewell(agreed, run, opens, refused, FAREWELL)
-                shown.words(f"the run had ended; {heard} sites were told so")
-        else:
-            done = session.begin(
-                agreed.study, run, shown.row, shown.begin, build=build, again=again
-            )
+        done = _served(run, build, opens, shown, again)
         conclude(run, done.rounds, done.spent, done.why)
         return done
     finally:
         if shows is not None:
             shows.close()
+
+
+def _served(
+    run: Path, build: Serves, opens: _Opening, shown: Shown, again: str
+) -> Outcome:
+    """Begin a run, or go on with it; sites of one that had ended are told so."""
+    if not (run / "run.json").exists():
+        study = build.agreed.study
+        return session.begin(study, run, shown.row, shown.begin, build=build, again=again)
+    done = session.resume(run, shown.row, shown.begin, build=build, again=again)
+    if not opens.opened:
+        heard = farewell(build.agreed, run, opens, build.refused, FAREWELL)
+        shown.words(f"the run had ended; {heard} sites were told so")
+    return done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
