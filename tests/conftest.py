@@ -43,7 +43,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Processes that share the work (``-n``) are given whole groups."""
+    """Processes that share the work (``-n``) are given whole groups; long searches are not, each of
+    which takes minutes.
+    """
+    if config.option.markexpr != "not nightly":
+        return None
     from xdist.scheduler import LoadScopeScheduling
 
     class Grouped(LoadScopeScheduling):  # type: ignore[misc]

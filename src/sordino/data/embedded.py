@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gzip
 import importlib.util
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,7 @@ def digits() -> Corpus:
     return Corpus(train=whole.take(np.sort(order[TEST:])), test=whole.take(np.sort(order[:TEST])))
 
 
+@cache
 def _table() -> npt.NDArray[np.float64]:
     """(examples, 65): the pixels row by row, and the digit.
 
