@@ -351,8 +351,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes, *, dimension: int) -> Message:
-    """The message in ``data``, with every vector of length ``dimension`` and finite, as is its
-    square.
+    """The message in ``data``, with every vector (``dimension``,) and its square finite.
 
     Raises:
         RemoteProtocolError: for anything else; the caller drops it and goes on.
@@ -371,12 +370,11 @@ def decode(data: bytes, *, dimension: int) -> Message:
                 "wrong shape",
             )
         with np.errstate(over="ignore", invalid="ignore"):
-            square = np.dot(vector, vector)
-        if not np.isfinite(square):  # whoever adds such vectors up comes to infinity
+            finite = np.isfinite(np.dot(vector, vector))
+        if not finite:  # whoever adds such vectors up comes to infinity
             what = "too large" if np.isfinite(vector).all() else "not finite"
-            raise RemoteProtocolError(
-                f"{type(message).__name__}.{name} holds numbers that are {what}", what
-            )
+            why = f"{type(message).__name__}.{name} holds numbers that are {what}"
+            raise RemoteProtocolError(why, what)
     return message
 
 

@@ -67,13 +67,7 @@ from sordino.regimes.synchronous.method import Remaining, RoundNoise, Synchronou
 from sordino.regimes.synchronous.methods.estimate import clipped_fraction, signal_to_noise
 from sordino.regimes.synchronous.records import SynchronousRound
 from sordino.regimes.synchronous.state import State
-from sordino.regimes.synchronous.update import (
-    Vector64,
-    after,
-    deviation,
-    mean_change,
-    terms_under,
-)
+from sordino.regimes.synchronous.update import Vector64, after, deviation, mean_change, terms_under
 
 __all__ = ["State", "Synchronous"]
 
@@ -394,10 +388,8 @@ class Synchronous:
         """What a mechanism with a shape of its own learns from the round's release."""
         if self.learner is None or moved is None:
             return state.seen
-        if self.aggregator is None:
-            unit = deviation(self.terms, state.tau, answered)
-        else:
-            unit = self.aggregator.unit
+        own = self.aggregator
+        unit = deviation(self.terms, state.tau, answered) if own is None else own.unit
         return self.learner.scaled(contract.clip, contract.noise_multiplier).observed(
             state.seen, torch.from_numpy(moved.astype(np.float32)), unit
         )
