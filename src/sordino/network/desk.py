@@ -77,7 +77,11 @@ class Desk:
         self._priced: dict[Any, float] = {}
         self._tasks = Journal(site.folder) if self._world.remembers else None
         self._count, self._due = moment.count, False
-        self._again(moment)
+        try:
+            self._again(moment)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close the site's files."""
@@ -87,6 +91,10 @@ class Desk:
     def _again(self, moment: SiteMoment) -> None:
         """Go through the tasks since the moment again: the answers are as they were, and nothing is
         sent.
+
+        Raises:
+            LedgerError: if the ledger cannot be written now. Each of these tasks was paid for: to
+                pass one over would give other answers to those that follow, under the same noise.
         """
         if self._tasks is None:
             return
@@ -95,10 +103,11 @@ class Desk:
             self._count = each.seq
             try:
                 task = self._task(each.number, each.body)
+                self._pay(task)
                 self._world.settle(self._site.index, task)
                 body = encode(self._answered(task))
                 self._counted(task)
-            except (BudgetExceeded, LedgerError, ProtocolError):
+            except ProtocolError:
                 continue  # it was refused, and is again
             if each.number > self.outbox.kept.number:  # else the outbox knows of it
                 self.outbox.hold(_said(self.outbox.kept, each.number, digest(each.body), body))
@@ -181,10 +190,14 @@ class Desk:
         return found
 
     def _work(self, task: Task, body: bytes, task_digest: str) -> bytes:
-        """Note the task, book it, compute, and keep the answer."""
+        """Note the task, book it, compute, and keep the answer. A site that remembers books first:
+        what is refused leaves no trace in what it goes through again.
+        """
         kept, number = self.outbox.kept, task.number
         keep = self.outbox.keep if self._tasks is None else self.outbox.hold
-        self._remember(task, body)
+        if self._tasks is not None:
+            self._pay(task)
+            self._remember(task, body)
         if kept.number != number:
             keep(msgspec.structs.replace(kept, number=number, task=task_digest, answer=None))
         answer = encode(self._answered(task))
@@ -194,20 +207,23 @@ class Desk:
 
     def _answered(self, task: Task) -> Reply:
         """Book the task, and compute its answer."""
-        number, site = task.number, self._site.index
+        self._pay(task)
+        answer = self._world.answer(self._site.index, task.number, task, self._paid)
+        if not isinstance(answer, Reply):
+            raise LocalProtocolError(f"task {task.number} has no answer that is sent")
+        return answer
+
+    def _pay(self, task: Task) -> None:
+        """Book what of the task is not booked yet."""
+        site = self._site.index
         self._paid = (
-            *self._world.held(site, number, self._paid),
+            *self._world.held(site, task.number, self._paid),
             *self._charged(self._world.own_bills(site, task, self._paid)),
         )
-        answer = self._world.answer(site, number, task, self._paid)
-        if not isinstance(answer, Reply):
-            raise LocalProtocolError(f"task {number} has no answer that is sent")
-        return answer
 
     def _remember(self, task: Task, body: bytes) -> None:
         """Take in what a task says of the past, save where that is due, and write the task down."""
-        if self._tasks is None:
-            return
+        assert self._tasks is not None
         site = self._site.index
         self._world.settle(site, task)
         if self._due and not getattr(task, "asked", False):
