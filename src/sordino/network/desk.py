@@ -59,6 +59,7 @@ class Desk:
         moment: where the site stands.
         outbox: what it has promised and said.
         heard: whether the server has said anything on this connection.
+        welcomed: whether it has said which run it speaks of.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Desk:
         self._ahead = Ahead(site.folder) if self._world.repeats_noise else None
         self.moment = replace(moment, number=max(moment.number, known))
         self.dimension = moment.model.size
-        self.heard = False
+        self.heard = self.welcomed = False
         self._incidents = Incidents(site.folder)
         self._paid: tuple[Permit, ...] = ()
         self._refused: set[tuple[int, str]] = set()
@@ -85,8 +86,10 @@ class Desk:
 
     def close(self) -> None:
         """Close the site's files."""
-        if self._tasks is not None:
+        if self._tasks is not None and self.moment.ended is None:
             self._tasks.close()
+        elif self._tasks is not None:
+            self._tasks.destroy()
 
     def _again(self, moment: SiteMoment) -> None:
         """Go through the tasks since the moment again: the answers are as they were, and nothing is
@@ -123,6 +126,9 @@ class Desk:
         except RemoteProtocolError as error:
             yield self._refuse(0, str(error), error.what)
             return
+        if not self.welcomed and isinstance(found, frames.Book | frames.Ask | frames.Bye):
+            yield self._refuse(0, "the server speaks before it has said of which run", "greeting")
+            return
         match found:
             case frames.Welcome(run):
                 self._welcome(run)
@@ -144,6 +150,7 @@ class Desk:
             )
         if not kept.run:
             self.outbox.keep(msgspec.structs.replace(kept, run=run, chain=CHAIN))
+        self.welcomed = True
         self._site.told("connected")
 
     def _asked(self, number: int, body: bytes) -> Iterator[frames.FromSite]:
@@ -337,7 +344,7 @@ class Desk:
             ended = f"{STOPPED}{wrong}, and the last one that it was sent is kept ({why[:300]})"
         found = self._world.model_of(self._site.index, found)
         self.moment = replace(self.moment, model=found, ended=ended)
-        self.outbox.keep(self.outbox.kept)
+        self.outbox.end()
         self._watcher.row(records.End(round=self.moment.number, why=ended))
         self._watcher.save(self.moment)
         return frames.Done() if wrong is None else self._refuse(0, wrong, "end")
