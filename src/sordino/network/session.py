@@ -177,9 +177,7 @@ def serve(
             shows.close()
 
 
-def _served(
-    run: Path, build: Serves, opens: _Opening, shown: Shown, again: str
-) -> Outcome:
+def _served(run: Path, build: Serves, opens: _Opening, shown: Shown, again: str) -> Outcome:
     """Begin a run, or go on with it; sites of one that had ended are told so."""
     if not (run / "run.json").exists():
         study = build.agreed.study
