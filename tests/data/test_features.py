@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,9 +13,10 @@ import torch
 
 from sordino.data.dataset import Dataset
 from sordino.data.features import FrontEnd, RandomConvolutions, Scattering, featured, watched
-from sordino.data.features.front import made_up, tried
+from sordino.data.features.front import TRIED, made_up, tried
 from sordino.data.features.scatter import Scattering2d, channels
 from sordino.data.features.scattering import LIMIT
+from sordino.engine.study.sections import Data
 from sordino.errors import DataError, StudyError
 
 BYTES, FLOATS = np.dtype(np.uint8), np.dtype(np.float32)
@@ -60,8 +62,8 @@ def test_own_front_ends_have_one_answer_for_an_example_to_the_bit(
     front: FrontEnd, kind: np.dtype[Any]
 ) -> None:
     shape = (1, 20, 16)
-    assert tried(front, shape, kind) in (None, 1)
-    x = np.concatenate([made_up(shape, kind)] * 7)  # 42: two whole batches and a piece
+    assert tried(front, shape, kind) == BYTES
+    x = np.concatenate([made_up(shape, kind)] * 7)
     data = Dataset("made up", x, np.zeros(42, np.int64), ("a", "b"))
     found = featured(data, front).x
     turned = featured(data.take(range(41, -1, -1)), front).x[::-1]
@@ -89,6 +91,14 @@ class Neighbour(Centred):
 
     def features(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return np.roll(x, 1, axis=0) if len(x) > 2 else x
+
+
+class Crowded(Centred):
+    """Takes the mean off where there are more examples than in any trial."""
+
+    def features(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        found = x.astype(np.float32)
+        return found - found.mean(0) if len(x) > TRIED else found
 
 
 class Growing(Centred):
@@ -148,17 +158,67 @@ def test_what_is_no_function_of_one_example_is_refused_before_data(
 
 def test_rounding_that_depends_on_the_batch_goes_one_by_one() -> None:
     data, front = images(20, 1, 9, 9), Rounded()
-    assert tried(front, data.shape, data.x.dtype) == 1
     alone = np.concatenate([front.features(data.x[i : i + 1]) for i in range(20)])
     assert np.array_equal(featured(data, front).x, alone)
     assert not np.array_equal(front.features(data.x), alone)
+
+
+def test_no_example_ever_has_neighbours() -> None:
+    data = images(40, 1, 6, 6)
+    assert np.array_equal(featured(data, Crowded()).x, data.x.astype(np.float32))
+
+
+def test_images_of_the_usual_size_have_one_answer_to_the_last_digit() -> None:
+    # 36 numbers with the padding, no multiple of 8: a matrix product of many rows rounds by place
+    data, seen = images(40, 1, 28, 28), []
+    front = Scattering()
+    numbers = torch.nn.functional.group_norm
+
+    def kept(channels: torch.Tensor, groups: int) -> torch.Tensor:
+        seen.append(channels.clone())
+        return numbers(channels, groups)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.nn.functional, "group_norm", kept)
+        featured(data, front)
+        there = torch.cat(seen)[-40:]
+        seen.clear()
+        featured(data.take(range(39, -1, -1)), front)
+        back = torch.cat(seen)[-40:].flip(0)
+    assert torch.equal(there, back)
+
+
+@pytest.mark.parametrize("front", [Scattering(J=1), RandomConvolutions()])
+@pytest.mark.parametrize("large", [1e19, 1e38])
+def test_numbers_too_large_are_refused_and_not_made_gray(front: FrontEnd, large: float) -> None:
+    x = np.random.default_rng(0).uniform(-1, 1, (5, 1, 20, 16)).astype(np.float32)
+    x[3] *= np.float32(large)
+    data = Dataset("mine", x, np.zeros(5, np.int64), ("a", "b"))
+    with pytest.raises(DataError, match=r"mine: example 3 .* constant"):
+        featured(data, front)
+
+
+def test_what_is_no_array_is_refused_for_no_examples_as_well() -> None:
+    class Listed(Centred):
+        def features(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+            return x.tolist()  # type: ignore[no-any-return]
+
+    class Shapeless(Centred):
+        def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+            return list(shape)  # type: ignore[return-value]
+
+    for wrong in (Listed(), Shapeless()):
+        with pytest.raises(StudyError, match="it must give"):
+            featured(images(0, 1, 6, 6), wrong)
+    with pytest.raises(StudyError, match="it must give"):
+        Data(name="digits", features=Shapeless()).seen((1, 6, 6))
 
 
 def test_features_that_are_not_finite_name_the_examples() -> None:
     data = images(40, 1, 4, 4)
     x = np.full_like(data.x, 9)
     x[33, 0, 1, 1] = 7
-    with pytest.raises(DataError, match="examples 32 to 39"):
+    with pytest.raises(DataError, match="example 33"):
         featured(Dataset("mine", x, data.y, data.classes), Infinite())
 
 
@@ -193,9 +253,31 @@ def test_features_of_public_examples_are_made_once(
     assert np.array_equal(first.x, again.x)
     files = sorted((tmp_path / "sordino" / "features").iterdir())
     assert len(files) == 2
-    for file in files:  # cut short, as a full disk leaves it
-        file.write_bytes(file.read_bytes()[:200])
-    assert np.array_equal(featured(data, Scattering(J=1), public=True).x, first.x)
+    whole = {file: file.read_bytes() for file in files}
+    spoilt: list[Callable[[bytes], bytes]] = [
+        lambda old: old[:200],  # as a full disk leaves it
+        lambda old: old[:-200] + bytes(200),  # as a power failure does
+        lambda old: old[:2000] + b"?" + old[2001:],
+        lambda old: b"PK\x03\x04" + old[4:],
+        lambda old: b"",
+    ]
+    for spoil in spoilt:
+        for file, old in whole.items():
+            file.write_bytes(spoil(old))
+        assert np.array_equal(featured(data, Scattering(J=1), public=True).x, first.x)
+
+
+def test_features_of_code_that_may_change_are_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    class Turned(Centred):
+        def features(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+            return x
+
+    featured(images(5, 1, 6, 6), Turned(), public=True)
+    assert not list(tmp_path.rglob("*.npy"))
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from sordino.message import Turn, encode
+from sordino.errors import LedgerError
+from sordino.message import Derivative, Embedding, Turn, decode, encode
 from sordino.network import ahead, demo, frames
 from sordino.network.desk import FORGOTTEN, Desk
 from sordino.network.frames import FromSite
 from sordino.network.moment import SiteMoment
 from sordino.network.outbox import Outbox
 from sordino.network.transport.base import Lost
+from sordino.privacy.ledger import Ledger
 
 from .test_events_between_sites import ENTITY, joins, read
 
@@ -44,26 +47,79 @@ def test_after_its_machine_failed_a_party_answers_nothing_a_second_time(
     assert isinstance(asked(found, *range(1, 3), party=2), frames.Say)  # labels have one answer
 
 
+def slope(event: int) -> Derivative:
+    return Derivative(0, event, 32, np.full(4, 3.0, "<f4").tobytes())
+
+
+TURNS = (Turn(1), Turn(2, derivative=slope(1)), Turn(3, derivative=slope(2)), Turn(3, True))
+
+
+def locks(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """Have the ledger be locked by somebody else, so often."""
+    true, left = Ledger.charge, [times]
+
+    def charge(self: Ledger, *given: Any) -> Any:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise LedgerError("database is locked")
+        return true(self, *given)
+
+    monkeypatch.setattr(Ledger, "charge", charge)
+
+
+def test_a_ledger_that_is_locked_changes_no_embedding_under_its_noise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When a party is started again, and while it works."""
+    found = demo.lay_out(read(tmp_path, [ENTITY]), tmp_path / "federation", scripted=False)
+    locks(monkeypatch, 1)
+    refused, *_, first = lives(found, *TURNS[:1], *TURNS)
+    assert isinstance(refused, frames.Refuse)
+    assert isinstance(first, frames.Say)
+    assert isinstance(decode(first.body, dimension=1), Embedding)
+    locks(monkeypatch, 1)
+    with pytest.raises(LedgerError, match="locked"):
+        lives(found, TURNS[-1])
+    assert lives(found, TURNS[-1]) == [first]
+
+
+def test_what_the_ledger_refused_leaves_no_trace_in_what_is_gone_through_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = demo.lay_out(read(tmp_path, [ENTITY]), tmp_path / "federation", scripted=False)
+    locks(monkeypatch, 1)
+    refused, *_, first = lives(found, *TURNS)
+    assert isinstance(refused, frames.Refuse)
+    assert lives(found, TURNS[-1]) == [first]
+
+
 def asked(found: demo.Laid, *events: int, party: int = 0) -> FromSite:
     """What a new life of a party says to the last of these events."""
+    return lives(found, *(Turn(event) for event in events), party=party)[-1]
+
+
+def lives(found: demo.Laid, *turns: Turn, party: int = 0) -> list[FromSite]:
+    """What a new life of a party says to these turns."""
     study, made, out = joins(found, party, None)
     out.mkdir(exist_ok=True)
     built = made(study, out, "run")
     site: Any = built.simulation
     outbox, first = Outbox(out, durable=True), built.first
     assert isinstance(first, SiteMoment)
-    desk = Desk(site, first, Nobody(), outbox)
+    desk = None
     try:
+        desk = Desk(site, first, Nobody(), outbox)
         list(desk.said(frames.encode(frames.Welcome("run"))))
-        for event in events:
-            turn = Turn(event)
+        told = []
+        for turn in turns:
             said = desk.said(frames.encode(frames.Ask(turn.number, encode(turn))))
-            last = next(said)
-            if isinstance(last, frames.Refuse):
+            told.append(next(said))
+            if isinstance(told[-1], frames.Refuse):
                 with suppress(Lost):
                     next(said, None)
-        return last
+        return told
     finally:
-        desk.close()
+        if desk is not None:
+            desk.close()
         outbox.close()
         site.vault.close()

@@ -96,6 +96,15 @@ def test_an_outbox_keeps_one_of_two_wherever_it_was_torn(tmp_path: Path) -> None
             again.close()
 
 
+def test_of_a_longer_answer_nothing_stays_in_a_slot(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path)
+    for number in (9, 9, 1, 1):
+        outbox.keep(kept(number))
+    outbox.close()
+    assert not any(b"answeranswer" in (tmp_path / name).read_bytes() for name in NAMES)
+    assert all((tmp_path / name).stat().st_mode & 0o777 == 0o600 for name in NAMES)
+
+
 def test_the_very_first_slot_may_be_torn_and_nothing_else(tmp_path: Path) -> None:
     outbox = Outbox(tmp_path)
     outbox.keep(kept(1))

@@ -22,7 +22,7 @@ from sordino.network.frames import Ask, FromSite, Say
 from sordino.network.incidents import read
 from sordino.network.joins import Joins
 from sordino.network.moment import SiteMoment
-from sordino.network.outbox import Outbox
+from sordino.network.outbox import NAMES, Outbox
 from sordino.privacy import encode as written
 from sordino.privacy.event import Gaussian
 
@@ -75,7 +75,8 @@ class Victim:
 @pytest.fixture
 def victim(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Victim]:
     name = getattr(request, "param", "synchronous")
-    found = laid(tmp_path, name)
+    shaped = ["privacy.mechanism={kind='haar',weights='learned'}"] if name == "haar" else []
+    found = laid(tmp_path, "synchronous" if shaped else name, shaped)
     kit, data = found.sites[0]
     _, index, study, own = network.opened(network.Wish(kit=kit, data=data))
     folder = tmp_path / "run"
@@ -143,6 +144,50 @@ def test_a_site_says_the_same_again_and_nothing_else_under_one_number(victim: Vi
     assert victim.entries() == booked
     assert isinstance(victim.said(victim.train(3))[0], Say)
     assert victim.said(victim.train(2)) == []  # of the past
+
+
+def test_a_server_says_first_of_which_run_it_speaks(victim: Victim) -> None:
+    """Else the answers would be missing in the digest that the site signs at the end."""
+    victim.desk.welcomed = False  # a connection begins
+    for frame in (
+        victim.train(),
+        frames.Book(1, written(Gaussian(1.0))),
+        frames.Bye("over", np.zeros(victim.dimension, "<f4").tobytes()),
+    ):
+        (refusal,) = victim.said(frame)
+        assert isinstance(refusal, frames.Refuse)
+    assert victim.entries() == victim.desk.outbox.kept.sent == 0
+    assert victim.desk.moment.ended is None
+    assert {what for _, what, _ in victim.log()} == {"greeting"}
+    assert victim.said(frames.Welcome("run")) == []
+    assert isinstance(victim.said(victim.train())[0], Say)
+
+
+@pytest.mark.parametrize("victim", ["haar"], indirect=True)
+@pytest.mark.parametrize("shape", [(1.0,), (1.0,) * 7, (np.inf,) * 6, (np.nan,) * 6, (1e308,) * 6])
+def test_a_site_refuses_a_shape_that_no_noise_has(shape: tuple[float], victim: Victim) -> None:
+    (refusal,) = victim.said(victim.train(shape=shape))
+    assert isinstance(refusal, frames.Refuse)
+    assert "no noise has the shape" in refusal.why
+    assert victim.entries() == 0
+    assert isinstance(victim.said(victim.train(shape=(1.0,) * 6))[0], Say)
+
+
+@pytest.mark.parametrize("victim", ["client"], indirect=True)
+def test_no_answer_is_left_when_the_run_is_over(victim: Victim) -> None:
+    """It has no noise yet, and nobody but its owner may read it before."""
+    train = victim.train(clip=0.3, noise_multiplier=1.0)
+    (said,) = victim.said(train)
+    assert isinstance(said, Say)
+    folder = victim.desk._site.folder
+    assert any(said.body in (folder / name).read_bytes() for name in NAMES)
+    assert all((folder / name).stat().st_mode & 0o777 == 0o600 for name in NAMES)
+    before = victim.desk.outbox.kept
+    bye = frames.Bye("over", np.zeros(victim.dimension, "<f4").tobytes())
+    assert victim.said(bye) == [frames.Done()]
+    assert not any(said.body[-40:] in (folder / name).read_bytes() for name in NAMES)
+    after = victim.desk.outbox.kept
+    assert (after.sent, after.chain, after.number) == (before.sent, before.chain, before.number)
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,7 @@ class Desk:
         moment: where the site stands.
         outbox: what it has promised and said.
         heard: whether the server has said anything on this connection.
+        welcomed: whether it has said which run it speaks of.
     """
 
     def __init__(
@@ -70,23 +71,33 @@ class Desk:
         self._ahead = Ahead(site.folder) if self._world.repeats_noise else None
         self.moment = replace(moment, number=max(moment.number, known))
         self.dimension = moment.model.size
-        self.heard = False
+        self.heard = self.welcomed = False
         self._incidents = Incidents(site.folder)
         self._paid: tuple[Permit, ...] = ()
         self._refused: set[tuple[int, str]] = set()
         self._priced: dict[Any, float] = {}
         self._tasks = Journal(site.folder) if self._world.remembers else None
         self._count, self._due = moment.count, False
-        self._again(moment)
+        try:
+            self._again(moment)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close the site's files."""
-        if self._tasks is not None:
+        if self._tasks is not None and self.moment.ended is None:
             self._tasks.close()
+        elif self._tasks is not None:
+            self._tasks.destroy()
 
     def _again(self, moment: SiteMoment) -> None:
         """Go through the tasks since the moment again: the answers are as they were, and nothing is
         sent.
+
+        Raises:
+            LedgerError: if the ledger cannot be written now. Each of these tasks was paid for: to
+                pass one over would give other answers to those that follow, under the same noise.
         """
         if self._tasks is None:
             return
@@ -95,10 +106,11 @@ class Desk:
             self._count = each.seq
             try:
                 task = self._task(each.number, each.body)
+                self._pay(task)
                 self._world.settle(self._site.index, task)
                 body = encode(self._answered(task))
                 self._counted(task)
-            except (BudgetExceeded, LedgerError, ProtocolError):
+            except ProtocolError:
                 continue  # it was refused, and is again
             if each.number > self.outbox.kept.number:  # else the outbox knows of it
                 self.outbox.hold(_said(self.outbox.kept, each.number, digest(each.body), body))
@@ -113,6 +125,9 @@ class Desk:
             found = frames.to_site(frame)
         except RemoteProtocolError as error:
             yield self._refuse(0, str(error), error.what)
+            return
+        if not self.welcomed and isinstance(found, frames.Book | frames.Ask | frames.Bye):
+            yield self._refuse(0, "the server speaks before it has said of which run", "greeting")
             return
         match found:
             case frames.Welcome(run):
@@ -135,6 +150,7 @@ class Desk:
             )
         if not kept.run:
             self.outbox.keep(msgspec.structs.replace(kept, run=run, chain=CHAIN))
+        self.welcomed = True
         self._site.told("connected")
 
     def _asked(self, number: int, body: bytes) -> Iterator[frames.FromSite]:
@@ -181,10 +197,14 @@ class Desk:
         return found
 
     def _work(self, task: Task, body: bytes, task_digest: str) -> bytes:
-        """Note the task, book it, compute, and keep the answer."""
+        """Note the task, book it, compute, and keep the answer. A site that remembers books first:
+        what is refused leaves no trace in what it goes through again.
+        """
         kept, number = self.outbox.kept, task.number
         keep = self.outbox.keep if self._tasks is None else self.outbox.hold
-        self._remember(task, body)
+        if self._tasks is not None:
+            self._pay(task)
+            self._remember(task, body)
         if kept.number != number:
             keep(msgspec.structs.replace(kept, number=number, task=task_digest, answer=None))
         answer = encode(self._answered(task))
@@ -194,20 +214,23 @@ class Desk:
 
     def _answered(self, task: Task) -> Reply:
         """Book the task, and compute its answer."""
-        number, site = task.number, self._site.index
+        self._pay(task)
+        answer = self._world.answer(self._site.index, task.number, task, self._paid)
+        if not isinstance(answer, Reply):
+            raise LocalProtocolError(f"task {task.number} has no answer that is sent")
+        return answer
+
+    def _pay(self, task: Task) -> None:
+        """Book what of the task is not booked yet."""
+        site = self._site.index
         self._paid = (
-            *self._world.held(site, number, self._paid),
+            *self._world.held(site, task.number, self._paid),
             *self._charged(self._world.own_bills(site, task, self._paid)),
         )
-        answer = self._world.answer(site, number, task, self._paid)
-        if not isinstance(answer, Reply):
-            raise LocalProtocolError(f"task {number} has no answer that is sent")
-        return answer
 
     def _remember(self, task: Task, body: bytes) -> None:
         """Take in what a task says of the past, save where that is due, and write the task down."""
-        if self._tasks is None:
-            return
+        assert self._tasks is not None
         site = self._site.index
         self._world.settle(site, task)
         if self._due and not getattr(task, "asked", False):
@@ -321,7 +344,7 @@ class Desk:
             ended = f"{STOPPED}{wrong}, and the last one that it was sent is kept ({why[:300]})"
         found = self._world.model_of(self._site.index, found)
         self.moment = replace(self.moment, model=found, ended=ended)
-        self.outbox.keep(self.outbox.kept)
+        self.outbox.end()
         self._watcher.row(records.End(round=self.moment.number, why=ended))
         self._watcher.save(self.moment)
         return frames.Done() if wrong is None else self._refuse(0, wrong, "end")

@@ -8,6 +8,9 @@ silent.
 Two slots are written in turn, each with a counter and a CRC-32: a kill tears one of them at the
 most, and the other one holds what stood before. A slot that says what was *taken* is written before
 the answer is computed, one with the *answer* before it is sent.
+
+An answer may be without noise, where others protect it: only its owner can read a slot, and when
+the run is over no answer is left.
 """
 
 from __future__ import annotations
@@ -89,6 +92,8 @@ class Outbox:
         self._handles = [
             os.open(folder / name, os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0)) for name in NAMES
         ]
+        for handle in self._handles:
+            os.fchmod(handle, 0o600)
 
     def keep(self, kept: Kept) -> None:
         """Keep this beside what stood before."""
@@ -99,6 +104,7 @@ class Outbox:
         )
         handle = self._handles[self._count % 2]
         os.pwrite(handle, head + body, 0)
+        os.ftruncate(handle, len(head) + len(body))  # of a longer one, nothing stays
         if self._durable:
             os.fdatasync(handle)
         self.kept = kept
@@ -106,6 +112,11 @@ class Outbox:
     def hold(self, kept: Kept) -> None:
         """Have this stand in memory: a journal tells what came since the last :meth:`keep`."""
         self.kept = kept
+
+    def end(self) -> None:
+        """The run is over: no answer is asked for again, and none is left on the disk."""
+        for _ in NAMES:
+            self.keep(msgspec.structs.replace(self.kept, answer=None))
 
     def close(self) -> None:
         """Close the files."""

@@ -106,7 +106,7 @@ class Site:
                 desk.close()
 
     def _talk(self, desk: Desk) -> None:
-        desk.heard = False
+        desk.heard = desk.welcomed = False
         line = self.connects(frames.limit(max(desk.dimension, self.inner.widest)))
         try:
             kept = desk.outbox.kept

@@ -6,9 +6,12 @@ from data: no mean, no deviation, no dictionary. What it needs at random comes f
 
 **It is tried before it sees data**, on made-up examples of the right shape: alone, together, in
 another order and once more. A front end that gives other features to the same example then is
-refused. Where a batch gives other last digits than an example alone, which is how matrix products
-of libraries behave, examples go through one by one: it is the function of one example that is
-promised.
+refused.
+
+**Examples go through one by one.** Matrix products of libraries give other last digits to an
+example beside others, by its place among them; a byte that is rounded from such a number may change
+as well. And no trial on made-up examples shows what a front end does with other ones. Alone, an
+example has no neighbours to depend on.
 
 **A front end of your own** is a class with a registration, or ``kind = "package.module:Class"`` in
 a study (docs/own-tables.md).
@@ -74,26 +77,25 @@ FRONT_ENDS = Registry(
 )
 
 
-def tried(front: FrontEnd, shape: Shape, kind: np.dtype[Any]) -> int | None:
-    """How many examples go through a front end at once: 1, or None for as many as one likes.
+def tried(front: FrontEnd, shape: Shape, kind: np.dtype[Any]) -> np.dtype[Any]:
+    """The type of a front end's features, once it has been tried.
 
     Raises:
         StudyError: if it gives no features, or features that depend on other examples.
     """
-    wanted = _shape_of(front, shape)
+    wanted = shape_of(front, shape)
     x = made_up(shape, kind)
-    together = _given(front, x, wanted)
-    alone = np.concatenate([_given(front, x[i : i + 1], wanted) for i in range(len(x))])
-    turned = _given(front, x[::-1].copy(), wanted)[::-1]
-    few = _given(front, x[:2].copy(), wanted)
-    again = np.concatenate([_given(front, x[i : i + 1], wanted) for i in range(len(x))])
+    together = _tried_on(front, x, wanted)
+    alone = np.concatenate([_tried_on(front, x[i : i + 1], wanted) for i in range(len(x))])
+    turned = _tried_on(front, x[::-1].copy(), wanted)[::-1]
+    few = _tried_on(front, x[:2].copy(), wanted)
+    again = np.concatenate([_tried_on(front, x[i : i + 1], wanted) for i in range(len(x))])
     if not np.array_equal(alone, again):
         raise _refused(front, "gives another answer when it is asked again")
     for found, beside in ((together, alone), (turned, alone), (few, alone[:2])):
         if not _close(found, beside):
             raise _refused(front, "looks at more than one example")
-    exact = all(np.array_equal(a, b) for a, b in ((together, alone), (turned, alone)))
-    return None if exact and np.array_equal(few, alone[:2]) else 1
+    return alone.dtype
 
 
 def made_up(shape: Shape, kind: np.dtype[Any]) -> Examples:
@@ -112,15 +114,24 @@ def _close(found: Examples, beside: Examples) -> bool:
     return bool(np.abs(found - beside).max(initial=0.0) <= _ROUNDING * most)
 
 
-def _shape_of(front: FrontEnd, shape: Shape) -> Shape:
+def shape_of(front: FrontEnd, shape: Shape) -> Shape:
+    """Shape of an example's features, by that of an example, if it is one.
+
+    Raises:
+        StudyError: if it is none, or the front end takes no such examples.
+    """
     told: object = front.shape(shape)
     if not (isinstance(told, tuple) and told and all(isinstance(n, int) and n > 0 for n in told)):
         raise FRONT_ENDS.wrong(front, "shape", told, "a shape: a tuple of positive whole numbers")
     return told
 
 
-def _given(front: FrontEnd, x: Examples, wanted: Shape) -> Examples:
-    """Features of examples, if they are some."""
+def given(front: FrontEnd, x: Examples, wanted: Shape) -> Examples:
+    """Features of examples, finite or not.
+
+    Raises:
+        StudyError: if they are none of the right shape and type.
+    """
     told: object = front.features(x.copy())
     fits = (
         isinstance(told, np.ndarray)
@@ -135,6 +146,11 @@ def _given(front: FrontEnd, x: Examples, wanted: Shape) -> Examples:
             f"uint8 or float32 numbers of shape {(len(x), *wanted)}",
         )
     found: Examples = told  # type: ignore[assignment]
+    return found
+
+
+def _tried_on(front: FrontEnd, x: Examples, wanted: Shape) -> Examples:
+    found = given(front, x, wanted)
     if not np.isfinite(found).all():
         raise _refused(front, "gives features that are not finite")
     return found

@@ -29,9 +29,6 @@ from torch import Tensor
 
 from sordino.data.features.wavelets import filters, padded
 
-AT_ONCE = 8
-"""Images whose signals fit into a processor's cache together."""
-
 
 def channels(scales: int, angles: int) -> int:
     """K.

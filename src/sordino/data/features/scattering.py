@@ -9,7 +9,7 @@ from pydantic import Field
 
 from sordino.data.dataset import scaled
 from sordino.data.features.front import FRONT_ENDS, Examples, FrontEnd, Shape
-from sordino.errors import StudyError
+from sordino.errors import DataError, StudyError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 LIMIT = 4.0
 """Deviations beyond which a normalised feature is cut off, to fit into a byte."""
+
+
+LARGEST = 1e15
+"""Features whose squares can be added up in 32 bits."""
 
 
 @FRONT_ENDS.register
@@ -75,9 +79,15 @@ class Scattering(FrontEnd):
 
 
 def in_bytes(channels: Tensor, groups: int) -> Examples:
-    """Channels (n, K, h, w), normalised in each example over groups of them, as bytes."""
+    """Channels (n, K, h, w), normalised in each example over groups of them, as bytes.
+
+    Raises:
+        DataError: if they are too large: their squares would overflow, and NaN has no byte.
+    """
     import torch
 
+    if not float(channels.abs().max()) < LARGEST:
+        raise DataError(f"its features are {LARGEST:.0e} or larger, or not finite")
     normal = torch.nn.functional.group_norm(channels, groups)
     cut = normal.mul_(127.5 / LIMIT).add_(127.5).round_().clamp_(0.0, 255.0)
     found: Examples = cut.to(torch.uint8).numpy()

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
 
-from sordino.data.features.front import FrontEnd
+from sordino.data.features.front import FrontEnd, shape_of
 from sordino.data.partition import Iid, Partition
 from sordino.engine.latency import Constant, Latency
 from sordino.errors import StudyError
@@ -106,7 +106,7 @@ class Data(Source):
         Raises:
             StudyError: if the front end takes no such examples.
         """
-        return shape if self.features is None else self.features.shape(shape)
+        return shape if self.features is None else shape_of(self.features, shape)
 
     @model_validator(mode="after")
     def _one_division(self) -> Data:

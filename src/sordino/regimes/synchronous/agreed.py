@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from sordino.engine.effect import Book
+from sordino.errors import StudyError
 from sordino.message import Train
 from sordino.regimes.synchronous.protocol import Synchronous
 
@@ -31,7 +32,7 @@ def objection(rules: Synchronous, task: Train) -> str | None:
         return f"it fixes the Rényi order {task.order}, and the study another"
     if task.shape and rules.learner is None:
         return "it shapes the noise, and the study's mechanism has one shape"
-    return _objection_to_noise(rules, task)
+    return _objection_to_noise(rules, task) or _objection_to_shape(rules, task)
 
 
 def objection_to_round(rules: Synchronous, effect: Book) -> str | None:
@@ -44,6 +45,15 @@ def objection_to_round(rules: Synchronous, effect: Book) -> str | None:
     noise = method.round_noise(method.start(terms), terms, effect.number)
     if not method.adapts_noise and effect.fact != rules.aggregator.event(noise):
         return f"round {effect.number} would release {effect.fact}, and the study says otherwise"
+    return None
+
+
+def _objection_to_shape(rules: Synchronous, task: Train) -> str | None:
+    try:
+        if rules.learner is not None:
+            rules.learner.shaped(task.shape)
+    except (StudyError, ArithmeticError, ValueError) as error:
+        return f"no noise has the shape that it asks for ({error})"
     return None
 
 
