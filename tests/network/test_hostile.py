@@ -319,6 +319,14 @@ def test_a_hundred_thousand_mutated_frames_change_nothing(attacked: Federation) 
     fuzzed(attacked, 100_000, seed=2)
 
 
+def test_a_reason_of_a_peer_controls_no_terminal() -> None:
+    bad, good = "\x1b]0;owned\x07\nfine \u202eeman", "?]0;owned? fine ?eman"
+    for frame in (frames.Reject(bad), frames.Bye(bad, b"")):
+        assert frames.to_site(frames.encode(frame)).why == good  # type: ignore[union-attr]
+    refused = frames.to_server(frames.encode(frames.Refuse(1, bad)))
+    assert refused == frames.Refuse(1, good)
+
+
 def test_frames_are_strict() -> None:
     for bad in ("text", b"", b"\xc0", frames.encode(frames.Welcome("run"))):
         with pytest.raises(RemoteProtocolError):

@@ -21,11 +21,12 @@ from sordino.engine import checkpoint, session
 from sordino.engine.kernel import Kernel
 from sordino.engine.recorder import Recorder
 from sordino.engine.surroundings import sources
+from sordino.errors import ResumeError
 from sordino.federation.study import HorizontalStudy
 from sordino.network import journal, outbox, server
 from sordino.network.agreement import Agreed
 from sordino.network.courier import Courier
-from sordino.network.journal import Input, Journal
+from sordino.network.journal import NAME, Input, Journal
 from sordino.network.kernel import LiveKernel
 from sordino.network.outbox import Outbox
 from sordino.network.parts import divided, regime_of
@@ -296,3 +297,22 @@ def _run_id(folder: Path) -> str:
     from sordino.engine.records import known
 
     return str(known(runs.load(folder).about.run))
+
+
+def test_a_server_that_adds_the_noise_does_not_go_on_without_its_journal(
+    federate: Makes,
+) -> None:
+    """It would release a round again, with the same noise on other answers."""
+    found = federate("client", minimum=2)
+    lost: list[int] = []
+
+    def loses(courier: Any, kernel: Any) -> None:
+        if not lost and kernel.state.round == 3 and kernel.state.open:
+            lost.append(3)
+            (found.server / NAME).unlink()
+            raise Killed
+
+    found.told = loses
+    found.start()
+    with pytest.raises(ResumeError, match="ledger knows of round 3, and its journal leads to"):
+        found.wait(30)

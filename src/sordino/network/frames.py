@@ -138,7 +138,7 @@ def to_server(data: bytes | str) -> FromSite:
     found = _read(_from_site, data)
     if isinstance(found, Refuse) and len(found.why) > LONGEST:
         raise RemoteProtocolError(f"a reason of {len(found.why)} characters", "unreadable")
-    return found
+    return _plain(found)
 
 
 def to_site(data: bytes | str) -> FromServer:
@@ -147,7 +147,18 @@ def to_site(data: bytes | str) -> FromServer:
     Raises:
         RemoteProtocolError: for anything else.
     """
-    return _read(_from_server, data)
+    return _plain(_read(_from_server, data))
+
+
+def _plain(frame: F) -> F:
+    """The frame with a reason that controls no terminal: a peer chooses it, and people read it."""
+    why = getattr(frame, "why", "")
+    if why.isprintable():
+        return frame
+    told = "".join(
+        each if each.isprintable() else " " if each.isspace() else "?" for each in why[:LONGEST]
+    )
+    return msgspec.structs.replace(frame, why=told)  # type: ignore[type-var]
 
 
 def _read(decoder: msgspec.msgpack.Decoder[F], data: bytes | str) -> F:

@@ -31,7 +31,7 @@ from sordino.engine.kernel import Kernel, M
 from sordino.engine.moment import S
 from sordino.engine.watch import Watcher
 from sordino.engine.world import World
-from sordino.errors import RemoteProtocolError
+from sordino.errors import RemoteProtocolError, ResumeError
 from sordino.message import Reply, Task, decode
 from sordino.network.courier import Courier
 from sordino.network.ends import hopeless
@@ -200,6 +200,7 @@ class LiveKernel(Kernel[S, M]):
     def _heard(self) -> Input | None:
         if self._replaying:
             self._replaying = False
+            self._refuse_older()
             self.courier.expect(self._there)
         if (why := self._hopeless()) is not None:
             return self._noted("stop", why.encode())
@@ -214,6 +215,24 @@ class LiveKernel(Kernel[S, M]):
             return self._noted("woke", self.heap[0][4].encode())
         self._idle()
         return None
+
+    def _refuse_older(self) -> None:
+        """Where the server adds the noise, it numbers it by rounds: a round that was released must
+        not be released again with other answers in it, because a part of the journal is gone.
+
+        Raises:
+            ResumeError: if the ledger knows of a round that the journal does not lead to.
+        """
+        if not self.world.charges_everybody:
+            return
+        booked = max((each.round for each in self.world.vault.ledger.entries()), default=0)
+        if booked > self.state.number:
+            raise ResumeError(
+                f"{self.journal.folder}: its ledger knows of round {booked}, and its journal leads "
+                f"to round {self.state.number}: it is older, or a part of it is missing. What was "
+                "released since would be released again with the same noise. Put back the journal "
+                "that belongs to the ledger, or begin a new run"
+            )
 
     def _noted(self, kind: str, body: bytes = b"", site: int = 0, number: int = 0) -> Input:
         """An input, written down."""
