@@ -45,6 +45,8 @@ def provision(path: Path, out: Path, now: dt.datetime) -> Agreement:
     Raises:
         StudyError: if the file does not fit; nothing is written then.
     """
+    if path.is_dir():
+        raise StudyError(f"{path}: this is a folder; give the FEDERATION.toml in it")
     try:
         table = toml_of(read_below(path.parent, path.name, most=MIB).decode())
     except FileNotFoundError:
@@ -56,6 +58,9 @@ def provision(path: Path, out: Path, now: dt.datetime) -> Agreement:
     named = table.pop("study", None)
     if not isinstance(named, str):
         raise StudyError(f'{path}: study: name the study file, such as study = "study.toml"')
+    for key in ("modules", "rehearsal"):
+        if key in table:
+            raise StudyError(f"{path}: {key}: this is found out here. Leave the key out")
     return write(checked(table, str(path)), studies.read(path.parent / named), out, now)
 
 
@@ -65,7 +70,9 @@ def write(agreement: Agreement, study: Study, out: Path, now: dt.datetime) -> Ag
     Raises:
         StudyError: if they do not fit; nothing is written then.
     """
-    if taken := [each for each in agreement.names if each in RESERVED]:
+    # folders: where letters of both cases mean the same file, as on some systems, keys would be
+    # written over each other
+    if taken := [each for each in agreement.names if each.lower() in RESERVED]:
         raise StudyError(f"a site cannot be called {taken[0]!r}: this is a folder of its own")
     from sordino import modules as code
     from sordino.network.carrier import carrier
