@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import json
 import shutil
 import socket
@@ -106,6 +107,20 @@ def test_a_folder_is_no_federation(place: str, file: Path, monkeypatch: pytest.M
     monkeypatch.chdir(file.parent)
     with pytest.raises(StudyError, match="this is a folder"):
         kit.provision(Path(place), file.parent / "kits", NOW)
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(errno.ENOSPC, "kits: no space left"), (errno.EACCES, "kits: not allowed")]
+)
+def test_a_full_or_closed_place_is_named(
+    number: int, said: str, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(number, "no")
+
+    monkeypatch.setattr(kit, "_put", refused)
+    with pytest.raises(SordinoError, match=said):
+        kit.provision(file, file.parent / "kits", NOW)
 
 
 def test_only_the_classes_that_rows_have_are_looked_for() -> None:

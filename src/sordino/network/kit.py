@@ -26,6 +26,7 @@ from pathlib import Path
 import tomli_w
 
 from sordino.engine import study as studies
+from sordino.engine.files import said_clearly
 from sordino.engine.study.base import Study
 from sordino.errors import StudyError
 from sordino.files import MIB, read_below
@@ -86,8 +87,9 @@ def write(agreement: Agreement, study: Study, out: Path, now: dt.datetime) -> Ag
     draft = out.with_name(f".{out.name}.draft")
     shutil.rmtree(draft, ignore_errors=True)
     try:
-        _fill(draft, agreement, full, now)
-        draft.rename(out)
+        with said_clearly(out):
+            _fill(draft, agreement, full, now)
+            draft.rename(out)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
@@ -129,7 +131,8 @@ def renew(authority: Path, name: str, out: Path, now: dt.datetime) -> None:
     agreement, by = read(authority / AGREEMENT), certificates.read_pair(authority, "authority")
     _refuse_unknown(agreement, name)
     made = _issued(by, agreement, name, now)
-    _put(out, _named(_file(name), made))
+    with said_clearly(out):
+        _put(out, _named(_file(name), made))
     serials = _serials(authority)
     serials[name] = [*serials.get(name, []), str(made.certificate.serial_number)]
     _put(authority, {SERIALS: tomli_w.dumps(serials).encode()})
