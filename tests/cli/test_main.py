@@ -31,6 +31,24 @@ def test_a_full_disk_is_one_message_and_what_to_do(
     assert said.count("\n") == 1
 
 
+def test_what_the_system_refuses_is_one_message_with_the_place(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def closed() -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "kits/.north.draft")
+
+    monkeypatch.setattr(cli, "app", closed)
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("sordino: kits/.north.draft: the system says: Permission denied")
+    assert said.count("\n") == 1
+    monkeypatch.setenv(cli.DEBUG, "1")
+    with pytest.raises(PermissionError):
+        cli.main()
+
+
 SMALL = (
     "data.clients=3",
     "budget.rounds=2",
@@ -76,8 +94,8 @@ def test_a_run_that_has_begun_is_continued_and_one_that_has_not_begins_again(
 
 def test_what_nobody_expected_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> None:
-        raise PermissionError(errno.EACCES, "Permission denied", "runs")
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
     monkeypatch.setattr(cli, "app", broken)
-    with pytest.raises(PermissionError):
+    with pytest.raises(OSError, match="Bad file"):
         cli.main()

@@ -146,7 +146,7 @@ SEEN: list[int] = []
         (Centred(), "looks at more than one example"),
         (Neighbour(), "looks at more than one example"),
         (Growing(), "another answer"),
-        (Wrong(), "shape"),
+        (Wrong(), r"gave float32 numbers of shape \(6, 3\); it must give"),
     ],
 )
 def test_what_is_no_function_of_one_example_is_refused_before_data(

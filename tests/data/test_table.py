@@ -255,6 +255,8 @@ def test_npz_faults_are_named(tmp_path: Path) -> None:
     fails("x must have a row for each example", x=x[:, 0], y=y)
     fails("row 3 has the label -1", x=x, y=np.array([0, 1, 0, -1, 0, 1]))
     fails("row 2 has no label", x=x, y=np.array(["a", "b", "", "a", "b", "a"]))
+    fails("class numbers or text, found .V3", x=x, y=np.zeros(6, "V3"))
+    fails(f"label {2**64 - 1} would mean", x=x, y=np.full(6, 2**64 - 1, np.uint64))
     fails("bytes that are not ASCII", x=x, y=np.array([b"a", b"\xff"] * 3))
     bad = x.copy()
     bad[4, 1] = np.nan

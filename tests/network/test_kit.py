@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import json
 import shutil
 import socket
@@ -16,11 +17,13 @@ import numpy as np
 import pytest
 
 from federations import laid, study_of
+from sordino.data.dataset import Dataset
 from sordino.engine import study as studies
 from sordino.errors import DataError, LedgerError, SordinoError, StudyError
 from sordino.network import certificates, kit, proof, status
 from sordino.network import session as network
 from sordino.network.agreement import Agreed
+from sordino.network.parts import numbered
 from sordino.network.promise import promised
 from sordino.network.session import Revoked, Wish
 from sordino.network.status import SiteStatus, Status, page
@@ -72,7 +75,14 @@ def file(tmp_path: Path) -> Path:
         ('classes = ["0", "1", "2"]', 'classes = ["0"]', "data.classes: "),
         ('name = "south"', 'name = "../x"', "site.1.name: "),
         ('name = "south"', 'name = "north"', "two sites have the same name"),
+        ('name = "south"', 'name = "North"', "differ in case alone"),
         ('name = "south"', 'name = "server"', "a folder of its own"),
+        ('name = "south"', 'name = "Server"', "a folder of its own"),
+        ('classes = ["0", "1", "2"]', 'classes = ["0", "1", "1"]', "the same name, '1'"),
+        ('classes = ["0", "1", "2"]', 'classes = ["0", "1", ""]', "a class has no name"),
+        ("minimum = 1", 'rehearsal = ["x"]', "rehearsal: this is found out here"),
+        ("minimum = 1", "modules = {}", "modules: this is found out here"),
+        ("examples = 50", "examples = 99999999999999", "site.1.examples: "),
         ("examples = 50", "examples = 0", "site.1.examples: "),
         ("examples = 50", "rows = 50", "site.1.examples: "),
         ('study = "study.toml"', "", "study: name the study file"),
@@ -90,6 +100,35 @@ def test_a_bad_federation_is_refused_by_name_and_leaves_nothing(
         kit.provision(file, file.parent / "kits", NOW)
     assert named in str(refusal.value)
     assert not [each for each in file.parent.iterdir() if "kits" in each.name]
+
+
+@pytest.mark.parametrize("place", [".", "..", ""])
+def test_a_folder_is_no_federation(place: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(file.parent)
+    with pytest.raises(StudyError, match="this is a folder"):
+        kit.provision(Path(place), file.parent / "kits", NOW)
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(errno.ENOSPC, "kits: no space left"), (errno.EACCES, "kits: not allowed")]
+)
+def test_a_full_or_closed_place_is_named(
+    number: int, said: str, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(number, "no")
+
+    monkeypatch.setattr(kit, "_put", refused)
+    with pytest.raises(SordinoError, match=said):
+        kit.provision(file, file.parent / "kits", NOW)
+
+
+def test_only_the_classes_that_rows_have_are_looked_for() -> None:
+    y = np.array([1, 2, 2, 1])
+    found = Dataset("mine", np.zeros((4, 2), np.float32), y, ("0", "1", "2"))
+    assert numbered(found, ("1", "2"), Path("a.csv")).tolist() == [0, 1, 1, 0]
+    with pytest.raises(DataError, match="label '1' is none of the agreed classes"):
+        numbered(found, ("2", "0"), Path("a.csv"))
 
 
 def test_kits_hold_what_each_needs_and_keys_are_for_their_owner(file: Path) -> None:

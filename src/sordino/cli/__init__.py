@@ -39,8 +39,8 @@ app.add_typer(ledger.app, name="ledger")
 
 STATUSES = ((StudyError, 2), (BudgetExceeded, 3), (Interrupted, 130))
 DEBUG = "SORDINO_DEBUG"
-"""The environment variable that lets an exception in code that a study names end with its
-traceback.
+"""The environment variable that lets an exception in code that a study names, or of the system,
+end with its traceback.
 """
 
 
@@ -64,7 +64,16 @@ def main() -> None:
                 "shows the traceback\n"
             )
             sys.exit(2)
-        if not isinstance(error, OSError) or error.errno not in FULL:
+        if not isinstance(error, OSError):
             raise
-        sys.stderr.write(f"sordino: {DiskFull(error.filename or 'a file')}\n")
-        sys.exit(1)
+        if error.errno in FULL:
+            sys.stderr.write(f"sordino: {DiskFull(error.filename or 'a file')}\n")
+            sys.exit(1)
+        if error.filename is None or os.environ.get(DEBUG):
+            raise
+        sys.stderr.write(
+            f"sordino: {error.filename}: the system says: {error.strerror}. Check the path and "
+            "this user's permission to read and write there, then give the command again; with "
+            f"{DEBUG}=1 it shows the traceback\n"
+        )
+        sys.exit(2)

@@ -214,7 +214,15 @@ def encode_labels(
     for values in parts:
         if values.dtype.kind == "f":
             _whole_numbers(values, place)
+    if odd := [values.dtype for values in parts if values.dtype.kind not in "buifSU"]:
+        raise DataError(f"{place}: labels must be class numbers or text, found {odd[0]}")
     if all(values.dtype.kind in "uif" for values in parts):
+        for values in parts:
+            if (most := int(values.max())) >= MOST_CLASSES:  # before it overflows an int64
+                raise DataError(
+                    f"{place}: label {most} would mean {most + 1} classes; number the "
+                    "classes 0, 1, 2, ... or use text"
+                )
         numbers = tuple(values.astype(np.int64) for values in parts)
         for values in numbers:
             row = int(np.argmin(values))
@@ -224,11 +232,6 @@ def encode_labels(
                     "0 (use 0 and 1, not -1 and 1)"
                 )
         largest = max(int(values.max()) for values in numbers)
-        if largest >= MOST_CLASSES:
-            raise DataError(
-                f"{place}: label {largest} would mean {largest + 1} classes; number the "
-                "classes 0, 1, 2, ... or use text"
-            )
         return numbers, tuple(str(i) for i in range(largest + 1))
     try:
         texts = [values.astype(str) for values in parts]

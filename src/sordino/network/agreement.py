@@ -34,7 +34,7 @@ class SiteEntry(Section):
     """A site: its name, as in its certificate, and how many examples it has. Both are public."""
 
     name: Name
-    examples: int = Field(ge=1)
+    examples: int = Field(ge=1, le=10**9)
 
 
 class Shape(Section):
@@ -77,8 +77,12 @@ class Agreement(Section):
     @model_validator(mode="after")
     def _fits(self) -> Agreement:
         names = [each.name for each in self.site]
-        if len(set(names)) < len(names):
-            raise ValueError("two sites have the same name")
+        if len({each.lower() for each in names}) < len(names):
+            raise ValueError("two sites have the same name, or names that differ in case alone")
+        if twice := [each for each in self.data.classes if self.data.classes.count(each) > 1]:
+            raise ValueError(f"data.classes: two classes have the same name, {twice[0]!r}")
+        if "" in self.data.classes:
+            raise ValueError("data.classes: a class has no name; a row without a label has none")
         if self.minimum > len(names):
             raise ValueError(f"minimum = {self.minimum}, and there are {len(names)} sites")
         if not 0 < self.port < 65_536:

@@ -26,6 +26,7 @@ from pathlib import Path
 import tomli_w
 
 from sordino.engine import study as studies
+from sordino.engine.files import said_clearly
 from sordino.engine.study.base import Study
 from sordino.errors import StudyError
 from sordino.files import MIB, read_below
@@ -45,6 +46,8 @@ def provision(path: Path, out: Path, now: dt.datetime) -> Agreement:
     Raises:
         StudyError: if the file does not fit; nothing is written then.
     """
+    if path.is_dir():
+        raise StudyError(f"{path}: this is a folder; give the FEDERATION.toml in it")
     try:
         table = toml_of(read_below(path.parent, path.name, most=MIB).decode())
     except FileNotFoundError:
@@ -56,6 +59,9 @@ def provision(path: Path, out: Path, now: dt.datetime) -> Agreement:
     named = table.pop("study", None)
     if not isinstance(named, str):
         raise StudyError(f'{path}: study: name the study file, such as study = "study.toml"')
+    for key in ("modules", "rehearsal"):
+        if key in table:
+            raise StudyError(f"{path}: {key}: this is found out here. Leave the key out")
     return write(checked(table, str(path)), studies.read(path.parent / named), out, now)
 
 
@@ -65,7 +71,9 @@ def write(agreement: Agreement, study: Study, out: Path, now: dt.datetime) -> Ag
     Raises:
         StudyError: if they do not fit; nothing is written then.
     """
-    if taken := [each for each in agreement.names if each in RESERVED]:
+    # folders: where letters of both cases mean the same file, as on some systems, keys would be
+    # written over each other
+    if taken := [each for each in agreement.names if each.lower() in RESERVED]:
         raise StudyError(f"a site cannot be called {taken[0]!r}: this is a folder of its own")
     from sordino import modules as code
     from sordino.network.carrier import carrier
@@ -79,8 +87,9 @@ def write(agreement: Agreement, study: Study, out: Path, now: dt.datetime) -> Ag
     draft = out.with_name(f".{out.name}.draft")
     shutil.rmtree(draft, ignore_errors=True)
     try:
-        _fill(draft, agreement, full, now)
-        draft.rename(out)
+        with said_clearly(out):
+            _fill(draft, agreement, full, now)
+            draft.rename(out)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
@@ -122,7 +131,8 @@ def renew(authority: Path, name: str, out: Path, now: dt.datetime) -> None:
     agreement, by = read(authority / AGREEMENT), certificates.read_pair(authority, "authority")
     _refuse_unknown(agreement, name)
     made = _issued(by, agreement, name, now)
-    _put(out, _named(_file(name), made))
+    with said_clearly(out):
+        _put(out, _named(_file(name), made))
     serials = _serials(authority)
     serials[name] = [*serials.get(name, []), str(made.certificate.serial_number)]
     _put(authority, {SERIALS: tomli_w.dumps(serials).encode()})

@@ -188,8 +188,10 @@ def numbered(
         DataError: for a label that is none of the agreed classes.
     """
     where = {name: number for number, name in enumerate(classes)}
-    if unknown := [name for name in found.classes if name not in where]:
+    # class numbers begin with 0 whether any row has it or not
+    there = {found.classes[number] for number in np.unique(found.y)}
+    if unknown := sorted(there - where.keys()):
         raise DataError(
             f"{path}: label {unknown[0]!r} is none of the agreed classes ({', '.join(classes)})"
         )
-    return np.array([where[name] for name in found.classes], np.int64)[found.y]
+    return np.array([where.get(name, -1) for name in found.classes], np.int64)[found.y]

@@ -142,7 +142,7 @@ def given(front: FrontEnd, x: Examples, wanted: Shape) -> Examples:
         raise FRONT_ENDS.wrong(
             front,
             "features",
-            told,
+            f"{told.dtype} numbers of shape {told.shape}" if isinstance(told, np.ndarray) else told,
             f"uint8 or float32 numbers of shape {(len(x), *wanted)}",
         )
     found: Examples = told  # type: ignore[assignment]
