@@ -162,9 +162,9 @@ def test_connections_beyond_the_limit_are_refused_and_named(
 ) -> None:
     monkeypatch.setattr(websocket, "STRANGERS", -1)
     first = opened.line(0)
-    with pytest.raises(Lost, match="too many connections"):
+    with pytest.raises(Lost):  # the reason may be lost when the server closes the connection
         opened.line(1)
-    assert ("site-1", "too many connections at once") in opened.refused
+    opened.until(lambda: ("site-1", "too many connections at once") in opened.refused)
     first.close()
 
 
