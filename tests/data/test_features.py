@@ -14,8 +14,9 @@ import torch
 from sordino.data.dataset import Dataset
 from sordino.data.features import FrontEnd, RandomConvolutions, Scattering, featured, watched
 from sordino.data.features.front import TRIED, made_up, tried
-from sordino.data.features.scatter import Scattering2d, channels
+from sordino.data.features.scatter import Scattering2d
 from sordino.data.features.scattering import LIMIT
+from sordino.data.features.wavelets import channels
 from sordino.engine.study.sections import Data
 from sordino.errors import DataError, StudyError
 

@@ -30,15 +30,6 @@ from torch import Tensor
 from sordino.data.features.wavelets import filters, padded
 
 
-def channels(scales: int, angles: int) -> int:
-    """K.
-
-    >>> channels(2, 8)
-    81
-    """
-    return 1 + scales * angles + angles * angles * scales * (scales - 1) // 2
-
-
 class Scattering2d:
     """The transform of images of one size."""
 

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from sordino.data.dataset import scaled
 from sordino.data.features.front import FRONT_ENDS, Examples, FrontEnd, Shape
+from sordino.data.features.wavelets import channels
 from sordino.errors import DataError, StudyError
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Scattering(FrontEnd):
                 "data.features out"
             )
         colours, height, width = shape
-        count = colours * self._channels
+        count = colours * channels(self.J, self.L)
         if count % self._grouped(count):
             raise StudyError(
                 f"data.features.groups = {self.groups}: {count} channels cannot be parted into so "
@@ -69,10 +70,6 @@ class Scattering(FrontEnd):
         found = _transform(height, width, self.J, self.L)(images)
         wanted = (n, *self.shape(x.shape[1:]))
         return in_bytes(found.reshape(wanted), self._grouped(wanted[1]))
-
-    @property
-    def _channels(self) -> int:
-        return 1 + self.J * self.L + self.L * self.L * self.J * (self.J - 1) // 2
 
     def _grouped(self, count: int) -> int:
         return self.groups or (count // 3 if count % 3 == 0 else count)

@@ -40,6 +40,15 @@ class Filters:
     low: tuple[tuple[Real, Real], ...]
 
 
+def channels(scales: int, angles: int) -> int:
+    """K, channels of a scattering transform with two layers.
+
+    >>> channels(2, 8)
+    81
+    """
+    return 1 + scales * angles + angles * angles * scales * (scales - 1) // 2
+
+
 def padded(length: int, scales: int) -> int:
     """The length of a side with its padding: a multiple of 2^J with at least half of it each side.
 
