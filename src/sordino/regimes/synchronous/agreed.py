@@ -22,7 +22,7 @@ def objection(rules: Synchronous, task: Train) -> str | None:
     most = terms.steps if method.fixed_tau is None else method.fixed_tau
     if not task.steps >= 1 or (most is not None and task.steps > most):
         return f"it asks for {task.steps} local steps, and the study allows {most}"
-    wants = method.wants
+    wants = rules.wants
     if task.wants_first != wants.first or (task.probe is not None and not wants.raw):
         return "it asks for more than the model after the local steps"
     loss = None if task.loss_bound is None else (task.loss_bound, task.loss_noise)
