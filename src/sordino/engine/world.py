@@ -50,6 +50,23 @@ class Bill:
     counts: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Summing:
+    """Where the server learns nothing but sums: what everybody knows of one.
+
+    Attributes:
+        honest: H, the honest contributions that a sum must hold to be opened.
+        dishonest: c, clients beside them that may collude with the server.
+        bits: of the modulus 2^bits.
+        dimension: numbers of a contribution.
+    """
+
+    honest: int
+    dishonest: int
+    bits: int
+    dimension: int
+
+
 class World(Generic[S]):
     """A federation, as the kernel sees it. What a regime has no need of is answered here.
 
@@ -123,6 +140,11 @@ class World(Generic[S]):
     def charges_everybody(self) -> bool:
         """Whether each round is charged to all sites, whoever takes part."""
         return False
+
+    @property
+    def summing(self) -> Summing | None:
+        """What contributions are summed by, where the server learns nothing else; or None."""
+        return None
 
     def indispensable(self, site: int, /) -> bool:
         """Whether nothing goes on without this site."""

@@ -34,6 +34,10 @@ def _silent(site: str, what: str, detail: str) -> None:
     pass
 
 
+def _no_sums(site: int, body: bytes) -> None:
+    raise RemoteProtocolError("this study has no secure sums", "unasked")
+
+
 def _printable(why: str) -> str:
     """A reason, of which a site may have chosen a part, for a log and a terminal."""
     return "".join(each if each.isprintable() else "?" for each in why[:LONGEST])
@@ -41,6 +45,9 @@ def _printable(why: str) -> str:
 
 class Courier:
     """The kernel's way to the sites.
+
+    Attributes:
+        stepping: refuses a site's step of a secure sum that does not fit.
 
     Args:
         hub, mailbox: the transport.
@@ -80,17 +87,25 @@ class Courier:
         self._agreement, self._code = agreement, code
         self._patience, self._refused, self._clock = patience, refused, clock
         self._owed = owed
+        self.stepping: Callable[[int, bytes], None] = _no_sums
         self._index = {name: i for i, name in enumerate(self.names)}
         self.sites = [Standing() for _ in self.names]
         self._last: tuple[object, bytes] | None = None
         self._began = clock()
 
-    def ask(self, site: int, task: Task) -> None:
+    def ask(self, site: int, task: Task, shares: bytes = b"") -> None:
         """Ask a site, now and whenever it connects again, until it has answered."""
         own = self.sites[site]
-        own.ask = frames.Ask(number=task.number, body=self._encoded(task))
+        own.ask = frames.Ask(number=task.number, body=self._encoded(task), shares=shares)
         if own.greeted:
             self._send(site, frames.encode(own.ask))
+
+    def step(self, site: int, step: frames.Step | None) -> None:
+        """Ask a site for a step of a secure sum, likewise; or for none any more."""
+        own = self.sites[site]
+        own.step = step
+        if step is not None and own.greeted:
+            self._send(site, frames.encode(step))
 
     def book(self, site: int, number: int, fact: Fact) -> None:
         """Have a site book a round, likewise."""
@@ -157,7 +172,7 @@ class Courier:
         """
         frame = frames.encode(bye)
         for i, own in enumerate(self.sites):
-            own.ask = None
+            own.ask = own.step = None
             own.books.clear()
             if own.greeted:
                 self._send(i, frame)
@@ -260,6 +275,8 @@ class Courier:
         match said:
             case frames.Say(number, body):
                 return self._answer(site, number, body)
+            case frames.Stepped():
+                return self._stepped(site, said)
             case frames.Booked(number):
                 if number in own.books:
                     return Heard("booked", site, number=number)
@@ -291,6 +308,24 @@ class Courier:
         own.answered = number
         return Heard("message", site, body, number, reply)
 
+    def _stepped(self, site: int, said: frames.Stepped) -> Heard | None:
+        """A step of a secure sum; an empty one where the site declines, or what it says cannot be
+        used: the sum goes on without it.
+        """
+        own = self.sites[site]
+        if own.step is None or (own.step.number, own.step.phase) != (said.number, said.phase):
+            self.note(site, "unasked", "a step of a secure sum that nobody waits for")
+            return None
+        if not said.body:
+            self.note(site, "declined", f"a secure sum: {said.why}")
+            return Heard("step", site, b"", said.number)
+        try:
+            self.stepping(site, said.body)
+        except RemoteProtocolError as error:
+            self._bad(site, error)
+            return Heard("step", site, b"", said.number)
+        return Heard("step", site, said.body, said.number)
+
     def _hello(self, site: int, said: frames.Hello) -> Heard | None:
         own = self.sites[site]
         if own.greeted:
@@ -301,8 +336,9 @@ class Courier:
             own.books.setdefault(number, frames.encode(frames.Book(number, written(fact))))
         for _, frame in sorted(own.books.items()):
             self._send(site, frame)
-        if own.ask is not None:
-            self._send(site, frames.encode(own.ask))
+        for asked in (own.ask, own.step):
+            if asked is not None:
+                self._send(site, frames.encode(asked))
         if own.there:
             return None
         own.there = True

@@ -25,6 +25,7 @@ import msgspec
 
 from sordino.errors import ResumeError
 from sordino.files import append_below, open_below, there
+from sordino.secure import Record
 
 NAMES = ("outbox.0", "outbox.1")
 _HEADER = struct.Struct("<QII")
@@ -42,6 +43,7 @@ class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         sent: how many answers there were, this one included.
         chain: SHA-256 (hex) over the digest before and this answer: what a proof is about.
         booked: the last round that was charged to everybody.
+        sum: of the last secure sum that it takes part in.
     """
 
     run: str = ""
@@ -51,6 +53,7 @@ class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sent: int = 0
     chain: str = ""
     booked: int = 0
+    sum: Record | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -116,7 +119,7 @@ class Outbox:
     def end(self) -> None:
         """The run is over: no answer is asked for again, and none is left on the disk."""
         for _ in NAMES:
-            self.keep(msgspec.structs.replace(self.kept, answer=None))
+            self.keep(msgspec.structs.replace(self.kept, answer=None, sum=None))
 
     def close(self) -> None:
         """Close the files."""

@@ -28,7 +28,7 @@ def kind(bits: int) -> np.dtype[Any]:
     return np.dtype("<u4") if bits <= 32 else np.dtype("<u8")
 
 
-def reduced(values: NDArray[np.integer[Any]], bits: int) -> Residues:
+def reduced(values: NDArray[np.integer[Any]] | Residues, bits: int) -> Residues:
     """Whole numbers modulo 2^bits, in an array of its own."""
     return _within(values.astype(kind(bits)), bits)
 

@@ -1,13 +1,13 @@
 """What clients and the server of a secure sum say to each other, phase by phase.
 
 ======  ==========================  ==========================
-phase   client to server            server to client
+phase   server to client            client to server
 ======  ==========================  ==========================
-1       :class:`Keys`               :class:`KeyList`
-2       :class:`Shares`             :class:`Delivered`
-3       :class:`MaskedInput`        :class:`Included`
-4       :class:`Signed`             :class:`Signatures`
-5       :class:`Revealed`
+0       :class:`Invitation`         :class:`Keys`
+1       :class:`KeyList`            :class:`Shares`
+2       :class:`Delivered`          :class:`MaskedInput`
+3       :class:`Included`           :class:`Signed`
+4       :class:`Signatures`         :class:`Revealed`
 ======  ==========================  ==========================
 
 >>> decode(encode(Signed(client=2, round=7, signature=b"s")))
@@ -26,6 +26,12 @@ from sordino.secure.setting import Setting
 
 class _Message(msgspec.Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True):
     """What is said in one piece."""
+
+
+class Invitation(_Message, frozen=True):
+    """A sum is next. Send your keys."""
+
+    round: int
 
 
 class Keys(_Message, frozen=True):
@@ -121,7 +127,7 @@ class Revealed(_Message, frozen=True):
 
 
 FromClient = Keys | Shares | MaskedInput | Signed | Revealed
-FromServer = KeyList | Delivered | Included | Signatures
+FromServer = Invitation | KeyList | Delivered | Included | Signatures
 Message = FromClient | FromServer
 
 _encoder = msgspec.msgpack.Encoder()

@@ -96,6 +96,17 @@ class Sum:
         """Wait for this client no more."""
         return replace(self, waiting=self.waiting - {client})
 
+    def counted(self, clients: tuple[int, ...], total: Residues) -> Sum:
+        """With these inputs, which somebody else has added up to ``total`` (d,).
+
+        Raises:
+            LocalProtocolError: if this phase does not wait for them.
+        """
+        if self.phase != PHASES.index(MaskedInput) or not self.shares.keys() >= {*clients}:
+            raise LocalProtocolError("inputs are counted that were not asked for")
+        found = masks.reduced(total, self.setting.bits)
+        return replace(self, inputs=frozenset(clients), total=found, waiting=frozenset())
+
     def received(self, message: FromClient) -> Sum:
         """Take in an answer; who sent it is who it says.
 
