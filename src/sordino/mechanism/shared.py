@@ -75,6 +75,7 @@ LOG_BETA = -100.0 * math.log(2.0)
 _LARGEST = 2.0**20  # of s_i: 13.4 s_i, the most that the sampler draws, is exact in float32
 _FARTHEST = 2.0**51  # of R / g: exact in float64, with bits to spare
 _FINEST = 2.0**-32  # g / C
+_SURE = -1000.0  # smaller chances are not told apart
 _COARSEST = 2.0  # what rounding may multiply the noise by
 
 
@@ -313,4 +314,5 @@ def _overflow(rule: SharedNoise, reach: Sequence[float], bits: int, deviation: f
         return 0.0
     # P(|N(0, 1)| > z) <= exp(-z^2 / 2)
     tail = -0.5 * (left / (math.sqrt(n) * deviation)) ** 2 / math.log(2.0)
-    return min(math.log2(max(rule.dimension, 1)) + math.log2(rule.rounds) + tail, 0.0)
+    chance = math.log2(max(rule.dimension, 1)) + math.log2(rule.rounds) + tail
+    return min(max(chance, _SURE), 0.0)

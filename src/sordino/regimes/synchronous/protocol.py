@@ -279,7 +279,8 @@ class Synchronous:
             steps=tuple(taken),
             note=choice.note,
         )
-        if (priced := self._priced(state, number)) is not None:
+        contract = self.method.round_noise(state.memory, self.terms, number)
+        if (priced := self.priced(contract)) is not None:
             return state, (Book(number, priced),)
         return self._ask(state)
 
@@ -290,12 +291,10 @@ class Synchronous:
         rate, count = self.aggregator.sampling_rate, len(state.steps)
         return cohort.sampled(self.entropy, rate, count, state.present, number)
 
-    def _priced(self, state: State, number: int) -> Price | None:
+    def priced(self, contract: RoundNoise) -> Price | None:
         """What a round releases of every client, where it is charged to all at once."""
         adder = self.aggregator if self.adder is None else self.adder
-        if adder is None or not self.together:
-            return None
-        return adder.event(self.method.round_noise(state.memory, self.terms, number))
+        return None if adder is None or not self.together else adder.event(contract)
 
     def _booked(self, state: State) -> tuple[State, Sequence[Effect]]:
         """The round's release is paid for: ask the cohort, or release noise alone if empty."""

@@ -53,6 +53,11 @@ class SharedSum:
         """H: a sum of fewer contributions is not opened."""
         return self.rule.honest
 
+    @property
+    def condition(self) -> str:
+        """What a charge is for, and what its price rests on."""
+        return f"a shared sum, {self.honest} honest"
+
     def event(self, contract: RoundNoise) -> Event:
         """What one round releases of each client, if H contributions of its sum are honest."""
         return PoissonSampled(
