@@ -26,10 +26,10 @@ from sordino.secure.messages import (
 Vector = NDArray[np.integer[Any]]
 
 
-def setting(clients: int, **more: Any) -> Setting:
-    """A sum of small vectors of so many clients, all of them honest."""
-    known: dict[str, Any] = {"study": "s", "run": "r", "round": 1, "dimension": 3}
-    return Setting(clients=clients, **{**known, "honest": 1, **more})
+def setting(clients: int, *, honest: int = 1, dishonest: int = 0, **more: Any) -> Setting:
+    """A sum of small vectors of so many clients."""
+    known: dict[str, Any] = {"study": "s", "run": "r", "round": 1, "dimension": 3, **more}
+    return Setting(clients=clients, fewest=honest + dishonest, dishonest=dishonest, **known)
 
 
 class Signers:

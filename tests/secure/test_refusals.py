@@ -44,7 +44,7 @@ class Game:
     """A sum in which some things may be changed on the way."""
 
     def __init__(self, **more: Any) -> None:
-        self.own = setting(5, honest=3, **more)
+        self.own = setting(5, **{"honest": 3, **more})
         self.everybody = parties(self.own, VECTORS, SIGNERS)
         self.sums = expected(self.own, SIGNERS.verify, frozenset(range(5)))
         self.told: Mapping[int, FromServer] = {}

@@ -157,9 +157,9 @@ def test_a_clients_round_is_quick() -> None:
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ({"honest": 6}, "cannot hold 6 honest"),
-        ({"honest": 4, "dishonest": 2}, "cannot hold 4 honest contributions with 2"),
-        ({"honest": 0}, "cannot hold 0"),
+        ({"honest": 6}, "cannot hold 6 contributions"),
+        ({"honest": 4, "dishonest": 2}, "cannot hold 6 contributions, where 2"),
+        ({"honest": 0}, "cannot hold 0 contributions"),
         ({"honest": 1, "threshold": 2}, "more than 5/2"),
         ({"honest": 1, "dishonest": 2, "threshold": 3}, "more than 7/2"),
         ({"honest": 1, "threshold": 6}, "at most 5"),
@@ -178,5 +178,5 @@ def test_thresholds() -> None:
             assert 2 * t > n + c >= 2 * (t - 1)
             assert t <= n
     with pytest.raises(StudyError, match="2 to 256"):
-        Setting(study="", run="", round=1, clients=1, honest=1, dimension=1)
+        Setting(study="", run="", round=1, clients=1, fewest=1, dimension=1)
     assert client.begin(setting(2), 0, bytes(32), lambda content: b"").own.client == 0

@@ -55,13 +55,13 @@ class Summing:
     """Where the server learns nothing but sums: what everybody knows of one.
 
     Attributes:
-        honest: H, the honest contributions that a sum must hold to be opened.
-        dishonest: c, clients beside them that may collude with the server.
+        fewest: contributions that a sum must hold to be opened.
+        dishonest: c, clients that may collude with the server.
         bits: of the modulus 2^bits.
         dimension: numbers of a contribution.
     """
 
-    honest: int
+    fewest: int
     dishonest: int
     bits: int
     dimension: int

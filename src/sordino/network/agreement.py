@@ -5,6 +5,10 @@ many examples of which shape and classes, and where the server is) and ``study.t
 complete and calibrated). Their digest is the first thing that a site says. Clip, noise, rates,
 model and budget all follow from these two files, so a server that asks for something else is found
 out.
+
+Where the server learns nothing but sums, there is a third: ``keys.pem``, the public keys of all
+sites in the order of their numbers. Sites hold what others sign against it; the server cannot put
+other keys in their place.
 """
 
 from __future__ import annotations
@@ -20,11 +24,12 @@ from sordino import modules as code
 from sordino.engine import study as studies
 from sordino.engine.study.base import Study
 from sordino.errors import StudyError
-from sordino.files import MOST_TOML, read_below
+from sordino.files import MOST_TOML, read_below, there
+from sordino.network.certificates import read_keys, signed_by
 from sordino.parsing import Malformed, toml_of
 from sordino.section import Section
 
-AGREEMENT, STUDY = "agreement.toml", "study.toml"
+AGREEMENT, STUDY, KEYS = "agreement.toml", "study.toml", "keys.pem"
 
 Transport = Literal["websocket", "mqtt", "nvflare"]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,59}$")]
@@ -161,11 +166,16 @@ class Agreed:
         self.agreement = read(folder / AGREEMENT)
         self.study: Study = studies.read(folder / STUDY)
         self._same_code()
+        self.keys = read_keys(folder) if there(folder, KEYS) else ()
         found = hashlib.sha256()
-        for name in (AGREEMENT, STUDY):
+        for name in (AGREEMENT, STUDY, *([KEYS] if self.keys else [])):
             content = read_below(folder, name, most=MOST_TOML)
             found.update(f"{name} {len(content)}\n".encode() + content)
         self.digest = found.hexdigest()
+
+    def verify(self, site: int, content: bytes, signature: bytes) -> bool:
+        """Whether the site with this number has signed the content."""
+        return 0 <= site < len(self.keys) and signed_by(self.keys[site], content, signature)
 
     def _same_code(self) -> None:
         here = code.digests(studies.named_modules(self.study))

@@ -49,6 +49,7 @@ CHAIN, SERVER = "0" * 64, "server"
 MOST_TOLD = 1_000
 """Refusals of one connection or another that stand in the log; later ones are only answered."""
 OWN = "this site's own budget or ledger does not allow it"
+SPOKEN = frames.Book | frames.Ask | frames.Step | frames.Bye
 FORGOTTEN = "this site's machine failed, and it may have answered this before"
 
 
@@ -126,7 +127,7 @@ class Desk:
         except RemoteProtocolError as error:
             yield self._refuse(0, str(error), error.what)
             return
-        if not self.welcomed and isinstance(found, frames.Book | frames.Ask | frames.Bye):
+        if not self.welcomed and isinstance(found, SPOKEN):
             yield self._refuse(0, "the server speaks before it has said of which run", "greeting")
             return
         match found:
@@ -136,8 +137,10 @@ class Desk:
                 raise StudyError(f"the server does not work with this site: {why[:500]}")
             case frames.Book(number, event):
                 yield self._book(number, event)
-            case frames.Ask(number, body):
-                yield from self._asked(number, body)
+            case frames.Ask(number, body, shares):
+                yield from self._asked(number, body, shares)
+            case frames.Step():
+                yield self._stepped(found)
             case frames.Bye(why, model):
                 yield self._over(why, model)
 
@@ -153,7 +156,20 @@ class Desk:
         self.welcomed = True
         self._site.told("connected")
 
-    def _asked(self, number: int, body: bytes) -> Iterator[frames.FromSite]:
+    def _stepped(self, step: frames.Step) -> frames.Stepped:
+        """A step of a secure sum; what it leads to is kept before it is said."""
+        try:
+            if self._site.partner is None:
+                raise RemoteProtocolError("this study has no secure sums")
+            kept, body = self._site.partner.step(self.outbox.kept, step)
+        except RemoteProtocolError as error:
+            why = self._refuse(step.number, str(error), "secure sum").why
+            return frames.Stepped(step.number, step.phase, b"", why)
+        if kept is not self.outbox.kept:
+            self.outbox.keep(kept)
+        return frames.Stepped(step.number, step.phase, body)
+
+    def _asked(self, number: int, body: bytes, shares: bytes) -> Iterator[frames.FromSite]:
         kept, task_digest = self.outbox.kept, digest(body)
         if number < kept.number:
             return
@@ -168,11 +184,13 @@ class Desk:
             raise Lost(FORGOTTEN)  # who connects again is asked what comes then
         try:
             task = self._task(number, body)
+            if self._site.partner is not None:
+                self._site.partner.refuse_unready(kept, number, shares)
         except RemoteProtocolError as error:
             yield self._refuse(number, str(error), "task")
             return
         try:
-            answer = self._work(task, body, task_digest)
+            answer = self._work(task, body, task_digest, shares)
         except (BudgetExceeded, LedgerError) as refusal:
             yield self._refuse(number, OWN, "budget", str(refusal))
             return
@@ -196,7 +214,7 @@ class Desk:
             raise RemoteProtocolError(f"task {number}: {objection}")
         return found
 
-    def _work(self, task: Task, body: bytes, task_digest: str) -> bytes:
+    def _work(self, task: Task, body: bytes, task_digest: str, shares: bytes) -> bytes:
         """Note the task, book it, compute, and keep the answer. A site that remembers books first:
         what is refused leaves no trace in what it goes through again.
         """
@@ -207,8 +225,13 @@ class Desk:
             self._remember(task, body)
         if kept.number != number:
             keep(msgspec.structs.replace(kept, number=number, task=task_digest, answer=None))
-        answer = encode(self._answered(task))
-        keep(_said(kept, number, task_digest, answer))
+        said, found = self._answered(task), kept
+        if (partner := self._site.partner) is not None:
+            found, said, failed = partner.masked(kept, said, shares)
+            for other, why in failed.items():
+                self._incidents.note(self._site.agreed.agreement.names[other], "shares", why)
+        answer = encode(said)
+        keep(_said(found, number, task_digest, answer))
         self._told(task)
         return answer
 

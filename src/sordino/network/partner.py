@@ -10,7 +10,6 @@ import secrets
 from dataclasses import dataclass
 
 import msgspec
-import numpy as np
 
 from sordino.engine.world import Summing
 from sordino.errors import LocalProtocolError, RemoteProtocolError
@@ -30,7 +29,6 @@ from sordino.secure.messages import (
     decode,
     encode,
 )
-from sordino.secure.server import PHASES
 
 
 def setting(agreed: Agreed, summing: Summing, run: str, number: int) -> Setting:
@@ -40,7 +38,7 @@ def setting(agreed: Agreed, summing: Summing, run: str, number: int) -> Setting:
         run=run,
         round=number,
         clients=len(agreed.agreement.names),
-        honest=summing.honest,
+        fewest=summing.fewest,
         dishonest=summing.dishonest,
         bits=summing.bits,
         dimension=summing.dimension,
@@ -115,25 +113,36 @@ class Partner:
                 raise RemoteProtocolError(f"no step of the server: {type(told).__name__}", "unfit")
         return msgspec.structs.replace(kept, sum=record), said
 
+    def refuse_unready(self, kept: Kept, number: int, shares: bytes) -> Delivered:
+        """What the others have sealed for this site, which comes with a task.
+
+        Raises:
+            RemoteProtocolError: if the server has not gone through the steps before.
+        """
+        self._record(kept, number)
+        found = decode(shares)
+        if not isinstance(found, Delivered):
+            raise RemoteProtocolError("a task without the shares of its sum", "shares")
+        return found
+
     def masked(
         self, kept: Kept, answer: Reply, shares: bytes
-    ) -> tuple[Record, Masked, dict[int, str]]:
-        """The answer to a task under this site's masks; and whose shares do not open, and why.
+    ) -> tuple[Kept, Masked, dict[int, str]]:
+        """What is to be kept; the answer to a task under this site's masks; and whose shares do not
+        open, and why.
 
         Raises:
             RemoteProtocolError: if the server has not gone through the steps before.
         """
         if not isinstance(answer, Masked):
             raise LocalProtocolError(f"{type(answer).__name__} does not go into a secure sum")
-        record, told = self._record(kept, answer.round), decode(shares)
-        if not isinstance(told, Delivered):
-            raise RemoteProtocolError("a task without the shares of its sum", "shares")
+        told = self.refuse_unready(kept, answer.round, shares)
+        record = self._record(kept, answer.round)
         own = self._setting(kept, answer.round)
         values = masks.unpacked(answer.values, own.dimension, own.bits)
         record, hidden, failed = client.mask(own, record, told, values)
-        return record, msgspec.structs.replace(answer, values=hidden.values), failed
-
-
-def phase_of(body: bytes) -> int:
-    """Of a site's step."""
-    return PHASES.index(type(decode(body)))  # type: ignore[arg-type]
+        return (
+            msgspec.structs.replace(kept, sum=record),
+            msgspec.structs.replace(answer, values=hidden.values),
+            failed,
+        )

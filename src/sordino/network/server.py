@@ -38,7 +38,10 @@ from sordino.network.courier import Courier
 from sordino.network.journal import NAME as JOURNAL
 from sordino.network.journal import Journal
 from sordino.network.kernel import LiveKernel
+from sordino.network.partner import setting
 from sordino.network.scripted import ScriptedKernel
+from sordino.network.summing import LiveSums, ScriptedSums
+from sordino.network.sums import Sums
 from sordino.network.transport.base import Hub, Mailbox
 from sordino.privacy import Budget, Event, Vault
 
@@ -251,8 +254,9 @@ class Serving:
         dimension = moment.model.size
         # The aggregator replays its noise, which must not meet other inputs than before.
         journal = Journal(self.folder, durable=self.durable or world.charges_everybody)
+        more, scripts, lives = self._summing(world, courier)
         if self.scripted:
-            scripted: ScriptedKernel[Any, Any] = ScriptedKernel(
+            scripted: ScriptedKernel[Any, Any] = scripts(
                 world,
                 moment,
                 watcher,
@@ -264,9 +268,10 @@ class Serving:
                 sites=len(courier.names),
                 told=lambda: self.idle(courier, scripted),
                 clock=self.clock,
+                **more,
             )
             return scripted
-        kernel: LiveKernel[Any, Any] = LiveKernel(
+        kernel: LiveKernel[Any, Any] = lives(
             world,
             moment,
             watcher,
@@ -279,8 +284,21 @@ class Serving:
             told=lambda: self.told(courier, kernel),
             idle=lambda: self.idle(courier, kernel),
             clock=self.clock,
+            **more,
         )
         return kernel
+
+    def _summing(
+        self, world: World[Any], courier: Courier
+    ) -> tuple[dict[str, Any], type[ScriptedKernel[Any, Any]], type[LiveKernel[Any, Any]]]:
+        """What a kernel needs besides where the server learns nothing but sums, and which kernels
+        can do that.
+        """
+        if (summing := world.summing) is None:
+            return {}, ScriptedKernel, LiveKernel
+        known = partial(setting, self.agreed, summing, self.run_id)
+        sums = Sums(courier, known, self.agreed.verify)
+        return {"sums": sums}, ScriptedSums, LiveSums
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

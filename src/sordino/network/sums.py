@@ -74,8 +74,8 @@ class Sums:
 
     @property
     def due(self) -> bool:
-        """Whether the sum can go on: nobody is waited for, and no answer to a task."""
-        return self.sum is not None and self.phase != INPUTS and not self.sum.waiting
+        """Whether the sum can go on: nobody is waited for, nor that the regime counts inputs."""
+        return self.sum is not None and not self.sum.waiting
 
     def dispatch(self, site: int, task: Task) -> None:
         """A site is to be asked this task, once its round's shares are there."""

@@ -4,10 +4,10 @@
 of anybody that he did not answer). A sum is opened only where ``threshold`` t clients have signed
 which set U it is over, and where
 
-    2 t > n + c     and     |U| >= max(t, H + c).
+    2 t > n + c     and     |U| >= max(t, ``fewest``).
 
-Then at most the sum over *one* set can be opened in a round, and at least H of its contributions
-are honest. docs/secure-sums.md has the whole proof; its core: an honest client signs one set in a
+Then at most the sum over *one* set can be opened in a round, and at least ``fewest`` - c of its
+contributions are honest. docs/secure-sums.md has the whole proof; its core: an honest client signs one set in a
 round. Two sets that are opened have t signers each; who has signed both colludes. So
 2 t <= n + c, which the condition excludes.
 """
@@ -33,8 +33,8 @@ class Setting:
         run: identifier of the run.
         round: number of the sum in the run, from 1.
         clients: n, numbered from 0.
-        honest: H, the honest contributions that an opened sum must hold.
-        dishonest: c, clients that may collude with the server; they are beside the H.
+        fewest: contributions that an opened sum must hold, at least.
+        dishonest: c, clients that may collude with the server.
         bits: of the modulus 2^bits, 1 to 64.
         dimension: numbers of a vector.
         threshold: t; 0 for the lowest that is sound.
@@ -47,7 +47,7 @@ class Setting:
     run: str
     round: int
     clients: int
-    honest: int
+    fewest: int
     dishonest: int = 0
     bits: int = 32
     dimension: int
@@ -59,10 +59,10 @@ class Setting:
             raise StudyError(f"a secure sum takes 2 to {MOST_CLIENTS} clients; there are {n}")
         if not self.threshold:
             object.__setattr__(self, "threshold", lowest_threshold(n, c))
-        if not self.honest >= 1 or c < 0 or self.honest + c > n:
+        if self.fewest < 1 or self.fewest > n or c < 0:
             raise StudyError(
-                f"a secure sum of {n} clients cannot hold {self.honest} honest contributions with "
-                f"{c} dishonest clients beside them"
+                f"a secure sum of {n} clients cannot hold {self.fewest} contributions, where {c} "
+                "clients are dishonest"
             )
         if not (n + c < 2 * self.threshold and self.threshold <= n):
             raise StudyError(
@@ -74,8 +74,8 @@ class Setting:
 
     @property
     def least(self) -> int:
-        """Contributions below which a sum is not opened: max(t, H + c)."""
-        return max(self.threshold, self.honest + self.dishonest)
+        """Contributions below which a sum is not opened: max(t, fewest)."""
+        return max(self.threshold, self.fewest)
 
     def context(self, what: str, *parts: bytes) -> bytes:
         """What a signature or a key is bound to: ``what`` it is for, this sum, and ``parts``.
@@ -85,7 +85,7 @@ class Setting:
         numbers = (
             self.round,
             self.clients,
-            self.honest,
+            self.fewest,
             self.dishonest,
             self.threshold,
             self.bits,

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sordino.engine.world import Summing
 from sordino.mechanism.shared import Residues, SharedNoise, added, unpacked
 from sordino.message import Masked, Vector
 from sordino.privacy import Event, Gaussian, PoissonSampled
@@ -57,6 +58,14 @@ class SharedSum:
     def condition(self) -> str:
         """What a charge is for, and what its price rests on."""
         return f"a shared sum, {self.honest} honest"
+
+    @property
+    def summing(self) -> Summing:
+        """What secure sums follow from. Up to n - H clients may collude with a server that opens
+        at most one sum in a round all the same.
+        """
+        rule = self.rule
+        return Summing(rule.honest, len(self.weights) - rule.honest, rule.bits, rule.dimension)
 
     def event(self, contract: RoundNoise) -> Event:
         """What one round releases of each client, if H contributions of its sum are honest."""
