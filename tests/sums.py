@@ -11,7 +11,8 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
-from sordino.secure import Opened, Record, Setting, Sum, Void, client, expected
+from sordino.secure import client
+from sordino.secure.client import Record
 from sordino.secure.messages import (
     Delivered,
     FromClient,
@@ -22,6 +23,8 @@ from sordino.secure.messages import (
     decode,
     encode,
 )
+from sordino.secure.server import Opened, Sum, Void, expected
+from sordino.secure.setting import Setting
 
 Vector = NDArray[np.integer[Any]]
 

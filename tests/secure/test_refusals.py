@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sordino.errors import LocalProtocolError, RemoteProtocolError
-from sordino.secure import Opened, Setting, Void, client, expected, shamir
+from sordino.secure import client, shamir
 from sordino.secure.messages import (
     Delivered,
     FromClient,
@@ -30,6 +30,8 @@ from sordino.secure.messages import (
     encode,
     said,
 )
+from sordino.secure.server import Opened, Void, expected
+from sordino.secure.setting import Setting
 from sordino.secure.shamir import LENGTH
 from sums import Party, Signers, parties, setting, total
 

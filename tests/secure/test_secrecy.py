@@ -16,7 +16,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from sordino.errors import RemoteProtocolError
-from sordino.secure import Opened, Setting, Sum, expected, masks, shamir
+from sordino.secure import masks, shamir
 from sordino.secure.messages import (
     Delivered,
     FromClient,
@@ -30,6 +30,8 @@ from sordino.secure.messages import (
     Signatures,
 )
 from sordino.secure.secrets import own_key, pair_key
+from sordino.secure.server import Opened, Sum, expected
+from sordino.secure.setting import Setting
 from sums import Party, Signers, Vector, parties, played, setting, total
 
 BITS = 2

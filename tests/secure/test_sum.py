@@ -12,9 +12,10 @@ from scipy import stats  # type: ignore[import-untyped]
 
 from sordino.errors import StudyError
 from sordino.network import certificates
-from sordino.secure import Opened, Setting, Void, client, expected, lowest_threshold, masks
+from sordino.secure import client, masks
 from sordino.secure.messages import FromClient, FromServer, MaskedInput
-from sordino.secure.server import PHASES
+from sordino.secure.server import PHASES, Opened, Void, expected
+from sordino.secure.setting import Setting, lowest_threshold
 from sums import Party, Signers, parties, played, setting, total
 
 VECTORS = [np.array([i + 1, -(i**3), 2**31 - i], np.int64) for i in range(5)]

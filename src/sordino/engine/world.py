@@ -14,6 +14,7 @@ from sordino.engine.moment import Block, S
 from sordino.message import Vector
 from sordino.privacy import Budget, Charge, Permit, Vault
 from sordino.privacy.accounting import Spent
+from sordino.secure.setting import lowest_threshold
 
 if TYPE_CHECKING:
     from sordino.training.plausible import Length
@@ -55,16 +56,22 @@ class Summing:
     """Where the server learns nothing but sums: what everybody knows of one.
 
     Attributes:
-        fewest: contributions that a sum must hold to be opened.
-        dishonest: c, clients that may collude with the server.
+        clients: n.
+        fewest: contributions whose noise a sum needs.
+        dishonest: clients that may collude with the server, which opens at most one sum in a round
+            all the same.
         bits: of the modulus 2^bits.
-        dimension: numbers of a contribution.
     """
 
+    clients: int
     fewest: int
     dishonest: int
     bits: int
-    dimension: int
+
+    @property
+    def least(self) -> int:
+        """Contributions below which no sum is opened; see :mod:`sordino.secure.setting`."""
+        return max(self.fewest, lowest_threshold(self.clients, self.dishonest))
 
 
 class World(Generic[S]):

@@ -49,14 +49,16 @@ class Joins:
             every=study.stride,
             connects=self.connects,
             told=self.told,
-            partner=self._partner(world.summing),
+            partner=self._partner(world.summing, found.built.first.model.size),
         )
         first = SiteMoment(0, 0, world.model_of(self.index, found.built.first.model))
         own = part.own(study, self.index)
         return replace(found.built, simulation=site, first=first, own=own)
 
-    def _partner(self, summing: Summing | None) -> Partner | None:
+    def _partner(self, summing: Summing | None, dimension: int) -> Partner | None:
         if summing is None:
             return None
         pair = certificates.read_pair(self.agreed.folder, "site")
-        return Partner(agreed=self.agreed, index=self.index, summing=summing, pair=pair)
+        return Partner(
+            agreed=self.agreed, index=self.index, summing=summing, dimension=dimension, pair=pair
+        )

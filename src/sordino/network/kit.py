@@ -8,9 +8,9 @@
     broker/      mosquitto.conf, acl, broker.pem, broker.key, authority.pem, revoked.pem
 
 The authority's folder stays with who provisions; every site has a folder of its own. The broker's
-kit is there with ``transport = "mqtt"``. Where the server learns nothing but sums, every kit holds
-``keys.pem`` as well: the public keys of all sites. The server's then has no list of revoked certificates,
-because it is the broker that admits.
+kit is there with ``transport = "mqtt"``. The server's then has no list of revoked certificates,
+because it is the broker that admits. Where the server learns nothing but sums, every kit holds
+``keys.pem`` as well: the public keys of all sites.
 
 Every kit holds a private key: give each to its site alone. The authority's folder makes new
 certificates; keep it where no network reaches it.

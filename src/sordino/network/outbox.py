@@ -25,7 +25,7 @@ import msgspec
 
 from sordino.errors import ResumeError
 from sordino.files import append_below, open_below, there
-from sordino.secure import Record
+from sordino.secure.client import Record
 
 NAMES = ("outbox.0", "outbox.1")
 _HEADER = struct.Struct("<QII")

@@ -18,7 +18,8 @@ from sordino.network import certificates, frames
 from sordino.network.agreement import Agreed
 from sordino.network.certificates import Pair
 from sordino.network.outbox import Kept
-from sordino.secure import Record, Setting, client, masks
+from sordino.secure import client, masks
+from sordino.secure.client import Record
 from sordino.secure.messages import (
     Delivered,
     Included,
@@ -29,19 +30,20 @@ from sordino.secure.messages import (
     decode,
     encode,
 )
+from sordino.secure.setting import Setting
 
 
-def setting(agreed: Agreed, summing: Summing, run: str, number: int) -> Setting:
+def setting(agreed: Agreed, summing: Summing, dimension: int, run: str, number: int) -> Setting:
     """The sum of a round."""
     return Setting(
         study=agreed.digest,
         run=run,
         round=number,
-        clients=len(agreed.agreement.names),
+        clients=summing.clients,
         fewest=summing.fewest,
         dishonest=summing.dishonest,
         bits=summing.bits,
-        dimension=summing.dimension,
+        dimension=dimension,
     )
 
 
@@ -52,17 +54,18 @@ class Partner:
     Attributes:
         agreed: what everybody has agreed to, with the public keys of all sites.
         index: which client the site is.
-        summing: what contributions are summed by.
+        summing: what everybody knows of a sum, and ``dimension`` d.
         pair: the site's certificate and its key.
     """
 
     agreed: Agreed
     index: int
     summing: Summing
+    dimension: int
     pair: Pair
 
     def _setting(self, kept: Kept, number: int) -> Setting:
-        return setting(self.agreed, self.summing, kept.run, number)
+        return setting(self.agreed, self.summing, self.dimension, kept.run, number)
 
     def _sign(self, content: bytes) -> bytes:
         return certificates.signed(self.pair, content)
@@ -94,7 +97,8 @@ class Partner:
     def _record(self, kept: Kept, number: int) -> Record:
         if kept.sum is None or kept.sum.own.round != number:
             raise RemoteProtocolError(
-                f"a step of round {number}, to whose sum this site has sent no keys", "another round"
+                f"a step of round {number}, to whose sum this site has sent no keys",
+                "another round",
             )
         return kept.sum
 

@@ -38,10 +38,8 @@ from sordino.network.courier import Courier
 from sordino.network.journal import NAME as JOURNAL
 from sordino.network.journal import Journal
 from sordino.network.kernel import LiveKernel
-from sordino.network.partner import setting
 from sordino.network.scripted import ScriptedKernel
-from sordino.network.summing import LiveSums, ScriptedSums
-from sordino.network.sums import Sums
+from sordino.network.summing import kernels
 from sordino.network.transport.base import Hub, Mailbox
 from sordino.privacy import Budget, Event, Vault
 
@@ -254,7 +252,7 @@ class Serving:
         dimension = moment.model.size
         # The aggregator replays its noise, which must not meet other inputs than before.
         journal = Journal(self.folder, durable=self.durable or world.charges_everybody)
-        more, scripts, lives = self._summing(world, courier)
+        more, scripts, lives = kernels(world, self.agreed, dimension, self.run_id, courier)
         if self.scripted:
             scripted: ScriptedKernel[Any, Any] = scripts(
                 world,
@@ -287,18 +285,6 @@ class Serving:
             **more,
         )
         return kernel
-
-    def _summing(
-        self, world: World[Any], courier: Courier
-    ) -> tuple[dict[str, Any], type[ScriptedKernel[Any, Any]], type[LiveKernel[Any, Any]]]:
-        """What a kernel needs besides where the server learns nothing but sums, and which kernels
-        can do that.
-        """
-        if (summing := world.summing) is None:
-            return {}, ScriptedKernel, LiveKernel
-        known = partial(setting, self.agreed, summing, self.run_id)
-        sums = Sums(courier, known, self.agreed.verify)
-        return {"sums": sums}, ScriptedSums, LiveSums
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import heapq
+from functools import partial
 from typing import Any
 
 from sordino.engine import records
 from sordino.engine.effect import Joined, Left, Open, Request
 from sordino.engine.kernel import M
 from sordino.engine.moment import S
+from sordino.engine.world import World
+from sordino.network.agreement import Agreed
+from sordino.network.courier import Courier
 from sordino.network.journal import Input
 from sordino.network.kernel import LiveKernel, sendable
+from sordino.network.partner import setting
 from sordino.network.scripted import Declined, ScriptedKernel
 from sordino.network.standing import Heard
 from sordino.network.sums import INPUTS, Sums, step_of
-from sordino.secure import Opened, Void
-from sordino.secure.server import PHASES
+from sordino.secure.server import PHASES, Opened, Void
 
 STEP = 60.0
 """Seconds that a sum waits for the step of a site that is there."""
@@ -29,7 +33,7 @@ class LiveSums(LiveKernel[S, M]):
 
     def __init__(self, *args: Any, sums: Sums, **more: Any) -> None:
         super().__init__(*args, **more)
-        self._sums, self._opening = sums, None
+        self._sums = sums
         self._missed: set[int] = set()
         self._opening: Open | None = None
 
@@ -187,8 +191,18 @@ class ScriptedSums(ScriptedKernel[S, M]):
             )
         phase = PHASES.index(type(step_of(heard.body)))
         self._noted += 1
-        self.journal.append(
-            Input(self._noted, 0.0, "step", heard.site, heard.body, heard.number)
-        )
+        self.journal.append(Input(self._noted, 0.0, "step", heard.site, heard.body, heard.number))
         self._steps[heard.site, heard.number, phase] = heard.body
         self.courier.step(heard.site, None)
+
+
+def kernels(
+    world: World[Any], agreed: Agreed, dimension: int, run: str, courier: Courier
+) -> tuple[dict[str, Any], type[ScriptedKernel[Any, Any]], type[LiveKernel[Any, Any]]]:
+    """The kernels that play a world, and what they need besides: other ones where the server learns
+    nothing but sums.
+    """
+    if (summing := world.summing) is None:
+        return {}, ScriptedKernel, LiveKernel
+    sums = Sums(courier, partial(setting, agreed, summing, dimension, run), agreed.verify)
+    return {"sums": sums}, ScriptedSums, LiveSums

@@ -18,7 +18,7 @@ from sordino.errors import RemoteProtocolError
 from sordino.message import Task
 from sordino.network import frames
 from sordino.network.courier import Courier
-from sordino.secure import Opened, Setting, Sum, Verify, Void
+from sordino.secure.client import Verify
 from sordino.secure.messages import (
     Delivered,
     FromClient,
@@ -27,7 +27,8 @@ from sordino.secure.messages import (
     decode,
     encode,
 )
-from sordino.secure.server import PHASES
+from sordino.secure.server import PHASES, Opened, Sum, Void
+from sordino.secure.setting import Setting
 
 INPUTS = PHASES.index(MaskedInput)
 
@@ -53,9 +54,7 @@ class Sums:
         verify: whether a site has signed something, by the public keys in the kit.
     """
 
-    def __init__(
-        self, courier: Courier, setting: Callable[[int], Setting], verify: Verify
-    ) -> None:
+    def __init__(self, courier: Courier, setting: Callable[[int], Setting], verify: Verify) -> None:
         self._courier, self._setting, self._verify = courier, setting, verify
         self.sum: Sum | None = None
         self.tasks: dict[int, Task] = {}

@@ -11,20 +11,3 @@ The package is pure: randomness, signatures and time belong to who calls it.
 :mod:`sordino.secure.client` is what a client does, :mod:`sordino.secure.server` what the server
 does, and docs/secure-sums.md says what it protects against and why.
 """
-
-from sordino.secure.client import Record, Sign, Verify
-from sordino.secure.server import PHASES, Opened, Sum, Void, expected
-from sordino.secure.setting import Setting, lowest_threshold
-
-__all__ = [
-    "PHASES",
-    "Opened",
-    "Record",
-    "Setting",
-    "Sign",
-    "Sum",
-    "Verify",
-    "Void",
-    "expected",
-    "lowest_threshold",
-]

@@ -7,8 +7,8 @@ which set U it is over, and where
     2 t > n + c     and     |U| >= max(t, ``fewest``).
 
 Then at most the sum over *one* set can be opened in a round, and at least ``fewest`` - c of its
-contributions are honest. docs/secure-sums.md has the whole proof; its core: an honest client signs one set in a
-round. Two sets that are opened have t signers each; who has signed both colludes. So
+contributions are honest. docs/secure-sums.md has the whole proof; its core: an honest client signs
+one set in a round. Two sets that are opened have t signers each; who has signed both colludes. So
 2 t <= n + c, which the condition excludes.
 """
 

@@ -20,7 +20,7 @@ the log says it, and local steps are counted as if everybody had taken them.
 
 Where clients share the noise (:mod:`sordino.regimes.synchronous.shared`), everybody within reach
 sends residues, which are added up as they come. When the round closes, the sum is asked to be
-opened, once and whole; Delta is what it stands for. With fewer than H contributions it is not: the
+opened, once and whole; Delta is what it stands for. With too few contributions it is not: the
 round is void, the model stays, and what was charged stays charged.
 
 A round closes when everybody has answered or, with a deadline, when it passes. What comes
@@ -349,7 +349,7 @@ class Synchronous:
 
     def _ended(self, state: State) -> tuple[State, Sequence[Effect]]:
         """Nobody is waited for any more: close the round, or let its sum be opened."""
-        if self.adder is None or state.total is None or len(state.arrived) < self.adder.honest:
+        if self.adder is None or state.total is None or len(state.arrived) < self.adder.least:
             return self._close(state)
         return replace(state, opening=True), (Open(state.round, state.arrived, state.total),)
 

@@ -41,6 +41,8 @@ class SharedSum:
         scale: what a sum over the weights of those who arrived is multiplied by.
         sampling_rate: q of examples, or q_c of clients.
         whole: whether whole clients are protected.
+        dishonest: contributions that a sum must hold beside H: of clients that may collude with a
+            server which lies about who dropped out.
     """
 
     rule: SharedNoise
@@ -48,10 +50,11 @@ class SharedSum:
     scale: float
     sampling_rate: float
     whole: bool
+    dishonest: int = 0
 
     @property
     def honest(self) -> int:
-        """H: a sum of fewer contributions is not opened."""
+        """H: contributions whose noise is booked."""
         return self.rule.honest
 
     @property
@@ -61,11 +64,16 @@ class SharedSum:
 
     @property
     def summing(self) -> Summing:
-        """What secure sums follow from. Up to n - H clients may collude with a server that opens
-        at most one sum in a round all the same.
+        """What secure sums follow from; all but H clients may collude with the server."""
+        n, rule = len(self.weights), self.rule
+        return Summing(n, rule.honest + self.dishonest, n - rule.honest, rule.bits)
+
+    @property
+    def least(self) -> int:
+        """Contributions below which a sum is not opened: H and ``dishonest``, or the threshold of a
+        secure sum where that is more.
         """
-        rule = self.rule
-        return Summing(rule.honest, len(self.weights) - rule.honest, rule.bits, rule.dimension)
+        return self.summing.least
 
     def event(self, contract: RoundNoise) -> Event:
         """What one round releases of each client, if H contributions of its sum are honest."""

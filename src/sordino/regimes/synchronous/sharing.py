@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sordino.engine.world import Summing
 from sordino.mechanism.shared import FEWEST_BITS, MOST_BITS
 from sordino.regimes.synchronous.methods.client_level import ClientLevel
 from sordino.training.optimizer import Sgd
@@ -35,11 +36,17 @@ def bits(study: SynchronousStudy) -> int:
     return study.privacy.bits or BITS
 
 
+def summing(study: SynchronousStudy) -> Summing:
+    """What secure sums of the study follow from."""
+    n, most = study.data.clients, honest(study)
+    return Summing(n, most + study.privacy.dishonest, n - most, bits(study))
+
+
 def refused(study: SynchronousStudy) -> str | None:
     """Why a study's noise cannot be shared as it asks; None if it can, or is not."""
     privacy = study.privacy
     if not shared(study):
-        given = [name for name in ("honest", "bits") if getattr(privacy, name) is not None]
+        given = [name for name in ("honest", "dishonest", "bits") if getattr(privacy, name)]
         if not given:
             return None
         return (
@@ -71,11 +78,18 @@ def _too_few(study: SynchronousStudy) -> str | None:
             f"privacy.honest = {study.privacy.honest}: at most all {asked} clients can be honest "
             "and arrive"
         )
-    if cohort is not None and cohort < honest(study):
+    least, other = summing(study).least, study.privacy.dishonest
+    if honest(study) + other > asked:
         return (
-            f"participation.cohort = {cohort} asks fewer clients than the {honest(study)} honest "
-            "contributions that a sum needs: every round would be void. Set privacy.honest to at "
-            f"most {cohort}"
+            f"privacy.dishonest = {other}: of {asked} clients, {honest(study)} are honest "
+            "(privacy.honest; all unless it is given), so at most "
+            f"{asked - honest(study)} can be dishonest"
+        )
+    if cohort is not None and cohort < least:
+        return (
+            f"participation.cohort = {cohort} asks fewer clients than the {least} contributions "
+            "that a sum needs: every round would be void. Set privacy.honest to at most "
+            f"{cohort}, or raise the cohort"
         )
     return None
 
@@ -137,9 +151,10 @@ def against(study: SynchronousStudy) -> str:
 def resting(study: SynchronousStudy, sizes: str, batches: str) -> tuple[str, ...]:
     """What the promise rests on that is particular to shared noise."""
     most, n, modulus = honest(study), study.data.clients, bits(study)
+    least = summing(study).least
     seen = (
         "The server sees who contributes to a round, and of their contributions nothing but the "
-        f"sum modulo 2^{modulus}, and no sum of fewer than {most} of the {n} clients."
+        f"sum modulo 2^{modulus}, and no sum of fewer than {least} of the {n} clients."
     )
     parts = (
         f"The noise is shared: every client adds 1/{most} of the variance that is booked, in whole "

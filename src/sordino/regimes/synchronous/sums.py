@@ -103,5 +103,10 @@ def adder(
         largest = 1.0 / sum(sizes) if by_size else 1.0 / (len(sizes) * min(sizes))
         scale = -study.method.learning_rate * largest / rate
     return SharedSum(
-        rule=fixed, weights=own, scale=scale, sampling_rate=rate, whole=aggregated(study)
+        rule=fixed,
+        weights=own,
+        scale=scale,
+        sampling_rate=rate,
+        whole=aggregated(study),
+        dishonest=study.privacy.dishonest,
     )
