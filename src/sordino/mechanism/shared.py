@@ -147,7 +147,8 @@ class SharedGrid:
         self, vector: NDArray[np.float64], reach: float, rng: np.random.Generator
     ) -> NDArray[np.int64]:
         """Whole steps (d,) of a vector (d,), clamped to +-``reach`` steps."""
-        steps = np.clip(np.nan_to_num(vector, nan=0.0) / self.step, -reach, reach)
+        most = reach * self.step  # exact
+        steps = np.clip(np.nan_to_num(vector, nan=0.0), -most, most) / self.step
         if self.rounding == "nearest":
             return np.rint(steps).astype(np.int64)
         below = np.floor(steps)
