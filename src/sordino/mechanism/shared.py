@@ -290,9 +290,9 @@ def _made(
     rule: SharedNoise, clip: float, noise_multiplier: float, bits: int, step: float
 ) -> SharedGrid:
     reach = tuple(float(math.ceil(clip * each / step)) for each in rule.most)
-    bound, rounding = moved(clip / step, rule.dimension)
     # Products with weights are off by 2^-53 of R, and u has 53 bits: twice for two vectors.
-    bound += math.sqrt(rule.dimension) * (max(reach) + 1.0) * 2.0**-51
+    slack = math.sqrt(rule.dimension) * (max(reach) + 1.0) * 2.0**-51
+    bound, rounding = moved(clip / step + slack, rule.dimension)
     # a few units in the last place more, so that rounding here never makes the noise too small
     deviation = noise_multiplier * bound / math.sqrt(rule.honest) * (1.0 + 2.0**-48)
     return SharedGrid(

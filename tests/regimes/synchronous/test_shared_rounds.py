@@ -65,7 +65,9 @@ def rules(*, whole: bool = False, deadline: float | None = None, method: Any = N
         steps=None if whole else 6,
         sigma=SIGMA,
     )
-    adder = SharedSum(rule=RULE, weights=terms.weights, scale=-2.0, sampling_rate=Q, whole=whole)
+    adder = SharedSum(
+        rule=RULE, weights=terms.weights, scale=-2.0, sampling_rate=Q, whole=whole, fewest=H
+    )
     return Synchronous(
         method=method or (DpFedAvg(tau=3) if whole else DpSgd()),
         terms=terms,
@@ -284,7 +286,9 @@ def test_what_a_client_sends_is_its_sum_of_clipped_gradients(weight: float) -> N
     step = own.answer(asked, permits(own.price(asked))).weights - asked.weights
     masked = one.answer(asked, permits(one.price(asked)))
     grid = one.part.rule.grid(0.5, 1e-3)
-    total = SharedSum(rule=one.part.rule, weights=(1.0,), scale=1, sampling_rate=Q, whole=False)
+    total = SharedSum(
+        rule=one.part.rule, weights=(1.0,), scale=1, sampling_rate=Q, whole=False, fewest=1
+    )
     residues = total.added(total.nothing(), masked)
     assert residues is not None
     expected = -step * own.expected_batch * weight
@@ -322,7 +326,7 @@ def test_a_client_draws_itself_with_the_rate_that_is_booked_and_sends_noise_othe
         part=Part(client=0, rule=rule, weight=1.0, entropy=Seeded(9)),
     )
     grid, lengths = rule.grid(1.0, 1e-4), []
-    total = SharedSum(rule=rule, weights=(1.0,), scale=1, sampling_rate=0.3, whole=True)
+    total = SharedSum(rule=rule, weights=(1.0,), scale=1, sampling_rate=0.3, whole=True, fewest=1)
     for number in range(1, 201):
         asked = task(rule.dimension, round=number, steps=2)
         said = one.answer(asked, permits(one.price(asked), number))

@@ -32,6 +32,8 @@ def shared_study(folder: Path, *changes: str, case: str = "dp-sgd") -> Any:
 
 REFUSED = {
     "privacy.honest=5": "privacy.honest = 5: at most all 4 clients",
+    "privacy.fewest=5": "privacy.fewest = 5: it must lie between privacy.honest = 4",
+    "privacy.fewest=3": "privacy.fewest = 3: it must lie between privacy.honest = 4",
     "privacy.bits=15": "privacy.bits must lie between 16 and 63",
     "privacy.bits=64": "privacy.bits must lie between 16 and 63",
     "method.tau=2": "a round has one local step",
@@ -100,13 +102,13 @@ def test_its_price_is_that_of_one_gaussian_and_dp_accounting_agrees(tmp_path: Pa
 
 
 def test_the_plan_and_the_promise_say_whose_noise_it_is(tmp_path: Path) -> None:
-    asked = shared_study(tmp_path, "privacy.honest=3", "privacy.bits=28")
+    asked = shared_study(tmp_path, "privacy.honest=3", "privacy.fewest=4", "privacy.bits=28")
     session.begin(asked, tmp_path / "run", lambda _: None, lambda _: None)
     told = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert "all but 3 of the clients" in told["guarantee"]
+    assert "up to 1 of the clients, even if the server" in told["guarantee"]
     assert any("sum modulo 2^28" in each for each in told["assumptions"])
     shared = told["shared"]
-    assert (shared["honest"], shared["bits"], shared["rounding"]) == (3, 28, "stochastic")
+    assert [shared[name] for name in ("honest", "fewest", "bits")] == [3, 4, 28]
     assert shared["overflow"] <= -40
     rows = report.terms(runs.load(tmp_path / "run"), 1.5, 1.0)
     assert ("noise", "shared by the clients; 3 of them honest") in rows

@@ -20,8 +20,8 @@ the log says it, and local steps are counted as if everybody had taken them.
 
 Where clients share the noise (:mod:`sordino.regimes.synchronous.shared`), everybody within reach
 sends residues, which are added up as they come. Their sum is opened once, when the round closes;
-Delta is what it stands for. With fewer than H contributions the round is void: nothing is opened,
-charges stay. Where fewer than H are within reach, nobody is asked or charged.
+Delta is what it stands for. With fewer than M contributions the round is void: nothing is opened,
+charges stay. Where fewer than M are within reach, nobody is asked or charged.
 
 A round closes when everybody has answered or, with a deadline, when it passes. What comes
 later is *late*: its noise was released and is booked, but it is not used. A client that never
@@ -290,7 +290,7 @@ class Synchronous:
         if self.aggregator is None:
             found = cohort.drawn(self.entropy, solvent, self.cohort, number)
             # a sum of fewer is not opened: nobody is charged for one that cannot be
-            return found if self.adder is None or len(found) >= self.adder.honest else []
+            return found if self.adder is None or len(found) >= self.adder.fewest else []
         rate, count = self.aggregator.sampling_rate, len(state.steps)
         return cohort.sampled(self.entropy, rate, count, state.present, number)
 
@@ -309,7 +309,7 @@ class Synchronous:
         chosen, number = sorted(state.waiting), state.round
         wake = () if self.deadline is None else (Wake(self.deadline, f"round {number}"),)
         if not chosen and not wake:
-            who = "no client" if self.adder is None else f"fewer than {self.adder.honest} clients"
+            who = "no client" if self.adder is None else f"fewer than {self.adder.fewest} clients"
             why = f"{who} can be reached, and no deadline is set to wait for one"
             return self._finish(state, why)
         contract = self.method.round_noise(state.memory, self.terms, number)
@@ -352,7 +352,7 @@ class Synchronous:
 
     def _ended(self, state: State) -> tuple[State, Sequence[Effect]]:
         """Nobody is waited for any more: close the round, or let its sum be opened."""
-        if self.adder is None or state.total is None or len(state.arrived) < self.adder.honest:
+        if self.adder is None or state.total is None or len(state.arrived) < self.adder.fewest:
             return self._close(state)
         return replace(state, opening=True), (Open(state.round, state.arrived, state.total),)
 

@@ -13,7 +13,8 @@ Who sends is public, and has nothing to do with anybody's data: in both units ev
 within reach sends in every round. Whose *data* is in the sum is known to nobody but the client.
 
 Contributions are residues modulo 2^bits, so the sum is the same in any order of arrival. A sum of
-fewer than H contributions would have too little noise: it is never opened, and the round is void.
+fewer than M >= H contributions is never opened, and the round is void. So of the parts of the noise
+in it, M - H clients that collude with a server who decides who drops out leave H unknown.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class SharedSum:
         scale: what a sum over the weights of those who arrived is multiplied by.
         sampling_rate: q of examples, or q_c of clients.
         whole: whether whole clients are protected.
+        fewest: M, contributions that a sum must have to be opened.
     """
 
     rule: SharedNoise
@@ -47,10 +49,11 @@ class SharedSum:
     scale: float
     sampling_rate: float
     whole: bool
+    fewest: int
 
     @property
     def honest(self) -> int:
-        """H: a sum of fewer contributions is not opened."""
+        """H: contributions for which the noise is booked."""
         return self.rule.honest
 
     @property

@@ -30,6 +30,11 @@ def honest(study: SynchronousStudy) -> int:
     return study.privacy.honest or study.data.clients
 
 
+def fewest(study: SynchronousStudy) -> int:
+    """M: contributions below which a sum is not opened; H unless the study says otherwise."""
+    return study.privacy.fewest or honest(study)
+
+
 def bits(study: SynchronousStudy) -> int:
     """Of the modulus."""
     return study.privacy.bits or BITS
@@ -39,7 +44,9 @@ def refused(study: SynchronousStudy) -> str | None:
     """Why a study's noise cannot be shared as it asks; None if it can, or is not."""
     privacy = study.privacy
     if not shared(study):
-        given = [name for name in ("honest", "bits") if getattr(privacy, name) is not None]
+        given = [
+            name for name in ("honest", "fewest", "bits") if getattr(privacy, name) is not None
+        ]
         if not given:
             return None
         return (
@@ -71,11 +78,16 @@ def _too_few(study: SynchronousStudy) -> str | None:
             f"privacy.honest = {study.privacy.honest}: at most all {asked} clients can be honest "
             "and arrive"
         )
-    if cohort is not None and cohort < honest(study):
+    if not honest(study) <= fewest(study) <= asked:
         return (
-            f"participation.cohort = {cohort} asks fewer clients than the {honest(study)} honest "
-            "contributions that a sum needs: every round would be void. Set privacy.honest to at "
-            f"most {cohort}"
+            f"privacy.fewest = {study.privacy.fewest}: it must lie between privacy.honest = "
+            f"{honest(study)} and the {asked} clients"
+        )
+    if cohort is not None and cohort < fewest(study):
+        return (
+            f"participation.cohort = {cohort} asks fewer clients than the {fewest(study)} whose "
+            "contributions a sum needs: every round would be void. Set privacy.honest or "
+            f"privacy.fewest to at most {cohort}"
         )
     return None
 
@@ -119,18 +131,17 @@ def _of_steps(study: SynchronousStudy) -> str | None:
 
 def against(study: SynchronousStudy) -> str:
     """Against whom the promise holds."""
-    most, n = honest(study), study.data.clients
+    colluding = fewest(study) - honest(study)
     held = (
-        "This holds against an observer who knows everything else but the clients' parts of the "
-        "noise. It does not hold against another client, who knows its own part: for that, set "
-        "privacy.honest below the number of clients."
-        if most == n
-        else "This holds against an observer who knows everything else, and the parts of the noise "
-        f"of all but {most} of the clients in a sum."
+        f"and up to {colluding} of the clients, even if the server decides who drops out of a sum."
+        if colluding
+        else "and does not hold against another client, who knows its own part of the noise: for "
+        "that, set privacy.honest below privacy.fewest."
     )
     return (
-        f"{held} A single contribution has only a part of the noise: it must travel under a mask "
-        "(secure aggregation)."
+        "This holds against an observer who knows everything else but the clients' parts of the "
+        f"noise: against the server, {held} A single contribution has only a part of the noise: it "
+        "must travel under a mask (secure aggregation)."
     )
 
 
@@ -139,11 +150,12 @@ def resting(study: SynchronousStudy, sizes: str, batches: str) -> tuple[str, ...
     most, n, modulus = honest(study), study.data.clients, bits(study)
     seen = (
         "The server sees who contributes to a round, and of their contributions nothing but the "
-        f"sum modulo 2^{modulus}, and no sum of fewer than {most} of the {n} clients."
+        f"sum modulo 2^{modulus}, and no sum of fewer than {fewest(study)} of the {n} clients."
     )
     parts = (
         f"The noise is shared: every client adds 1/{most} of the variance that is booked, in whole "
-        f"numbers. {most} clients are assumed to be honest and to arrive."
+        f"numbers. {most} clients of every opened sum are assumed to be honest: they add their "
+        "part of the noise and keep it to themselves."
     )
     secret = SENDING if isinstance(study.method, ClientLevel) else batches
     return (seen, parts, sizes, secret)

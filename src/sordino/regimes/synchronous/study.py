@@ -19,7 +19,7 @@ class Privacy(SampledPromise):
 
     ``clipped_fraction`` releases how many examples were clipped, inside the same noise multiplier.
     Where whole clients are protected, ``clip`` is the bound S of an update and ``sampling_rate``
-    the probability q_c with which a client is drawn. ``noise``, ``honest`` and ``bits``: see
+    the probability q_c with which a client is drawn. ``noise`` and the keys below it: see
     :mod:`sordino.regimes.synchronous.sharing`.
     """
 
@@ -30,7 +30,15 @@ class Privacy(SampledPromise):
         "clients share, where only their sum is opened",
     )
     honest: int | None = Field(
-        None, ge=1, description="of a shared sum, honest contributions; all clients unless given"
+        None,
+        ge=1,
+        description="H, parts of a shared sum's noise that nobody else knows; all clients unless "
+        "given",
+    )
+    fewest: int | None = Field(
+        None,
+        ge=1,
+        description="contributions below which a shared sum is not opened; honest unless given",
     )
     bits: int | None = Field(None, description="of a shared sum's modulus; 32 unless given")
 

@@ -12,7 +12,7 @@ from sordino.regimes.synchronous import plan
 from sordino.regimes.synchronous.method import Terms
 from sordino.regimes.synchronous.plan import aggregated, shares
 from sordino.regimes.synchronous.shared import SharedSum
-from sordino.regimes.synchronous.sharing import bits, honest, shared
+from sordino.regimes.synchronous.sharing import bits, fewest, honest, shared
 from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.training.plausible import drawn
 
@@ -103,5 +103,10 @@ def adder(
         largest = 1.0 / sum(sizes) if by_size else 1.0 / (len(sizes) * min(sizes))
         scale = -study.method.learning_rate * largest / rate
     return SharedSum(
-        rule=fixed, weights=own, scale=scale, sampling_rate=rate, whole=aggregated(study)
+        rule=fixed,
+        weights=own,
+        scale=scale,
+        sampling_rate=rate,
+        whole=aggregated(study),
+        fewest=fewest(study),
     )
