@@ -127,7 +127,9 @@ def test_by_default_it_holds_against_no_other_client_and_says_so(tmp_path: Path)
     assert "honest" not in guarantee(shared_study(tmp_path, 'privacy.noise="own"'), None)
 
 
-@pytest.mark.parametrize("case", ["dp-sgd", "ali-dpfl", "als-dpfl", "dp-fedavg", "pe-dpfl"])
+@pytest.mark.parametrize(
+    "case", ["dp-sgd", "dynamic-dp-sgd", "ali-dpfl", "als-dpfl", "dp-fedavg", "pe-dpfl"]
+)
 def test_every_method_that_fits_runs(case: str, tmp_path: Path) -> None:
     if case == "als-dpfl":
         asked = study_of(("synchronous", case, [*SAMPLE, "budget.steps=2", SHARED]), tmp_path)

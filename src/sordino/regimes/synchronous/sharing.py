@@ -57,6 +57,11 @@ def refused(study: SynchronousStudy) -> str | None:
         return "privacy.noise 'shared' with unit 'none': there is no noise to share"
     if study.form == "paper":
         return "privacy.noise 'shared' has no paper's literal form: use form = 'sound'"
+    if getattr(privacy, "epsilons", None) is not None:
+        return (
+            "privacy.epsilons gives each client noise of its own, and with privacy.noise 'shared' "
+            "all clients have the sum's"
+        )
     if privacy.mechanism.kind != "gaussian":
         return (
             "privacy.noise 'shared' is proved for the plain Gaussian mechanism, and "
@@ -111,8 +116,7 @@ def _of_steps(study: SynchronousStudy) -> str | None:
         )
     several = (
         "with privacy.noise 'shared' a round has one local step: after several, the noise of each "
-        "is inside a client's own model, where nobody else's protects it (Heikkila 2024 has more, "
-        "under assumptions of its own)"
+        "is inside a client's own model, where nobody else's protects it (docs/shared-noise.md)"
     )
     if tau is not None and tau > 1:
         return f"{several}. Set method.tau = 1"
