@@ -26,7 +26,7 @@ from sordino.entropy import Entropy, Seeded, System
 from sordino.errors import ResumeError, StudyError
 from sordino.files import KIB, check_below, read_below, there
 
-SHARING = ("noise", "honest", "dishonest", "bits")
+SHARING = ("noise", "honest", "fewest", "bits")
 """Keys of ``[privacy]`` about noise that clients share."""
 KEY, ENDED = "entropy.key", b"This run has ended and its key was destroyed.\n"
 

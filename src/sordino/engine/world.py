@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from sordino.engine import records
 from sordino.engine.effect import Book, Effect, Event, Learn, Learned, Request, Said, Skip
 from sordino.engine.moment import Block, S
+from sordino.errors import StudyError
 from sordino.message import Vector
 from sordino.privacy import Budget, Charge, Permit, Vault
 from sordino.privacy.accounting import Spent
-from sordino.secure.setting import lowest_threshold
+from sordino.secure.setting import MOST_CLIENTS, lowest_threshold
 
 if TYPE_CHECKING:
     from sordino.training.plausible import Length
@@ -68,10 +69,25 @@ class Summing:
     dishonest: int
     bits: int
 
-    @property
-    def least(self) -> int:
-        """Contributions below which no sum is opened; see :mod:`sordino.secure.setting`."""
-        return max(self.fewest, lowest_threshold(self.clients, self.dishonest))
+    def refuse_splitting(self) -> None:
+        """Refuse sums so small that a server which shows clients different sets could open two of
+        them; see :mod:`sordino.secure.setting`.
+
+        Raises:
+            StudyError: if they are, or there are more clients than a secure sum takes.
+        """
+        if self.clients > MOST_CLIENTS:
+            raise StudyError(
+                f"{self.clients} clients: on a network, a secure sum takes at most {MOST_CLIENTS}"
+            )
+        least = lowest_threshold(self.clients, self.dishonest)
+        if self.fewest < least:
+            raise StudyError(
+                f"privacy.fewest = {self.fewest} (privacy.honest unless it is given): of "
+                f"{self.clients} clients a server could open two sums in a round, and so learn what "
+                "one client has sent. On a network, privacy.honest and privacy.fewest together "
+                f"must be more than {self.clients}"
+            )
 
 
 class World(Generic[S]):

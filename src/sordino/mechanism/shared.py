@@ -147,7 +147,8 @@ class SharedGrid:
         self, vector: NDArray[np.float64], reach: float, rng: np.random.Generator
     ) -> NDArray[np.int64]:
         """Whole steps (d,) of a vector (d,), clamped to +-``reach`` steps."""
-        steps = np.clip(np.nan_to_num(vector, nan=0.0) / self.step, -reach, reach)
+        most = reach * self.step  # exact
+        steps = np.clip(np.nan_to_num(vector, nan=0.0), -most, most) / self.step
         if self.rounding == "nearest":
             return np.rint(steps).astype(np.int64)
         below = np.floor(steps)
@@ -289,9 +290,9 @@ def _made(
     rule: SharedNoise, clip: float, noise_multiplier: float, bits: int, step: float
 ) -> SharedGrid:
     reach = tuple(float(math.ceil(clip * each / step)) for each in rule.most)
-    bound, rounding = moved(clip / step, rule.dimension)
     # Products with weights are off by 2^-53 of R, and u has 53 bits: twice for two vectors.
-    bound += math.sqrt(rule.dimension) * (max(reach) + 1.0) * 2.0**-51
+    slack = math.sqrt(rule.dimension) * (max(reach) + 1.0) * 2.0**-51
+    bound, rounding = moved(clip / step + slack, rule.dimension)
     # a few units in the last place more, so that rounding here never makes the noise too small
     deviation = noise_multiplier * bound / math.sqrt(rule.honest) * (1.0 + 2.0**-48)
     return SharedGrid(

@@ -21,6 +21,7 @@ import tomli_w
 from pydantic import Field, ValidationError, model_validator
 
 from sordino import modules as code
+from sordino.engine import regimes
 from sordino.engine import study as studies
 from sordino.engine.study.base import Study
 from sordino.errors import StudyError
@@ -172,6 +173,12 @@ class Agreed:
             content = read_below(folder, name, most=MOST_TOML)
             found.update(f"{name} {len(content)}\n".encode() + content)
         self.digest = found.hexdigest()
+
+    @property
+    def minimum(self) -> int:
+        """Sites that must be there: as agreed, and enough for a sum to be opened."""
+        summing = regimes.of(self.study).summing(self.study)
+        return max(self.agreement.minimum, 0 if summing is None else summing.fewest)
 
     def verify(self, site: int, content: bytes, signature: bytes) -> bool:
         """Whether the site with this number has signed the content."""

@@ -39,7 +39,7 @@ WHAT = {
     "shared": (
         "its part of a sum, with a part of the noise on it, modulo 2^{bits} and under masks. The "
         "server can take the masks off the sum of {least} sites or more, once in a round, and off "
-        "nothing else, even if {dishonest} of the other sites help it"
+        "nothing else{help}"
     ),
     "none": "the model after its local steps, or a gradient, WITHOUT any noise",
 }
@@ -191,9 +191,16 @@ class Horizontal(Carrier):
     def released(self, study: Study, index: int) -> str:
         """See :class:`~sordino.network.carrier.Carrier`."""
         if (own := regimes.of(study).summing(study)) is not None:
-            told = {"bits": own.bits, "least": own.least, "dishonest": own.dishonest}
+            told = {"bits": own.bits, "least": own.fewest, "help": _help(own.dishonest)}
             return WHAT["shared"].format(**told)
         return WHAT[study.privacy.unit]
+
+
+def _help(dishonest: int) -> str:
+    if not dishonest:
+        return ""
+    who = "one of the other sites helps" if dishonest == 1 else f"{dishonest} other sites help"
+    return f", even if {who} it"
 
 
 def _arrays(part: Dataset, classes: Sequence[str]) -> dict[str, NDArray[Any]]:

@@ -276,7 +276,7 @@ class Serving:
             courier=courier,
             journal=journal,
             dimension=dimension,
-            minimum=self.agreed.agreement.minimum,
+            minimum=self.agreed.minimum,
             kept=lambda: watcher.kept,
             hurry=watcher.hurry,
             told=lambda: self.told(courier, kernel),

@@ -41,7 +41,7 @@ from sordino.regimes.synchronous.plan import (
     step,
 )
 from sordino.regimes.synchronous.protocol import Synchronous
-from sordino.regimes.synchronous.sharing import honest, shared
+from sordino.regimes.synchronous.sharing import fewest, honest, shared
 from sordino.regimes.synchronous.simulation import Moment, Simulation
 from sordino.regimes.synchronous.study import SynchronousStudy
 
@@ -101,8 +101,10 @@ def build(
     facts = horizontal(records.Synchronous, study, setup, priced, simulation)
     if priced.shared is not None:
         grid = priced.shared
-        told = {name: getattr(grid, name) for name in records.Sum.__struct_fields__[1:]}
-        facts = msgspec.structs.replace(facts, shared=records.Sum(honest=honest(study), **told))
+        told = {name: getattr(grid, name) for name in records.Sum.__struct_fields__[2:]}
+        facts = msgspec.structs.replace(
+            facts, shared=records.Sum(honest=honest(study), fewest=fewest(study), **told)
+        )
     paid = "round" if privacy.unit == "client" else "local step"
     remedies = remedy(known, "Raise noise_multiplier or lower sampling_rate")
     return setup.built(

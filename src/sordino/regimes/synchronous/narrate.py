@@ -9,7 +9,7 @@ from sordino.engine.narration import Table, Told, number
 from sordino.engine.plan import Plan
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.synchronous.plan import Cell
-from sordino.regimes.synchronous.sharing import honest
+from sordino.regimes.synchronous.sharing import fewest, honest
 from sordino.regimes.synchronous.study import SynchronousStudy
 
 
@@ -65,8 +65,9 @@ def _shared(study: SynchronousStudy, priced: Plan) -> list[str]:
         return []
     n, most = len(grid.reach), honest(study)
     return [
-        f"noise shared by {n} clients, {most} of them honest; a sum of fewer is not opened. The "
-        "server sees who contributes and the opened sums, no single contribution",
+        f"noise shared by {n} clients: enough with {most} honest parts; a sum of fewer than "
+        f"{fewest(study)} is not opened. The server sees who contributes and the opened sums, no "
+        "single contribution",
         f"sums modulo 2^{grid.bits} in steps of 2^{math.log2(grid.step):.0f}, {grid.rounding} "
         f"rounding ({100 * (grid.growth - 1):.2g} % more noise), {grid.deviation:.4g} steps of "
         "noise from each; chance that any number overflows: below "

@@ -84,8 +84,8 @@ def of_sum(
     row = SynchronousRound(
         cohort=state.cohort, answered=len(clients), missing=state.cohort - len(clients)
     )
-    if len(clients) < adder.least:
-        void = f"{len(clients)} of the {adder.least} contributions that a sum needs: void"
+    if len(clients) < adder.fewest:
+        void = f"{len(clients)} of the {adder.fewest} contributions that a sum needs: void"
         return Outcome(None, state.memory, row, void=void)
     if state.total is None:
         return Outcome(None, state.memory, row, void="the sum could not be opened: void")

@@ -19,9 +19,9 @@ how many, is a secret: it depends on who is in the federation, and nobody has pa
 the log says it, and local steps are counted as if everybody had taken them.
 
 Where clients share the noise (:mod:`sordino.regimes.synchronous.shared`), everybody within reach
-sends residues, which are added up as they come. When the round closes, the sum is asked to be
-opened, once and whole; Delta is what it stands for. With too few contributions it is not: the
-round is void, the model stays, and what was charged stays charged.
+sends residues, which are added up as they come. Their sum is opened once, when the round closes;
+Delta is what it stands for. With fewer than M contributions the round is void: nothing is opened,
+charges stay. Where fewer than M are within reach, nobody is asked or charged.
 
 A round closes when everybody has answered or, with a deadline, when it passes. What comes
 later is *late*: its noise was released and is booked, but it is not used. A client that never
@@ -263,7 +263,8 @@ class Synchronous:
         if self.adder is not None and not self.adder.whole:
             tau = 1  # sums of models after several steps have noise that nobody shares
         taken = list(state.steps)
-        for i in range(len(taken)) if self.together else chosen:
+        few = self.adder is not None and not chosen
+        for i in range(len(taken)) if self.together and not few else chosen:
             taken[i] += tau
         state = replace(
             state,
@@ -280,14 +281,16 @@ class Synchronous:
             note=choice.note,
         )
         contract = self.method.round_noise(state.memory, self.terms, number)
-        if (priced := self.priced(contract)) is not None:
+        if not few and (priced := self.priced(contract)) is not None:
             return state, (Book(number, priced),)
         return self._ask(state)
 
     def _chosen(self, state: State, solvent: Sequence[int], number: int) -> list[int]:
         """Who is asked; whom a secret sample of clients has drawn."""
         if self.aggregator is None:
-            return cohort.drawn(self.entropy, solvent, self.cohort, number)
+            found = cohort.drawn(self.entropy, solvent, self.cohort, number)
+            # a sum of fewer is not opened: nobody is charged for one that cannot be
+            return found if self.adder is None or len(found) >= self.adder.fewest else []
         rate, count = self.aggregator.sampling_rate, len(state.steps)
         return cohort.sampled(self.entropy, rate, count, state.present, number)
 
@@ -306,9 +309,9 @@ class Synchronous:
         chosen, number = sorted(state.waiting), state.round
         wake = () if self.deadline is None else (Wake(self.deadline, f"round {number}"),)
         if not chosen and not wake:
-            return self._finish(
-                state, "no client can be reached, and no deadline is set to wait for one"
-            )
+            who = "no client" if self.adder is None else f"fewer than {self.adder.fewest} clients"
+            why = f"{who} can be reached, and no deadline is set to wait for one"
+            return self._finish(state, why)
         contract = self.method.round_noise(state.memory, self.terms, number)
         given = contract if self.together or contract != self.plain else None
         order = self.terms.order if self.method.adapts_noise else None
@@ -349,7 +352,7 @@ class Synchronous:
 
     def _ended(self, state: State) -> tuple[State, Sequence[Effect]]:
         """Nobody is waited for any more: close the round, or let its sum be opened."""
-        if self.adder is None or state.total is None or len(state.arrived) < self.adder.least:
+        if self.adder is None or state.total is None or len(state.arrived) < self.adder.fewest:
             return self._close(state)
         return replace(state, opening=True), (Open(state.round, state.arrived, state.total),)
 

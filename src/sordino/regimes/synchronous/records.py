@@ -12,7 +12,8 @@ class Sum(Record, frozen=True, kw_only=True):
     """A sum whose noise clients share, in the first round.
 
     Attributes:
-        honest: H, contributions whose noise nobody knows.
+        honest: H, contributions for which the noise is booked.
+        fewest: M, contributions below which a sum is not opened.
         bits: of the modulus.
         step: g, of the grid (units of the vector).
         deviation: of one client's noise, in steps.
@@ -22,6 +23,7 @@ class Sum(Record, frozen=True, kw_only=True):
     """
 
     honest: Maybe[Count] = UNSET
+    fewest: Maybe[Count] = UNSET
     bits: Maybe[Count] = UNSET
     step: Maybe[Real] = UNSET
     deviation: Maybe[Real] = UNSET

@@ -144,6 +144,7 @@ def _shared(run: Run) -> list[tuple[str, str]]:
     log = number(told.overflow)
     return [
         ("noise", f"shared by the clients; {plain(number(told.honest))} of them honest"),
+        ("contributions below which a sum is not opened", plain(number(told.fewest))),
         ("opened sums", f"modulo 2^{plain(number(told.bits))}, {known(told.rounding)} rounding"),
         ("step of the grid", plain(number(told.step), 6)),
         ("noise of one client, in steps", plain(number(told.deviation), 6)),

@@ -13,7 +13,8 @@ Who sends is public, and has nothing to do with anybody's data: in both units ev
 within reach sends in every round. Whose *data* is in the sum is known to nobody but the client.
 
 Contributions are residues modulo 2^bits, so the sum is the same in any order of arrival. A sum of
-fewer than H contributions would have too little noise: it is never opened, and the round is void.
+fewer than M >= H contributions is never opened, and the round is void. So of the parts of the noise
+in it, M - H clients that collude with a server who decides who drops out leave H unknown.
 """
 
 from __future__ import annotations
@@ -41,8 +42,7 @@ class SharedSum:
         scale: what a sum over the weights of those who arrived is multiplied by.
         sampling_rate: q of examples, or q_c of clients.
         whole: whether whole clients are protected.
-        dishonest: contributions that a sum must hold beside H: of clients that may collude with a
-            server which lies about who dropped out.
+        fewest: M, contributions that a sum must have to be opened.
     """
 
     rule: SharedNoise
@@ -50,11 +50,11 @@ class SharedSum:
     scale: float
     sampling_rate: float
     whole: bool
-    dishonest: int = 0
+    fewest: int
 
     @property
     def honest(self) -> int:
-        """H: contributions whose noise is booked."""
+        """H: contributions for which the noise is booked."""
         return self.rule.honest
 
     @property
@@ -64,16 +64,8 @@ class SharedSum:
 
     @property
     def summing(self) -> Summing:
-        """What secure sums follow from; all but H clients may collude with the server."""
-        n, rule = len(self.weights), self.rule
-        return Summing(n, rule.honest + self.dishonest, n - rule.honest, rule.bits)
-
-    @property
-    def least(self) -> int:
-        """Contributions below which a sum is not opened: H and ``dishonest``, or the threshold of a
-        secure sum where that is more.
-        """
-        return self.summing.least
+        """What secure sums follow from."""
+        return Summing(len(self.weights), self.fewest, self.fewest - self.honest, self.rule.bits)
 
     def event(self, contract: RoundNoise) -> Event:
         """What one round releases of each client, if H contributions of its sum are honest."""

@@ -31,6 +31,11 @@ def honest(study: SynchronousStudy) -> int:
     return study.privacy.honest or study.data.clients
 
 
+def fewest(study: SynchronousStudy) -> int:
+    """M: contributions below which a sum is not opened; H unless the study says otherwise."""
+    return study.privacy.fewest or honest(study)
+
+
 def bits(study: SynchronousStudy) -> int:
     """Of the modulus."""
     return study.privacy.bits or BITS
@@ -38,15 +43,17 @@ def bits(study: SynchronousStudy) -> int:
 
 def summing(study: SynchronousStudy) -> Summing:
     """What secure sums of the study follow from."""
-    n, most = study.data.clients, honest(study)
-    return Summing(n, most + study.privacy.dishonest, n - most, bits(study))
+    least = fewest(study)
+    return Summing(study.data.clients, least, least - honest(study), bits(study))
 
 
 def refused(study: SynchronousStudy) -> str | None:
     """Why a study's noise cannot be shared as it asks; None if it can, or is not."""
     privacy = study.privacy
     if not shared(study):
-        given = [name for name in ("honest", "dishonest", "bits") if getattr(privacy, name)]
+        given = [
+            name for name in ("honest", "fewest", "bits") if getattr(privacy, name) is not None
+        ]
         if not given:
             return None
         return (
@@ -57,6 +64,11 @@ def refused(study: SynchronousStudy) -> str | None:
         return "privacy.noise 'shared' with unit 'none': there is no noise to share"
     if study.form == "paper":
         return "privacy.noise 'shared' has no paper's literal form: use form = 'sound'"
+    if getattr(privacy, "epsilons", None) is not None:
+        return (
+            "privacy.epsilons gives each client noise of its own, and with privacy.noise 'shared' "
+            "all clients have the sum's"
+        )
     if privacy.mechanism.kind != "gaussian":
         return (
             "privacy.noise 'shared' is proved for the plain Gaussian mechanism, and "
@@ -78,18 +90,16 @@ def _too_few(study: SynchronousStudy) -> str | None:
             f"privacy.honest = {study.privacy.honest}: at most all {asked} clients can be honest "
             "and arrive"
         )
-    least, other = summing(study).least, study.privacy.dishonest
-    if honest(study) + other > asked:
+    if not honest(study) <= fewest(study) <= asked:
         return (
-            f"privacy.dishonest = {other}: of {asked} clients, {honest(study)} are honest "
-            "(privacy.honest; all unless it is given), so at most "
-            f"{asked - honest(study)} can be dishonest"
+            f"privacy.fewest = {study.privacy.fewest}: it must lie between privacy.honest = "
+            f"{honest(study)} and the {asked} clients"
         )
-    if cohort is not None and cohort < least:
+    if cohort is not None and cohort < fewest(study):
         return (
-            f"participation.cohort = {cohort} asks fewer clients than the {least} contributions "
-            "that a sum needs: every round would be void. Set privacy.honest to at most "
-            f"{cohort}, or raise the cohort"
+            f"participation.cohort = {cohort} asks fewer clients than the {fewest(study)} whose "
+            "contributions a sum needs: every round would be void. Set privacy.honest or "
+            f"privacy.fewest to at most {cohort}"
         )
     return None
 
@@ -113,8 +123,7 @@ def _of_steps(study: SynchronousStudy) -> str | None:
         )
     several = (
         "with privacy.noise 'shared' a round has one local step: after several, the noise of each "
-        "is inside a client's own model, where nobody else's protects it (Heikkila 2024 has more, "
-        "under assumptions of its own)"
+        "is inside a client's own model, where nobody else's protects it (docs/shared-noise.md)"
     )
     if tau is not None and tau > 1:
         return f"{several}. Set method.tau = 1"
@@ -133,32 +142,31 @@ def _of_steps(study: SynchronousStudy) -> str | None:
 
 def against(study: SynchronousStudy) -> str:
     """Against whom the promise holds."""
-    most, n = honest(study), study.data.clients
+    colluding = fewest(study) - honest(study)
     held = (
-        "This holds against an observer who knows everything else but the clients' parts of the "
-        "noise. It does not hold against another client, who knows its own part: for that, set "
-        "privacy.honest below the number of clients."
-        if most == n
-        else "This holds against an observer who knows everything else, and the parts of the noise "
-        f"of all but {most} of the clients in a sum."
+        f"and up to {colluding} of the clients, even if the server decides who drops out of a sum."
+        if colluding
+        else "and does not hold against another client, who knows its own part of the noise: for "
+        "that, set privacy.honest below privacy.fewest."
     )
     return (
-        f"{held} A single contribution has only a part of the noise: it must travel under a mask "
-        "(secure aggregation)."
+        "This holds against an observer who knows everything else but the clients' parts of the "
+        f"noise: against the server, {held} A single contribution has only a part of the noise: it "
+        "must travel under a mask (secure aggregation)."
     )
 
 
 def resting(study: SynchronousStudy, sizes: str, batches: str) -> tuple[str, ...]:
     """What the promise rests on that is particular to shared noise."""
     most, n, modulus = honest(study), study.data.clients, bits(study)
-    least = summing(study).least
     seen = (
         "The server sees who contributes to a round, and of their contributions nothing but the "
-        f"sum modulo 2^{modulus}, and no sum of fewer than {least} of the {n} clients."
+        f"sum modulo 2^{modulus}, and no sum of fewer than {fewest(study)} of the {n} clients."
     )
     parts = (
         f"The noise is shared: every client adds 1/{most} of the variance that is booked, in whole "
-        f"numbers. {most} clients are assumed to be honest and to arrive."
+        f"numbers. {most} clients of every opened sum are assumed to be honest: they add their "
+        "part of the noise and keep it to themselves."
     )
     secret = SENDING if isinstance(study.method, ClientLevel) else batches
     return (seen, parts, sizes, secret)

@@ -19,8 +19,8 @@ class Privacy(SampledPromise):
 
     ``clipped_fraction`` releases how many examples were clipped, inside the same noise multiplier.
     Where whole clients are protected, ``clip`` is the bound S of an update and ``sampling_rate``
-    the probability q_c with which a client is drawn. ``noise``, ``honest``, ``dishonest`` and
-    ``bits``: see :mod:`sordino.regimes.synchronous.sharing`.
+    the probability q_c with which a client is drawn. ``noise`` and the keys below it: see
+    :mod:`sordino.regimes.synchronous.sharing`.
     """
 
     clipped_fraction: bool = True
@@ -30,13 +30,15 @@ class Privacy(SampledPromise):
         "clients share, where only their sum is opened",
     )
     honest: int | None = Field(
-        None, ge=1, description="of a shared sum, honest contributions; all clients unless given"
+        None,
+        ge=1,
+        description="H, parts of a shared sum's noise that nobody else knows; all clients unless "
+        "given",
     )
-    dishonest: int = Field(
-        0,
-        ge=0,
-        description="of a shared sum, contributions that it must hold beside the honest ones: of "
-        "clients that may collude with a server which lies about who dropped out",
+    fewest: int | None = Field(
+        None,
+        ge=1,
+        description="contributions below which a shared sum is not opened; honest unless given",
     )
     bits: int | None = Field(None, description="of a shared sum's modulus; 32 unless given")
 

@@ -12,7 +12,7 @@ from sordino.regimes.synchronous import plan
 from sordino.regimes.synchronous.method import Terms
 from sordino.regimes.synchronous.plan import aggregated, shares
 from sordino.regimes.synchronous.shared import SharedSum
-from sordino.regimes.synchronous.sharing import bits, honest, shared
+from sordino.regimes.synchronous.sharing import bits, fewest, honest, shared
 from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.training.plausible import drawn
 
@@ -108,5 +108,5 @@ def adder(
         scale=scale,
         sampling_rate=rate,
         whole=aggregated(study),
-        dishonest=study.privacy.dishonest,
+        fewest=fewest(study),
     )
