@@ -182,10 +182,10 @@ def test_a_wrong_share_is_named_and_passed_over() -> None:
     # of four that reveal, three good shares are left of each
     done = game.end()
     assert done.clients == (0, 1, 2, 3)
-    assert [each[: len("client 1: its share of client 0")] for each in done.faults] == [
-        "client 1: its share of client 0",
-        "client 3: its share of client 4",
-    ]
+    assert done.faults == (
+        (1, "its share of client 0 is not as client 0 has dealt it"),
+        (3, "its share of client 4 is not as client 4 has dealt it"),
+    )
 
 
 @pytest.mark.parametrize("gone", [False, True])
@@ -207,7 +207,8 @@ def test_a_dealer_of_wrong_shares_is_named(monkeypatch: pytest.MonkeyPatch, gone
     while game.done is None:
         game.phase()
     assert isinstance(game.done, Void)
-    assert game.done.why.startswith("client 2 has dealt shares of something else")
+    assert game.done.why == "client 2: it has dealt shares of something else"
+    assert {who for who, _ in game.done.faults} == {2}
 
 
 def _first(game: Game) -> tuple[Party, Any]:

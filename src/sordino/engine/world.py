@@ -84,9 +84,9 @@ class Summing:
         if self.fewest < least:
             raise StudyError(
                 f"privacy.fewest = {self.fewest} (privacy.honest unless it is given): of "
-                f"{self.clients} clients a server could open two sums in a round, and so learn what "
-                "one client has sent. On a network, privacy.honest and privacy.fewest together "
-                f"must be more than {self.clients}"
+                f"{self.clients} clients a server could open two sums in a round, and so learn "
+                "what one client has sent. On a network, privacy.honest and privacy.fewest "
+                f"together must be more than {self.clients}"
             )
 
 

@@ -376,6 +376,10 @@ class Courier:
         if counted[key] == 1:
             self._refused(self.names[site], key)
 
+    def announce(self, what: str, why: str) -> None:
+        """Write down what is no site's doing alone."""
+        self._noted("", what, _printable(why))
+
     def _send(self, site: int, frame: bytes) -> None:
         self.sites[site].sent += len(frame)
         self._hub.send(self.names[site], frame)

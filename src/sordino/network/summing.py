@@ -93,18 +93,13 @@ class LiveSums(LiveKernel[S, M]):
             if self._sums.sum is not None and self._sums.phase != INPUTS:
                 self._wait(f"{_SUM}{self._sums.sum.setting.round} {self._sums.phase}")
             return
-        self._told(done)
+        self._sums.blame(done)
         if effect is not None:
             self.tell(self._sums.summed(effect, done))
         elif self._sums.sum is before:
             everybody = sorted(self._sums.tasks)
             self._sums.forget()
             self._out(everybody)
-
-    def _told(self, done: Opened | Void) -> None:
-        faults = done.faults if isinstance(done, Opened) else (done.why,)
-        for fault in faults:
-            self.write(records.Declined(round=self.state.number, client=0, why=fault[:500]))
 
     def _out(self, sites: list[int]) -> None:
         """These take no part in the round's sum: nobody waits for them."""
@@ -164,6 +159,8 @@ class ScriptedSums(ScriptedKernel[S, M]):
                 self._listen()
                 continue
             done = self._sums.advance()
+            if not isinstance(done, list):
+                self._sums.blame(done)
             if isinstance(done, Void):
                 raise Declined(f"the run was stopped: {done.why}")
             if isinstance(done, Opened):

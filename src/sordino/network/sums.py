@@ -150,10 +150,17 @@ class Sums:
         self.sum, self.tasks = None, {}
 
     def summed(self, effect: Open, done: Opened | Void) -> Summed:
-        """What the regime is told, and the status of who has done what he must not."""
+        """What the regime is told."""
         if isinstance(done, Void):
             return Summed(effect.number, (), np.zeros(0, np.uint64))
         return Summed(effect.number, done.clients, done.values.astype(np.uint64))
+
+    def blame(self, done: Opened | Void) -> None:
+        """Name who has done what he must not, and say why a sum is not opened."""
+        for site, why in done.faults:
+            self._courier.note(site, "secure sum", why)
+        if isinstance(done, Void):
+            self._courier.announce("void sum", done.why)
 
     def _ask(self, site: int, number: int, phase: int, body: bytes) -> None:
         self._courier.step(site, frames.Step(number, phase, body))

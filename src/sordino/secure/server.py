@@ -41,11 +41,15 @@ PHASES: tuple[type[FromClient], ...] = (Keys, Shares, MaskedInput, Signed, Revea
 """What clients say, one after the other."""
 
 
+Fault = tuple[int, str]
+
+
 @dataclass(frozen=True, slots=True)
 class Void:
-    """The sum is not opened, and why."""
+    """The sum is not opened, and why; ``faults`` as of :class:`Opened`."""
 
     why: str
+    faults: tuple[Fault, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,12 +59,12 @@ class Opened:
     Attributes:
         clients: whose inputs are in it, ascending.
         values: (d,) modulo 2^bits.
-        faults: who has done what he must not, though the sum could be opened.
+        faults: clients that have done what they must not, and what.
     """
 
     clients: tuple[int, ...]
     values: Residues
-    faults: tuple[str, ...] = ()
+    faults: tuple[Fault, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,7 +76,7 @@ class Sum:
         keys, shares, signatures, revealed: what came, by client.
         inputs: whose masked inputs came, and ``total`` (d,) their sum.
         waiting: who is still asked in this phase.
-        faults: who has done what he must not.
+        faults: clients that have done what they must not, and what.
     """
 
     setting: Setting
@@ -85,7 +89,7 @@ class Sum:
     total: Residues | None = None
     signatures: Mapping[int, bytes] = field(default_factory=dict)
     revealed: Mapping[int, Revealed] = field(default_factory=dict)
-    faults: tuple[str, ...] = ()
+    faults: tuple[Fault, ...] = ()
 
     @property
     def listed(self) -> tuple[Keys, ...]:
@@ -182,8 +186,7 @@ class Sum:
             each for each, share in message.keys if not self._dealt(each, message.client, share, 1)
         ]
         faults = tuple(
-            f"client {message.client}: its share of client {each} is not the one that client "
-            f"{each} said it had dealt"
+            (message.client, f"its share of client {each} is not as client {each} has dealt it")
             for each in wrong
         )
         return replace(
@@ -260,8 +263,9 @@ class Sum:
                 for other in self.members:
                     key = pair_key(setting, private, self.keys[each], self.keys[other])
                     (taken if each > other else added).append(key)
-        except RemoteProtocolError as error:
-            return Void("; ".join((str(error), *self.faults)))
+        except _Unusable as error:
+            fault = (error.dealer, str(error))
+            return Void(f"client {error.dealer}: {error}", (*self.faults, fault))
         values = masks.masked(self.total, setting.bits, plus=added, minus=taken)
         return Opened(self.members, values, self.faults)
 
@@ -269,7 +273,7 @@ class Sum:
         place = self.members.index(client)
         found = self._recovered(client, 0, lambda told: told.masks[place])
         if commitment(self.setting, client, found) != self.keys[client].commitment:
-            raise RemoteProtocolError(f"client {client} has dealt shares of something else")
+            raise _Unusable(client, "it has dealt shares of something else")
         return found
 
     def _mask_key(self, client: int) -> X25519PrivateKey:
@@ -277,7 +281,7 @@ class Sum:
             self._recovered(client, 1, lambda told: dict(told.keys).get(client))
         )
         if public(found) != self.keys[client].mask:
-            raise RemoteProtocolError(f"client {client} has dealt shares of something else")
+            raise _Unusable(client, "it has dealt shares of something else")
         return found
 
     def _recovered(self, dealer: int, which: int, of: Callable[[Revealed], bytes | None]) -> bytes:
@@ -289,7 +293,15 @@ class Sum:
         try:
             return recover(found, self.setting.threshold, 32)
         except RemoteProtocolError as error:
-            raise RemoteProtocolError(f"client {dealer}: {error}", error.what) from error
+            raise _Unusable(dealer, f"its secret cannot be recovered ({error})") from error
+
+
+class _Unusable(Exception):
+    """A client's secret cannot be recovered from the shares that it has dealt."""
+
+    def __init__(self, dealer: int, why: str) -> None:
+        super().__init__(why)
+        self.dealer = dealer
 
 
 def expected(setting: Setting, verify: Verify, clients: frozenset[int]) -> Sum:
