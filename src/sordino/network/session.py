@@ -239,6 +239,16 @@ def opened(wish: Wish) -> tuple[Agreed, int, Study, Dataset]:
     return agreed, index, study, part.read_own(wish.data, agreed.agreement, index, study)
 
 
+def unchecked(agreed: Agreed, own: Dataset) -> str | None:
+    """What is said where a file names its columns, and nobody has agreed on names; or None."""
+    if not own.columns or agreed.agreement.data.columns:
+        return None
+    return (
+        "The agreement names no columns (data.columns): whether every site has the same columns in "
+        "the same order, no program checks"
+    )
+
+
 def join(wish: Wish, shown: Shown, *, connects: Callable[[int], Line] | None = None) -> Outcome:
     """Take part with one's own data, until the run is over; its proof is written then.
 
@@ -251,6 +261,8 @@ def join(wish: Wish, shown: Shown, *, connects: Callable[[int], Line] | None = N
     """
     agreed, index, study, own = opened(wish)
     _refuse_known_noise(study, wish)
+    if (warning := unchecked(agreed, own)) is not None:
+        shown.words(warning)
     certificates.refuse_expired(wish.kit, "site.pem", dt.datetime.now(dt.UTC))
     way = connects or choice.for_site(agreed.agreement, index, wish.kit)
     again = again_of(agreed.agreement)
