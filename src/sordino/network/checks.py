@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable
 
 from sordino.errors import RemoteProtocolError
-from sordino.message import Embedding, Labels, Message, Passive, Reply
+from sordino.message import Embedding, Labels, Message, Passive, Reply, vectors
 from sordino.network import frames
+from sordino.training.plausible import length
 
 Unfit = Callable[[int, int, Reply], str | None]
 """Why a message about an event is refused, as the regime says: of a site, to a task."""
@@ -35,8 +36,10 @@ def differs(said: frames.Hello, agreement: str, code: str) -> RemoteProtocolErro
     return None
 
 
-def checked(site: int, number: int, message: Message, unfit: Unfit) -> Reply:
-    """A message of this site about this task.
+def checked(
+    site: int, number: int, message: Message, unfit: Unfit, most: float = math.inf
+) -> Reply:
+    """A message of this site about this task, whose vectors are at most ``most`` long.
 
     Raises:
         RemoteProtocolError: if it is not.
@@ -56,6 +59,12 @@ def checked(site: int, number: int, message: Message, unfit: Unfit) -> Reply:
         raise RemoteProtocolError(
             f"its frame is of task {number}, its message of {quoted}", "another task"
         )
+    for name, vector in vectors(message):
+        if (found := length(vector)) > most:
+            raise RemoteProtocolError(
+                f"its {name} has the length {found:.3g}, and a model takes {most:.3g} at most",
+                "too large",
+            )
     for told in (getattr(message, "statistics", None), getattr(message, "raw", None)):
         for name in () if told is None else told.__struct_fields__:
             value = getattr(told, name)

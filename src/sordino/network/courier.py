@@ -11,6 +11,7 @@ is cut off until it connects again.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 
@@ -52,7 +53,7 @@ class Courier:
         refused: told of each kind of refusal once: which site, and why.
         noted: told of each refusal: which site, what it is, and the detail.
         unfit: why a message about an event is refused, as the regime says; see
-            :meth:`~sordino.engine.world.World.unfit`.
+            :meth:`~sordino.engine.world.World.unfit`; ``most`` is how long a vector may be.
         owed: rounds that were charged to a site after the one with this number, and their events:
             what a server that was restarted does not remember.
     """
@@ -71,10 +72,11 @@ class Courier:
         refused: Callable[[str, str], None],
         noted: Callable[[str, str, str], object] = _silent,
         unfit: Callable[[int, int, Reply], str | None] = unknown,
+        most: float = math.inf,
         owed: Callable[[int, int], Iterable[tuple[int, Fact]]] = lambda site, after: (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._unfit, self._noted = unfit, noted
+        self._unfit, self._most, self._noted = unfit, most, noted
         self._hub, self._mailbox, self.names = hub, mailbox, tuple(names)
         self.run, self._dimension = run, dimension
         self._agreement, self._code = agreement, code
@@ -283,7 +285,7 @@ class Courier:
             return None
         try:
             said = decode(body, dimension=self._dimension)
-            reply = checked(site, number, said, self._unfit)
+            reply = checked(site, number, said, self._unfit, self._most)
         except RemoteProtocolError as error:
             self._bad(site, error)
             why = f"its answer cannot be used: {error}".encode()

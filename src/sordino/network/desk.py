@@ -233,6 +233,8 @@ class Desk:
         assert self._tasks is not None
         site = self._site.index
         self._world.settle(site, task)
+        for _, why in self._world.faults():
+            self._incidents.note(SERVER, "derivative", why)
         if self._due and not getattr(task, "asked", False):
             self._due = False
             self._save()

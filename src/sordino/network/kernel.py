@@ -251,6 +251,19 @@ class LiveKernel(Kernel[S, M]):
         return hopeless(self.courier, self._minimum, needed, secret=self.world.charges_everybody)
 
     def _take(self, each: Input) -> None:
+        self._follow(each)
+        for site, why in self.world.faults():
+            self._useless(site, why)
+
+    def _useless(self, site: int, why: str) -> None:
+        """An answer cannot be used: the site has only this one, and the run goes on without it."""
+        self.courier.note(site, "too large", why)
+        self.courier.barred(site, f"its answer cannot be used: {why}")
+        if (asked := self.courier.sites[site].ask) is not None:
+            self.courier.settled(site, asked.number)
+        self._gone(site)
+
+    def _follow(self, each: Input) -> None:
         site = each.site
         match each.kind:
             case "stop":
@@ -367,9 +380,10 @@ class LiveKernel(Kernel[S, M]):
                         self._left(each)
 
     def dispatch(self, site: int, task: Request) -> None:
-        """Ask the site."""
+        """Ask the site, unless it is out: then it is asked once it has connected again."""
         self.tasks[site] = task
-        self.courier.ask(site, sendable(task))
+        if not self.courier.sites[site].out:
+            self.courier.ask(site, sendable(task))
 
     def push(self, time: float, site: int = 0, number: int = 0, tag: str = "") -> None:
         """An alarm."""

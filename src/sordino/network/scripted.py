@@ -101,6 +101,12 @@ class ScriptedKernel(Kernel[S, M]):
         if (site, task.number) not in self._answers:
             self.courier.ask(site, sendable(task))
 
+    def next(self) -> None:
+        """As the simulator's; what could not be used is named."""
+        super().next()
+        for site, why in self.world.faults():
+            self.courier.note(site, "too large", why)
+
     def booked(self, effect: Book, permits: tuple[Permit, ...]) -> None:
         """Go on when everybody has booked the round as well."""
         for site in range(self._sites):

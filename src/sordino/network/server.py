@@ -7,6 +7,7 @@ journal of what reached the server.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -69,6 +70,7 @@ def _connected(
     *,
     widest: int = 0,
     unfit: Unfit = unknown,
+    most: float = math.inf,
     noted: Noted = lambda site, what, detail: None,
     owed: Owed = lambda site, after: (),
 ) -> Iterator[Courier]:
@@ -87,6 +89,7 @@ def _connected(
             patience=agreed.agreement.patience,
             refused=refused,
             unfit=unfit,
+            most=most,
             noted=noted,
             owed=owed,
             clock=clock,
@@ -226,6 +229,7 @@ class Serving:
             self.clock,
             widest=world.widest,
             unfit=world.unfit,
+            most=world.most,
             noted=self.noted,
             owed=partial(self._owed, world),
         ) as courier:
