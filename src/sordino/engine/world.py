@@ -125,6 +125,10 @@ class World(Generic[S]):
         """Whether each round is charged to all sites, whoever takes part."""
         return False
 
+    def latest(self, state: S, site: int, /) -> int:
+        """The highest number of a task that this site can have been asked so far."""
+        return state.number
+
     def indispensable(self, site: int, /) -> bool:
         """Whether nothing goes on without this site."""
         return False

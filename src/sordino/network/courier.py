@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable, Sequence
 from sordino.errors import RemoteProtocolError
 from sordino.message import Reply, Task, decode, encode
 from sordino.network import frames
-from sordino.network.checks import checked, differs, unknown
+from sordino.network.checks import checked, differs, refuse_older, unknown
+from sordino.network.seals import Far, Seals
 from sordino.network.standing import Heard, Standing, leaving, untimely
 from sordino.network.transport.base import Event, Hub, Mailbox
 from sordino.privacy import Event as Fact
@@ -56,6 +57,10 @@ class Courier:
             :meth:`~sordino.engine.world.World.unfit`; ``most`` is how long a vector may be.
         owed: rounds that were charged to a site after the one with this number, and their events:
             what a server that was restarted does not remember.
+        seals: of what sites were asked; see :mod:`~sordino.network.seals`.
+
+    Attributes:
+        far: how far the server has gone with a site, which the kernel knows.
     """
 
     def __init__(
@@ -74,6 +79,7 @@ class Courier:
         unfit: Callable[[int, int, Reply], str | None] = unknown,
         most: float = math.inf,
         owed: Callable[[int, int], Iterable[tuple[int, Fact]]] = lambda site, after: (),
+        seals: Seals | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._unfit, self._most, self._noted = unfit, most, noted
@@ -81,7 +87,8 @@ class Courier:
         self.run, self._dimension = run, dimension
         self._agreement, self._code = agreement, code
         self._patience, self._refused, self._clock = patience, refused, clock
-        self._owed = owed
+        self._owed, self._seals = owed, seals
+        self.far: Callable[[int], Far] | None = None
         self._index = {name: i for i, name in enumerate(self.names)}
         self.sites = [Standing() for _ in self.names]
         self._last: tuple[object, bytes] | None = None
@@ -90,16 +97,23 @@ class Courier:
     def ask(self, site: int, task: Task) -> None:
         """Ask a site, now and whenever it connects again, until it has answered."""
         own = self.sites[site]
-        own.ask = frames.Ask(number=task.number, body=self._encoded(task))
+        body, seals = self._encoded(task), self._seals
+        seal = b"" if seals is None else seals.of("task", self.names[site], task.number)
+        own.ask = frames.Ask(task.number, body, seal)
         if own.greeted:
             self._send(site, frames.encode(own.ask))
 
     def book(self, site: int, number: int, fact: Fact) -> None:
         """Have a site book a round, likewise."""
-        own, frame = self.sites[site], frames.encode(frames.Book(number, written(fact)))
+        own, frame = self.sites[site], self._booking(site, number, fact)
         own.books[number] = frame
         if own.greeted:
             self._send(site, frame)
+
+    def _booking(self, site: int, number: int, fact: Fact) -> bytes:
+        seals = self._seals
+        seal = b"" if seals is None else seals.of("round", self.names[site], number)
+        return frames.encode(frames.Book(number, written(fact), seal))
 
     def settled(self, site: int, number: int) -> None:
         """A site has answered or refused a task, or is not waited for any more."""
@@ -299,8 +313,10 @@ class Courier:
             raise RemoteProtocolError("it greets twice", "greeting")
         if not self._greet(site, said):
             return None
+        if self._seals is not None and self.far is not None:
+            refuse_older(self._seals, self.names[site], self.far(site), said)
         for number, fact in self._owed(site, said.booked):
-            own.books.setdefault(number, frames.encode(frames.Book(number, written(fact))))
+            own.books.setdefault(number, self._booking(site, number, fact))
         for _, frame in sorted(own.books.items()):
             self._send(site, frame)
         if own.ask is not None:

@@ -67,6 +67,17 @@ def _packed(each: Input) -> bytes:
     return _HEADER.pack(len(body), zlib.crc32(body)) + body
 
 
+def there_after(inputs: Sequence[Input]) -> set[int]:
+    """Who is there after these inputs."""
+    found: set[int] = set()
+    for each in inputs:
+        if each.kind in ("up", "there"):
+            found.add(each.site)
+        elif each.kind in ("down", "refused"):
+            found.discard(each.site)
+    return found
+
+
 class Journal:
     """The journal of a run folder.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import takewhile
 
 from sordino.engine import records
@@ -24,18 +24,19 @@ from sordino.engine.effect import (
     Left,
     Request,
     Stop,
-    Stretch,
     Woke,
 )
 from sordino.engine.kernel import Kernel, M
 from sordino.engine.moment import S
 from sordino.engine.watch import Watcher
 from sordino.engine.world import World
-from sordino.errors import RemoteProtocolError, ResumeError
-from sordino.message import Reply, Task, decode
+from sordino.errors import ResumeError
+from sordino.message import Reply
+from sordino.network.checks import said, sendable
 from sordino.network.courier import Courier
 from sordino.network.ends import hopeless
-from sordino.network.journal import Input, Journal
+from sordino.network.journal import Input, Journal, there_after
+from sordino.network.seals import Far
 from sordino.privacy import Permit
 
 BOOKING = 60.0
@@ -43,40 +44,6 @@ BOOKING = 60.0
 _BOOK = "book "
 TICK = 1.0
 """Seconds after which progress is told of even if nothing happens."""
-
-
-def sendable(task: Request) -> Task:
-    """A task that can be sent.
-
-    Raises:
-        TypeError: for one that is not.
-    """
-    if isinstance(task, Stretch):
-        raise TypeError("a stretch of events is played in one process, and is not sent")
-    return task
-
-
-def said(body: bytes, dimension: int) -> Reply:
-    """What a site has said.
-
-    Raises:
-        RemoteProtocolError: if no site says that.
-    """
-    found = decode(body, dimension=dimension)
-    if not isinstance(found, Reply):
-        raise RemoteProtocolError(f"a site does not send {type(found).__name__}")
-    return found
-
-
-def _there_after(inputs: Sequence[Input]) -> set[int]:
-    """Who is there after these inputs."""
-    found: set[int] = set()
-    for each in inputs:
-        if each.kind in ("up", "there"):
-            found.add(each.site)
-        elif each.kind in ("down", "refused"):
-            found.discard(each.site)
-    return found
 
 
 class LiveKernel(Kernel[S, M]):
@@ -112,7 +79,7 @@ class LiveKernel(Kernel[S, M]):
         self._idle, self._hurry = idle, hurry
         self._dimension, self._minimum, self._clock = dimension, minimum, clock
         self._again = deque(journal.after(moment.count))
-        self._there = _there_after(journal.before(moment.count))
+        self._there = there_after(journal.before(moment.count))
         self._replaying = True
         self._unbooked: set[int] = set()
         self._leaving: list[int] = []
@@ -122,6 +89,7 @@ class LiveKernel(Kernel[S, M]):
         self._order = moment.count
         self._fresh: tuple[int, Reply | None] = 0, None  # decoded by the courier already
         self._saved = 0  # the input after which a moment was kept
+        courier.far = lambda site: Far(world.latest(self.state, site), self.state.number)
 
     @property
     def waiting(self) -> int:

@@ -18,10 +18,11 @@ from sordino.engine.kernel import Kernel, M
 from sordino.engine.moment import S
 from sordino.engine.watch import Watcher
 from sordino.engine.world import World
+from sordino.network.checks import said, sendable
 from sordino.network.courier import Courier
 from sordino.network.ends import hopeless
 from sordino.network.journal import Input, Journal
-from sordino.network.kernel import TICK, said, sendable
+from sordino.network.kernel import TICK
 from sordino.privacy import Permit
 
 

@@ -31,7 +31,7 @@ from sordino.engine.watch import Moment, Packed, Watcher
 from sordino.engine.world import World
 from sordino.errors import BudgetExceeded, StudyError
 from sordino.files import GIB, read_below
-from sordino.network import frames
+from sordino.network import frames, seals
 from sordino.network.agreement import Agreed
 from sordino.network.carrier import carrier
 from sordino.network.checks import Unfit, unknown
@@ -40,6 +40,7 @@ from sordino.network.journal import NAME as JOURNAL
 from sordino.network.journal import Journal
 from sordino.network.kernel import LiveKernel
 from sordino.network.scripted import ScriptedKernel
+from sordino.network.seals import Seals
 from sordino.network.transport.base import Hub, Mailbox
 from sordino.privacy import Budget, Event, Vault
 
@@ -73,6 +74,7 @@ def _connected(
     most: float = math.inf,
     noted: Noted = lambda site, what, detail: None,
     owed: Owed = lambda site, after: (),
+    sealed: Seals | None = None,
 ) -> Iterator[Courier]:
     """A courier over an open transport."""
     mailbox = Mailbox()
@@ -92,6 +94,7 @@ def _connected(
             most=most,
             noted=noted,
             owed=owed,
+            seals=sealed,
             clock=clock,
         )
     finally:
@@ -232,6 +235,7 @@ class Serving:
             most=world.most,
             noted=self.noted,
             owed=partial(self._owed, world),
+            sealed=seals.kept(self.folder, self.run_id),
         ) as courier:
             ends = _Ends(watcher, self.folder, world.hands_out)
             kernel = self._kernel(world, moment, ends, courier)

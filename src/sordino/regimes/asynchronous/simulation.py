@@ -243,6 +243,10 @@ class Arrivals(World[State]):
         length = self.block if payable is None else min(self.block, payable[site] - first + 1)
         return (self._reserve(site, first, length),)
 
+    def latest(self, state: State, site: int) -> int:
+        """See :class:`World`."""
+        return state.given[site]
+
     def reach(self, site: int, task: Request | None, said: Said) -> Length | None:
         """See :class:`World`; as the edge says."""
         own = getattr(self.edges[site], "reach", None)

@@ -322,6 +322,10 @@ class Conducting(Play):
         found, self._faults = self._faults, []
         return found
 
+    def latest(self, state: State, site: int) -> int:
+        """See :class:`~sordino.engine.world.World`: the query of the open event."""
+        return 2 * (self.half.state.closed + 1) + 1
+
     def indispensable(self, site: int) -> bool:
         """See :class:`~sordino.engine.world.World`: whoever holds the labels."""
         return site == self.half.rules.parties
