@@ -66,6 +66,8 @@ class Agreement(Section):
         minimum: sites that must be there; with fewer the run waits.
         patience: seconds without a connection after which a site counts as gone. Of events also
             those that the server waits for a site to speak, and then for the answer to its query.
+        answer_within: seconds in which a site that is connected answers; one that does not is out
+            until it connects again. Where the study sets a deadline, that comes first.
         data: of examples.
         site: in the order of the clients' numbers.
         modules: digests of code that the study names, which every site has of its own.
@@ -78,6 +80,7 @@ class Agreement(Section):
     transport: Transport = "websocket"
     minimum: int = Field(1, ge=1)
     patience: float = Field(5.0, gt=0, le=86_400)
+    answer_within: float = Field(21_600.0, gt=0, le=864_000)
     data: Shape
     site: tuple[SiteEntry, ...] = Field(min_length=1)
     modules: dict[str, str] = Field(default_factory=dict)

@@ -134,6 +134,10 @@ class Courier:
         """A site takes part again."""
         self.sites[site].out = ""
 
+    def drop(self, site: int, why: str) -> None:
+        """End a site's connection."""
+        self._hub.drop(self.names[site], why)
+
     def weighed(self, site: int, number: int, found: Length | None) -> None:
         """Flag an answer that is longer than an honest one is but by a chance below 10^-9."""
         if found is None or found.plausible:

@@ -10,6 +10,7 @@ A site that has refused is waited for no more. When those that are left are too 
 from __future__ import annotations
 
 import heapq
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -30,12 +31,12 @@ from sordino.engine.kernel import Kernel, M
 from sordino.engine.moment import S
 from sordino.engine.watch import Watcher
 from sordino.engine.world import World
-from sordino.errors import ResumeError
 from sordino.message import Reply
 from sordino.network.checks import said, sendable
 from sordino.network.courier import Courier
 from sordino.network.ends import hopeless
 from sordino.network.journal import Input, Journal, there_after
+from sordino.network.patience import MUTE, Patience
 from sordino.network.seals import Far
 from sordino.privacy import Permit
 
@@ -54,6 +55,7 @@ class LiveKernel(Kernel[S, M]):
         journal: what reached the server since the moment was saved.
         dimension: d.
         minimum: sites that must be there for a round to begin.
+        within: seconds in which a site that is there answers.
         kept: number of the moment that was kept last; ``hurry`` asks to keep the next one.
         told: of progress: called after each input, and ``idle`` every second without one.
     """
@@ -68,6 +70,7 @@ class LiveKernel(Kernel[S, M]):
         journal: Journal,
         dimension: int,
         minimum: int,
+        within: float = math.inf,
         kept: Callable[[], int],
         hurry: Callable[[], None] = lambda: None,
         told: Callable[[], None] = lambda: None,
@@ -81,6 +84,7 @@ class LiveKernel(Kernel[S, M]):
         self._again = deque(journal.after(moment.count))
         self._there = there_after(journal.before(moment.count))
         self._replaying = True
+        self.patience = Patience(within, (each[2] for each in self.heap if each[4] == MUTE))
         self._unbooked: set[int] = set()
         self._leaving: list[int] = []
         self._booking = 0
@@ -96,6 +100,15 @@ class LiveKernel(Kernel[S, M]):
         """Sites that must come before the next round can begin."""
         return max(self._minimum - len(self._there), 0) if self._closed else 0
 
+    def awaited(self, site: int) -> bool:
+        """Whether an answer is waited for of a site that is there."""
+        task = self.tasks.get(site)
+        return (
+            site in self._there
+            and task is not None
+            and self.world.expects(self.state, site, task.number)
+        )
+
     def run(self) -> M:
         """See :class:`~sordino.engine.kernel.Kernel`."""
         try:
@@ -106,8 +119,8 @@ class LiveKernel(Kernel[S, M]):
     def _run(self) -> M:
         self.tasks.update(self.world.asked(self.state))
         self.book(self.world.reissued(self.state, self._first.blocks))
-        for site, task in self.tasks.items():
-            self.courier.ask(site, sendable(task))
+        for site, task in tuple(self.tasks.items()):
+            self.dispatch(site, task)
         self._start = min(
             self._start, self._clock() - max((e.time for e in self._again), default=0.0)
         )
@@ -195,12 +208,7 @@ class LiveKernel(Kernel[S, M]):
             return
         booked = max((each.round for each in self.world.vault.ledger.entries()), default=0)
         if booked > self.state.number:
-            raise ResumeError(
-                f"{self.journal.folder}: its ledger knows of round {booked}, and its journal leads "
-                f"to round {self.state.number}: it is older, or a part of it is missing. What was "
-                "released since would be released again with the same noise. Put back the journal "
-                "that belongs to the ledger, or begin a new run"
-            )
+            self.journal.refuse_older(booked, self.state.number)
 
     def _noted(self, kind: str, body: bytes = b"", site: int = 0, number: int = 0) -> Input:
         """An input, written down."""
@@ -237,8 +245,8 @@ class LiveKernel(Kernel[S, M]):
             case "stop":
                 self.tell(Stop(each.body.decode()))
             case "woke":
-                heapq.heappop(self.heap)
-                self._woke(each.body.decode())
+                _, _, asked, _, tag = heapq.heappop(self.heap)
+                self._silent(asked) if tag == MUTE else self._woke(tag)
             case "up" | "there":
                 self.courier.admitted(site)
                 self._there.add(site)
@@ -264,6 +272,23 @@ class LiveKernel(Kernel[S, M]):
             for site in sorted(self._unbooked):
                 self.courier.note(site, "slow", f"it has not booked round {self._booking} in time")
                 self._booked(site)
+
+    def _silent(self, site: int) -> None:
+        """A site may have been asked too long ago: then it is out, and is cut off, so that it
+        connects again as soon as it can.
+        """
+        again = self.patience.looked(site, self.time)
+        if again is not None:
+            self.push(again, site, tag=MUTE)
+        if again is not None or not self.awaited(site):
+            return
+        task, within = self.tasks[site].number, self.patience.within
+        why = f"task {task} is not answered within {within:.0f} s"
+        self.courier.note(site, "mute", why)
+        self.courier.barred(site, why)
+        self._gone(site)
+        if not self._replaying:
+            self.courier.drop(site, why)
 
     def _arrived(self, each: Input) -> None:
         """An answer. A site has only one to a task: if it is not what was asked for, the run goes
@@ -350,6 +375,8 @@ class LiveKernel(Kernel[S, M]):
     def dispatch(self, site: int, task: Request) -> None:
         """Ask the site, unless it is out: then it is asked once it has connected again."""
         self.tasks[site] = task
+        if (look := self.patience.asked(site, self.time)) is not None:
+            self.push(look, site, tag=MUTE)
         if not self.courier.sites[site].out:
             self.courier.ask(site, sendable(task))
 

@@ -175,6 +175,7 @@ class Serving:
             what it is.
         told: told of progress, with the courier and the kernel; ``idle`` every second without any.
         scripted: whether the simulator's clock decides who is heard first.
+        within: seconds in which a site answers, if they are not as agreed.
     """
 
     agreed: Agreed
@@ -189,6 +190,7 @@ class Serving:
     noted: Noted
     scripted: bool = False
     durable: bool = False
+    within: float | None = None
     clock: Callable[[], float] = field(default=time.monotonic)
 
     @property
@@ -282,6 +284,7 @@ class Serving:
             journal=journal,
             dimension=dimension,
             minimum=self.agreed.agreement.minimum,
+            within=self.within or self.agreed.agreement.answer_within,
             kept=lambda: watcher.kept,
             hurry=watcher.hurry,
             told=lambda: self.told(courier, kernel),
@@ -304,6 +307,7 @@ class Serves:
     test: Dataset | None = None
     scripted: bool = False
     durable: bool = False
+    within: float | None = None
 
     def __call__(
         self, study: Study, folder: Path, run: str, payable: Sequence[int] | None = None, /
@@ -324,5 +328,6 @@ class Serves:
             noted=self.noted,
             scripted=self.scripted,
             durable=self.durable,
+            within=self.within,
         )
         return replace(built, simulation=serving)

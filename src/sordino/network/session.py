@@ -122,6 +122,7 @@ def serve(
     page: int | None = None,
     durable: bool = False,
     scripted: bool = False,
+    within: float | None = None,
     way: choice.Way | None = None,
 ) -> Outcome:
     """Serve a kit's study to its sites, until it is over.
@@ -134,11 +135,14 @@ def serve(
         page: port of a page on the loopback.
         durable: whether each input waits for the disk.
         scripted: whether the simulator's clock decides who is heard first; for rehearsals.
+        within: seconds in which a site that is connected answers; as agreed, if left out.
         way: opens the transport, where the federation's does not follow from the kit alone.
 
     Raises:
         StudyError: if the kit does not fit.
     """
+    if within is not None and not within > 0:
+        raise StudyError(f"--answer-within: it must be positive; got {within}")
     agreed = Agreed(folder)
     certificates.refuse_expired(folder, "server.pem", dt.datetime.now(dt.UTC))
     by = way or choice.for_server(agreed.agreement, folder, host, Revoked)
@@ -164,6 +168,7 @@ def serve(
         test=carrier(agreed.study).test(agreed, test),
         scripted=scripted,
         durable=durable,
+        within=within,
     )
     shows = None if page is None else Page(run, page)
     if shows is not None:
