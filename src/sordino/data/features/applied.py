@@ -15,8 +15,8 @@ import numpy as np
 
 from sordino.data.dataset import Dataset
 from sordino.data.features.front import FRONT_ENDS, Examples, FrontEnd, given, shape_of, tried
-from sordino.data.locate import cache_folder
 from sordino.errors import DataError
+from sordino.files import cache_folder
 
 TOLD_EVERY = 16
 """Examples between two words on how far features are."""
