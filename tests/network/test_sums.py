@@ -82,8 +82,8 @@ class Seen:
 def test_a_site_that_drops_out_in_any_step_is_recovered_from(
     name: str, phase: int, federate: Makes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a round with all four, site-1 vanishes: when it is asked for its shares, its masked input, its signature
-    or its own shares of others; it comes back later and is in a sum again.
+    """In a round with all four, site-1 vanishes: when it is asked for its shares, its masked input,
+    its signature or its own shares of others; it comes back later and is in a sum again.
     """
     seen = Seen(monkeypatch)
     found = federate(name, [*FOUR, "budget.rounds=20000"], minimum=1, clients=4)

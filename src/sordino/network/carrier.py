@@ -199,8 +199,11 @@ def refuse_limit(study: Study, limit: float | None) -> None:
 
 
 def carrier(study: Study) -> Carrier:
-    """What carries a study."""
-    from sordino.network.horizontal import Horizontal
-    from sordino.network.vertical import Vertical
+    """What carries a study. What does not is not loaded: a site's memory may be small."""
+    if study.regime == "vertical":
+        from sordino.network.vertical import Vertical
 
-    return Vertical() if study.regime == "vertical" else Horizontal()
+        return Vertical()
+    from sordino.network.horizontal import Horizontal
+
+    return Horizontal()

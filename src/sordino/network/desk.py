@@ -4,8 +4,8 @@ It takes a task, notes which one, books it, computes, keeps the answer on its di
 Asked the same again, it says the same bytes again.
 
 It refuses, with a reason that it writes in its log: a task of another clip, less noise, more steps,
-another question or another model than agreed; a second task under one number; whatever its own
-budget does not pay for; a final model that cannot be used.
+another question or another model than agreed; a second task under one number, or under one that is
+past; whatever its own budget does not pay for; a final model that cannot be used.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from sordino.network.incidents import Incidents
 from sordino.network.journal import Input, Journal
 from sordino.network.moment import SiteMoment
 from sordino.network.outbox import Kept, Outbox, digest
+from sordino.network.partner import stepped
 from sordino.network.transport.base import Lost
 from sordino.privacy import Permit
 from sordino.privacy import decode as fact_of
@@ -135,12 +136,12 @@ class Desk:
                 self._welcome(run)
             case frames.Reject(why):
                 raise StudyError(f"the server does not work with this site: {why[:500]}")
-            case frames.Book(number, event):
-                yield self._book(number, event)
-            case frames.Ask(number, body, shares):
-                yield from self._asked(number, body, shares)
+            case frames.Book(number, event, seal):
+                yield self._book(number, event, seal)
+            case frames.Ask():
+                yield from self._asked(found)
             case frames.Step():
-                yield self._stepped(found)
+                yield stepped(self._site.partner, self.outbox, found, self._refuse)
             case frames.Bye(why, model):
                 yield self._over(why, model)
 
@@ -156,22 +157,16 @@ class Desk:
         self.welcomed = True
         self._site.told("connected")
 
-    def _stepped(self, step: frames.Step) -> frames.Stepped:
-        """A step of a secure sum; what it leads to is kept before it is said."""
-        try:
-            if self._site.partner is None:
-                raise RemoteProtocolError("this study has no secure sums")
-            kept, body = self._site.partner.step(self.outbox.kept, step)
-        except RemoteProtocolError as error:
-            why = self._refuse(step.number, str(error), "secure sum").why
-            return frames.Stepped(step.number, step.phase, b"", why)
-        if kept is not self.outbox.kept:
-            self.outbox.keep(kept)
-        return frames.Stepped(step.number, step.phase, body)
-
-    def _asked(self, number: int, body: bytes, shares: bytes) -> Iterator[frames.FromSite]:
+    def _asked(self, ask: frames.Ask) -> Iterator[frames.FromSite]:
+        number, body = ask.number, ask.body
         kept, task_digest = self.outbox.kept, digest(body)
         if number < kept.number:
+            why = f"task {number}, and this site was asked task {kept.number} before"
+            yield self._refuse(number, why, "past task")
+            return
+        if number < kept.booked:  # a server that goes on sends it again to who was away: no refusal
+            why = f"task {number}, and round {kept.booked} is booked"
+            self._incidents.note(SERVER, "past task", why)
             return
         if number == kept.number and task_digest != kept.task:
             yield self._refuse(number, "a second task under the same number", "second task")
@@ -185,12 +180,12 @@ class Desk:
         try:
             task = self._task(number, body)
             if self._site.partner is not None:
-                self._site.partner.refuse_unready(kept, number, shares)
+                self._site.partner.refuse_unready(kept, number, ask.shares)
         except RemoteProtocolError as error:
             yield self._refuse(number, str(error), "task")
             return
         try:
-            answer = self._work(task, body, task_digest, shares)
+            answer = self._work(task, ask)
         except (BudgetExceeded, LedgerError) as refusal:
             yield self._refuse(number, OWN, "budget", str(refusal))
             return
@@ -214,11 +209,12 @@ class Desk:
             raise RemoteProtocolError(f"task {number}: {objection}")
         return found
 
-    def _work(self, task: Task, body: bytes, task_digest: str, shares: bytes) -> bytes:
+    def _work(self, task: Task, ask: frames.Ask) -> bytes:
         """Note the task, book it, compute, and keep the answer. A site that remembers books first:
         what is refused leaves no trace in what it goes through again.
         """
-        kept, number = self.outbox.kept, task.number
+        body, number, task_digest = ask.body, task.number, digest(ask.body)
+        kept = msgspec.structs.replace(self.outbox.kept, asked=(number, ask.seal))
         keep = self.outbox.keep if self._tasks is None else self.outbox.hold
         if self._tasks is not None:
             self._pay(task)
@@ -227,7 +223,7 @@ class Desk:
             keep(msgspec.structs.replace(kept, number=number, task=task_digest, answer=None))
         said, found = self._answered(task), kept
         if (partner := self._site.partner) is not None:
-            found, said, failed = partner.masked(kept, said, shares)
+            found, said, failed = partner.masked(kept, said, ask.shares)
             for other, why in failed.items():
                 self._incidents.note(self._site.agreed.agreement.names[other], "shares", why)
         answer = encode(said)
@@ -256,6 +252,8 @@ class Desk:
         assert self._tasks is not None
         site = self._site.index
         self._world.settle(site, task)
+        for _, why in self._world.faults():
+            self._incidents.note(SERVER, "derivative", why)
         if self._due and not getattr(task, "asked", False):
             self._due = False
             self._save()
@@ -294,7 +292,7 @@ class Desk:
                 found += self._site.vault.charge([bill.charge for bill in own], budget)
         return tuple(found)
 
-    def _book(self, number: int, event: str) -> frames.FromSite:
+    def _book(self, number: int, event: str, seal: bytes) -> frames.FromSite:
         """Book a round that is charged to everybody, whether this site was drawn or not."""
         try:
             effect = Book(number, fact_of(event))
@@ -309,7 +307,8 @@ class Desk:
         except StudyError as refusal:
             return self._refuse(number, str(refusal), "round")
         if number > self.outbox.kept.booked:
-            self.outbox.keep(msgspec.structs.replace(self.outbox.kept, booked=number))
+            own = msgspec.structs.replace(self.outbox.kept, booked=number, due=(number, seal))
+            self.outbox.keep(own)
         return frames.Booked(number)
 
     def _refuse(

@@ -7,6 +7,7 @@ public keys of its kit: a server that replaces keys, or lies about who takes par
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -17,7 +18,7 @@ from sordino.message import Masked, Reply
 from sordino.network import certificates, frames
 from sordino.network.agreement import Agreed
 from sordino.network.certificates import Pair
-from sordino.network.outbox import Kept
+from sordino.network.outbox import Kept, Outbox
 from sordino.secure import client, masks
 from sordino.secure.client import Record
 from sordino.secure.messages import (
@@ -45,6 +46,25 @@ def setting(agreed: Agreed, summing: Summing, dimension: int, run: str, number: 
         bits=summing.bits,
         dimension=dimension,
     )
+
+
+def stepped(
+    partner: Partner | None,
+    outbox: Outbox,
+    step: frames.Step,
+    refuse: Callable[[int, str, str], frames.Refuse],
+) -> frames.Stepped:
+    """A site's answer to a step; what it leads to is kept before it is said."""
+    try:
+        if partner is None:
+            raise RemoteProtocolError("this study has no secure sums")
+        kept, body = partner.step(outbox.kept, step)
+    except RemoteProtocolError as error:
+        why = refuse(step.number, str(error), "secure sum").why
+        return frames.Stepped(step.number, step.phase, b"", why)
+    if kept is not outbox.kept:
+        outbox.keep(kept)
+    return frames.Stepped(step.number, step.phase, body)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,12 @@ from sordino.engine.effect import Joined, Left, Open, Request
 from sordino.engine.kernel import M
 from sordino.engine.moment import S
 from sordino.engine.world import World
+from sordino.message import Task
 from sordino.network.agreement import Agreed
+from sordino.network.checks import sendable
 from sordino.network.courier import Courier
 from sordino.network.journal import Input
-from sordino.network.kernel import LiveKernel, sendable
+from sordino.network.kernel import LiveKernel
 from sordino.network.partner import setting
 from sordino.network.scripted import Declined, ScriptedKernel
 from sordino.network.standing import Heard
@@ -44,12 +46,11 @@ class LiveSums(LiveKernel[S, M]):
         self._missed.clear()
         super().begin()
 
-    def dispatch(self, site: int, task: Request) -> None:
+    def ask(self, site: int, task: Task) -> None:
         """Invite the site to the round's sum; it is asked the task when the shares are there."""
-        self.tasks[site] = task
-        if self._sums.phase != 0:
-            self._wait(f"{_SUM}{task.number} 0")
-        self._sums.dispatch(site, sendable(task))
+        self._sums.dispatch(site, task)
+        if len(self._sums.tasks) == 1:
+            self._wait()
 
     def open(self, effect: Open) -> None:
         """Ask who is in the sum to sign that, and to reveal the shares."""
@@ -69,8 +70,8 @@ class LiveSums(LiveKernel[S, M]):
             self._sums.heard(each.site, each.body)
         else:
             super()._take(each)
-            if each.kind in ("down", "refused"):
-                self._sums.without(each.site)
+        for site in self._sums.waiting - self._there:
+            self._sums.without(site)
         while self._sums.due:
             self._advance()
 
@@ -79,7 +80,7 @@ class LiveSums(LiveKernel[S, M]):
         if not tag.startswith(_SUM):
             super()._woke(tag)
             return
-        for site in sorted(self._sums.waiting):
+        for site in sorted(self._sums.waiting if tag == self._tag else ()):
             self.courier.note(site, "slow", "its step of a secure sum has not come in time")
             self._sums.without(site)
 
@@ -90,8 +91,8 @@ class LiveSums(LiveKernel[S, M]):
         done = self._sums.advance()
         if isinstance(done, list):
             self._out(done)
-            if self._sums.sum is not None and self._sums.phase != INPUTS:
-                self._wait(f"{_SUM}{self._sums.sum.setting.round} {self._sums.phase}")
+            if self._sums.phase != INPUTS:
+                self._wait()
             return
         self._sums.blame(done)
         if effect is not None:
@@ -108,8 +109,14 @@ class LiveSums(LiveKernel[S, M]):
                 self._missed.add(site)
             self.tell(Left(site, final=True))
 
-    def _wait(self, tag: str) -> None:
-        self.push(self.time + STEP, tag=tag)
+    @property
+    def _tag(self) -> str:
+        """Of the alarm of the open step."""
+        return f"{_SUM}{self._sums.round} {self._sums.phase}"
+
+    def _wait(self) -> None:
+        if self._sums.sum is not None:
+            self.push(self.time + STEP, tag=self._tag)
 
     def _quiet(self) -> None:
         """Forget alarms of steps."""

@@ -18,6 +18,7 @@ from sordino.errors import RemoteProtocolError
 from sordino.message import Task
 from sordino.network import frames
 from sordino.network.courier import Courier
+from sordino.network.standing import Heard
 from sordino.secure.client import Verify
 from sordino.secure.messages import (
     Delivered,
@@ -59,12 +60,17 @@ class Sums:
         self.sum: Sum | None = None
         self.tasks: dict[int, Task] = {}
         self._bodies: tuple[object, bytes] = (None, b"")
-        courier.stepping = self.fits
+        courier.steps = self.answered
 
     @property
     def phase(self) -> int:
         """Of the open sum; -1 without one."""
         return -1 if self.sum is None else self.sum.phase
+
+    @property
+    def round(self) -> int:
+        """Of the open sum; 0 without one."""
+        return 0 if self.sum is None else self.sum.setting.round
 
     @property
     def waiting(self) -> frozenset[int]:
@@ -85,13 +91,24 @@ class Sums:
         self.sum = replace(self.sum, waiting=self.sum.waiting | {site})
         self._ask(site, task.number, 0, encode(Invitation(task.number)))
 
-    def fits(self, site: int, body: bytes) -> None:
-        """Refuse a site's step that does not fit now.
-
-        Raises:
-            RemoteProtocolError: saying why.
+    def answered(self, site: int, said: frames.Stepped) -> Heard | None:
+        """What is heard of a site's step; an empty one where it declines, or what it says cannot be
+        used: the sum goes on without it.
         """
-        self._after(site, body)
+        courier, asked = self._courier, self._courier.sites[site].step
+        if asked is None or (asked.number, asked.phase) != (said.number, said.phase):
+            courier.note(site, "unasked", "a step of a secure sum that nobody waits for")
+            return None
+        nothing = Heard("step", site, b"", said.number)
+        if not said.body:
+            courier.note(site, "declined", f"a secure sum: {said.why}")
+            return nothing
+        try:
+            self._after(site, said.body)
+        except RemoteProtocolError as error:
+            courier.bad(site, error)
+            return nothing
+        return Heard("step", site, said.body, said.number)
 
     def _after(self, site: int, body: bytes) -> Sum:
         found = step_of(body)
