@@ -183,7 +183,7 @@ def stepped_again(found: Federation, inputs: Sequence[Input], run: str, folder: 
         courier=courier,
         journal=Again(inputs),  # type: ignore[arg-type]
         dimension=built.first.model.size,
-        minimum=agreed.agreement.minimum,
+        minimum=agreed.minimum,
         kept=lambda: 0,
         **more,
     )
