@@ -21,7 +21,9 @@ def objection(rules: Synchronous, task: Train) -> str | None:
         return f"it is of round {number}, and the study has {terms.rounds}"
     most = terms.steps if method.fixed_tau is None else method.fixed_tau
     if not task.steps >= 1 or (most is not None and task.steps > most):
-        return f"it asks for {task.steps} local steps, and the study allows {most}"
+        # the budget may be a site's own, below that of the study
+        bound = "this client's budget pays for" if method.fixed_tau is None else "the study has"
+        return f"it asks for {task.steps} local steps, and {bound} {most}"
     wants = method.wants
     if task.wants_first != wants.first or (task.probe is not None and not wants.raw):
         return "it asks for more than the model after the local steps"
