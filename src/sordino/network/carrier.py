@@ -203,4 +203,9 @@ def carrier(study: Study) -> Carrier:
     from sordino.network.horizontal import Horizontal
     from sordino.network.vertical import Vertical
 
+    if getattr(study.privacy, "noise", "own") == "shared":
+        raise StudyError(
+            "privacy.noise = 'shared': no network carries sums under masks yet, and without masks "
+            "the server would see each client's part, which has too little noise. Use `sordino run`"
+        )
     return Vertical() if study.regime == "vertical" else Horizontal()

@@ -176,24 +176,20 @@ class Simulation(World[State]):
             match effect:
                 case Book():
                     found += self._round(effect)
-                case Send(site, Train() as task) if not self.regime.secret:
-                    own = charges(
-                        self.clients[site], self.units[site], task, self.method, self.lineage
-                    )
-                    found += [Bill((site,), charge, self.budget) for charge in own]
+                case Send(site, Train() as task) if not self.regime.together:
+                    found += self._task(site, task)
         return found
 
     @property
     def charges_everybody(self) -> bool:
         """See :class:`World`."""
-        return self.regime.secret
+        return self.regime.together
 
     def own_bills(self, site: int, task: Request, permits: Sequence[Permit]) -> Sequence[Bill]:
         """See :class:`World`: where whole clients are protected, the whole round, under its key."""
         asked = training(task)
-        if not self.regime.secret:
-            own = charges(self.clients[site], self.units[site], asked, self.method, self.lineage)
-            return [Bill((site,), charge, self.budget) for charge in own]
+        if not self.regime.together:
+            return self._task(site, asked)
         (event, _), *_ = self.clients[site].price(asked)
         return self.round_bills(site, Book(asked.round, event))
 
@@ -243,17 +239,25 @@ class Simulation(World[State]):
             else msgspec.structs.replace(row, time=msgspec.UNSET)
         )
 
+    def _task(self, site: int, task: Train) -> list[Bill]:
+        """A task, charged to its client."""
+        why = "local steps" if self.regime.adder is None else self.regime.adder.condition
+        client, unit = self.clients[site], self.units[site]
+        own = charges(client, unit, task, self.method, self.lineage, why)
+        return [Bill((site,), charge, self.budget) for charge in own]
+
     def _round(self, effect: Book) -> list[Bill]:
         """All clients at once: one unit that stands for all, or each its own."""
         number, units = effect.number, list(dict.fromkeys(self.units))
         key = f"{self.lineage}/round {effect.number}"
+        why = "a round" if self.regime.adder is None else self.regime.adder.condition
         found = []
         for unit in units:
             charge = Charge(
                 unit=unit,
                 event=effect.fact,
                 count=1,
-                why="a round",
+                why=why,
                 method=self.method,
                 round=number,
                 key=key if len(units) == 1 else f"{key}/{unit}",
