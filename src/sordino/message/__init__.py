@@ -290,7 +290,7 @@ def decode(data: bytes, *, dimension: int) -> Message:
         raise RemoteProtocolError(
             f"a message of {len(data)} bytes could not be read: {error}", "unreadable"
         ) from error
-    for name, vector in _vectors(message):
+    for name, vector in vectors(message):
         if vector.shape != (dimension,):
             raise RemoteProtocolError(
                 f"{type(message).__name__}.{name} has {vector.size} numbers; the model has "
@@ -306,7 +306,7 @@ def decode(data: bytes, *, dimension: int) -> Message:
     return message
 
 
-def _vectors(message: Message) -> list[tuple[str, Vector]]:
+def vectors(message: Message) -> list[tuple[str, Vector]]:
     named: list[tuple[str, Vector | None]]
     match message:
         case Train():

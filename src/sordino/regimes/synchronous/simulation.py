@@ -27,7 +27,7 @@ from sordino.privacy import Budget, Charge, Permit, Vault
 from sordino.regimes.synchronous.agreed import objection, objection_to_round
 from sordino.regimes.synchronous.protocol import State, Synchronous
 from sordino.training.client import Client
-from sordino.training.plausible import Length
+from sordino.training.plausible import Length, bearable
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -206,6 +206,18 @@ class Simulation(World[State]):
         """See :class:`World`; as the site's client says."""
         own = getattr(self.clients[site], "reach", None)
         return None if own is None or not isinstance(task, Train) else own(task, said)
+
+    @property
+    def most(self) -> float:
+        """See :class:`World`. Of models, w' = mean + momentum (w - w_before), whose poles have the
+        absolute value sqrt(momentum); of bounded updates of length 1, each round moves the model by
+        1/q_c, and by what momentum repeats.
+        """
+        rules, momentum = self.regime, self.regime.momentum
+        if rules.aggregator is None:
+            return bearable(float((1.0 - momentum**0.5) ** -2))
+        rate = rules.aggregator.sampling_rate
+        return bearable(rules.terms.rounds / (rate * (1.0 - momentum)))
 
     def objection(self, site: int, task: Request) -> str | None:
         """See :class:`World`."""
