@@ -15,12 +15,13 @@ from sordino.engine import study as studies
 from sordino.engine.records import Row
 from sordino.engine.session import Going, Outcome
 from sordino.engine.study.base import Study
-from sordino.errors import StudyError
+from sordino.errors import BudgetExceeded, StudyError
 from sordino.network import certificates, kit
 from sordino.network.agreement import Agreed, Agreement
 from sordino.network.carrier import carrier
 from sordino.network.incidents import Incidents
 from sordino.network.joins import Joins
+from sordino.network.journal import NAME as JOURNAL
 from sordino.network.proof import write as write_proof
 from sordino.network.server import FAREWELL, Serves, farewell
 from sordino.network.status import Page, Reporter, conclude
@@ -187,7 +188,12 @@ def _served(run: Path, build: Serves, opens: _Opening, shown: Shown, again: str)
     if not (run / "run.json").exists():
         study = build.agreed.study
         return session.begin(study, run, shown.row, shown.begin, build=build, again=again)
-    done = session.resume(run, shown.row, shown.begin, build=build, again=again)
+    try:
+        done = session.resume(run, shown.row, shown.begin, build=build, again=again)
+    except BudgetExceeded:
+        if not build.agreed.agreement.rehearsal:  # killed before it was removed
+            (run / JOURNAL).unlink(missing_ok=True)
+        raise
     if not opens.opened:
         heard = farewell(build.agreed, run, opens, build.refused, FAREWELL)
         shown.words(f"the run had ended; {heard} sites were told so")
