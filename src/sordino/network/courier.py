@@ -99,6 +99,10 @@ class Courier:
         if own.greeted:
             self._send(site, frame)
 
+    def flush(self) -> None:
+        """Let frames go now: what comes next may take long."""
+        self._mailbox.waits()
+
     def settled(self, site: int, number: int) -> None:
         """A site has answered or refused a task, or is not waited for any more."""
         own = self.sites[site]
