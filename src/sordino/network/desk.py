@@ -214,14 +214,15 @@ class Desk:
             self._remember(task, body)
         if kept.number != number:
             keep(msgspec.structs.replace(kept, number=number, task=task_digest, answer=None))
+        if self._tasks is None:
+            self._pay(task)
         answer = encode(self._answered(task))
         keep(_said(kept, number, task_digest, answer))
         self._told(task)
         return answer
 
     def _answered(self, task: Task) -> Reply:
-        """Book the task, and compute its answer."""
-        self._pay(task)
+        """Compute the answer of a task that is booked."""
         answer = self._world.answer(self._site.index, task.number, task, self._paid)
         if not isinstance(answer, Reply):
             raise LocalProtocolError(f"task {task.number} has no answer that is sent")

@@ -387,8 +387,14 @@ class LiveKernel(Kernel[S, M]):
         self._order += 1
         heapq.heappush(self.heap, (time, self._order, site, number, tag))
 
+    def close(self, number: int, log: records.Round) -> None:
+        """See :class:`~sordino.engine.kernel.Kernel`. To measure a model may take long."""
+        self.courier.flush()
+        super().close(number, log)
+
     def save(self, moment: M) -> None:
         """Keep a moment; the journal begins anew once this input is done with."""
+        self.courier.flush()
         if self.journal.large:
             self._hurry()
         before = self._kept()
