@@ -26,6 +26,8 @@ from sordino.entropy import Entropy, Seeded, System
 from sordino.errors import ResumeError, StudyError
 from sordino.files import KIB, check_below, read_below, there
 
+SHARING = ("noise", "honest", "fewest", "bits")
+"""Keys of ``[privacy]`` about noise that clients share."""
 KEY, ENDED = "entropy.key", b"This run has ended and its key was destroyed.\n"
 
 
@@ -161,6 +163,8 @@ def _shape(study: Study) -> str:
     examples = told.pop("data")
     if examples.get("features", "") is None:  # a study without a front end is what it was before
         del examples["features"]
+    if told["privacy"].get("noise") == "own":  # likewise: its keys say nothing
+        told["privacy"] = {k: v for k, v in told["privacy"].items() if k not in SHARING}
     # its fingerprint is taken of what was read
     data = _placeless(examples, lambda _: "a file")
     return str(

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from sordino.data.features.front import Examples
-from sordino.data.locate import cache_folder
+from sordino.files import cache_folder
 
 VERSION = 3
 """Of the program's own front ends: a new one for other features."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field, SerializeAsAny, model_validator
 
 from sordino.federation.study import HorizontalStudy, SampledPromise
+from sordino.regimes.synchronous import sharing
 from sordino.regimes.synchronous.method import SynchronousMethod
 from sordino.section import Section
 from sordino.training.optimizer import Sgd
@@ -18,10 +19,28 @@ class Privacy(SampledPromise):
 
     ``clipped_fraction`` releases how many examples were clipped, inside the same noise multiplier.
     Where whole clients are protected, ``clip`` is the bound S of an update and ``sampling_rate``
-    the probability q_c with which a client is drawn.
+    the probability q_c with which a client is drawn. ``noise`` and the keys below it: see
+    :mod:`sordino.regimes.synchronous.sharing`.
     """
 
     clipped_fraction: bool = True
+    noise: Literal["own", "shared"] = Field(
+        "own",
+        description="whose noise protects: each client's (or the aggregator's) own, or parts that "
+        "clients share, where only their sum is opened",
+    )
+    honest: int | None = Field(
+        None,
+        ge=1,
+        description="H, parts of a shared sum's noise that nobody else knows; all clients unless "
+        "given",
+    )
+    fewest: int | None = Field(
+        None,
+        ge=1,
+        description="contributions below which a shared sum is not opened; honest unless given",
+    )
+    bits: int | None = Field(None, description="of a shared sum's modulus; 32 unless given")
 
 
 class Budget(Section):
@@ -100,6 +119,8 @@ class SynchronousStudy(HorizontalStudy):
                 )
             if self.data.clients < 2:
                 raise ValueError("data.clients is 1: unit 'client' needs at least two clients")
+        if (why := sharing.refused(self)) is not None:
+            raise ValueError(why)
         if self.privacy.mechanism.learns and unit == "sample" and self.method.optimizer != Sgd():
             raise ValueError(
                 "privacy.mechanism.weights 'learned' reads noisy gradients off the models, which "
