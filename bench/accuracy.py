@@ -46,9 +46,13 @@ def main(arguments: Sequence[str]) -> None:
 
 def _chosen(catalog: Mapping[str, Any], row: Mapping[str, Any], epsilon: float) -> dict[str, Any]:
     """The constants with the best accuracy on the public images, first seed and split."""
+    vary = {
+        key: [epsilon * value if key.endswith("learning_rate") else value for value in values]
+        for key, values in row.get("vary", {}).items()
+    }
     grid = [
-        dict(zip(row["vary"], values, strict=True))
-        for values in itertools.product(*row["vary"].values())
+        {**row.get("with", {}), **dict(zip(vary, values, strict=True))}
+        for values in itertools.product(*vary.values())
     ]
     if len(grid) == 1:
         return grid[0]
@@ -67,7 +71,7 @@ def _result(
     constants: Mapping[str, Any],
 ) -> dict[str, Any]:
     """What one run ends with, from the file of results if it is there."""
-    key = json.dumps([row["name"], epsilon, split, seed, dict(constants)])
+    key = json.dumps([row["name"], epsilon, split, seed, dict(constants)], sort_keys=True)
     found = _results().get(key)
     if found is not None:
         return found
@@ -118,7 +122,7 @@ def _results() -> dict[str, dict[str, Any]]:
     if not RESULTS.exists():
         return {}
     lines = [json.loads(line) for line in RESULTS.read_text().splitlines()]
-    return {json.dumps(line["key"]): line for line in lines}
+    return {json.dumps(line["key"], sort_keys=True): line for line in lines}
 
 
 def _flat(tables: Mapping[str, Any], *above: str) -> Iterator[tuple[str, Any]]:
