@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import multiprocessing
 import os
 import statistics
@@ -47,7 +48,10 @@ def main(arguments: Sequence[str]) -> None:
 def _chosen(catalog: Mapping[str, Any], row: Mapping[str, Any], epsilon: float) -> dict[str, Any]:
     """The constants with the best accuracy on the public images, first seed and split."""
     vary = {
-        key: [epsilon * value if key.endswith("learning_rate") else value for value in values]
+        key: [
+            epsilon * value if row.get("scaled") and key.endswith("_rate") else value
+            for value in values
+        ]
         for key, values in row.get("vary", {}).items()
     }
     grid = [
@@ -80,9 +84,10 @@ def _result(
         **dict(_flat(catalog["splits"][split])),
         **dict(_flat(row.get("set", {}))),
         **constants,
-        "privacy.epsilon": epsilon,
         "seed": seed,
     }
+    if epsilon < math.inf:
+        changes["privacy.epsilon"] = epsilon
     found = _run(row["study"], changes)
     line = json.dumps({"key": json.loads(key), **found})
     with RESULTS.open("a") as file:
@@ -104,7 +109,7 @@ def _run(study: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         if process.exitcode:
             raise SystemExit(f"{' '.join(arguments)} ended with {process.exitcode}")
         lines = (out / "rounds.jsonl").read_text().splitlines()
-        last = [row for row in map(json.loads, lines) if row["kind"] == "round"][-1]
+        last = [row for row in map(json.loads, lines) if row.get("accuracy") is not None][-1]
         last["seconds"] = round(time.perf_counter() - started, 1)
         return {key: last.get(key) for key in KEPT}
 
