@@ -155,7 +155,7 @@ def serve(
         run,
         agreed.agreement.name,
         agreed.study.horizon,
-        agreed.agreement.minimum,
+        agreed.minimum,
         lambda: dict(strangers.counts),
         shown.words,
     )
