@@ -22,9 +22,11 @@ from sordino.engine.effect import (
     Skip,
 )
 from sordino.engine.moment import Block, S
+from sordino.errors import StudyError
 from sordino.message import Vector
 from sordino.privacy import Budget, Charge, Permit, Vault
 from sordino.privacy.accounting import Spent
+from sordino.secure.setting import MOST_CLIENTS, lowest_threshold
 
 if TYPE_CHECKING:
     from sordino.training.plausible import Length
@@ -59,6 +61,44 @@ class Bill:
     charge: Charge
     budget: Budget
     counts: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Summing:
+    """Where the server learns nothing but sums: what everybody knows of one.
+
+    Attributes:
+        clients: n.
+        fewest: contributions whose noise a sum needs.
+        dishonest: clients that may collude with the server, which opens at most one sum in a round
+            all the same.
+        bits: of the modulus 2^bits.
+    """
+
+    clients: int
+    fewest: int
+    dishonest: int
+    bits: int
+
+    def refuse_splitting(self) -> None:
+        """Refuse sums so small that a server which shows clients different sets could open two of
+        them; see :mod:`sordino.secure.setting`.
+
+        Raises:
+            StudyError: if they are, or there are more clients than a secure sum takes.
+        """
+        if self.clients > MOST_CLIENTS:
+            raise StudyError(
+                f"{self.clients} clients: on a network, a secure sum takes at most {MOST_CLIENTS}"
+            )
+        least = lowest_threshold(self.clients, self.dishonest)
+        if self.fewest < least:
+            raise StudyError(
+                f"privacy.fewest = {self.fewest} (privacy.honest unless it is given): of "
+                f"{self.clients} clients a server could open two sums in a round, and so learn "
+                "what one client has sent. On a network, privacy.honest and privacy.fewest "
+                f"together must be more than {self.clients}"
+            )
 
 
 class World(Generic[S]):
@@ -134,6 +174,11 @@ class World(Generic[S]):
     def charges_everybody(self) -> bool:
         """Whether each round is charged to all sites, whoever takes part."""
         return False
+
+    @property
+    def summing(self) -> Summing | None:
+        """What contributions are summed by, where the server learns nothing else; or None."""
+        return None
 
     def latest(self, state: S, site: int, /) -> int:
         """The highest number of a task that this site can have been asked so far."""

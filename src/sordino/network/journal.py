@@ -42,7 +42,8 @@ class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=
     Attributes:
         seq: its number, from 1.
         time: seconds since the run began.
-        kind: a message of a site; a site that has come, or is gone; one that was there when the
+        kind: a message of a site; its step in a secure sum, empty where it takes part in it no
+            more; a site that has come, or is gone; one that was there when the
             journal began anew; one that has booked a round; one that refused a task; an alarm; that
             too few sites are left; that tasks were forgotten.
         site: which, from 0; 0 for an alarm and the end.
@@ -52,7 +53,9 @@ class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=
 
     seq: int
     time: float
-    kind: Literal["message", "up", "down", "there", "booked", "refused", "woke", "stop", "ahead"]
+    kind: Literal[
+        "message", "step", "up", "down", "there", "booked", "refused", "woke", "stop", "ahead"
+    ]
     site: int
     body: bytes = b""
     number: int = 0

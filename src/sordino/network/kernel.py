@@ -31,7 +31,7 @@ from sordino.engine.kernel import Kernel, M
 from sordino.engine.moment import S
 from sordino.engine.watch import Watcher
 from sordino.engine.world import World
-from sordino.message import Reply
+from sordino.message import Reply, Task
 from sordino.network.checks import said, sendable
 from sordino.network.courier import Courier
 from sordino.network.ends import hopeless
@@ -380,15 +380,25 @@ class LiveKernel(Kernel[S, M]):
         if (look := self.patience.asked(site, self.time)) is not None:
             self.push(look, site, tag=MUTE)
         if not self.courier.sites[site].out:
-            self.courier.ask(site, sendable(task))
+            self.ask(site, sendable(task))
+
+    def ask(self, site: int, task: Task) -> None:
+        """Ask the site, now and whenever it connects again."""
+        self.courier.ask(site, task)
 
     def push(self, time: float, site: int = 0, number: int = 0, tag: str = "") -> None:
         """An alarm."""
         self._order += 1
         heapq.heappush(self.heap, (time, self._order, site, number, tag))
 
+    def close(self, number: int, log: records.Round) -> None:
+        """See :class:`~sordino.engine.kernel.Kernel`. To measure a model may take long."""
+        self.courier.flush()
+        super().close(number, log)
+
     def save(self, moment: M) -> None:
         """Keep a moment; the journal begins anew once this input is done with."""
+        self.courier.flush()
         if self.journal.large:
             self._hurry()
         before = self._kept()

@@ -40,6 +40,7 @@ from sordino.network.journal import Journal
 from sordino.network.kernel import LiveKernel
 from sordino.network.scripted import ScriptedKernel
 from sordino.network.seals import Seals
+from sordino.network.summing import kernels
 from sordino.network.transport.base import Hub, Mailbox
 from sordino.privacy import Budget, Event, Vault
 
@@ -262,8 +263,9 @@ class Serving:
         dimension = moment.model.size
         # The aggregator replays its noise, which must not meet other inputs than before.
         journal = Journal(self.folder, durable=self.durable or world.charges_everybody)
+        more, scripts, lives = kernels(world, self.agreed, dimension, self.run_id, courier)
         if self.scripted:
-            scripted: ScriptedKernel[Any, Any] = ScriptedKernel(
+            scripted: ScriptedKernel[Any, Any] = scripts(
                 world,
                 moment,
                 watcher,
@@ -275,22 +277,24 @@ class Serving:
                 sites=len(courier.names),
                 told=lambda: self.idle(courier, scripted),
                 clock=self.clock,
+                **more,
             )
             return scripted
-        kernel: LiveKernel[Any, Any] = LiveKernel(
+        kernel: LiveKernel[Any, Any] = lives(
             world,
             moment,
             watcher,
             courier=courier,
             journal=journal,
             dimension=dimension,
-            minimum=self.agreed.agreement.minimum,
+            minimum=self.agreed.minimum,
             within=self.within or self.agreed.agreement.answer_within,
             kept=lambda: watcher.kept,
             hurry=watcher.hurry,
             told=lambda: self.told(courier, kernel),
             idle=lambda: self.idle(courier, kernel),
             clock=self.clock,
+            **more,
         )
         return kernel
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -53,7 +54,7 @@ class Revoked:
     """The server's list of revoked certificates, read again when its file has changed."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder, self._path = folder, str(folder / kit.REVOKED)
         self._trusted = certificates.read_certificate(folder, "authority.pem")
         self._stamp: tuple[int, int] = (0, 0)
         self._serials: frozenset[int] = frozenset()
@@ -63,9 +64,8 @@ class Revoked:
         """Whether the certificate with this number is revoked; all are, while the list cannot be
         read.
         """
-        path = self._folder / kit.REVOKED
         with suppress(OSError):
-            found = path.stat()
+            found = os.stat(self._path)  # for every frame: a Path would take longer than the call
             stamp = (found.st_mtime_ns, found.st_ino)
             if stamp != self._stamp:
                 self._serials = certificates.read_revoked(self._folder, kit.REVOKED, self._trusted)
@@ -155,7 +155,7 @@ def serve(
         run,
         agreed.agreement.name,
         agreed.study.horizon,
-        agreed.agreement.minimum,
+        agreed.minimum,
         lambda: dict(strangers.counts),
         shown.words,
     )

@@ -190,7 +190,7 @@ class Synchronous:
             case Stop(why):
                 return self._finish(state, why)
             case Lapsed(client, number):
-                late = Log(records.Late(round=number, client=client, released=True))
+                late = Log(records.Late(round=number, client=client, released=self.adder is None))
                 state, heard = self._joined(state, client)
                 return state, (late, *heard)
             case _:

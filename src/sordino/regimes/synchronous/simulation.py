@@ -19,7 +19,7 @@ from sordino.engine.effect import Book, Effect, Event, Overtaken, Request, Said,
 from sordino.engine.kernel import Kernel
 from sordino.engine.latency import Churn, Latency
 from sordino.engine.watch import Packed, Watcher
-from sordino.engine.world import Away, Bill, World
+from sordino.engine.world import Away, Bill, Summing, World
 from sordino.entropy import Entropy
 from sordino.federation.simulation import charges, training, trip
 from sordino.message import Answer, Train, Vector
@@ -184,6 +184,11 @@ class Simulation(World[State]):
     def charges_everybody(self) -> bool:
         """See :class:`World`."""
         return self.regime.together
+
+    @property
+    def summing(self) -> Summing | None:
+        """See :class:`World`."""
+        return None if self.regime.adder is None else self.regime.adder.summing
 
     def own_bills(self, site: int, task: Request, permits: Sequence[Permit]) -> Sequence[Bill]:
         """See :class:`World`: where whole clients are protected, the whole round, under its key."""
