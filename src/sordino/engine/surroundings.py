@@ -158,6 +158,7 @@ def _shape(study: Study) -> str:
     told = study.model_copy(update={"execution": studies.Execution()}).model_dump(
         mode="python", by_alias=True
     )
+    del told["tuned"]  # where constants come from changes nothing; they stand in their places
     examples = told.pop("data")
     if examples.get("features", "") is None:  # a study without a front end is what it was before
         del examples["features"]
