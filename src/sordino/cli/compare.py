@@ -93,7 +93,7 @@ def compare(
     with folders.held(folder) as keep:
         if keep:
             folders.sweep(tasks)
-        failed = _play(tasks, at_once, keep, quiet)
+        failed = play(tasks, at_once, keep, quiet)
         comparison = result.collect(folder, chosen, tasks, failed, drawn_over)
         tables.write(comparison)
     _tell(comparison)
@@ -141,7 +141,7 @@ def _sides(
     return sides
 
 
-def _play(
+def play(
     tasks: Sequence[Task], at_once: int, keep: tuple[int, ...], quiet: bool
 ) -> dict[Task, str]:
     """Run what is not done yet; why each failed that did."""
