@@ -63,6 +63,7 @@ class Plan:
         releases: of parties with different features: unit of the ledger, what is released of an
             entity, and epsilon.
         left: what each client's data has left, where its ledger outlives runs.
+        clients: epsilon, noise multiplier and weight of each client, where they differ.
     """
 
     noise_multiplier: float
@@ -83,6 +84,7 @@ class Plan:
     gradients: str = ""
     releases: tuple[tuple[str, str, float], ...] = ()
     left: tuple[Balance, ...] = ()
+    clients: tuple[tuple[float, float, float], ...] = ()
 
     def exposed(self, where: str, true: float, why: str) -> Plan:
         """The plan of a form that gives ``true`` where it claims what was planned, and says so."""

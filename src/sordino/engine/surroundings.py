@@ -162,6 +162,9 @@ def _shape(study: Study) -> str:
     examples = told.pop("data")
     if examples.get("features", "") is None:  # a study without a front end is what it was before
         del examples["features"]
+    for key in type(study.privacy).later:
+        if told["privacy"][key] is None:
+            del told["privacy"][key]
     # its fingerprint is taken of what was read
     data = _placeless(examples, lambda _: "a file")
     return str(

@@ -89,7 +89,7 @@ class Simulation(World[State]):
         regime: the rules.
         clients: in the order of their numbers.
         vault: where charges go; ``units`` names each client in it.
-        budget: what a client may spend in all.
+        budget: what any client may spend in all; ``budgets`` what each may, where that differs.
         units: ledger unit of each client.
         latency, churn: the virtual world.
         entropy: root of its randomness.
@@ -110,6 +110,11 @@ class Simulation(World[State]):
     due: Callable[[int], bool]
     method: str
     lineage: str
+    budgets: Sequence[Budget] | None = None
+
+    def budget_of(self, site: int) -> Budget:
+        """What a client may spend in all."""
+        return self.budget if self.budgets is None else self.budgets[site]
 
     @property
     def payable(self) -> list[int] | None:
@@ -180,7 +185,7 @@ class Simulation(World[State]):
                     own = charges(
                         self.clients[site], self.units[site], task, self.method, self.lineage
                     )
-                    found += [Bill((site,), charge, self.budget) for charge in own]
+                    found += [Bill((site,), charge, self.budget_of(site)) for charge in own]
         return found
 
     @property
@@ -193,7 +198,7 @@ class Simulation(World[State]):
         asked = training(task)
         if not self.regime.secret:
             own = charges(self.clients[site], self.units[site], asked, self.method, self.lineage)
-            return [Bill((site,), charge, self.budget) for charge in own]
+            return [Bill((site,), charge, self.budget_of(site)) for charge in own]
         (event, _), *_ = self.clients[site].price(asked)
         return self.round_bills(site, Book(asked.round, event))
 
