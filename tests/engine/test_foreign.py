@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -38,7 +39,8 @@ SMALL = [
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("foreign")
-    (folder / "study.toml").write_text(SYNCHRONOUS)
+    pixels = re.sub("features = .*\n", "", SYNCHRONOUS)  # which attacks read
+    (folder / "study.toml").write_text(pixels)
     session.begin(
         studies.read(folder / "study.toml", SMALL), folder / "run", lambda _: None, lambda _: None
     )

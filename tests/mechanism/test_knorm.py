@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -247,8 +248,10 @@ PURE = 'privacy.mechanism={kind="k-norm"}'
 
 
 def study(tmp_path: Path, *changes: str) -> Any:
-    (tmp_path / "study.toml").write_text(SYNCHRONOUS)
+    pixels = re.sub("features = .*\n", "", SYNCHRONOUS)
+    (tmp_path / "study.toml").write_text(pixels)
     small = [
+        "privacy.clip=1.0",
         "data.clients=4",
         "budget.rounds=4",
         "budget.steps=8",
