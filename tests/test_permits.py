@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 import sordino
-from cases import METHODS, MORE, Case, study_of
+from cases import CLIENT, METHODS, MORE, SAMPLE, Case, study_of
 from permitted import permit
 from sordino.engine import assemble as builder
 from sordino.engine.built import UNIT
@@ -47,6 +47,7 @@ from sordino.regimes.asynchronous.edge import LiteralEdge, PlainEdge, PrivateEdg
 from sordino.regimes.asynchronous.simulation import Arrivals
 from sordino.regimes.synchronous import aggregate
 from sordino.regimes.synchronous.aggregate import PrivateSum
+from sordino.regimes.synchronous.shared import SharedSum
 from sordino.regimes.synchronous.simulation import Simulation
 from sordino.regimes.vertical.engine import Whole
 from sordino.regimes.vertical.engines.split import Party
@@ -57,6 +58,7 @@ from sordino.training import dpsgd, local, sgd
 from sordino.training.dpsgd import PrivateClient
 from sordino.training.local import LocalClient, NoisyModelClient
 from sordino.training.sgd import PlainClient
+from sordino.training.shared import SummedClient
 
 AGAIN = [  # 30 rows, each of which comes twice or more
     'data={file="FILE", parties=2}',
@@ -67,7 +69,14 @@ AGAIN = [  # 30 rows, each of which comes twice or more
     "privacy.memoised=false",
     "privacy.appearances=2",
 ]
-CASES: dict[str, Case] = {**METHODS, **MORE, "dlr/labels told anew": ("vertical", "dlr", AGAIN)}
+SHARED = 'privacy.noise="shared"'
+CASES: dict[str, Case] = {
+    **METHODS,
+    **MORE,
+    "dp-sgd/shared": ("synchronous", "dp-sgd", [*SAMPLE, "method.tau=1", SHARED]),
+    "dp-fedavg/shared": ("synchronous", "dp-fedavg", [*CLIENT, SHARED]),
+    "dlr/labels told anew": ("vertical", "dlr", AGAIN),
+}
 Left = Counter[tuple[str, Event]]
 
 
@@ -122,6 +131,10 @@ class Spies:
         for unit in dict.fromkeys(self.world.units):
             self.leaves(unit, one.event(contract))
 
+    def opened(self, one: SharedSum, values: Any, clients: Any, contract: Any) -> None:
+        for unit in dict.fromkeys(self.world.units) if one.whole else ():
+            self.leaves(unit, one.event(contract))
+
     def evaluation(self, one: PaidEvaluation, *told: Any) -> None:
         self.leaves(UNIT, one.mechanism.event())
 
@@ -148,12 +161,14 @@ class Spies:
 
 SITES: dict[type[Any], tuple[str, str]] = {  # what releases, by which method, and its spy
     PrivateClient: ("answer", "client"),
+    SummedClient: ("answer", "client"),
     PlainClient: ("answer", "client"),
     NoisyModelClient: ("answer", "client"),
     PlainEdge: ("answer", "edge"),
     PrivateEdge: ("answer", "edge"),
     LiteralEdge: ("answer", "edge"),
     PrivateSum: ("release", "sum"),
+    SharedSum: ("released", "opened"),
     PaidEvaluation: ("release", "evaluation"),
     Party: ("embed", "embed"),
     Whole: ("run", "whole"),
@@ -203,7 +218,7 @@ def horizontal(spies: Spies, world: Any, end: Any) -> None:
     if isinstance(world, Simulation):
         unanswered: Left = Counter()
         for (site, number), open_ in spies.asked.items():
-            if open_ > 0 and not world.regime.secret:
+            if open_ > 0 and not world.regime.together:
                 unanswered.update(
                     {
                         (world.units[site], event): count

@@ -61,6 +61,13 @@ _REMEDY = (
 )
 
 
+def cache_folder() -> Path:
+    """The user's cache: downloads, and what is made again where it is missing."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG specification says that a relative path is to be ignored.
+    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "sordino"
+
+
 def open_below(folder: Path, *names: str) -> BinaryIO:
     """A plain file below ``folder``, for reading; no link is followed on the way.
 

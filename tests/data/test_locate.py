@@ -18,6 +18,7 @@ import pytest
 import sordino.data.locate as locate
 from sordino.data import load, names, scaled, sets
 from sordino.errors import DataError
+from sordino.files import cache_folder
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 needs_fashion = pytest.mark.skipif(
@@ -70,7 +71,7 @@ def test_places_in_order(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (folder / "usps.t.bz2").touch()
         assert locate.find("usps") == folder
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert locate.cache_folder() == Path.home() / ".cache" / "sordino"
+    assert cache_folder() == Path.home() / ".cache" / "sordino"
 
 
 def test_unknown_names_get_a_suggestion() -> None:

@@ -190,8 +190,7 @@ def test_bad_files_and_options_are_named(tmp_path: Path) -> None:
         read(write(table().head(1), tmp_path / "o.csv"))
     with pytest.raises(
         DataError,
-        match=r"test examples are float32 of shape \(2,\), training examples float32 of shape "
-        r"\(3,\)",
+        match=r"short.csv: its 2 feature columns are not those of .*t.csv \(3\): it lacks 'age'",
     ):
         read(path, test_file=write(table().drop("age"), tmp_path / "short.csv"))
     (tmp_path / "ragged.csv").write_text("a,b,outcome\n1,2,x\n1,2,3,4,x\n")

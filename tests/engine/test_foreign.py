@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from pixels import pixels
 from sordino.cli import app
 from sordino.engine import files, session
 from sordino.engine import study as studies
@@ -39,8 +39,7 @@ SMALL = [
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("foreign")
-    pixels = re.sub("features = .*\n", "", SYNCHRONOUS)  # which attacks read
-    (folder / "study.toml").write_text(pixels)
+    (folder / "study.toml").write_text(pixels(SYNCHRONOUS))  # which attacks read
     session.begin(
         studies.read(folder / "study.toml", SMALL), folder / "run", lambda _: None, lambda _: None
     )

@@ -434,6 +434,10 @@ session.begin(study.read(Path(sys.argv[1])), Path(sys.argv[2]), show, lambda row
             [*CLIENTS, 'method={name="dp-fedavg", clipping="adaptive", momentum=0.5}'],
             marks=pytest.mark.nightly,
         ),
+        [
+            'method={name="dp-sgd", tau=1, average=0.5}',
+            'privacy={unit="sample", epsilon=4.0, delta=1e-3, sampling_rate=0.2, noise="shared"}',
+        ],
         pytest.param(
             ['method={name="dp-sgd", tau=2}', 'privacy.mechanism={kind="haar", weights="learned"}'],
             marks=pytest.mark.nightly,

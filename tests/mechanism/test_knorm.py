@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import command
+from pixels import pixels
 from sordino.engine import assemble as build
 from sordino.engine import session
 from sordino.engine import study as studies
@@ -248,10 +248,8 @@ PURE = 'privacy.mechanism={kind="k-norm"}'
 
 
 def study(tmp_path: Path, *changes: str) -> Any:
-    pixels = re.sub("features = .*\n", "", SYNCHRONOUS)
-    (tmp_path / "study.toml").write_text(pixels)
+    (tmp_path / "study.toml").write_text(pixels(SYNCHRONOUS))
     small = [
-        "privacy.clip=1.0",
         "data.clients=4",
         "budget.rounds=4",
         "budget.steps=8",

@@ -143,7 +143,10 @@ def test_a_site_says_the_same_again_and_nothing_else_under_one_number(victim: Vi
     assert victim.log() == [("server", "second task", refusal.why)]
     assert victim.entries() == booked
     assert isinstance(victim.said(victim.train(3))[0], Say)
-    assert victim.said(victim.train(2)) == []  # of the past
+    (past,) = victim.said(victim.train(2))
+    assert isinstance(past, frames.Refuse)
+    assert "asked task 3 before" in past.why
+    assert victim.entries() == 2 * booked
 
 
 def test_a_server_says_first_of_which_run_it_speaks(victim: Victim) -> None:

@@ -310,6 +310,8 @@ def test_rules_follow_the_noise(tmp_path: Path) -> None:
     assert rate(less) < rate(found)
     assert found.tuned is not None
     assert found.tuned.chosen == {"privacy.clip": 0.225, "method.learning_rate": rate(found)}
+    together, _ = ruled(read(tmp_path, "privacy.noise=shared", data=features))
+    assert rate(together) == pytest.approx(2 * rate(found), rel=0.01)  # of four clients
     slow, _ = ruled(read(tmp_path, "method.momentum=0.5", data=features))
     assert rate(slow) == pytest.approx(rate(found) / 2, rel=0.01)
     with pytest.raises(StudyError, match="a finite privacy"):

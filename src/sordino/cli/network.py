@@ -49,6 +49,10 @@ def serve(
     scripted: Annotated[
         bool, typer.Option("--scripted", help="Take answers in the order of a simulation.")
     ] = False,
+    answer_within: Annotated[
+        float | None,
+        typer.Option(help="Seconds in which a connected site answers. Default: as agreed."),
+    ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -65,6 +69,7 @@ def serve(
             page=page,
             durable=durable,
             scripted=scripted,
+            within=answer_within,
         )
     _told(outcome, as_json)
 

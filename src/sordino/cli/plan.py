@@ -288,10 +288,19 @@ def methods(as_json: AsJson = False) -> None:
         _mechanisms(),
     )
     say.table(
+        "Whose noise (privacy.noise)", ["noise", "what it does"], [list(row) for row in NOISE]
+    )
+    say.table(
         "Front ends: what a model sees in the place of an example (data.features)",
         ["kind", "what it does"],
         _front_ends(),
     )
+
+
+NOISE = (
+    ("own", "each client (or the aggregator) adds all of the noise; every regime"),
+    ("shared", "clients add parts of it, and only their sum is opened; synchronous, gaussian"),
+)
 
 
 def _front_ends() -> list[list[str]]:

@@ -74,6 +74,7 @@ class Dataset:
         owners: what these numbers are called, fit to be shown.
         origin: the examples that ``x`` are features of, (examples, ...); None where ``x`` are the
             examples themselves. A budget belongs to the examples, so the fingerprint is theirs.
+        columns: names of the features in the file, where it has any.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Dataset:
     words: Words | None = None
     owners: tuple[str, ...] = ()
     origin: Features | None = None
+    columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what no later room could make sense of."""

@@ -26,6 +26,7 @@ from pathlib import Path
 from sordino import modules
 from sordino.data.sets import PUBLISHED, Published, Remote
 from sordino.errors import DataError
+from sordino.files import cache_folder
 
 TIMEOUT = 60.0
 _SYSTEM = Path("/usr/share/datasets")
@@ -49,13 +50,6 @@ def named(name: str) -> Published | None:
     if not isinstance(found, Published) or found.read is None:
         raise DataError(f"data.name = {name!r} is no Published with read; see docs/own-tables.md")
     return found
-
-
-def cache_folder() -> Path:
-    """Where downloads go: the user's cache."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG specification says that a relative path is to be ignored.
-    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "sordino"
 
 
 def places(name: str) -> tuple[Path, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,7 @@ def load(
     scale: Scale | None = None,
     person: str | None = None,
     identify: bool = False,
+    columns: Sequence[str] = (),
 ) -> Corpus:
     """A training and a test set.
 
@@ -72,9 +73,11 @@ def load(
         scale: public constants, known without looking at the data, by which features are divided.
         person: the column (or array) that says who a row is about.
         identify: whether the training set is to know what its examples are recognised by.
+        columns: names of the features (CSV, Parquet), whatever order the file has them in; as they
+            come, if left out. A second file has those of the first.
     """
     if file is not None:
-        how = _How(label, client_column, scale, person, identify)
+        how = _How(label, client_column, scale, person, identify, tuple(columns))
         return _own(
             name, Path(file), None if test_file is None else Path(test_file), test_fraction, how
         )
@@ -182,6 +185,8 @@ class _How:
     scale: Scale | None
     person: str | None
     identify: bool
+    columns: tuple[str, ...] = ()
+    whose: str = "the agreed ones"
 
 
 def _own(
@@ -193,7 +198,8 @@ def _own(
             raise DataError(
                 f"{file}: it has a test set of its own (x_test); leave data.test_file out"
             )
-        test, surplus = _read(test_file, how)
+        first = replace(how, columns=train.columns, whose=f"those of {file}")
+        test, surplus = _read(test_file, first)
         if surplus is not None:
             raise DataError(
                 f"{test_file}: a test file must not have a test set of its own (x_test)"
@@ -216,8 +222,8 @@ def _own(
     elif train.client is not None:
         train_client, names = _owned(train)
     return Corpus(
-        Dataset(name, train.x, train_y, classes, train_client, owners=names, words=train.words),
-        Dataset(name, test.x, test_y, classes, test_client, owners=names, words=test.words),
+        _whole(name, train, train_y, classes, train_client, names),
+        _whole(name, test, test_y, classes, test_client, names),
     )
 
 
@@ -229,7 +235,14 @@ def _read(file: Path, how: _How) -> tuple[Raw, Raw | None]:
     if file.suffix.lower() == ".npz":
         return read_npz(file, how.scale, person=how.person, identify=how.identify)
     return read_table(
-        file, how.label, how.client_column, how.scale, person=how.person, identify=how.identify
+        file,
+        how.label,
+        how.client_column,
+        how.scale,
+        person=how.person,
+        identify=how.identify,
+        columns=how.columns,
+        whose=how.whose,
     ), None
 
 
@@ -237,8 +250,21 @@ def _without_test(name: str, file: Path, raw: Raw) -> Corpus:
     """All rows to train on, and a test set of none."""
     (y,), classes = encode_labels((raw.y,), str(file))
     client, names = _owned(raw)
-    whole = Dataset(name, raw.x, y, classes, client, owners=names, words=raw.words)
+    whole = _whole(name, raw, y, classes, client, names)
     return Corpus(whole, whole.take([]))
+
+
+def _whole(
+    name: str,
+    raw: Raw,
+    y: Labels,
+    classes: tuple[str, ...],
+    client: Labels | None,
+    owners: tuple[str, ...],
+) -> Dataset:
+    return Dataset(
+        name, raw.x, y, classes, client, owners=owners, words=raw.words, columns=raw.columns
+    )
 
 
 def _owned(raw: Raw) -> tuple[Labels | None, tuple[str, ...]]:
@@ -267,7 +293,7 @@ def _set_aside(name: str, file: Path, raw: Raw, fraction: float | None) -> Corpu
     # memory.
     columns = tuple(values for values in (raw.x, y, client, raw.words) if values is not None)
     _swap_rows(columns, chosen[chosen < cut], np.setdiff1d(np.arange(cut, len(y)), chosen))
-    whole = Dataset(name, raw.x, y, classes, client, owners=names, words=raw.words)
+    whole = _whole(name, raw, y, classes, client, names)
     return Corpus(_stretch(whole, slice(cut)), _stretch(whole, slice(cut, None)))
 
 

@@ -35,6 +35,7 @@ import numpy.typing as npt
 
 from sordino.data import identity
 from sordino.data.bounded import csv_input, read_arrays, refuse_large, refuse_long
+from sordino.data.columns import in_order
 from sordino.data.dataset import Features, Labels, Words, refuse_non_finite
 from sordino.errors import DataError
 
@@ -55,12 +56,15 @@ Scale = float | Sequence[float]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Raw:
-    """Features that are ready, labels and owners as written, and what rows are recognised by."""
+    """Features that are ready, labels and owners as written, what rows are recognised by, and the
+    names of the features where the file has any.
+    """
 
     x: Features
     y: npt.NDArray[Any]
     client: npt.NDArray[Any] | None
     words: Words | None = None
+    columns: tuple[str, ...] = ()
 
 
 def read_table(
@@ -71,11 +75,13 @@ def read_table(
     *,
     person: str | None = None,
     identify: bool = False,
+    columns: Sequence[str] = (),
+    whose: str = "the agreed ones",
 ) -> Raw:
     """A CSV or Parquet file.
 
     The column ``person`` says who a row is about; it is no feature, and ``client_column`` may be
-    the same.
+    the same. Features come in the order of ``columns``, if these are given.
     """
     frame = _frame(path)
     if frame.height == 0:
@@ -99,9 +105,9 @@ def read_table(
         if person is None
         else _plain(frame.drop_in_place(person), path)
     )
-    columns = frame.columns
-    if not columns:
+    if not frame.columns:
         raise DataError(f"{path}: no feature columns beside {label!r}")
+    columns = in_order(frame.columns, columns, str(path), whose)
     x = np.empty((frame.height, len(columns)), dtype=np.float32)
     for j, column in enumerate(columns):
         series = frame.drop_in_place(column)
@@ -124,7 +130,7 @@ def read_table(
     words = _identified(x, others, who) if identify else None
     _rescale(x, scale, path)
     refuse_non_finite(x, str(path), columns)
-    return Raw(x, y, client, words)
+    return Raw(x, y, client, words, tuple(columns))
 
 
 def _identified(

@@ -15,6 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sordino.engine.records import Row
 from sordino.message import Reply, Task, Vector
 from sordino.privacy import Event as Fact
@@ -131,7 +134,22 @@ class Learned:
     answers: tuple[tuple[int, Task], ...]
 
 
-Event = Begin | Arrived | Booked | Refused | Woke | Joined | Left | Stop | Lapsed | Learned
+@dataclass(frozen=True, slots=True, eq=False)
+class Summed:
+    """The sum that :class:`Open` asked for is opened, or is lost and cannot be.
+
+    Attributes:
+        number: of the round.
+        clients: whose contributions it is of, ascending; none where it could not be opened.
+        values: residues of the sum (d,), below 2^bits; empty where it could not be opened.
+    """
+
+    number: int
+    clients: tuple[int, ...]
+    values: NDArray[np.uint64]
+
+
+Event = Begin | Arrived | Booked | Refused | Woke | Joined | Left | Stop | Lapsed | Learned | Summed
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +207,24 @@ class Skip:
     active: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Open:
+    """Open the sum of what these clients sent in a round, and of nothing else.
+
+    A simulation's contributions are under no mask: their sum stands open. On a network the masks
+    are taken off, which not all of these clients need live to see.
+
+    Attributes:
+        number: of the round.
+        clients: whose contributions arrived, ascending.
+        values: the sum of what arrived (d,), masks and all, modulo 2^bits.
+    """
+
+    number: int
+    clients: tuple[int, ...]
+    values: NDArray[np.uint64]
+
+
 @dataclass(frozen=True, slots=True)
 class Log:
     """A row for the log. The kernel adds what it alone knows (time, epsilon, accuracy)."""
@@ -210,4 +246,4 @@ class Finish:
     why: str
 
 
-Effect = Book | Send | Wake | Learn | Skip | Log | Closed | Finish
+Effect = Book | Send | Wake | Learn | Skip | Open | Log | Closed | Finish

@@ -7,6 +7,7 @@ It tells the regime what happens and carries out what the regime asks for:
 * ``Send``            — put its answer on the heap, at now and what its trip takes;
 * ``Wake``            — put the alarm on the heap;
 * ``Learn``, ``Skip`` — let the server's own model work, and tell what came of it;
+* ``Open``            — open the sum of a round's contributions, and tell what it is;
 * ``Log``             — write the row; that of a round when the round is closed, with its epsilon
   and what was measured;
 * ``Closed``          — measure the model, write the row, save a checkpoint, and ask for the next
@@ -49,11 +50,13 @@ from sordino.engine.effect import (
     Learn,
     Left,
     Log,
+    Open,
     Refused,
     Request,
     Said,
     Send,
     Skip,
+    Summed,
     Wake,
     Woke,
 )
@@ -192,6 +195,8 @@ class Kernel(Generic[S, M]):
                     save = True
                 case Learn() | Skip():
                     self.tell(self.world.learn(effect))
+                case Open():
+                    self.open(effect)
                 case Closed():
                     pass
         if save:
@@ -204,6 +209,10 @@ class Kernel(Generic[S, M]):
     def booked(self, effect: Book, permits: tuple[Permit, ...]) -> None:
         """A round is in the ledger: go on."""
         self.tell(Booked(permits))
+
+    def open(self, effect: Open) -> None:
+        """A simulation's contributions are under no mask."""
+        self.tell(Summed(effect.number, effect.clients, effect.values))
 
     def close(self, number: int, log: records.Round) -> None:
         """Price what was booked since the last row, measure the model, and write the row."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from sordino.engine.balance import Balance
 from sordino.mechanism import GaussianNoise, Noise
+from sordino.mechanism.shared import SharedGrid
 from sordino.privacy import Event, PoissonSampled, most_steps
 from sordino.privacy.rounding import epsilon_text
 
@@ -62,6 +63,7 @@ class Plan:
             where none are clipped.
         releases: of parties with different features: unit of the ledger, what is released of an
             entity, and epsilon.
+        shared: the grid of a sum whose noise clients share, in the first round.
         left: what each client's data has left, where its ledger outlives runs.
         clients: epsilon, noise multiplier and weight of each client, where they differ.
     """
@@ -83,6 +85,7 @@ class Plan:
     claimed: float | None = None
     gradients: str = ""
     releases: tuple[tuple[str, str, float], ...] = ()
+    shared: SharedGrid | None = None
     left: tuple[Balance, ...] = ()
     clients: tuple[tuple[float, float, float], ...] = ()
 

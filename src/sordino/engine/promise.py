@@ -101,13 +101,14 @@ def guarantee(study: Study, epsilon: float | None, own: Own | None = None) -> st
     value = privacy.epsilon if epsilon is None else guaranteed(study, epsilon)
     shown = "inf" if value is None else epsilon_text(value, 6)
     evaluated = ", and every evaluation on private test rows," if study.pays_to_test else ""
-    released = RELEASED[privacy.unit] if own is None else own.released
+    regime = regimes.of(study)
+    usual = regime.released(study) or RELEASED[privacy.unit]
+    released = usual if own is None else own.released
     what, verb = f"{released}{evaluated}", "will be" if epsilon is None else "is"
     return (
         f"{what} {verb} (epsilon = {shown}, delta = {privacy.delta:g})-differentially private, by "
-        f"the {privacy.accountant} accountant. Neighbouring data sets: {adjacency(study)}. This "
-        "holds even if an observer knows everything else and controls all other "
-        f"{regimes.of(study).others}."
+        f"the {privacy.accountant} accountant. Neighbouring data sets: {adjacency(study)}. "
+        f"{regime.against(study)}"
     )
 
 

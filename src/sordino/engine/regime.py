@@ -92,6 +92,17 @@ class Regime(ABC, Generic[S]):
             ContractBroken: naming what does not hold.
         """
 
+    def released(self, study: S) -> str | None:
+        """What the promise is about, where it is not what its unit says."""
+        return None
+
+    def against(self, study: S) -> str:
+        """Against whom the promise holds."""
+        return (
+            "This holds even if an observer knows everything else and controls all other "
+            f"{self.others}."
+        )
+
     def remarks(self, study: S) -> list[str]:
         """What is said before a run."""
         return []

@@ -26,6 +26,8 @@ from sordino.entropy import Entropy, Seeded, System
 from sordino.errors import ResumeError, StudyError
 from sordino.files import KIB, check_below, read_below, there
 
+SHARING = ("noise", "honest", "fewest", "bits")
+"""Keys of ``[privacy]`` about noise that clients share."""
 KEY, ENDED = "entropy.key", b"This run has ended and its key was destroyed.\n"
 
 
@@ -165,6 +167,8 @@ def _shape(study: Study) -> str:
     for key in type(study.privacy).later:
         if told["privacy"][key] is None:
             del told["privacy"][key]
+    if told["privacy"].get("noise") == "own":  # likewise: its keys say nothing
+        told["privacy"] = {k: v for k, v in told["privacy"].items() if k not in SHARING}
     # its fingerprint is taken of what was read
     data = _placeless(examples, lambda _: "a file")
     return str(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic
@@ -124,6 +125,10 @@ class World(Generic[S]):
         """Whether each round is charged to all sites, whoever takes part."""
         return False
 
+    def latest(self, state: S, site: int, /) -> int:
+        """The highest number of a task that this site can have been asked so far."""
+        return state.number
+
     def indispensable(self, site: int, /) -> bool:
         """Whether nothing goes on without this site."""
         return False
@@ -147,6 +152,17 @@ class World(Generic[S]):
     def unfit(self, site: int, number: int, said: Said, /) -> str | None:
         """Why what a site says to task ``number`` is refused before anybody acts on it, or None."""
         return f"no site of this study sends {type(said).__name__}"
+
+    @property
+    def most(self) -> float:
+        """How long a vector of an answer may be: a longer one is refused, as one that is not
+        finite.
+        """
+        return math.inf
+
+    def faults(self) -> Sequence[tuple[int, str]]:
+        """Sites whose answers were taken and could then not be used, and why; each is told once."""
+        return ()
 
     def reach(self, site: int, task: Request | None, said: Said, /) -> Length | None:
         """How long an answer is, and how long clipping and noise let an honest one be; None where

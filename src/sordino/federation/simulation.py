@@ -228,14 +228,16 @@ def trip(latency: Latency, churn: Churn, entropy: Entropy, site: int, task: Trai
     )
 
 
-def charges(client: Client, unit: str, task: Train, method: str, lineage: str) -> list[Charge]:
+def charges(
+    client: Client, unit: str, task: Train, method: str, lineage: str, why: str = "local steps"
+) -> list[Charge]:
     """The price of a client's own task, part by part."""
     return [
         Charge(
             unit=unit,
             event=event,
             count=count,
-            why=event.reason if isinstance(event, NonPrivate) else "local steps",
+            why=event.reason if isinstance(event, NonPrivate) else why,
             method=method,
             round=task.round,
             key=f"{lineage}/round {task.round}/client {client.index}/{part}",

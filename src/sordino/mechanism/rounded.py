@@ -55,10 +55,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from sordino.mechanism.words import compiled
+from sordino.native import compiled
 
 Run = Callable[..., Any]
 F, I, U = np.float64, np.int64, np.uint64  # noqa: E741
@@ -126,8 +125,8 @@ def _turned(word: Any) -> tuple[Any, Any]:
     return (-x if ((quarter + U(1)) & U(2)) != U(0) else x), (-y if (quarter & U(2)) != U(0) else y)
 
 
-_length_fast: Run = njit(nogil=True, error_model="numpy", fastmath=_FUSED)(_length)
-_turned_fast: Run = njit(nogil=True, error_model="numpy", fastmath=_FUSED)(_turned)
+_length_fast: Run = compiled(_length, error_model="numpy", fastmath=_FUSED)
+_turned_fast: Run = compiled(_turned, error_model="numpy", fastmath=_FUSED)
 
 
 def _whole(x: Any) -> Any:
@@ -141,8 +140,8 @@ def _steps(number: Any, per_step: Any) -> Any:
     return _whole_fast(min(max(x, -F(REACH)), F(REACH)))
 
 
-_whole_fast: Run = njit(nogil=True)(_whole)
-_steps_fast: Run = njit(nogil=True)(_steps)
+_whole_fast: Run = compiled(_whole)
+_steps_fast: Run = compiled(_steps)
 
 
 def _noisy(words: Any, total: Any, out: Any, step: float, deviation: float, doubtful: Any) -> Any:
@@ -184,7 +183,7 @@ def _noisy(words: Any, total: Any, out: Any, step: float, deviation: float, doub
     return found
 
 
-noisy: Run = compiled(_noisy)
+noisy: Run = compiled(_noisy, error_model="numpy")
 """``noisy(words, total, out, step, deviation, doubtful)``: fills ``out`` (d,), float32.
 
 It returns how many pairs are doubtful.
@@ -205,7 +204,7 @@ def _mark(words: Any, deviation: float, start: int, marks: Any) -> None:
         marks[i] = (far > sure) | (square < F(SHORTEST)) | (square > F(LONGEST))
 
 
-mark: Run = compiled(_mark)
+mark: Run = compiled(_mark, error_model="numpy")
 """``mark(words, deviation, start, marks)``: which pairs from ``start`` on are doubtful, (k,)."""
 
 
@@ -230,7 +229,7 @@ def _normal_pairs(words: Any, out: Any) -> None:
         out[i], out[half + i] = radius * cosine, radius * sine
 
 
-normal_pairs: Run = compiled(_normal_pairs)
+normal_pairs: Run = compiled(_normal_pairs, error_model="numpy")
 """``normal_pairs(words, out)``: the computed z (2 h,), to be held against the bound E."""
 
 

@@ -18,8 +18,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from sordino.native import compiled
 
 Run = Callable[..., Any]
 U = np.uint64
@@ -30,7 +31,7 @@ def _turned(word: Any, by: Any) -> Any:
     return U(U(word << by) | U(word >> U(U(64) - by)))
 
 
-_turned_fast: Run = njit(nogil=True)(_turned)
+_turned_fast: Run = compiled(_turned)
 
 
 def _mixed(a: Any, b: Any, c: Any, d: Any) -> tuple[Any, Any, Any, Any]:
@@ -43,7 +44,7 @@ def _mixed(a: Any, b: Any, c: Any, d: Any) -> tuple[Any, Any, Any, Any]:
     return a, b, _turned_fast(c, U(32)), d
 
 
-_mixed_fast: Run = njit(nogil=True)(_mixed)
+_mixed_fast: Run = compiled(_mixed)
 
 
 def _taken(a: Any, b: Any, c: Any, d: Any, word: Any) -> tuple[Any, Any, Any, Any]:
@@ -54,7 +55,7 @@ def _taken(a: Any, b: Any, c: Any, d: Any, word: Any) -> tuple[Any, Any, Any, An
     return U(a ^ word), b, c, d
 
 
-_taken_fast: Run = njit(nogil=True)(_taken)
+_taken_fast: Run = compiled(_taken)
 
 
 def _hash(key: Any, first: Any, left: Any, right: Any, out: Any) -> None:
@@ -72,7 +73,7 @@ def _hash(key: Any, first: Any, left: Any, right: Any, out: Any) -> None:
         out[i] = U(U(p ^ q) ^ U(r ^ s))
 
 
-_hash_fast: Run = njit(nogil=True)(_hash)
+_hash_fast: Run = compiled(_hash)
 
 
 def words(

@@ -12,11 +12,12 @@ they are used as they are.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from sordino.native import compiled
 
 Words = NDArray[np.uint64]
 
@@ -36,31 +37,8 @@ def random_words(count: int, rng: np.random.Generator) -> Words:
     state[3] = 1
     blocks = -(-count // LANES) + _MIXING
     out = np.empty(blocks * LANES, np.uint64)
-    _compiled()(state, out)
+    _fill(state, out)
     return out[_MIXING * LANES :][:count]
-
-
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function compiled for this processor.
-
-    It is kept on disk beside its source, or in the user's cache, where one of them can be written.
-
-    Without that every process would compile the noise anew, for three seconds.
-    """
-    # not before there is something to fill: the compiler takes a while to load
-    from numba import njit
-
-    made: Callable[..., Any]
-    try:
-        made = njit(nogil=True, error_model="numpy", cache=True)(function)
-    except RuntimeError:  # no place can be written
-        made = njit(nogil=True, error_model="numpy")(function)
-    return made
-
-
-@cache
-def _compiled() -> Callable[[Words, Words], None]:
-    return compiled(_lanes)
 
 
 def _lanes(state: Any, out: Any) -> None:
@@ -75,3 +53,6 @@ def _lanes(state: Any, out: Any) -> None:
             b[i] = c[i] + (c[i] << np.uint64(3))
             c[i] = ((c[i] << np.uint64(24)) | (c[i] >> np.uint64(40))) + word
             place[i] = word
+
+
+_fill: Callable[[Words, Words], None] = compiled(_lanes, error_model="numpy")

@@ -10,6 +10,7 @@ out.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -20,11 +21,13 @@ from sordino import modules as code
 from sordino.engine import study as studies
 from sordino.engine.study.base import Study
 from sordino.errors import StudyError
-from sordino.files import MOST_TOML, read_below
+from sordino.files import MIB, read_below
 from sordino.parsing import Malformed, toml_of
 from sordino.section import Section
 
 AGREEMENT, STUDY = "agreement.toml", "study.toml"
+MOST = 2 * MIB
+"""Bytes of either: a table may have thousands of columns, each with its name."""
 
 Transport = Literal["websocket", "mqtt", "nvflare"]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,59}$")]
@@ -38,11 +41,17 @@ class SiteEntry(Section):
 
 
 class Shape(Section):
-    """What an example looks like: its shape, how its numbers are kept, and the classes."""
+    """What an example looks like: its shape, how its numbers are kept, and the classes.
+
+    Attributes:
+        columns: names of the features, where they have any: a file whose columns have names has
+            these, in whatever order.
+    """
 
     shape: tuple[Annotated[int, Field(ge=1)], ...]
     type: Literal["uint8", "float32"] = "float32"
     classes: tuple[str, ...] = Field(min_length=2)
+    columns: tuple[str, ...] = ()
 
 
 class Agreement(Section):
@@ -57,6 +66,8 @@ class Agreement(Section):
         minimum: sites that must be there; with fewer the run waits.
         patience: seconds without a connection after which a site counts as gone. Of events also
             those that the server waits for a site to speak, and then for the answer to its query.
+        answer_within: seconds in which a site that is connected answers; one that does not is out
+            until it connects again. Where the study sets a deadline, that comes first.
         data: of examples.
         site: in the order of the clients' numbers.
         modules: digests of code that the study names, which every site has of its own.
@@ -69,6 +80,7 @@ class Agreement(Section):
     transport: Transport = "websocket"
     minimum: int = Field(1, ge=1)
     patience: float = Field(5.0, gt=0, le=86_400)
+    answer_within: float = Field(21_600.0, gt=0, le=864_000)
     data: Shape
     site: tuple[SiteEntry, ...] = Field(min_length=1)
     modules: dict[str, str] = Field(default_factory=dict)
@@ -83,6 +95,15 @@ class Agreement(Section):
             raise ValueError(f"data.classes: two classes have the same name, {twice[0]!r}")
         if "" in self.data.classes:
             raise ValueError("data.classes: a class has no name; a row without a label has none")
+        if not self.data.shape:
+            raise ValueError("data.shape is empty; examples of 30 features have the shape [30]")
+        columns = self.data.columns
+        if columns and self.data.shape != (len(columns),):
+            raise ValueError(
+                f"data.columns: {len(columns)} names, and data.shape = {list(self.data.shape)}"
+            )
+        if twice := [each for each, times in Counter(columns).items() if times > 1]:
+            raise ValueError(f"data.columns: two columns have the same name, {twice[0]!r}")
         if self.minimum > len(names):
             raise ValueError(f"minimum = {self.minimum}, and there are {len(names)} sites")
         if not 0 < self.port < 65_536:
@@ -117,7 +138,7 @@ def read(path: Path) -> Agreement:
         StudyError: naming the file, the key and what is wrong.
     """
     try:
-        content = read_below(path.parent, path.name, most=MOST_TOML)
+        content = read_below(path.parent, path.name, most=MOST)
         return checked(toml_of(content.decode()), str(path))
     except (FileNotFoundError, NotADirectoryError):
         raise StudyError(f"{path}: there is no such file") from None
@@ -163,7 +184,7 @@ class Agreed:
         self._same_code()
         found = hashlib.sha256()
         for name in (AGREEMENT, STUDY):
-            content = read_below(folder, name, most=MOST_TOML)
+            content = read_below(folder, name, most=MOST)
             found.update(f"{name} {len(content)}\n".encode() + content)
         self.digest = found.hexdigest()
 

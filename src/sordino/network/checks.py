@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from sordino.errors import RemoteProtocolError
-from sordino.message import Embedding, Labels, Message, Passive, Reply
+from sordino.engine.effect import Request, Stretch
+from sordino.errors import RemoteProtocolError, ResumeError
+from sordino.message import Embedding, Labels, Message, Passive, Reply, Task, decode, vectors
 from sordino.network import frames
+from sordino.network.seals import Far, Kind, Seals
+from sordino.training.plausible import length
 
 Unfit = Callable[[int, int, Reply], str | None]
 """Why a message about an event is refused, as the regime says: of a site, to a task."""
@@ -35,8 +38,31 @@ def differs(said: frames.Hello, agreement: str, code: str) -> RemoteProtocolErro
     return None
 
 
-def checked(site: int, number: int, message: Message, unfit: Unfit) -> Reply:
-    """A message of this site about this task.
+def refuse_older(seals: Seals, site: str, far: Far, said: frames.Hello) -> None:
+    """Refuse to go on where a site proves that this server has gone further before.
+
+    Raises:
+        ResumeError: if it does.
+    """
+    kinds: tuple[tuple[Kind, tuple[int, bytes], int], ...] = (
+        ("task", said.task, far.task),
+        ("round", said.round, far.round),
+    )
+    for kind, (number, seal), known in kinds:
+        if number > known and seals.hold(kind, site, number, seal):
+            raise ResumeError(
+                f"site {site} proves that this server has asked it for {kind} {number}, and the "
+                f"run folder leads to {kind} {known} only: it is an older copy, or a power failure "
+                "has taken a part of its journal (`serve --durable` prevents that). Going on would "
+                "release again what was released. Put back the newest copy of the run folder, or "
+                "begin a new run"
+            )
+
+
+def checked(
+    site: int, number: int, message: Message, unfit: Unfit, most: float = math.inf
+) -> Reply:
+    """A message of this site about this task, whose vectors are at most ``most`` long.
 
     Raises:
         RemoteProtocolError: if it is not.
@@ -56,9 +82,38 @@ def checked(site: int, number: int, message: Message, unfit: Unfit) -> Reply:
         raise RemoteProtocolError(
             f"its frame is of task {number}, its message of {quoted}", "another task"
         )
+    for name, vector in vectors(message):
+        if (found := length(vector)) > most:
+            raise RemoteProtocolError(
+                f"its {name} has the length {found:.3g}, and a model takes {most:.3g} at most",
+                "too large",
+            )
     for told in (getattr(message, "statistics", None), getattr(message, "raw", None)):
         for name in () if told is None else told.__struct_fields__:
             value = getattr(told, name)
             if isinstance(value, float | int) and not math.isfinite(value):
                 raise RemoteProtocolError(f"its {name} is not finite", "not finite")
     return message
+
+
+def sendable(task: Request) -> Task:
+    """A task that can be sent.
+
+    Raises:
+        TypeError: for one that is not.
+    """
+    if isinstance(task, Stretch):
+        raise TypeError("a stretch of events is played in one process, and is not sent")
+    return task
+
+
+def said(body: bytes, dimension: int) -> Reply:
+    """What a site has said.
+
+    Raises:
+        RemoteProtocolError: if no site says that.
+    """
+    found = decode(body, dimension=dimension)
+    if not isinstance(found, Reply):
+        raise RemoteProtocolError(f"a site does not send {type(found).__name__}")
+    return found

@@ -11,13 +11,15 @@ is cut off until it connects again.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 
 from sordino.errors import RemoteProtocolError
 from sordino.message import Reply, Task, decode, encode
 from sordino.network import frames
-from sordino.network.checks import checked, differs, unknown
+from sordino.network.checks import checked, differs, refuse_older, unknown
+from sordino.network.seals import Far, Seals
 from sordino.network.standing import Heard, Standing, leaving, untimely
 from sordino.network.transport.base import Event, Hub, Mailbox
 from sordino.privacy import Event as Fact
@@ -52,9 +54,13 @@ class Courier:
         refused: told of each kind of refusal once: which site, and why.
         noted: told of each refusal: which site, what it is, and the detail.
         unfit: why a message about an event is refused, as the regime says; see
-            :meth:`~sordino.engine.world.World.unfit`.
+            :meth:`~sordino.engine.world.World.unfit`; ``most`` is how long a vector may be.
         owed: rounds that were charged to a site after the one with this number, and their events:
             what a server that was restarted does not remember.
+        seals: of what sites were asked; see :mod:`~sordino.network.seals`.
+
+    Attributes:
+        far: how far the server has gone with a site, which the kernel knows.
     """
 
     def __init__(
@@ -71,15 +77,18 @@ class Courier:
         refused: Callable[[str, str], None],
         noted: Callable[[str, str, str], object] = _silent,
         unfit: Callable[[int, int, Reply], str | None] = unknown,
+        most: float = math.inf,
         owed: Callable[[int, int], Iterable[tuple[int, Fact]]] = lambda site, after: (),
+        seals: Seals | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._unfit, self._noted = unfit, noted
+        self._unfit, self._most, self._noted = unfit, most, noted
         self._hub, self._mailbox, self.names = hub, mailbox, tuple(names)
         self.run, self._dimension = run, dimension
         self._agreement, self._code = agreement, code
         self._patience, self._refused, self._clock = patience, refused, clock
-        self._owed = owed
+        self._owed, self._seals = owed, seals
+        self.far: Callable[[int], Far] | None = None
         self._index = {name: i for i, name in enumerate(self.names)}
         self.sites = [Standing() for _ in self.names]
         self._last: tuple[object, bytes] | None = None
@@ -88,16 +97,23 @@ class Courier:
     def ask(self, site: int, task: Task) -> None:
         """Ask a site, now and whenever it connects again, until it has answered."""
         own = self.sites[site]
-        own.ask = frames.Ask(number=task.number, body=self._encoded(task))
+        body, seals = self._encoded(task), self._seals
+        seal = b"" if seals is None else seals.of("task", self.names[site], task.number)
+        own.ask = frames.Ask(task.number, body, seal)
         if own.greeted:
             self._send(site, frames.encode(own.ask))
 
     def book(self, site: int, number: int, fact: Fact) -> None:
         """Have a site book a round, likewise."""
-        own, frame = self.sites[site], frames.encode(frames.Book(number, written(fact)))
+        own, frame = self.sites[site], self._booking(site, number, fact)
         own.books[number] = frame
         if own.greeted:
             self._send(site, frame)
+
+    def _booking(self, site: int, number: int, fact: Fact) -> bytes:
+        seals = self._seals
+        seal = b"" if seals is None else seals.of("round", self.names[site], number)
+        return frames.encode(frames.Book(number, written(fact), seal))
 
     def settled(self, site: int, number: int) -> None:
         """A site has answered or refused a task, or is not waited for any more."""
@@ -117,6 +133,10 @@ class Courier:
     def admitted(self, site: int) -> None:
         """A site takes part again."""
         self.sites[site].out = ""
+
+    def drop(self, site: int, why: str) -> None:
+        """End a site's connection."""
+        self._hub.drop(self.names[site], why)
 
     def weighed(self, site: int, number: int, found: Length | None) -> None:
         """Flag an answer that is longer than an honest one is but by a chance below 10^-9."""
@@ -283,7 +303,7 @@ class Courier:
             return None
         try:
             said = decode(body, dimension=self._dimension)
-            reply = checked(site, number, said, self._unfit)
+            reply = checked(site, number, said, self._unfit, self._most)
         except RemoteProtocolError as error:
             self._bad(site, error)
             why = f"its answer cannot be used: {error}".encode()
@@ -297,8 +317,10 @@ class Courier:
             raise RemoteProtocolError("it greets twice", "greeting")
         if not self._greet(site, said):
             return None
+        if self._seals is not None and self.far is not None:
+            refuse_older(self._seals, self.names[site], self.far(site), said)
         for number, fact in self._owed(site, said.booked):
-            own.books.setdefault(number, frames.encode(frames.Book(number, written(fact))))
+            own.books.setdefault(number, self._booking(site, number, fact))
         for _, frame in sorted(own.books.items()):
             self._send(site, frame)
         if own.ask is not None:

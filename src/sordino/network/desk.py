@@ -4,8 +4,8 @@ It takes a task, notes which one, books it, computes, keeps the answer on its di
 Asked the same again, it says the same bytes again.
 
 It refuses, with a reason that it writes in its log: a task of another clip, less noise, more steps,
-another question or another model than agreed; a second task under one number; whatever its own
-budget does not pay for; a final model that cannot be used.
+another question or another model than agreed; a second task under one number, or under one that is
+past; whatever its own budget does not pay for; a final model that cannot be used.
 """
 
 from __future__ import annotations
@@ -134,10 +134,10 @@ class Desk:
                 self._welcome(run)
             case frames.Reject(why):
                 raise StudyError(f"the server does not work with this site: {why[:500]}")
-            case frames.Book(number, event):
-                yield self._book(number, event)
-            case frames.Ask(number, body):
-                yield from self._asked(number, body)
+            case frames.Book(number, event, seal):
+                yield self._book(number, event, seal)
+            case frames.Ask(number, body, seal):
+                yield from self._asked(number, body, seal)
             case frames.Bye(why, model):
                 yield self._over(why, model)
 
@@ -153,9 +153,15 @@ class Desk:
         self.welcomed = True
         self._site.told("connected")
 
-    def _asked(self, number: int, body: bytes) -> Iterator[frames.FromSite]:
+    def _asked(self, number: int, body: bytes, seal: bytes) -> Iterator[frames.FromSite]:
         kept, task_digest = self.outbox.kept, digest(body)
         if number < kept.number:
+            why = f"task {number}, and this site was asked task {kept.number} before"
+            yield self._refuse(number, why, "past task")
+            return
+        if number < kept.booked:  # a server that goes on sends it again to who was away: no refusal
+            why = f"task {number}, and round {kept.booked} is booked"
+            self._incidents.note(SERVER, "past task", why)
             return
         if number == kept.number and task_digest != kept.task:
             yield self._refuse(number, "a second task under the same number", "second task")
@@ -172,7 +178,7 @@ class Desk:
             yield self._refuse(number, str(error), "task")
             return
         try:
-            answer = self._work(task, body, task_digest)
+            answer = self._work(task, body, (number, seal))
         except (BudgetExceeded, LedgerError) as refusal:
             yield self._refuse(number, OWN, "budget", str(refusal))
             return
@@ -196,11 +202,12 @@ class Desk:
             raise RemoteProtocolError(f"task {number}: {objection}")
         return found
 
-    def _work(self, task: Task, body: bytes, task_digest: str) -> bytes:
+    def _work(self, task: Task, body: bytes, asked: tuple[int, bytes]) -> bytes:
         """Note the task, book it, compute, and keep the answer. A site that remembers books first:
         what is refused leaves no trace in what it goes through again.
         """
-        kept, number = self.outbox.kept, task.number
+        kept, number, task_digest = self.outbox.kept, task.number, digest(body)
+        kept = msgspec.structs.replace(kept, asked=asked)
         keep = self.outbox.keep if self._tasks is None else self.outbox.hold
         if self._tasks is not None:
             self._pay(task)
@@ -233,6 +240,8 @@ class Desk:
         assert self._tasks is not None
         site = self._site.index
         self._world.settle(site, task)
+        for _, why in self._world.faults():
+            self._incidents.note(SERVER, "derivative", why)
         if self._due and not getattr(task, "asked", False):
             self._due = False
             self._save()
@@ -271,7 +280,7 @@ class Desk:
                 found += self._site.vault.charge([bill.charge for bill in own], budget)
         return tuple(found)
 
-    def _book(self, number: int, event: str) -> frames.FromSite:
+    def _book(self, number: int, event: str, seal: bytes) -> frames.FromSite:
         """Book a round that is charged to everybody, whether this site was drawn or not."""
         try:
             effect = Book(number, fact_of(event))
@@ -286,7 +295,8 @@ class Desk:
         except StudyError as refusal:
             return self._refuse(number, str(refusal), "round")
         if number > self.outbox.kept.booked:
-            self.outbox.keep(msgspec.structs.replace(self.outbox.kept, booked=number))
+            own = msgspec.structs.replace(self.outbox.kept, booked=number, due=(number, seal))
+            self.outbox.keep(own)
         return frames.Booked(number)
 
     def _refuse(

@@ -34,6 +34,7 @@ class Hello(Frame, frozen=True, tag="hello"):
         code: digest of its program's sources.
         last: number of the last task that it answered.
         booked: the last round that it booked, where rounds are charged to everybody.
+        task, round: numbers whose seals it shows, and these; see :mod:`sordino.network.seals`.
     """
 
     version: int
@@ -41,6 +42,8 @@ class Hello(Frame, frozen=True, tag="hello"):
     code: str
     last: int
     booked: int = 0
+    task: tuple[int, bytes] = (0, b"")
+    round: tuple[int, bytes] = (0, b"")
 
 
 class Say(Frame, frozen=True, tag="say"):
@@ -78,17 +81,21 @@ class Welcome(Frame, frozen=True, tag="welcome"):
 
 
 class Ask(Frame, frozen=True, tag="ask"):
-    """A task: the bytes of a :data:`sordino.message.Task`."""
+    """A task: the bytes of a :data:`sordino.message.Task`, and the seal that it was asked."""
 
     number: int
     body: bytes
+    seal: bytes = b""
 
 
 class Book(Frame, frozen=True, tag="book"):
-    """A round that is charged to everybody: its number, and its event as the ledger writes it."""
+    """A round that is charged to everybody: its number, its event as the ledger writes it, and the
+    seal that it is to be booked.
+    """
 
     number: int
     event: str
+    seal: bytes = b""
 
 
 class Reject(Frame, frozen=True, tag="reject"):

@@ -128,7 +128,11 @@ class Horizontal(Carrier):
             found = datasets.load(study.data.name or "").test
         else:
             found = datasets.load(
-                "test", file=path, label=study.data.label, test_fraction=None
+                "test",
+                file=path,
+                label=study.data.label,
+                test_fraction=None,
+                columns=shape.columns,
             ).train
             labels = numbered(found, shape.classes, path)
             found = replace(found, y=labels, classes=shape.classes)
@@ -150,6 +154,7 @@ class Horizontal(Carrier):
                 shape=found.test.shape,
                 type="uint8" if found.test.x.dtype == np.uint8 else "float32",
                 classes=classes,
+                columns=found.test.columns,
             ),
             names=tuple(found.names or [""] * len(found.parts)),
             examples=tuple(len(part) for part in found.parts),

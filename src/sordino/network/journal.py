@@ -19,7 +19,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
 
 import msgspec
 
@@ -67,6 +67,17 @@ def _packed(each: Input) -> bytes:
     return _HEADER.pack(len(body), zlib.crc32(body)) + body
 
 
+def there_after(inputs: Sequence[Input]) -> set[int]:
+    """Who is there after these inputs."""
+    found: set[int] = set()
+    for each in inputs:
+        if each.kind in ("up", "there"):
+            found.add(each.site)
+        elif each.kind in ("down", "refused"):
+            found.discard(each.site)
+    return found
+
+
 class Journal:
     """The journal of a run folder.
 
@@ -107,6 +118,19 @@ class Journal:
                     "Restore the run folder from a copy"
                 )
         return found
+
+    def refuse_older(self, booked: int, number: int) -> NoReturn:
+        """Refuse to go on: the ledger knows of a round that the journal does not lead to.
+
+        Raises:
+            ResumeError: saying so.
+        """
+        raise ResumeError(
+            f"{self.folder}: its ledger knows of round {booked}, and its journal leads to round "
+            f"{number}: it is older, or a part of it is missing. What was released since would be "
+            "released again with the same noise. Put back the journal that belongs to the ledger, "
+            "or begin a new run"
+        )
 
     def append(self, each: Input) -> None:
         """Write an input down."""

@@ -10,9 +10,10 @@ A site that has refused is waited for no more. When those that are left are too 
 from __future__ import annotations
 
 import heapq
+import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import takewhile
 
 from sordino.engine import records
@@ -24,18 +25,19 @@ from sordino.engine.effect import (
     Left,
     Request,
     Stop,
-    Stretch,
     Woke,
 )
 from sordino.engine.kernel import Kernel, M
 from sordino.engine.moment import S
 from sordino.engine.watch import Watcher
 from sordino.engine.world import World
-from sordino.errors import RemoteProtocolError, ResumeError
-from sordino.message import Reply, Task, decode
+from sordino.message import Reply
+from sordino.network.checks import said, sendable
 from sordino.network.courier import Courier
 from sordino.network.ends import hopeless
-from sordino.network.journal import Input, Journal
+from sordino.network.journal import Input, Journal, there_after
+from sordino.network.patience import MUTE, Patience
+from sordino.network.seals import Far
 from sordino.privacy import Permit
 
 BOOKING = 60.0
@@ -43,40 +45,6 @@ BOOKING = 60.0
 _BOOK = "book "
 TICK = 1.0
 """Seconds after which progress is told of even if nothing happens."""
-
-
-def sendable(task: Request) -> Task:
-    """A task that can be sent.
-
-    Raises:
-        TypeError: for one that is not.
-    """
-    if isinstance(task, Stretch):
-        raise TypeError("a stretch of events is played in one process, and is not sent")
-    return task
-
-
-def said(body: bytes, dimension: int) -> Reply:
-    """What a site has said.
-
-    Raises:
-        RemoteProtocolError: if no site says that.
-    """
-    found = decode(body, dimension=dimension)
-    if not isinstance(found, Reply):
-        raise RemoteProtocolError(f"a site does not send {type(found).__name__}")
-    return found
-
-
-def _there_after(inputs: Sequence[Input]) -> set[int]:
-    """Who is there after these inputs."""
-    found: set[int] = set()
-    for each in inputs:
-        if each.kind in ("up", "there"):
-            found.add(each.site)
-        elif each.kind in ("down", "refused"):
-            found.discard(each.site)
-    return found
 
 
 class LiveKernel(Kernel[S, M]):
@@ -87,6 +55,7 @@ class LiveKernel(Kernel[S, M]):
         journal: what reached the server since the moment was saved.
         dimension: d.
         minimum: sites that must be there for a round to begin.
+        within: seconds in which a site that is there answers.
         kept: number of the moment that was kept last; ``hurry`` asks to keep the next one.
         told: of progress: called after each input, and ``idle`` every second without one.
     """
@@ -101,6 +70,7 @@ class LiveKernel(Kernel[S, M]):
         journal: Journal,
         dimension: int,
         minimum: int,
+        within: float = math.inf,
         kept: Callable[[], int],
         hurry: Callable[[], None] = lambda: None,
         told: Callable[[], None] = lambda: None,
@@ -112,8 +82,9 @@ class LiveKernel(Kernel[S, M]):
         self._idle, self._hurry = idle, hurry
         self._dimension, self._minimum, self._clock = dimension, minimum, clock
         self._again = deque(journal.after(moment.count))
-        self._there = _there_after(journal.before(moment.count))
+        self._there = there_after(journal.before(moment.count))
         self._replaying = True
+        self.patience = Patience(within, (each[2] for each in self.heap if each[4] == MUTE))
         self._unbooked: set[int] = set()
         self._leaving: list[int] = []
         self._booking = 0
@@ -122,11 +93,21 @@ class LiveKernel(Kernel[S, M]):
         self._order = moment.count
         self._fresh: tuple[int, Reply | None] = 0, None  # decoded by the courier already
         self._saved = 0  # the input after which a moment was kept
+        courier.far = lambda site: Far(world.latest(self.state, site), self.state.number)
 
     @property
     def waiting(self) -> int:
         """Sites that must come before the next round can begin."""
         return max(self._minimum - len(self._there), 0) if self._closed else 0
+
+    def awaited(self, site: int) -> bool:
+        """Whether an answer is waited for of a site that is there."""
+        task = self.tasks.get(site)
+        return (
+            site in self._there
+            and task is not None
+            and self.world.expects(self.state, site, task.number)
+        )
 
     def run(self) -> M:
         """See :class:`~sordino.engine.kernel.Kernel`."""
@@ -138,8 +119,8 @@ class LiveKernel(Kernel[S, M]):
     def _run(self) -> M:
         self.tasks.update(self.world.asked(self.state))
         self.book(self.world.reissued(self.state, self._first.blocks))
-        for site, task in self.tasks.items():
-            self.courier.ask(site, sendable(task))
+        for site, task in tuple(self.tasks.items()):
+            self.dispatch(site, task)
         self._start = min(
             self._start, self._clock() - max((e.time for e in self._again), default=0.0)
         )
@@ -227,12 +208,7 @@ class LiveKernel(Kernel[S, M]):
             return
         booked = max((each.round for each in self.world.vault.ledger.entries()), default=0)
         if booked > self.state.number:
-            raise ResumeError(
-                f"{self.journal.folder}: its ledger knows of round {booked}, and its journal leads "
-                f"to round {self.state.number}: it is older, or a part of it is missing. What was "
-                "released since would be released again with the same noise. Put back the journal "
-                "that belongs to the ledger, or begin a new run"
-            )
+            self.journal.refuse_older(booked, self.state.number)
 
     def _noted(self, kind: str, body: bytes = b"", site: int = 0, number: int = 0) -> Input:
         """An input, written down."""
@@ -251,13 +227,26 @@ class LiveKernel(Kernel[S, M]):
         return hopeless(self.courier, self._minimum, needed, secret=self.world.charges_everybody)
 
     def _take(self, each: Input) -> None:
+        self._follow(each)
+        for site, why in self.world.faults():
+            self._useless(site, why)
+
+    def _useless(self, site: int, why: str) -> None:
+        """An answer cannot be used: the site has only this one, and the run goes on without it."""
+        self.courier.note(site, "too large", why)
+        self.courier.barred(site, f"its answer cannot be used: {why}")
+        if (asked := self.courier.sites[site].ask) is not None:
+            self.courier.settled(site, asked.number)
+        self._gone(site)
+
+    def _follow(self, each: Input) -> None:
         site = each.site
         match each.kind:
             case "stop":
                 self.tell(Stop(each.body.decode()))
             case "woke":
-                heapq.heappop(self.heap)
-                self._woke(each.body.decode())
+                _, _, asked, _, tag = heapq.heappop(self.heap)
+                self._silent(asked) if tag == MUTE else self._woke(tag)
             case "up" | "there":
                 self.courier.admitted(site)
                 self._there.add(site)
@@ -283,6 +272,23 @@ class LiveKernel(Kernel[S, M]):
             for site in sorted(self._unbooked):
                 self.courier.note(site, "slow", f"it has not booked round {self._booking} in time")
                 self._booked(site)
+
+    def _silent(self, site: int) -> None:
+        """A site may have been asked too long ago: then it is out, and is cut off, so that it
+        connects again as soon as it can.
+        """
+        again = self.patience.looked(site, self.time)
+        if again is not None:
+            self.push(again, site, tag=MUTE)
+        if again is not None or not self.awaited(site):
+            return
+        task, within = self.tasks[site].number, self.patience.within
+        why = f"task {task} is not answered within {within:.0f} s"
+        self.courier.note(site, "mute", why)
+        self.courier.barred(site, why)
+        self._gone(site)
+        if not self._replaying:
+            self.courier.drop(site, why)
 
     def _arrived(self, each: Input) -> None:
         """An answer. A site has only one to a task: if it is not what was asked for, the run goes
@@ -367,9 +373,12 @@ class LiveKernel(Kernel[S, M]):
                         self._left(each)
 
     def dispatch(self, site: int, task: Request) -> None:
-        """Ask the site."""
+        """Ask the site, unless it is out: then it is asked once it has connected again."""
         self.tasks[site] = task
-        self.courier.ask(site, sendable(task))
+        if (look := self.patience.asked(site, self.time)) is not None:
+            self.push(look, site, tag=MUTE)
+        if not self.courier.sites[site].out:
+            self.courier.ask(site, sendable(task))
 
     def push(self, time: float, site: int = 0, number: int = 0, tag: str = "") -> None:
         """An alarm."""

@@ -1,9 +1,8 @@
 """What a site has promised and said: which task it took last, and its answer, on its own disk.
 
 A site books a task, computes, keeps the answer, and then sends it. Asked the same again, it says
-the same bytes again; asked for something else under the same number, it refuses: two answers under
-one charge, and under the same noise, would tell what the noise hides. Asked about the past, it is
-silent.
+the same bytes again; asked for something else under the same number or an earlier one, it refuses:
+two answers under one charge, and under the same noise, would tell what the noise hides.
 
 Two slots are written in turn, each with a counter and a CRC-32: a kill tears one of them at the
 most, and the other one holds what stood before. A slot that says what was *taken* is written before
@@ -42,6 +41,8 @@ class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         sent: how many answers there were, this one included.
         chain: SHA-256 (hex) over the digest before and this answer: what a proof is about.
         booked: the last round that was charged to everybody.
+        asked, due: a task that was asked and a round that was to be booked, the last ones kept,
+            with the server's seals.
     """
 
     run: str = ""
@@ -51,6 +52,8 @@ class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sent: int = 0
     chain: str = ""
     booked: int = 0
+    asked: tuple[int, bytes] = (0, b"")
+    due: tuple[int, bytes] = (0, b"")
 
 
 _encoder = msgspec.msgpack.Encoder()

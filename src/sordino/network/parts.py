@@ -161,6 +161,7 @@ def read_own(
         person=study.data.person,
         identify=identify,
         test_fraction=None,
+        columns=agreement.data.columns,
     ).train
     wanted, rows = agreement.data, agreement.site[index].examples
     if found.shape != wanted.shape or found.x.dtype != np.dtype(wanted.type):

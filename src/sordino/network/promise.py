@@ -9,7 +9,7 @@ from sordino.engine.study.base import Study
 from sordino.network import certificates
 from sordino.network.agreement import Agreed
 from sordino.network.carrier import carrier
-from sordino.network.session import Wish, opened
+from sordino.network.session import Wish, opened, unchecked
 from sordino.privacy.rounding import epsilon_text
 
 
@@ -44,6 +44,8 @@ def promised(wish: Wish) -> Iterator[str]:
     yield from _price(agreed, study, index, wish)
     for line in assumptions(study):
         yield f"The guarantee rests on this: {line}"
+    if (warning := unchecked(agreed, own)) is not None:
+        yield f"WARNING: {warning}"
     if study.privacy.entropy != "system":
         yield (
             "WARNING: this is a rehearsal. The noise comes from the study's seed, which everybody "

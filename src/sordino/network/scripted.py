@@ -18,10 +18,11 @@ from sordino.engine.kernel import Kernel, M
 from sordino.engine.moment import S
 from sordino.engine.watch import Watcher
 from sordino.engine.world import World
+from sordino.network.checks import said, sendable
 from sordino.network.courier import Courier
 from sordino.network.ends import hopeless
 from sordino.network.journal import Input, Journal
-from sordino.network.kernel import TICK, said, sendable
+from sordino.network.kernel import TICK
 from sordino.privacy import Permit
 
 
@@ -100,6 +101,12 @@ class ScriptedKernel(Kernel[S, M]):
     def _ask(self, site: int, task: Request) -> None:
         if (site, task.number) not in self._answers:
             self.courier.ask(site, sendable(task))
+
+    def next(self) -> None:
+        """As the simulator's; what could not be used is named."""
+        super().next()
+        for site, why in self.world.faults():
+            self.courier.note(site, "too large", why)
 
     def booked(self, effect: Book, permits: tuple[Permit, ...]) -> None:
         """Go on when everybody has booked the round as well."""

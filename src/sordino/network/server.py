@@ -7,6 +7,7 @@ journal of what reached the server.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,7 +31,7 @@ from sordino.engine.watch import Moment, Packed, Watcher
 from sordino.engine.world import World
 from sordino.errors import BudgetExceeded, StudyError
 from sordino.files import GIB, read_below
-from sordino.network import frames
+from sordino.network import frames, seals
 from sordino.network.agreement import Agreed
 from sordino.network.carrier import carrier
 from sordino.network.checks import Unfit, unknown
@@ -39,6 +40,7 @@ from sordino.network.journal import NAME as JOURNAL
 from sordino.network.journal import Journal
 from sordino.network.kernel import LiveKernel
 from sordino.network.scripted import ScriptedKernel
+from sordino.network.seals import Seals
 from sordino.network.transport.base import Hub, Mailbox
 from sordino.privacy import Budget, Event, Vault
 
@@ -69,8 +71,10 @@ def _connected(
     *,
     widest: int = 0,
     unfit: Unfit = unknown,
+    most: float = math.inf,
     noted: Noted = lambda site, what, detail: None,
     owed: Owed = lambda site, after: (),
+    sealed: Seals | None = None,
 ) -> Iterator[Courier]:
     """A courier over an open transport."""
     mailbox = Mailbox()
@@ -87,8 +91,10 @@ def _connected(
             patience=agreed.agreement.patience,
             refused=refused,
             unfit=unfit,
+            most=most,
             noted=noted,
             owed=owed,
+            seals=sealed,
             clock=clock,
         )
     finally:
@@ -169,6 +175,7 @@ class Serving:
             what it is.
         told: told of progress, with the courier and the kernel; ``idle`` every second without any.
         scripted: whether the simulator's clock decides who is heard first.
+        within: seconds in which a site answers, if they are not as agreed.
     """
 
     agreed: Agreed
@@ -183,6 +190,7 @@ class Serving:
     noted: Noted
     scripted: bool = False
     durable: bool = False
+    within: float | None = None
     clock: Callable[[], float] = field(default=time.monotonic)
 
     @property
@@ -226,8 +234,10 @@ class Serving:
             self.clock,
             widest=world.widest,
             unfit=world.unfit,
+            most=world.most,
             noted=self.noted,
             owed=partial(self._owed, world),
+            sealed=seals.kept(self.folder, self.run_id),
         ) as courier:
             ends = _Ends(watcher, self.folder, world.hands_out)
             kernel = self._kernel(world, moment, ends, courier)
@@ -274,6 +284,7 @@ class Serving:
             journal=journal,
             dimension=dimension,
             minimum=self.agreed.agreement.minimum,
+            within=self.within or self.agreed.agreement.answer_within,
             kept=lambda: watcher.kept,
             hurry=watcher.hurry,
             told=lambda: self.told(courier, kernel),
@@ -296,6 +307,7 @@ class Serves:
     test: Dataset | None = None
     scripted: bool = False
     durable: bool = False
+    within: float | None = None
 
     def __call__(
         self, study: Study, folder: Path, run: str, payable: Sequence[int] | None = None, /
@@ -316,5 +328,6 @@ class Serves:
             noted=self.noted,
             scripted=self.scripted,
             durable=self.durable,
+            within=self.within,
         )
         return replace(built, simulation=serving)

@@ -122,6 +122,7 @@ def serve(
     page: int | None = None,
     durable: bool = False,
     scripted: bool = False,
+    within: float | None = None,
     way: choice.Way | None = None,
 ) -> Outcome:
     """Serve a kit's study to its sites, until it is over.
@@ -134,11 +135,14 @@ def serve(
         page: port of a page on the loopback.
         durable: whether each input waits for the disk.
         scripted: whether the simulator's clock decides who is heard first; for rehearsals.
+        within: seconds in which a site that is connected answers; as agreed, if left out.
         way: opens the transport, where the federation's does not follow from the kit alone.
 
     Raises:
         StudyError: if the kit does not fit.
     """
+    if within is not None and not within > 0:
+        raise StudyError(f"--answer-within: it must be positive; got {within}")
     agreed = Agreed(folder)
     certificates.refuse_expired(folder, "server.pem", dt.datetime.now(dt.UTC))
     by = way or choice.for_server(agreed.agreement, folder, host, Revoked)
@@ -164,6 +168,7 @@ def serve(
         test=carrier(agreed.study).test(agreed, test),
         scripted=scripted,
         durable=durable,
+        within=within,
     )
     shows = None if page is None else Page(run, page)
     if shows is not None:
@@ -239,6 +244,16 @@ def opened(wish: Wish) -> tuple[Agreed, int, Study, Dataset]:
     return agreed, index, study, part.read_own(wish.data, agreed.agreement, index, study)
 
 
+def unchecked(agreed: Agreed, own: Dataset) -> str | None:
+    """What is said where a file names its columns, and nobody has agreed on names; or None."""
+    if not own.columns or agreed.agreement.data.columns:
+        return None
+    return (
+        "The agreement names no columns (data.columns): whether every site has the same columns in "
+        "the same order, no program checks"
+    )
+
+
 def join(wish: Wish, shown: Shown, *, connects: Callable[[int], Line] | None = None) -> Outcome:
     """Take part with one's own data, until the run is over; its proof is written then.
 
@@ -251,6 +266,8 @@ def join(wish: Wish, shown: Shown, *, connects: Callable[[int], Line] | None = N
     """
     agreed, index, study, own = opened(wish)
     _refuse_known_noise(study, wish)
+    if (warning := unchecked(agreed, own)) is not None:
+        shown.words(warning)
     certificates.refuse_expired(wish.kit, "site.pem", dt.datetime.now(dt.UTC))
     way = connects or choice.for_site(agreed.agreement, index, wish.kit)
     again = again_of(agreed.agreement)

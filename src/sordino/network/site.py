@@ -111,7 +111,13 @@ class Site:
         try:
             kept = desk.outbox.kept
             hello = frames.Hello(
-                frames.VERSION, self.agreed.digest, sources(), kept.number, kept.booked
+                frames.VERSION,
+                self.agreed.digest,
+                sources(),
+                kept.number,
+                kept.booked,
+                kept.asked,
+                kept.due,
             )
             line.send(frames.encode(hello))
             for frame in line.frames():

@@ -147,10 +147,15 @@ class Reporter:
 
 
 def _waiting(courier: Courier, kernel: Any) -> str:
-    """What the run waits for: sites that have been absent for the agreed patience."""
+    """What the run waits for: sites that have been absent for the agreed patience, or answers."""
     away = courier.missing()
     if not away or not kernel.waiting:
-        return ""
+        slow = [
+            f"{courier.names[site]} (task {kernel.tasks[site].number}, since {since:%H:%M:%S} UTC)"
+            for site, since in (kernel.patience.slow() if hasattr(kernel, "patience") else ())
+            if kernel.awaited(site)
+        ]
+        return f"waiting for an answer of {', '.join(slow)}" if slow else ""
     count = kernel.waiting
     return f"waiting for {count} more site{'s' if count > 1 else ''}; away: {', '.join(away)}"
 

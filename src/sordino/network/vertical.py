@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.data.bounded import read_arrays
+from sordino.data.columns import in_order
 from sordino.data.dataset import Dataset, refuse_non_finite
-from sordino.data.table import columns_of
+from sordino.data.table import columns_of, encode_labels
 from sordino.engine import study as studies
 from sordino.engine.built import Built
 from sordino.engine.plan import Plan
@@ -150,9 +151,11 @@ class Vertical(Carrier):
         rows = agreement.site[index].examples
         if index == own.data.parties:
             labels = _column(path, own.data.label)
-            x, y = np.zeros((len(labels), 1), np.float32), _numbered(labels, classes, path)
+            x = np.zeros((len(labels), 1), np.float32)
+            y = _numbered(labels, classes, path) if len(labels) == rows else np.zeros(0, np.int64)
         else:
-            x = _features(path, agreement.data.type)
+            names = agreement.data.columns
+            x = _features(path, agreement.data.type, [names[at] for at in held[index] if names])
             y = np.zeros(len(x), np.int64)
             if x.shape[1] != len(held[index]):
                 raise DataError(
@@ -185,6 +188,7 @@ class Vertical(Carrier):
                 shape=stream.shape,
                 type="uint8" if x.dtype == np.uint8 else "float32",
                 classes=stream.classes,
+                columns=stream.columns or (),
             ),
             names=(*["party"] * count, LABELS),
             examples=(len(y),) * (count + 1),
@@ -216,15 +220,18 @@ class Vertical(Carrier):
         return prices.unprotected(own) or "this study promises nothing about features"
 
 
-def _features(path: Path, kind: str) -> NDArray[Any]:
-    """All columns of a party's file, (n, f)."""
+def _features(path: Path, kind: str, wanted: Sequence[str]) -> NDArray[Any]:
+    """All columns of a party's file, (n, f): those that are wanted, where columns have names."""
+    columns: list[str] = []
     if path.suffix.lower() == ".npz":
-        arrays, found = read_arrays(path, ("x",))
+        arrays, names = read_arrays(path, ("x",))
         if "x" not in arrays:
-            raise DataError(f"{path}: no array 'x'; found {', '.join(found)}")
+            raise DataError(f"{path}: no array 'x'; found {', '.join(names)}")
         x = arrays["x"]
     else:
-        x = np.stack(list(columns_of(path).values()), axis=1)
+        found = columns_of(path)
+        columns = in_order(list(found), wanted, str(path), "the agreed ones")
+        x = np.stack([found[name] for name in columns], axis=1)
     if x.ndim != 2 or x.dtype.kind not in "uif":
         raise DataError(f"{path}: features must be numbers, a row for each event")
     if kind == "uint8":
@@ -232,7 +239,7 @@ def _features(path: Path, kind: str) -> NDArray[Any]:
             raise DataError(f"{path}: agreed are pixels (uint8), found {x.dtype}")
         return x
     found_x = x.astype(np.float32)
-    refuse_non_finite(found_x, str(path))
+    refuse_non_finite(found_x, str(path), columns)
     return found_x
 
 
@@ -250,9 +257,10 @@ def _column(path: Path, label: str) -> NDArray[Any]:
 
 
 def _numbered(labels: NDArray[Any], classes: Sequence[str], path: Path) -> NDArray[np.int64]:
+    (y,), names = encode_labels((labels,), str(path))  # so that 1.0 and True mean class 1
     where = {name: number for number, name in enumerate(classes)}
-    if unknown := [each for each in map(str, labels.tolist()) if each not in where]:
+    if unknown := [names[number] for number in np.unique(y) if names[number] not in where]:
         raise DataError(
             f"{path}: label {unknown[0]!r} is none of the agreed classes ({', '.join(classes)})"
         )
-    return np.array([where[each] for each in map(str, labels.tolist())], np.int64)
+    return np.array([where.get(name, -1) for name in names], np.int64)[y]

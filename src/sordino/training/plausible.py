@@ -13,6 +13,10 @@ the noise can be (:class:`~sordino.mechanism.gaussian.Tailed`); one that does no
 
 What is longer was not computed as agreed, or by a chance below 10^-9. What is shorter proves
 nothing: an answer of that length may point anywhere.
+
+Whatever was agreed, a model takes no answer of more than :data:`LONGEST`: with one that is much
+longer, its scores are not finite in single precision any more, or no frame carries it, and honest
+sites would be taken for the culprits.
 """
 
 from __future__ import annotations
@@ -28,6 +32,8 @@ from sordino.message import Vector
 CHANCE = 1e-9
 ROUNDING = 1e-3
 """Relative room for the rounding of float32."""
+LONGEST, SENDABLE = 1e8, 1e19
+"""Length of an answer that a model takes, and of a model whose square is finite in float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,13 @@ class Length:
     def plausible(self) -> bool:
         """Whether it may be honest."""
         return self.found <= self.most
+
+
+def bearable(growth: float) -> float:
+    """The length of an answer that a model takes, where answers of length 1 could make the model
+    ``growth`` long in a whole run.
+    """
+    return min(LONGEST, 0.5 * SENDABLE / growth) if growth > 0.0 else LONGEST
 
 
 def length(vector: Vector, start: Vector | None = None) -> float:

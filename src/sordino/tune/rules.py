@@ -9,8 +9,9 @@ C = rho / 20 every example whose |p - y| is above 1/20 counts with the same leng
 less, which is their stability constant. Clip and learning rate then matter by their product only.
 
 **Learning rate.** In one step the average of the clients' models gets noise of deviation eta C s in
-each weight, with s = sigma sqrt(sum_i (w_i / (q n_i))^2). After T steps a logit w x of an example
-has noise of deviation
+each weight, with s = sqrt(sum_i (p_i sigma_i / (q n_i))^2), or sigma sqrt(N / H) / (q n) where N
+clients share the noise and H parts of it are enough. After T steps a logit of an example has noise
+of deviation
 
     nu = eta C s rho sqrt(T)                     (eta / (1 - m) under a momentum m of the server),
 
@@ -30,7 +31,9 @@ from sordino.engine.assemble import calibrated
 from sordino.errors import StudyError
 from sordino.federation.division import Division, examples, federation
 from sordino.federation.study import HorizontalStudy
+from sordino.regimes.synchronous.personal import multipliers, weights
 from sordino.regimes.synchronous.plan import planned_steps
+from sordino.regimes.synchronous.sharing import honest, shared
 from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.training.optimizer import Sgd
 from sordino.tune.grid import again
@@ -85,6 +88,8 @@ def _fits(study: HorizontalStudy) -> SynchronousStudy:
             "model 'logistic' behind data.features 'scattering' or 'random', whose features are "
             "normalised: of others the length of an example is not known without looking"
         )
+    elif shared(study) and study.method.weights == "equal":
+        what = "method.weights = 'size', where noise is shared"
     elif study.method.optimizer != Sgd():
         what = "plain SGD steps (leave method.optimizer out)"
     elif study.privacy.epsilon is None or math.isinf(study.privacy.epsilon):
@@ -97,10 +102,17 @@ def _fits(study: HorizontalStudy) -> SynchronousStudy:
 
 def _noise(study: SynchronousStudy, sizes: tuple[int, ...]) -> float:
     """s: noise of one step of the averaged model, in each weight, in units of eta C."""
-    total, equal = sum(sizes), study.method.weights == "equal"
-    weights = [1.0 / len(sizes) if equal else n / total for n in sizes]
     rate, sigma = study.privacy.sampling_rate, study.privacy.noise_multiplier or 0.0
-    return sigma * math.hypot(*(w / (rate * n) for w, n in zip(weights, sizes, strict=True) if n))
+    if shared(study):  # one noise for the sum of all, in parts of which ``honest`` are enough
+        return sigma * math.sqrt(len(sizes) / honest(study)) / (rate * sum(sizes))
+    own = multipliers(study, len(sizes))
+    return math.hypot(
+        *(
+            p * each / (rate * n)
+            for p, each, n in zip(weights(study, sizes), own, sizes, strict=True)
+            if n
+        )
+    )
 
 
 def _rounded(value: float) -> float:

@@ -172,6 +172,7 @@ def test_adaptive_tau_counts_the_noise_of_every_client(tmp_path: Path) -> None:
         ({"method": "ali-dpfl", "more": 'form = "paper"'}, "literal form"),
         ({"method": "dynamic-dp-sgd", "more": "tau = 1"}, "one noise for all clients"),
         ({"privacy": 'mechanism = { kind = "haar" }'}, "mechanism 'gaussian'"),
+        ({"privacy": 'noise = "shared"'}, "noise that is shared protects all of them alike"),
     ],
 )
 def test_where_noise_is_not_a_clients_own_it_is_refused(

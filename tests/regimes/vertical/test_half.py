@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numba import njit
 from numpy.typing import NDArray
 
+from sordino.native import compiled
 from sordino.regimes.vertical.compiled.half_precision import rounded
 
 Bits = NDArray[np.uint32]
 
 
-@njit(nogil=True)
+@compiled
 def _all(values: NDArray[np.float32], out: NDArray[np.float32]) -> None:
     for i in range(values.size):
         out[i] = rounded(values[i])

@@ -6,8 +6,9 @@ random     convolutions with random filters from a public seed
 ========== ===============================================================================
 """
 
-from sordino.data.features.applied import featured, watched
+from sordino.data.features.applied import featured
 from sordino.data.features.front import FRONT_ENDS, FrontEnd
+from sordino.data.features.progress import watched
 from sordino.data.features.random import RandomConvolutions
 from sordino.data.features.scattering import Scattering
 

@@ -11,7 +11,8 @@ refused.
 **Examples go through one by one.** Matrix products of libraries give other last digits to an
 example beside others, by its place among them; a byte that is rounded from such a number may change
 as well. And no trial on made-up examples shows what a front end does with other ones. Alone, an
-example has no neighbours to depend on.
+example has no neighbours to depend on. (A front end that works in whole numbers may take several
+together: ``together``.)
 
 **A front end of your own** is a class with a registration, or ``kind = "package.module:Class"`` in
 a study (docs/own-tables.md).
@@ -47,6 +48,13 @@ class FrontEnd(Section):
     """
 
     kind: str
+
+    @property
+    def together(self) -> int:
+        """How many examples may go through at once: one, unless all that is done to several at
+        once is done in whole numbers, which no order of additions changes.
+        """
+        return 1
 
     @property
     def settings(self) -> tuple[tuple[str, object], ...]:
@@ -92,8 +100,9 @@ def tried(front: FrontEnd, shape: Shape, kind: np.dtype[Any]) -> np.dtype[Any]:
     again = np.concatenate([_tried_on(front, x[i : i + 1], wanted) for i in range(len(x))])
     if not np.array_equal(alone, again):
         raise _refused(front, "gives another answer when it is asked again")
+    same = _close if front.together == 1 else np.array_equal
     for found, beside in ((together, alone), (turned, alone), (few, alone[:2])):
-        if not _close(found, beside):
+        if not same(found, beside):
             raise _refused(front, "looks at more than one example")
     return alone.dtype
 

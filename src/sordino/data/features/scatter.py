@@ -24,10 +24,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
 from sordino.data.features.wavelets import filters, padded
+from sordino.native import compiled
 
 
 class Scattering2d:
@@ -96,7 +96,7 @@ class Scattering2d:
         return rows @ (u @ columns.T)
 
 
-@njit(nogil=True, fastmath={"contract"})
+@compiled(fastmath={"contract"})
 def _products(x: Any, psi: Any, out: Any, parts: int) -> None:
     """Products of spectra x (n, h, 2 w) with filters (L, h, 2 w), folded ``parts`` times a side."""
     h, w = out.shape[2], out.shape[3]
@@ -112,7 +112,7 @@ def _products(x: Any, psi: Any, out: Any, parts: int) -> None:
                         row[c] += x[image, down, right + c] * psi[angle, down, right + c]
 
 
-@njit(nogil=True, fastmath={"contract"})
+@compiled(fastmath={"contract"})
 def _moduli(z: Any, out: Any) -> None:
     for i in range(len(out)):
         out[i] = np.sqrt(z[2 * i] * z[2 * i] + z[2 * i + 1] * z[2 * i + 1])

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 from pydantic import Field
 
 from sordino.data.dataset import scaled
 from sordino.data.features.front import FRONT_ENDS, Examples, FrontEnd, Shape
+from sordino.data.features.kept import keep, kept, place_of
+from sordino.data.features.pictures import pictures
+from sordino.data.features.progress import tell
 from sordino.data.features.wavelets import channels
 from sordino.errors import DataError, StudyError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from sordino.data.features.components import Components
     from sordino.data.features.scatter import Scattering2d
 
 LIMIT = 4.0
 """Deviations beyond which a normalised feature is cut off, to fit into a byte."""
 
+
+MOST = 8192
+"""Coefficients whose covariance is still quick to take apart."""
+
+PICTURES = 10_000
+"""Made-up ones that components are learned from."""
 
 LARGEST = 1e15
 """Features whose squares can be added up in 32 bits."""
@@ -37,15 +49,43 @@ class Scattering(FrontEnd):
         J: scales; images shrink by 2^J.
         L: angles.
         groups: of channels; by default a third of their number, or as many as there are.
+        components: if given, a model sees so many whitened principal components of made-up
+            pictures' features in the place of the features (:mod:`.components`).
     """
 
     kind: Literal["scattering"] = "scattering"
     J: int = Field(2, ge=1, le=6)
     L: int = Field(8, ge=1, le=32)
     groups: int | None = Field(None, ge=1)
+    components: int | None = Field(None, ge=1)
+
+    @property
+    def together(self) -> int:
+        """Components are products of whole numbers; scattering itself goes one by one."""
+        return 1 if self.components is None else 512
 
     def shape(self, shape: Shape) -> Shape:
-        """(channels K, height // 2^J, width // 2^J), K for each colour."""
+        """(channels K, height // 2^J, width // 2^J), K for each colour; or (components,)."""
+        whole = self._coefficients(shape)
+        if self.components is None:
+            return whole
+        d = math.prod(whole)
+        if d > MOST or self.components > d:
+            raise StudyError(
+                f"data.features.components = {self.components} of {d:,} scattering coefficients: "
+                f"at most {min(d, MOST):,} of at most {MOST:,} can be made. Raise J, or leave "
+                "components out"
+            )
+        return (self.components,)
+
+    def features(self, x: Examples) -> Examples:
+        """Bytes (n, K, h, w), or (n, components), of images (n, colours, height, width)."""
+        if self.components is None:
+            return self._bytes(x)
+        alone = np.concatenate([self._bytes(x[i : i + 1]) for i in range(len(x))])
+        return _components(self, x.shape[1:])(alone.reshape(len(x), -1))
+
+    def _coefficients(self, shape: Shape) -> Shape:
         if len(shape) != 3 or min(shape[1:]) < 2 << self.J:
             raise StudyError(
                 f"data.features kind 'scattering' with J = {self.J} takes images of at least "
@@ -61,14 +101,14 @@ class Scattering(FrontEnd):
             )
         return count, height >> self.J, width >> self.J
 
-    def features(self, x: Examples) -> Examples:
-        """Bytes (n, K, h, w) of images (n, colours, height, width)."""
+    def _bytes(self, x: Examples) -> Examples:
+        """Coefficients (n, K, h, w) of images (n, colours, height, width)."""
         import torch
 
         n, colours, height, width = x.shape
         images = torch.from_numpy(scaled(x)).reshape(n * colours, height, width)
         found = _transform(height, width, self.J, self.L)(images)
-        wanted = (n, *self.shape(x.shape[1:]))
+        wanted = (n, *self._coefficients(x.shape[1:]))
         return in_bytes(found.reshape(wanted), self._grouped(wanted[1]))
 
     def _grouped(self, count: int) -> int:
@@ -96,3 +136,25 @@ def _transform(height: int, width: int, scales: int, angles: int) -> Scattering2
     from sordino.data.features.scatter import Scattering2d
 
     return Scattering2d(height, width, scales, angles)
+
+
+@functools.lru_cache(maxsize=2)
+def _components(front: Scattering, shape: Shape) -> Components:
+    """The map for images of a shape, from the user's cache; else it is learned, and kept there."""
+    from sordino.data.features.components import Components, learned
+
+    assert front.components is not None
+    plain = front.model_copy(update={"components": None})
+    d, count = math.prod(plain.shape(shape)), front.components
+    place = place_of(f"components {front.model_dump_json(exclude_none=True)} {shape}")
+    found = kept(place, (Components.size(d, count),))
+    if found is not None:
+        return Components.unpacked(found, d, count)
+    made_up = pictures(PICTURES, *shape)
+    features = np.empty((PICTURES, d), np.uint8)
+    for i in range(PICTURES):
+        features[i] = plain.features(made_up[i : i + 1]).reshape(d)
+        tell("made-up pictures", i + 1, PICTURES)
+    components = learned(features, count)
+    keep(place, components.packed())
+    return components

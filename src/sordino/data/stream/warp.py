@@ -25,11 +25,12 @@ machines using selective sampling" (infinite MNIST).
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from sordino.native import compiled
 
 Array = NDArray[np.float32]
 Run = Callable[..., Any]
@@ -121,14 +122,9 @@ def _render(
                 out[n, c * pixels + p] = above + down[p] * (below - above)
 
 
-@cache
-def _compiled() -> Run:
-    from numba import njit  # not before there is something to draw: it takes a while to load
-
-    made: Run = njit(nogil=True, fastmath={"contract", "nnan", "nsz"})(_render)
-    return made
+_rendered: Run = compiled(_render, fastmath={"contract", "nnan", "nsz"})
 
 
 def render(*arguments: Any) -> None:
     """Samples, as :func:`_render` says, compiled for this processor."""
-    _compiled()(*arguments)
+    _rendered(*arguments)

@@ -11,12 +11,22 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from sordino.native import compiled
 
 Run = Callable[..., Any]
 
 
-@njit(nogil=True)
+@compiled
+def _largest(sizes: Any) -> int:
+    # NumPy's own largest number calls a part of the compiler while it runs
+    largest = 0
+    for size in sizes:
+        largest = max(largest, size)
+    return largest
+
+
+@compiled
 def _levels(size: int) -> tuple[int, int]:
     """L, and how many coefficients a block has."""
     levels, count = 0, 1
@@ -26,7 +36,7 @@ def _levels(size: int) -> tuple[int, int]:
     return levels, count
 
 
-@njit(nogil=True)
+@compiled
 def _halve(here: Any, pairs: int, odd: int, factor: Any, sums: Any, details: Any) -> None:
     # a function of its own, of whose indices the compiler sees that they are not negative: its
     # vectors make it three times as fast
@@ -41,7 +51,8 @@ def _halve(here: Any, pairs: int, odd: int, factor: Any, sums: Any, details: Any
 
 def _forward(rows: Any, sizes: Any, scale: Any, out: Any) -> None:
     """Scaled coefficients of rows (n, d), to ``out`` (n, coefficients)."""
-    first, second = np.empty(sizes.max(), rows.dtype), np.empty(sizes.max(), rows.dtype)
+    room = _largest(sizes)
+    first, second = np.empty(room, rows.dtype), np.empty(room, rows.dtype)
     for row in range(len(rows)):
         offset, at, group = 0, 0, 0
         for size in sizes:
@@ -64,7 +75,7 @@ def _forward(rows: Any, sizes: Any, scale: Any, out: Any) -> None:
             offset, at, group = offset + size, at + count, group + levels + 1
 
 
-@njit(nogil=True)
+@compiled
 def _double(means: Any, details: Any, factor: Any, pairs: int, odd: int, out: Any) -> None:
     for i in range(pairs):
         half = details[i] * factor
@@ -75,7 +86,7 @@ def _double(means: Any, details: Any, factor: Any, pairs: int, odd: int, out: An
 
 def _inverse(rows: Any, sizes: Any, scale: Any, out: Any) -> None:
     """The vectors (n, d) of scaled means and half differences ``rows``, to ``out``."""
-    half = (sizes.max() + 1) // 2
+    half = (_largest(sizes) + 1) // 2
     first, second = np.empty(half, rows.dtype), np.empty(half, rows.dtype)
     for row in range(len(rows)):
         offset, at, group = 0, 0, 0
@@ -94,8 +105,8 @@ def _inverse(rows: Any, sizes: Any, scale: Any, out: Any) -> None:
             offset, at, group = offset + size, at + count, group + levels + 1
 
 
-forward: Run = njit(nogil=True)(_forward)
-inverse: Run = njit(nogil=True)(_inverse)
+forward: Run = compiled(_forward)
+inverse: Run = compiled(_inverse)
 
 
 def _halve_energy(here: Any, pairs: int, odd: int, factor: Any, sums: Any) -> float:
@@ -114,12 +125,13 @@ def _halve_energy(here: Any, pairs: int, odd: int, factor: Any, sums: Any) -> fl
 
 
 # Sums of squares may be taken in any order, and that is all: infinities and NaN must come through.
-_halve_energy_fast: Run = njit(nogil=True, fastmath={"reassoc"})(_halve_energy)
+_halve_energy_fast: Run = compiled(_halve_energy, fastmath={"reassoc"})
 
 
 def _energies(rows: Any, sizes: Any, scale: Any, out: Any) -> None:
     """Sums of squared coefficients of rows (n, d), to ``out`` (n, groups) in float64."""
-    first, second = np.empty(sizes.max(), rows.dtype), np.empty(sizes.max(), rows.dtype)
+    room = _largest(sizes)
+    first, second = np.empty(room, rows.dtype), np.empty(room, rows.dtype)
     for row in range(len(rows)):
         offset, group = 0, 0
         for size in sizes:
@@ -138,4 +150,4 @@ def _energies(rows: Any, sizes: Any, scale: Any, out: Any) -> None:
             offset, group = offset + size, end + 1
 
 
-energies: Run = njit(nogil=True)(_energies)
+energies: Run = compiled(_energies)

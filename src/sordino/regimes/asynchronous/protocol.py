@@ -49,6 +49,9 @@ from sordino.message import Compute, Gradient, Vector
 from sordino.regimes.asynchronous.method import AsynchronousMethod, EdgeTerms, Stage
 from sordino.regimes.asynchronous.records import AsynchronousRound
 
+ROOM = 1024.0
+"""By how much a rate within a stage may exceed those at its ends."""
+
 
 @dataclass(slots=True, eq=False)
 class Since:
@@ -131,6 +134,18 @@ class Asynchronous:
     decay: float = 0.0
     every: int = 100
     noise: tuple[float, ...] = ()
+
+    @property
+    def growth(self) -> float:
+        """How long gradients of length 1 can make the model in a whole run, its start aside; rates
+        that rise within a stage are looked for at its ends, with room for those between.
+        """
+        rates = [
+            self.method.rate(self.terms, stage, number)
+            for stage in self.schedule
+            for number in (stage.start + 1, stage.end)
+        ]
+        return ROOM * self.terms.updates * max(rates)
 
     def start(self, weights: Vector) -> State:
         """Nobody has been asked yet; :meth:`begin` asks everybody."""

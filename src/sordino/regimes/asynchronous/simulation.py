@@ -36,7 +36,7 @@ from sordino.message import Compute, Gradient, Vector
 from sordino.privacy import Budget, Charge, NonPrivate, Permit, Vault
 from sordino.regimes.asynchronous.edge import Edge
 from sordino.regimes.asynchronous.protocol import Asynchronous, Since, State
-from sordino.training.plausible import Length
+from sordino.training.plausible import Length, bearable
 
 SHARES = 8  # blocks that an edge's expected share of the updates is reserved in
 LEAST = 4  # tasks in a block: an entry of its own for each would cost as much as the gradient
@@ -243,10 +243,19 @@ class Arrivals(World[State]):
         length = self.block if payable is None else min(self.block, payable[site] - first + 1)
         return (self._reserve(site, first, length),)
 
+    def latest(self, state: State, site: int) -> int:
+        """See :class:`World`."""
+        return state.given[site]
+
     def reach(self, site: int, task: Request | None, said: Said) -> Length | None:
         """See :class:`World`; as the edge says."""
         own = getattr(self.edges[site], "reach", None)
         return None if own is None or not isinstance(task, Compute) else own(task, said)
+
+    @property
+    def most(self) -> float:
+        """See :class:`World`."""
+        return bearable(self.regime.growth)
 
     def objection(self, site: int, task: Request) -> str | None:
         """See :class:`World`."""

@@ -73,6 +73,8 @@ class AsynchronousStudy(HorizontalStudy):
         "budget.events": "say budget.updates",
         "privacy.sampling_rate": "each edge's follows from method.batch and its examples",
         "privacy.clipped_fraction": "every gradient would pay for it; leave it out",
+        "privacy.noise": "an update that is applied as it arrives is no sum: there is nothing in "
+        "which noise could be shared",
         "method.learning_rate": "learning rates follow from the schedule; method.smoothness "
         "scales them",
         "budget.rounds": "say budget.updates",

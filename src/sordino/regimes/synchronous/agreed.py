@@ -20,9 +20,11 @@ def objection(rules: Synchronous, task: Train) -> str | None:
     if not 1 <= number <= terms.rounds:
         return f"it is of round {number}, and the study has {terms.rounds}"
     most = terms.steps if method.fixed_tau is None else method.fixed_tau
+    if rules.adder is not None and not rules.adder.whole:
+        most = 1
     if not task.steps >= 1 or (most is not None and task.steps > most):
         return f"it asks for {task.steps} local steps, and the study allows {most}"
-    wants = method.wants
+    wants = rules.wants
     if task.wants_first != wants.first or (task.probe is not None and not wants.raw):
         return "it asks for more than the model after the local steps"
     loss = None if task.loss_bound is None else (task.loss_bound, task.loss_noise)
@@ -37,13 +39,13 @@ def objection(rules: Synchronous, task: Train) -> str | None:
 
 def objection_to_round(rules: Synchronous, effect: Book) -> str | None:
     """What is wrong with the booking of a round, as far as a client can tell; or None."""
-    if rules.aggregator is None:
+    if not rules.together:
         return "no round of this method is charged to everybody"
     if not 1 <= effect.number <= rules.terms.rounds:
         return f"it is of round {effect.number}, and the study has {rules.terms.rounds}"
     method, terms = rules.method, rules.terms
     noise = method.round_noise(method.start(terms), terms, effect.number)
-    if not method.adapts_noise and effect.fact != rules.aggregator.event(noise):
+    if not method.adapts_noise and effect.fact != rules.priced(noise):
         return f"round {effect.number} would release {effect.fact}, and the study says otherwise"
     return None
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
+
+import msgspec
 
 from sordino import data as datasets
 from sordino.engine.built import Built, budget, vault
@@ -20,17 +22,18 @@ from sordino.federation.mechanism import Trial
 from sordino.federation.setup import SharedSetup
 from sordino.federation.study import for_dimension
 from sordino.mechanism import Bounded, Learning
+from sordino.mechanism.shared import SharedNoise
 from sordino.privacy import Budget, Vault
 from sordino.privacy.records.group import CLIENT, SAMPLE
-from sordino.regimes.synchronous import personal, records
+from sordino.regimes.synchronous import personal, records, sums
 from sordino.regimes.synchronous.aggregate import PrivateSum
+from sordino.regimes.synchronous.clients import Makes
 from sordino.regimes.synchronous.mechanism import announced, mechanism
 from sordino.regimes.synchronous.method import Terms
 from sordino.regimes.synchronous.methods.client_level import ClientLevel
 from sordino.regimes.synchronous.plan import (
     aggregated,
     charged_per_round,
-    price,
     schedule,
     scheduled_steps,
     shares,
@@ -38,12 +41,9 @@ from sordino.regimes.synchronous.plan import (
     step,
 )
 from sordino.regimes.synchronous.protocol import Synchronous
+from sordino.regimes.synchronous.sharing import fewest, honest, shared
 from sordino.regimes.synchronous.simulation import Moment, Simulation
 from sordino.regimes.synchronous.study import SynchronousStudy
-from sordino.training.client import Client
-from sordino.training.dpsgd import PrivateClient
-from sordino.training.local import LocalClient, LocalWork, NoisyModelClient
-from sordino.training.sgd import PlainClient
 
 
 def build(
@@ -58,7 +58,7 @@ def build(
     entropy, flat, sizes = Seeded(study.seed), setup.kernels.flat, setup.sizes
     privacy = study.privacy
     alike = study.privacy.epsilons is None
-    cost = price if alike else personal.price
+    cost = sums.price if alike else personal.price
     priced, whole = cost(for_dimension(study, flat.dim), sizes, flat.dim), aggregated(study)
     units, fingerprints = _units(
         whole, setup.fingerprints, not setup.records and setup.mine is None
@@ -71,7 +71,9 @@ def build(
     if noise is not None:
         priced = announced(priced, study, noise, max(sizes))
     own = setup.entropy(study, run, folder)
-    clients = _clients(study, parts, setup, noise, own, units)
+    fixed = sums.rule(study, sizes, flat.dim) if noise is not None and shared(study) else None
+    made = Makes(study=study, setup=setup, noise=noise, entropy=own, units=units, sums=fixed)
+    clients = made.all(parts)
     kind = CLIENT if isinstance(study.method, ClientLevel) and privacy.unit == "client" else SAMPLE
     known = [replace(one, kind=kind) if one.unit in fingerprints else one for one in setup.records]
     ledgers = vault(
@@ -81,7 +83,8 @@ def build(
     budgets = [budget(study, epsilon) for epsilon in personal.epsilons(study)]
     tested = setup.evaluation(study, ledgers, own, lineage(study, run))
     pays = _payable(study, priced, ledgers, units, budgets) if payable is None else tuple(payable)
-    regime = _rules(study, _terms(study, sizes, flat.dim, pays, noise), pays, noise, own, units)
+    terms = _terms(study, sizes, flat.dim, pays, noise)
+    regime = _rules(study, terms, pays, noise, own, units, fixed)
     simulation = Simulation(
         regime=regime,
         clients=clients,
@@ -100,10 +103,16 @@ def build(
     )
     first = Moment(regime.start(setup.first()))
     facts = horizontal(records.Synchronous, study, setup, priced, simulation)
+    if priced.shared is not None:
+        grid = priced.shared
+        told = {name: getattr(grid, name) for name in records.Sum.__struct_fields__[2:]}
+        facts = msgspec.structs.replace(
+            facts, shared=records.Sum(honest=honest(study), fewest=fewest(study), **told)
+        )
     paid = "round" if privacy.unit == "client" else "local step"
-    told = remedy(known, "Raise noise_multiplier or lower sampling_rate")
+    remedies = remedy(known, "Raise noise_multiplier or lower sampling_rate")
     return setup.built(
-        study, priced, simulation, first, facts=facts, paid=paid, remedy=told, evaluation=tested
+        study, priced, simulation, first, facts=facts, paid=paid, remedy=remedies, evaluation=tested
     )
 
 
@@ -114,6 +123,7 @@ def _rules(
     noise: Bounded | None,
     own: Entropy,
     units: Sequence[str],
+    fixed: SharedNoise | None,
 ) -> Synchronous:
     whole = aggregated(study)
     return Synchronous(
@@ -122,8 +132,9 @@ def _rules(
         budget=None if whole else pays,
         payable=_payable_rounds(study, pays, whole),
         aggregator=None
-        if noise is None or not whole
+        if noise is None or not whole or fixed is not None
         else _aggregator(study, terms, noise, own, units),
+        adder=None if fixed is None else sums.adder(study, terms.sizes, terms, fixed),
         learner=noise if isinstance(noise, Learning) else None,
         entropy=own,
         cohort=study.participation.cohort,
@@ -163,75 +174,6 @@ def _aggregator(
         sampling_rate=study.privacy.sampling_rate,
         entropy=entropy,
     )
-
-
-def _clients(
-    study: SynchronousStudy,
-    parts: list[datasets.Dataset],
-    setup: SharedSetup,
-    noise: Bounded | None,
-    entropy: Entropy,
-    units: Sequence[str],
-) -> list[Client]:
-    """The clients; ``parts`` is emptied on the way."""
-    privacy, rate, eta = study.privacy, study.privacy.sampling_rate, study.method.learning_rate
-    clients: list[Client] = []
-    parts.reverse()
-    while parts:
-        part, i = parts.pop(), len(clients)
-        examples, kernels = setup.examples(part), setup.kernels
-        steps = study.method.optimizer
-        if noise is None:
-            clients.append(
-                PlainClient(
-                    index=i,
-                    unit=units[i],
-                    examples=examples,
-                    sampling_rate=rate,
-                    learning_rate=eta,
-                    optimizer=steps,
-                    kernels=kernels,
-                    entropy=entropy,
-                )
-            )
-        elif isinstance(study.method, ClientLevel):
-            work = LocalWork(
-                index=i,
-                examples=examples,
-                learning_rate=eta,
-                gradient_clip=privacy.clip if study.form == "paper" else None,
-                batch=study.method.batch,
-                proximal=study.method.proximal,
-                optimizer=steps,
-                kernels=kernels,
-                entropy=entropy,
-            )
-            told = {field.name: getattr(work, field.name) for field in fields(work)}
-            if study.method.aggregated:
-                clients.append(
-                    LocalClient(**told, unit=units[i], mechanism=noise, sampling_rate=rate)
-                )
-            else:
-                clients.append(
-                    NoisyModelClient(**told, unit=units[i], noise_multiplier=noise.noise_multiplier)
-                )
-        else:
-            clients.append(
-                PrivateClient(
-                    index=i,
-                    unit=units[i],
-                    examples=examples,
-                    mechanism=noise
-                    if privacy.noise_multipliers is None
-                    else noise.scaled(noise.clip, privacy.noise_multipliers[i]),
-                    sampling_rate=rate,
-                    learning_rate=eta,
-                    optimizer=steps,
-                    kernels=kernels,
-                    entropy=entropy,
-                )
-            )
-    return clients
 
 
 def _payable(

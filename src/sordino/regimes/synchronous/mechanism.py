@@ -42,7 +42,7 @@ def mechanism(study: SynchronousStudy, sizes: Sequence[int], trial: Trial) -> Bo
             noise_multiplier=privacy.noise_multiplier or 0.0,
             parameters=trial.parameters,
             energies=trial.energies if study.data.validation else None,
-            counted=privacy.clipped_fraction or adaptive,
+            counted=(privacy.clipped_fraction or adaptive) and privacy.noise == "own",
             count_deviation=deviation,
             update_bound=bound,
             largest=largest,

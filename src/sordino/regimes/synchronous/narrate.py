@@ -9,6 +9,7 @@ from sordino.engine.narration import Table, Told, number
 from sordino.engine.plan import Plan
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.synchronous.plan import Cell
+from sordino.regimes.synchronous.sharing import fewest, honest
 from sordino.regimes.synchronous.study import SynchronousStudy
 
 MOST_CLIENTS = 20
@@ -52,6 +53,7 @@ def told(study: SynchronousStudy, priced: Plan) -> list[Told]:
     )
     found += _clients(priced)
     charged = "rounds" if study.privacy.unit == "client" else "local steps"
+    found += _shared(study, priced)
     found += [_most(study, priced, charged), _curve(priced), *_noise(study, priced)]
     end = "the privacy budget" if priced.ends == "privacy" else "the round budget"
     taken = f"{priced.used} {charged} in {len(priced.curve)} of {priced.rounds} rounds"
@@ -69,6 +71,23 @@ def _clients(priced: Plan) -> list[Table]:
     title = "Each client's own epsilon" + (f"; {more} more are not shown" if more else "")
     head = ["client", "epsilon", "noise multiplier", "weight in the average"]
     return [Table(title, head, rows)] if rows else []
+
+
+def _shared(study: SynchronousStudy, priced: Plan) -> list[str]:
+    """Whose noise a sum has, and what it is counted in."""
+    grid = priced.shared
+    if grid is None:
+        return []
+    n, most = len(grid.reach), honest(study)
+    return [
+        f"noise shared by {n} clients: enough with {most} honest parts; a sum of fewer than "
+        f"{fewest(study)} is not opened. The server sees who contributes and the opened sums, no "
+        "single contribution",
+        f"sums modulo 2^{grid.bits} in steps of 2^{math.log2(grid.step):.0f}, {grid.rounding} "
+        f"rounding ({100 * (grid.growth - 1):.2g} % more noise), {grid.deviation:.4g} steps of "
+        "noise from each; chance that any number overflows: below "
+        f"2^{math.ceil(grid.overflow):.0f}",
+    ]
 
 
 def _most(study: SynchronousStudy, priced: Plan, charged: str) -> Table:
@@ -106,6 +125,12 @@ def _noise(study: SynchronousStudy, priced: Plan) -> list[str]:
         return [
             f"expected cohort: {middle:.1f} clients; signal to noise of a round: at most "
             f"{priced.signal_to_noise:.3f}"
+        ]
+    if priced.shared is not None:
+        return [
+            f"expected batch: {low:.1f} (smallest client), {middle:.1f} (median), {high:.1f} "
+            "(largest)",
+            f"signal to noise of the sum of all clients: at most {priced.signal_to_noise:.3f}",
         ]
     return [
         f"expected batch: {low:.1f} (smallest client), {middle:.1f} (median), {high:.1f} (largest)",

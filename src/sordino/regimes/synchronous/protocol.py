@@ -18,6 +18,11 @@ round, drawn or not, because what is charged for is the chance of being drawn. W
 how many, is a secret: it depends on who is in the federation, and nobody has paid for it. No row of
 the log says it, and local steps are counted as if everybody had taken them.
 
+Where clients share the noise (:mod:`sordino.regimes.synchronous.shared`), everybody within reach
+sends residues, which are added up as they come. Their sum is opened once, when the round closes;
+Delta is what it stands for. With fewer than M contributions the round is void: nothing is opened,
+charges stay. Where fewer than M are within reach, nobody is asked or charged.
+
 A round closes when everybody has answered or, with a deadline, when it passes. What comes
 later is *late*: its noise was released and is booked, but it is not used. A client that never
 answers is *lost*: its steps were booked before it started, and the ledger over-counts. Either
@@ -32,12 +37,12 @@ log, and the state stays as it is.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
-import torch
 
 from sordino.engine import records
 from sordino.engine.effect import (
@@ -53,21 +58,30 @@ from sordino.engine.effect import (
     Lapsed,
     Left,
     Log,
+    Open,
     Refused,
     Send,
     Stop,
+    Summed,
     Wake,
     Woke,
 )
 from sordino.entropy import Entropy
 from sordino.mechanism import Learning
-from sordino.message import Answer, Contribution, Train, Update, Vector
+from sordino.message import Contribution, Masked, Update, Vector
+from sordino.privacy import Event as Price
+from sordino.regimes.synchronous import cohort, outcome
 from sordino.regimes.synchronous.aggregate import PrivateSum
-from sordino.regimes.synchronous.method import Remaining, RoundNoise, SynchronousMethod, Terms
-from sordino.regimes.synchronous.methods.estimate import clipped_fraction, signal_to_noise
-from sordino.regimes.synchronous.records import SynchronousRound
+from sordino.regimes.synchronous.method import (
+    Remaining,
+    RoundNoise,
+    SynchronousMethod,
+    Terms,
+    Wants,
+)
+from sordino.regimes.synchronous.shared import SharedSum
 from sordino.regimes.synchronous.state import State
-from sordino.regimes.synchronous.update import Vector64, after, deviation, mean_change, terms_under
+from sordino.regimes.synchronous.update import after
 
 __all__ = ["State", "Synchronous"]
 
@@ -83,6 +97,7 @@ class Synchronous:
         payable: rounds that every client can pay for, where a round is what is charged (None: no
             limit).
         aggregator: of bounded updates, where whole clients are protected.
+        adder: of contributions with shared noise.
         learner: the mechanism, if its shape follows what was released before.
         entropy: where cohorts are drawn from.
         cohort: clients asked in a round; None asks everybody present.
@@ -101,12 +116,23 @@ class Synchronous:
     decay: float = 0.0
     payable: int | None = None
     aggregator: PrivateSum | None = None
+    adder: SharedSum | None = None
     learner: Learning | None = None
 
     @property
     def secret(self) -> bool:
         """Whether it is a secret who takes part: amplification by sampling clients rests on it."""
         return self.aggregator is not None
+
+    @property
+    def together(self) -> bool:
+        """Whether each round is charged to all clients at once."""
+        return self.secret or (self.adder is not None and self.adder.whole)
+
+    @property
+    def wants(self) -> Wants:
+        """What clients are asked for besides a model; nothing where only a sum is opened."""
+        return self.method.wants if self.adder is None else Wants()
 
     @property
     def timed(self) -> bool:
@@ -137,18 +163,21 @@ class Synchronous:
         if state.ended is not None:
             return state, ()
         match event:
-            case Arrived(Update() | Contribution() as message):
+            case Arrived(Update() | Contribution() | Masked() as message):
                 return self._arrived(state, message)
+            case Summed(number, clients, values) if state.opening and number == state.round:
+                same = clients == state.arrived
+                return self._close(replace(state, total=values if same else None))
             case Begin() if not state.open:
                 return self.begin(state)
-            case Booked(permits) if self.secret and state.open and not state.permits:
+            case Booked(permits) if self.together and state.open and not state.permits:
                 return self._booked(replace(state, permits=permits))
             case Refused(why) if self.method.adapts_noise and not state.open:
                 # The ledger is the filter: it held more than this run's own spending, which is all
                 # that the method knows.
                 return self._finish(state, f"the privacy filter lets no further round pass: {why}")
-            case Woke(tag) if state.open and tag == f"round {state.round}":
-                return self._close(state)
+            case Woke(tag) if state.open and not state.opening and tag == f"round {state.round}":
+                return self._ended(state)
             case Joined(client):
                 return self._joined(state, client)
             case Left(client, final):
@@ -175,8 +204,8 @@ class Synchronous:
         state = replace(state, present=state.present - {client}, waiting=state.waiting - {client})
         if not waited:
             return state, (lost,)
-        waits = bool(state.waiting) or self.timed
-        state, closed = (state, ()) if waits else self._close(state)
+        waits = bool(state.waiting) or self.timed or state.opening
+        state, closed = (state, ()) if waits else self._ended(state)
         return state, (lost, *closed)
 
     def _joined(self, state: State, client: int) -> tuple[State, Sequence[Effect]]:
@@ -188,7 +217,12 @@ class Synchronous:
 
     def expects(self, state: State, client: int, round_number: int) -> bool:
         """Whether an answer of this client for this round would still be used."""
-        return state.ended is None and round_number == state.round and client in state.waiting
+        return (
+            state.ended is None
+            and not state.opening
+            and round_number == state.round
+            and client in state.waiting
+        )
 
     def over(self, state: State) -> bool:
         """Whether no further round can be opened after the one that was closed."""
@@ -214,9 +248,7 @@ class Synchronous:
                 f"the privacy budget is used up after {spent} local steps, in round {state.round}",
             )
         number = state.round + 1
-        chosen = (
-            self._draw(solvent, number) if self.aggregator is None else self._sample(state, number)
-        )
+        chosen = self._chosen(state, solvent, number)
         # where nobody is within reach, tau is what anybody could pay for, if he came back in time
         left = [self.affordable(state, i) for i in chosen or range(len(state.steps))]
         steps_left = min((n for n in left if n is not None), default=None)
@@ -228,8 +260,11 @@ class Synchronous:
         if choice.tau == 0:
             return self._finish(state, choice.note or "the method has ended it")
         tau = choice.tau if steps_left is None else min(choice.tau, steps_left)
+        if self.adder is not None and not self.adder.whole:
+            tau = 1  # sums of models after several steps have noise that nobody shares
         taken = list(state.steps)
-        for i in range(len(taken)) if self.secret else chosen:
+        few = self.adder is not None and not chosen
+        for i in range(len(taken)) if self.together and not few else chosen:
             taken[i] += tau
         state = replace(
             state,
@@ -239,58 +274,49 @@ class Synchronous:
             waiting=frozenset(chosen),
             cohort=len(chosen),
             answers=(),
+            arrived=(),
+            total=None,
+            opening=False,
             steps=tuple(taken),
             note=choice.note,
         )
-        if self.aggregator is not None:
-            noise = self.method.round_noise(state.memory, self.terms, number)
-            return state, (Book(number, self.aggregator.event(noise)),)
+        contract = self.method.round_noise(state.memory, self.terms, number)
+        if not few and (priced := self.priced(contract)) is not None:
+            return state, (Book(number, priced),)
         return self._ask(state)
+
+    def _chosen(self, state: State, solvent: Sequence[int], number: int) -> list[int]:
+        """Who is asked; whom a secret sample of clients has drawn."""
+        if self.aggregator is None:
+            found = cohort.drawn(self.entropy, solvent, self.cohort, number)
+            # a sum of fewer is not opened: nobody is charged for one that cannot be
+            return found if self.adder is None or len(found) >= self.adder.fewest else []
+        rate, count = self.aggregator.sampling_rate, len(state.steps)
+        return cohort.sampled(self.entropy, rate, count, state.present, number)
+
+    def priced(self, contract: RoundNoise) -> Price | None:
+        """What a round releases of every client, where it is charged to all at once."""
+        adder = self.aggregator if self.adder is None else self.adder
+        return None if adder is None or not self.together else adder.event(contract)
 
     def _booked(self, state: State) -> tuple[State, Sequence[Effect]]:
         """The round's release is paid for: ask the cohort, or release noise alone if empty."""
         asks = state.waiting or self.deadline is not None
-        return self._ask(state) if asks else self._close(state)
+        return self._ask(state) if asks else self._ended(state)
 
     def _ask(self, state: State) -> tuple[State, Sequence[Effect]]:
         """Send the open round's cohort its tasks."""
         chosen, number = sorted(state.waiting), state.round
         wake = () if self.deadline is None else (Wake(self.deadline, f"round {number}"),)
         if not chosen and not wake:
-            return self._finish(
-                state, "no client can be reached, and no deadline is set to wait for one"
-            )
+            who = "no client" if self.adder is None else f"fewer than {self.adder.fewest} clients"
+            why = f"{who} can be reached, and no deadline is set to wait for one"
+            return self._finish(state, why)
         contract = self.method.round_noise(state.memory, self.terms, number)
-        given = contract if self.aggregator is not None or contract != self.plain else None
-        wants = self.method.wants
-        sends = [
-            Send(
-                i,
-                Train(
-                    round=number,
-                    steps=state.tau,
-                    weights=state.weights,
-                    wants_first=wants.first,
-                    probe=state.models[i] if wants.raw else None,
-                    clip=None if given is None else given.clip,
-                    noise_multiplier=None if given is None else given.noise_multiplier,
-                    order=self.terms.order if self.method.adapts_noise else None,
-                    shape=state.seen,
-                    loss_bound=None if wants.loss is None else wants.loss[0],
-                    loss_noise=0.0 if wants.loss is None else wants.loss[1],
-                ),
-            )
-            for i in chosen
-        ]
+        given = contract if self.together or contract != self.plain else None
+        order = self.terms.order if self.method.adapts_noise else None
+        sends = [Send(i, cohort.task(state, i, self.wants, given, order)) for i in chosen]
         return state, (*sends, *wake)
-
-    def _sample(self, state: State, number: int) -> list[int]:
-        """A Poisson sample of all clients, those of it that are within reach."""
-        if self.aggregator is None:
-            raise RuntimeError("only an aggregator's rounds are sampled")
-        uniform = self.entropy.at("cohort", number).random(len(state.steps))
-        drawn = np.flatnonzero(uniform < self.aggregator.sampling_rate)
-        return [int(i) for i in drawn if int(i) in state.present]
 
     def _solvent(self, state: State) -> list[int]:
         """Clients within reach that can pay for a step, in ascending order."""
@@ -300,99 +326,75 @@ class Synchronous:
             if (left := self.affordable(state, i)) is None or left > 0
         ]
 
-    def _draw(self, solvent: list[int], number: int) -> list[int]:
-        """The cohort of a round, in ascending order: uniform, without replacement."""
-        if self.cohort is None or len(solvent) <= self.cohort:
-            return solvent
-        drawn = self.entropy.at("cohort", number).choice(
-            len(solvent), size=self.cohort, replace=False
-        )
-        return sorted(solvent[int(j)] for j in drawn)
-
-    def _arrived(self, state: State, answer: Answer) -> tuple[State, Sequence[Effect]]:
-        meant = isinstance(answer, Update if self.aggregator is None else Contribution)
-        if (
-            not meant
-            or not self.expects(state, answer.client, answer.round)
-            or answer.steps != state.tau
-        ):
+    def _arrived(
+        self, state: State, answer: Update | Contribution | Masked
+    ) -> tuple[State, Sequence[Effect]]:
+        if (taken := self._taken(state, answer)) is None:
             why = "late, repeated or not asked for"
             return state, (Log(records.Dropped(round=answer.round, client=answer.client, why=why)),)
-        state = replace(
-            state, waiting=state.waiting - {answer.client}, answers=(*state.answers, answer)
-        )
-        return self._close(state) if not state.waiting and not self.timed else (state, ())
+        state = replace(taken, waiting=taken.waiting - {answer.client})
+        return self._ended(state) if not state.waiting and not self.timed else (state, ())
+
+    def _taken(self, state: State, answer: Update | Contribution | Masked) -> State | None:
+        """The state with an answer of the open round; None where it is none."""
+        if not self.expects(state, answer.client, answer.round):
+            return None
+        if self.adder is not None:
+            before = self.adder.nothing() if state.total is None else state.total
+            total = self.adder.added(before, answer) if isinstance(answer, Masked) else None
+            arrived = list(state.arrived)
+            bisect.insort(arrived, answer.client)
+            return None if total is None else replace(state, total=total, arrived=tuple(arrived))
+        meant = Update if self.aggregator is None else Contribution
+        if not isinstance(answer, meant) or answer.steps != state.tau:
+            return None
+        return replace(state, answers=(*state.answers, answer))
+
+    def _ended(self, state: State) -> tuple[State, Sequence[Effect]]:
+        """Nobody is waited for any more: close the round, or let its sum be opened."""
+        if self.adder is None or state.total is None or len(state.arrived) < self.adder.fewest:
+            return self._close(state)
+        return replace(state, opening=True), (Open(state.round, state.arrived, state.total),)
+
+    def _outcome(self, state: State, contract: RoundNoise) -> outcome.Outcome:
+        if self.adder is not None:
+            return outcome.of_sum(self.method, self.terms, state, contract, self.adder)
+        if self.aggregator is not None:
+            return outcome.of_updates(self.method, self.terms, state, contract, self.aggregator)
+        return outcome.of_models(self.method, self.terms, state, contract)
 
     def _close(self, state: State) -> tuple[State, Sequence[Effect]]:
         """Aggregate what came. The runtime evaluates and saves, then calls :meth:`begin`."""
-        ordered = sorted(state.answers, key=lambda a: a.client)
         contract = self.method.round_noise(state.memory, self.terms, state.round)
-        if self.aggregator is None:
-            answers = [a for a in ordered if isinstance(a, Update)]
-            moved = mean_change(state.weights, self.terms, answers)
-            memory = self.method.remembered(
-                "fold", self.method.fold(state.memory, self.terms, answers)
-            )
-            row = SynchronousRound(
-                cohort=state.cohort,
-                answered=len(answers),
-                missing=state.cohort - len(answers),
-                clipped=clipped_fraction(answers, self.terms),
-                snr=signal_to_noise(answers, terms_under(self.terms, contract)),
-            )
-        else:
-            contributed = [a for a in ordered if isinstance(a, Contribution)]
-            released = self.aggregator.release(
-                contributed, contract, state.round, len(state.weights), state.permits, state.seen
-            )
-            moved, answers = released.mean.astype(np.float64), []
-            memory = self.method.remembered(
-                "learn", self.method.learn(state.memory, self.terms, released)
-            )
-            row = SynchronousRound(
-                clipped=None if released.clipped is None else min(max(released.clipped, 0.0), 1.0),
-                snr=self.aggregator.signal_to_noise(released, contract, state.seen),
-            )
-        weights, velocity, average = after(state, moved, self.momentum, self.decay)
-        learned = self._learned(state, moved, contract, [a.client for a in answers])
+        found = self._outcome(state, contract)
+        weights, velocity, average = after(state, found.moved, self.momentum, self.decay)
+        learned = outcome.learned(self.learner, self.terms, state, contract, self.aggregator, found)
         row = msgspec.structs.replace(
-            row,
+            found.row,
             round=state.round,
             steps=max(state.steps),
             tau=state.tau,
-            note=state.note,
-            extra=self.method.noted(memory),
+            note=found.void or state.note,
+            extra=self.method.noted(found.memory),
         )
-        models = list(state.models)
-        for answer in answers if models else ():
-            models[answer.client] = answer.weights
         state = replace(
             state,
             weights=weights,
             velocity=velocity,
             average=average,
-            memory=memory,
+            memory=found.memory,
             seen=learned,
-            models=tuple(models),
+            models=outcome.models(state, found),
             present=state.present - state.waiting,
             open=False,
+            opening=False,
             waiting=frozenset(),
             answers=(),
+            arrived=(),
+            total=None,
             permits=(),
         )
         return state, (Log(row), Closed(state.round))
-
-    def _learned(
-        self, state: State, moved: Vector64 | None, contract: RoundNoise, answered: Sequence[int]
-    ) -> tuple[float, ...]:
-        """What a mechanism with a shape of its own learns from the round's release."""
-        if self.learner is None or moved is None:
-            return state.seen
-        own = self.aggregator
-        unit = deviation(self.terms, state.tau, answered) if own is None else own.unit
-        return self.learner.scaled(contract.clip, contract.noise_multiplier).observed(
-            state.seen, torch.from_numpy(moved.astype(np.float32)), unit
-        )
 
     def _finish(self, state: State, why: str) -> tuple[State, Sequence[Effect]]:
         return replace(state, ended=why), (Log(records.End(why=why)), Finish(why))

@@ -4,12 +4,42 @@ from __future__ import annotations
 
 from msgspec import UNSET, UnsetType
 
-from sordino.engine.records import Count, Maybe, Real
+from sordino.engine.records import Count, Maybe, Real, Record
 from sordino.federation.records import Horizontal, Measured
 
 
+class Sum(Record, frozen=True, kw_only=True):
+    """A sum whose noise clients share, in the first round.
+
+    Attributes:
+        honest: H, contributions for which the noise is booked.
+        fewest: M, contributions below which a sum is not opened.
+        bits: of the modulus.
+        step: g, of the grid (units of the vector).
+        deviation: of one client's noise, in steps.
+        rounding: nearest or stochastic.
+        growth: what rounding multiplies the noise by.
+        overflow: log2 of a bound of the chance that any number of a run wraps.
+    """
+
+    honest: Maybe[Count] = UNSET
+    fewest: Maybe[Count] = UNSET
+    bits: Maybe[Count] = UNSET
+    step: Maybe[Real] = UNSET
+    deviation: Maybe[Real] = UNSET
+    rounding: Maybe[str] = UNSET
+    growth: Maybe[Real] = UNSET
+    overflow: Maybe[Real] = UNSET
+
+
 class Synchronous(Horizontal, frozen=True, kw_only=True, tag="synchronous"):
-    """Rounds of clients."""
+    """Rounds of clients.
+
+    Attributes:
+        shared: the sum, where clients share the noise.
+    """
+
+    shared: Maybe[Sum] = UNSET
 
 
 class SynchronousRound(Measured, frozen=True, kw_only=True, tag="round"):

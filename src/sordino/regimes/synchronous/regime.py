@@ -17,7 +17,15 @@ from sordino.federation.promise import BATCHES, SIZES, resting_on
 from sordino.federation.regime import HorizontalRegime
 from sordino.privacy import Budget, Event
 from sordino.privacy.records import Burden
-from sordino.regimes.synchronous import contract, mechanism, narrate, personal, plan
+from sordino.regimes.synchronous import (
+    contract,
+    mechanism,
+    narrate,
+    personal,
+    plan,
+    sharing,
+    sums,
+)
 from sordino.regimes.synchronous import methods as _methods  # noqa: F401  (registers them)
 from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.regimes.synchronous.template import TEMPLATE
@@ -55,7 +63,7 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         """See :class:`HorizontalRegime`."""
         if study.privacy.epsilons is not None:
             return personal.price(study, sizes, dimension)
-        return plan.price(study, sizes, dimension)
+        return sums.price(study, sizes, dimension)
 
     def mechanism(self, study: SynchronousStudy, sizes: Sequence[int], trial: Trial) -> Bounded:
         """See :class:`HorizontalRegime`."""
@@ -150,7 +158,17 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
 
     def assumptions(self, study: SynchronousStudy) -> list[str]:
         """See :class:`~sordino.engine.regime.Regime`."""
+        if sharing.shared(study):
+            return resting_on(study, sharing.resting(study, SIZES, BATCHES))
         return resting_on(study, OF_CLIENTS if study.privacy.unit == "client" else (SIZES, BATCHES))
+
+    def released(self, study: SynchronousStudy) -> str | None:
+        """See :class:`~sordino.engine.regime.Regime`."""
+        return sharing.RELEASED if sharing.shared(study) else None
+
+    def against(self, study: SynchronousStudy) -> str:
+        """See :class:`~sordino.engine.regime.Regime`."""
+        return sharing.against(study) if sharing.shared(study) else super().against(study)
 
 
 REGIME = SynchronousRegime()

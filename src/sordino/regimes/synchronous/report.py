@@ -6,14 +6,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from sordino.engine.records import number
+from sordino.engine.records import known, number
 from sordino.engine.runs import Run
 from sordino.engine.teller import Course, Drawn, Fact, Teller
 from sordino.federation.records import horizontal
 from sordino.federation.report import held, holders, holdings, unseen
+from sordino.regimes.synchronous.records import Synchronous
 from sordino.report import figures
 from sordino.report.album import evaluated, measured
 from sordino.report.words import plain
@@ -120,6 +122,7 @@ def terms(run: Run, noise: float | None, clip: float | None) -> list[tuple[str, 
         else f"sigma C = {plain(noise * clip, 6)}, on a sum of clipped contributions"
     )
     return [
+        *_shared(run),
         ("clipping norm C", plain(clip, 6)),
         ("noise multiplier sigma", plain(noise, 6)),
         ("noise on each number", each),
@@ -130,6 +133,22 @@ def terms(run: Run, noise: float | None, clip: float | None) -> list[tuple[str, 
         ),
         ("local steps planned, R_c", plain(number(about.facts.R_c))),
         ("rounds planned, R_s", plain(number(about.R_s))),
+    ]
+
+
+def _shared(run: Run) -> list[tuple[str, str]]:
+    """Of a sum whose noise clients share."""
+    told = known(run.about.facts.shared) if isinstance(run.about.facts, Synchronous) else None
+    if told is None:
+        return []
+    log = number(told.overflow)
+    return [
+        ("noise", f"shared by the clients; {plain(number(told.honest))} of them honest"),
+        ("contributions below which a sum is not opened", plain(number(told.fewest))),
+        ("opened sums", f"modulo 2^{plain(number(told.bits))}, {known(told.rounding)} rounding"),
+        ("step of the grid", plain(number(told.step), 6)),
+        ("noise of one client, in steps", plain(number(told.deviation), 6)),
+        ("chance of any overflow", "-" if log is None else f"below 2^{math.ceil(log)}"),
     ]
 
 

@@ -27,7 +27,7 @@ from sordino.privacy import Budget, Charge, Permit, Vault
 from sordino.regimes.synchronous.agreed import objection, objection_to_round
 from sordino.regimes.synchronous.protocol import State, Synchronous
 from sordino.training.client import Client
-from sordino.training.plausible import Length
+from sordino.training.plausible import Length, bearable
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -181,24 +181,20 @@ class Simulation(World[State]):
             match effect:
                 case Book():
                     found += self._round(effect)
-                case Send(site, Train() as task) if not self.regime.secret:
-                    own = charges(
-                        self.clients[site], self.units[site], task, self.method, self.lineage
-                    )
-                    found += [Bill((site,), charge, self.budget_of(site)) for charge in own]
+                case Send(site, Train() as task) if not self.regime.together:
+                    found += self._task(site, task)
         return found
 
     @property
     def charges_everybody(self) -> bool:
         """See :class:`World`."""
-        return self.regime.secret
+        return self.regime.together
 
     def own_bills(self, site: int, task: Request, permits: Sequence[Permit]) -> Sequence[Bill]:
         """See :class:`World`: where whole clients are protected, the whole round, under its key."""
         asked = training(task)
-        if not self.regime.secret:
-            own = charges(self.clients[site], self.units[site], asked, self.method, self.lineage)
-            return [Bill((site,), charge, self.budget_of(site)) for charge in own]
+        if not self.regime.together:
+            return self._task(site, asked)
         (event, _), *_ = self.clients[site].price(asked)
         return self.round_bills(site, Book(asked.round, event))
 
@@ -215,6 +211,18 @@ class Simulation(World[State]):
         """See :class:`World`; as the site's client says."""
         own = getattr(self.clients[site], "reach", None)
         return None if own is None or not isinstance(task, Train) else own(task, said)
+
+    @property
+    def most(self) -> float:
+        """See :class:`World`. Of models, w' = mean + momentum (w - w_before), whose poles have the
+        absolute value sqrt(momentum); of bounded updates of length 1, each round moves the model by
+        1/q_c, and by what momentum repeats.
+        """
+        rules, momentum = self.regime, self.regime.momentum
+        if rules.aggregator is None:
+            return bearable(float((1.0 - momentum**0.5) ** -2))
+        rate = rules.aggregator.sampling_rate
+        return bearable(rules.terms.rounds / (rate * (1.0 - momentum)))
 
     def objection(self, site: int, task: Request) -> str | None:
         """See :class:`World`."""
@@ -236,17 +244,25 @@ class Simulation(World[State]):
             else msgspec.structs.replace(row, time=msgspec.UNSET)
         )
 
+    def _task(self, site: int, task: Train) -> list[Bill]:
+        """A task, charged to its client."""
+        why = "local steps" if self.regime.adder is None else self.regime.adder.condition
+        client, unit = self.clients[site], self.units[site]
+        own = charges(client, unit, task, self.method, self.lineage, why)
+        return [Bill((site,), charge, self.budget_of(site)) for charge in own]
+
     def _round(self, effect: Book) -> list[Bill]:
         """All clients at once: one unit that stands for all, or each its own."""
         number, units = effect.number, list(dict.fromkeys(self.units))
         key = f"{self.lineage}/round {effect.number}"
+        why = "a round" if self.regime.adder is None else self.regime.adder.condition
         found = []
         for unit in units:
             charge = Charge(
                 unit=unit,
                 event=effect.fact,
                 count=1,
-                why="a round",
+                why=why,
                 method=self.method,
                 round=number,
                 key=key if len(units) == 1 else f"{key}/{unit}",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from sordino.message import Answer, Vector
 from sordino.privacy import Permit
@@ -27,6 +29,10 @@ class State:
         waiting: clients of the open round that have not answered.
         cohort: how many were asked in the open round.
         answers: answers of the open round.
+        arrived: clients whose contributions to the open round's sum came, ascending.
+        total: the sum of what they sent (d,), modulo 2^bits; None before any came, or where it
+            could not be opened.
+        opening: whether that sum was asked to be opened: nothing more is added to it.
         models: last model that each client sent, for a paper's literal form only.
         seen: what releases have taught about the mechanism's shape.
         note: the method's remark on the open round.
@@ -46,6 +52,9 @@ class State:
     waiting: frozenset[int] = frozenset()
     cohort: int = 0
     answers: tuple[Answer, ...] = ()
+    arrived: tuple[int, ...] = ()
+    total: NDArray[np.uint64] | None = None
+    opening: bool = False
     models: tuple[Vector | None, ...] = ()
     seen: tuple[float, ...] = ()
     note: str | None = None

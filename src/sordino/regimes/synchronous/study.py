@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, SerializeAsAny, model_validator
 
 from sordino.engine.study.sections import Epsilon
 from sordino.federation.study import HorizontalStudy, SampledPromise
 from sordino.privacy.rounding import epsilon_text
+from sordino.regimes.synchronous import sharing
 from sordino.regimes.synchronous.method import SynchronousMethod
 from sordino.section import Section
 from sordino.training.optimizer import Sgd
@@ -21,7 +22,8 @@ class Privacy(SampledPromise):
 
     ``clipped_fraction`` releases how many examples were clipped, inside the same noise multiplier.
     Where whole clients are protected, ``clip`` is the bound S of an update and ``sampling_rate``
-    the probability q_c with which a client is drawn.
+    the probability q_c with which a client is drawn. ``noise`` and the keys below it: see
+    :mod:`sordino.regimes.synchronous.sharing`.
 
     ``epsilons`` are the clients' own, where they differ; ``epsilon`` bounds them all. Noise is
     calibrated for each (``noise_multipliers``), and a client counts in the average by one over its
@@ -29,6 +31,23 @@ class Privacy(SampledPromise):
     """
 
     clipped_fraction: bool = True
+    noise: Literal["own", "shared"] = Field(
+        "own",
+        description="whose noise protects: each client's (or the aggregator's) own, or parts that "
+        "clients share, where only their sum is opened",
+    )
+    honest: int | None = Field(
+        None,
+        ge=1,
+        description="H, parts of a shared sum's noise that nobody else knows; all clients unless "
+        "given",
+    )
+    fewest: int | None = Field(
+        None,
+        ge=1,
+        description="contributions below which a shared sum is not opened; honest unless given",
+    )
+    bits: int | None = Field(None, description="of a shared sum's modulus; 32 unless given")
     epsilons: tuple[Epsilon, ...] | None = Field(
         None, description="of each client, where they differ; epsilon bounds them all"
     )
@@ -74,7 +93,7 @@ class Privacy(SampledPromise):
                 f"epsilons are for mechanism 'gaussian', whose noise each client can scale by "
                 f"itself; got '{self.mechanism.kind}'"
             )
-        if getattr(self, "noise", "own") != "own":
+        if self.noise != "own":
             raise ValueError(
                 "epsilons are of clients with noise of their own: noise that is shared protects "
                 "all of them alike. Set noise = 'own', or leave epsilons out"
@@ -158,6 +177,8 @@ class SynchronousStudy(HorizontalStudy):
             if self.data.clients < 2:
                 raise ValueError("data.clients is 1: unit 'client' needs at least two clients")
         self._can_have_epsilons()
+        if (why := sharing.refused(self)) is not None:
+            raise ValueError(why)
         if self.privacy.mechanism.learns and unit == "sample" and self.method.optimizer != Sgd():
             raise ValueError(
                 "privacy.mechanism.weights 'learned' reads noisy gradients off the models, which "

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,9 +24,6 @@ from sordino.regimes.vertical.activity import Activity
 from sordino.regimes.vertical.cut import Split, halved, one_party, rates
 from sordino.regimes.vertical.engine import Dues, Engine, Whole
 from sordino.regimes.vertical.engines import split as halves
-from sordino.regimes.vertical.engines.fused import Fused, Rule
-from sordino.regimes.vertical.engines.joint import Joint
-from sordino.regimes.vertical.engines.static import Static
 from sordino.regimes.vertical.messages import Messages
 from sordino.regimes.vertical.plan import (
     ENTITIES,
@@ -48,6 +45,11 @@ from sordino.regimes.vertical.simulation import Events
 from sordino.regimes.vertical.source import Index, arranged, parts, source
 from sordino.regimes.vertical.study import VerticalStudy
 from sordino.regimes.vertical.traffic import Sizes
+
+if TYPE_CHECKING:
+    from sordino.regimes.vertical.engines.fused import Fused
+    from sordino.regimes.vertical.engines.net import Net
+    from sordino.regimes.vertical.engines.static import Static
 
 
 def check(study: VerticalStudy, stream: streams.Stream) -> None:
@@ -182,21 +184,28 @@ def path(study: VerticalStudy, split: Split) -> str:
     return "compiled" if study.method.batch == 1 and split.net is not None else "joint"
 
 
+def _compiled(study: VerticalStudy, net: Net) -> Fused | Static:
+    """Compiled events. Neither is loaded where there is none: the compiler is large."""
+    method, half = study.method, study.world.precision == 16
+    if method.replays:
+        from sordino.regimes.vertical.engines.static import Static
+
+        return Static(net, method.window, rates(study), half=half)
+    from sordino.regimes.vertical.engines.fused import Fused, Rule
+
+    return Fused(net, Rule(method.window, method.attenuation), rates(study), half=half)
+
+
 def _engine(study: VerticalStudy, split: Split, own: Entropy) -> Engine:
-    method, speeds, half, net = study.method, rates(study), study.world.precision == 16, split.net
+    method, speeds, net = study.method, rates(study), split.net
     told = halved(study)
     chosen = path(study, split)
     first = {who: flat.weights.numpy() for who, flat in split.flats().items()}
     if chosen == "compiled" and net is not None:
-        rule = Rule(method.window, method.attenuation)
-        return Whole(
-            Static(net, method.window, speeds, half=half)
-            if method.replays
-            else Fused(net, rule, speeds, half=half),
-            first,
-            dues(study),
-        )
+        return Whole(_compiled(study, net), first, dues(study))
     if chosen == "joint":
+        from sordino.regimes.vertical.engines.joint import Joint
+
         return Whole(
             Joint(*split.halves(), told, speeds, split.columns, split.classes), first, dues(study)
         )

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sordino.privacy import Allowance, Event
-from sordino.regimes.vertical.engines.fused import Fused
-from sordino.regimes.vertical.engines.joint import Joint
 from sordino.regimes.vertical.engines.observed import Observed
-from sordino.regimes.vertical.engines.static import Static
+
+if TYPE_CHECKING:
+    from sordino.regimes.vertical.engines.fused import Fused
+    from sordino.regimes.vertical.engines.joint import Joint
+    from sordino.regimes.vertical.engines.static import Static
 
 Kept = dict[str, NDArray[Any]]
 Mask = NDArray[np.bool_]

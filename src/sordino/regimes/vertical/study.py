@@ -151,6 +151,8 @@ class VerticalStudy(Study):
         "privacy.noise_multiplier": "say privacy.embedding.noise_multiplier or "
         "privacy.update.noise_multiplier",
         "privacy.sampling_rate": "every event is one entity: there is no batch to hide in",
+        "privacy.noise": "parties send embeddings of their own features, which are not added up: "
+        "there is no sum in which noise could be shared",
         "privacy.mechanism": "labels have randomised response, embeddings and updates "
         "Gaussian noise",
         "method.window": "say method.length",

@@ -23,9 +23,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from sordino.native import compiled
 from sordino.training.jit import tile
 
 Array = NDArray[np.float32]
@@ -132,7 +132,7 @@ def _walk(large: int, small: int, vectors: int, size: int) -> Run:
                             )  # fmt: skip
                             here, there = here + small * a_step, there + small * o_step
 
-    return njit(nogil=True)(run)
+    return compiled(run)
 
 
 @cache
@@ -167,7 +167,7 @@ def _collect(large: int, small: int, vectors: int, size: int) -> Run:
                         here, there = here + small, there + small * outputs
             squared[group] = total
 
-    return njit(nogil=True)(run)
+    return compiled(run)
 
 
 @cache
@@ -210,7 +210,7 @@ def _scatter(large: int, small: int, vectors: int, size: int) -> Run:
                 for k in range(wide):
                     out[there + k] = image[here + k]
 
-    return njit(nogil=True)(run)
+    return compiled(run)
 
 
 class Convolution:

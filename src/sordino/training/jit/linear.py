@@ -29,9 +29,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from sordino import native
 from sordino.training.jit import tile
 from sordino.training.jit.conv import block, cover
 from sordino.training.jit.losses import Run, compiled, slopes
@@ -284,7 +284,7 @@ def _moved(part: Any, total: Any, fresh: bool, last: bool) -> None:
         part[:] = 0
 
 
-moved: Run = njit(nogil=True)(_moved)
+moved: Run = native.compiled(_moved)
 
 
 class LinearSum:

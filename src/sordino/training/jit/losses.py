@@ -11,13 +11,14 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from sordino import native
 
 Run = Callable[..., Any]
 
 
 def compiled(run: Run) -> Run:
-    made: Run = njit(nogil=True, error_model="numpy")(run)  # a norm of zero is divided by
+    made: Run = native.compiled(run, error_model="numpy")  # a norm of zero is divided by
     return made
 
 
@@ -39,7 +40,7 @@ def _exponential(x: Any) -> Any:
     return value if x > np.float32(-86.0) else (np.float32(0) if x <= np.float32(-86.0) else x)
 
 
-exponential: Run = njit(nogil=True, fastmath={"contract"})(_exponential)
+exponential: Run = native.compiled(_exponential, fastmath={"contract"})
 
 
 def _shared(numbers: Any, own: int) -> tuple[Any, Any]:

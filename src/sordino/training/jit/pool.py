@@ -11,9 +11,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from sordino.native import compiled
 from sordino.training.jit import tile
 from sordino.training.jit.conv import Array, Pair, Run
 
@@ -43,7 +43,7 @@ def _walk(window: Pair, size: int, back: bool) -> Run:
                         )  # fmt: skip
                         at += size
 
-    return njit(nogil=True)(run)
+    return compiled(run)
 
 
 class MaxPool:

@@ -14,19 +14,22 @@ lanes that were counted already are zero. So rows need L features at least.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from llvmlite import ir
-from numba import types
+from sordino.native import Tile, emitted
 
-from sordino.training.jit.emit import DOUBLE, FLOAT, INT, Emitter, Index, Tile, emitted
+if TYPE_CHECKING:
+    from sordino.native.emit import Emitter, Index
+
 
 MIDDLE = 127.5  # of the bytes, as :func:`sordino.training.kernels.model_input` has it
 
 
 def _row(code: Emitter, x: Any, index: Index, rest: int = 0) -> Any:
     """t at ``index``; with ``rest`` only the last so many lanes, the others zero."""
-    if x.type.pointee == FLOAT:
+    from llvmlite import ir
+
+    if x.type.pointee == code.vector.element:
         value = code.load(x, index)
     else:
         wide = code.builder.zext(
@@ -79,14 +82,10 @@ def dots(examples: int, classes: int, size: int, rest: int) -> Tile:
         for e, example in enumerate(which.apart(1, examples)):
             for place, there in zip(sums[e], (example * step + at).apart(1, classes), strict=True):
                 code.add(code.total(code.builder.load(place)), scores, there)
-            with code.when(code.builder.icmp_signed("==", at.value, INT(0))):
-                code.add(
-                    code.builder.fpext(code.total(code.builder.load(norms[0][e])), DOUBLE),
-                    squares,
-                    example,
-                )
+            with code.when(code.is_zero(at)):
+                code.add(code.double(code.total(code.builder.load(norms[0][e]))), squares, example)
 
-    return emitted(size, body, last=types.boolean)
+    return emitted(size, body, last="boolean")
 
 
 @cache

@@ -18,17 +18,17 @@ The functions returned are numba intrinsics: they can be called from compiled co
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import llvmlite.binding
-from numba import types
+from sordino.native import Tile, emitted, processor
 
-from sordino.training.jit.emit import Emitter, Index, Tile, emitted
+if TYPE_CHECKING:
+    from sordino.native.emit import Emitter, Index
 
 
 @cache
 def _wide() -> bool:
-    return bool(llvmlite.binding.get_host_cpu_features().get("avx512f", False))
+    return processor.has("avx512f")
 
 
 def registers(size: int) -> int:
@@ -120,7 +120,7 @@ def outer(rows: int, vectors: int, size: int) -> Tile:
         code.write(sums, out, out_at.apart(out_step, rows), squared)
         return code.total(squares)
 
-    return emitted(size, body, types.float32)
+    return emitted(size, body, "float32")
 
 
 @cache
@@ -149,7 +149,7 @@ def largest(rows: int, columns: int, size: int) -> Tile:
         code.store(best, out, out_at)
         code.store(place, which, out_at)
 
-    return emitted(size, body, floor=types.float32)
+    return emitted(size, body, floor="float32")
 
 
 @cache
@@ -169,7 +169,7 @@ def returned(rows: int, columns: int, size: int) -> Tile:
                 there,
             )
 
-    return emitted(size, body, floor=types.float32)
+    return emitted(size, body, floor="float32")
 
 
 def _window(at: Index, rows: int, columns: int, pitch: Index, step: Index) -> list[Index]:

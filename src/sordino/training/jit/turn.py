@@ -7,14 +7,16 @@ does; here L vectors are loaded, shuffled, and stored.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from sordino.native import Tile, compiled, emitted
 from sordino.training.jit import tile
-from sordino.training.jit.emit import Emitter, Index, Tile, emitted
+
+if TYPE_CHECKING:
+    from sordino.native.emit import Emitter, Index
 
 
 def _transposed(code: Emitter, rows: list[Any]) -> list[Any]:
@@ -53,7 +55,7 @@ def _turn(size: int) -> Any:
                     at = (i * rows + row) * columns + column
                     move(x, at, columns, out, i * pitch + column * rows + row, rows)
 
-    return njit(nogil=True)(run)
+    return compiled(run)
 
 
 def turn(x: NDArray[np.float32], out: NDArray[np.float32]) -> bool:

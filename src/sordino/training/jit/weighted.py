@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from sordino.native import compiled
 
 STRETCH = 2048
 """Numbers of the sum that are worked on while they are in the first cache."""
@@ -33,7 +34,7 @@ def _add(rows: Any, weights: Any, total: Any) -> None:
                 out[k] = out[k] + weight * row[k]
 
 
-_add_fast: Callable[..., None] = njit(nogil=True, fastmath={"contract"})(_add)
+_add_fast: Callable[..., None] = compiled(_add, fastmath={"contract"})
 
 
 def add(

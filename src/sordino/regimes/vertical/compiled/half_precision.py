@@ -12,7 +12,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from sordino import native
 
 _SIGN, _REST = np.uint32(0x80000000), np.uint32(0x7FFFFFFF)
 # 2^-14, 65520, infinity
@@ -35,5 +36,5 @@ def _rounded(value: Any) -> Any:
     return np.uint32(result | sign).view(np.float32)
 
 
-rounded: Any = njit(nogil=True)(_rounded)
+rounded: Any = native.compiled(_rounded)
 """``rounded(value)`` of a float32, from compiled code or from Python."""

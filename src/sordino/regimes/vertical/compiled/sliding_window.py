@@ -10,12 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from sordino.native import compiled
 
 STRETCH = 1024
 
 
-@njit(nogil=True, fastmath={"reassoc", "contract"})
+@compiled(fastmath={"reassoc", "contract"})
 def learned(
     total: Any, gone: Any, fresh: Any, weights: Any, keep: float, drop: float, step: float
 ) -> float:
@@ -32,7 +33,7 @@ def learned(
     return square
 
 
-@njit(nogil=True, fastmath={"reassoc", "contract"})
+@compiled(fastmath={"reassoc", "contract"})
 def passed(total: Any, gone: Any, keep: float, drop: float) -> float:
     """The same without a gradient, and no step follows: S <- keep S - drop gone; ||S||^2."""
     alpha, beta, square = np.float32(keep), np.float32(drop), 0.0

@@ -22,6 +22,7 @@ Shapes: features (b, f); embeddings (b, e), or with a window (l b, e); labels (b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.entropy import Numbered
+from sordino.errors import RemoteProtocolError
 from sordino.mechanism.single import Single
 from sordino.message import Derivative, Embedding, Vector, numbers, packed
 from sordino.privacy import Allowance, Composed, Event, Gaussian, NonPrivate, Repeated
@@ -105,7 +107,10 @@ class Party:
     Attributes:
         unit: in the ledger.
         price: what one appearance of an entity releases.
+        most: length of a gradient that it learns from; without a bound, it learns from all.
     """
+
+    most: float = math.inf
 
     def __init__(
         self,
@@ -176,6 +181,8 @@ class Party:
         v = torch.from_numpy(numbers(answer, out.numel())).view_as(out) * (1.0 / self.plan.rows)
         self._out = None
         gradients = torch.autograd.grad(out, self._parameters, v, allow_unused=True)
+        if self.most < math.inf and self.cover.update is None:  # noise comes with a bound
+            refuse_long(gradients, self.most)
         self._window.learn(answer.event, gradients, self._covered(answer.event))
         return True
 
@@ -250,8 +257,27 @@ class Learned:
     derivatives: tuple[Derivative, ...]
 
 
+def refuse_long(gradients: Sequence[Tensor | None], most: float) -> None:
+    """Refuse a step of gradients that are together longer than ``most``, or not finite.
+
+    Raises:
+        RemoteProtocolError: saying how long they are.
+    """
+    square = sum(float(g.double().square().sum()) for g in gradients if g is not None)
+    if not square <= most**2:
+        raise RemoteProtocolError(
+            f"a step of length {square**0.5:.3g}; a model takes {most:.3g} at most", "too large"
+        )
+
+
 class Server:
-    """The labels' side: scores, losses, derivatives, and its own steps."""
+    """The labels' side: scores, losses, derivatives, and its own steps.
+
+    Attributes:
+        most: length of a gradient that it learns from; without a bound, it learns from all.
+    """
+
+    most: float = math.inf
 
     def __init__(self, module: nn.Module, plan: Plan, rate: float) -> None:
         self.plan = plan
@@ -267,6 +293,10 @@ class Server:
         """Score, take a step, and say how the loss falls with each active party's embedding.
 
         ``labels`` (b,).
+
+        Raises:
+            RemoteProtocolError: if its gradient is longer than ``most``; only the labels have been
+                seen then.
         """
         plan = self.plan
         self.see(labels)
@@ -282,6 +312,8 @@ class Server:
             losses.sum() * share, [*self._parameters, *wanted], allow_unused=True
         )
         count = len(self._parameters)
+        if self.most < math.inf:
+            refuse_long(slopes, self.most)
         self._window.learn(event, slopes[:count])
         derivatives = tuple(
             Derivative(

@@ -55,7 +55,7 @@ from sordino.regimes.vertical.pieces import State
 from sordino.regimes.vertical.remote.half import Half
 from sordino.regimes.vertical.simulation import PIECE, Events, Play
 from sordino.regimes.vertical.tally import Course, counted
-from sordino.training.plausible import CHANCE, ROUNDING, Length, length
+from sordino.training.plausible import CHANCE, LONGEST, ROUNDING, Length, length
 
 LEAVE = "leave"
 
@@ -95,7 +95,9 @@ class Conducting(Play):
         super().__init__(world, state)
         assert isinstance(self.engine, Half)
         self.half: Half = self.engine
+        self.half.server.most = LONGEST
         self.widest = max(self.half.rules.sizes)
+        self._faults: list[tuple[int, str]] = []
         self._task = Stretch(1, 0)
         self._seen = _Seen()
         self._silent: Mask = np.zeros((0, 0), bool)
@@ -286,20 +288,43 @@ class Conducting(Play):
         labels = torch.tensor(effect.labels)
         seen.labels.append(effect.labels)
         seen.absent.append(effect.absent)
-        seen.learned.append(isinstance(effect, Learn))
+        seen.active.append(effect.active)
+        begun, made = time.perf_counter(), None
         if isinstance(effect, Skip):
             server.see(labels)
-            seen.active.append(effect.active)
+        else:
+            try:
+                made = server.learn(effect.number, effect.embeddings, labels, effect.active)
+            except RemoteProtocolError as refusal:
+                self._blame(effect, str(refusal))
+            seen.seconds += time.perf_counter() - begun
+        seen.learned.append(made is not None)
+        if made is None:
             seen.predictions.append(np.zeros(len(effect.labels), np.int64))
             seen.losses.append(0.0)
             return Learned(effect.number, ())
-        begun = time.perf_counter()
-        made = server.learn(effect.number, effect.embeddings, labels, effect.active)
-        seen.seconds += time.perf_counter() - begun
-        seen.active.append(effect.active)
         seen.predictions.append(made.predictions)
         seen.losses.append(made.loss)
         return Learned(effect.number, tuple((each.party, each) for each in made.derivatives))
+
+    def _blame(self, effect: Learn, why: str) -> None:
+        """The server cannot learn from an event: the largest embedding is at fault, and stands in
+        for no later one.
+        """
+        lengths = [length(values.astype(np.float64)) for values in effect.embeddings]
+        party = int(np.argmax(lengths))
+        self.half.state.last[party] = np.zeros_like(self.half.state.last[party])
+        told = f"its embedding of event {effect.number} has the length {lengths[party]:.3g}"
+        self._faults.append((party, f"{told}, and the server would take {why}"))
+
+    def faults(self) -> Sequence[tuple[int, str]]:
+        """See :class:`~sordino.engine.world.World`."""
+        found, self._faults = self._faults, []
+        return found
+
+    def latest(self, state: State, site: int) -> int:
+        """See :class:`~sordino.engine.world.World`: the query of the open event."""
+        return 2 * (self.half.state.closed + 1) + 1
 
     def indispensable(self, site: int) -> bool:
         """See :class:`~sordino.engine.world.World`: whoever holds the labels."""

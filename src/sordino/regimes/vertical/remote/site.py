@@ -12,7 +12,6 @@ released.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +28,7 @@ from sordino.privacy.accounting import Spent
 from sordino.regimes.vertical.engine import Mask
 from sordino.regimes.vertical.engines.split import Party
 from sordino.regimes.vertical.simulation import PIECE, Events, Piece
+from sordino.training.plausible import LONGEST
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,6 +95,9 @@ class Taking(World[Any]):
         self._last = 0
         self._embedding: Embedding | None = None
         self._said: tuple[int, Embedding | Labels | Passive] | None = None
+        self._faults: list[tuple[int, str]] = []
+        if party is not None:
+            party.most = LONGEST
 
     @property
     def budget(self) -> Budget:
@@ -199,11 +202,17 @@ class Taking(World[Any]):
         ):
             return
         if task.derivative is not None:
-            # one that is not finite, of a model that diverges, is not learned from
-            with suppress(RemoteProtocolError):
+            try:
                 self.party.learn(task.derivative)
+            except RemoteProtocolError as refusal:  # nothing has been learned
+                self._faults.append((site, f"event {task.derivative.event}: {refusal}"))
         if self._last:
             self.party.square(self._last)
+
+    def faults(self) -> Sequence[tuple[int, str]]:
+        """See :class:`~sordino.engine.world.World`: derivatives that were not learned from."""
+        found, self._faults = self._faults, []
+        return found
 
     def _said_already(self, task: Turn) -> bool:
         return self._said is not None and self._said[0] == task.number

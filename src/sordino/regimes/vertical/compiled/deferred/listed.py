@@ -17,9 +17,12 @@ numbers. Arrays come as pointers, to float32 and, for lists, to int64.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sordino.training.jit.emit import Emitter, Index, Sums, Tile, emitted
+from sordino.native import Tile, emitted
+
+if TYPE_CHECKING:
+    from sordino.native.emit import Emitter, Index, Sums
 
 
 def _rows(

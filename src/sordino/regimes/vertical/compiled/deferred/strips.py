@@ -14,6 +14,7 @@ from typing import Any
 
 from numba import cfunc, njit, types
 
+from sordino.native.build import plain
 from sordino.regimes.vertical.compiled.deferred import listed
 from sordino.training.jit import tile
 
@@ -42,7 +43,7 @@ def compiled(
     }
 
     def made(run: Run) -> Run:
-        done: Run = njit(returns(*takes), nogil=True, error_model="numpy", **options)(run)
+        done: Run = njit(returns(*takes), nogil=True, error_model="numpy", **options)(plain(run))
         return done
 
     return made
@@ -74,7 +75,7 @@ class Leaf:
             pointer(kinds[name]) if name in kinds else types.int64
             for name in inspect.signature(run).parameters
         ]
-        return Leaf(cfunc(types.void(*takes))(run))
+        return Leaf(cfunc(types.void(*takes))(plain(run)))
 
     @property
     def call(self) -> Run:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from sordino import native
 from sordino.regimes.vertical.compiled.clock import nanoseconds
 from sordino.regimes.vertical.compiled.half_precision import rounded
 from sordino.training.jit.losses import exponential, shared
@@ -19,7 +19,7 @@ NONE = np.float32(-100)  # a score whose exponential is zero
 
 
 def compiled(run: Run, fastmath: set[str] | None = None) -> Run:
-    made: Run = njit(nogil=True, error_model="numpy", fastmath=fastmath or {"contract"})(run)
+    made: Run = native.compiled(run, error_model="numpy", fastmath=fastmath or {"contract"})
     return made
 
 

@@ -19,11 +19,13 @@ tile is two wide.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from numba import types
+from sordino.native import Tile, emitted
 
-from sordino.training.jit.emit import Emitter, Index, Tile, emitted
+if TYPE_CHECKING:
+    from sordino.native.emit import Emitter, Index
+
 
 PAIR = 2  # outputs at once, and vectors at once
 
@@ -107,4 +109,4 @@ def change(outputs: int, size: int) -> Tile:
         both = code.builder.fadd(*total)
         code.store(code.builder.fadd(both, code.load(squares, 0)), squares, 0)
 
-    return emitted(size, body, c=types.float32)
+    return emitted(size, body, c="float32")

@@ -1,16 +1,13 @@
 """Primitives for inner loops in LLVM's language: numbers, vectors of L float32, and blocks.
 
-:func:`emitted` makes of ``body(code, x, at, n, ...)`` a function that compiled code can call with
-these arguments. There an array, or a pointer, is a pointer to its numbers, every other argument an
-:class:`Index` unless its type is told, and ``code`` an :class:`Emitter`. What ``body`` does is
-written down once, instruction by instruction; only loops that it opens with :meth:`Emitter.loop`
-are loops of the result.
+This is what :func:`sordino.native.emitted` gives to a ``body``. It loads the compiler: a module
+that is loaded where nothing is compiled imports it for its types only.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +18,6 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 FLOAT, DOUBLE, INT = ir.FloatType(), ir.DoubleType(), ir.IntType(64)
-Tile = Callable[..., Any]
 Sums = list[list[Any]]  # places of vectors
 
 _tools: Any = cgutils  # partly annotated
@@ -90,6 +86,14 @@ class Emitter:
         return _tools.alloca_once(self.builder, self.vector, size=INT(count))
 
     # numbers and vectors
+
+    def is_zero(self, index: Index) -> Any:
+        """Whether a whole number is zero."""
+        return self.builder.icmp_signed("==", index.value, INT(0))
+
+    def double(self, number: Any) -> Any:
+        """A float32 as float64."""
+        return self.builder.fpext(number, DOUBLE)
 
     def number(self, pointer: Any, index: Index | int) -> Any:
         """One element of a buffer, of its type."""
@@ -218,20 +222,16 @@ class Emitter:
                 )
 
 
-def emitted(size: int, body: Callable[..., Any], returns: Any = types.void, **told: Any) -> Tile:
-    """A numba intrinsic, which compiled code alone can call; see the module's docstring.
-
-    Args:
-        size: L.
-        body: what it does; it returns its result, or None.
-        returns: numba's type of the result.
-        told: numba's types of arguments that are neither buffers nor whole numbers.
-    """
+def intrinsic_of(size: int, body: Callable[..., Any], returns: str, told: Mapping[str, str]) -> Any:
+    """A numba intrinsic, which compiled code alone can call; see :func:`sordino.native.emitted`."""
     names = list(inspect.signature(body).parameters)[1:]
+    kinds_told = {name: getattr(types, kind) for name, kind in told.items()}
 
     def definition(typing: Any, *given: Any) -> Any:
         kinds = [
-            told.get(name, kind if isinstance(kind, types.Array | types.CPointer) else types.intp)
+            kinds_told.get(
+                name, kind if isinstance(kind, types.Array | types.CPointer) else types.intp
+            )
             for name, kind in zip(names, given, strict=True)
         ]
 
@@ -245,7 +245,7 @@ def emitted(size: int, body: Callable[..., Any], returns: Any = types.void, **to
             result = body(Emitter(builder, size), *values)
             return context.get_dummy_value() if result is None else result
 
-        return returns(*kinds), emit
+        return getattr(types, returns)(*kinds), emit
 
     places = [
         inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -1,0 +1,151 @@
+r"""A client's work where clients share the noise of a sum (:mod:`sordino.mechanism.shared`).
+
+Unit "sample" (:class:`SummedClient`): the sum of clipped gradients over a Poisson batch at the
+global model, once a round. Unit "client" (:class:`SummedLocalClient`): a bounded update after local
+steps, if the client has drawn itself with probability q_c, and zero if it has not. Either times the
+client's public weight, rounded, with the client's part of the noise, modulo 2^bits.
+
+Whether a client is drawn is its own secret: it sends in every round. Only what it sends protects
+it, not when it sends it: a client that is not drawn has less to compute. Where somebody measures
+that, let rounds last until a deadline and send at its end.
+
+Shapes: weights and sums (d,), examples (n, ...).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sordino.entropy import Entropy
+from sordino.errors import LocalProtocolError
+from sordino.mechanism import Bounded
+from sordino.mechanism.shared import SharedNoise, packed
+from sordino.message import Masked, Train
+from sordino.privacy import Event, Permit, PoissonSampled, covers_round
+from sordino.training.dpsgd import bound_of
+from sordino.training.kernels import Examples, ModelKernels, poisson
+from sordino.training.local import LocalWork
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A client's part of every sum.
+
+    Attributes:
+        client: which, from 0.
+        rule: grids, honest contributions and the modulus.
+        weight: w_i in (0, 1], public.
+        entropy: where noise and rounding are drawn from, by round.
+    """
+
+    client: int
+    rule: SharedNoise
+    weight: float
+    entropy: Entropy
+
+    def message(self, total: Tensor, number: int, bound: Bounded) -> Masked:
+        """A bounded vector (d,) as this client sends it in a round."""
+        at, grid = self.entropy.at, self.rule.grid(bound.clip, bound.noise_multiplier)
+        residues = grid.contribution(
+            self.client,
+            total.detach().to(device="cpu", dtype=torch.float64).numpy(),
+            at("client", self.client, "round", number, "noise"),
+            at("client", self.client, "round", number, "rounding"),
+            self.weight,
+        )
+        return Masked(client=self.client, round=number, values=packed(residues, grid.bits))
+
+
+def asked(own: Bounded, task: Train) -> Bounded:
+    """The mechanism with C and sigma of a task; its own where the task says neither."""
+    if task.clip is None or task.noise_multiplier is None:
+        return own
+    return own.scaled(task.clip, task.noise_multiplier)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SummedClient:
+    """One sum of clipped gradients a round.
+
+    Attributes:
+        index: which client, from 0.
+        unit: whose data it holds, in the ledger.
+        examples: its data.
+        mechanism: C and sigma of the opened sum.
+        sampling_rate: q of the Poisson batches.
+        kernels: the shared model and kernels.
+        part: its part of every sum.
+        entropy: where batches are drawn from, by round.
+    """
+
+    index: int
+    unit: str
+    examples: Examples
+    mechanism: Bounded
+    sampling_rate: float
+    kernels: ModelKernels
+    part: Part
+    entropy: Entropy
+
+    def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
+        """What the round's opened sum tells of one example; see :class:`Client`.
+
+        Raises:
+            LocalProtocolError: for a task of several steps, or of more than a sum.
+        """
+        if task.steps != 1 or task.wants_first or task.probe is not None or task.loss_bound:
+            raise LocalProtocolError(
+                f"round {task.round}: only the sum of one step's gradients is opened where clients "
+                "share the noise, and the task asks for more"
+            )
+        event = asked(self.mechanism, task).event()
+        return ((PoissonSampled(sampling_rate=self.sampling_rate, event=event), 1),)
+
+    def answer(self, task: Train, permits: Sequence[Permit]) -> Masked:
+        """See :class:`Client`."""
+        covers_round(self.unit, permits, self.price(task), task.round)
+        flat, bound = self.kernels.flat, asked(self.mechanism, task)
+        flat.load(torch.from_numpy(task.weights).to(flat.weights))
+        batches = self.entropy.at("client", self.index, "round", task.round, "batches")
+        chosen = poisson(len(self.examples), self.sampling_rate, batches).to(flat.weights.device)
+        total = torch.empty_like(flat.weights, dtype=torch.float64)
+        self.kernels.clipped.of(self.examples, chosen, bound_of(bound), total)
+        return self.part.message(total, task.round, bound)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SummedLocalClient(LocalWork):
+    """One bounded update a round, if the client has drawn itself.
+
+    Attributes:
+        unit: whose data it holds, in the ledger.
+        mechanism: S and z of the opened sum.
+        sampling_rate: q_c with which it draws itself.
+        part: its part of every sum.
+    """
+
+    unit: str
+    mechanism: Bounded
+    sampling_rate: float
+    part: Part
+
+    def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
+        """What the round's opened sum tells of this client, drawn or not; see :class:`Client`."""
+        event = asked(self.mechanism, task).event()
+        return ((PoissonSampled(sampling_rate=self.sampling_rate, event=event), 1),)
+
+    def answer(self, task: Train, permits: Sequence[Permit]) -> Masked:
+        """See :class:`Client`."""
+        covers_round(self.unit, permits, self.price(task), task.round)
+        bound = asked(self.mechanism, task)
+        coin = self.entropy.at("client", self.index, "round", task.round, "drawn")
+        if coin.random() < self.sampling_rate:
+            moved, _ = bound.bounded(self.train(task))
+        else:
+            moved = torch.from_numpy(np.zeros_like(task.weights))
+        return self.part.message(moved, task.round, bound)

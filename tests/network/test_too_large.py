@@ -1,0 +1,98 @@
+"""Finite answers that no model can take: refused and named as their sender's, and the run ends with
+those who are honest.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+
+from federations import Federation, Hand
+from sordino.message import Derivative, Embedding, Turn, decode, encode
+from sordino.network import frames
+from sordino.network.incidents import read
+from sordino.network.transport.base import Lost
+
+from .conftest import Makes
+from .test_events_between_sites import ends as ends
+
+LARGE = 1.5e19  # of one number: its square is finite in float32
+PARTS = {
+    "synchronous": "weights",
+    "asynchronous": "gradient",
+    "client": "delta",
+}
+
+
+def large(ask: frames.Ask, hand: Hand, name: str) -> bytes:
+    """An answer that is as large as a frame carries."""
+    if name == "events":
+        turn = decode(ask.body, dimension=1)
+        assert isinstance(turn, Turn)
+        values = np.full(4, 3e38, "<f4").tobytes()
+        return encode(Embedding(hand.index, turn.event, not turn.asked, 32, values))
+    vector = np.zeros(21, np.float32)
+    vector[3] = LARGE
+    return encode(hand.reply(ask, **{PARTS[name]: vector}))
+
+
+def attack(found: Federation, name: str, who: int) -> None:
+    """Answer whatever a site is asked with that."""
+    hand = Hand(found, found.names[who])
+    hand.hello()
+    with suppress(queue.Empty, Lost):
+        while (frame := hand.line.get()) is not None:
+            if isinstance(frame, frames.Book):
+                hand.send(frames.Booked(frame.number))
+            if isinstance(frame, frames.Ask):
+                hand.send(frames.Say(frame.number, large(frame, hand, name)))
+
+
+@pytest.mark.parametrize("name", [*PARTS, "events"])
+def test_whoever_sends_what_no_model_takes_is_named_and_nobody_else(
+    name: str, federate: Makes
+) -> None:
+    given: dict[str, Any] = {} if name == "events" else {"minimum": 2}
+    found = federate(name, **(given or {"minimum": 1}))
+    who = 1 if name == "events" else 2
+    others = [each for each in found.names if each != found.names[who]]
+    found.start("server")
+    found.until(lambda: found.net.listens)
+    threading.Thread(target=attack, args=(found, name, who), daemon=True).start()
+    found.until(lambda: found.kernels and found.kernels[-1].courier.sites[who].seen)
+    found.start(*others)
+    found.wait(60.0, "server", *others)
+    log = read(found.server)
+    assert {each.site for each in log if each.what == "too large"} == {found.names[who]}
+    kernel = found.kernels[-1]
+    sites = kernel.courier.sites
+    assert not [own.out for own in sites if own.out and own is not sites[who]]
+    assert sites[who].out.startswith("its answer cannot be used: its ")
+    model: Any = kernel.moment().model
+    assert np.isfinite(np.dot(model, model))
+    assert "stopped" not in found.done["server"].why
+
+
+def test_a_party_learns_from_no_derivative_that_its_model_cannot_take(ends: Any) -> None:
+    party = ends.party
+    for event in (1, 2, 3):
+        slope = Derivative(0, event - 1, 32, np.full(4, 3e38, "<f4").tobytes())
+        turn = Turn(event, derivative=slope if event > 1 else None)
+        assert party.objection(0, turn) is None
+        party.settle(0, turn)
+        before = party.model_of(0, np.zeros(0, np.float32))
+        party.answer(
+            0,
+            turn.number,
+            turn,
+            party.vault.charge(
+                [bill.charge for bill in party.own_bills(0, turn, ())], party.budget
+            ),
+        )
+        assert np.isfinite(before).all()
+    assert [why for _, why in party.faults()] != []
