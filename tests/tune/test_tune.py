@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from command import sordino
@@ -15,6 +16,7 @@ from sordino.engine import study as studies
 from sordino.engine.runs import load
 from sordino.entropy import System
 from sordino.errors import StudyError
+from sordino.federation.division import federation
 from sordino.federation.study import HorizontalStudy
 from sordino.privacy import Ledger, accountant
 from sordino.tune import private
@@ -79,6 +81,7 @@ def read(at: Path, *changes: str, **asked: str) -> HorizontalStudy:
         (["--vary", RATES, "--rules"], "leave out --vary"),
         (["--vary", RATES, "--on", "digits"], "the study's own data"),
         (["--vary", RATES, "--on", "nowhere"], "no such file"),
+        (["--vary", RATES, "--on", "validation"], "sets none aside"),
         (["--vary", RATES, "--on", "private"], "needs --out"),
         (["--vary", RATES, "--on", "private", "--set", "privacy.entropy=seed"], "'system'"),
         (["--vary", RATES, "--on", "private", "--law", "uniform"], "geometric, logarithmic"),
@@ -117,6 +120,23 @@ def test_on_public_data_no_private_row_is_read(tmp_path: Path) -> None:
     assert (study.tuned.source, study.tuned.data, study.tuned.trials) == ("public", "digits", 2)
     assert study.data.file == Path("there-is-no-such-file.csv")
     assert "exists already" in sordino(tmp_path, *asked).stderr
+
+
+def test_examples_that_are_declared_public_are_public_data(tmp_path: Path) -> None:
+    path = written(tmp_path, 'name = "digits"\nvalidation = 200')
+    asked = ["--vary", "method.learning_rate=0.001,2", "--on", "validation", "--jobs", "1", "-q"]
+    done = sordino(tmp_path, "tune", "study.toml", *asked)
+    assert done.returncode == 0, done.stderr
+    with np.load(tmp_path / "runs" / "tune-small-on-validation" / "validation.npz") as kept:
+        held = federation(read(tmp_path, data='name = "digits"\nvalidation = 200')).validation
+        assert held is not None
+        assert np.array_equal(kept["x"], held.x)
+    study = studies.read(tmp_path / "small-tuned.toml")
+    assert study.tuned is not None
+    assert "declared public" in (study.tuned.data or "")
+    assert path.exists()
+    none = sordino(tmp_path, "tune", "study.toml", *asked, "--set", "data.validation=0")
+    assert none.returncode == 2
 
 
 def test_a_tuned_study_says_so_before_and_after(tmp_path: Path) -> None:
@@ -299,6 +319,26 @@ def test_a_measure_that_nobody_pays_for_is_refused(tmp_path: Path) -> None:
     data = 'file = "x.csv"\ntest = "none"\nclient_validation = 0.1'
     with pytest.raises(StudyError, match="the clients' own"):
         measured(read(tmp_path, data=data))
+
+
+def test_private_test_rows_pay_for_every_trial_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(0)
+    y = random.integers(0, 2, 400)
+    x = random.normal(size=(400, 5)).astype(np.float32) + y[:, None]
+    np.savez(tmp_path / "mine.npz", x=x, y=y)
+    data = f'file = "{tmp_path / "mine.npz"}"\ntest = "private share"'
+    path = written(tmp_path, data)
+    found = price(candidates(path, [], [RATES]), [RATES], "geometric", 3.0)
+    assert found.tested is not None
+    monkeypatch.setattr(private, "drawn", lambda *_: 2)
+    private.tune(found, studies.read(path), tmp_path / "out", lambda _: None)
+    charges = booked(tmp_path / "out")
+    assert charges["test"] == [(found.tested, 1)]
+    assert accountant("pld").epsilon(charges["test"], 1e-3) <= 4.0
+    run = load(tmp_path / "out" / "best")
+    assert 3.0 < float(str(run.result.test_epsilon)) <= 4.0  # one evaluation less than planned
 
 
 def test_rules_follow_the_noise(tmp_path: Path) -> None:

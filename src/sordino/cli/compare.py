@@ -118,11 +118,13 @@ def _sides(
     from sordino.compare.schedule import Side, labels, refuse_shared, slug
     from sordino.engine import study as studies
     from sordino.engine.assemble import calibrated
+    from sordino.engine.study.tuned import refuse_repeated
 
     read, wrong = [], []
     for path, variant in [(path, variant) for path in paths for variant in variants]:
         try:
             study = studies.read(path, [*changes, *variant.changes])
+            refuse_repeated(study.tuned)
             read.append((study, calibrated(study), path, variant))
         except StudyError as error:
             wrong.append(str(error))

@@ -73,12 +73,11 @@ def _say_tuned(study: Study) -> None:
     Raises:
         StudyError: if they were chosen on the private data, for a run that was released already.
     """
-    from sordino.engine.study.tuned import REPEATED, told
+    from sordino.engine.study.tuned import refuse_repeated, told
 
+    refuse_repeated(study.tuned)
     if study.tuned is None:
         return
-    if study.tuned.source == "private":
-        raise StudyError(REPEATED)
     say.people(f"tuned: {told(study.tuned, study.privacy.accountant)}")
 
 

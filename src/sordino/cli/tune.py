@@ -31,9 +31,9 @@ def tune(
     on: Annotated[
         str | None,
         typer.Option(
-            metavar="DATA|FILE|private",
-            help="Public data to try them on, which is free; or 'private': the study's own data, "
-            "which is paid for.",
+            metavar="DATA|FILE|validation|private",
+            help="Public data to try them on, which is free ('validation': the examples that "
+            "data.validation declares public); or 'private': the study's own data, paid for.",
         ),
     ] = None,
     rules: Annotated[
@@ -117,13 +117,13 @@ def _public(
     from sordino.tune.grid import tuned
 
     (on, declared), (out, runs, jobs) = data, places
-    sides = public.sides(found, path, on, declared=declared)
-    seeds = schedule.seeds_of(sides[0].study, count)
-    at_once = runner.jobs_at_once(jobs, [side.study.execution.threads for side in sides])
     named = schedule.slug(found[0].study.name)
     written = _free(out if out is not None else Path(f"{named}-tuned.toml"))
     folder = runs if runs is not None else Path("runs") / f"tune-{named}-on-{schedule.slug(on)}"
     folders.refuse_file(folder)
+    sides = public.sides(found, path, on, folder, declared=declared)
+    seeds = schedule.seeds_of(sides[0].study, count)
+    at_once = runner.jobs_at_once(jobs, [side.study.execution.threads for side in sides])
     tasks = schedule.tasks(sides, seeds, folder)
     folders.states(tasks)
     say.people(
@@ -148,7 +148,11 @@ def _public(
     note = {
         "source": "public",
         "grid": list(vary),
-        "data": on if ":" in on or not Path(on).is_file() else Path(on).name,
+        "data": "the study's own validation examples, declared public"
+        if on == public.VALIDATION
+        else Path(on).name
+        if ":" not in on and Path(on).is_file()
+        else on,
         "measure": public.MEASURE,
         "seeds": list(seeds),
         "trials": len(tasks),

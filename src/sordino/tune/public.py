@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sordino.compare.schedule import Side, Task, slug
 from sordino.data import locate
 from sordino.data import names as published
 from sordino.engine.assemble import calibrated
+from sordino.engine.files import replace_file
 from sordino.engine.runs import load
 from sordino.errors import StudyError
+from sordino.federation.division import examples, federation
 from sordino.federation.evaluation import has_test
 from sordino.federation.study import HorizontalStudy
 from sordino.tune.grid import Candidate, again
 
 MEASURE = "accuracy of the final model on the test set of the public data"
+VALIDATION = "validation"
+ALONE = {"ledger": "run", "entropy": "seed", "evaluation_epsilon": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +71,46 @@ def moved(study: HorizontalStudy, on: str, *, declared: bool) -> HorizontalStudy
         "client_column": None,
         "person": None,
     }
-    if own.partition.by_column:
-        data["partition"] = {"kind": "iid"}
-    privacy = {"ledger": "run", "entropy": "seed", "evaluation_epsilon": None}
-    return again(study, f"--on {on}", data=data, privacy=privacy)
+    return again(study, f"--on {on}", data=_dealt(study, data), privacy=ALONE)
+
+
+def set_aside(study: HorizontalStudy, place: Path) -> HorizontalStudy:
+    """The study on its own validation examples, which it declares public, kept in a file.
+
+    The data is read to find them, and nothing but them is used.
+
+    Raises:
+        StudyError: if it sets none aside.
+    """
+    if not study.data.validation:
+        raise StudyError(
+            "--on validation tries candidates on the examples that data.validation sets aside and "
+            "declares public, and this study sets none aside: give it a number, or --on DATA"
+        )
+    if not place.exists():
+        held = federation(examples(study)).validation
+        assert held is not None
+        place.parent.mkdir(parents=True, exist_ok=True)
+        kept = io.BytesIO()
+        np.savez(kept, x=held.x, y=np.array(held.classes)[held.y])
+        replace_file(place, kept.getvalue())
+    changed = {
+        "name": None,
+        "file": str(place),
+        "label": None,
+        "test": "public share",
+        "test_share": None,
+        "test_file": None,
+        "client_column": None,
+        "person": None,
+        "validation": 0,
+    }
+    return again(study, f"--on {VALIDATION}", data=_dealt(study, changed), privacy=ALONE)
+
+
+def _dealt(study: HorizontalStudy, data: dict[str, Any]) -> dict[str, Any]:
+    """Public data has no column that says whose an example is."""
+    return {**data, **({"partition": {"kind": "iid"}} if study.data.partition.by_column else {})}
 
 
 def _refuse_file(study: HorizontalStudy, file: Path, on: str, declared: bool) -> None:
@@ -91,11 +134,17 @@ def _refuse_file(study: HorizontalStudy, file: Path, on: str, declared: bool) ->
         )
 
 
-def sides(candidates: Sequence[Candidate], path: Path, on: str, *, declared: bool) -> list[Side]:
-    """A side of a comparison for every candidate, on the public data."""
+def sides(
+    candidates: Sequence[Candidate], path: Path, on: str, runs: Path, *, declared: bool
+) -> list[Side]:
+    """A side of a comparison for every candidate, on the public data; ``runs`` is for all of it."""
     found = []
     for candidate in candidates:
-        study = moved(candidate.study, on, declared=declared)
+        study = (
+            set_aside(candidate.study, runs / f"{VALIDATION}.npz")
+            if on == VALIDATION
+            else moved(candidate.study, on, declared=declared)
+        )
         found.append(Side(candidate.title, slug(candidate.title), path, study, calibrated(study)))
     if len({side.slug for side in found}) < len(found):
         found = [

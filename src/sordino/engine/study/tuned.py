@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from sordino.errors import StudyError
 from sordino.privacy.trials import expected, named
 from sordino.section import Section
 
@@ -39,6 +40,16 @@ class Tuned(Section):
     measure: str | None = None
     seeds: tuple[int, ...] = ()
     trials: int | None = Field(None, ge=1)
+
+
+def refuse_repeated(tuned: Tuned | None) -> None:
+    """Refuse a run of a study that came out of a choice on private data.
+
+    Raises:
+        StudyError: saying what may be done with it.
+    """
+    if tuned is not None and tuned.source == "private":
+        raise StudyError(REPEATED)
 
 
 def changed(tuned: Tuned, study: Mapping[str, Any]) -> Iterator[str]:
