@@ -12,14 +12,17 @@ import pytest
 
 from federations import STUDIES, Federation, Hand
 from sordino.engine import records, runs
-from sordino.errors import CutShort
+from sordino.errors import BudgetExceeded, CutShort
 from sordino.message import Labels, Passive, decode, encode
 from sordino.network import frames
+from sordino.network import session as network
 from sordino.network.courier import Courier
 from sordino.network.ends import cut_short
+from sordino.network.journal import NAME as JOURNAL
 from sordino.network.standing import Heard
 from sordino.network.status import Reporter, read
 from sordino.network.transport.base import Event, Mailbox
+from sordino.privacy import Vault
 
 from .conftest import Makes
 
@@ -293,3 +296,34 @@ def test_a_command_of_a_run_that_was_cut_short_fails_with_its_reason(
     outcome: Any = SimpleNamespace(why=why)
     with pytest.raises(CutShort, match="site-1: no") if early else nullcontext():
         network._told(outcome, False)
+
+
+def test_no_journal_is_left_when_the_servers_own_budget_is_spent(
+    federate: Makes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may hold updates without noise, and this run goes no further."""
+    found = federate("client", ["budget.rounds=20"], scripted=False)
+    true, spent = Vault.charge, list[Any]()
+
+    def charge(self: Vault, *given: Any) -> Any:
+        if any(self is each for each in spent):
+            raise BudgetExceeded("spent elsewhere")
+        return true(self, *given)
+
+    def told(courier: Any, kernel: Any) -> None:
+        if kernel.state.round >= 2 and not spent:
+            spent.append(kernel.world.vault)
+
+    monkeypatch.setattr(Vault, "charge", charge)
+    found.told = told
+    found.start()
+    with pytest.raises(BudgetExceeded):
+        found.wait(30)
+    found.failed.clear()
+    found.wait(30)
+    assert not (found.server / JOURNAL).exists()
+    (found.server / JOURNAL).write_bytes(b"left by a kill")
+    shown = network.Shown(row=lambda row: None, begin=lambda going: None, words=lambda words: None)
+    with pytest.raises(BudgetExceeded):
+        network.serve(found.laid.server, shown, way=lambda *given: found.net)
+    assert not (found.server / JOURNAL).exists()

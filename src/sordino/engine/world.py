@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any, Generic
 from numpy.typing import NDArray
 
 from sordino.engine import records
-from sordino.engine.effect import Book, Effect, Event, Learn, Learned, Request, Said, Skip
+from sordino.engine.effect import (
+    Book,
+    Effect,
+    Event,
+    Learn,
+    Learned,
+    Overtaken,
+    Request,
+    Said,
+    Skip,
+)
 from sordino.engine.moment import Block, S
 from sordino.errors import StudyError
 from sordino.message import Vector
@@ -173,6 +183,22 @@ class World(Generic[S]):
     def latest(self, state: S, site: int, /) -> int:
         """The highest number of a task that this site can have been asked so far."""
         return state.number
+
+    def booked_until(self, state: S, site: int, number: int, /) -> bool:
+        """Whether the ledger holds what this site proves that it was asked, so that the run can go
+        on after it.
+        """
+        return False
+
+    def forgotten(self, state: S, /) -> int | None:
+        """The last task that the ledger knows of, where all sites' tasks have the same numbers and
+        this state does not lead to it; else None.
+        """
+        return None
+
+    def overtaken(self, site: int, number: int, /) -> Overtaken:
+        """What the regime is told of tasks that were forgotten."""
+        return Overtaken(number, site)
 
     def indispensable(self, site: int, /) -> bool:
         """Whether nothing goes on without this site."""

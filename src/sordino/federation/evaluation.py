@@ -26,6 +26,7 @@ import numpy as np
 from sordino import data as datasets
 from sordino.data.dataset import Corpus
 from sordino.data.features import featured
+from sordino.data.sets import is_ours
 from sordino.engine.built import UNIT
 from sordino.engine.study.sections import SHARE
 from sordino.entropy import Entropy
@@ -49,7 +50,7 @@ def corpus(study: HorizontalStudy, *, identify: bool = False) -> Corpus:
     inside = (
         wanted.file is not None
         and wanted.file.suffix.lower() == ".npz"
-        and _has_test(str(wanted.file))
+        and has_test(str(wanted.file))
     )
     if share and inside:
         raise StudyError(
@@ -84,14 +85,14 @@ def corpus(study: HorizontalStudy, *, identify: bool = False) -> Corpus:
         )
     if wanted.features is None:
         return found
-    public = wanted.file is None
+    public = wanted.file is None and is_ours(wanted.name or "")
     return Corpus(
         featured(found.train, wanted.features, public=public),
         featured(found.test, wanted.features, public=public),
     )
 
 
-def _has_test(path: str) -> bool:
+def has_test(path: str) -> bool:
     try:
         with np.load(path, allow_pickle=False) as archive:
             return "x_test" in archive.files

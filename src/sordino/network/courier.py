@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from sordino.errors import RemoteProtocolError
 from sordino.message import Reply, Task, decode, encode
 from sordino.network import frames
-from sordino.network.checks import checked, differs, refuse_older, unknown
+from sordino.network.checks import ahead, checked, differs, unknown
 from sordino.network.seals import Far, Seals
 from sordino.network.standing import Heard, Standing, leaving, untimely
 from sordino.network.transport.base import Event, Hub, Mailbox
@@ -68,6 +70,7 @@ class Courier:
 
     Attributes:
         far: how far the server has gone with a site, which the kernel knows.
+        bridges: whether the run can go on after a task that a site proves that it was asked.
     """
 
     def __init__(
@@ -96,6 +99,8 @@ class Courier:
         self._patience, self._refused, self._clock = patience, refused, clock
         self._owed, self._seals = owed, seals
         self.far: Callable[[int], Far] | None = None
+        self.bridges: Callable[[int, int], bool] = lambda site, number: False
+        self._more: deque[Heard] = deque()
         self.steps: Callable[[int, frames.Stepped], Heard | None] = _no_sums
         self._index = {name: i for i, name in enumerate(self.names)}
         self.sites = [Standing() for _ in self.names]
@@ -129,6 +134,10 @@ class Courier:
         seals = self._seals
         seal = b"" if seals is None else seals.of("round", self.names[site], number)
         return frames.encode(frames.Book(number, written(fact), seal))
+
+    def flush(self) -> None:
+        """Let frames go now: what comes next may take long."""
+        self._mailbox.waits()
 
     def settled(self, site: int, number: int) -> None:
         """A site has answered or refused a task, or is not waited for any more."""
@@ -228,6 +237,8 @@ class Courier:
         Frames that are refused are dealt with on the way.
         """
         while True:
+            if self._more:
+                return self._more.popleft()
             now = self._clock()
             if (gone := self._gone(now)) is not None:
                 return gone
@@ -335,7 +346,11 @@ class Courier:
         if not self._greet(site, said):
             return None
         if self._seals is not None and self.far is not None:
-            refuse_older(self._seals, self.names[site], self.far(site), said)
+            lost = said.task[0]
+            bridged = partial(self.bridges, site, lost)
+            if ahead(self._seals, self.names[site], self.far(site), said, bridged):
+                own.ask = None
+                self._more.append(Heard("ahead", site, number=lost))
         for number, fact in self._owed(site, said.booked):
             own.books.setdefault(number, self._booking(site, number, fact))
         for _, frame in sorted(own.books.items()):
@@ -343,10 +358,10 @@ class Courier:
         for asked in (own.ask, own.step):
             if asked is not None:
                 self._send(site, frames.encode(asked))
-        if own.there:
-            return None
-        own.there = True
-        return Heard("up", site)
+        if not own.there:
+            own.there = True
+            self._more.append(Heard("up", site))
+        return None
 
     def _greet(self, site: int, said: frames.Hello) -> bool:
         """Welcome a site, or say why not."""

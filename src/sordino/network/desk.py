@@ -221,6 +221,8 @@ class Desk:
             self._remember(task, body)
         if kept.number != number:
             keep(msgspec.structs.replace(kept, number=number, task=task_digest, answer=None))
+        if self._tasks is None:
+            self._pay(task)
         said, found = self._answered(task), kept
         if (partner := self._site.partner) is not None:
             found, said, failed = partner.masked(kept, said, ask.shares)
@@ -232,8 +234,7 @@ class Desk:
         return answer
 
     def _answered(self, task: Task) -> Reply:
-        """Book the task, and compute its answer."""
-        self._pay(task)
+        """Compute the answer of a task that is booked."""
         answer = self._world.answer(self._site.index, task.number, task, self._paid)
         if not isinstance(answer, Reply):
             raise LocalProtocolError(f"task {task.number} has no answer that is sent")

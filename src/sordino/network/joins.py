@@ -18,6 +18,12 @@ from sordino.network.partner import Partner
 from sordino.network.site import Site
 from sordino.network.transport.base import Line
 
+REMEDY = (
+    "The study is agreed, and this site may not spend more: allow more with --epsilon-limit, if "
+    "that is what bounds it, or do not join"
+)
+"""What a site can do that cannot pay for a single task."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joins:
@@ -53,7 +59,7 @@ class Joins:
         )
         first = SiteMoment(0, 0, world.model_of(self.index, found.built.first.model))
         own = part.own(study, self.index)
-        return replace(found.built, simulation=site, first=first, own=own)
+        return replace(found.built, simulation=site, first=first, own=own, remedy=REMEDY)
 
     def _partner(self, summing: Summing | None, dimension: int) -> Partner | None:
         if summing is None:

@@ -22,7 +22,6 @@ from sordino.data.dataset import Dataset
 from sordino.engine import runs
 from sordino.engine.built import Built
 from sordino.engine.files import replace_file
-from sordino.engine.kernel import Kernel
 from sordino.engine.recorder import Recorder
 from sordino.engine.records import Row, known
 from sordino.engine.study.base import Study
@@ -246,6 +245,8 @@ class Serving:
                 done: Moment = kernel.run()
             except BudgetExceeded as refusal:
                 courier.bye(_bye(kernel.moment(), world.hands_out, str(refusal)), FAREWELL)
+                if not self.agreed.agreement.rehearsal:  # it goes no further, started again or not
+                    kernel.journal.destroy()
                 raise
             courier.bye(_bye(done, world.hands_out), FAREWELL)
         return done
@@ -258,7 +259,7 @@ class Serving:
 
     def _kernel(
         self, world: World[Any], moment: Any, watcher: _Ends, courier: Courier
-    ) -> Kernel[Any, Any]:
+    ) -> LiveKernel[Any, Any] | ScriptedKernel[Any, Any]:
         dimension = moment.model.size
         # The aggregator replays its noise, which must not meet other inputs than before.
         journal = Journal(self.folder, durable=self.durable or world.charges_everybody)

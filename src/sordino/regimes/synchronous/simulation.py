@@ -15,7 +15,7 @@ import msgspec
 
 from sordino.engine import moment as moments
 from sordino.engine import records
-from sordino.engine.effect import Book, Effect, Event, Request, Said, Send
+from sordino.engine.effect import Book, Effect, Event, Overtaken, Request, Said, Send
 from sordino.engine.kernel import Kernel
 from sordino.engine.latency import Churn, Latency
 from sordino.engine.watch import Packed, Watcher
@@ -89,7 +89,7 @@ class Simulation(World[State]):
         regime: the rules.
         clients: in the order of their numbers.
         vault: where charges go; ``units`` names each client in it.
-        budget: what a client may spend in all.
+        budget: what any client may spend in all; ``budgets`` what each may, where that differs.
         units: ledger unit of each client.
         latency, churn: the virtual world.
         entropy: root of its randomness.
@@ -110,6 +110,11 @@ class Simulation(World[State]):
     due: Callable[[int], bool]
     method: str
     lineage: str
+    budgets: Sequence[Budget] | None = None
+
+    def budget_of(self, site: int) -> Budget:
+        """What a client may spend in all."""
+        return self.budget if self.budgets is None else self.budgets[site]
 
     @property
     def payable(self) -> list[int] | None:
@@ -207,6 +212,23 @@ class Simulation(World[State]):
         """See :class:`World`."""
         return objection_to_round(self.regime, effect)
 
+    def forgotten(self, state: State) -> int | None:
+        """See :class:`World`."""
+        booked = max((each.round for each in self.vault.ledger.entries()), default=0)
+        return booked if booked > state.number else None
+
+    def overtaken(self, site: int, number: int) -> Overtaken:
+        """See :class:`World`. What a round has most of are local steps."""
+        ledger, names = self.vault.ledger, self.vault.names
+        found = []
+        for unit in self.units:
+            rounds: dict[int, int] = {}
+            for each in ledger.entries(names[unit]):
+                if each.round <= number:
+                    rounds[each.round] = max(each.count, rounds.get(each.round, 0))
+            found.append(sum(rounds.values()))
+        return Overtaken(number, steps=tuple(found))
+
     def reach(self, site: int, task: Request | None, said: Said) -> Length | None:
         """See :class:`World`; as the site's client says."""
         own = getattr(self.clients[site], "reach", None)
@@ -249,7 +271,7 @@ class Simulation(World[State]):
         why = "local steps" if self.regime.adder is None else self.regime.adder.condition
         client, unit = self.clients[site], self.units[site]
         own = charges(client, unit, task, self.method, self.lineage, why)
-        return [Bill((site,), charge, self.budget) for charge in own]
+        return [Bill((site,), charge, self.budget_of(site)) for charge in own]
 
     def _round(self, effect: Book) -> list[Bill]:
         """All clients at once: one unit that stands for all, or each its own."""
