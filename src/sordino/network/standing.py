@@ -9,6 +9,9 @@ from typing import NamedTuple
 from sordino.message import Reply
 from sordino.network import frames
 
+LONGEST = 300
+"""Characters of a reason: a site chooses part of it."""
+
 
 @dataclass(slots=True)
 class Standing:
@@ -67,6 +70,11 @@ class Heard(NamedTuple):
     body: bytes = b""
     number: int = 0
     said: Reply | None = None
+
+
+def printable(why: str) -> str:
+    """A reason, of which a site may have chosen a part, for a log and a terminal."""
+    return "".join(each if each.isprintable() else "?" for each in why[:LONGEST])
 
 
 def untimely(own: Standing, number: int) -> str:
