@@ -78,6 +78,12 @@ STUDIES = {
         budget="rounds = 8",
     ),
 }
+STUDIES |= {
+    "shared": STUDIES["synchronous"]
+    .replace("tau = 2", "tau = 1")
+    .replace("[budget]", 'noise = "shared"\n[budget]'),
+    "shared-client": STUDIES["client"].replace("[budget]", 'noise = "shared"\n[budget]'),
+}
 """A study of each kind that a network carries whose sites are clients."""
 EVENTS = """
 name = "events"

@@ -25,6 +25,7 @@ from sordino.entropy import Entropy, Seeded, System
 from sordino.mechanism import CountedGaussian, Gaussian, Single
 from sordino.mechanism.haar.basis import Basis
 from sordino.mechanism.haar.gaussian import HaarGaussian
+from sordino.mechanism.shared import SharedNoise, added, unpacked
 from sordino.message import Compute, Contribution, Train
 from sordino.regimes.asynchronous.edge import PrivateEdge
 from sordino.regimes.synchronous.aggregate import PrivateSum
@@ -35,6 +36,7 @@ from sordino.training.kernels import Examples, ModelKernels
 from sordino.training.loss import cross_entropy
 from sordino.training.optimizer import Sgd
 from sordino.training.perexample import ClippedSum, MeanGradient
+from sordino.training.shared import Part, SummedClient
 
 TRIALS = 1000
 # one release at epsilon 0.13 for delta 1e-5: by its size, next to nothing is told
@@ -162,6 +164,35 @@ def by_aggregate(entropy: Entropy) -> Callable[[int, bool], Known]:
     return trial
 
 
+def by_shared_sum(entropy: Entropy) -> Callable[[int, bool], Known]:
+    """The opened sum of two clients that share the noise."""
+    own = bench()
+    without, with_it = sums(own)
+    rule = SharedNoise(most=(4.0 * CLIP,) * 2, dimension=D, honest=2, rounds=TRIALS)
+    grid = rule.grid(CLIP, SIGMA)
+
+    def client(index: int, there: bool) -> SummedClient:
+        part = Part(client=index, rule=rule, weight=1.0, entropy=entropy)
+        return SummedClient(
+            index=index, unit="client:0", examples=examples(there), part=part, sampling_rate=1.0,
+            mechanism=Gaussian(clip=CLIP, noise_multiplier=SIGMA), kernels=own, entropy=entropy,
+        )  # fmt: skip
+
+    clients = {(i, there): client(i, there) for i in range(2) for there in (False, True)}
+
+    def trial(number: int, there: bool) -> Known:
+        task = Train(round=number, steps=1, weights=np.zeros(D, np.float32))
+        total = np.zeros(D, np.uint64)
+        for one in (clients[0, there], clients[1, False]):
+            said = one.answer(task, permits(one.price(task), number))
+            residues = unpacked(said.values, rule.bits, D)
+            assert residues is not None
+            total = added(total, residues, rule.bits)
+        return Known(grid.opened(total), 2.0 * without, without + with_it, SIGMA * CLIP)
+
+    return trial
+
+
 def by_embedding(entropy: Entropy) -> Callable[[int, bool], Known]:
     """A party's embedding of one row."""
     rng = np.random.default_rng(5)
@@ -233,6 +264,7 @@ WAYS = {
     "weights": by_weights,
     "gradient": by_gradient,
     "aggregate": by_aggregate,
+    "shared sum": by_shared_sum,
     "embedding": by_embedding,
     "coefficients": by_coefficients,
 }

@@ -439,6 +439,10 @@ session.begin(study.read(Path(sys.argv[1])), Path(sys.argv[2]), show, lambda row
             'privacy={unit="sample", epsilon=4.0, delta=1e-3, sampling_rate=0.2, noise="shared"}',
         ],
         pytest.param(
+            [*CLIENTS, 'privacy.noise="shared"', 'method={name="dp-fedavg", momentum=0.5}'],
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param(
             ['method={name="dp-sgd", tau=2}', 'privacy.mechanism={kind="haar", weights="learned"}'],
             marks=pytest.mark.nightly,
         ),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from sordino.data.features import RandomConvolutions
+from sordino.data.sets import Halves, Published, forget, register
 from sordino.engine import assemble, session
 from sordino.engine import study as studies
 from sordino.engine.promise import assumptions
@@ -60,6 +61,23 @@ def test_clients_have_the_features_of_their_examples() -> None:
         assert np.array_equal(one.x, front.features(other.x))
         assert np.array_equal(one.y, other.y)
         assert one.fingerprint() == other.fingerprint()
+
+
+def test_features_of_what_somebody_else_names_are_not_kept(tmp_path: Path) -> None:
+    """A name is no proof that rows are public."""
+
+    def given(folder: Path, published: Published) -> Halves:
+        x, y = np.zeros((30, 1, 8, 8), np.uint8), np.arange(30) % 2
+        return (x, y), (x[:4], y[:4])
+
+    register(Published("patients", ("no", "yes"), ((),), read=given))
+    try:
+        federation(study(table({"name": "patients", "features": FRONT})))
+        assert not list((tmp_path / "cache").rglob("*.npy"))
+        federation(study(table({"name": "digits", "features": FRONT})))
+        assert list((tmp_path / "cache").rglob("*.npy"))
+    finally:
+        forget("patients")
 
 
 def test_plan_knows_the_size_of_the_model_without_the_features(

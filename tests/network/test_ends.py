@@ -12,18 +12,27 @@ import pytest
 
 from federations import STUDIES, Federation, Hand
 from sordino.engine import records, runs
-from sordino.errors import CutShort
+from sordino.errors import BudgetExceeded, CutShort
 from sordino.message import Labels, Passive, decode, encode
 from sordino.network import frames
+from sordino.network import session as network
 from sordino.network.courier import Courier
 from sordino.network.ends import cut_short
+from sordino.network.journal import NAME as JOURNAL
 from sordino.network.standing import Heard
 from sordino.network.status import Reporter, read
 from sordino.network.transport.base import Event, Mailbox
+from sordino.privacy import Vault
 
 from .conftest import Makes
 
-LIMITS = {"synchronous": 2.5, "asynchronous": 9.0, "client": 40.0}
+LIMITS = {
+    "synchronous": 2.5,
+    "asynchronous": 9.0,
+    "client": 40.0,
+    "shared": 2.5,
+    "shared-client": 40.0,
+}
 
 
 def hands(found: Federation) -> list[Hand]:
@@ -61,9 +70,12 @@ def test_a_run_ends_when_too_few_sites_are_left_that_have_not_refused(
     found.wait()
     why = whole(found)
     assert cut_short(why)
+    if name.startswith("shared"):  # a sum needs all three
+        assert "of 3 sites are left, and 3 must take part" in why
+        return
     assert f"{minimum - 1} of 3 sites are left, and {minimum} must take part" in why
     for each in limited:  # where nobody may know who takes part, the status alone names sites
-        assert (f"{each}: " in why) == (name != "client")
+        assert (f"{each}: " in why) == (name not in ("client", "shared-client"))
         index = found.names.index(each)
         assert "budget" in found.kernels[-1].courier.sites[index].out
     for each in limited:
@@ -284,3 +296,34 @@ def test_a_command_of_a_run_that_was_cut_short_fails_with_its_reason(
     outcome: Any = SimpleNamespace(why=why)
     with pytest.raises(CutShort, match="site-1: no") if early else nullcontext():
         network._told(outcome, False)
+
+
+def test_no_journal_is_left_when_the_servers_own_budget_is_spent(
+    federate: Makes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may hold updates without noise, and this run goes no further."""
+    found = federate("client", ["budget.rounds=20"], scripted=False)
+    true, spent = Vault.charge, list[Any]()
+
+    def charge(self: Vault, *given: Any) -> Any:
+        if any(self is each for each in spent):
+            raise BudgetExceeded("spent elsewhere")
+        return true(self, *given)
+
+    def told(courier: Any, kernel: Any) -> None:
+        if kernel.state.round >= 2 and not spent:
+            spent.append(kernel.world.vault)
+
+    monkeypatch.setattr(Vault, "charge", charge)
+    found.told = told
+    found.start()
+    with pytest.raises(BudgetExceeded):
+        found.wait(30)
+    found.failed.clear()
+    found.wait(30)
+    assert not (found.server / JOURNAL).exists()
+    (found.server / JOURNAL).write_bytes(b"left by a kill")
+    shown = network.Shown(row=lambda row: None, begin=lambda going: None, words=lambda words: None)
+    with pytest.raises(BudgetExceeded):
+        network.serve(found.laid.server, shown, way=lambda *given: found.net)
+    assert not (found.server / JOURNAL).exists()

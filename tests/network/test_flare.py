@@ -366,6 +366,18 @@ def test_settings_of_a_site_and_of_the_server_are_told_apart(kits: Path, workspa
     assert "no start-up folder" in sordino(workspace, "network", *elsewhere).stderr
 
 
+def test_a_limit_that_would_be_refused_later_is_refused_when_it_is_set(
+    kits: Path, workspace: Path
+) -> None:
+    own = ["--kit", str(kits / "nvflare/kits/site-0"), "--data", "x.csv"]
+    for limit in ("-1", "nan", "0"):
+        given = [*own, "--epsilon-limit", limit]
+        done = sordino(workspace, "network", "nvflare-allow", str(workspace), *given)
+        assert done.returncode != 0
+        assert "--epsilon-limit: it must be positive" in done.stderr
+    assert not (workspace / "local/sordino.toml").exists()
+
+
 class Jobs:
     """NVFlare's server, for an admin: how each job that is submitted goes."""
 

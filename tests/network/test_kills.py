@@ -30,6 +30,7 @@ from sordino.network.journal import NAME, Input, Journal
 from sordino.network.kernel import LiveKernel
 from sordino.network.outbox import Outbox
 from sordino.network.parts import divided, regime_of
+from sordino.network.summing import kernels
 from sordino.network.transport.base import Mailbox
 from sordino.privacy import Vault
 from sordino.privacy.reading import LedgerReader
@@ -174,15 +175,17 @@ def stepped_again(found: Federation, inputs: Sequence[Input], run: str, folder: 
         patience=1.0,
         refused=lambda who, why: None,
     )
-    kernel: LiveKernel[Any, Any] = LiveKernel(
+    more, _, lives = kernels(world, agreed, built.first.model.size, run, courier)
+    kernel: LiveKernel[Any, Any] = lives(
         world,
         built.first,
         Blind(),
         courier=courier,
         journal=Again(inputs),  # type: ignore[arg-type]
         dimension=built.first.model.size,
-        minimum=agreed.agreement.minimum,
+        minimum=agreed.minimum,
         kept=lambda: 0,
+        **more,
     )
     try:
         return kernel.run()

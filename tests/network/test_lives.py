@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from federations import laid
-from sordino.errors import StudyError
+from sordino.errors import BudgetExceeded, StudyError
 from sordino.message import Compute, Train, encode
 from sordino.network import frames
 from sordino.network import session as network
@@ -138,3 +138,27 @@ def test_who_goes_on_does_so_with_the_limit_that_it_began_with(
         network.join(other, SHOWN)
     with pytest.raises(Stopped):
         network.join(network.Wish(kit=kit, data=data, limit=2.0), SHOWN)
+
+
+def test_a_limit_that_pays_for_nothing_says_what_a_site_can_do(tmp_path: Path) -> None:
+    kit, data = laid(tmp_path, "synchronous", scripted=False).sites[0]
+    with pytest.raises(BudgetExceeded, match="allow more with --epsilon-limit") as refusal:
+        network.join(network.Wish(kit=kit, data=data, limit=1e-6), SHOWN)
+    assert "noise_multiplier or lower" not in str(refusal.value)
+
+
+def test_a_site_says_that_its_own_budget_is_why_it_takes_fewer_steps(tmp_path: Path) -> None:
+    """Where the method chooses how many steps a task has, each site's budget bounds them."""
+    ali = ["method={name='ali-dpfl', learning_rate=0.1, gamma=5.0}"]
+    kit, data = laid(tmp_path, "synchronous", ali, scripted=False).sites[0]
+    _, index, study, own = network.opened(network.Wish(kit=kit, data=data, limit=2.0))
+    build = Joins(
+        agreed=Agreed(kit), index=index, own=own, connects=no_line, told=lambda words: None
+    )
+    (tmp_path / "run").mkdir()
+    site: Any = build(study, tmp_path / "run", "run").simulation
+    (most,) = set(site.payable[:1])
+    task = Train(round=1, steps=most + 1, weights=np.zeros(21, np.float32), wants_first=True)
+    why = site.inner.objection(index, task)
+    site.vault.close()
+    assert why == f"it asks for {most + 1} local steps, and this client's budget pays for {most}"

@@ -26,6 +26,8 @@ ENTITY = (
     'updates="noisy"}'
 )
 CHANGES = {"events": [ENTITY]}
+SEEN = [*(name for name in STUDIES if not name.startswith("shared")), "events"]
+"""Studies whose answers the server sees; of one under masks nobody can say how long it is."""
 
 
 def tenfold(said: Any) -> Any:
@@ -44,7 +46,7 @@ def played(found: Federation) -> Any:
     return found.kernels[-1]
 
 
-@pytest.mark.parametrize("name", [*STUDIES, "events"])
+@pytest.mark.parametrize("name", SEEN)
 def test_honest_sites_are_not_flagged(name: str, federate: Makes) -> None:
     found = federate(name, CHANGES.get(name, []))
     weighed: list[Any] = []
@@ -68,7 +70,7 @@ def test_honest_sites_are_not_flagged(name: str, federate: Makes) -> None:
     assert np.median([each.found / each.most for each in lengths]) > 0.1
 
 
-@pytest.mark.parametrize("name", [*STUDIES, "events"])
+@pytest.mark.parametrize("name", SEEN)
 def test_a_site_that_multiplies_its_answers_by_ten_is_flagged_and_the_run_goes_on(
     name: str, federate: Makes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

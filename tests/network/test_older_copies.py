@@ -14,10 +14,12 @@ import pytest
 from federations import Federation
 from memory import Killed
 from sordino.errors import ResumeError
+from sordino.network import frames
 from sordino.network.frames import Ask
 from sordino.network.journal import NAME
 from sordino.network.seals import NAME as KEY
 from sordino.network.seals import Far, Seals, kept
+from sordino.privacy.reading import LedgerReader
 
 from .conftest import Makes
 from .test_hostile import attacked as attacked
@@ -32,24 +34,20 @@ LONG = {
 SOME, MORE = 12, 40  # inputs
 
 
-@pytest.mark.parametrize("what", ["the folder", "the journal"])
-@pytest.mark.parametrize("name", LONG)
-def test_an_older_copy_of_the_servers_folder_is_noticed_and_repeats_nothing(
-    name: str, what: str, federate: Makes, tmp_path: Path
-) -> None:
-    rare = "execution.checkpoint_every=1000000" if what == "the journal" else None
-    changes = [*LONG[name], *([rare] if rare and name != "events" else [])]
-    found = federate(name, changes, minimum=3)
-    copy, done = tmp_path / "copy", list[int]()
+def older(found: Federation, copy: Path, *, whole: bool, more: int = MORE) -> list[int]:
+    """Have the server be killed once, and its folder, or its journal alone, be put back as it was;
+    how many inputs there had been.
+    """
+    done: list[int] = []
 
     def told(courier: Any, kernel: Any) -> None:
         if done:
             return
         if kernel.count >= SOME and not copy.exists():
             shutil.copytree(found.server, copy)
-        if kernel.count >= MORE and not kernel._again:
+        if kernel.count >= more and not kernel._again:
             done.append(kernel.count)
-            if what == "the folder":
+            if whole:
                 shutil.rmtree(found.server)
                 shutil.copytree(copy, found.server)
             else:
@@ -57,10 +55,52 @@ def test_an_older_copy_of_the_servers_folder_is_noticed_and_repeats_nothing(
             raise Killed
 
     found.told = told
+    return done
+
+
+@pytest.mark.parametrize(
+    ("name", "what"), [*((name, "the folder") for name in LONG), ("client", ""), ("events", "")]
+)
+def test_an_older_copy_of_the_servers_folder_is_noticed_and_repeats_nothing(
+    name: str, what: str, federate: Makes, tmp_path: Path
+) -> None:
+    rare = [] if what or name == "events" else ["execution.checkpoint_every=1000000"]
+    found = federate(name, [*LONG[name], *rare], minimum=3)
+    more = 170 if name == "asynchronous" else MORE  # beyond the tasks that the copy has booked
+    older(found, tmp_path / "copy", whole=bool(what), more=more)
     found.start()
     with pytest.raises(ResumeError, match="older"):
         found.wait(40)
     found.failed.clear()
+
+
+@pytest.mark.parametrize("name", ["synchronous", "asynchronous"])
+def test_a_journal_that_lost_its_end_is_gone_past_and_no_task_is_asked_for_again(
+    name: str, federate: Makes, tmp_path: Path
+) -> None:
+    """As after a power failure: the ledger, which waits for the disk, knows more."""
+    rare = "execution.checkpoint_every=1000000"
+    found = federate(name, [*LONG[name], rare, "privacy.epsilon=1e6"], minimum=3)
+    done = older(found, tmp_path / "copy", whole=False)
+    found.start()
+    found.wait(60)
+    assert done
+    assert "stopped" not in found.done["server"].why
+    said: dict[tuple[str, int], set[bytes]] = {}
+    for site, frame in found.net.said:
+        one = frames.to_server(frame)
+        if isinstance(one, frames.Say):
+            said.setdefault((site, one.number), set()).add(one.body)
+    assert all(len(bodies) == 1 for bodies in said.values())
+    state = found.kernels[-1].state
+    asked = [sum(1 for site, _ in said if site == each) for each in found.names]
+    given = state.given if name == "asynchronous" else [steps // 2 for steps in state.steps]
+    for ever, known in zip(asked, given, strict=True):
+        assert ever <= known  # no less was counted than a capture shows
+    with LedgerReader.open(found.server / "ledger.sqlite", readonly=True) as ledger:
+        for unit, ever in zip(("client:0", "client:1", "client:2"), asked, strict=True):
+            entries = list(ledger.entries(unit)) or list(ledger.entries())
+            assert sum(each.count for each in entries) >= ever
 
 
 def test_a_site_that_only_says_how_far_it_is_is_not_believed(attacked: Federation) -> None:

@@ -90,6 +90,7 @@ def test_frames_pass_both_ways_and_a_second_connection_ends_the_first(opened: Op
     assert event is not None
     assert event.frame == b"up"
     opened.hub.send("site-0", b"down")
+    opened.mailbox.waits()
     assert next(first.frames()) == b"down"
     second = opened.line()
     with pytest.raises(Lost):
@@ -101,6 +102,7 @@ def test_frames_pass_both_ways_and_a_second_connection_ends_the_first(opened: Op
     }
     assert set(kinds.values()) == {"open", "closed"}
     opened.hub.send("site-1", b"to nobody")
+    opened.mailbox.waits()
     opened.hub.drop("site-0", "enough")
     with pytest.raises(Lost):
         next(second.frames())
@@ -186,6 +188,7 @@ def test_who_reads_too_slowly_is_cut_off(opened: Open, monkeypatch: pytest.Monke
     assert opened.mailbox.get(5) is not None
     for _ in range(websocket.QUEUED + 400):
         opened.hub.send("site-0", b"x" * LIMIT)
+        opened.mailbox.waits()
     opened.until(lambda: opened.named("it reads too slowly"))
     with pytest.raises(Lost):
         for _ in line.frames():

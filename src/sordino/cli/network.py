@@ -204,15 +204,20 @@ def nvflare_allow(
 ) -> None:
     """Let one's own NVFlare run jobs of a federation: with this kit, these rows and this limit."""
     from sordino.network.agreement import Agreed
+    from sordino.network.carrier import carrier
     from sordino.network.flare.workspace import settle
+    from sordino.network.session import site_of
 
-    federation = Agreed(kit).agreement.name
+    agreed = Agreed(kit)
+    federation = agreed.agreement.name
     site = (kit / "site.pem").exists()
     if site is (data is None) or (test if site else ledger or epsilon_limit) is not None:
         raise StudyError(
             "a site has --data, and may have --ledger and --epsilon-limit; the server may have "
             f"--test. {kit} is the kit of {'a site' if site else 'the server'}"
         )
+    if site:  # what this site's NVFlare would refuse later is refused now
+        carrier(agreed.study).own_study(agreed, site_of(agreed), ledger, epsilon_limit)
     paths = {"kit": kit, "data": data, "ledger": ledger, "test": test}
     table: dict[str, object] = {
         name: str(path.absolute()) for name, path in paths.items() if path is not None

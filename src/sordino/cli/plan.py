@@ -299,7 +299,7 @@ def methods(as_json: AsJson = False) -> None:
 
 NOISE = (
     ("own", "each client (or the aggregator) adds all of the noise; every regime"),
-    ("shared", "clients add parts of it, and only their sum is opened; synchronous, gaussian"),
+    ("shared", "clients add parts of it, and only their sum is opened; rounds, kind gaussian"),
 )
 
 

@@ -219,6 +219,14 @@ PUBLISHED: Mapping[str, Published] = MappingProxyType(_published)
 """By name; :func:`register` adds to them."""
 
 
+def is_ours(name: str) -> bool:
+    """Whether this program names the data set: what somebody else registers may be of people,
+    whatever its module says.
+    """
+    known = _published.get(name)
+    return name == "digits" or (known is not None and known.read is None)
+
+
 def register(published: Published) -> Published:
     """Make a data set known by its name.
 

@@ -112,6 +112,22 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
+class Overtaken:
+    """Tasks up to this number are booked and may have been answered, and a power failure has taken
+    what the server knew of them: go on with the next number.
+
+    Attributes:
+        number: of the last such task.
+        site: whose tasks these were, where each site's have numbers of their own.
+        steps: that each site was charged for until then, where all have the same numbers.
+    """
+
+    number: int
+    site: int = 0
+    steps: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """The run cannot go on, and why; what was released stands, and the run ends with it."""
 
@@ -149,7 +165,20 @@ class Summed:
     values: NDArray[np.uint64]
 
 
-Event = Begin | Arrived | Booked | Refused | Woke | Joined | Left | Stop | Lapsed | Learned | Summed
+Event = (
+    Begin
+    | Arrived
+    | Booked
+    | Refused
+    | Woke
+    | Joined
+    | Left
+    | Overtaken
+    | Stop
+    | Lapsed
+    | Learned
+    | Summed
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from sordino.engine.method import Method
 from sordino.engine.narration import Advice, Told
 from sordino.engine.plan import Plan
 from sordino.engine.study.base import Study
+from sordino.engine.world import Summing
 from sordino.errors import StudyError
 from sordino.registry import Registry
 
@@ -94,6 +95,10 @@ class Regime(ABC, Generic[S]):
 
     def released(self, study: S) -> str | None:
         """What the promise is about, where it is not what its unit says."""
+        return None
+
+    def summing(self, study: S) -> Summing | None:
+        """What is summed, where the server learns nothing but sums."""
         return None
 
     def against(self, study: S) -> str:

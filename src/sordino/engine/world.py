@@ -10,11 +10,23 @@ from typing import TYPE_CHECKING, Any, Generic
 from numpy.typing import NDArray
 
 from sordino.engine import records
-from sordino.engine.effect import Book, Effect, Event, Learn, Learned, Request, Said, Skip
+from sordino.engine.effect import (
+    Book,
+    Effect,
+    Event,
+    Learn,
+    Learned,
+    Overtaken,
+    Request,
+    Said,
+    Skip,
+)
 from sordino.engine.moment import Block, S
+from sordino.errors import StudyError
 from sordino.message import Vector
 from sordino.privacy import Budget, Charge, Permit, Vault
 from sordino.privacy.accounting import Spent
+from sordino.secure.setting import MOST_CLIENTS, lowest_threshold
 
 if TYPE_CHECKING:
     from sordino.training.plausible import Length
@@ -49,6 +61,44 @@ class Bill:
     charge: Charge
     budget: Budget
     counts: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Summing:
+    """Where the server learns nothing but sums: what everybody knows of one.
+
+    Attributes:
+        clients: n.
+        fewest: contributions whose noise a sum needs.
+        dishonest: clients that may collude with the server, which opens at most one sum in a round
+            all the same.
+        bits: of the modulus 2^bits.
+    """
+
+    clients: int
+    fewest: int
+    dishonest: int
+    bits: int
+
+    def refuse_splitting(self) -> None:
+        """Refuse sums so small that a server which shows clients different sets could open two of
+        them; see :mod:`sordino.secure.setting`.
+
+        Raises:
+            StudyError: if they are, or there are more clients than a secure sum takes.
+        """
+        if self.clients > MOST_CLIENTS:
+            raise StudyError(
+                f"{self.clients} clients: on a network, a secure sum takes at most {MOST_CLIENTS}"
+            )
+        least = lowest_threshold(self.clients, self.dishonest)
+        if self.fewest < least:
+            raise StudyError(
+                f"privacy.fewest = {self.fewest} (privacy.honest unless it is given): of "
+                f"{self.clients} clients a server could open two sums in a round, and so learn "
+                "what one client has sent. On a network, privacy.honest and privacy.fewest "
+                f"together must be more than {self.clients}"
+            )
 
 
 class World(Generic[S]):
@@ -125,9 +175,30 @@ class World(Generic[S]):
         """Whether each round is charged to all sites, whoever takes part."""
         return False
 
+    @property
+    def summing(self) -> Summing | None:
+        """What contributions are summed by, where the server learns nothing else; or None."""
+        return None
+
     def latest(self, state: S, site: int, /) -> int:
         """The highest number of a task that this site can have been asked so far."""
         return state.number
+
+    def booked_until(self, state: S, site: int, number: int, /) -> bool:
+        """Whether the ledger holds what this site proves that it was asked, so that the run can go
+        on after it.
+        """
+        return False
+
+    def forgotten(self, state: S, /) -> int | None:
+        """The last task that the ledger knows of, where all sites' tasks have the same numbers and
+        this state does not lead to it; else None.
+        """
+        return None
+
+    def overtaken(self, site: int, number: int, /) -> Overtaken:
+        """What the regime is told of tasks that were forgotten."""
+        return Overtaken(number, site)
 
     def indispensable(self, site: int, /) -> bool:
         """Whether nothing goes on without this site."""

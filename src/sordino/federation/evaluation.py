@@ -26,6 +26,7 @@ import numpy as np
 from sordino import data as datasets
 from sordino.data.dataset import Corpus
 from sordino.data.features import featured
+from sordino.data.sets import is_ours
 from sordino.engine.built import UNIT
 from sordino.engine.study.sections import SHARE
 from sordino.entropy import Entropy
@@ -84,7 +85,7 @@ def corpus(study: HorizontalStudy, *, identify: bool = False) -> Corpus:
         )
     if wanted.features is None:
         return found
-    public = wanted.file is None
+    public = wanted.file is None and is_ours(wanted.name or "")
     return Corpus(
         featured(found.train, wanted.features, public=public),
         featured(found.test, wanted.features, public=public),

@@ -5,6 +5,10 @@ many examples of which shape and classes, and where the server is) and ``study.t
 complete and calibrated). Their digest is the first thing that a site says. Clip, noise, rates,
 model and budget all follow from these two files, so a server that asks for something else is found
 out.
+
+Where the server learns nothing but sums, there is a third: ``keys.pem``, the public keys of all
+sites in the order of their numbers. Sites hold what others sign against it; the server cannot put
+other keys in their place.
 """
 
 from __future__ import annotations
@@ -18,14 +22,16 @@ import tomli_w
 from pydantic import Field, ValidationError, model_validator
 
 from sordino import modules as code
+from sordino.engine import regimes
 from sordino.engine import study as studies
 from sordino.engine.study.base import Study
 from sordino.errors import StudyError
-from sordino.files import MIB, read_below
+from sordino.files import MIB, read_below, there
+from sordino.network.certificates import read_keys, signed_by
 from sordino.parsing import Malformed, toml_of
 from sordino.section import Section
 
-AGREEMENT, STUDY = "agreement.toml", "study.toml"
+AGREEMENT, STUDY, KEYS = "agreement.toml", "study.toml", "keys.pem"
 MOST = 2 * MIB
 """Bytes of either: a table may have thousands of columns, each with its name."""
 
@@ -182,11 +188,22 @@ class Agreed:
         self.agreement = read(folder / AGREEMENT)
         self.study: Study = studies.read(folder / STUDY)
         self._same_code()
+        self.keys = read_keys(folder) if there(folder, KEYS) else ()
         found = hashlib.sha256()
-        for name in (AGREEMENT, STUDY):
+        for name in (AGREEMENT, STUDY, *([KEYS] if self.keys else [])):
             content = read_below(folder, name, most=MOST)
             found.update(f"{name} {len(content)}\n".encode() + content)
         self.digest = found.hexdigest()
+
+    @property
+    def minimum(self) -> int:
+        """Sites that must be there: as agreed, and enough for a sum to be opened."""
+        summing = regimes.of(self.study).summing(self.study)
+        return max(self.agreement.minimum, 0 if summing is None else summing.fewest)
+
+    def verify(self, site: int, content: bytes, signature: bytes) -> bool:
+        """Whether the site with this number has signed the content."""
+        return 0 <= site < len(self.keys) and signed_by(self.keys[site], content, signature)
 
     def _same_code(self) -> None:
         here = code.digests(studies.named_modules(self.study))

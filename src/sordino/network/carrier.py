@@ -200,11 +200,6 @@ def refuse_limit(study: Study, limit: float | None) -> None:
 
 def carrier(study: Study) -> Carrier:
     """What carries a study. What does not is not loaded: a site's memory may be small."""
-    if getattr(study.privacy, "noise", "own") == "shared":
-        raise StudyError(
-            "privacy.noise = 'shared': no network carries sums under masks yet, and without masks "
-            "the server would see each client's part, which has too little noise. Use `sordino run`"
-        )
     if study.regime == "vertical":
         from sordino.network.vertical import Vertical
 

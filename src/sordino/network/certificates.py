@@ -84,12 +84,19 @@ def authority(name: str, now: dt.datetime) -> Pair:
 
 
 def certify(
-    by: Pair, name: str, kind: Kind, now: dt.datetime, *, host: str = "", days: int = DAYS
+    by: Pair,
+    name: str,
+    kind: Kind,
+    now: dt.datetime,
+    *,
+    host: str = "",
+    days: int = DAYS,
+    key: ec.EllipticCurvePrivateKey | None = None,
 ) -> Pair:
     """A certificate valid for so many days: for who listens at ``host`` (kind ``server``), or for
-    who connects (``site``).
+    who connects (``site``). The key is a new one unless it is given.
     """
-    key = ec.generate_private_key(ec.SECP256R1())
+    key = key or ec.generate_private_key(ec.SECP256R1())
     use = ExtendedKeyUsageOID.SERVER_AUTH if kind == "server" else ExtendedKeyUsageOID.CLIENT_AUTH
     made = (
         x509.CertificateBuilder()
@@ -234,6 +241,44 @@ def context(folder: Path, kind: Kind, *, connects: bool | None = None) -> ssl.SS
             f"{folder}: its certificates cannot be used ({error}). Copy the whole kit again"
         ) from error
     return found
+
+
+def keys_pem(certificates: Sequence[x509.Certificate]) -> bytes:
+    """The public keys of certificates, in PEM, one after the other."""
+    return b"".join(
+        each.public_key().public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+        for each in certificates
+    )
+
+
+def read_keys(folder: Path, name: str = "keys.pem") -> tuple[ec.EllipticCurvePublicKey, ...]:
+    """Public keys in PEM.
+
+    Raises:
+        StudyError: if one is none.
+    """
+    end = b"-----END PUBLIC KEY-----\n"
+    found = []
+    try:
+        for each in read_below(folder, name, most=MIB).split(end)[:-1]:
+            key = serialization.load_pem_public_key(each + end)
+            if not isinstance(key, ec.EllipticCurvePublicKey):
+                raise ValueError("a key that is not on an elliptic curve")
+            found.append(key)
+    except ValueError as error:
+        raise StudyError(f"{folder / name}: no public keys ({error})") from error
+    return tuple(found)
+
+
+def signed_by(key: ec.EllipticCurvePublicKey, content: bytes, signature: bytes) -> bool:
+    """Whether who has the private key of this one has signed the content."""
+    try:
+        key.verify(signature, content, ec.ECDSA(hashes.SHA256()))
+    except (InvalidSignature, ValueError):
+        return False
+    return True
 
 
 def signed(by: Pair, content: bytes) -> bytes:

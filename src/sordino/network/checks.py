@@ -38,18 +38,23 @@ def differs(said: frames.Hello, agreement: str, code: str) -> RemoteProtocolErro
     return None
 
 
-def refuse_older(seals: Seals, site: str, far: Far, said: frames.Hello) -> None:
-    """Refuse to go on where a site proves that this server has gone further before.
+def ahead(
+    seals: Seals, site: str, far: Far, said: frames.Hello, bridged: Callable[[], bool]
+) -> bool:
+    """Whether a site proves that this server has asked it a later task than its run folder leads
+    to, and the run can go on after that task (``bridged``).
 
     Raises:
-        ResumeError: if it does.
+        ResumeError: if it proves that, and the run cannot go on.
     """
     kinds: tuple[tuple[Kind, tuple[int, bytes], int], ...] = (
-        ("task", said.task, far.task),
         ("round", said.round, far.round),
+        ("task", said.task, far.task),
     )
     for kind, (number, seal), known in kinds:
         if number > known and seals.hold(kind, site, number, seal):
+            if kind == "task" and bridged():
+                return True
             raise ResumeError(
                 f"site {site} proves that this server has asked it for {kind} {number}, and the "
                 f"run folder leads to {kind} {known} only: it is an older copy, or a power failure "
@@ -57,6 +62,7 @@ def refuse_older(seals: Seals, site: str, far: Far, said: frames.Hello) -> None:
                 "release again what was released. Put back the newest copy of the run folder, or "
                 "begin a new run"
             )
+    return False
 
 
 def checked(

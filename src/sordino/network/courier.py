@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from sordino.errors import RemoteProtocolError
 from sordino.message import Reply, Task, decode, encode
 from sordino.network import frames
-from sordino.network.checks import checked, differs, refuse_older, unknown
+from sordino.network.checks import ahead, checked, differs, unknown
 from sordino.network.seals import Far, Seals
 from sordino.network.standing import Heard, Standing, leaving, untimely
 from sordino.network.transport.base import Event, Hub, Mailbox
@@ -36,6 +38,10 @@ def _silent(site: str, what: str, detail: str) -> None:
     pass
 
 
+def _no_sums(site: int, said: frames.Stepped) -> Heard | None:
+    raise RemoteProtocolError("this study has no secure sums", "unasked")
+
+
 def _printable(why: str) -> str:
     """A reason, of which a site may have chosen a part, for a log and a terminal."""
     return "".join(each if each.isprintable() else "?" for each in why[:LONGEST])
@@ -43,6 +49,9 @@ def _printable(why: str) -> str:
 
 class Courier:
     """The kernel's way to the sites.
+
+    Attributes:
+        steps: what is heard where a site takes a step of a secure sum.
 
     Args:
         hub, mailbox: the transport.
@@ -61,6 +70,7 @@ class Courier:
 
     Attributes:
         far: how far the server has gone with a site, which the kernel knows.
+        bridges: whether the run can go on after a task that a site proves that it was asked.
     """
 
     def __init__(
@@ -89,19 +99,29 @@ class Courier:
         self._patience, self._refused, self._clock = patience, refused, clock
         self._owed, self._seals = owed, seals
         self.far: Callable[[int], Far] | None = None
+        self.bridges: Callable[[int, int], bool] = lambda site, number: False
+        self._more: deque[Heard] = deque()
+        self.steps: Callable[[int, frames.Stepped], Heard | None] = _no_sums
         self._index = {name: i for i, name in enumerate(self.names)}
         self.sites = [Standing() for _ in self.names]
         self._last: tuple[object, bytes] | None = None
         self._began = clock()
 
-    def ask(self, site: int, task: Task) -> None:
+    def ask(self, site: int, task: Task, shares: bytes = b"") -> None:
         """Ask a site, now and whenever it connects again, until it has answered."""
         own = self.sites[site]
         body, seals = self._encoded(task), self._seals
         seal = b"" if seals is None else seals.of("task", self.names[site], task.number)
-        own.ask = frames.Ask(task.number, body, seal)
+        own.ask = frames.Ask(task.number, body, seal, shares)
         if own.greeted:
             self._send(site, frames.encode(own.ask))
+
+    def step(self, site: int, step: frames.Step | None) -> None:
+        """Ask a site for a step of a secure sum, likewise; or for none any more."""
+        own = self.sites[site]
+        own.step = step
+        if step is not None and own.greeted:
+            self._send(site, frames.encode(step))
 
     def book(self, site: int, number: int, fact: Fact) -> None:
         """Have a site book a round, likewise."""
@@ -114,6 +134,10 @@ class Courier:
         seals = self._seals
         seal = b"" if seals is None else seals.of("round", self.names[site], number)
         return frames.encode(frames.Book(number, written(fact), seal))
+
+    def flush(self) -> None:
+        """Let frames go now: what comes next may take long."""
+        self._mailbox.waits()
 
     def settled(self, site: int, number: int) -> None:
         """A site has answered or refused a task, or is not waited for any more."""
@@ -177,7 +201,7 @@ class Courier:
         """
         frame = frames.encode(bye)
         for i, own in enumerate(self.sites):
-            own.ask = None
+            own.ask = own.step = None
             own.books.clear()
             if own.greeted:
                 self._send(i, frame)
@@ -213,6 +237,8 @@ class Courier:
         Frames that are refused are dealt with on the way.
         """
         while True:
+            if self._more:
+                return self._more.popleft()
             now = self._clock()
             if (gone := self._gone(now)) is not None:
                 return gone
@@ -257,7 +283,7 @@ class Courier:
         try:
             return self._said(site, frames.to_server(event.frame))
         except RemoteProtocolError as error:
-            self._bad(site, error)
+            self.bad(site, error)
             return None
 
     def _opened(self, own: Standing, event: Event) -> None:
@@ -280,6 +306,8 @@ class Courier:
         match said:
             case frames.Say(number, body):
                 return self._answer(site, number, body)
+            case frames.Stepped():
+                return self.steps(site, said)
             case frames.Booked(number):
                 if number in own.books:
                     return Heard("booked", site, number=number)
@@ -305,7 +333,7 @@ class Courier:
             said = decode(body, dimension=self._dimension)
             reply = checked(site, number, said, self._unfit, self._most)
         except RemoteProtocolError as error:
-            self._bad(site, error)
+            self.bad(site, error)
             why = f"its answer cannot be used: {error}".encode()
             return Heard("refused", site, why, number)
         own.answered = number
@@ -318,31 +346,37 @@ class Courier:
         if not self._greet(site, said):
             return None
         if self._seals is not None and self.far is not None:
-            refuse_older(self._seals, self.names[site], self.far(site), said)
+            lost = said.task[0]
+            bridged = partial(self.bridges, site, lost)
+            if ahead(self._seals, self.names[site], self.far(site), said, bridged):
+                own.ask = None
+                self._more.append(Heard("ahead", site, number=lost))
         for number, fact in self._owed(site, said.booked):
             own.books.setdefault(number, self._booking(site, number, fact))
         for _, frame in sorted(own.books.items()):
             self._send(site, frame)
-        if own.ask is not None:
-            self._send(site, frames.encode(own.ask))
-        if own.there:
-            return None
-        own.there = True
-        return Heard("up", site)
+        for asked in (own.ask, own.step):
+            if asked is not None:
+                self._send(site, frames.encode(asked))
+        if not own.there:
+            own.there = True
+            self._more.append(Heard("up", site))
+        return None
 
     def _greet(self, site: int, said: frames.Hello) -> bool:
         """Welcome a site, or say why not."""
         error = differs(said, self._agreement, self._code)
         self.sites[site].turned = "" if error is None else str(error)
         if error is not None:
-            self._bad(site, error)
+            self.bad(site, error)
             self._send(site, frames.encode(frames.Reject(str(error))))
             return False
         self.sites[site].greeted, self.sites[site].revoked = True, ""
         self._send(site, frames.encode(frames.Welcome(self.run)))
         return True
 
-    def _bad(self, site: int, error: RemoteProtocolError) -> None:
+    def bad(self, site: int, error: RemoteProtocolError) -> None:
+        """Refuse a frame; after too many of one connection, end it."""
         own = self.sites[site]
         own.bad += 1
         self.note(site, error.what, str(error))
@@ -361,6 +395,10 @@ class Courier:
         self._noted(self.names[site], what, key)
         if counted[key] == 1:
             self._refused(self.names[site], key)
+
+    def announce(self, what: str, why: str) -> None:
+        """Write down what is no site's doing alone."""
+        self._noted("", what, _printable(why))
 
     def _send(self, site: int, frame: bytes) -> None:
         self.sites[site].sent += len(frame)

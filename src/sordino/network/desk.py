@@ -38,6 +38,7 @@ from sordino.network.incidents import Incidents
 from sordino.network.journal import Input, Journal
 from sordino.network.moment import SiteMoment
 from sordino.network.outbox import Kept, Outbox, digest
+from sordino.network.partner import stepped
 from sordino.network.transport.base import Lost
 from sordino.privacy import Permit
 from sordino.privacy import decode as fact_of
@@ -49,6 +50,7 @@ CHAIN, SERVER = "0" * 64, "server"
 MOST_TOLD = 1_000
 """Refusals of one connection or another that stand in the log; later ones are only answered."""
 OWN = "this site's own budget or ledger does not allow it"
+SPOKEN = frames.Book | frames.Ask | frames.Step | frames.Bye
 FORGOTTEN = "this site's machine failed, and it may have answered this before"
 
 
@@ -126,7 +128,7 @@ class Desk:
         except RemoteProtocolError as error:
             yield self._refuse(0, str(error), error.what)
             return
-        if not self.welcomed and isinstance(found, frames.Book | frames.Ask | frames.Bye):
+        if not self.welcomed and isinstance(found, SPOKEN):
             yield self._refuse(0, "the server speaks before it has said of which run", "greeting")
             return
         match found:
@@ -136,8 +138,10 @@ class Desk:
                 raise StudyError(f"the server does not work with this site: {why[:500]}")
             case frames.Book(number, event, seal):
                 yield self._book(number, event, seal)
-            case frames.Ask(number, body, seal):
-                yield from self._asked(number, body, seal)
+            case frames.Ask():
+                yield from self._asked(found)
+            case frames.Step():
+                yield stepped(self._site.partner, self.outbox, found, self._refuse)
             case frames.Bye(why, model):
                 yield self._over(why, model)
 
@@ -153,7 +157,8 @@ class Desk:
         self.welcomed = True
         self._site.told("connected")
 
-    def _asked(self, number: int, body: bytes, seal: bytes) -> Iterator[frames.FromSite]:
+    def _asked(self, ask: frames.Ask) -> Iterator[frames.FromSite]:
+        number, body = ask.number, ask.body
         kept, task_digest = self.outbox.kept, digest(body)
         if number < kept.number:
             why = f"task {number}, and this site was asked task {kept.number} before"
@@ -174,11 +179,13 @@ class Desk:
             raise Lost(FORGOTTEN)  # who connects again is asked what comes then
         try:
             task = self._task(number, body)
+            if self._site.partner is not None:
+                self._site.partner.refuse_unready(kept, number, ask.shares)
         except RemoteProtocolError as error:
             yield self._refuse(number, str(error), "task")
             return
         try:
-            answer = self._work(task, body, (number, seal))
+            answer = self._work(task, ask)
         except (BudgetExceeded, LedgerError) as refusal:
             yield self._refuse(number, OWN, "budget", str(refusal))
             return
@@ -202,26 +209,32 @@ class Desk:
             raise RemoteProtocolError(f"task {number}: {objection}")
         return found
 
-    def _work(self, task: Task, body: bytes, asked: tuple[int, bytes]) -> bytes:
+    def _work(self, task: Task, ask: frames.Ask) -> bytes:
         """Note the task, book it, compute, and keep the answer. A site that remembers books first:
         what is refused leaves no trace in what it goes through again.
         """
-        kept, number, task_digest = self.outbox.kept, task.number, digest(body)
-        kept = msgspec.structs.replace(kept, asked=asked)
+        body, number, task_digest = ask.body, task.number, digest(ask.body)
+        kept = msgspec.structs.replace(self.outbox.kept, asked=(number, ask.seal))
         keep = self.outbox.keep if self._tasks is None else self.outbox.hold
         if self._tasks is not None:
             self._pay(task)
             self._remember(task, body)
         if kept.number != number:
             keep(msgspec.structs.replace(kept, number=number, task=task_digest, answer=None))
-        answer = encode(self._answered(task))
-        keep(_said(kept, number, task_digest, answer))
+        if self._tasks is None:
+            self._pay(task)
+        said, found = self._answered(task), kept
+        if (partner := self._site.partner) is not None:
+            found, said, failed = partner.masked(kept, said, ask.shares)
+            for other, why in failed.items():
+                self._incidents.note(self._site.agreed.agreement.names[other], "shares", why)
+        answer = encode(said)
+        keep(_said(found, number, task_digest, answer))
         self._told(task)
         return answer
 
     def _answered(self, task: Task) -> Reply:
-        """Book the task, and compute its answer."""
-        self._pay(task)
+        """Compute the answer of a task that is booked."""
         answer = self._world.answer(self._site.index, task.number, task, self._paid)
         if not isinstance(answer, Reply):
             raise LocalProtocolError(f"task {task.number} has no answer that is sent")

@@ -59,6 +59,22 @@ class Booked(Frame, frozen=True, tag="booked"):
     number: int
 
 
+class Stepped(Frame, frozen=True, tag="stepped"):
+    """The answer to a step of a secure sum.
+
+    Attributes:
+        number: of the round.
+        phase: see :mod:`sordino.secure.messages`.
+        body: the bytes of the message; empty where the site takes part no more, and
+        why: the reason.
+    """
+
+    number: int
+    phase: int
+    body: bytes
+    why: str = ""
+
+
 class Refuse(Frame, frozen=True, tag="refuse"):
     """The site does not answer this task, and why; 0 for what is no task."""
 
@@ -81,11 +97,31 @@ class Welcome(Frame, frozen=True, tag="welcome"):
 
 
 class Ask(Frame, frozen=True, tag="ask"):
-    """A task: the bytes of a :data:`sordino.message.Task`, and the seal that it was asked."""
+    """A task: the bytes of a :data:`sordino.message.Task`, and the seal that it was asked.
+
+    Attributes:
+        shares: where the answer goes into a secure sum, the bytes of what the others have sealed
+            for this site.
+    """
 
     number: int
     body: bytes
     seal: bytes = b""
+    shares: bytes = b""
+
+
+class Step(Frame, frozen=True, tag="step"):
+    """A step of a secure sum, but the masked input, which is the answer to a task.
+
+    Attributes:
+        number: of the round.
+        phase: see :mod:`sordino.secure.messages`.
+        body: the bytes of the message.
+    """
+
+    number: int
+    phase: int
+    body: bytes
 
 
 class Book(Frame, frozen=True, tag="book"):
@@ -116,8 +152,8 @@ class Bye(Frame, frozen=True, tag="bye"):
     model: bytes
 
 
-FromSite = Hello | Say | Booked | Refuse | Done
-FromServer = Welcome | Ask | Book | Reject | Bye
+FromSite = Hello | Say | Stepped | Booked | Refuse | Done
+FromServer = Welcome | Ask | Step | Book | Reject | Bye
 
 F = TypeVar("F")
 
@@ -143,7 +179,7 @@ def to_server(data: bytes | str) -> FromSite:
         RemoteProtocolError: for anything else.
     """
     found = _read(_from_site, data)
-    if isinstance(found, Refuse) and len(found.why) > LONGEST:
+    if isinstance(found, Refuse | Stepped) and len(found.why) > LONGEST:
         raise RemoteProtocolError(f"a reason of {len(found.why)} characters", "unreadable")
     return _plain(found)
 

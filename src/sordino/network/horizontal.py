@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from sordino import data as datasets
 from sordino.data.dataset import Dataset
 from sordino.data.features import featured
+from sordino.engine import regimes
 from sordino.engine.built import Built
 from sordino.engine.plan import Plan
 from sordino.engine.promise import Own
@@ -34,6 +35,11 @@ WHAT = {
     "client": (
         "its update of the model, bounded but WITHOUT noise: the server adds the noise to the sum "
         "of all sites, so you have to trust the server with your single update"
+    ),
+    "shared": (
+        "its part of a sum, with a part of the noise on it, modulo 2^{bits} and under masks. The "
+        "server can take the masks off the sum of {least} sites or more, once in a round, and off "
+        "nothing else{help}"
     ),
     "none": "the model after its local steps, or a gradient, WITHOUT any noise",
 }
@@ -181,13 +187,25 @@ class Horizontal(Carrier):
 
     def own(self, study: Study, index: int) -> Own:
         """See :class:`~sordino.network.carrier.Carrier`. An update has no noise yet."""
+        if regimes.of(study).summing(study) is not None:
+            return Own("Every opened sum that this site has a part in")
         if study.privacy.unit != "client":
             return super().own(study, index)
         return Own("Everything that the aggregator publishes of this site's updates")
 
     def released(self, study: Study, index: int) -> str:
         """See :class:`~sordino.network.carrier.Carrier`."""
+        if (own := regimes.of(study).summing(study)) is not None:
+            told = {"bits": own.bits, "least": own.fewest, "help": _help(own.dishonest)}
+            return WHAT["shared"].format(**told)
         return WHAT[study.privacy.unit]
+
+
+def _help(dishonest: int) -> str:
+    if not dishonest:
+        return ""
+    who = "one of the other sites helps" if dishonest == 1 else f"{dishonest} other sites help"
+    return f", even if {who} it"
 
 
 def _arrays(part: Dataset, classes: Sequence[str]) -> dict[str, NDArray[Any]]:

@@ -9,11 +9,20 @@ from pathlib import Path
 from sordino.data.dataset import Dataset
 from sordino.engine.built import Built
 from sordino.engine.study.base import Study
+from sordino.engine.world import Summing
+from sordino.network import certificates
 from sordino.network.agreement import Agreed
 from sordino.network.carrier import carrier
 from sordino.network.moment import SiteMoment
+from sordino.network.partner import Partner
 from sordino.network.site import Site
 from sordino.network.transport.base import Line
+
+REMEDY = (
+    "The study is agreed, and this site may not spend more: allow more with --epsilon-limit, if "
+    "that is what bounds it, or do not join"
+)
+"""What a site can do that cannot pay for a single task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +55,16 @@ class Joins:
             every=study.stride,
             connects=self.connects,
             told=self.told,
+            partner=self._partner(world.summing, found.built.first.model.size),
         )
         first = SiteMoment(0, 0, world.model_of(self.index, found.built.first.model))
         own = part.own(study, self.index)
-        return replace(found.built, simulation=site, first=first, own=own)
+        return replace(found.built, simulation=site, first=first, own=own, remedy=REMEDY)
+
+    def _partner(self, summing: Summing | None, dimension: int) -> Partner | None:
+        if summing is None:
+            return None
+        pair = certificates.read_pair(self.agreed.folder, "site")
+        return Partner(
+            agreed=self.agreed, index=self.index, summing=summing, dimension=dimension, pair=pair
+        )

@@ -42,9 +42,10 @@ class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=
     Attributes:
         seq: its number, from 1.
         time: seconds since the run began.
-        kind: a message of a site; a site that has come, or is gone; one that was there when the
+        kind: a message of a site; its step in a secure sum, empty where it takes part in it no
+            more; a site that has come, or is gone; one that was there when the
             journal began anew; one that has booked a round; one that refused a task; an alarm; that
-            too few sites are left.
+            too few sites are left; that tasks were forgotten.
         site: which, from 0; 0 for an alarm and the end.
         body: the message, the alarm's tag, or the reason (UTF-8); empty otherwise.
         number: of the round or the task; 0 otherwise.
@@ -52,7 +53,9 @@ class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=
 
     seq: int
     time: float
-    kind: Literal["message", "up", "down", "there", "booked", "refused", "woke", "stop"]
+    kind: Literal[
+        "message", "step", "up", "down", "there", "booked", "refused", "woke", "stop", "ahead"
+    ]
     site: int
     body: bytes = b""
     number: int = 0
@@ -120,7 +123,9 @@ class Journal:
         return found
 
     def refuse_older(self, booked: int, number: int) -> NoReturn:
-        """Refuse to go on: the ledger knows of a round that the journal does not lead to.
+        """Refuse to go on: the ledger knows of a round that the journal does not lead to. A server
+        that adds the noise numbers it by rounds: one that was released must not be released again
+        with other answers in it.
 
         Raises:
             ResumeError: saying so.

@@ -31,7 +31,7 @@ from sordino.engine.kernel import Kernel, M
 from sordino.engine.moment import S
 from sordino.engine.watch import Watcher
 from sordino.engine.world import World
-from sordino.message import Reply
+from sordino.message import Reply, Task
 from sordino.network.checks import said, sendable
 from sordino.network.courier import Courier
 from sordino.network.ends import hopeless
@@ -93,6 +93,7 @@ class LiveKernel(Kernel[S, M]):
         self._order = moment.count
         self._fresh: tuple[int, Reply | None] = 0, None  # decoded by the courier already
         self._saved = 0  # the input after which a moment was kept
+        courier.bridges = lambda site, number: world.booked_until(self.state, site, number)
         courier.far = lambda site: Far(world.latest(self.state, site), self.state.number)
 
     @property
@@ -181,8 +182,12 @@ class LiveKernel(Kernel[S, M]):
     def _heard(self) -> Input | None:
         if self._replaying:
             self._replaying = False
-            self._refuse_older()
+            lost = self.world.forgotten(self.state)
+            if lost is not None and self.world.charges_everybody:
+                self.journal.refuse_older(lost, self.state.number)
             self.courier.expect(self._there)
+            if lost is not None:
+                return self._noted("ahead", number=lost)
         if (why := self._hopeless()) is not None:
             return self._noted("stop", why.encode())
         tick = self._clock() + TICK
@@ -196,19 +201,6 @@ class LiveKernel(Kernel[S, M]):
             return self._noted("woke", self.heap[0][4].encode())
         self._idle()
         return None
-
-    def _refuse_older(self) -> None:
-        """Where the server adds the noise, it numbers it by rounds: a round that was released must
-        not be released again with other answers in it, because a part of the journal is gone.
-
-        Raises:
-            ResumeError: if the ledger knows of a round that the journal does not lead to.
-        """
-        if not self.world.charges_everybody:
-            return
-        booked = max((each.round for each in self.world.vault.ledger.entries()), default=0)
-        if booked > self.state.number:
-            self.journal.refuse_older(booked, self.state.number)
 
     def _noted(self, kind: str, body: bytes = b"", site: int = 0, number: int = 0) -> Input:
         """An input, written down."""
@@ -251,6 +243,8 @@ class LiveKernel(Kernel[S, M]):
                 self.courier.admitted(site)
                 self._there.add(site)
                 self.tell(Joined(site))
+            case "ahead":
+                self._ahead(site, each.number)
             case "down":
                 self._gone(site)
             case "booked":
@@ -272,6 +266,14 @@ class LiveKernel(Kernel[S, M]):
             for site in sorted(self._unbooked):
                 self.courier.note(site, "slow", f"it has not booked round {self._booking} in time")
                 self._booked(site)
+
+    def _ahead(self, site: int, number: int) -> None:
+        """What was booked after the end of the journal is not asked for again: a site may have
+        answered it.
+        """
+        for each in range(len(self.courier.names)) if not self.world.continuous else (site,):
+            self.courier.settled(each, number)
+        self.tell(self.world.overtaken(site, number))
 
     def _silent(self, site: int) -> None:
         """A site may have been asked too long ago: then it is out, and is cut off, so that it
@@ -378,15 +380,25 @@ class LiveKernel(Kernel[S, M]):
         if (look := self.patience.asked(site, self.time)) is not None:
             self.push(look, site, tag=MUTE)
         if not self.courier.sites[site].out:
-            self.courier.ask(site, sendable(task))
+            self.ask(site, sendable(task))
+
+    def ask(self, site: int, task: Task) -> None:
+        """Ask the site, now and whenever it connects again."""
+        self.courier.ask(site, task)
 
     def push(self, time: float, site: int = 0, number: int = 0, tag: str = "") -> None:
         """An alarm."""
         self._order += 1
         heapq.heappush(self.heap, (time, self._order, site, number, tag))
 
+    def close(self, number: int, log: records.Round) -> None:
+        """See :class:`~sordino.engine.kernel.Kernel`. To measure a model may take long."""
+        self.courier.flush()
+        super().close(number, log)
+
     def save(self, moment: M) -> None:
         """Keep a moment; the journal begins anew once this input is done with."""
+        self.courier.flush()
         if self.journal.large:
             self._hurry()
         before = self._kept()

@@ -9,7 +9,8 @@
 
 The authority's folder stays with who provisions; every site has a folder of its own. The broker's
 kit is there with ``transport = "mqtt"``. The server's then has no list of revoked certificates,
-because it is the broker that admits.
+because it is the broker that admits. Where the server learns nothing but sums, every kit holds
+``keys.pem`` as well: the public keys of all sites.
 
 Every kit holds a private key: give each to its site alone. The authority's folder makes new
 certificates; keep it where no network reaches it.
@@ -30,9 +31,9 @@ from sordino.engine.files import said_clearly
 from sordino.engine.study.base import Study
 from sordino.engine.study.tuned import refuse_repeated
 from sordino.errors import StudyError
-from sordino.files import MIB, read_below
+from sordino.files import MIB, read_below, there
 from sordino.network import broker, certificates
-from sordino.network.agreement import AGREEMENT, STUDY, Agreement, checked, read, written
+from sordino.network.agreement import AGREEMENT, KEYS, STUDY, Agreement, checked, read, written
 from sordino.network.certificates import Pair
 from sordino.parsing import Malformed, toml_of
 
@@ -108,8 +109,10 @@ def _fill(out: Path, agreement: Agreement, study: Study, now: dt.datetime) -> No
     }
     empty = {REVOKED: certificates.revoked(by, (), now)}
     serials = {}
-    for name in _known(agreement):
-        made = _issued(by, agreement, name, now)
+    issued = {name: _issued(by, agreement, name, now) for name in _known(agreement)}
+    if getattr(study.privacy, "noise", "own") == "shared":  # sites verify each other then
+        shared[KEYS] = certificates.keys_pem([issued[n].certificate for n in agreement.names])
+    for name, made in issued.items():
         serials[name] = [made.certificate.serial_number]
         files = {**shared, **_named(_file(name), made)}
         if name == BROKER:
@@ -132,7 +135,7 @@ def renew(authority: Path, name: str, out: Path, now: dt.datetime) -> None:
     """
     agreement, by = read(authority / AGREEMENT), certificates.read_pair(authority, "authority")
     _refuse_unknown(agreement, name)
-    made = _issued(by, agreement, name, now)
+    made = _issued(by, agreement, name, now, _known_key(authority, agreement, name, out))
     with said_clearly(out):
         _put(out, _named(_file(name), made))
     serials = _serials(authority)
@@ -175,9 +178,31 @@ def admits(agreement: Agreement) -> str:
     return BROKER if agreement.transport == "mqtt" else SERVER
 
 
-def _issued(by: Pair, agreement: Agreement, name: str, now: dt.datetime) -> Pair:
+def _issued(
+    by: Pair, agreement: Agreement, name: str, now: dt.datetime, before: Pair | None = None
+) -> Pair:
     kind: certificates.Kind = "server" if name == admits(agreement) else "site"
-    return certificates.certify(by, name, kind, now, host=agreement.host)
+    key = None if before is None else before.key
+    return certificates.certify(by, name, kind, now, host=agreement.host, key=key)
+
+
+def _known_key(authority: Path, agreement: Agreement, name: str, out: Path) -> Pair | None:
+    """The key that a new certificate of a site must be for, because it stands in everybody's kit;
+    None where a new one will do.
+
+    Raises:
+        StudyError: if it is not in the kit ``out``.
+    """
+    if name not in agreement.names or not there(authority, KEYS):
+        return None
+    known = certificates.read_keys(authority, KEYS)[agreement.names.index(name)]
+    found = certificates.read_pair(out, _file(name))
+    if found.key.public_key() != known:
+        raise StudyError(
+            f"{out}: its key is not the one of {name} that all kits have ({KEYS}), against which "
+            "sites hold what others sign. Give the kit that has it, or provision a new federation"
+        )
+    return found
 
 
 def _file(name: str) -> str:

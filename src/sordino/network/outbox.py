@@ -24,6 +24,7 @@ import msgspec
 
 from sordino.errors import ResumeError
 from sordino.files import append_below, open_below, there
+from sordino.secure.client import Record
 
 NAMES = ("outbox.0", "outbox.1")
 _HEADER = struct.Struct("<QII")
@@ -42,7 +43,8 @@ class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         chain: SHA-256 (hex) over the digest before and this answer: what a proof is about.
         booked: the last round that was charged to everybody.
         asked, due: a task that was asked and a round that was to be booked, the last ones kept,
-            with the server's seals.
+             with the server's seals.
+        sum: of the last secure sum that it takes part in.
     """
 
     run: str = ""
@@ -54,6 +56,7 @@ class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     booked: int = 0
     asked: tuple[int, bytes] = (0, b"")
     due: tuple[int, bytes] = (0, b"")
+    sum: Record | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -119,7 +122,7 @@ class Outbox:
     def end(self) -> None:
         """The run is over: no answer is asked for again, and none is left on the disk."""
         for _ in NAMES:
-            self.keep(msgspec.structs.replace(self.kept, answer=None))
+            self.keep(msgspec.structs.replace(self.kept, answer=None, sum=None))
 
     def close(self) -> None:
         """Close the files."""

@@ -136,6 +136,8 @@ def refuse_hopeless(agreement: Agreement, study: HorizontalStudy) -> None:
         SordinoError: whatever is wrong with it.
     """
     regime = regime_of(study)
+    if (summing := regime.summing(study)) is not None:
+        summing.refuse_splitting()
     with tempfile.TemporaryDirectory() as folder:
         built = regime.assembled(study, divided(agreement, study), Path(folder), "trial", None)
         built.simulation.vault.close()

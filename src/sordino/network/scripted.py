@@ -23,10 +23,11 @@ from sordino.network.courier import Courier
 from sordino.network.ends import hopeless
 from sordino.network.journal import Input, Journal
 from sordino.network.kernel import TICK
+from sordino.network.standing import Heard
 from sordino.privacy import Permit
 
 
-class _Refused(Exception):
+class Declined(Exception):
     """A site refuses."""
 
 
@@ -61,8 +62,11 @@ class ScriptedKernel(Kernel[S, M]):
         self._told, self._clock, self._hurry = told, clock, hurry
         self.courier, self.journal, self._sites, self._kept = courier, journal, sites, kept
         self._there: set[int] = set()
-        self._bodies = {(each.site, each.number): each.body for each in journal.after(0)}
-        self._noted = len(self._bodies)
+        before = journal.after(0)
+        self._bodies = {
+            (each.site, each.number): each.body for each in before if each.kind == "message"
+        }
+        self._noted = len(before)
         self._answers = {key: said(body, dimension) for key, body in self._bodies.items()}
         self._booked: set[tuple[int, int]] = set()
 
@@ -77,7 +81,7 @@ class ScriptedKernel(Kernel[S, M]):
         """
         try:
             return self._run()
-        except _Refused as refusal:
+        except Declined as refusal:
             self.tell(Stop(str(refusal)))
             return self.moment()
         finally:
@@ -146,8 +150,10 @@ class ScriptedKernel(Kernel[S, M]):
     def _listen(self) -> None:
         heard = self.courier.next(self._clock() + TICK)
         self._told()
-        if heard is None:
-            return
+        if heard is not None:
+            self._hear(heard)
+
+    def _hear(self, heard: Heard) -> None:
         site, number = heard.site, heard.number
         match heard.kind:
             case "up":
@@ -168,6 +174,6 @@ class ScriptedKernel(Kernel[S, M]):
                 self.courier.note(site, "declined", why)
                 self.courier.barred(site, why)
                 secret = self.world.charges_everybody
-                raise _Refused(
+                raise Declined(
                     hopeless(self.courier, self._sites, self.world.indispensable, secret=secret)
                 )

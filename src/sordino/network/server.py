@@ -22,7 +22,6 @@ from sordino.data.dataset import Dataset
 from sordino.engine import runs
 from sordino.engine.built import Built
 from sordino.engine.files import replace_file
-from sordino.engine.kernel import Kernel
 from sordino.engine.recorder import Recorder
 from sordino.engine.records import Row, known
 from sordino.engine.study.base import Study
@@ -41,6 +40,7 @@ from sordino.network.journal import Journal
 from sordino.network.kernel import LiveKernel
 from sordino.network.scripted import ScriptedKernel
 from sordino.network.seals import Seals
+from sordino.network.summing import kernels
 from sordino.network.transport.base import Hub, Mailbox
 from sordino.privacy import Budget, Event, Vault
 
@@ -245,6 +245,8 @@ class Serving:
                 done: Moment = kernel.run()
             except BudgetExceeded as refusal:
                 courier.bye(_bye(kernel.moment(), world.hands_out, str(refusal)), FAREWELL)
+                if not self.agreed.agreement.rehearsal:  # it goes no further, started again or not
+                    kernel.journal.destroy()
                 raise
             courier.bye(_bye(done, world.hands_out), FAREWELL)
         return done
@@ -257,12 +259,13 @@ class Serving:
 
     def _kernel(
         self, world: World[Any], moment: Any, watcher: _Ends, courier: Courier
-    ) -> Kernel[Any, Any]:
+    ) -> LiveKernel[Any, Any] | ScriptedKernel[Any, Any]:
         dimension = moment.model.size
         # The aggregator replays its noise, which must not meet other inputs than before.
         journal = Journal(self.folder, durable=self.durable or world.charges_everybody)
+        more, scripts, lives = kernels(world, self.agreed, dimension, self.run_id, courier)
         if self.scripted:
-            scripted: ScriptedKernel[Any, Any] = ScriptedKernel(
+            scripted: ScriptedKernel[Any, Any] = scripts(
                 world,
                 moment,
                 watcher,
@@ -274,22 +277,24 @@ class Serving:
                 sites=len(courier.names),
                 told=lambda: self.idle(courier, scripted),
                 clock=self.clock,
+                **more,
             )
             return scripted
-        kernel: LiveKernel[Any, Any] = LiveKernel(
+        kernel: LiveKernel[Any, Any] = lives(
             world,
             moment,
             watcher,
             courier=courier,
             journal=journal,
             dimension=dimension,
-            minimum=self.agreed.agreement.minimum,
+            minimum=self.agreed.minimum,
             within=self.within or self.agreed.agreement.answer_within,
             kept=lambda: watcher.kept,
             hurry=watcher.hurry,
             told=lambda: self.told(courier, kernel),
             idle=lambda: self.idle(courier, kernel),
             clock=self.clock,
+            **more,
         )
         return kernel
 

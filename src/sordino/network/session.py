@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,12 +16,13 @@ from sordino.engine import study as studies
 from sordino.engine.records import Row
 from sordino.engine.session import Going, Outcome
 from sordino.engine.study.base import Study
-from sordino.errors import StudyError
+from sordino.errors import BudgetExceeded, StudyError
 from sordino.network import certificates, kit
 from sordino.network.agreement import Agreed, Agreement
 from sordino.network.carrier import carrier
 from sordino.network.incidents import Incidents
 from sordino.network.joins import Joins
+from sordino.network.journal import NAME as JOURNAL
 from sordino.network.proof import write as write_proof
 from sordino.network.server import FAREWELL, Serves, farewell
 from sordino.network.status import Page, Reporter, conclude
@@ -52,7 +54,7 @@ class Revoked:
     """The server's list of revoked certificates, read again when its file has changed."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder, self._path = folder, str(folder / kit.REVOKED)
         self._trusted = certificates.read_certificate(folder, "authority.pem")
         self._stamp: tuple[int, int] = (0, 0)
         self._serials: frozenset[int] = frozenset()
@@ -62,9 +64,8 @@ class Revoked:
         """Whether the certificate with this number is revoked; all are, while the list cannot be
         read.
         """
-        path = self._folder / kit.REVOKED
         with suppress(OSError):
-            found = path.stat()
+            found = os.stat(self._path)  # for every frame: a Path would take longer than the call
             stamp = (found.st_mtime_ns, found.st_ino)
             if stamp != self._stamp:
                 self._serials = certificates.read_revoked(self._folder, kit.REVOKED, self._trusted)
@@ -154,7 +155,7 @@ def serve(
         run,
         agreed.agreement.name,
         agreed.study.horizon,
-        agreed.agreement.minimum,
+        agreed.minimum,
         lambda: dict(strangers.counts),
         shown.words,
     )
@@ -187,7 +188,12 @@ def _served(run: Path, build: Serves, opens: _Opening, shown: Shown, again: str)
     if not (run / "run.json").exists():
         study = build.agreed.study
         return session.begin(study, run, shown.row, shown.begin, build=build, again=again)
-    done = session.resume(run, shown.row, shown.begin, build=build, again=again)
+    try:
+        done = session.resume(run, shown.row, shown.begin, build=build, again=again)
+    except BudgetExceeded:
+        if not build.agreed.agreement.rehearsal:  # killed before it was removed
+            (run / JOURNAL).unlink(missing_ok=True)
+        raise
     if not opens.opened:
         heard = farewell(build.agreed, run, opens, build.refused, FAREWELL)
         shown.words(f"the run had ended; {heard} sites were told so")

@@ -24,6 +24,7 @@ from sordino.network.agreement import Agreed
 from sordino.network.desk import Desk
 from sordino.network.moment import SiteMoment, unpacked
 from sordino.network.outbox import Outbox
+from sordino.network.partner import Partner
 from sordino.network.transport.base import Line, Lost, Stranger
 from sordino.privacy import Budget, Vault
 
@@ -44,6 +45,7 @@ class Site:
         every: tasks between two rows of the log.
         connects: opens a connection for frames of at most so many bytes.
         told: told of what happens, in words.
+        partner: in secure sums, where there are any.
     """
 
     agreed: Agreed
@@ -54,6 +56,7 @@ class Site:
     every: int
     connects: Callable[[int], Line]
     told: Callable[[str], None]
+    partner: Partner | None = None
 
     @property
     def vault(self) -> Vault:
@@ -83,7 +86,7 @@ class Site:
 
     def run(self, moment: SiteMoment, watcher: Watcher[Any]) -> SiteMoment:
         """Connect, do what is asked, and connect again, until the run is over."""
-        outbox, desk = Outbox(self.folder, durable=self.inner.remembers), None
+        outbox, desk = self._outbox(), None
         try:
             desk = Desk(self, moment, watcher, outbox)
             pause = FIRST_PAUSE
@@ -104,6 +107,12 @@ class Site:
             outbox.close()
             if desk is not None:
                 desk.close()
+
+    def _outbox(self) -> Outbox:
+        """One that outlives a power failure where what was said must not be forgotten: two inputs
+        under the same masks would tell what the masks hide.
+        """
+        return Outbox(self.folder, durable=self.inner.remembers or self.partner is not None)
 
     def _talk(self, desk: Desk) -> None:
         desk.heard = desk.welcomed = False

@@ -21,6 +21,7 @@ class Standing:
         there: whether it counts as present.
         since: since when it is not greeted, in seconds of the clock.
         ask: what it was last asked, and has not answered.
+        step: the step of a secure sum that it was last asked for, and has not taken.
         out: why it takes part no more, until it connects again; empty while it does.
         turned: why its greeting was not accepted, until one is.
         revoked: that its certificate is revoked, until it greets with another.
@@ -39,6 +40,7 @@ class Standing:
     there: bool = False
     since: float = 0.0
     ask: frames.Ask | None = None
+    step: frames.Step | None = None
     out: str = ""
     turned: str = ""
     revoked: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from typing import Any
@@ -28,7 +29,7 @@ from sordino.engine.effect import Booked as Paid
 from sordino.entropy import Seeded
 from sordino.errors import LocalProtocolError
 from sordino.mechanism import Gaussian
-from sordino.mechanism.shared import SharedNoise, packed
+from sordino.mechanism.shared import SharedNoise, lifted, packed, unpacked
 from sordino.message import Contribution, Masked, Train, Update, decode, encode
 from sordino.privacy import PoissonSampled
 from sordino.privacy.event import Gaussian as Booked
@@ -295,6 +296,32 @@ def test_what_a_client_sends_is_its_sum_of_clipped_gradients(weight: float) -> N
     assert np.abs(grid.opened(residues) - expected).max() < 8 * 0.5e-3
     assert np.abs(expected).max() > 0.1
     assert one.answer(asked, permits(one.price(asked))) == masked
+
+
+@pytest.mark.parametrize("bits", [16, 20, 32])
+@pytest.mark.parametrize("weight", [1.0, 0.37])
+def test_one_example_moves_what_is_sent_by_no_more_than_is_booked(bits: int, weight: float) -> None:
+    """As the machine computes it: the same draws with an example, which may be huge, and with one
+    that contributes nothing.
+    """
+    one = summed(sigma=1.0, weight=weight)
+    rule = replace(one.part.rule, bits=bits)
+    one = replace(one, part=replace(one.part, rule=rule), sampling_rate=1.0)
+    grid, farthest = rule.grid(0.5, 1.0), 0.0
+    for place, scale in itertools.product(range(6), (1e-3, 1.0, 1e4, 1e30)):
+        found = []
+        for factor in (scale, math.nan):
+            x = one.examples.x.clone()
+            x[place] *= factor
+            client = replace(one, examples=Examples(x, one.examples.y))
+            asked = task(rule.dimension, round=place + 1)
+            said = client.answer(asked, permits(client.price(asked), place + 1))
+            residues = unpacked(said.values, bits, rule.dimension)
+            assert residues is not None
+            found.append(residues)
+        change = lifted(found[0] - found[1], bits)
+        farthest = max(farthest, float(np.linalg.norm(change)))
+    assert 0.5 * weight / grid.step * 0.9 < farthest <= grid.moved
 
 
 def test_a_client_answers_nothing_but_one_paid_step() -> None:

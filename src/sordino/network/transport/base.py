@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -32,9 +32,14 @@ class Event:
 
 
 class Mailbox:
-    """Events for the server, in the order in which they came; safe between threads."""
+    """Events for the server, in the order in which they came; safe between threads.
+
+    Attributes:
+        waits: called before the server waits for an event: what it has put on its way goes then.
+    """
 
     def __init__(self) -> None:
+        self.waits: Callable[[], None] = lambda: None
         self._queue: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._waiting: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -51,6 +56,7 @@ class Mailbox:
 
     def get(self, seconds: float | None) -> Event | None:
         """The next event; None if none came in time."""
+        self.waits()
         try:
             found = self._queue.get(timeout=None if seconds is None else max(seconds, 0.0))
         except queue.Empty:
@@ -64,7 +70,9 @@ class Hub(Protocol):
     """The server's end."""
 
     def send(self, site: str, frame: bytes) -> None:
-        """Put a frame on its way, if the site is there; never waits."""
+        """Put a frame on its way, if the site is there; never waits. It goes when the server waits
+        for an event at the latest, so that a thread is woken once for the frames of several sites.
+        """
         ...
 
     def drop(self, site: str, why: str) -> None:

@@ -92,6 +92,7 @@ class WebSocketHub:
         )
         self._thread.start()
         self._ready.wait()
+        mailbox.waits = self._wake
         if self._failed is not None:
             raise StudyError(
                 f"{host}:{port}: the server cannot listen there ({self._failed.strerror}). Is "
@@ -100,7 +101,7 @@ class WebSocketHub:
 
     def send(self, site: str, frame: bytes) -> None:
         """See :class:`~sordino.network.transport.base.Hub`."""
-        self._soon(self._put, site, frame)
+        self._todo.append((self._put, (site, frame)))
 
     def drop(self, site: str, why: str) -> None:
         """See :class:`~sordino.network.transport.base.Hub`."""
@@ -112,9 +113,13 @@ class WebSocketHub:
         self._thread.join(timeout=10)
 
     def _soon(self, what: Callable[..., Any], *given: Any) -> None:
-        """Have the loop's thread do something; it is woken once for all that waits."""
+        """Have the loop's thread do something."""
         self._todo.append((what, given))
-        if not self._woken and not self._loop.is_closed():
+        self._wake()
+
+    def _wake(self) -> None:
+        """Wake the loop's thread, once for all that waits."""
+        if self._todo and not self._woken and not self._loop.is_closed():
             self._woken = True
             self._loop.call_soon_threadsafe(self._do)
 

@@ -42,6 +42,7 @@ from sordino.engine.effect import (
     Lapsed,
     Left,
     Log,
+    Overtaken,
     Send,
     Stop,
 )
@@ -188,6 +189,10 @@ class Asynchronous:
                     Log(records.Joined(round=state.version, client=edge)),
                     *self._ask(state, edge),
                 )
+            case Overtaken(number, edge) if number > state.given[edge]:
+                state.tasks.pop(edge, None)
+                state.given[edge] = number
+                return self._ask(state, edge)
             case Begin() if not any(state.given):
                 return self.begin(state)
             case Stop(why):

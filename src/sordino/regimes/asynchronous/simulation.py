@@ -247,6 +247,12 @@ class Arrivals(World[State]):
         """See :class:`World`."""
         return state.given[site]
 
+    def booked_until(self, state: State, site: int, number: int) -> bool:
+        """See :class:`World`."""
+        unit = self.vault.names[self.units[site]]
+        entries = self.vault.ledger.entries(unit)
+        return any(each.round <= number < each.round + each.count for each in entries)
+
     def reach(self, site: int, task: Request | None, said: Said) -> Length | None:
         """See :class:`World`; as the edge says."""
         own = getattr(self.edges[site], "reach", None)

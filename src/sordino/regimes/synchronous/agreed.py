@@ -23,7 +23,10 @@ def objection(rules: Synchronous, task: Train) -> str | None:
     if rules.adder is not None and not rules.adder.whole:
         most = 1
     if not task.steps >= 1 or (most is not None and task.steps > most):
-        return f"it asks for {task.steps} local steps, and the study allows {most}"
+        # the budget may be a site's own, below that of the study
+        own = method.fixed_tau is None and most == terms.steps
+        bound = "this client's budget pays for" if own else "the study has"
+        return f"it asks for {task.steps} local steps, and {bound} {most}"
     wants = rules.wants
     if task.wants_first != wants.first or (task.probe is not None and not wants.raw):
         return "it asks for more than the model after the local steps"

@@ -59,6 +59,7 @@ from sordino.engine.effect import (
     Left,
     Log,
     Open,
+    Overtaken,
     Refused,
     Send,
     Stop,
@@ -182,10 +183,14 @@ class Synchronous:
                 return self._joined(state, client)
             case Left(client, final):
                 return self._left(state, client, final=final)
+            case Overtaken(number) if number > state.round:
+                waits = replace(state, waiting=frozenset())
+                state, closed = self._close(waits) if state.open else (state, ())
+                return replace(state, round=number, steps=event.steps), closed
             case Stop(why):
                 return self._finish(state, why)
             case Lapsed(client, number):
-                late = Log(records.Late(round=number, client=client, released=True))
+                late = Log(records.Late(round=number, client=client, released=self.adder is None))
                 state, heard = self._joined(state, client)
                 return state, (late, *heard)
             case _:
@@ -238,7 +243,8 @@ class Synchronous:
             return self._finish(
                 state, f"the round budget is used up: {state.round} of {self.terms.rounds} rounds"
             )
-        solvent = self._solvent(state)
+        can = {i: self.affordable(state, i) for i in sorted(state.present)}
+        solvent = [i for i, steps in can.items() if steps is None or steps > 0]
         if (state.present and not solvent) or (
             self.payable is not None and state.round >= self.payable
         ):
@@ -317,14 +323,6 @@ class Synchronous:
         order = self.terms.order if self.method.adapts_noise else None
         sends = [Send(i, cohort.task(state, i, self.wants, given, order)) for i in chosen]
         return state, (*sends, *wake)
-
-    def _solvent(self, state: State) -> list[int]:
-        """Clients within reach that can pay for a step, in ascending order."""
-        return [
-            i
-            for i in sorted(state.present)
-            if (left := self.affordable(state, i)) is None or left > 0
-        ]
 
     def _arrived(
         self, state: State, answer: Update | Contribution | Masked

@@ -11,6 +11,7 @@ from sordino.engine.built import Built
 from sordino.engine.method import Method
 from sordino.engine.narration import Advice, Told
 from sordino.engine.plan import Plan
+from sordino.engine.world import Summing
 from sordino.federation.division import examples, federation
 from sordino.federation.mechanism import Trial
 from sordino.federation.promise import BATCHES, SIZES, resting_on
@@ -162,6 +163,10 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
     def released(self, study: SynchronousStudy) -> str | None:
         """See :class:`~sordino.engine.regime.Regime`."""
         return sharing.RELEASED if sharing.shared(study) else None
+
+    def summing(self, study: SynchronousStudy) -> Summing | None:
+        """See :class:`~sordino.engine.regime.Regime`."""
+        return sharing.summing(study) if sharing.shared(study) else None
 
     def against(self, study: SynchronousStudy) -> str:
         """See :class:`~sordino.engine.regime.Regime`."""

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sordino.engine.world import Summing
 from sordino.mechanism.shared import Residues, SharedNoise, added, unpacked
 from sordino.message import Masked, Vector
 from sordino.privacy import Event, Gaussian, PoissonSampled
@@ -60,6 +61,11 @@ class SharedSum:
     def condition(self) -> str:
         """What a charge is for, and what its price rests on."""
         return f"a shared sum, {self.honest} honest"
+
+    @property
+    def summing(self) -> Summing:
+        """What secure sums follow from."""
+        return Summing(len(self.weights), self.fewest, self.fewest - self.honest, self.rule.bits)
 
     def event(self, contract: RoundNoise) -> Event:
         """What one round releases of each client, if H contributions of its sum are honest."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sordino.engine.world import Summing
 from sordino.mechanism.shared import FEWEST_BITS, MOST_BITS
 from sordino.regimes.synchronous.methods.client_level import ClientLevel
 from sordino.training.optimizer import Sgd
@@ -38,6 +39,12 @@ def fewest(study: SynchronousStudy) -> int:
 def bits(study: SynchronousStudy) -> int:
     """Of the modulus."""
     return study.privacy.bits or BITS
+
+
+def summing(study: SynchronousStudy) -> Summing:
+    """What secure sums of the study follow from."""
+    least = fewest(study)
+    return Summing(study.data.clients, least, least - honest(study), bits(study))
 
 
 def refused(study: SynchronousStudy) -> str | None:

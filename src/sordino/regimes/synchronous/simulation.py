@@ -15,11 +15,11 @@ import msgspec
 
 from sordino.engine import moment as moments
 from sordino.engine import records
-from sordino.engine.effect import Book, Effect, Event, Request, Said, Send
+from sordino.engine.effect import Book, Effect, Event, Overtaken, Request, Said, Send
 from sordino.engine.kernel import Kernel
 from sordino.engine.latency import Churn, Latency
 from sordino.engine.watch import Packed, Watcher
-from sordino.engine.world import Away, Bill, World
+from sordino.engine.world import Away, Bill, Summing, World
 from sordino.entropy import Entropy
 from sordino.federation.simulation import charges, training, trip
 from sordino.message import Answer, Train, Vector
@@ -190,6 +190,11 @@ class Simulation(World[State]):
         """See :class:`World`."""
         return self.regime.together
 
+    @property
+    def summing(self) -> Summing | None:
+        """See :class:`World`."""
+        return None if self.regime.adder is None else self.regime.adder.summing
+
     def own_bills(self, site: int, task: Request, permits: Sequence[Permit]) -> Sequence[Bill]:
         """See :class:`World`: where whole clients are protected, the whole round, under its key."""
         asked = training(task)
@@ -206,6 +211,23 @@ class Simulation(World[State]):
     def objection_to_round(self, site: int, effect: Book) -> str | None:
         """See :class:`World`."""
         return objection_to_round(self.regime, effect)
+
+    def forgotten(self, state: State) -> int | None:
+        """See :class:`World`."""
+        booked = max((each.round for each in self.vault.ledger.entries()), default=0)
+        return booked if booked > state.number else None
+
+    def overtaken(self, site: int, number: int) -> Overtaken:
+        """See :class:`World`. What a round has most of are local steps."""
+        ledger, names = self.vault.ledger, self.vault.names
+        found = []
+        for unit in self.units:
+            rounds: dict[int, int] = {}
+            for each in ledger.entries(names[unit]):
+                if each.round <= number:
+                    rounds[each.round] = max(each.count, rounds.get(each.round, 0))
+            found.append(sum(rounds.values()))
+        return Overtaken(number, steps=tuple(found))
 
     def reach(self, site: int, task: Request | None, said: Said) -> Length | None:
         """See :class:`World`; as the site's client says."""

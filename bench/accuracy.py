@@ -1,0 +1,176 @@
+"""``python -m bench.accuracy [ROW ...]``: the table of docs/accuracy.md, from bench/accuracy.toml.
+
+For each row and epsilon, constants are chosen first, on training images that are declared public;
+then each split and seed is run with them. Results go to bench/accuracy.jsonl as they come, and what
+lies there is not run again. ``--table`` prints the table of what is there.
+
+Each run is the command line's (``sordino run``), in a process that has the kernels already.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import multiprocessing
+import os
+import statistics
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "accuracy.jsonl"
+KEPT = ("validation", "accuracy", "epsilon", "seconds")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run what is missing of all rows, or of those whose names begin with an argument."""
+    catalog = tomllib.loads((HERE / "accuracy.toml").read_text())
+    if "--table" in arguments:
+        print(table(catalog, _results()))
+        return
+    rows = [
+        row for row in catalog["row"] if not arguments or row["name"].startswith(tuple(arguments))
+    ]
+    for row in rows:
+        for epsilon in row.get("epsilons", catalog["epsilons"]):
+            chosen = _chosen(catalog, row, epsilon)
+            for split in row.get("splits", catalog["splits"]):
+                for seed in catalog["seeds"]:
+                    _result(catalog, row, epsilon, split, seed, chosen)
+
+
+def _chosen(catalog: Mapping[str, Any], row: Mapping[str, Any], epsilon: float) -> dict[str, Any]:
+    """The constants with the best accuracy on the public images, first seed and split."""
+    vary = {
+        key: [
+            epsilon * value if row.get("scaled") and key.endswith("_rate") else value
+            for value in values
+        ]
+        for key, values in row.get("vary", {}).items()
+    }
+    grid = [
+        {**row.get("with", {}), **dict(zip(vary, values, strict=True))}
+        for values in itertools.product(*vary.values())
+    ]
+    if len(grid) == 1:
+        return grid[0]
+    split = next(iter(row.get("splits", catalog["splits"])))
+    tried = [_result(catalog, row, epsilon, split, catalog["seeds"][0], each) for each in grid]
+    best = max(range(len(grid)), key=lambda i: tried[i]["validation"])
+    return grid[best]
+
+
+def _result(
+    catalog: Mapping[str, Any],
+    row: Mapping[str, Any],
+    epsilon: float,
+    split: str,
+    seed: int,
+    constants: Mapping[str, Any],
+) -> dict[str, Any]:
+    """What one run ends with, from the file of results if it is there."""
+    key = json.dumps([row["name"], epsilon, split, seed, dict(constants)], sort_keys=True)
+    found = _results().get(key)
+    if found is not None:
+        return found
+    changes = {
+        **dict(_flat(catalog["common"])),
+        **dict(_flat(catalog["splits"][split])),
+        **dict(_flat(row.get("set", {}))),
+        **constants,
+        "seed": seed,
+    }
+    if epsilon < math.inf:
+        changes["privacy.epsilon"] = epsilon
+    found = _run(row["study"], changes)
+    line = json.dumps({"key": json.loads(key), **found})
+    with RESULTS.open("a") as file:
+        file.write(line + "\n")
+    print(line, flush=True)
+    return found
+
+
+def _run(study: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        arguments = ["sordino", "run", study, "--quiet", "--out", str(out)]
+        for key, value in changes.items():
+            arguments += ["--set", f"{key}={_toml(value)}"]
+        started = time.perf_counter()
+        process = multiprocessing.get_context("fork").Process(target=_command, args=(arguments,))
+        process.start()
+        process.join()
+        if process.exitcode:
+            raise SystemExit(f"{' '.join(arguments)} ended with {process.exitcode}")
+        lines = (out / "rounds.jsonl").read_text().splitlines()
+        last = [row for row in map(json.loads, lines) if row.get("accuracy") is not None][-1]
+        last["seconds"] = round(time.perf_counter() - started, 1)
+        return {key: last.get(key) for key in KEPT}
+
+
+def _command(arguments: list[str]) -> None:
+    from sordino.cli import main as command
+
+    sys.argv = arguments
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+        command()
+
+
+def _results() -> dict[str, dict[str, Any]]:
+    if not RESULTS.exists():
+        return {}
+    lines = [json.loads(line) for line in RESULTS.read_text().splitlines()]
+    return {json.dumps(line["key"], sort_keys=True): line for line in lines}
+
+
+def _flat(tables: Mapping[str, Any], *above: str) -> Iterator[tuple[str, Any]]:
+    """Keys with dots and their values; a table with a kind or a name is a value."""
+    for key, value in tables.items():
+        if isinstance(value, dict) and not {"kind", "name"} & value.keys():
+            yield from _flat(value, *above, key)
+        else:
+            yield ".".join((*above, key)), value
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_toml(each)}" for key, each in value.items()) + " }"
+    return json.dumps(value)
+
+
+def table(catalog: Mapping[str, Any], results: Mapping[str, dict[str, Any]]) -> str:
+    """Markdown: mean and range over seeds, for each row, split and epsilon."""
+    heads = [f"ε = {epsilon:g}" for epsilon in catalog["epsilons"]]
+    lines = ["| | split | " + " | ".join(heads) + " |", "|---" * (len(heads) + 2) + "|"]
+    for row in catalog["row"]:
+        for split in row.get("splits", catalog["splits"]):
+            cells = [_cell(row, epsilon, split, results) for epsilon in catalog["epsilons"]]
+            lines.append(f"| {row['name']} | {split} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _cell(
+    row: Mapping[str, Any], epsilon: float, split: str, results: Mapping[str, dict[str, Any]]
+) -> str:
+    """Of the constants with most seeds: the chosen ones; others have one seed only."""
+    seeds: dict[str, list[float]] = {}
+    for line in results.values():
+        name, its_epsilon, its_split, _, constants = line["key"]
+        if (name, its_epsilon, its_split) == (row["name"], epsilon, split):
+            seeds.setdefault(json.dumps(constants), []).append(100 * line["accuracy"])
+    whole = [each for each in seeds.values() if len(each) > 1]
+    if not whole:
+        return ""
+    (found,) = whole
+    return f"{statistics.mean(found):.1f} ({min(found):.1f} to {max(found):.1f})"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

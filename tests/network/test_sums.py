@@ -1,0 +1,346 @@
+"""Secure sums between sites: exact whoever drops out, and shut to a server that lies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from msgspec import UNSET
+
+from federations import Hand
+from memory import MemoryLine, Net
+from sordino.engine.effect import Open, Summed
+from sordino.errors import StudyError
+from sordino.message import Masked
+from sordino.network import certificates, frames, kit, summing
+from sordino.network.agreement import KEYS, Agreed
+from sordino.network.incidents import read
+from sordino.network.journal import Journal
+from sordino.network.outbox import Kept, Outbox
+from sordino.network.partner import Partner
+from sordino.network.sums import Sums
+from sordino.regimes.synchronous.records import SynchronousRound
+from sordino.secure import masks
+from sordino.secure.messages import Included, KeyList, Keys, Signatures, decode, encode
+from sordino.secure.server import Opened, Void
+
+from .conftest import Makes
+from .test_kills import Fate, _torn_input, _torn_slot
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+FOUR = ["privacy.honest=3", "privacy.epsilon=1e6"]
+
+
+class Seen:
+    """What sites put into sums, and what came out: the test looks where no server can."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.parts: dict[tuple[int, int], list[set[bytes]]] = {}
+        self.sums: list[tuple[Open, Summed]] = []
+        masked, summed = Partner.masked, Sums.summed
+
+        def puts(own: Partner, kept: Kept, answer: Any, shares: bytes) -> Any:
+            found = masked(own, kept, answer, shares)
+            said = self.parts.setdefault((own.index, answer.round), [set(), set()])
+            said[0].add(answer.values)
+            said[1].add(found[1].values)
+            return found
+
+        def opens(own: Sums, effect: Open, done: Opened | Void) -> Summed:
+            self.sums.append((effect, summed(own, effect, done)))
+            return self.sums[-1][1]
+
+        patch.setattr(Partner, "masked", puts)
+        patch.setattr(Sums, "summed", opens)
+
+    def exact(self) -> int:
+        """How many sums were opened, each of them what its sites have put into it."""
+        opened = 0
+        for effect, told in self.sums:
+            if not told.clients:
+                continue
+            assert told.clients == effect.clients
+            total = np.zeros_like(told.values)
+            for site in told.clients:
+                raw, hidden = self.parts[site, told.number]
+                assert len(raw) == len(hidden) == 1  # said again, it is the same
+                total += masks.unpacked(next(iter(raw)), len(total), 32)
+                assert raw != hidden
+            assert (total % 2**32).tolist() == told.values.tolist()
+            assert effect.values.tolist() != told.values.tolist()
+            opened += 1
+        return opened
+
+
+@pytest.mark.parametrize("name", ["shared", "shared-client"])
+@pytest.mark.parametrize("phase", [1, 2, 3, 4])
+def test_a_site_that_drops_out_in_any_step_is_recovered_from(
+    name: str, phase: int, federate: Makes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a round with all four, site-1 vanishes: when it is asked for its shares, its masked input,
+    its signature or its own shares of others; it comes back later and is in a sum again.
+    """
+    seen = Seen(monkeypatch)
+    found = federate(name, [*FOUR, "budget.rounds=20000"], minimum=1, clients=4)
+    send, gone = MemoryLine.send, list[int]()
+
+    def sends(own: MemoryLine, frame: bytes) -> None:
+        said = frames.to_server(frame)
+        now = isinstance(said, frames.Stepped) and said.phase == phase
+        now = now or (phase == 2 and isinstance(said, frames.Say))
+        four = found.kernels and found.kernels[-1].state.cohort == 4
+        if now and four and own._name == "site-1" and not gone:
+            gone.append(said.number)  # type: ignore[union-attr]
+            own._net.stopped.add("site-1")
+            own._net.drop("site-1", "")
+        send(own, frame)
+
+    monkeypatch.setattr(MemoryLine, "send", sends)
+    found.start()
+    found.until(lambda: gone)
+    found.until(lambda: any(told.number > gone[0] + 1 for _, told in seen.sums))
+    found.threads.pop("site-1").join(10)
+    found.net.stopped.discard("site-1")
+    found.start("site-1")
+    last = max(told.number for _, told in seen.sums)
+    found.until(lambda: any(1 in told.clients and told.number > last for _, told in seen.sums))
+    assert seen.exact() > 2
+    (then,) = [told for _, told in seen.sums if told.number == gone[0]]
+    assert then.clients == ((0, 1, 2, 3) if phase > 2 else (0, 2, 3))
+    assert all(told.clients for _, told in seen.sums)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_anywhere_every_sum_is_exact(
+    seed: int, federate: Makes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = federate("shared", [*FOUR, "budget.rounds=12"], minimum=1, clients=4)
+    with monkeypatch.context() as patch:
+        seen, fate = Seen(patch), Fate(seed=seed, kills=12, every=40)
+        fate.threatens(patch, Journal, "append", _torn_input)
+        fate.threatens(patch, Outbox, "keep", _torn_slot)
+        fate.threatens(patch, Net, "send")
+        fate.threatens(patch, MemoryLine, "send")
+        fate.threatens(patch, Partner, "step")
+        found.start()
+        found.wait(120)
+    assert sum(found.kills.values()) >= 8, fate.where
+    assert set(found.done) == {"server", *found.names}
+    models = {(found.folder(each) / "model.safetensors").read_bytes() for each in found.done}
+    assert len(models) == 1
+    # noise of the study's seed: who is killed before he has kept it computes the same again
+    assert seen.exact() > 3, [told.clients for _, told in seen.sums]
+
+
+Lie = Callable[[Sums, int, Any], Any]
+
+
+def _forged(own: Sums, site: int, told: Any) -> Any:
+    """Another key for client 1, for everybody but client 1."""
+    if not isinstance(told, KeyList) or site == 1:
+        return told
+    changed = [
+        msgspec.structs.replace(each, mask=bytes(31) + b"\x42") if each.client == 1 else each
+        for each in told.keys
+    ]
+    return KeyList(told.round, tuple(changed))
+
+
+def _smaller(own: Sums, site: int, told: Any) -> Any:
+    """Sets of two."""
+    two = tuple(sorted((site, (site + 1) % 4)))
+    return Included(told.round, two) if isinstance(told, Included) else told
+
+
+def _different(own: Sums, site: int, told: Any) -> Any:
+    """A set without client 3 for client 0 and client 1."""
+    if isinstance(told, Included) and site < 2:
+        return Included(told.round, (0, 1, 2))
+    return told
+
+
+def _unsigned(own: Sums, site: int, told: Any) -> Any:
+    """Signatures of which one is another's."""
+    if isinstance(told, Signatures):
+        return Signatures(told.round, told.signers, told.signatures[::-1])
+    return told
+
+
+@pytest.mark.parametrize(
+    ("lie", "why", "who"),
+    [
+        (_forged, "client 1: keys that its certificate has not signed", {0, 2, 3}),
+        (_smaller, "of fewer than 3 is not opened", {0, 1, 2, 3}),
+        (_different, "it has signed another set, or none", {0, 1}),
+        (_unsigned, "has not signed the set that this client has signed", {0, 1, 2, 3}),
+    ],
+)
+def test_a_server_that_lies_opens_nothing(
+    lie: Lie, why: str, who: set[int], federate: Makes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server shows sites something else than it should; it is refused, and that is named."""
+    seen = Seen(monkeypatch)
+    real = Sums._ask
+
+    def asks(own: Sums, site: int, number: int, phase: int, body: bytes) -> None:
+        out = lie(own, site, decode(body))
+        real(own, site, number, phase, encode(out))
+
+    monkeypatch.setattr(Sums, "_ask", asks)
+    found = federate("shared", [*FOUR, "budget.rounds=3"], minimum=4, clients=4)
+    found.start()
+    found.wait()
+    assert seen.exact() == 0
+    if lie is _different:  # the server itself finds that these signatures are of another set
+        told = {each.site for each in read(found.server) if why in each.detail}
+    else:
+        told = {
+            name
+            for name in found.names
+            if any(why in each.detail for each in read(found.folder(name)))
+        }
+    assert told == {f"site-{i}" for i in who}
+    rounds = [row for row in found.rows["server"] if isinstance(row, SynchronousRound)]
+    assert [row.snr for row in rounds] == [UNSET] * 3  # nothing was released
+
+
+def test_a_site_that_is_silent_in_a_step_is_left_out(
+    federate: Makes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(summing, "STEP", 0.3)
+    seen = Seen(monkeypatch)
+    found = federate("shared", [*FOUR, "budget.rounds=3"], minimum=4, clients=4)
+    found.start("server", "site-0", "site-1", "site-2")
+    found.until(lambda: found.net.listens)
+    hand = Hand(found, "site-3")
+    hand.hello()
+    found.wait(60, "site-0", "site-1", "site-2")
+    assert {told.clients for _, told in seen.sums} == {(0, 1, 2)}
+    assert seen.exact() == 3
+    assert (
+        found.kernels[-1].courier.sites[3].refused["its step of a secure sum has not come in time"]
+    )
+
+
+def test_steps_that_do_not_fit_leave_their_site_out_and_are_counted(federate: Makes) -> None:
+    found = federate("shared", [*FOUR, "budget.rounds=4"], minimum=1, clients=4)
+    found.start("server", "site-0", "site-1", "site-2")
+    found.until(lambda: found.net.listens)
+    hand = Hand(found, "site-3")
+    hand.hello()
+    bad = (
+        b"\xc1",
+        encode(KeyList(1, ())),
+        encode(Keys(0, 2, b"", b"", b"", b"")),
+        encode(Keys(3, 4, bytes(32), bytes(32), bytes(32), b"")),
+    )
+    for number, body in enumerate(bad, start=1):
+        step = hand.get(frames.Step)
+        while step.number < number:
+            step = hand.get(frames.Step)
+        hand.send(frames.Stepped(step.number, 3, body))  # of another phase: not even looked at
+        hand.send(frames.Stepped(step.number, 0, body))
+    found.wait(60, "site-0", "site-1", "site-2")
+    refused = found.kernels[-1].courier.sites[3].refused
+    assert refused["a step of a secure sum that nobody waits for"] == 4
+    for why in (
+        "could not be read",
+        "no step of a secure sum: KeyList",
+        "it speaks for client 0 and is client 3",
+        "client 3: a public key of small order",
+    ):
+        assert any(why in each for each in refused), (why, refused)
+
+
+def test_a_site_says_the_same_again_and_nothing_about_the_past(federate: Makes) -> None:
+    found = federate("shared", FOUR, clients=4)
+    folder, _ = found.laid.sites[0]
+    agreed = Agreed(folder)
+    own = Partner(
+        agreed=agreed,
+        index=0,
+        summing=_summing(agreed),
+        dimension=3,
+        pair=certificates.read_pair(folder, "site"),
+    )
+    kept = Kept(run="r", number=4)
+    kept, first = own.step(kept, _invitation(5))
+    assert own.step(kept, _invitation(5)) == (kept, first)
+    for number in (3, 4):
+        with pytest.raises(Exception, match=f"round {number} is over"):
+            own.step(kept, _invitation(number))
+    with pytest.raises(Exception, match="to whose sum this site has sent no keys"):
+        own.step(kept, frames.Step(6, 3, encode(Included(6, (0, 1, 2)))))
+    with pytest.raises(Exception, match="a step of another round than its frame"):
+        own.step(kept, frames.Step(5, 3, encode(Included(6, (0, 1, 2)))))
+    with pytest.raises(Exception, match="no step of the server"):
+        own.step(kept, frames.Step(5, 0, first))
+    with pytest.raises(Exception, match="a task without the shares of its sum"):
+        own.masked(kept, Masked(0, 5, bytes(12)), encode(Included(5, ())))
+    kept, other = own.step(kept, _invitation(7))
+    assert other != first
+    with pytest.raises(Exception, match="round 5 is over"):
+        own.step(kept, _invitation(5))
+
+
+def _invitation(number: int) -> frames.Step:
+    from sordino.secure.messages import Invitation
+
+    return frames.Step(number, 0, encode(Invitation(number)))
+
+
+def _summing(agreed: Agreed) -> Any:
+    from sordino.engine import regimes
+
+    return regimes.of(agreed.study).summing(agreed.study)
+
+
+def test_kits_hold_the_public_keys_of_all_sites(federate: Makes, tmp_path: Path) -> None:
+    import datetime as dt
+
+    found = federate("shared", FOUR, clients=4)
+    folders = [found.laid.server, *(folder for folder, _ in found.laid.sites)]
+    assert len({(folder / KEYS).read_bytes() for folder in folders}) == 1
+    agreed = [Agreed(folder) for folder in folders]
+    assert len({each.digest for each in agreed}) == 1
+    pair = certificates.read_pair(folders[2], "site")  # of site 1
+    assert [agreed[0].verify(i, b"x", certificates.signed(pair, b"x")) for i in range(-1, 5)] == [
+        i == 1 for i in range(-1, 5)
+    ]
+    # a new certificate is for the same key, which everybody knows
+    authority, now = folders[0].parent / kit.AUTHORITY, dt.datetime.now(dt.UTC)
+    before = (folders[2] / "site.pem").read_bytes()
+    kit.renew(authority, "site-1", folders[2], now)
+    again = certificates.read_pair(folders[2], "site")
+    assert (folders[2] / "site.pem").read_bytes() != before
+    assert again.key.private_numbers() == pair.key.private_numbers()
+    with pytest.raises(StudyError, match="its key is not the one of site-0"):
+        kit.renew(authority, "site-0", folders[2], now)
+    # other keys are another agreement
+    keys = (folders[1] / KEYS).read_bytes()
+    (folders[1] / KEYS).write_bytes(keys[178:] + keys[:178])
+    assert Agreed(folders[1]).digest != agreed[0].digest
+    (folders[1] / KEYS).write_bytes(b"-----BEGIN PUBLIC KEY-----\nx\n-----END PUBLIC KEY-----\n")
+    with pytest.raises(StudyError, match="no public keys"):
+        Agreed(folders[1])
+    assert "keys.pem" not in {p.name for p in federate("synchronous").laid.server.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (["privacy.honest=2"], "together must be more than 4"),
+        (["privacy.honest=1", "privacy.fewest=3"], "together must be more than 4"),
+    ],
+)
+def test_sums_that_a_server_could_split_are_refused(
+    changes: list[str], why: str, federate: Makes
+) -> None:
+    with pytest.raises(StudyError, match=why):
+        federate("shared", changes, clients=4)
+    federate("shared", ["privacy.honest=2", "privacy.fewest=3"], clients=4)
