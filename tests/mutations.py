@@ -47,7 +47,7 @@ def nothing_executed() -> Iterator[None]:
         yield
     finally:
         _watching = None
-    assert not found
+    assert not found, found
 
 
 def memory() -> int:

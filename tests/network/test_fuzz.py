@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from federations import laid
 from mutations import memory, mutated, nothing_executed
@@ -353,6 +354,8 @@ def test_frames_of_a_server_that_were_changed_leave_a_site_as_it_is(
     found, dice = small(tmp_path, regime), random.Random(count)
     grown: list[int] = []
     released: dict[int, bytes] = {}
+    slope = torch.ones(1, requires_grad=True)
+    torch.autograd.grad(2.0 * slope, [slope], torch.ones(1))  # its first call imports modules
     with opened(found, tmp_path / "run", 1) as desk:
         inner: Any = desk._site.inner
         size, site = getattr(inner, "_sizes", (0, 0))[1], desk._site.index
