@@ -1,5 +1,5 @@
-"""Sums modulo 2^bits: they wrap exactly, none of a run overflows, and a modulus that is too small is
-refused.
+"""Sums modulo 2^bits: they wrap exactly, none of a run overflows, and a modulus that is too small
+is refused.
 """
 
 from __future__ import annotations
