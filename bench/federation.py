@@ -105,19 +105,19 @@ def run(study: Study, folder: Path) -> dict[str, float]:
         subprocess.Popen(each, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for each in commands
     ]
-    found = {"first": 0.0, "memory": 0.0}
-    row = b'"kind": "round"'
+    memory, seen = 0.0, [(0.0, 0)]
     while any(process.poll() is None for process in running):
-        if not found["first"] and log.exists() and row in log.read_bytes():
-            found["first"] = time.monotonic() - begun
+        if (closed := _closed(log)) > seen[-1][1]:
+            seen.append((time.monotonic() - begun, closed))
         for process in running[1:]:
             with suppress(OSError, StopIteration):  # it may have ended
                 told = Path(f"/proc/{process.pid}/status").read_text()
-                found["memory"] = max(found["memory"], _peak(told))
+                memory = max(memory, _peak(told))
         time.sleep(0.02)
     if any(process.returncode for process in running):
         raise SystemExit("a process of the federation failed")
-    return {**found, "each": _pace(log)}
+    (first, begin), (last, end) = seen[1], seen[-1]
+    return {"first": first, "memory": memory, "each": (last - first) / (end - begin)}
 
 
 def _each(text: str, **given: int) -> float:
@@ -136,11 +136,11 @@ def simulated() -> float:
     return (times[-1] - times[0]) / (len(times) - 1)
 
 
-def _pace(log: Path) -> float:
-    """Seconds of the server's clock from one round, or event, to the next."""
-    rows = [msgspec.json.decode(line) for line in log.read_bytes().splitlines()]
-    first, *_, last = [row for row in rows if "accuracy" in row]
-    return float((last["time"] - first["time"]) / (last["round"] - first["round"]))
+def _closed(log: Path) -> int:
+    """The last round or event that the log tells of; 0 before the first."""
+    found = log.read_bytes().splitlines() if log.exists() else []
+    rows = [line for line in found if b'"kind": "round"' in line and line.endswith(b"}")]
+    return int(msgspec.json.decode(rows[-1])["round"]) if rows else 0
 
 
 def _row(what: str, ours: float, reach: str, *, met: bool) -> dict[str, Any]:
