@@ -74,9 +74,10 @@ def _price(agreed: Agreed, study: Study, index: int, wish: Wish) -> Iterator[str
         )
         return
     yield f"What is protected: {adjacency(study)}"
+    noise = plan.clients[index][1] if plan.clients else plan.noise_multiplier
     yield (
         f"Price: at most epsilon {epsilon_text(limit)} at delta {privacy.delta} "
-        f"({privacy.accountant}), with a noise multiplier of {plan.noise_multiplier}; this site's "
+        f"({privacy.accountant}), with a noise multiplier of {noise}; this site's "
         "own ledger refuses anything beyond it, whatever the server asks"
     )
     if wish.ledger is None:

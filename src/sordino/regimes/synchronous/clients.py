@@ -68,7 +68,9 @@ class Makes:
         told |= {"learning_rate": method.learning_rate, "optimizer": method.optimizer}
         if self.noise is None:
             return PlainClient(**told)
-        return PrivateClient(**told, mechanism=self.noise)
+        own = self.study.privacy.noise_multipliers
+        noise = self.noise if own is None else self.noise.scaled(self.noise.clip, own[i])
+        return PrivateClient(**told, mechanism=noise)
 
     def _whole(self, i: int, examples: Examples, noise: Bounded, method: ClientLevel) -> Client:
         """Where whole clients are protected."""
