@@ -17,7 +17,7 @@ from sordino.engine import session
 from sordino.engine.effect import Open, Summed
 from sordino.engine.kernel import Kernel
 from sordino.errors import StudyError
-from sordino.message import Masked
+from sordino.message import Masked, Train
 from sordino.network import certificates, frames, kit, summing
 from sordino.network.agreement import KEYS, Agreed
 from sordino.network.incidents import read
@@ -31,6 +31,7 @@ from sordino.regimes.synchronous.records import SynchronousRound
 from sordino.secure import masks
 from sordino.secure.messages import Included, KeyList, Keys, Signatures, decode, encode
 from sordino.secure.server import Opened, Void
+from sordino.training.shared import SummedLocalClient
 
 from .conftest import Makes
 from .test_kills import Fate, _torn_input, _torn_slot
@@ -392,3 +393,20 @@ def test_sums_that_a_server_could_split_are_refused(
     with pytest.raises(StudyError, match=why):
         federate("shared", changes, clients=4)
     federate("shared", ["privacy.honest=2", "privacy.fewest=3"], clients=4)
+
+
+def test_whether_a_site_is_drawn_does_not_show_in_its_work(
+    federate: Makes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server sees how long an answer takes: every site works in every round."""
+    seen, trained, train = Seen(monkeypatch), set[tuple[int, int]](), SummedLocalClient.train
+
+    def trains(own: SummedLocalClient, asked: Train) -> Any:
+        trained.add((own.index, asked.round))
+        return train(own, asked)
+
+    monkeypatch.setattr(SummedLocalClient, "train", trains)
+    found = federate("shared-client", [*FOUR, "budget.rounds=20000"], clients=4)
+    found.start()
+    found.until(lambda: len(seen.sums) > 5)
+    assert trained >= seen.parts.keys()

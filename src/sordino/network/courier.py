@@ -21,8 +21,8 @@ from sordino.errors import RemoteProtocolError
 from sordino.message import Reply, Task, decode, encode
 from sordino.network import frames
 from sordino.network.checks import ahead, checked, differs, unknown
-from sordino.network.seals import Far, Seals
-from sordino.network.standing import Heard, Standing, leaving, printable, untimely
+from sordino.network.seals import Far, Seals, seal
+from sordino.network.standing import KINDS, Heard, Standing, leaving, printable, untimely
 from sordino.network.transport.base import Event, Hub, Mailbox
 from sordino.privacy import Event as Fact
 from sordino.privacy import encode as written
@@ -30,8 +30,6 @@ from sordino.training.plausible import Length
 
 MOST_BAD = 16
 """Frames of one connection that may be refused, before it is ended."""
-KINDS = 64
-"""Reasons that are told apart for each site."""
 
 
 def _silent(site: str, what: str, detail: str) -> None:
@@ -86,7 +84,7 @@ class Courier:
         self.run, self._dimension = run, dimension
         self._agreement, self._code = agreement, code
         self._patience, self._refused, self._clock = patience, refused, clock
-        self._owed, self._seals = owed, seals
+        self._owed, self._seals, self._began = owed, seals, clock()
         self.far: Callable[[int], Far] | None = None
         self.bridges: Callable[[int, int], bool] = lambda site, number: False
         self._more: deque[Heard] = deque()
@@ -94,14 +92,12 @@ class Courier:
         self._index = {name: i for i, name in enumerate(self.names)}
         self.sites = [Standing() for _ in self.names]
         self._last: tuple[object, bytes] | None = None
-        self._began = clock()
 
     def ask(self, site: int, task: Task, shares: bytes = b"") -> None:
         """Ask a site, now and whenever it connects again, until it has answered."""
         own = self.sites[site]
-        body, seals = self._encoded(task), self._seals
-        seal = b"" if seals is None else seals.of("task", self.names[site], task.number)
-        own.ask = frames.Ask(task.number, body, seal, shares)
+        sealed = seal(self._seals, "task", self.names[site], task.number)
+        own.ask = frames.Ask(task.number, self._encoded(task), sealed, shares)
         if own.greeted:
             self._send(site, frames.encode(own.ask))
 
@@ -120,9 +116,8 @@ class Courier:
             self._send(site, frame)
 
     def _booking(self, site: int, number: int, fact: Fact) -> bytes:
-        seals = self._seals
-        seal = b"" if seals is None else seals.of("round", self.names[site], number)
-        return frames.encode(frames.Book(number, written(fact), seal))
+        sealed = seal(self._seals, "round", self.names[site], number)
+        return frames.encode(frames.Book(number, written(fact), sealed))
 
     def flush(self) -> None:
         """Let frames go now: what comes next may take long."""
@@ -337,11 +332,10 @@ class Courier:
         if not self._greet(site, said):
             return None
         if self._seals is not None and self.far is not None:
-            lost = said.task[0]
-            bridged = partial(self.bridges, site, lost)
+            bridged = partial(self.bridges, site, said.task[0])
             if ahead(self._seals, self.names[site], self.far(site), said, bridged):
                 own.ask = None
-                self._more.append(Heard("ahead", site, number=lost))
+                self._more.append(Heard("ahead", site, number=said.task[0]))
         for number, fact in self._owed(site, said.booked):
             own.books.setdefault(number, self._booking(site, number, fact))
         for _, frame in sorted(own.books.items()):

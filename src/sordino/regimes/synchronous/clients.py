@@ -93,7 +93,8 @@ class Makes:
         told |= {"mechanism": noise, "sampling_rate": privacy.sampling_rate}
         if self.sums is None:
             return LocalClient(**told)
-        return SummedLocalClient(**told, part=self._part(i, self.sums))
+        watched = self.setup.mine is not None  # in one process nobody is
+        return SummedLocalClient(**told, part=self._part(i, self.sums), watched=watched)
 
     def _part(self, i: int, sums: SharedNoise) -> Part:
         weight = weights(self.study, self.setup.sizes)[i]
