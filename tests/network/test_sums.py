@@ -372,7 +372,7 @@ def test_the_plan_of_joining_says_what_the_server_sees(federate: Makes) -> None:
         kit_, data = federate("shared", changes, clients=4).laid.sites[0]
         told[fewest] = "\n".join(promised(Wish(kit=kit_, data=data)))
         assert f"the sum of {fewest} sites or more, once in a round" in told[fewest]
-        assert "Against whom: This holds against" in told[fewest]
+        assert "Against whom: This holds even" in told[fewest]
         assert f"no sum of fewer than {fewest} of the 4 clients" in told[fewest]
     assert "even if one of the other sites helps it." in told[3]
     assert "even if 2 other sites help it." in told[4]
