@@ -214,12 +214,14 @@ def test_a_server_that_lies_opens_nothing(
     assert [row.snr for row in rounds] == [UNSET] * 3  # nothing was released
 
 
+@pytest.mark.parametrize("deadline", [None, 2.0])
 def test_a_site_that_is_silent_in_a_step_is_left_out(
-    federate: Makes, monkeypatch: pytest.MonkeyPatch
+    deadline: float | None, federate: Makes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(summing, "STEP", 0.3)
+    monkeypatch.setattr(summing, "STEP", 0.3 if deadline is None else 60.0)
     seen = Seen(monkeypatch)
-    found = federate("shared", [*FOUR, "budget.rounds=3"], minimum=4, clients=4)
+    ends = [] if deadline is None else [f"participation.deadline={deadline}"]
+    found = federate("shared", [*FOUR, *ends, "budget.rounds=3"], minimum=4, clients=4)
     found.start("server", "site-0", "site-1", "site-2")
     found.until(lambda: found.net.listens)
     hand = Hand(found, "site-3")
@@ -370,7 +372,7 @@ def test_the_plan_of_joining_says_what_the_server_sees(federate: Makes) -> None:
         kit_, data = federate("shared", changes, clients=4).laid.sites[0]
         told[fewest] = "\n".join(promised(Wish(kit=kit_, data=data)))
         assert f"the sum of {fewest} sites or more, once in a round" in told[fewest]
-        assert "Against whom: This holds against" in told[fewest]
+        assert "Against whom: This holds even" in told[fewest]
         assert f"no sum of fewer than {fewest} of the 4 clients" in told[fewest]
     assert "even if one of the other sites helps it." in told[3]
     assert "even if 2 other sites help it." in told[4]

@@ -24,7 +24,7 @@ from sordino.network.sums import INPUTS, Sums, step_of
 from sordino.secure.server import PHASES, Opened, Void
 
 STEP = 60.0
-"""Seconds that a sum waits for the step of a site that is there."""
+"""Seconds that a sum waits for the step of a site that is there; less where rounds are short."""
 _SUM = "sum "
 
 
@@ -116,7 +116,7 @@ class LiveSums(LiveKernel[S, M]):
 
     def _wait(self) -> None:
         if self._sums.sum is not None:
-            self.push(self.time + STEP, tag=self._tag)
+            self.push(self.time + self._sums.seconds, tag=self._tag)
 
     def _quiet(self) -> None:
         """Forget alarms of steps."""
@@ -208,5 +208,9 @@ def kernels(
     """
     if (summing := world.summing) is None:
         return {}, ScriptedKernel, LiveKernel
-    sums = Sums(courier, partial(setting, agreed, summing, dimension, run), agreed.verify)
+    deadline = getattr(getattr(agreed.study, "participation", None), "deadline", None)
+    # four steps and the answers: who is silent in one must not make the round miss its deadline
+    step = STEP if deadline is None else min(STEP, deadline / 5)
+    known = partial(setting, agreed, summing, dimension, run)
+    sums = Sums(courier, known, agreed.verify, step)
     return {"sums": sums}, ScriptedSums, LiveSums

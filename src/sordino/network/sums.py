@@ -8,6 +8,7 @@ The regime counts the answers; when it asks for their sum to be opened, the last
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -53,10 +54,18 @@ class Sums:
         courier: the way to the sites.
         setting: of the sum of a round.
         verify: whether a site has signed something, by the public keys in the kit.
+        seconds: that a step is waited for.
     """
 
-    def __init__(self, courier: Courier, setting: Callable[[int], Setting], verify: Verify) -> None:
+    def __init__(
+        self,
+        courier: Courier,
+        setting: Callable[[int], Setting],
+        verify: Verify,
+        seconds: float = math.inf,
+    ) -> None:
         self._courier, self._setting, self._verify = courier, setting, verify
+        self.seconds = seconds
         self.sum: Sum | None = None
         self.tasks: dict[int, Task] = {}
         self._bodies: tuple[object, bytes] = (None, b"")
