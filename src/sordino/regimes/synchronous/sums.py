@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sordino.engine.plan import Plan
+from sordino.federation.leftout import left_out
 from sordino.mechanism.shared import SharedGrid, SharedNoise
 from sordino.regimes.synchronous import plan
 from sordino.regimes.synchronous.method import Terms
@@ -67,15 +68,18 @@ def price(study: SynchronousStudy, sizes: Sequence[int], dimension: int) -> Plan
         return priced
     clip, noise = study.method.scale(0.0)
     sigma = priced.noise_multiplier
-    grid = rule(study, sizes, dimension).grid(privacy.clip * clip, sigma * noise)
+    fixed = rule(study, sizes, dimension)
+    grid = fixed.grid(privacy.clip * clip, sigma * noise)
     # of n parts of the noise, H are booked
     excess = len(sizes) / honest(study)
     batch = sum(plan.shares(study, sizes)) if aggregated(study) else sum(sizes)
     signal = privacy.sampling_rate * batch / (sigma * grid.growth * math.sqrt(excess * dimension))
+    numbers = len(sizes) * dimension * fixed.rounds
+    more = left_out(privacy.delta, privacy.epsilon, numbers=numbers, more=fixed.unbooked(grid))
     return replace(
         priced,
         signal_to_noise=signal,
-        warnings=(*priced.warnings, *_warnings(grid)),
+        warnings=(*priced.warnings, *_warnings(grid), *more),
         shared=grid,
     )
 
