@@ -68,6 +68,15 @@ def test_a_modulus_that_is_too_small_books_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "ledger.sqlite").exists()
 
 
+def test_a_schedule_that_the_modulus_cannot_hold_books_nothing(tmp_path: Path) -> None:
+    """The first rounds have a grid, and the last ones, with less noise, have none."""
+    changes = ["privacy.bits=16", "method.noise_decay=1000", "budget.rounds=5"]
+    asked = shared_study(tmp_path, *changes, case="dynamic-dp-sgd")
+    with pytest.raises(StudyError, match="the modulus is too small"):
+        session.begin(asked, tmp_path / "run", lambda _: None, lambda _: None)
+    assert not (tmp_path / "run" / "ledger.sqlite").exists()
+
+
 @pytest.mark.parametrize(("regime", "method"), [("asynchronous", "mapa"), ("vertical", "dlr")])
 def test_other_regimes_have_no_sum(regime: str, method: str, tmp_path: Path) -> None:
     with pytest.raises(StudyError, match=r"privacy\.noise is not a key .* no sum|there is no sum"):
