@@ -26,7 +26,8 @@ _watching: list[str] | None = None
 
 
 def _hook(event: str, given: Any) -> None:
-    if _watching is not None and event in EXECUTES:
+    own = event == "ctypes.dlopen" and given == (None,)  # this process itself: loads no library
+    if _watching is not None and event in EXECUTES and not own:
         _watching.append(f"{event} {given!r:.200}")
 
 

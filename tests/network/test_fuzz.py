@@ -54,6 +54,7 @@ from sordino.network.server import Serves
 from sordino.network.transport.base import Event, Lost, Mailbox
 from sordino.privacy.event import Gaussian
 from sordino.privacy.event import encode as written
+from sordino.regimes.vertical.compiled.sliding_window import learned, passed
 
 from .test_events_between_sites import ENTITY, read
 
@@ -346,6 +347,15 @@ def standing(desk: Desk) -> tuple[Any, ...]:
     return vault.head(), desk.outbox.kept, desk.moment, own
 
 
+def _warm() -> None:
+    """Learn from a derivative: the first one of a process imports modules and loads kernels."""
+    slope = torch.ones(1, requires_grad=True)
+    torch.autograd.grad(2.0 * slope, [slope], torch.ones(1))
+    one, *others = (np.zeros(1, np.float32) for _ in range(4))
+    learned(one, *others, 1.0, 1.0, 0.1)
+    passed(one, others[0], 1.0, 1.0)
+
+
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("regime", REGIMES)
 def test_frames_of_a_server_that_were_changed_leave_a_site_as_it_is(
@@ -354,8 +364,7 @@ def test_frames_of_a_server_that_were_changed_leave_a_site_as_it_is(
     found, dice = small(tmp_path, regime), random.Random(count)
     grown: list[int] = []
     released: dict[int, bytes] = {}
-    slope = torch.ones(1, requires_grad=True)
-    torch.autograd.grad(2.0 * slope, [slope], torch.ones(1))  # its first call imports modules
+    _warm()
     with opened(found, tmp_path / "run", 1) as desk:
         inner: Any = desk._site.inner
         size, site = getattr(inner, "_sizes", (0, 0))[1], desk._site.index

@@ -162,3 +162,20 @@ def test_a_site_says_that_its_own_budget_is_why_it_takes_fewer_steps(tmp_path: P
     why = site.inner.objection(index, task)
     site.vault.close()
     assert why == f"it asks for {most + 1} local steps, and this client's budget pays for {most}"
+
+
+def test_an_edge_refuses_a_task_without_the_agreed_clip(tmp_path: Path) -> None:
+    """Before it books it: else a server could have it pay for nothing."""
+    found, folder = laid(tmp_path, "asynchronous"), tmp_path / "run"
+    kit, data = found.sites[0]
+    _, index, study, own = network.opened(network.Wish(kit=kit, data=data))
+    build = Joins(
+        agreed=Agreed(kit), index=index, own=own, connects=no_line, told=lambda words: None
+    )
+    folder.mkdir()
+    site: Any = build(study, folder, "run").simulation
+    weights = np.zeros(21, np.float32)
+    for clip, named in ((1.0, None), (None, "its clip is None"), (2.0, "its clip is 2.0")):
+        why = site.inner.objection(0, Compute(task=1, version=0, weights=weights, clip=clip))
+        assert (why is None) if named is None else (why or "").startswith(named)
+    site.vault.close()

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from msgspec import UNSET
 
-from federations import Hand
+from federations import Hand, study_of
 from memory import MemoryLine, Net
+from sordino.engine import session
 from sordino.engine.effect import Open, Summed
+from sordino.engine.kernel import Kernel
 from sordino.errors import StudyError
 from sordino.message import Masked, Train
 from sordino.network import certificates, frames, kit, summing
@@ -22,6 +24,8 @@ from sordino.network.incidents import read
 from sordino.network.journal import Journal
 from sordino.network.outbox import Kept, Outbox
 from sordino.network.partner import Partner
+from sordino.network.promise import promised
+from sordino.network.session import Wish
 from sordino.network.sums import Sums
 from sordino.regimes.synchronous.records import SynchronousRound
 from sordino.secure import masks
@@ -301,6 +305,33 @@ def _summing(agreed: Agreed) -> Any:
     return regimes.of(agreed.study).summing(agreed.study)
 
 
+@pytest.mark.parametrize("kills", [0, 5])
+@pytest.mark.parametrize("name", ["shared", "shared-client"])
+def test_a_script_with_drop_outs_ends_with_the_model_of_the_simulation(
+    name: str, kills: int, federate: Makes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some answers never come or come too late, some rounds are void; the server is killed."""
+    world = ["participation.deadline=2.0", "world.dropout=0.2", "world.rejoin=0.5"]
+    changes = [*FOUR, *world, "budget.rounds=12", "privacy.epsilon=1e6"]
+    found = federate(name, [*changes, "execution.checkpoint_every=1"], clients=4)
+    found.scripted = True
+    with monkeypatch.context() as patch:
+        seen, fate = Seen(patch), Fate(seed=kills, kills=kills, every=25)
+        fate.threatens(patch, Journal, "append", _torn_input)
+        fate.threatens(patch, Kernel, "tell")
+        fate.threatens(patch, Net, "send")
+        found.start()
+        found.wait(120)
+    assert found.kills.get("server", 0) >= kills // 2
+    study = study_of(tmp_path / "own", name, changes, clients=4)
+    session.begin(study, tmp_path / "alone", lambda row: None, lambda going: None)
+    wanted = (tmp_path / "alone" / "model.safetensors").read_bytes()
+    assert (found.server / "model.safetensors").read_bytes() == wanted
+    sizes = {len(told.clients) for _, told in seen.sums}
+    assert seen.exact() > 3
+    assert sizes == {3, 4}
+
+
 def test_kits_hold_the_public_keys_of_all_sites(federate: Makes, tmp_path: Path) -> None:
     import datetime as dt
 
@@ -330,6 +361,21 @@ def test_kits_hold_the_public_keys_of_all_sites(federate: Makes, tmp_path: Path)
     with pytest.raises(StudyError, match="no public keys"):
         Agreed(folders[1])
     assert "keys.pem" not in {p.name for p in federate("synchronous").laid.server.iterdir()}
+
+
+def test_the_plan_of_joining_says_what_the_server_sees(federate: Makes) -> None:
+    told = {}
+    for fewest in (3, 4):
+        changes = ["privacy.honest=2", f"privacy.fewest={fewest}"]
+        kit_, data = federate("shared", changes, clients=4).laid.sites[0]
+        told[fewest] = "\n".join(promised(Wish(kit=kit_, data=data)))
+        assert f"the sum of {fewest} sites or more, once in a round" in told[fewest]
+        assert "Against whom: This holds against" in told[fewest]
+        assert f"no sum of fewer than {fewest} of the 4 clients" in told[fewest]
+    assert "even if one of the other sites helps it." in told[3]
+    assert "even if 2 other sites help it." in told[4]
+    kit_, data = federate("shared", clients=2).laid.sites[0]
+    assert "off nothing else." in "\n".join(promised(Wish(kit=kit_, data=data)))
 
 
 @pytest.mark.parametrize(

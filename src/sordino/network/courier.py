@@ -21,8 +21,8 @@ from sordino.errors import RemoteProtocolError
 from sordino.message import Reply, Task, decode, encode
 from sordino.network import frames
 from sordino.network.checks import ahead, checked, differs, unknown
-from sordino.network.seals import Far, Seals
-from sordino.network.standing import Heard, Standing, leaving, untimely
+from sordino.network.seals import Far, Seals, seal
+from sordino.network.standing import KINDS, Heard, Standing, leaving, printable, untimely
 from sordino.network.transport.base import Event, Hub, Mailbox
 from sordino.privacy import Event as Fact
 from sordino.privacy import encode as written
@@ -30,28 +30,14 @@ from sordino.training.plausible import Length
 
 MOST_BAD = 16
 """Frames of one connection that may be refused, before it is ended."""
-KINDS, LONGEST = 64, 300
-"""Reasons that are told apart for each site, and characters of one: a site chooses part of it."""
 
 
 def _silent(site: str, what: str, detail: str) -> None:
     pass
 
 
-def _no_sums(site: int, said: frames.Stepped) -> Heard | None:
-    raise RemoteProtocolError("this study has no secure sums", "unasked")
-
-
-def _printable(why: str) -> str:
-    """A reason, of which a site may have chosen a part, for a log and a terminal."""
-    return "".join(each if each.isprintable() else "?" for each in why[:LONGEST])
-
-
 class Courier:
     """The kernel's way to the sites.
-
-    Attributes:
-        steps: what is heard where a site takes a step of a secure sum.
 
     Args:
         hub, mailbox: the transport.
@@ -71,6 +57,7 @@ class Courier:
     Attributes:
         far: how far the server has gone with a site, which the kernel knows.
         bridges: whether the run can go on after a task that a site proves that it was asked.
+        steps: what is heard where a site takes a step of a secure sum, where there are any.
     """
 
     def __init__(
@@ -92,27 +79,25 @@ class Courier:
         seals: Seals | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._unfit, self._most, self._noted = unfit, most, noted
+        self._unfit, self._most, self.noted = unfit, most, noted
         self._hub, self._mailbox, self.names = hub, mailbox, tuple(names)
         self.run, self._dimension = run, dimension
         self._agreement, self._code = agreement, code
         self._patience, self._refused, self._clock = patience, refused, clock
-        self._owed, self._seals = owed, seals
+        self._owed, self._seals, self._began = owed, seals, clock()
         self.far: Callable[[int], Far] | None = None
         self.bridges: Callable[[int, int], bool] = lambda site, number: False
         self._more: deque[Heard] = deque()
-        self.steps: Callable[[int, frames.Stepped], Heard | None] = _no_sums
+        self.steps: Callable[[int, frames.Stepped], Heard | None] | None = None
         self._index = {name: i for i, name in enumerate(self.names)}
         self.sites = [Standing() for _ in self.names]
         self._last: tuple[object, bytes] | None = None
-        self._began = clock()
 
     def ask(self, site: int, task: Task, shares: bytes = b"") -> None:
         """Ask a site, now and whenever it connects again, until it has answered."""
         own = self.sites[site]
-        body, seals = self._encoded(task), self._seals
-        seal = b"" if seals is None else seals.of("task", self.names[site], task.number)
-        own.ask = frames.Ask(task.number, body, seal, shares)
+        sealed = seal(self._seals, "task", self.names[site], task.number)
+        own.ask = frames.Ask(task.number, self._encoded(task), sealed, shares)
         if own.greeted:
             self._send(site, frames.encode(own.ask))
 
@@ -131,9 +116,8 @@ class Courier:
             self._send(site, frame)
 
     def _booking(self, site: int, number: int, fact: Fact) -> bytes:
-        seals = self._seals
-        seal = b"" if seals is None else seals.of("round", self.names[site], number)
-        return frames.encode(frames.Book(number, written(fact), seal))
+        sealed = seal(self._seals, "round", self.names[site], number)
+        return frames.encode(frames.Book(number, written(fact), sealed))
 
     def flush(self) -> None:
         """Let frames go now: what comes next may take long."""
@@ -152,7 +136,7 @@ class Courier:
     def barred(self, site: int, why: str) -> None:
         """A site takes part no more until it connects again."""
         own = self.sites[site]
-        own.there, own.out = False, _printable(why) or "no reason was given"
+        own.there, own.out = False, printable(why) or "no reason was given"
 
     def admitted(self, site: int) -> None:
         """A site takes part again."""
@@ -172,7 +156,7 @@ class Courier:
             f"task {number}: an answer of length {found.found:.4g}, where clipping and noise allow "
             f"{found.most:.4g}"
         )
-        self._noted(self.names[site], "norm", own.flag)
+        self.noted(self.names[site], "norm", own.flag)
         if own.flagged == 1:
             self._refused(self.names[site], f"flagged, and used: {own.flag}")
 
@@ -306,8 +290,10 @@ class Courier:
         match said:
             case frames.Say(number, body):
                 return self._answer(site, number, body)
-            case frames.Stepped():
+            case frames.Stepped() if self.steps is not None:
                 return self.steps(site, said)
+            case frames.Stepped():
+                self.note(site, "unasked", "a step of a secure sum, where there are none")
             case frames.Booked(number):
                 if number in own.books:
                     return Heard("booked", site, number=number)
@@ -346,11 +332,10 @@ class Courier:
         if not self._greet(site, said):
             return None
         if self._seals is not None and self.far is not None:
-            lost = said.task[0]
-            bridged = partial(self.bridges, site, lost)
+            bridged = partial(self.bridges, site, said.task[0])
             if ahead(self._seals, self.names[site], self.far(site), said, bridged):
                 own.ask = None
-                self._more.append(Heard("ahead", site, number=lost))
+                self._more.append(Heard("ahead", site, number=said.task[0]))
         for number, fact in self._owed(site, said.booked):
             own.books.setdefault(number, self._booking(site, number, fact))
         for _, frame in sorted(own.books.items()):
@@ -382,23 +367,19 @@ class Courier:
         self.note(site, error.what, str(error))
         if own.bad >= MOST_BAD:
             why = "too many frames that were refused"
-            self._noted(self.names[site], "cut off", why)
+            self.noted(self.names[site], "cut off", why)
             self._hub.drop(self.names[site], why)
 
     def note(self, site: int, what: str, why: str) -> None:
         """Name and count what a site has done that it must not."""
         counted = self.sites[site].refused
-        key = _printable(why)
+        key = printable(why)
         if key not in counted and len(counted) >= KINDS:
             key = "more kinds of refused frames"
         counted[key] += 1
-        self._noted(self.names[site], what, key)
+        self.noted(self.names[site], what, key)
         if counted[key] == 1:
             self._refused(self.names[site], key)
-
-    def announce(self, what: str, why: str) -> None:
-        """Write down what is no site's doing alone."""
-        self._noted("", what, _printable(why))
 
     def _send(self, site: int, frame: bytes) -> None:
         self.sites[site].sent += len(frame)

@@ -17,16 +17,7 @@ from collections.abc import Callable
 from itertools import takewhile
 
 from sordino.engine import records
-from sordino.engine.effect import (
-    Arrived,
-    Book,
-    Booked,
-    Joined,
-    Left,
-    Request,
-    Stop,
-    Woke,
-)
+from sordino.engine.effect import Arrived, Book, Booked, Joined, Left, Request, Stop, Woke
 from sordino.engine.kernel import Kernel, M
 from sordino.engine.moment import S
 from sordino.engine.watch import Watcher
@@ -221,14 +212,14 @@ class LiveKernel(Kernel[S, M]):
     def _take(self, each: Input) -> None:
         self._follow(each)
         for site, why in self.world.faults():
-            self._useless(site, why)
+            if (asked := self.courier.sites[site].ask) is not None:
+                self.courier.settled(site, asked.number)  # it has only this one answer
+            self._without(site, "too large", f"its answer cannot be used: {why}")
 
-    def _useless(self, site: int, why: str) -> None:
-        """An answer cannot be used: the site has only this one, and the run goes on without it."""
-        self.courier.note(site, "too large", why)
-        self.courier.barred(site, f"its answer cannot be used: {why}")
-        if (asked := self.courier.sites[site].ask) is not None:
-            self.courier.settled(site, asked.number)
+    def _without(self, site: int, what: str, why: str) -> None:
+        """A site takes part no more until it connects again."""
+        self.courier.note(site, what, why)
+        self.courier.barred(site, why)
         self._gone(site)
 
     def _follow(self, each: Input) -> None:
@@ -279,18 +270,14 @@ class LiveKernel(Kernel[S, M]):
         """A site may have been asked too long ago: then it is out, and is cut off, so that it
         connects again as soon as it can.
         """
-        again = self.patience.looked(site, self.time)
-        if again is not None:
+        if (again := self.patience.looked(site, self.time)) is not None:
             self.push(again, site, tag=MUTE)
-        if again is not None or not self.awaited(site):
-            return
-        task, within = self.tasks[site].number, self.patience.within
-        why = f"task {task} is not answered within {within:.0f} s"
-        self.courier.note(site, "mute", why)
-        self.courier.barred(site, why)
-        self._gone(site)
-        if not self._replaying:
-            self.courier.drop(site, why)
+        elif self.awaited(site):
+            task, within = self.tasks[site].number, self.patience.within
+            why = f"task {task} is not answered within {within:.0f} s"
+            self._without(site, "mute", why)
+            if not self._replaying:
+                self.courier.drop(site, why)
 
     def _arrived(self, each: Input) -> None:
         """An answer. A site has only one to a task: if it is not what was asked for, the run goes
@@ -307,10 +294,7 @@ class LiveKernel(Kernel[S, M]):
         if self.state.ended is not None:
             return
         if self.world.expects(self.state, each.site, each.number):
-            why = "its answer was not what it was asked for"
-            self.courier.note(each.site, "another answer", why)
-            self.courier.barred(each.site, why)
-            self._gone(each.site)
+            self._without(each.site, "another answer", "its answer was not what it was asked for")
         else:
             self.tell(Joined(each.site))  # who was late is counted in again
 

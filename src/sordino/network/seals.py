@@ -51,6 +51,11 @@ class Seals:
         return number > 0 and hmac.compare_digest(self.of(kind, site, number), seal)
 
 
+def seal(seals: Seals | None, kind: Kind, site: str, number: int) -> bytes:
+    """The seal, where there are any."""
+    return b"" if seals is None else seals.of(kind, site, number)
+
+
 def kept(folder: Path, run: str) -> Seals:
     """The seals of a run folder; its key is made when it first is served, and only its owner reads
     it.

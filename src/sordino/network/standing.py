@@ -9,6 +9,9 @@ from typing import NamedTuple
 from sordino.message import Reply
 from sordino.network import frames
 
+KINDS, LONGEST = 64, 300
+"""Reasons that are told apart for each site, and characters of one: a site chooses part of it."""
+
 
 @dataclass(slots=True)
 class Standing:
@@ -79,3 +82,8 @@ def untimely(own: Standing, number: int) -> str:
 def leaving(own: Standing) -> bool:
     """Whether a site is counted out when it stays away for the agreed patience."""
     return not own.greeted and (own.there or (bool(own.revoked) and not own.out))
+
+
+def printable(why: str) -> str:
+    """A reason, of which a site may have chosen a part, for a log and a terminal."""
+    return "".join(each if each.isprintable() else "?" for each in why[:LONGEST])

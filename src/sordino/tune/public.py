@@ -14,9 +14,10 @@ import numpy as np
 from sordino.compare.schedule import Side, Task, slug
 from sordino.data import locate
 from sordino.data import names as published
-from sordino.engine.assemble import calibrated
+from sordino.engine.assemble import calibrated, plan
 from sordino.engine.files import replace_file
 from sordino.engine.runs import load
+from sordino.engine.study.sections import SHARE
 from sordino.errors import StudyError
 from sordino.federation.division import examples, federation
 from sordino.federation.evaluation import has_test
@@ -105,7 +106,24 @@ def set_aside(study: HorizontalStudy, place: Path) -> HorizontalStudy:
         "person": None,
         "validation": 0,
     }
-    return again(study, f"--on {VALIDATION}", data=_dealt(study, changed), privacy=ALONE)
+    return again(
+        study, f"--on {VALIDATION}", data=_dealt(study, changed), privacy=ALONE | _as_noisy(study)
+    )
+
+
+def _as_noisy(study: HorizontalStudy) -> dict[str, Any]:
+    """Noise that disturbs a step on the few public examples as the study's disturbs one on all of
+    its own; else the best constants would be those of a study with far more noise. Public examples
+    need no protection, and the number of the study's own examples is public.
+    """
+    sigma = calibrated(study).privacy.noise_multiplier
+    if sigma is None or study.privacy.epsilon is None:
+        return {}
+    if study.noise_follows_size:
+        _, sizes = plan(study)
+        few = study.data.validation - round(SHARE * study.data.validation)
+        sigma *= few / sum(sizes)
+    return {"noise_multiplier": sigma, "epsilon": math.inf}
 
 
 def _dealt(study: HorizontalStudy, data: dict[str, Any]) -> dict[str, Any]:

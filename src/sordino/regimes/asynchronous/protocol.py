@@ -204,7 +204,7 @@ class Asynchronous:
         if task.task < 1 or not 0 <= task.version < self.terms.updates:
             return f"it is task {task.task} after update {task.version} of {self.terms.updates}"
         clip = self.stage(task.version).clip
-        if task.clip is not None and task.clip != clip:
+        if task.clip != (None if clip == float("inf") else clip):
             return f"its clip is {task.clip}, and that of its stage is {clip}"
         return None
 

@@ -57,9 +57,8 @@ def build(
     """See :func:`sordino.engine.assemble.build`; ``parts`` is emptied, to save memory."""
     entropy, flat, sizes = Seeded(study.seed), setup.kernels.flat, setup.sizes
     privacy = study.privacy
-    alike = study.privacy.epsilons is None
-    cost = sums.price if alike else personal.price
-    priced, whole = cost(for_dimension(study, flat.dim), sizes, flat.dim), aggregated(study)
+    priced = personal.price(for_dimension(study, flat.dim), sizes, flat.dim)
+    whole = aggregated(study)
     units, fingerprints = _units(
         whole, setup.fingerprints, not setup.records and setup.mine is None
     )
@@ -90,7 +89,7 @@ def build(
         clients=clients,
         vault=ledgers,
         budget=most,
-        budgets=None if alike else budgets,
+        budgets=budgets,
         units=units,
         latency=study.world.latency,
         churn=Churn(dropout=study.world.dropout, rejoin=study.world.rejoin),

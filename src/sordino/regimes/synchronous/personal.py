@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from sordino.engine.plan import Plan
-from sordino.regimes.synchronous import plan
+from sordino.regimes.synchronous import plan, sums
 from sordino.regimes.synchronous.study import SynchronousStudy
 
 
@@ -84,7 +84,11 @@ def calibrated(study: SynchronousStudy) -> SynchronousStudy:
 
 
 def price(study: SynchronousStudy, sizes: Sequence[int], dimension: int) -> Plan:
-    """The plan: steps that all clients can pay for, and epsilon of the one that spends most."""
+    """The plan of any study; with epsilons of clients' own, steps that all clients can pay for, and
+    epsilon of the one that spends most.
+    """
+    if study.privacy.epsilons is None:
+        return sums.price(study, sizes, dimension)
     full = calibrated(study)
     kinds = zip(epsilons(full), multipliers(full, len(sizes)), strict=True)
     first = {kind: client for client, kind in reversed(list(enumerate(kinds)))}

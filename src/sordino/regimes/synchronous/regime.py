@@ -25,7 +25,6 @@ from sordino.regimes.synchronous import (
     personal,
     plan,
     sharing,
-    sums,
 )
 from sordino.regimes.synchronous import methods as _methods  # noqa: F401  (registers them)
 from sordino.regimes.synchronous.study import SynchronousStudy
@@ -62,9 +61,7 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
 
     def price(self, study: SynchronousStudy, sizes: Sequence[int], dimension: int) -> Plan:
         """See :class:`HorizontalRegime`."""
-        if study.privacy.epsilons is not None:
-            return personal.price(study, sizes, dimension)
-        return sums.price(study, sizes, dimension)
+        return personal.price(study, sizes, dimension)
 
     def mechanism(self, study: SynchronousStudy, sizes: Sequence[int], trial: Trial) -> Bounded:
         """See :class:`HorizontalRegime`."""
