@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from sordino.engine.plan import ACCOUNTANTS, Curve, Plan, limits
 from sordino.errors import StudyError
+from sordino.federation.leftout import left_out
 from sordino.privacy import (
     Composed,
     Event,
@@ -162,8 +163,16 @@ def price(study: SynchronousStudy, sizes: Sequence[int], dimension: int) -> Plan
         relative_noise=sigma
         / (privacy.sampling_rate * (len(sizes) if privacy.unit == "client" else sum(sizes))),
         calibrated=study.privacy.noise_multiplier is None,
-        warnings=tuple(warnings(full, sizes, steps, dimension)),
+        warnings=(*warnings(full, sizes, steps, dimension), *_left_out(full, used, dimension)),
     )
+
+
+def _left_out(study: SynchronousStudy, used: int, dimension: int) -> tuple[str, ...]:
+    """Of one client's noise; sums of shared noise have more (:mod:`.sums`)."""
+    privacy = study.privacy
+    if privacy.noise == "shared" or study.form != "sound":
+        return ()
+    return left_out(privacy.delta, privacy.epsilon, numbers=used * dimension)
 
 
 def _batches(study: SynchronousStudy, sizes: Sequence[int]) -> tuple[float, float, float]:
