@@ -18,7 +18,7 @@ from sordino.entropy import System
 from sordino.errors import StudyError
 from sordino.federation.division import federation
 from sordino.federation.study import HorizontalStudy
-from sordino.privacy import Ledger, accountant
+from sordino.privacy import Budget, Charge, Ledger, Vault, accountant
 from sordino.tune import private
 from sordino.tune.grid import candidates
 from sordino.tune.price import Price, measured, price
@@ -301,6 +301,68 @@ def test_a_ledger_of_the_data_pays_for_the_choice_and_refuses_a_second(
     with pytest.raises(Exception, match="over the budget"):
         private.tune(found, own, tmp_path / "second", lambda _: None)
     assert not list((tmp_path / "second").iterdir())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        (),
+        ("method={name='ali-dpfl'}", "budget.rounds=3"),
+        ("method={name='als-dpfl'}", "budget.rounds=3", "budget.steps=8"),
+        ("privacy.epsilons=[0.5, 1.0, 4.0, 4.0]",),
+        ("privacy.epsilons=[0.5, 4.0, 4.0, 4.0]", "method={name='ali-dpfl'}"),
+        ("privacy.noise=shared", "privacy.honest=2"),
+        ("participation.cohort=2", "budget.rounds=5"),
+        ("method={name='dp-fedavg'}", "privacy.unit=client", "data.clients=20"),
+    ],
+)
+def test_no_trial_spends_more_than_was_booked_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(private, "drawn", lambda *_: 1)
+    found = priced(tmp_path, *changes)
+    assert found.epsilon <= 4.0
+    private.tune(found, read(tmp_path, *changes), tmp_path / "out", lambda _: None)
+    charges, one = booked(tmp_path / "out"), accountant("pld")
+    spent = booked(tmp_path / "out" / "best")
+    assert list(spent) == list(charges)
+    for unit, ((event, count),) in charges.items():
+        assert count == 1
+        assert one.epsilon(spent[unit], 1e-3) <= one.epsilon([(event.event, 1)], 1e-3)
+
+
+def test_each_client_pays_by_its_own_epsilon_or_nobody_pays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = "privacy.epsilons=[0.5, 1.0, 4.0, 4.0]"
+    changes = (own, f"privacy.ledger={tmp_path / 'kept'}")
+    monkeypatch.setattr(private, "drawn", lambda *_: 1)
+    found = priced(tmp_path, *changes)
+    private.tune(found, read(tmp_path, *changes), tmp_path / "out", lambda _: None)
+    kept = tmp_path / "kept" / "ledger.sqlite"
+    with Ledger.open(kept, readonly=True) as ledger:
+        spent = [accountant("pld").epsilon(ledger.spent(u), 1e-3) for u in ledger.units()]
+    assert all(
+        0.98 * most < each <= most
+        for each, most in zip(sorted(spent), [0.5, 1.0, 4.0, 4.0], strict=True)
+    )
+    with pytest.raises(Exception, match="over the budget"):
+        private.tune(found, read(tmp_path, *changes), tmp_path / "second", lambda _: None)
+    with Ledger.open(kept, readonly=True) as ledger:
+        assert [accountant("pld").epsilon(ledger.spent(u), 1e-3) for u in ledger.units()] == spent
+    units = {"client:0": "a", "client:1": "b"}
+    budgets = {"client:0": Budget(4.0, 1e-3), "client:1": Budget(1.0, 1e-3)}
+    charges = [
+        Charge(unit=unit, event=found.own[2], count=1, why="", method="tune", round=0, key=unit)
+        for unit in units
+    ]
+    with Vault.for_run(tmp_path / "own.sqlite", units) as vault:
+        with pytest.raises(Exception, match=r"client:1: .* over the budget of 1 "):
+            vault.charge_each(charges, budgets)
+        assert not vault.spent("client:0")
+    given = "privacy.noise_multipliers=[9.0, 9.0, 9.0, 9.0]"
+    with pytest.raises(StudyError, match="leave it out"):
+        priced(tmp_path, own, given)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -37,6 +37,8 @@ from sordino.errors import BudgetExceeded, ResumeError, StudyError
 from sordino.files import KIB, read_below, there
 from sordino.privacy import Budget, Charge
 from sordino.privacy.trials import number
+from sordino.regimes.synchronous.personal import epsilons
+from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.tune.price import VALIDATION, Price
 
 NOTE, BEST, HIDDEN = "tune.json", "best", ".tuning"
@@ -160,33 +162,51 @@ def _book(price: Price, own: Study, folder: Path, note: Told) -> None:
     A charge that stands already is not booked again: its key names the tuning.
     """
     # nothing is drawn here, so no key is needed
-    changed = {"noise_multiplier": price.noise, "entropy": "seed"}
+    trial = price.studies[0].privacy
+    changed = {
+        "noise_multiplier": trial.noise_multiplier,
+        "noise_multipliers": trial.noise_multipliers,
+        "entropy": "seed",
+    }
     privacy = own.privacy.model_copy(update=changed)
     study = own.model_copy(update={"privacy": privacy})
     built = assemble.build(study, folder, note.tuning)
     simulation = built.simulation
     try:
         session.book_public(note.tuning, simulation)
-        events = dict.fromkeys(simulation.units, price.event)
-        if price.tested is not None:
-            events["test"] = price.tested
-        charges = [
-            Charge(
-                unit=unit,
-                event=event,
-                count=1,
-                why="the best of a random number of runs",
-                method="tune",
-                round=0,
-                key=f"{note.tuning}/tune/{unit}",
-            )
-            for unit, event in events.items()
-        ]
-        limit = math.inf if own.privacy.epsilon is None else own.privacy.epsilon
-        simulation.vault.charge(charges, Budget(limit, price.delta, price.accountant))
+        simulation.vault.charge_each(*_charges(price, own, simulation.units, note))
         simulation.vault.finish()
     finally:
         simulation.vault.close()
+
+
+def _charges(
+    price: Price, own: Study, units: Sequence[str], note: Told
+) -> tuple[list[Charge], dict[str, Budget]]:
+    """What every unit is charged, and what it may spend in all."""
+    whole = math.inf if own.privacy.epsilon is None else own.privacy.epsilon
+    events, most = dict.fromkeys(units, price.event), dict.fromkeys(units, whole)
+    if price.own:  # clients with epsilons of their own
+        assert isinstance(own, SynchronousStudy)
+        events = dict(zip(units, price.own, strict=True))
+        most = dict(zip(units, epsilons(own), strict=True))
+    if price.tested is not None:
+        events["test"], most["test"] = price.tested, whole
+    charges = [
+        Charge(
+            unit=unit,
+            event=event,
+            count=1,
+            why="the best of a random number of runs",
+            method="tune",
+            round=0,
+            key=f"{note.tuning}/tune/{unit}",
+        )
+        for unit, event in events.items()
+    ]
+    return charges, {
+        unit: Budget(limit, price.delta, price.accountant) for unit, limit in most.items()
+    }
 
 
 def _trials(price: Price, hidden: Path) -> _State:
