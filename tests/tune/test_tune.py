@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from sordino.engine import session
 from sordino.engine import study as studies
 from sordino.engine.runs import load
 from sordino.entropy import System
-from sordino.errors import StudyError
+from sordino.errors import BudgetExceeded, ResumeError, StudyError
 from sordino.federation.division import federation
 from sordino.federation.study import HorizontalStudy
 from sordino.privacy import Budget, Charge, Ledger, Vault, accountant
@@ -265,6 +266,76 @@ def test_a_tuning_killed_while_it_releases_draws_nothing_again(
     monkeypatch.setattr(private, "_keep", keep)
     assert tuned(tmp_path, found, monkeypatch, 5).status == "done"
     assert load(tmp_path / "out" / "best").about.run == before
+
+
+def test_what_a_kill_leaves_at_the_very_end_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, remove, folder = priced(tmp_path), shutil.rmtree, tmp_path / "out"
+
+    def killed(path: Path, **named: Any) -> None:
+        if path.name == private.HIDDEN:
+            raise KeyboardInterrupt
+        remove(path, **named)
+
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        tuned(tmp_path, found, monkeypatch, 2)
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    assert (folder / ".tuning" / private.STATE).exists()  # how many trials there were
+    assert tuned(tmp_path, found, monkeypatch, 2).status == "done"
+    assert not (folder / ".tuning").exists()
+    # nor does the time between the booking and the end tell it
+    assert len({path.stat().st_mtime for path in folder.rglob("*")}) == 1
+
+
+def test_without_its_key_a_tuning_does_not_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, folder = priced(tmp_path), tmp_path / "out"
+    monkeypatch.setattr(private, "_trials", lambda *_: pytest.fail("no trial is to run"))
+    with pytest.raises(pytest.fail.Exception):
+        private.tune(found, read(tmp_path), folder, lambda _: None)
+    charges, key = booked(folder), (folder / ".tuning" / private.KEY).read_bytes()
+    for other, said in ((bytes([7]) * 32, "is another"), (None, "is missing")):
+        if other is None:
+            shutil.rmtree(folder / ".tuning")
+        else:
+            (folder / ".tuning" / private.KEY).write_bytes(other)
+        with pytest.raises(ResumeError, match=said):
+            private.tune(found, read(tmp_path), folder, lambda _: None)
+        assert booked(folder) == charges
+    assert key.hex() not in (folder / "tune.json").read_text(encoding="utf-8")
+
+
+def test_a_copy_that_is_put_back_releases_the_same_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, trials, folder = priced(tmp_path), private._trials, tmp_path / "out"
+
+    def copied(*given: Any) -> Any:
+        shutil.copytree(folder, tmp_path / "copy")
+        return trials(*given)
+
+    monkeypatch.setattr(private, "_trials", copied)
+    first = tuned(tmp_path, found, monkeypatch, 3)
+    model = (folder / "best" / "model.safetensors").read_bytes()
+    monkeypatch.setattr(private, "_trials", trials)
+    shutil.rmtree(folder)
+    (tmp_path / "copy").rename(folder)
+    assert tuned(tmp_path, found, monkeypatch, 3) == first
+    assert (folder / "best" / "model.safetensors").read_bytes() == model
+
+
+def test_what_could_not_begin_leaves_nothing(tmp_path: Path) -> None:
+    rows = "".join(f"{i % 7},{i % 5},p{i // 2},{'xy'[i % 2]}\n" for i in range(80))
+    (tmp_path / "mine.csv").write_text("a,b,who,label\n" + rows, encoding="utf-8")
+    data = f'file = "{tmp_path / "mine.csv"}"\ntest_file = "{tmp_path / "mine.csv"}"'
+    path = written(tmp_path, data + '\nperson = "who"')
+    found = price(candidates(path, [], [RATES]), [RATES], "geometric", 3.0)
+    with pytest.raises(BudgetExceeded, match="over the budget"):  # a person has two rows
+        private.tune(found, studies.read(path), tmp_path / "out", lambda _: None)
+    assert not list((tmp_path / "out").iterdir())
 
 
 def test_without_a_trial_nothing_is_released_and_the_price_stays(
