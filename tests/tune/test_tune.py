@@ -138,6 +138,10 @@ def test_examples_that_are_declared_public_are_public_data(tmp_path: Path) -> No
     assert path.exists()
     none = sordino(tmp_path, "tune", "study.toml", *asked, "--set", "data.validation=0")
     assert none.returncode == 2
+    # with another seed, what is kept there is private
+    other = sordino(tmp_path, "tune", "study.toml", *asked, "--set", "seed=1", "--out", "new.toml")
+    assert other.returncode == 2
+    assert "holds other examples" in other.stderr
 
 
 def test_a_tuned_study_says_so_before_and_after(tmp_path: Path) -> None:
@@ -174,8 +178,10 @@ def test_a_file_must_be_declared_public(tmp_path: Path) -> None:
     assert (str(found.data.file), found.data.testing) == (other, "public share")
     assert (found.privacy.entropy, found.privacy.epsilon) == ("seed", 4.0)
     own = read(tmp_path, data=f'file = "{other}"')
-    with pytest.raises(StudyError, match="a file of the study's own data"):
-        moved(own, other, declared=True)
+    (tmp_path / "link.csv").hardlink_to(other)
+    for name in (other, str(tmp_path / "link.csv")):
+        with pytest.raises(StudyError, match="a file of the study's own data"):
+            moved(own, name, declared=True)
 
 
 def test_a_candidate_that_failed_is_not_the_best() -> None:
