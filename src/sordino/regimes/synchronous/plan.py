@@ -194,10 +194,16 @@ def shares(study: SynchronousStudy, sizes: Sequence[int]) -> list[float]:
 
 
 def spending(study: SynchronousStudy, charges: int) -> list[tuple[Event, int]]:
-    """What the first ``charges`` charges of a calibrated study come to, along its schedule."""
-    privacy, each = study.privacy, charged_per_round(study) or 1
+    """What the first ``charges`` charges of a calibrated study come to, along its schedule.
+
+    A method that chooses how many steps a round takes is booked at one noise: all charges alike.
+    """
+    privacy, each, parts = study.privacy, charged_per_round(study) or 1, schedule(study)
+    if len(parts) == 1:
+        event = step(study, (privacy.noise_multiplier or 0.0) * parts[0][0])
+        return [(event, charges)] if charges else []
     found: list[tuple[Event, int]] = []
-    for factor, rounds in schedule(study):
+    for factor, rounds in parts:
         count = min(rounds * each, charges)
         charges -= count
         found.append((step(study, (privacy.noise_multiplier or 0.0) * factor), count))
