@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from sordino.engine import study as studies
 from sordino.engine.study.base import Study
 from sordino.network import demo
 
-SITES, ROUNDS, EVENTS = 10, (10, 60), (500, 3500)
+SITES, ROUNDS, EVENTS = 10, 20, 3000
 SYNCHRONOUS = """
 name = "bench"
 [data]
@@ -72,7 +71,7 @@ unit = "none"
 events = {events}
 [execution]
 path = "messages"
-evaluate_every = {events}
+evaluate_every = {every}
 """
 TORCH = "import torch; torch.zeros(9) @ torch.zeros(9); print(open('/proc/self/status').read())"
 
@@ -96,8 +95,8 @@ def torch_alone() -> float:
 
 
 def run(study: Study, folder: Path) -> dict[str, float]:
-    """A run between processes: seconds until the first round is in the log, seconds of the server's
-    clock at its end, and MB of the site that had most.
+    """A run between processes: seconds until the first round is in the log, seconds of each from
+    then on, and MB of the site that had most.
     """
     laid = demo.lay_out(study, folder, scripted=False)
     commands = demo.commands(laid, scripted=False, more=["--quiet"])
@@ -106,41 +105,42 @@ def run(study: Study, folder: Path) -> dict[str, float]:
         subprocess.Popen(each, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for each in commands
     ]
-    found = {"first": 0.0, "memory": 0.0}
+    memory, seen = 0.0, [(0.0, 0)]
     while any(process.poll() is None for process in running):
-        if not found["first"] and log.exists() and log.stat().st_size:
-            found["first"] = time.monotonic() - begun
+        if (closed := _closed(log)) > seen[-1][1]:
+            seen.append((time.monotonic() - begun, closed))
         for process in running[1:]:
             with suppress(OSError, StopIteration):  # it may have ended
                 told = Path(f"/proc/{process.pid}/status").read_text()
-                found["memory"] = max(found["memory"], _peak(told))
+                memory = max(memory, _peak(told))
         time.sleep(0.02)
     if any(process.returncode for process in running):
         raise SystemExit("a process of the federation failed")
-    status = msgspec.json.decode((laid.server / "run" / "status.json").read_bytes())
-    return {**found, "seconds": float(status["seconds"])}
+    (first, begin), (last, end) = seen[1], seen[-1]
+    return {"first": first, "memory": memory, "each": (last - first) / (end - begin)}
 
 
-def _each(text: str, counts: Sequence[int], name: str, **given: int) -> float:
-    """Seconds of one round or event, without what a run needs to begin."""
+def _each(text: str, **given: int) -> float:
+    """Seconds of one round or event: between the first and the last row of a run's log."""
     with tempfile.TemporaryDirectory() as folder:
-        made = [
-            run(_study(Path(folder), text, **given, **{name: n}), Path(folder) / str(n))
-            for n in counts
-        ]
-    return (made[1]["seconds"] - made[0]["seconds"]) / (counts[1] - counts[0])
+        return run(_study(Path(folder), text, **given), Path(folder) / "run")["each"]
 
 
 def simulated() -> float:
-    """Seconds of a round of the same study in the simulator."""
-    taken = []
+    """Seconds of a round of the same study in the simulator, likewise."""
+    times: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
-        for rounds in ROUNDS:
-            study = _study(Path(folder), SYNCHRONOUS, sites=SITES, rounds=rounds)
-            out = Path(folder) / str(rounds)
-            done = session.begin(study, out, lambda row: None, lambda going: None)
-            taken.append(done.seconds)
-    return (taken[1] - taken[0]) / (ROUNDS[1] - ROUNDS[0])
+        study = _study(Path(folder), SYNCHRONOUS, sites=SITES, rounds=ROUNDS)
+        out = Path(folder) / "run"
+        session.begin(study, out, lambda row: times.append(time.monotonic()), lambda going: None)
+    return (times[-1] - times[0]) / (len(times) - 1)
+
+
+def _closed(log: Path) -> int:
+    """The last round or event that the log tells of; 0 before the first."""
+    found = log.read_bytes().splitlines() if log.exists() else []
+    rows = [line for line in found if b'"kind": "round"' in line and line.endswith(b"}")]
+    return int(msgspec.json.decode(rows[-1])["round"]) if rows else 0
 
 
 def _row(what: str, ours: float, reach: str, *, met: bool) -> dict[str, Any]:
@@ -179,14 +179,14 @@ def small() -> list[dict[str, Any]]:
 
 def events() -> list[dict[str, Any]]:
     """Events a second."""
-    rate = 1 / _each(VERTICAL, EVENTS, "events")
+    rate = 1 / _each(VERTICAL, events=EVENTS, every=EVENTS // 10)
     what = "events a second: two parties and labels, mlp of digits"
     return [_row(what, rate, ">= 500", met=rate >= 500)]
 
 
 def rounds() -> list[dict[str, Any]]:
     """What a round costs more than in the simulator."""
-    more = 1e3 * (_each(SYNCHRONOUS, ROUNDS, "rounds", sites=SITES) - simulated())
+    more = 1e3 * (_each(SYNCHRONOUS, rounds=ROUNDS, sites=SITES) - simulated())
     what = f"ms of a round of {SITES} sites beyond the simulator's (logistic, digits)"
     return [_row(what, more, "<= 50", met=more <= 50)]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pixels import pixels
 from sordino.engine import study as studies
 from sordino.engine.regimes import named
 from sordino.engine.study.base import Study
@@ -185,7 +186,7 @@ MORE: Mapping[str, Case] = {  # other paths through the same methods; /cnn have 
 def study_of(case: Case, folder: Path, changes: Sequence[str] = ()) -> Study:
     """The study of a case, written to ``folder`` first."""
     regime, method, own = case
-    text = re.sub(r"\[method\]\n(.+\n)+", "[method]\n", named(regime).template)
+    text = re.sub(r"\[method\]\n(.+\n)+", "[method]\n", pixels(named(regime).template))
     if any(change in case[2] for change in ("model.name=cnn-small", 'data.test="private share"')):
         rng = np.random.default_rng(0)
         np.savez(

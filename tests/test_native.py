@@ -419,3 +419,31 @@ def test_numbers_are_those_of_the_compiler_alone(kept: Path) -> None:
     found = compiled(_scaled, **options)(x, 0.3, own)
     assert found == outside(_scaled, options)(x, 0.3, theirs)
     assert own.tobytes() == theirs.tobytes()
+
+
+@pytest.mark.parametrize("part", ["horizontal", "vertical"])
+def test_a_site_loads_no_compiler_by_importing(part: str) -> None:
+    code = (
+        f"import sys, sordino.network.session, sordino.network.{part}\n"
+        "sys.exit('numba' in sys.modules or 'llvmlite' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_party_loads_no_symbolic_algebra_to_learn() -> None:
+    """PyTorch would load 1.4 seconds of it to look at the shape of one derivative."""
+    code = (
+        "import sys, numpy as np, torch\n"
+        "from sordino.message import Derivative, packed\n"
+        "from sordino.regimes.vertical.engines.split import Cover, Party, Plan\n"
+        "plan = Plan(length=1, alpha=1.0, replays=False, batch=1, bits=32)\n"
+        "party = Party(0, torch.nn.Linear(3, 2), 3, plan, 0.1, Cover(), False)\n"
+        "before = party.flat.weights.clone()\n"
+        "class Free:\n"
+        "    def covers(self, unit, event): pass\n"
+        "party.embed(1, torch.ones(1, 3), True, Free())\n"
+        "party.learn(Derivative(0, 1, 32, packed(np.ones(2, np.float32), 32)))\n"
+        "assert not torch.equal(before, party.flat.weights)\n"
+        "sys.exit('sympy' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

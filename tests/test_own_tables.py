@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pixels import pixels
 from sordino import data
 from sordino.data import load, names, sets
 from sordino.engine import session
@@ -103,7 +104,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def study(folder: Path, regime: str, *changes: str) -> studies.Study:
-    (folder / "study.toml").write_text(named(regime).template)
+    (folder / "study.toml").write_text(pixels(named(regime).template))
     return studies.read(folder / "study.toml", changes)
 
 

@@ -211,7 +211,7 @@ def test_another_study_is_refused_and_nothing_changes(copied: Path) -> None:
         )
     assert (
         "out/slow/seed-0: holds a run of another study than slow.toml asks for: privacy.clip "
-        "is 1.0 there, 2.0 here" in str(refused.value)
+        "is 0.225 there, 2.0 here" in str(refused.value)
     )
     assert "out/quick/seed-1" in str(refused.value)
     assert "another --out" in str(refused.value)

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from pixels import pixels
 from sordino.cli import app
 from sordino.engine import files, session
 from sordino.engine import study as studies
@@ -38,7 +39,7 @@ SMALL = [
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("foreign")
-    (folder / "study.toml").write_text(SYNCHRONOUS)
+    (folder / "study.toml").write_text(pixels(SYNCHRONOUS))  # which attacks read
     session.begin(
         studies.read(folder / "study.toml", SMALL), folder / "run", lambda _: None, lambda _: None
     )

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import command
+from pixels import pixels
 from sordino.engine import assemble as build
 from sordino.engine import session
 from sordino.engine import study as studies
@@ -247,7 +248,7 @@ PURE = 'privacy.mechanism={kind="k-norm"}'
 
 
 def study(tmp_path: Path, *changes: str) -> Any:
-    (tmp_path / "study.toml").write_text(SYNCHRONOUS)
+    (tmp_path / "study.toml").write_text(pixels(SYNCHRONOUS))
     small = [
         "data.clients=4",
         "budget.rounds=4",

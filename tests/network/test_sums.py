@@ -11,22 +11,27 @@ import numpy as np
 import pytest
 from msgspec import UNSET
 
-from federations import Hand
+from federations import Hand, study_of
 from memory import MemoryLine, Net
+from sordino.engine import session
 from sordino.engine.effect import Open, Summed
+from sordino.engine.kernel import Kernel
 from sordino.errors import StudyError
-from sordino.message import Masked
+from sordino.message import Masked, Train
 from sordino.network import certificates, frames, kit, summing
 from sordino.network.agreement import KEYS, Agreed
 from sordino.network.incidents import read
 from sordino.network.journal import Journal
 from sordino.network.outbox import Kept, Outbox
 from sordino.network.partner import Partner
+from sordino.network.promise import promised
+from sordino.network.session import Wish
 from sordino.network.sums import Sums
 from sordino.regimes.synchronous.records import SynchronousRound
 from sordino.secure import masks
 from sordino.secure.messages import Included, KeyList, Keys, Signatures, decode, encode
 from sordino.secure.server import Opened, Void
+from sordino.training.shared import SummedLocalClient
 
 from .conftest import Makes
 from .test_kills import Fate, _torn_input, _torn_slot
@@ -300,6 +305,33 @@ def _summing(agreed: Agreed) -> Any:
     return regimes.of(agreed.study).summing(agreed.study)
 
 
+@pytest.mark.parametrize("kills", [0, 5])
+@pytest.mark.parametrize("name", ["shared", "shared-client"])
+def test_a_script_with_drop_outs_ends_with_the_model_of_the_simulation(
+    name: str, kills: int, federate: Makes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some answers never come or come too late, some rounds are void; the server is killed."""
+    world = ["participation.deadline=2.0", "world.dropout=0.2", "world.rejoin=0.5"]
+    changes = [*FOUR, *world, "budget.rounds=12", "privacy.epsilon=1e6"]
+    found = federate(name, [*changes, "execution.checkpoint_every=1"], clients=4)
+    found.scripted = True
+    with monkeypatch.context() as patch:
+        seen, fate = Seen(patch), Fate(seed=kills, kills=kills, every=25)
+        fate.threatens(patch, Journal, "append", _torn_input)
+        fate.threatens(patch, Kernel, "tell")
+        fate.threatens(patch, Net, "send")
+        found.start()
+        found.wait(120)
+    assert found.kills.get("server", 0) >= kills // 2
+    study = study_of(tmp_path / "own", name, changes, clients=4)
+    session.begin(study, tmp_path / "alone", lambda row: None, lambda going: None)
+    wanted = (tmp_path / "alone" / "model.safetensors").read_bytes()
+    assert (found.server / "model.safetensors").read_bytes() == wanted
+    sizes = {len(told.clients) for _, told in seen.sums}
+    assert seen.exact() > 3
+    assert sizes == {3, 4}
+
+
 def test_kits_hold_the_public_keys_of_all_sites(federate: Makes, tmp_path: Path) -> None:
     import datetime as dt
 
@@ -331,6 +363,21 @@ def test_kits_hold_the_public_keys_of_all_sites(federate: Makes, tmp_path: Path)
     assert "keys.pem" not in {p.name for p in federate("synchronous").laid.server.iterdir()}
 
 
+def test_the_plan_of_joining_says_what_the_server_sees(federate: Makes) -> None:
+    told = {}
+    for fewest in (3, 4):
+        changes = ["privacy.honest=2", f"privacy.fewest={fewest}"]
+        kit_, data = federate("shared", changes, clients=4).laid.sites[0]
+        told[fewest] = "\n".join(promised(Wish(kit=kit_, data=data)))
+        assert f"the sum of {fewest} sites or more, once in a round" in told[fewest]
+        assert "Against whom: This holds against" in told[fewest]
+        assert f"no sum of fewer than {fewest} of the 4 clients" in told[fewest]
+    assert "even if one of the other sites helps it." in told[3]
+    assert "even if 2 other sites help it." in told[4]
+    kit_, data = federate("shared", clients=2).laid.sites[0]
+    assert "off nothing else." in "\n".join(promised(Wish(kit=kit_, data=data)))
+
+
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
@@ -344,3 +391,20 @@ def test_sums_that_a_server_could_split_are_refused(
     with pytest.raises(StudyError, match=why):
         federate("shared", changes, clients=4)
     federate("shared", ["privacy.honest=2", "privacy.fewest=3"], clients=4)
+
+
+def test_whether_a_site_is_drawn_does_not_show_in_its_work(
+    federate: Makes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server sees how long an answer takes: every site works in every round."""
+    seen, trained, train = Seen(monkeypatch), set[tuple[int, int]](), SummedLocalClient.train
+
+    def trains(own: SummedLocalClient, asked: Train) -> Any:
+        trained.add((own.index, asked.round))
+        return train(own, asked)
+
+    monkeypatch.setattr(SummedLocalClient, "train", trains)
+    found = federate("shared-client", [*FOUR, "budget.rounds=20000"], clients=4)
+    found.start()
+    found.until(lambda: len(seen.sums) > 5)
+    assert trained >= seen.parts.keys()

@@ -11,7 +11,7 @@ import sys
 import typer
 
 from sordino import modules
-from sordino.cli import audit, compare, data, ledger, network, plan, run
+from sordino.cli import audit, compare, data, ledger, network, plan, run, tune
 from sordino.errors import BudgetExceeded, DiskFull, Interrupted, SordinoError, StudyError
 from sordino.files import FULL
 
@@ -26,6 +26,7 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("compare")(compare.compare)
+app.command("tune")(tune.tune)
 app.command("plan")(plan.plan)
 app.command("new")(run.new)
 app.command("methods")(plan.methods)

@@ -93,7 +93,7 @@ def compare(
     with folders.held(folder) as keep:
         if keep:
             folders.sweep(tasks)
-        failed = _play(tasks, at_once, keep, quiet)
+        failed = play(tasks, at_once, keep, quiet)
         comparison = result.collect(folder, chosen, tasks, failed, drawn_over)
         tables.write(comparison)
     _tell(comparison)
@@ -118,11 +118,13 @@ def _sides(
     from sordino.compare.schedule import Side, labels, refuse_shared, slug
     from sordino.engine import study as studies
     from sordino.engine.assemble import calibrated
+    from sordino.engine.study.tuned import refuse_repeated
 
     read, wrong = [], []
     for path, variant in [(path, variant) for path in paths for variant in variants]:
         try:
             study = studies.read(path, [*changes, *variant.changes])
+            refuse_repeated(study.tuned)
             read.append((study, calibrated(study), path, variant))
         except StudyError as error:
             wrong.append(str(error))
@@ -141,7 +143,7 @@ def _sides(
     return sides
 
 
-def _play(
+def play(
     tasks: Sequence[Task], at_once: int, keep: tuple[int, ...], quiet: bool
 ) -> dict[Task, str]:
     """Run what is not done yet; why each failed that did."""

@@ -109,7 +109,9 @@ def _words(event: object) -> str:
         PoissonSampled,
         Pure,
         Repeated,
+        Selected,
     )
+    from sordino.privacy.trials import expected
 
     match event:
         case Repeated(event=inside, count=count):
@@ -126,6 +128,9 @@ def _words(event: object) -> str:
             return f"{' and '.join(map(_words, events))} together"
         case Chosen(order=order, event=inside):
             return f"{_words(inside)}, its noise chosen along the way (order {order:g})"
+        case Selected(event=inside, trials=trials):
+            times = f"a random number of runs ({expected(trials):g} expected)"
+            return f"the best of {times} of: {_words(inside)}"
         case NonPrivate(reason=reason):
             return f"NOT private: {reason}"
         case _:

@@ -197,6 +197,10 @@ def _show(study: Study, priced: Plan, sizes: tuple[int, ...]) -> None:
     say.people(f"{study.name}: {study.method.name}{held}")
     for warning in priced.warnings:
         say.people(f"warning: {warning}")
+    if study.tuned is not None:
+        from sordino.engine.study.tuned import told
+
+        say.people(f"tuned: {told(study.tuned, study.privacy.accountant)}")
     _show_test(study)
     _show_left(priced)
     _tell(regimes.of(study).told(study, priced))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sordino.cli import say
 from sordino.cli.progress import Progress, concluded
 from sordino.errors import StudyError
+
+if TYPE_CHECKING:
+    from sordino.engine.study.base import Study
 
 Set = Annotated[
     list[str] | None,
@@ -57,10 +60,25 @@ def run(
         else:
             assert study is not None
             asked = studies.read(study, change or (), modules=modules)
+            _say_tuned(asked)
             outcome = session.begin(asked, out, progress.row, progress.begin)
     concluded(outcome)
     if as_json:
         say.machine(outcome)
+
+
+def _say_tuned(study: Study) -> None:
+    """Say where constants come from.
+
+    Raises:
+        StudyError: if they were chosen on the private data, for a run that was released already.
+    """
+    from sordino.engine.study.tuned import refuse_repeated, told
+
+    refuse_repeated(study.tuned)
+    if study.tuned is None:
+        return
+    say.people(f"tuned: {told(study.tuned, study.privacy.accountant)}")
 
 
 def report(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from sordino.compare.over import sweep
 from sordino.compare.result import Comparison, Difference, Member, recorded
 from sordino.compare.statistics import CONFIDENCE, Spread
@@ -57,7 +59,7 @@ def studies(comparison: Comparison) -> Table:
             f"{len(member.runs)} of {len(comparison.seeds)}",
             _accuracy(member.accuracy),
             *([_epsilon(member.claimed)] if claimed else []),
-            _epsilon(member.epsilon),
+            _epsilon(member.epsilon) + _own(member),
             *_terms(member),
             *(costs.cells(list(member.runs.values())) if streamed else ()),
         ]
@@ -76,6 +78,13 @@ def studies(comparison: Comparison) -> Table:
         *(costs.HEAD if streamed else ()),
     )
     return Table(head, rows)
+
+
+def _own(member: Member) -> str:
+    """The clients' own epsilons, where they differ, and of how many each is."""
+    own = Counter(getattr(member.side.study.privacy, "epsilons", None) or ())
+    told = ", ".join(f"{words.bound(each)} ({count})" for each, count in sorted(own.items()))
+    return f"; of clients: {told}" if told else ""
 
 
 def reported(comparison: Comparison) -> Table:

@@ -65,6 +65,7 @@ class Plan:
             entity, and epsilon.
         shared: the grid of a sum whose noise clients share, in the first round.
         left: what each client's data has left, where its ledger outlives runs.
+        clients: epsilon, noise multiplier and weight of each client, where they differ.
     """
 
     noise_multiplier: float
@@ -86,6 +87,7 @@ class Plan:
     releases: tuple[tuple[str, str, float], ...] = ()
     shared: SharedGrid | None = None
     left: tuple[Balance, ...] = ()
+    clients: tuple[tuple[float, float, float], ...] = ()
 
     def exposed(self, where: str, true: float, why: str) -> Plan:
         """The plan of a form that gives ``true`` where it claims what was planned, and says so."""

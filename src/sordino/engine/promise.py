@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from sordino.engine import regimes
 from sordino.engine.study.base import Study
+from sordino.engine.study.tuned import told
 from sordino.privacy.rounding import epsilon_text
 
 SIMULATED = (
@@ -20,6 +21,10 @@ FLOATS = (
 LOOKING = (
     "If clip, learning rate or anything else was chosen from results on the same private "
     "data, epsilon does not cover that choice."
+)
+OTHERS = (
+    "If anything else was chosen from results on the same private data, epsilon does not cover "
+    "that choice."
 )
 DRAWN = (
     "Batches and noise come from AES-256 under a secret key of the operating system. Where "
@@ -135,6 +140,9 @@ def assumptions(study: Study) -> list[str]:
     found = regimes.of(study).assumptions(study)
     if study.privacy.ledger != "run":
         found = [*found, RECOGNISED]
+    if study.tuned is not None:
+        said = f"{told(study.tuned, study.privacy.accountant)} {OTHERS}"
+        found = [said if each == LOOKING else each for each in found]
     return [
         DRAWN if each == SIMULATED and study.privacy.entropy == "system" else each for each in found
     ]

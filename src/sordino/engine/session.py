@@ -253,7 +253,7 @@ def _play(
     # not before the data is loaded: what loading needed for a moment goes back to the system
     tune()
     if moment.ended is None:
-        _book_public(run, sim)
+        book_public(run, sim)
         with Recorder(
             folder,
             regime=study.regime,
@@ -279,7 +279,7 @@ def _play(
     return outcome
 
 
-def _book_public(run: str, sim: Play[Any]) -> None:
+def book_public(run: str, sim: Play[Any]) -> None:
     """Book rows that were declared public as public, before a model is measured on them."""
     if PUBLIC in sim.vault.names:
         charge = Charge(

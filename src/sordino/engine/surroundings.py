@@ -160,9 +160,13 @@ def _shape(study: Study) -> str:
     told = study.model_copy(update={"execution": studies.Execution()}).model_dump(
         mode="python", by_alias=True
     )
+    del told["tuned"]  # where constants come from changes nothing; they stand in their places
     examples = told.pop("data")
     if examples.get("features", "") is None:  # a study without a front end is what it was before
         del examples["features"]
+    for key in type(study.privacy).later:
+        if told["privacy"][key] is None:
+            del told["privacy"][key]
     if told["privacy"].get("noise") == "own":  # likewise: its keys say nothing
         told["privacy"] = {k: v for k, v in told["privacy"].items() if k not in SHARING}
     # its fingerprint is taken of what was read

@@ -50,7 +50,7 @@ def corpus(study: HorizontalStudy, *, identify: bool = False) -> Corpus:
     inside = (
         wanted.file is not None
         and wanted.file.suffix.lower() == ".npz"
-        and _has_test(str(wanted.file))
+        and has_test(str(wanted.file))
     )
     if share and inside:
         raise StudyError(
@@ -92,7 +92,7 @@ def corpus(study: HorizontalStudy, *, identify: bool = False) -> Corpus:
     )
 
 
-def _has_test(path: str) -> bool:
+def has_test(path: str) -> bool:
     try:
         with np.load(path, allow_pickle=False) as archive:
             return "x_test" in archive.files

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sordino.engine.promise import FLOATS, LOOKING, SIMULATED
 from sordino.engine.study.sections import SHARE
 from sordino.federation.study import HorizontalStudy
+from sordino.privacy.rounding import epsilon_text
 
 SIZES = (
     "The sizes of the clients' data sets are public: they weight the average and set the "
@@ -40,6 +41,12 @@ FEATURES = (
     "The model sees features of an example in its place: data.features = {front}, a fixed function "
     "of one example that learns nothing from data. Budgets and ledgers belong to the examples."
 )
+OWN = (
+    "Each client's data has an epsilon of its own, from {least} to {most} (privacy.epsilons). "
+    "These numbers are public, as sizes are: they set each client's noise{weights}. The guarantee "
+    "names the largest; the ledger holds each client to its own."
+)
+WEIGHED = ", and its weight in the average, which is the usual one over its noise squared"
 VALIDATION = "The validation examples set aside from the training data are treated as public."
 DIVISION = (
     "How this public data set was divided among the clients (sizes and label counts) is "
@@ -55,6 +62,14 @@ def resting_on(study: HorizontalStudy, first: tuple[str, ...] = (SIZES, BATCHES)
     if (front := study.data.features) is not None:
         keys = ", ".join(f"{name} {value}" for name, value in front.settings)
         found.append(FEATURES.format(front=f"'{front.kind}'{f' ({keys})' if keys else ''}"))
+    if (own := getattr(study.privacy, "epsilons", None)) is not None:
+        found.append(
+            OWN.format(
+                least=epsilon_text(min(own)),
+                most=epsilon_text(max(own)),
+                weights=WEIGHED if hasattr(study.privacy, "sampling_rate") else "",
+            )
+        )
     found.append(testing(study))
     if study.privacy.mechanism.simulated and study.privacy.unit != "none":
         found.append(IDEAL)

@@ -58,6 +58,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.errors import StudyError
+from sordino.mechanism.words import random_words
 
 if TYPE_CHECKING:  # whoever only plans a sum does not wait for torch
     from torch import Tensor
@@ -152,8 +153,9 @@ class SharedGrid:
         if self.rounding == "nearest":
             return np.rint(steps).astype(np.int64)
         below = np.floor(steps)
-        up = rng.random(steps.size) < steps - below
-        return below.astype(np.int64) + up
+        # 53 bits of a word each; a generator that encrypts hands out words in bulk, not numbers
+        u = (random_words(steps.size, rng) >> np.uint64(11)) * 2.0**-53
+        return below.astype(np.int64) + (u < steps - below)
 
     def drawn(self, dimension: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """Noise round(s_i Z) (d,) by the exact sampler."""

@@ -163,6 +163,7 @@ class Entry:
 
     def _result(self, of: Any, value: Any) -> Any:
         builder = self._builder
+        of = _types.unliteral(of)
         if of == types.none:
             return self._shared("_Py_NoneStruct")
         if of == types.int64:

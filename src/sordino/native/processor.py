@@ -59,5 +59,9 @@ def described() -> tuple[str, ...]:
         sys.version,
         *(f"{name} {version(name)}" for name in ("numba", "llvmlite", "numpy")),
         *(f"{name} {told.get(name, '')}" for name in _NAMED),
-        *(f"{name}={value}" for name, value in sorted(os.environ.items()) if "NUMBA_" in name),
+        *(
+            f"{name}={value}"
+            for name, value in sorted(os.environ.items())
+            if name.startswith("NUMBA_")
+        ),
     )

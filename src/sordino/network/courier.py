@@ -36,15 +36,8 @@ def _silent(site: str, what: str, detail: str) -> None:
     pass
 
 
-def _no_sums(site: int, said: frames.Stepped) -> Heard | None:
-    raise RemoteProtocolError("this study has no secure sums", "unasked")
-
-
 class Courier:
     """The kernel's way to the sites.
-
-    Attributes:
-        steps: what is heard where a site takes a step of a secure sum.
 
     Args:
         hub, mailbox: the transport.
@@ -64,6 +57,7 @@ class Courier:
     Attributes:
         far: how far the server has gone with a site, which the kernel knows.
         bridges: whether the run can go on after a task that a site proves that it was asked.
+        steps: what is heard where a site takes a step of a secure sum, where there are any.
     """
 
     def __init__(
@@ -85,7 +79,7 @@ class Courier:
         seals: Seals | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._unfit, self._most, self._noted = unfit, most, noted
+        self._unfit, self._most, self.noted = unfit, most, noted
         self._hub, self._mailbox, self.names = hub, mailbox, tuple(names)
         self.run, self._dimension = run, dimension
         self._agreement, self._code = agreement, code
@@ -94,7 +88,7 @@ class Courier:
         self.far: Callable[[int], Far] | None = None
         self.bridges: Callable[[int, int], bool] = lambda site, number: False
         self._more: deque[Heard] = deque()
-        self.steps: Callable[[int, frames.Stepped], Heard | None] = _no_sums
+        self.steps: Callable[[int, frames.Stepped], Heard | None] | None = None
         self._index = {name: i for i, name in enumerate(self.names)}
         self.sites = [Standing() for _ in self.names]
         self._last: tuple[object, bytes] | None = None
@@ -162,7 +156,7 @@ class Courier:
             f"task {number}: an answer of length {found.found:.4g}, where clipping and noise allow "
             f"{found.most:.4g}"
         )
-        self._noted(self.names[site], "norm", own.flag)
+        self.noted(self.names[site], "norm", own.flag)
         if own.flagged == 1:
             self._refused(self.names[site], f"flagged, and used: {own.flag}")
 
@@ -296,8 +290,10 @@ class Courier:
         match said:
             case frames.Say(number, body):
                 return self._answer(site, number, body)
-            case frames.Stepped():
+            case frames.Stepped() if self.steps is not None:
                 return self.steps(site, said)
+            case frames.Stepped():
+                self.note(site, "unasked", "a step of a secure sum, where there are none")
             case frames.Booked(number):
                 if number in own.books:
                     return Heard("booked", site, number=number)
@@ -371,7 +367,7 @@ class Courier:
         self.note(site, error.what, str(error))
         if own.bad >= MOST_BAD:
             why = "too many frames that were refused"
-            self._noted(self.names[site], "cut off", why)
+            self.noted(self.names[site], "cut off", why)
             self._hub.drop(self.names[site], why)
 
     def note(self, site: int, what: str, why: str) -> None:
@@ -381,13 +377,9 @@ class Courier:
         if key not in counted and len(counted) >= KINDS:
             key = "more kinds of refused frames"
         counted[key] += 1
-        self._noted(self.names[site], what, key)
+        self.noted(self.names[site], what, key)
         if counted[key] == 1:
             self._refused(self.names[site], key)
-
-    def announce(self, what: str, why: str) -> None:
-        """Write down what is no site's doing alone."""
-        self._noted("", what, printable(why))
 
     def _send(self, site: int, frame: bytes) -> None:
         self.sites[site].sent += len(frame)

@@ -17,16 +17,7 @@ from collections.abc import Callable
 from itertools import takewhile
 
 from sordino.engine import records
-from sordino.engine.effect import (
-    Arrived,
-    Book,
-    Booked,
-    Joined,
-    Left,
-    Request,
-    Stop,
-    Woke,
-)
+from sordino.engine.effect import Arrived, Book, Booked, Joined, Left, Request, Stop, Woke
 from sordino.engine.kernel import Kernel, M
 from sordino.engine.moment import S
 from sordino.engine.watch import Watcher

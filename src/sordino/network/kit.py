@@ -29,6 +29,7 @@ import tomli_w
 from sordino.engine import study as studies
 from sordino.engine.files import said_clearly
 from sordino.engine.study.base import Study
+from sordino.engine.study.tuned import refuse_repeated
 from sordino.errors import StudyError
 from sordino.files import MIB, read_below, there
 from sordino.network import broker, certificates
@@ -72,6 +73,7 @@ def write(agreement: Agreement, study: Study, out: Path, now: dt.datetime) -> Ag
     Raises:
         StudyError: if they do not fit; nothing is written then.
     """
+    refuse_repeated(study.tuned)
     # folders: where letters of both cases mean the same file, as on some systems, keys would be
     # written over each other
     if taken := [each for each in agreement.names if each.lower() in RESERVED]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sordino.engine import regimes
 from sordino.engine.promise import adjacency, assumptions
 from sordino.engine.study.base import Study
 from sordino.network import certificates
@@ -74,9 +75,13 @@ def _price(agreed: Agreed, study: Study, index: int, wish: Wish) -> Iterator[str
         )
         return
     yield f"What is protected: {adjacency(study)}"
+    regime = regimes.of(study)
+    if regime.summing(study) is not None:
+        yield f"Against whom: {regime.against(study)}"
+    noise = plan.clients[index][1] if plan.clients else plan.noise_multiplier
     yield (
         f"Price: at most epsilon {epsilon_text(limit)} at delta {privacy.delta} "
-        f"({privacy.accountant}), with a noise multiplier of {plan.noise_multiplier}; this site's "
+        f"({privacy.accountant}), with a noise multiplier of {noise}; this site's "
         "own ledger refuses anything beyond it, whatever the server asks"
     )
     if wish.ledger is None:

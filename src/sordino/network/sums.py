@@ -177,7 +177,7 @@ class Sums:
         for site, why in done.faults:
             self._courier.note(site, "secure sum", why)
         if isinstance(done, Void):
-            self._courier.announce("void sum", done.why)
+            self._courier.noted("", "void sum", done.why)
 
     def _ask(self, site: int, number: int, phase: int, body: bytes) -> None:
         self._courier.step(site, frames.Step(number, phase, body))

@@ -15,6 +15,7 @@ from sordino.privacy.event import (
     PoissonSampled,
     Pure,
     Repeated,
+    Selected,
     decode,
     encode,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "PoissonSampled",
     "Pure",
     "Repeated",
+    "Selected",
     "Vault",
     "Verified",
     "accountant",

@@ -38,7 +38,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from sordino.errors import StudyError
-from sordino.privacy import groups, loss, pure, renyi
+from sordino.privacy import groups, loss, pure, renyi, selection
 from sordino.privacy.event import (
     Chosen,
     Composed,
@@ -50,8 +50,10 @@ from sordino.privacy.event import (
     PoissonSampled,
     Pure,
     Repeated,
+    Selected,
 )
 from sordino.privacy.step import Kind, Steps
+from sordino.privacy.trials import Trials, expected, named
 
 Spent = Iterable[tuple[Event, int]]
 
@@ -62,6 +64,7 @@ _NO_BOUND = 1e100  # an epsilon from this on, likewise
 class Accountant(Protocol):
     """Turns facts into an upper bound."""
 
+    def __hash__(self) -> int: ...
     @property
     def name(self) -> str:
         """How studies name it."""
@@ -167,11 +170,9 @@ def _joint(event: Event, rate: float) -> Kind:
 
 
 def _apart(spent: Spent) -> Iterator[tuple[Event, int]]:
-    """A history whose groups stand by themselves: what holds one is the composition of its
-    parts.
-    """
+    """A history whose groups and selections stand by themselves, composed of its parts."""
     for event, count in spent:
-        if not _holds_group(event):
+        if not _stands_alone(event):
             yield event, count
         elif isinstance(event, Repeated):
             yield from _apart([(event.event, count * event.count)])
@@ -181,14 +182,14 @@ def _apart(spent: Spent) -> Iterator[tuple[Event, int]]:
             yield event, count
 
 
-def _holds_group(event: Event) -> bool:
+def _stands_alone(event: Event) -> bool:
     match event:
-        case Grouped():
+        case Grouped() | Selected():
             return True
         case Repeated(event=inside):
-            return _holds_group(inside)
+            return _stands_alone(inside)
         case Composed(events=events):
-            return any(map(_holds_group, events))
+            return any(map(_stands_alone, events))
         case _:
             return False
 
@@ -212,6 +213,8 @@ class _Named:
         if not 0.0 < delta < 1.0:
             raise StudyError(f"delta must lie between 0 and 1; got {delta}")
         history = tuple(_apart(spent))
+        if any(isinstance(event, Selected) and count for event, count in history):
+            return selection.among(self, history, delta, quick=quick)
         if any(isinstance(event, Grouped) for event, _ in history):
             return groups.epsilon(self, history, delta, quick=quick)
         steps = flatten(history, self.order)
@@ -224,6 +227,8 @@ class _Named:
         if not epsilon >= 0.0:
             raise StudyError(f"epsilon must not be negative; got {epsilon}")
         history = tuple(_apart(spent))
+        if any(isinstance(event, Selected) and count for event, count in history):
+            return selection.delta_among(self, history, epsilon)
         if any(isinstance(event, Grouped) for event, _ in history):
             return groups.delta(self, history, epsilon)
         steps = flatten(history, self.order)
@@ -343,6 +348,37 @@ def _fixed(name: str, order: float) -> Accountant:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Best:
+    """An accountant of whole runs of which only the best is released, by that of one run."""
+
+    name: str
+    inner: Accountant
+    trials: Trials
+
+    @property
+    def bound(self) -> str:
+        """See :class:`Accountant`."""
+        return (
+            f"the best of a random number of runs, {expected(self.trials):g} expected (Koskela et "
+            f"al. 2024; Papernot and Steinke 2022), one run by {self.inner.bound}"
+        )
+
+    def epsilon(self, spent: Spent, delta: float, *, quick: bool = False) -> float:
+        """See :class:`Accountant`."""
+        return selection.epsilon(self.inner, tuple(spent), self.trials, delta, quick=quick)
+
+    def delta(self, spent: Spent, epsilon: float) -> float:
+        """See :class:`Accountant`."""
+        return selection.delta(self.inner, tuple(spent), self.trials, epsilon)
+
+
+@lru_cache(maxsize=64)
+def _best(name: str) -> Accountant | None:
+    found = named(name)
+    return None if found is None else _Best(name, accountant(found[0]), found[1])
+
+
 def accountant(name: str) -> Accountant:
     """The accountant of this name.
 
@@ -352,6 +388,8 @@ def accountant(name: str) -> Accountant:
     order = fixed_order(name)
     if order is not None:
         return _fixed(name, order)
+    if (best := _best(name)) is not None:
+        return best
     if name not in _ALL:
         close = difflib.get_close_matches(name, NAMES, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else "."

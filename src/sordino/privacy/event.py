@@ -29,6 +29,7 @@ import operator
 import msgspec
 
 from sordino.errors import LedgerError, StudyError
+from sordino.privacy.trials import Trials
 
 
 class Gaussian(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True):
@@ -146,6 +147,20 @@ class Grouped(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_un
             raise StudyError(f"a group has at least one record; got {self.size}")
 
 
+class Selected(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True):
+    """The best of a random number of runs of the event, and nothing of the others.
+
+    See :mod:`sordino.privacy.selection`, which prices it.
+
+    Attributes:
+        event: one run, whatever candidate it tries.
+        trials: the distribution of how many runs there are.
+    """
+
+    event: Event
+    trials: Trials
+
+
 class NonPrivate(
     msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_unknown_fields=True
 ):
@@ -159,7 +174,16 @@ class Nothing(msgspec.Struct, frozen=True, tag=True, tag_field="type", forbid_un
 
 
 Event = (
-    Gaussian | Pure | PoissonSampled | Composed | Repeated | Chosen | Grouped | NonPrivate | Nothing
+    Gaussian
+    | Pure
+    | PoissonSampled
+    | Composed
+    | Repeated
+    | Chosen
+    | Grouped
+    | Selected
+    | NonPrivate
+    | Nothing
 )
 
 

@@ -5,9 +5,9 @@ global model, once a round. Unit "client" (:class:`SummedLocalClient`): a bounde
 steps, if the client has drawn itself with probability q_c, and zero if it has not. Either times the
 client's public weight, rounded, with the client's part of the noise, modulo 2^bits.
 
-Whether a client is drawn is its own secret: it sends in every round. Only what it sends protects
-it, not when it sends it: a client that is not drawn has less to compute. Where somebody measures
-that, let rounds last until a deadline and send at its end.
+Whether a client is drawn is its own secret: it sends in every round. When it sends must not tell
+it either. So where others see that, a client that is not drawn does the same work and throws it
+away.
 
 Shapes: weights and sums (d,), examples (n, ...).
 """
@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -127,12 +126,14 @@ class SummedLocalClient(LocalWork):
         mechanism: S and z of the opened sum.
         sampling_rate: q_c with which it draws itself.
         part: its part of every sum.
+        watched: whether others see how long it takes.
     """
 
     unit: str
     mechanism: Bounded
     sampling_rate: float
     part: Part
+    watched: bool = False
 
     def price(self, task: Train) -> tuple[tuple[Event, int], ...]:
         """What the round's opened sum tells of this client, drawn or not; see :class:`Client`."""
@@ -144,8 +145,9 @@ class SummedLocalClient(LocalWork):
         covers_round(self.unit, permits, self.price(task), task.round)
         bound = asked(self.mechanism, task)
         coin = self.entropy.at("client", self.index, "round", task.round, "drawn")
-        if coin.random() < self.sampling_rate:
+        drawn = coin.random() < self.sampling_rate
+        if drawn or self.watched:
             moved, _ = bound.bounded(self.train(task))
         else:
-            moved = torch.from_numpy(np.zeros_like(task.weights))
-        return self.part.message(moved, task.round, bound)
+            moved = torch.from_numpy(task.weights)
+        return self.part.message(moved if drawn else torch.zeros_like(moved), task.round, bound)

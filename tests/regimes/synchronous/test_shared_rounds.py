@@ -336,9 +336,9 @@ def test_a_client_answers_nothing_but_one_paid_step() -> None:
             one.price(more)
 
 
-def test_a_client_draws_itself_with_the_rate_that_is_booked_and_sends_noise_otherwise() -> None:
+def whole(**changes: Any) -> SummedLocalClient:
     rule = SharedNoise(most=(1.0,), dimension=kernels().flat.dim, honest=1, rounds=200)
-    one = SummedLocalClient(
+    return SummedLocalClient(
         index=0,
         unit="client:0",
         examples=examples(10),
@@ -351,7 +351,13 @@ def test_a_client_draws_itself_with_the_rate_that_is_booked_and_sends_noise_othe
         mechanism=Gaussian(clip=1.0, noise_multiplier=1e-4),
         sampling_rate=0.3,
         part=Part(client=0, rule=rule, weight=1.0, entropy=Seeded(9)),
+        **changes,
     )
+
+
+def test_a_client_draws_itself_with_the_rate_that_is_booked_and_sends_noise_otherwise() -> None:
+    one = whole()
+    rule = one.part.rule
     grid, lengths = rule.grid(1.0, 1e-4), []
     total = SharedSum(rule=rule, weights=(1.0,), scale=1, sampling_rate=0.3, whole=True, fewest=1)
     for number in range(1, 201):
@@ -365,3 +371,21 @@ def test_a_client_draws_itself_with_the_rate_that_is_booked_and_sends_noise_othe
     assert np.array(lengths)[~drawn].max() < 3 * noise
     assert np.array(lengths)[~drawn].min() > 0.2 * noise
     assert drawn.mean() == pytest.approx(0.3, abs=5 * math.sqrt(0.3 * 0.7 / 200))
+
+
+def test_a_client_whose_time_is_seen_works_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is not drawn would answer sooner; what it sends is the same bytes."""
+    trained, train = list[int](), SummedLocalClient.train
+
+    def trains(own: SummedLocalClient, asked: Train) -> torch.Tensor:
+        trained.append(asked.round)
+        return train(own, asked)
+
+    monkeypatch.setattr(SummedLocalClient, "train", trains)
+    said = []
+    for one in (whole(), whole(watched=True)):
+        asks = [task(one.part.rule.dimension, round=number, steps=2) for number in range(1, 21)]
+        said.append([one.answer(a, permits(one.price(a), a.round)).values for a in asks])
+    assert said[0] == said[1]
+    assert 0 < len(trained) - 20 < 20
+    assert trained[-20:] == list(range(1, 21))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cases import CLIENT, SAMPLE, study_of
-from sordino.engine import assemble, runs, session
+from sordino.engine import assemble, regimes, runs, session
 from sordino.engine import study as studies
 from sordino.errors import StudyError
 from sordino.privacy import Ledger, PoissonSampled
@@ -105,7 +105,7 @@ def test_the_plan_and_the_promise_say_whose_noise_it_is(tmp_path: Path) -> None:
     asked = shared_study(tmp_path, "privacy.honest=3", "privacy.fewest=4", "privacy.bits=28")
     session.begin(asked, tmp_path / "run", lambda _: None, lambda _: None)
     told = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert "up to 1 of the clients, even if the server" in told["guarantee"]
+    assert "up to 1 of the clients together" in told["guarantee"]
     assert any("sum modulo 2^28" in each for each in told["assumptions"])
     shared = told["shared"]
     assert [shared[name] for name in ("honest", "fewest", "bits")] == [3, 4, 28]
@@ -123,7 +123,7 @@ def test_by_default_it_holds_against_no_other_client_and_says_so(tmp_path: Path)
     from sordino.engine.promise import guarantee
 
     said = guarantee(shared_study(tmp_path), None)
-    assert "does not hold against another client" in said
+    assert "not against another client" in said
     assert "honest" not in guarantee(shared_study(tmp_path, 'privacy.noise="own"'), None)
 
 
@@ -214,3 +214,19 @@ def test_weights_and_bounds_are_public_and_within_one(tmp_path: Path) -> None:
     for i, size in enumerate(sizes):
         unit = total.scale * found[i]  # what a gradient of client i is in the model
         assert unit == pytest.approx(-eta / (3 * rate * size))
+
+
+def test_the_plan_says_what_is_opened_and_warns_of_a_coarse_grid(tmp_path: Path) -> None:
+    asked = shared_study(tmp_path, "privacy.honest=2", "privacy.fewest=3")
+    priced, _ = assemble.plan(asked)
+    lines = [each for each in regimes.of(asked).told(asked, priced) if isinstance(each, str)]
+    assert any("shared by 4 clients: enough with 2 honest parts" in each for each in lines)
+    assert any("fewer than 3 is not opened" in each for each in lines)
+    assert any("modulo 2^32" in each and "overflows: below 2^-" in each for each in lines)
+    assert not any("coarse" in each for each in priced.warnings)
+    coarse, _ = assemble.plan(shared_study(tmp_path, "privacy.bits=16"))
+    assert any("raise privacy.bits" in each for each in coarse.warnings)
+    assert coarse.shared is not None
+    assert coarse.shared.growth > 1.05
+    alone, _ = assemble.plan(shared_study(tmp_path, 'privacy.noise="own"'))
+    assert alone.shared is None

@@ -9,6 +9,7 @@ reviewer may skip it.
 
     base       what every study is
     sections   tables that every study has
+    tuned      where constants come from
     parse      from and to TOML
 
 Each regime adds the class of its own studies.
@@ -17,5 +18,16 @@ Each regime adds the class of its own studies.
 from sordino.engine.study.base import Study
 from sordino.engine.study.parse import named_modules, parse, read, read_run, write
 from sordino.engine.study.sections import Execution, Reported
+from sordino.engine.study.tuned import Tuned
 
-__all__ = ["Execution", "Reported", "Study", "named_modules", "parse", "read", "read_run", "write"]
+__all__ = [
+    "Execution",
+    "Reported",
+    "Study",
+    "Tuned",
+    "named_modules",
+    "parse",
+    "read",
+    "read_run",
+    "write",
+]

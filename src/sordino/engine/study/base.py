@@ -9,6 +9,8 @@ from pydantic import Field, SerializeAsAny, model_validator
 
 from sordino.engine.method import Method
 from sordino.engine.study.sections import Execution, Promise, Reported, Source
+from sordino.engine.study.tuned import Tuned, changed
+from sordino.privacy.trials import named
 from sordino.section import Section
 
 
@@ -27,6 +29,23 @@ class Study(Section):
     privacy: Promise
     execution: Execution = Execution()
     reported: Reported | None = None
+    tuned: Tuned | None = Field(None, description="how constants were chosen; see `sordino tune`")
+
+    @model_validator(mode="after")
+    def _is_as_it_was_tuned(self) -> Study:
+        if self.tuned is None:
+            return self
+        told = list(changed(self.tuned, self.model_dump(mode="json", by_alias=True)))
+        if told:
+            raise ValueError(
+                f"tuned: {'; '.join(told)}. Leave out [tuned] where its constants were changed"
+            )
+        if self.tuned.source == "private" and named(self.privacy.accountant) is None:
+            raise ValueError(
+                "tuned.source = 'private' needs the accountant of a selection, such as "
+                "'pld-best-of-geometric@10': epsilon must include the choice"
+            )
+        return self
 
     @model_validator(mode="after")
     def _protects_what_it_can(self) -> Study:

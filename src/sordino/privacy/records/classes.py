@@ -35,6 +35,7 @@ from sordino.privacy.event import (
     PoissonSampled,
     Pure,
     Repeated,
+    Selected,
     encode,
 )
 from sordino.privacy.records.group import Column, Counts
@@ -252,6 +253,8 @@ def _cost(event: Event) -> float:
             return _cost(inside)
         case Grouped(event=inside, size=size):
             return size**2 * _cost(inside)
+        case Selected(event=inside):
+            return 2.0 * _cost(inside)
         case NonPrivate():
             return 1e12
         case Nothing():

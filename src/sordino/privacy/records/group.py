@@ -50,6 +50,7 @@ from sordino.privacy.event import (
     PoissonSampled,
     Pure,
     Repeated,
+    Selected,
 )
 
 SAMPLE, CLIENT, ENTITY, LABEL = "sample", "client", "entity", "label"
@@ -96,6 +97,8 @@ def grouped(event: Event, size: int) -> Event:
             )
         case Grouped(event=inside, size=before):
             return Grouped(inside, before * size)
+        case Selected(event=inside, trials=trials):
+            return Selected(grouped(inside, size), trials)
     raise TypeError(f"no group of {event!r} is known")
 
 
@@ -120,7 +123,7 @@ def _sampled(event: Event) -> bool:
             return rate < 1.0 or _sampled(inside)
         case Composed(events=events):
             return any(map(_sampled, events))
-        case Repeated(event=inside):
+        case Repeated(event=inside) | Selected(event=inside):
             return _sampled(inside)
         case Chosen() | Grouped():
             return True

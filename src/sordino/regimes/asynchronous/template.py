@@ -10,6 +10,7 @@ name = "digits"                 # digits (always there), fashion-mnist, mnist, c
 # test = "none"                 # of a file: none | file | public share | private share (measured
                                 # with noise, at a price)
 clients = 5                     # the edges
+features = "scattering"         # fixed features of an image; leave it out for other data
 partition = { kind = "iid" }    # iid | dirichlet | shards | column
 
 [model]
@@ -19,14 +20,14 @@ name = "logistic"               # logistic, svm, mlp, cnn, ..., or "package.modu
 name = "mapa"                   # csgd, asgd (no privacy), audp, mapa
 batch = 60                      # b, the expected batch of an edge; a larger one, less noise
 theta = 0.5                     # by how much clip and noise fall from stage to stage
-smoothness = 0.3                # L, a public guess; learning rates are proportional to 1 / L
+smoothness = 0.01               # L, a public guess; learning rates are proportional to 1 / L
 regularisation = 1e-4
 
 [privacy]
 unit = "sample"                 # or none, for csgd and asgd
 epsilon = 4.0                   # of each edge; epsilons = [1.0, 2.0, ...] gives each its own
 delta = 1e-3                    # below one over the smallest edge's examples
-clip = 1.0                      # G of the first stage
+clip = 0.225                    # G of the first stage; chosen on the digits, which are public
 # noise_multiplier = 1.5        # left out: calibrated from epsilon and an edge's updates
 accountant = "pld"
 

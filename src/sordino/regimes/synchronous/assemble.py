@@ -25,7 +25,7 @@ from sordino.mechanism import Bounded, Learning
 from sordino.mechanism.shared import SharedNoise
 from sordino.privacy import Budget, Vault
 from sordino.privacy.records.group import CLIENT, SAMPLE
-from sordino.regimes.synchronous import records, sums
+from sordino.regimes.synchronous import personal, records, sums
 from sordino.regimes.synchronous.aggregate import PrivateSum
 from sordino.regimes.synchronous.clients import Makes
 from sordino.regimes.synchronous.mechanism import announced, mechanism
@@ -57,7 +57,8 @@ def build(
     """See :func:`sordino.engine.assemble.build`; ``parts`` is emptied, to save memory."""
     entropy, flat, sizes = Seeded(study.seed), setup.kernels.flat, setup.sizes
     privacy = study.privacy
-    priced, whole = sums.price(for_dimension(study, flat.dim), sizes, flat.dim), aggregated(study)
+    priced = personal.price(for_dimension(study, flat.dim), sizes, flat.dim)
+    whole = aggregated(study)
     units, fingerprints = _units(
         whole, setup.fingerprints, not setup.records and setup.mine is None
     )
@@ -78,8 +79,9 @@ def build(
         study, folder, run, setup.units(fingerprints), known, labels=setup.labels(units)
     )
     most = budget(study, privacy.epsilon)
+    budgets = [budget(study, epsilon) for epsilon in personal.epsilons(study)]
     tested = setup.evaluation(study, ledgers, own, lineage(study, run))
-    pays = _payable(study, priced, ledgers, units, most) if payable is None else tuple(payable)
+    pays = _payable(study, priced, ledgers, units, budgets) if payable is None else tuple(payable)
     terms = _terms(study, sizes, flat.dim, pays, noise)
     regime = _rules(study, terms, pays, noise, own, units, fixed)
     simulation = Simulation(
@@ -87,6 +89,7 @@ def build(
         clients=clients,
         vault=ledgers,
         budget=most,
+        budgets=budgets,
         units=units,
         latency=study.world.latency,
         churn=Churn(dropout=study.world.dropout, rejoin=study.world.rejoin),
@@ -173,7 +176,11 @@ def _aggregator(
 
 
 def _payable(
-    study: SynchronousStudy, priced: Plan, vault: Vault, units: list[str], budget: Budget
+    study: SynchronousStudy,
+    priced: Plan,
+    vault: Vault,
+    units: list[str],
+    budgets: Sequence[Budget],
 ) -> tuple[int, ...] | None:
     """Steps that each client can still pay for, given what its ledger already holds.
 
@@ -187,7 +194,8 @@ def _payable(
     if study.form == "paper" or vault.prices is None:
         return (priced.steps,) * len(set(units))
     found = []
-    for unit in dict.fromkeys(units):
+    for client, unit in enumerate(dict.fromkeys(units)):
+        budget = budgets[client]
         if unit not in vault.names:  # of another site, which has a ledger of its own
             found.append(priced.steps)
             continue
@@ -208,7 +216,8 @@ def _payable(
         )
         left = [
             vault.remaining(unit, event, budget)
-            for event in many or [step(study, study.privacy.noise_multiplier)]
+            for event in many
+            or [step(study, study.privacy.noise_multiplier * personal.scale(study, client))]
         ]
         found.append(min(priced.steps if steps is None else steps for steps in left))
     return tuple(found)
@@ -232,13 +241,11 @@ def _terms(
     payable: tuple[int, ...] | None,
     noise: Bounded | None,
 ) -> Terms:
-    total = sum(sizes)
     sigma = study.privacy.noise_multiplier or 0.0 if study.privacy.unit != "none" else 0.0
-    equal = study.method.weights == "equal"
     return Terms(
         dimension=dimension,
         sizes=sizes,
-        weights=tuple(1.0 / len(sizes) if equal else n / total for n in sizes),
+        weights=personal.weights(study, sizes),
         sampling_rate=study.privacy.sampling_rate,
         learning_rate=study.method.learning_rate,
         clip=math.inf if noise is None else noise.clip,
@@ -246,6 +253,7 @@ def _terms(
         rounds=study.budget.rounds,
         steps=None if payable is None or aggregated(study) else min(payable),
         sigma=sigma,
+        scales=personal.scales(study),
         epsilon=study.privacy.epsilon
         if study.privacy.epsilon is not None and study.form == "sound"
         else math.inf,

@@ -68,7 +68,9 @@ class Makes:
         told |= {"learning_rate": method.learning_rate, "optimizer": method.optimizer}
         if self.noise is None:
             return PlainClient(**told)
-        return PrivateClient(**told, mechanism=self.noise)
+        own = self.study.privacy.noise_multipliers
+        noise = self.noise if own is None else self.noise.scaled(self.noise.clip, own[i])
+        return PrivateClient(**told, mechanism=noise)
 
     def _whole(self, i: int, examples: Examples, noise: Bounded, method: ClientLevel) -> Client:
         """Where whole clients are protected."""
@@ -91,7 +93,8 @@ class Makes:
         told |= {"mechanism": noise, "sampling_rate": privacy.sampling_rate}
         if self.sums is None:
             return LocalClient(**told)
-        return SummedLocalClient(**told, part=self._part(i, self.sums))
+        watched = self.setup.mine is not None  # in one process nobody is
+        return SummedLocalClient(**told, part=self._part(i, self.sums), watched=watched)
 
     def _part(self, i: int, sums: SharedNoise) -> Part:
         weight = weights(self.study, self.setup.sizes)[i]

@@ -45,6 +45,7 @@ class Terms:
             choose their noise.
         sigma: the noise multiplier that is booked; a little less than ``noise`` where a count is
             released beside.
+        scales: noise of each client over ``sigma``, where clients have epsilons of their own.
         rounds: R_s.
         steps: R_c, the most local steps that the privacy budget pays for; None without privacy.
     """
@@ -59,6 +60,7 @@ class Terms:
     rounds: int
     steps: int | None
     sigma: float = 0.0
+    scales: tuple[float, ...] = ()
     epsilon: float = math.inf
     delta: float = 0.0
     accountant: str = "pld"
@@ -72,9 +74,13 @@ class Terms:
         """B_i = q n_i, in examples."""
         return self.sampling_rate * self.sizes[client]
 
+    def alike(self, client: int) -> float:
+        """The batch whose mean has as much noise at sigma as this client's has at its own."""
+        return self.batch(client) / (self.scales[client] if self.scales else 1.0)
+
     def deviation(self, client: int) -> float:
         """s_i = sigma C / B_i: standard deviation of one coordinate of a noisy mean gradient."""
-        return self.noise * self.clip / self.batch(client) if self.noise else 0.0
+        return self.noise * self.clip / self.alike(client) if self.noise else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ from sordino.regimes.synchronous.plan import Cell
 from sordino.regimes.synchronous.sharing import fewest, honest
 from sordino.regimes.synchronous.study import SynchronousStudy
 
+MOST_CLIENTS = 20
+
 
 def advised(study: SynchronousStudy, cells: Sequence[Cell]) -> list[Told]:
     """Sampling rates and tau at the study's epsilon, for people."""
@@ -49,6 +51,7 @@ def told(study: SynchronousStudy, priced: Plan) -> list[Told]:
         f"noise multiplier {priced.noise_multiplier:g} ({made}), sampling rate "
         f"{study.privacy.sampling_rate:g}, clip {study.privacy.clip:g}"
     )
+    found += _clients(priced)
     charged = "rounds" if study.privacy.unit == "client" else "local steps"
     found += _shared(study, priced)
     found += [_most(study, priced, charged), _curve(priced), *_noise(study, priced)]
@@ -56,6 +59,18 @@ def told(study: SynchronousStudy, priced: Plan) -> list[Told]:
     taken = f"{priced.used} {charged} in {len(priced.curve)} of {priced.rounds} rounds"
     found.append(f"{end} ends the run: {taken}, epsilon {epsilon_text(priced.epsilon)}")
     return found
+
+
+def _clients(priced: Plan) -> list[Table]:
+    """What each client spends, adds and counts, where that differs."""
+    rows = [
+        [str(client), epsilon_text(epsilon), number(sigma), f"{100 * weight:.3g} %"]
+        for client, (epsilon, sigma, weight) in enumerate(priced.clients[:MOST_CLIENTS])
+    ]
+    more = len(priced.clients) - len(rows)
+    title = "Each client's own epsilon" + (f"; {more} more are not shown" if more else "")
+    head = ["client", "epsilon", "noise multiplier", "weight in the average"]
+    return [Table(title, head, rows)] if rows else []
 
 
 def _shared(study: SynchronousStudy, priced: Plan) -> list[str]:

@@ -145,7 +145,7 @@ def price(study: SynchronousStudy, sizes: Sequence[int], dimension: int) -> Plan
         1 if steps is None or rounds >= steps else math.ceil(steps / rounds)
     )
     used = pace * rounds if steps is None else min(pace * rounds, steps)
-    curve = _curve(full, pace, used)
+    spent = curve(full, pace, used)
     raw = full.method.unpriced is not None
     return Plan(
         noise_multiplier=sigma,
@@ -153,9 +153,9 @@ def price(study: SynchronousStudy, sizes: Sequence[int], dimension: int) -> Plan
         most=most,
         rounds=rounds,
         used=used,
-        epsilon=math.inf if raw else curve[-1],
-        claimed=curve[-1] if raw else None,
-        curve=curve,
+        epsilon=math.inf if raw else spent[-1],
+        claimed=spent[-1] if raw else None,
+        curve=spent,
         ends="privacy" if steps is not None and pace * rounds > steps else "rounds",
         batches=batches,
         signal_to_noise=batches[1] / (sigma * math.sqrt(dimension)),
@@ -232,7 +232,7 @@ def scheduled_steps(
     )
 
 
-def _curve(study: SynchronousStudy, pace: int, used: int) -> Curve:
+def curve(study: SynchronousStudy, pace: int, used: int) -> Curve:
     """epsilon after each round of ``pace`` charges, until ``used``; finely bounded at the end."""
     delta, chosen = study.privacy.delta, accountant(study.privacy.accountant)
     assert delta is not None
@@ -349,6 +349,8 @@ def advise(
             "--advise weighs the sampling rate and tau of single examples at one noise; this "
             "study protects clients or has a schedule"
         )
+    if privacy.epsilons is not None:
+        raise StudyError("--advise weighs one noise for all; leave privacy.epsilons out")
     if privacy.epsilon is None or privacy.delta is None or math.isinf(privacy.epsilon):
         raise StudyError("--advise weighs noise at a finite privacy.epsilon; this study has none")
     total = sum(sizes)

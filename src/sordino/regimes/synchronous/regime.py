@@ -18,7 +18,14 @@ from sordino.federation.promise import BATCHES, SIZES, resting_on
 from sordino.federation.regime import HorizontalRegime
 from sordino.privacy import Budget, Event
 from sordino.privacy.records import Burden
-from sordino.regimes.synchronous import contract, mechanism, narrate, plan, sharing, sums
+from sordino.regimes.synchronous import (
+    contract,
+    mechanism,
+    narrate,
+    personal,
+    plan,
+    sharing,
+)
 from sordino.regimes.synchronous import methods as _methods  # noqa: F401  (registers them)
 from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.regimes.synchronous.template import TEMPLATE
@@ -48,11 +55,13 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
 
     def calibrate(self, study: SynchronousStudy, sizes: Sequence[int]) -> SynchronousStudy:
         """See :class:`HorizontalRegime`."""
+        if study.privacy.epsilons is not None:
+            return personal.calibrated(study)
         return plan.calibrate(study)
 
     def price(self, study: SynchronousStudy, sizes: Sequence[int], dimension: int) -> Plan:
         """See :class:`HorizontalRegime`."""
-        return sums.price(study, sizes, dimension)
+        return personal.price(study, sizes, dimension)
 
     def mechanism(self, study: SynchronousStudy, sizes: Sequence[int], trial: Trial) -> Bounded:
         """See :class:`HorizontalRegime`."""
@@ -91,7 +100,11 @@ class SynchronousRegime(HorizontalRegime[SynchronousStudy]):
         self, study: SynchronousStudy, sizes: Sequence[int], client: int, sigma: float
     ) -> Event:
         """See :class:`HorizontalRegime`."""
-        return plan.step(study, sigma)
+        return plan.step(study, sigma * personal.scale(study, client))
+
+    def epsilons(self, study: SynchronousStudy) -> tuple[float, ...]:
+        """See :class:`HorizontalRegime`."""
+        return personal.epsilons(study)
 
     def steps(
         self,

@@ -144,15 +144,16 @@ def against(study: SynchronousStudy) -> str:
     """Against whom the promise holds."""
     colluding = fewest(study) - honest(study)
     held = (
-        f"and up to {colluding} of the clients, even if the server decides who drops out of a sum."
+        f"It holds against the server and up to {colluding} of the clients together, whoever drops "
+        "out of a sum."
         if colluding
-        else "and does not hold against another client, who knows its own part of the noise: for "
-        "that, set privacy.honest below privacy.fewest."
+        else "It holds against the server, and not against another client, who knows its own part: "
+        "for that, set privacy.honest below privacy.fewest."
     )
     return (
-        "This holds against an observer who knows everything else but the clients' parts of the "
-        f"noise: against the server, {held} A single contribution has only a part of the noise: it "
-        "must travel under a mask (secure aggregation)."
+        "This holds even if an observer knows everything but the clients' parts of the noise. "
+        f"{held} A single contribution has only a part of the noise: it must travel under a mask "
+        "(secure aggregation)."
     )
 
 

@@ -89,7 +89,7 @@ class Simulation(World[State]):
         regime: the rules.
         clients: in the order of their numbers.
         vault: where charges go; ``units`` names each client in it.
-        budget: what a client may spend in all.
+        budget: what any client may spend in all; ``budgets`` what each may, where that differs.
         units: ledger unit of each client.
         latency, churn: the virtual world.
         entropy: root of its randomness.
@@ -110,6 +110,11 @@ class Simulation(World[State]):
     due: Callable[[int], bool]
     method: str
     lineage: str
+    budgets: Sequence[Budget] | None = None
+
+    def budget_of(self, site: int) -> Budget:
+        """What a client may spend in all."""
+        return self.budget if self.budgets is None else self.budgets[site]
 
     @property
     def payable(self) -> list[int] | None:
@@ -266,7 +271,7 @@ class Simulation(World[State]):
         why = "local steps" if self.regime.adder is None else self.regime.adder.condition
         client, unit = self.clients[site], self.units[site]
         own = charges(client, unit, task, self.method, self.lineage, why)
-        return [Bill((site,), charge, self.budget) for charge in own]
+        return [Bill((site,), charge, self.budget_of(site)) for charge in own]
 
     def _round(self, effect: Book) -> list[Bill]:
         """All clients at once: one unit that stands for all, or each its own."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, SerializeAsAny, model_validator
 
+from sordino.engine.study.sections import Epsilon
 from sordino.federation.study import HorizontalStudy, SampledPromise
+from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.synchronous import sharing
 from sordino.regimes.synchronous.method import SynchronousMethod
 from sordino.section import Section
@@ -21,6 +24,10 @@ class Privacy(SampledPromise):
     Where whole clients are protected, ``clip`` is the bound S of an update and ``sampling_rate``
     the probability q_c with which a client is drawn. ``noise`` and the keys below it: see
     :mod:`sordino.regimes.synchronous.sharing`.
+
+    ``epsilons`` are the clients' own, where they differ; ``epsilon`` bounds them all. Noise is
+    calibrated for each (``noise_multipliers``), and a client counts in the average by one over its
+    square.
     """
 
     clipped_fraction: bool = True
@@ -41,6 +48,57 @@ class Privacy(SampledPromise):
         description="contributions below which a shared sum is not opened; honest unless given",
     )
     bits: int | None = Field(None, description="of a shared sum's modulus; 32 unless given")
+    epsilons: tuple[Epsilon, ...] | None = Field(
+        None, description="of each client, where they differ; epsilon bounds them all"
+    )
+    noise_multipliers: tuple[Annotated[float, Field(gt=0, le=1e6)], ...] | None = None
+
+    # absent from the digest that noise comes from, where they are left out
+    later: ClassVar[frozenset[str]] = frozenset({"epsilons", "noise_multipliers"})
+
+    @model_validator(mode="after")
+    def _has_one_price_for_each(self) -> Privacy:
+        if self.epsilons is None:
+            if self.noise_multipliers is not None:
+                raise ValueError(
+                    "noise_multipliers go with epsilons, of which each client has one: leave them "
+                    "out, or give epsilons"
+                )
+            return self
+        if self.unit != "sample":
+            raise ValueError(
+                f"epsilons are of clients whose single examples are protected, and unit is "
+                f"'{self.unit}'"
+                + (
+                    ": there one noise on the sum protects all clients alike, so the smallest "
+                    "epsilon is everybody's: say it as epsilon"
+                    if self.unit == "client"
+                    else ""
+                )
+            )
+        if not all(map(math.isfinite, self.epsilons)):
+            raise ValueError("epsilons must be finite: noise is calibrated for each of them")
+        if self.epsilon is not None and max(self.epsilons, default=0.0) > self.epsilon:
+            raise ValueError(
+                f"epsilons must not pass epsilon = {epsilon_text(self.epsilon)}; the largest is "
+                f"{epsilon_text(max(self.epsilons))}"
+            )
+        if self.noise_multiplier is not None and self.noise_multipliers is None:
+            raise ValueError(
+                "noise_multiplier is one for all, and epsilons need one for each: leave it out to "
+                "have them calibrated"
+            )
+        if self.mechanism.kind != "gaussian":
+            raise ValueError(
+                f"epsilons are for mechanism 'gaussian', whose noise each client can scale by "
+                f"itself; got '{self.mechanism.kind}'"
+            )
+        if self.noise != "own":
+            raise ValueError(
+                "epsilons are of clients with noise of their own: noise that is shared protects "
+                "all of them alike. Set noise = 'own', or leave epsilons out"
+            )
+        return self
 
 
 class Budget(Section):
@@ -74,7 +132,6 @@ class SynchronousStudy(HorizontalStudy):
         "budget.updates": "say budget.rounds",
         "budget.tasks": "say budget.steps",
         "method.batch": "the expected batch is privacy.sampling_rate times a client's examples",
-        "privacy.epsilons": "all clients share privacy.epsilon",
         "participation.staleness": "rounds close at participation.deadline",
         "participation.buffer": "all answers of a round are averaged",
     }
@@ -119,6 +176,7 @@ class SynchronousStudy(HorizontalStudy):
                 )
             if self.data.clients < 2:
                 raise ValueError("data.clients is 1: unit 'client' needs at least two clients")
+        self._can_have_epsilons()
         if (why := sharing.refused(self)) is not None:
             raise ValueError(why)
         if self.privacy.mechanism.learns and unit == "sample" and self.method.optimizer != Sgd():
@@ -137,6 +195,31 @@ class SynchronousStudy(HorizontalStudy):
                 "wait forever for missing clients"
             )
         return self
+
+    def _can_have_epsilons(self) -> None:
+        """Refuse epsilons of clients where noise is not each client's own, or not its budget's."""
+        for name in ("epsilons", "noise_multipliers"):
+            given = getattr(self.privacy, name)
+            if given is not None and len(given) != self.data.clients:
+                raise ValueError(
+                    f"privacy.{name} has {len(given)} numbers; data.clients is "
+                    f"{self.data.clients}: one for each client"
+                )
+        if self.privacy.epsilons is None:
+            return
+        if self.form == "paper":
+            raise ValueError(
+                "privacy.epsilons: a paper's literal form holds nobody to a budget: use form "
+                "'sound', or leave epsilons out"
+            )
+        rounds = self.budget.rounds
+        scheduled = any(self.method.scale(k / rounds)[1] != 1.0 for k in range(rounds))
+        if self.method.adapts_noise or scheduled:
+            raise ValueError(
+                f"privacy.epsilons: method '{self.method.name}' sets one noise for all clients, "
+                "round by round: choose one with constant noise, such as 'dp-sgd', 'ali-dpfl' or "
+                "'als-dpfl'"
+            )
 
     @property
     def horizon(self) -> int:

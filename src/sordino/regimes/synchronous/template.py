@@ -10,25 +10,26 @@ name = "digits"                 # digits (always there), fashion-mnist, mnist, c
 # test = "none"                 # of a file: none | file | public share | private share (measured
                                 # with noise, at a price)
 clients = 10
+features = "scattering"         # fixed features of an image; leave it out for other data
 partition = { kind = "dirichlet", beta = 0.5 }   # iid | dirichlet | shards | column
 validation = 0                  # training examples set aside to choose by; treated as public
 client_validation = 0.0         # or a share of each client's; treated as public, too
 
 [model]
-name = "mlp"                    # logistic, svm, mlp, cnn, cnn-small, cnn-large, cifar-cnn
+name = "logistic"               # logistic, svm, mlp, cnn, cnn-small, cnn-large, cifar-cnn
                                 # or "package.module:factory"
 
 [method]
 name = "ali-dpfl"               # `sordino methods` lists them
-learning_rate = 0.5
+learning_rate = 32.8            # this and clip: `sordino tune STUDY --rules`, without a trial
 average = 0.0                   # decay of an average of the global models; costs no privacy
 momentum = 0.0                  # of the server; costs no privacy
 
 [privacy]
 unit = "sample"                 # who is protected: sample, client (dp-fedavg and its like), or none
-epsilon = 4.0
+epsilon = 4.0                   # of each client; epsilons = [1.0, 2.0, ...] gives each its own
 delta = 1e-3                    # below one over the smallest client's examples
-clip = 1.0
+clip = 0.225
 sampling_rate = 0.2             # `sordino plan STUDY --advise` weighs it
 # noise_multiplier = 2.0        # left out: calibrated from epsilon and the planned steps
 accountant = "pld"              # pld, rdp, rdp-classic, or one order fixed in advance: rdp@8

@@ -97,9 +97,9 @@ class AliDpfl(estimate.Estimating):
     def noise(self, terms: Terms) -> float:
         """n = sigma^2 C^2 d / B^2 (squared units of a gradient)."""
         if self.batch_bound == "min" or self.form == "paper":
-            inverse = 1.0 / min(terms.batch(i) for i in range(len(terms.sizes))) ** 2
+            inverse = 1.0 / min(terms.alike(i) for i in range(len(terms.sizes))) ** 2
         else:
-            inverse = sum(p / terms.batch(i) ** 2 for i, p in enumerate(terms.weights))
+            inverse = sum(p / terms.alike(i) ** 2 for i, p in enumerate(terms.weights))
         return (terms.noise * terms.clip) ** 2 * terms.dimension * inverse
 
     def optimum(self, mu: float, terms: Terms, *, tau: int) -> float:

@@ -112,7 +112,7 @@ class AlsDpfl(estimate.Estimating):
     def gap(self, tau: int, *, beta: float, xi: float, terms: Terms) -> float:
         """h(tau) of Eq. (11): how far local steps drift from a central run (distance)."""
         # B of 1/B^2 = sum p_i/B_i^2
-        batch = sum(p / terms.batch(i) ** 2 for i, p in enumerate(terms.weights)) ** -0.5
+        batch = sum(p / terms.alike(i) ** 2 for i, p in enumerate(terms.weights)) ** -0.5
         delta = xi + 2.0 * math.sqrt(terms.dimension) * terms.noise * terms.clip / batch
         sign = 1.0 if self.form == "paper" else -1.0
         eta = terms.learning_rate

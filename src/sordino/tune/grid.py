@@ -1,0 +1,146 @@
+"""What a tuning tries: every combination of values that were fixed before anything ran."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sordino.compare.schedule import variants
+from sordino.engine import study as studies
+from sordino.errors import StudyError
+from sordino.federation.study import HorizontalStudy
+
+TUNABLE = (
+    "method.",
+    "model.",
+    "data.features",
+    "privacy.clip",
+    "privacy.mechanism",
+    "privacy.sampling_rate",
+    "budget.rounds",
+    "budget.steps",
+    "budget.updates",
+    "budget.tasks",
+)
+"""Keys, or beginnings of keys, that change how well a study learns and not what it promises."""
+
+MOST = 10_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """One combination of values.
+
+    Attributes:
+        title: the values, for people.
+        changes: the same as ``KEY=VALUE``.
+        chosen: the same by key, as the study holds them.
+        study: with these values.
+    """
+
+    title: str
+    changes: tuple[str, ...]
+    chosen: Mapping[str, Any]
+    study: HorizontalStudy
+
+
+def candidates(path: Path, changes: Sequence[str], vary: Sequence[str]) -> list[Candidate]:
+    """The whole grid, checked; nothing of any data is read.
+
+    Raises:
+        StudyError: for a key that may not be tuned, a study that is none, or a grid of one.
+    """
+    for asked in vary:
+        _refuse(asked.partition("=")[0].strip())
+    found, wrong = [], []
+    for variant in variants(vary)[:MOST]:
+        try:
+            study = horizontal(studies.read(path, [*changes, *variant.changes]), path)
+        except StudyError as error:
+            wrong.append(str(error))
+            continue
+        keys = [each.partition("=")[0].strip() for each in variant.changes]
+        chosen = {key: value(study, key) for key in keys}
+        found.append(Candidate(variant.title, variant.changes, chosen, study))
+    if wrong:
+        raise StudyError("\n".join(dict.fromkeys(wrong)))
+    if len({studies.write(each.study) for each in found}) < max(len(found), 2):
+        raise StudyError(
+            "the grid has one candidate only, so there is nothing to choose: give at least two "
+            "values, for example --vary method.learning_rate=0.5,1,2"
+            if len(found) < 2
+            else "two candidates of the grid are the same study: give every value once"
+        )
+    return found
+
+
+def _refuse(key: str) -> None:
+    if any(key == known or (known[-1] == "." and key.startswith(known)) for known in TUNABLE):
+        return
+    if key.startswith(("privacy.mechanism.", "data.features.")):
+        return
+    why = (
+        "changes what is promised, and not only how well the study learns"
+        if key.startswith("privacy.")
+        else "changes the data"
+        if key.startswith("data.")
+        else "is none that can be tuned"
+    )
+    raise StudyError(
+        f"--vary {key}: it {why}. Keys that can be tuned: "
+        f"{', '.join(known + '*' * (known[-1] == '.') for known in TUNABLE)}"
+    )
+
+
+def horizontal(study: studies.Study, path: Path) -> HorizontalStudy:
+    """The study, if it is one that can be tuned.
+
+    Raises:
+        StudyError: if it is not.
+    """
+    if not isinstance(study, HorizontalStudy):
+        raise StudyError(
+            f"{path}: `sordino tune` is for studies whose clients have examples of their own, and "
+            f"this one is {study.article} {study.kind} study"
+        )
+    if study.tuned is not None:
+        raise StudyError(
+            f"{path}: it was tuned already. Leave out its table [tuned] to tune it again"
+        )
+    if study.form != "sound":
+        raise StudyError(
+            f"{path}: a paper's literal form is not private, whatever its constants: use form "
+            "'sound'"
+        )
+    return study
+
+
+def value(study: studies.Study, key: str) -> Any:
+    """What a study says under a dotted key, as tables hold it."""
+    found: Any = study.model_dump(mode="json", by_alias=True)
+    for part in key.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
+
+
+def again(study: HorizontalStudy, told: str, **sections: Mapping[str, Any]) -> HorizontalStudy:
+    """The same study with keys of its sections changed (None: left out), checked as any study.
+
+    Args:
+        told: what a mistake is said of.
+    """
+    table = study.model_dump(mode="json", by_alias=True, exclude_none=True)
+    for name, changed in sections.items():
+        table[name] = {**table.get(name, {}), **changed}
+        table[name] = {key: each for key, each in table[name].items() if each is not None}
+    found = studies.parse(table, source=told)
+    assert isinstance(found, HorizontalStudy)
+    return found
+
+
+def tuned(candidate: Candidate, note: Mapping[str, Any]) -> studies.Study:
+    """A candidate's study that says how its values were chosen."""
+    chosen = {"chosen": dict(candidate.chosen)}
+    return again(candidate.study, "the tuned study", tuned={**chosen, **note})

@@ -1,0 +1,211 @@
+"""What a choice on private data costs: known, and shown, before anything runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sordino.engine.assemble import calibrated, plan
+from sordino.engine.promise import looked
+from sordino.errors import StudyError
+from sordino.federation.study import HorizontalStudy
+from sordino.privacy import Event, Repeated, Selected, accountant
+from sordino.privacy.event import Composed
+from sordino.privacy.trials import Trials, expected, law, missed, name_of, named
+from sordino.regimes.synchronous.plan import spending
+from sordino.regimes.synchronous.study import SynchronousStudy
+from sordino.tune.grid import Candidate, again
+
+VALIDATION = "accuracy of the final model on its public validation examples"
+TEST = "accuracy of the final model on its public test set, which is therefore too high"
+PAID = "noisy accuracy of the final model on its private test rows, which pay for it"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Price:
+    """A choice that can be paid for.
+
+    Attributes:
+        studies: of each candidate, as a trial runs it: priced as one of a random number.
+        grid: what is tried, as ``KEY=V1,V2``.
+        measure: by what the best is chosen.
+        law: name of the distribution of the number of trials; ``trials`` the distribution.
+        event: what is booked for a client's data (and for private test rows ``tested``).
+        epsilon, delta: of everything together, by ``accountant``.
+        one: epsilon of a single run with this noise.
+        noise, without: noise multipliers of a trial, and of the study if nothing were tuned.
+        missed: the chance that a certain candidate is never tried.
+    """
+
+    studies: tuple[SynchronousStudy, ...]
+    titles: tuple[str, ...]
+    grid: tuple[str, ...]
+    measure: str
+    law: str
+    trials: Trials
+    event: Selected
+    tested: Selected | None
+    epsilon: float
+    delta: float
+    accountant: str
+    one: float
+    noise: float
+    without: float
+    missed: float
+
+
+def price(
+    candidates: Sequence[Candidate], grid: Sequence[str], kind: str, mean: float | None
+) -> Price:
+    """The price of a private choice among candidates.
+
+    Args:
+        kind: the law of the number of trials; ``mean`` how many are expected, by default two for
+            each candidate.
+
+    Raises:
+        StudyError: if the choice cannot be made, or has no proven price.
+    """
+    for candidate in candidates:
+        _refuse(candidate.study)
+    mean = 2.0 * len(candidates) if mean is None else mean
+    first = candidates[0].study
+    trials, measure = law(kind, mean), measured(first)
+    name = name_of(first.privacy.accountant, kind, mean)
+    trials = (named(name) or ("", trials))[1]  # as the accountant's name has it, to the last digit
+    note = {"source": "private", "grid": list(grid), "measure": measure}
+    asked = [
+        again(
+            each.study,
+            f"candidate {each.title}",
+            privacy={"accountant": name, "ledger": "run"},
+            tuned={"chosen": dict(each.chosen), **note},
+        )
+        for each in candidates
+    ]
+    studies = tuple(
+        full for each in asked if isinstance(full := calibrated(each), SynchronousStudy)
+    )
+    histories = {_history(study) for study in studies}
+    if len(histories) > 1:
+        raise StudyError(
+            "the candidates cost different amounts (noise, sampling rate or number of steps differ)"
+            ", and a private choice is priced for equal ones: vary only keys that leave the price "
+            "as it is, such as privacy.clip, method.learning_rate and model.name"
+        )
+    (history,), base = histories, accountant(first.privacy.accountant)
+    event = Selected(_together(history), trials)
+    delta = first.privacy.delta or 0.0
+    plain = calibrated(first).privacy.noise_multiplier
+    return Price(
+        studies=studies,
+        titles=tuple(each.title for each in candidates),
+        grid=tuple(grid),
+        measure=measure,
+        law=kind,
+        trials=trials,
+        event=event,
+        tested=_tested(studies[0], trials),
+        epsilon=base.epsilon([(event, 1)], delta),
+        delta=delta,
+        accountant=first.privacy.accountant,
+        one=base.epsilon(history, delta),
+        noise=studies[0].privacy.noise_multiplier or 0.0,
+        without=plain or 0.0,
+        missed=missed(trials, len(candidates)),
+    )
+
+
+def _refuse(study: HorizontalStudy) -> None:
+    privacy = study.privacy
+    if not isinstance(study, SynchronousStudy):
+        raise StudyError(
+            "--on private is for methods that work in rounds: on arrival, how often a client's "
+            "data is used depends on the others. Tune on public data"
+        )
+    if privacy.unit == "none" or privacy.epsilon is None or math.isinf(privacy.epsilon):
+        raise StudyError("--on private needs a finite privacy.epsilon, which pays for the choice")
+    if named(privacy.accountant) is not None:
+        raise StudyError(
+            f"privacy.accountant = '{privacy.accountant}' is that of a selection already: give "
+            "that of one run, such as 'pld'"
+        )
+    if privacy.noise_multiplier is not None:
+        raise StudyError(
+            "privacy.noise_multiplier is given, and a private choice calibrates the noise of its "
+            "trials so that all of them stay within epsilon: leave it out"
+        )
+    if privacy.entropy != "system":
+        raise StudyError(
+            "--on private draws the number of its trials in secret, and each trial needs noise of "
+            "its own, which noise from a seed is not: set privacy.entropy = 'system'"
+        )
+    if study.method.adapts_noise or privacy.mechanism.sized:
+        raise StudyError(
+            "--on private needs runs whose price is known beforehand: noise that is chosen along "
+            "the way, or a price that depends on the model's size, is not"
+        )
+
+
+def measured(study: HorizontalStudy) -> str:
+    """By what candidates are told apart: something public, or something paid for.
+
+    Raises:
+        StudyError: if there is nothing.
+    """
+    if study.data.validation:
+        return VALIDATION
+    if study.data.testing == "private share":
+        return PAID
+    if study.data.testing != "none":
+        return TEST
+    raise StudyError(
+        "no model of this study is measured on anything that is public or paid for"
+        + (
+            ": what data.client_validation sets aside is the clients' own"
+            if study.data.client_validation
+            else ""
+        )
+        + ". Give data.validation, a public data.test, or data.test = 'private share'"
+    )
+
+
+def _history(study: SynchronousStudy) -> tuple[tuple[Event, int], ...]:
+    """The most that one run of a calibrated study books for a client."""
+    priced, _ = plan(study)
+    most = priced.steps if looked(study) else priced.used
+    return tuple(spending(study, most or 0))
+
+
+def _together(history: tuple[tuple[Event, int], ...]) -> Event:
+    """A history as one event."""
+    parts = tuple(Repeated(event, count) for event, count in history)
+    return parts[0] if len(parts) == 1 else Composed(parts)
+
+
+def _tested(study: HorizontalStudy, trials: Trials) -> Selected | None:
+    """What private test rows are charged; None where there are none."""
+    if study.data.testing != "private share":
+        return None
+    from sordino.federation.evaluation import priced
+
+    mechanism, _, times = priced(study)
+    return Selected(Repeated(mechanism.event(), times), trials)
+
+
+def told(price: Price) -> list[tuple[str, str]]:
+    """A price, for people: (what, how much)."""
+    from sordino.privacy.rounding import epsilon_text
+
+    mean = expected(price.trials)
+    return [
+        ("candidates", str(len(price.studies))),
+        ("number of trials", f"{price.law}, {mean:g} expected; drawn in secret, told to nobody"),
+        ("a certain candidate is never tried", f"with probability {price.missed:.2f}"),
+        ("epsilon of all of it together", f"{epsilon_text(price.epsilon)} at {price.delta:g}"),
+        ("epsilon of one such run alone", epsilon_text(price.one)),
+        ("noise multiplier of a trial", f"{price.noise:g}"),
+        ("noise multiplier without tuning", f"{price.without:g}"),
+        ("measure", price.measure),
+    ]

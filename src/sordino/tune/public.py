@@ -1,0 +1,182 @@
+"""Constants chosen on public data: trials of the same study on a data set that protects nobody."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sordino.compare.schedule import Side, Task, slug
+from sordino.data import locate
+from sordino.data import names as published
+from sordino.engine.assemble import calibrated
+from sordino.engine.files import replace_file
+from sordino.engine.runs import load
+from sordino.errors import StudyError
+from sordino.federation.division import examples, federation
+from sordino.federation.evaluation import has_test
+from sordino.federation.study import HorizontalStudy
+from sordino.tune.grid import Candidate, again
+
+MEASURE = "accuracy of the final model on the test set of the public data"
+VALIDATION = "validation"
+ALONE = {"ledger": "run", "entropy": "seed", "evaluation_epsilon": None}
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """How a candidate did: the accuracy of each seed, or why there is none."""
+
+    title: str
+    accuracies: tuple[float, ...]
+    failed: tuple[str, ...] = ()
+
+    @property
+    def mean(self) -> float:
+        """Over the seeds; minus infinity where a run failed."""
+        if self.failed or not self.accuracies:
+            return -math.inf
+        return math.fsum(self.accuracies) / len(self.accuracies)
+
+
+def moved(study: HorizontalStudy, on: str, *, declared: bool) -> HorizontalStudy:
+    """The study on public data: a published data set, or a file that is ``declared`` public.
+
+    Its privacy, and so its noise, stays what it is; its clients' shares are dealt anew.
+
+    Raises:
+        StudyError: if there is no such data, or it is the study's own.
+    """
+    own, file = study.data, None
+    if on not in published() and (":" not in on or locate.named(on) is None):
+        file = Path(on)
+        _refuse_file(study, file, on, declared)
+    elif own.name == on:
+        raise StudyError(
+            f"--on {on}: this is the study's own data, which a choice would have to pay for. Give "
+            "another data set, or --on private"
+        )
+    inside = file is not None and file.suffix.lower() == ".npz" and has_test(str(file))
+    data: dict[str, Any] = {
+        "name": on if file is None else None,
+        "file": None if file is None else str(file),
+        "test": None if file is None else "file" if inside else "public share",
+        "test_share": None,
+        "test_file": None,
+        "client_column": None,
+        "person": None,
+    }
+    return again(study, f"--on {on}", data=_dealt(study, data), privacy=ALONE)
+
+
+def set_aside(study: HorizontalStudy, place: Path) -> HorizontalStudy:
+    """The study on its own validation examples, which it declares public, kept in a file.
+
+    The data is read to find them, and nothing but them is used.
+
+    Raises:
+        StudyError: if it sets none aside.
+    """
+    if not study.data.validation:
+        raise StudyError(
+            "--on validation tries candidates on the examples that data.validation sets aside and "
+            "declares public, and this study sets none aside: give it a number, or --on DATA"
+        )
+    if not place.exists():
+        held = federation(examples(study)).validation
+        assert held is not None
+        place.parent.mkdir(parents=True, exist_ok=True)
+        kept = io.BytesIO()
+        np.savez(kept, x=held.x, y=np.array(held.classes)[held.y])
+        replace_file(place, kept.getvalue())
+    changed = {
+        "name": None,
+        "file": str(place),
+        "label": None,
+        "test": "public share",
+        "test_share": None,
+        "test_file": None,
+        "client_column": None,
+        "person": None,
+        "validation": 0,
+    }
+    return again(study, f"--on {VALIDATION}", data=_dealt(study, changed), privacy=ALONE)
+
+
+def _dealt(study: HorizontalStudy, data: dict[str, Any]) -> dict[str, Any]:
+    """Public data has no column that says whose an example is."""
+    return {**data, **({"partition": {"kind": "iid"}} if study.data.partition.by_column else {})}
+
+
+def _refuse_file(study: HorizontalStudy, file: Path, on: str, declared: bool) -> None:
+    if not file.is_file():
+        raise StudyError(
+            f"--on {on}: no published data set has this name, and there is no such file. Known "
+            f"data sets: {', '.join(published())}. A choice on the study's own data is --on private"
+        )
+    own = study.data
+    if any(
+        each is not None and each.resolve() == file.resolve() for each in (own.file, own.test_file)
+    ):
+        raise StudyError(
+            f"--on {on}: this is a file of the study's own data, which a choice would have to pay "
+            "for. Give another file, or --on private"
+        )
+    if not declared:
+        raise StudyError(
+            f"--on {on}: every row of this file would be used without any protection. Say that "
+            "they are public with --declared-public"
+        )
+
+
+def sides(
+    candidates: Sequence[Candidate], path: Path, on: str, runs: Path, *, declared: bool
+) -> list[Side]:
+    """A side of a comparison for every candidate, on the public data; ``runs`` is for all of it."""
+    found = []
+    for candidate in candidates:
+        study = (
+            set_aside(candidate.study, runs / f"{VALIDATION}.npz")
+            if on == VALIDATION
+            else moved(candidate.study, on, declared=declared)
+        )
+        found.append(Side(candidate.title, slug(candidate.title), path, study, calibrated(study)))
+    if len({side.slug for side in found}) < len(found):
+        found = [
+            Side(side.label, f"{number:03d}-{side.slug}"[:60], side.path, side.study, side.full)
+            for number, side in enumerate(found)
+        ]
+    return found
+
+
+def scored(tasks: Sequence[Task], failed: Mapping[Task, str]) -> list[Scored]:
+    """What came of every candidate, in the order of the grid."""
+    by_label: dict[str, tuple[list[float], list[str]]] = {}
+    for task in tasks:
+        values, why = by_label.setdefault(task.side.label, ([], []))
+        accuracy = None if task in failed else load(task.folder).accuracy
+        if task in failed:
+            why.append(f"seed {task.seed}: {failed[task]}")
+        elif accuracy is None or not math.isfinite(accuracy):
+            why.append(f"seed {task.seed}: no accuracy was measured")
+        else:
+            values.append(accuracy)
+    return [Scored(label, tuple(each), tuple(why)) for label, (each, why) in by_label.items()]
+
+
+def best(found: Sequence[Scored]) -> int:
+    """The place of the best; of equal ones the first.
+
+    Raises:
+        StudyError: if every candidate failed.
+    """
+    place = max(range(len(found)), key=lambda k: (found[k].mean, -k))
+    if math.isinf(found[place].mean):
+        first = next(iter(found[0].failed), "no accuracy was measured")
+        raise StudyError(f"every candidate failed; the first one: {first}")
+    return place

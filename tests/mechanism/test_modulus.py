@@ -1,0 +1,116 @@
+"""Sums modulo 2^bits: they wrap exactly, none of a run overflows, and a modulus that is too small
+is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import stats  # type: ignore[import-untyped]
+
+from sordino.entropy import Entropy, Seeded
+from sordino.errors import StudyError
+from sordino.mechanism.shared import (
+    SharedGrid,
+    SharedNoise,
+    added,
+    lifted,
+    packed,
+    unpacked,
+)
+
+Floats = NDArray[np.float64]
+
+
+def noise(**changes: Any) -> SharedNoise:
+    told: dict[str, Any] = {"most": (20.0,) * 5, "dimension": 50, "honest": 5, "rounds": 100}
+    return SharedNoise(**{**told, **changes})
+
+
+def opened(grid: SharedGrid, totals: list[Floats], entropy: Entropy) -> Floats:
+    """The sum of what clients with these vectors send, on its whole way."""
+    d = totals[0].size
+    found = np.zeros(d, np.uint64)
+    for i, total in enumerate(totals):
+        drawn, rounding = (entropy.at("client", i, what) for what in ("noise", "rounding"))
+        sent = packed(grid.contribution(i, total, drawn, rounding), grid.bits)
+        residues = unpacked(sent, grid.bits, d)
+        assert residues is not None
+        found = added(found, residues, grid.bits)
+    return grid.opened(found)
+
+
+@given(st.integers(16, 63), st.lists(st.integers(-(2**61), 2**61), min_size=1, max_size=9))
+def test_sums_modulo_two_to_the_bits_wrap_exactly(bits: int, numbers: list[int]) -> None:
+    grid = SharedGrid(1.0, 4.0, (1.0,), bits, "nearest", 1.0, 1.0, -40.0)
+    total = np.zeros(1, np.uint64)
+    for each in numbers:
+        total = added(total, grid.reduced(np.array([each], np.int64)), bits)
+    whole, half = sum(numbers), 2 ** (bits - 1)
+    assert int(lifted(total, bits)[0]) == (whole + half) % 2**bits - half
+    again = unpacked(packed(total, bits), bits, 1)
+    assert again is not None
+    assert again.tolist() == total.tolist()
+
+
+def test_what_holds_no_residues_is_refused() -> None:
+    assert unpacked(bytes(8), 32, 2) is not None
+    assert unpacked(bytes(7), 32, 2) is None
+    assert unpacked(bytes(9), 32, 2) is None
+    assert unpacked(b"\xff\xff\xff", 20, 1) is None  # above 2^20
+    assert unpacked(b"\xff\xff\x0f", 20, 1) is not None
+
+
+@pytest.mark.parametrize("bits", [20, 24, 32, 48, 63])
+def test_no_sum_of_a_run_overflows(bits: int) -> None:
+    """Everybody at the edge, with noise of nine deviations: it still fits, and a grid twice as fine
+    would not, where the modulus is what limits it.
+    """
+    rule = noise(bits=bits, dimension=40_000, rounds=1000)
+    grid = rule.grid(1.0, 2.0)
+    n, half = len(rule.most), 2.0 ** (bits - 1)
+    most = sum(grid.reach) + 1.5 * n
+    tail = stats.norm.logsf((half - 1.0 - most) / (math.sqrt(n) * grid.deviation))
+    chance = (tail + math.log(2.0 * rule.dimension * rule.rounds)) / math.log(2.0)
+    assert chance <= max(grid.overflow, -1000.0) <= -40.0
+    assert grid.deviation <= 2.0**20
+    if bits < 32:
+        assert 2.0 * most + 2.0 * 9.0 * math.sqrt(n) * grid.deviation > half
+    edge = opened(grid, [np.full(9000, 1e9)] * n, Seeded(0))
+    assert np.abs(edge - sum(rule.most)).max() < 9.0 * 2.0 * math.sqrt(n)
+
+
+def test_a_modulus_that_is_too_small_says_how_many_bits_are_enough() -> None:
+    rule = noise(most=(1000.0,) * 50, dimension=40_000, honest=50, bits=16)
+    with pytest.raises(StudyError, match=r"bits = 16: the modulus is too small.*; (\d+) bits") as e:
+        rule.grid(1.0, 2.0)
+    enough = int(str(e.value).split("; ")[1].split()[0])
+    assert noise(**{**told(rule), "bits": enough}).grid(1.0, 2.0).deviation >= 4.0
+    with pytest.raises(StudyError, match="modulus is too small"):
+        noise(**{**told(rule), "bits": enough - 1}).grid(1.0, 2.0)
+    with pytest.raises(StudyError, match="fit no modulus"):
+        noise().grid(1.0, 1e-9)
+
+
+def told(rule: SharedNoise) -> dict[str, Any]:
+    return {name: getattr(rule, name) for name in ("most", "dimension", "honest", "rounds")}
+
+
+@pytest.mark.parametrize("changes", [{"honest": 6}, {"honest": 0}, {"bits": 15}, {"bits": 64}])
+def test_what_cannot_be_is_refused(changes: dict[str, int]) -> None:
+    with pytest.raises(StudyError, match=rf"privacy\.{next(iter(changes))}"):
+        noise(**changes)
+
+
+@pytest.mark.parametrize("clip", [1e-12, 1.0, 1e12])
+def test_a_finer_grid_adds_next_to_nothing(clip: float) -> None:
+    grid = noise(dimension=40_000, bits=40).grid(clip, 2.0)
+    assert grid.rounding == "stochastic"
+    assert 1.0 < grid.growth < 1.0001
+    assert grid.deviation * grid.step * math.sqrt(5) == pytest.approx(2.0 * clip, rel=1e-4)

@@ -1,0 +1,358 @@
+"""``sordino tune``: what may be tuned, on what, at which price, and what is left of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from command import sordino
+from sordino.engine import session
+from sordino.engine import study as studies
+from sordino.engine.runs import load
+from sordino.entropy import System
+from sordino.errors import StudyError
+from sordino.federation.division import federation
+from sordino.federation.study import HorizontalStudy
+from sordino.privacy import Ledger, accountant
+from sordino.tune import private
+from sordino.tune.grid import candidates
+from sordino.tune.price import Price, measured, price
+from sordino.tune.public import Scored, best, moved
+from sordino.tune.rules import ruled
+
+STUDY = """
+name = "small"
+seed = 0
+[data]
+{data}
+clients = 4
+[model]
+name = "logistic"
+[method]
+name = "dp-sgd"
+tau = 1
+learning_rate = 1.0
+[privacy]
+unit = "sample"
+epsilon = 4.0
+delta = 1e-3
+clip = 1.0
+sampling_rate = 0.2
+{entropy}
+[budget]
+rounds = 2
+"""
+RATES = "method.learning_rate=0.5,2"
+
+
+def written(at: Path, data: str = 'name = "digits"', entropy: str = "system") -> Path:
+    path = at / "study.toml"
+    path.write_text(STUDY.format(data=data, entropy=f'entropy = "{entropy}"'), encoding="utf-8")
+    return path
+
+
+def priced(at: Path, *changes: str, law: str = "geometric", mean: float | None = 3.0) -> Price:
+    return price(candidates(written(at), changes, [RATES]), [RATES], law, mean)
+
+
+def read(at: Path, *changes: str, **asked: str) -> HorizontalStudy:
+    found = studies.read(written(at, **asked), changes)
+    assert isinstance(found, HorizontalStudy)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (["--vary", "privacy.epsilon=1,2", "--on", "private"], "changes what is promised"),
+        (["--vary", "privacy.noise_multiplier=1,2", "--on", "private"], "what is promised"),
+        (["--vary", "data.clients=2,4", "--on", "private"], "changes the data"),
+        (["--vary", "seed=1,2", "--on", "private"], "none that can be tuned"),
+        (["--vary", "method.learnin_rate=1,2", "--on", "private"], "did you mean"),
+        (["--vary", "method.learning_rate=1", "--on", "private"], "one candidate only"),
+        (["--vary", "method.learning_rate=1,1.0", "--on", "private"], "the same study"),
+        (["--on", "private"], "one candidate only"),
+        (["--vary", RATES], "say what the constants are chosen by"),
+        (["--vary", RATES, "--rules"], "leave out --vary"),
+        (["--vary", RATES, "--on", "digits"], "the study's own data"),
+        (["--vary", RATES, "--on", "nowhere"], "no such file"),
+        (["--vary", RATES, "--on", "validation"], "sets none aside"),
+        (["--vary", RATES, "--on", "private"], "needs --out"),
+        (["--vary", RATES, "--on", "private", "--set", "privacy.entropy=seed"], "'system'"),
+        (["--vary", RATES, "--on", "private", "--law", "uniform"], "geometric, logarithmic"),
+        (["--vary", RATES, "--on", "private", "--trials", "1"], "mean must lie in (1,"),
+        (
+            ["--vary", "privacy.sampling_rate=0.1,0.2", "--on", "private", "--plan"],
+            "cost different amounts",
+        ),
+        (["--vary", RATES, "--on", "private", "--seeds", "3"], "for public data"),
+        (
+            ["--vary", RATES, "--on", "private", "--set", "privacy.noise_multiplier=2"],
+            "leave it out",
+        ),
+        (["--rules"], "model 'logistic' behind data.features"),
+    ],
+)
+def test_what_cannot_be_tuned_gets_one_message_and_leaves_nothing(
+    tmp_path: Path, typed: list[str], said: str
+) -> None:
+    written(tmp_path)
+    done = sordino(tmp_path, "tune", "study.toml", *typed)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert [each.name for each in tmp_path.iterdir()] == ["study.toml"]
+
+
+def test_on_public_data_no_private_row_is_read(tmp_path: Path) -> None:
+    written(tmp_path, 'file = "there-is-no-such-file.csv"\ntest = "none"')
+    asked = ("tune", "study.toml", "--vary", "method.learning_rate=0.001,2", "--on", "digits")
+    done = sordino(tmp_path, *asked, "--jobs", "1", "-q", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["chosen"] == {"method.learning_rate": 2.0}
+    study = studies.read(tmp_path / "small-tuned.toml")
+    assert study.tuned is not None
+    assert (study.tuned.source, study.tuned.data, study.tuned.trials) == ("public", "digits", 2)
+    assert study.data.file == Path("there-is-no-such-file.csv")
+    assert "exists already" in sordino(tmp_path, *asked).stderr
+
+
+def test_examples_that_are_declared_public_are_public_data(tmp_path: Path) -> None:
+    path = written(tmp_path, 'name = "digits"\nvalidation = 200')
+    asked = ["--vary", "method.learning_rate=0.001,2", "--on", "validation", "--jobs", "1", "-q"]
+    done = sordino(tmp_path, "tune", "study.toml", *asked)
+    assert done.returncode == 0, done.stderr
+    with np.load(tmp_path / "runs" / "tune-small-on-validation" / "validation.npz") as kept:
+        held = federation(read(tmp_path, data='name = "digits"\nvalidation = 200')).validation
+        assert held is not None
+        assert np.array_equal(kept["x"], held.x)
+    study = studies.read(tmp_path / "small-tuned.toml")
+    assert study.tuned is not None
+    assert "declared public" in (study.tuned.data or "")
+    assert path.exists()
+    none = sordino(tmp_path, "tune", "study.toml", *asked, "--set", "data.validation=0")
+    assert none.returncode == 2
+
+
+def test_a_tuned_study_says_so_before_and_after(tmp_path: Path) -> None:
+    path = written(tmp_path, entropy="seed")
+    note = """
+[tuned]
+source = "public"
+chosen = { "method.learning_rate" = 1.0 }
+grid = ["method.learning_rate=1,2"]
+data = "fashion-mnist"
+measure = "accuracy"
+seeds = [0, 1]
+trials = 4
+"""
+    path.write_text(path.read_text(encoding="utf-8") + note, encoding="utf-8")
+    sentence = "method.learning_rate = 1 was chosen on public data (fashion-mnist)"
+    assert sentence in sordino(tmp_path, "plan", "study.toml").stderr
+    done = sordino(tmp_path, "run", "study.toml", "--out", "run", "-q")
+    assert sentence in done.stderr
+    assert sentence in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    with pytest.raises(StudyError, match=r"was chosen as 1\.0, and the study says 3\.0"):
+        studies.read(path, ["method.learning_rate=3.0"])
+    with pytest.raises(StudyError, match="was tuned already"):
+        candidates(path, [], [RATES.replace("0.5,2", "1,1.0")])
+
+
+def test_a_file_must_be_declared_public(tmp_path: Path) -> None:
+    study = read(tmp_path)
+    (tmp_path / "other.csv").write_text("a,b,label\n1,2,x\n3,4,y\n", encoding="utf-8")
+    other = str(tmp_path / "other.csv")
+    with pytest.raises(StudyError, match="--declared-public"):
+        moved(study, other, declared=False)
+    found = moved(study, other, declared=True)
+    assert (str(found.data.file), found.data.testing) == (other, "public share")
+    assert (found.privacy.entropy, found.privacy.epsilon) == ("seed", 4.0)
+    own = read(tmp_path, data=f'file = "{other}"')
+    with pytest.raises(StudyError, match="a file of the study's own data"):
+        moved(own, other, declared=True)
+
+
+def test_a_candidate_that_failed_is_not_the_best() -> None:
+    found = [Scored("a", (0.5,)), Scored("b", (0.9,), ("seed 1: lost",)), Scored("c", (0.5,))]
+    assert best(found) == 0
+    with pytest.raises(StudyError, match="every candidate failed"):
+        best([found[1]])
+
+
+def booked(folder: Path) -> dict[str, list[Any]]:
+    with Ledger.open(folder / "ledger.sqlite", readonly=True) as ledger:
+        return {unit: list(ledger.spent(unit)) for unit in ledger.units()}
+
+
+def tuned(at: Path, found: Price, monkeypatch: pytest.MonkeyPatch, trials: int) -> private.Told:
+    monkeypatch.setattr(private, "drawn", lambda *_: trials)
+    return private.tune(found, read(at), at / "out", lambda _: None)
+
+
+def test_the_ledger_holds_the_stated_price_and_only_the_best_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = priced(tmp_path)
+    assert 3.9 < found.epsilon <= 4.0
+    assert found.one < found.epsilon
+    assert found.noise > found.without
+    done = tuned(tmp_path, found, monkeypatch, 3)
+    folder = tmp_path / "out"
+    assert sorted(each.name for each in folder.iterdir()) == ["best", "ledger.sqlite", "tune.json"]
+    charges = booked(folder)
+    assert sorted(charges) == [f"client:{i}" for i in range(4)]
+    for spent in charges.values():
+        assert accountant("pld").epsilon(spent, 1e-3) == found.epsilon
+    run = load(folder / "best")
+    assert run.epsilon == pytest.approx(found.epsilon)
+    assert done.chosen in ({"method.learning_rate": 0.5}, {"method.learning_rate": 2.0})
+    assert "nor how many there were" in "".join(run.about.assumptions or ())
+    again = tuned(tmp_path, found, monkeypatch, 99)  # is done: draws nothing, books nothing
+    assert again == done
+    assert booked(folder) == charges
+    verified = sordino(tmp_path, "ledger", "verify", "out/best")
+    assert verified.returncode == 0, verified.stderr
+    refused = sordino(tmp_path, "run", "out/best/study.toml")
+    assert "another run would be another release" in refused.stderr
+    with pytest.raises(Exception, match="holds another tuning"):
+        private.tune(priced(tmp_path, law="logarithmic"), read(tmp_path), folder, lambda _: None)
+
+
+def test_a_tuning_that_was_killed_goes_on_and_pays_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, begin, calls = priced(tmp_path), session.begin, []
+
+    def killed(*given: Any, **named: Any) -> Any:
+        calls.append(given[1])
+        outcome = begin(*given, **named)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return outcome
+
+    monkeypatch.setattr(session, "begin", killed)
+    with pytest.raises(KeyboardInterrupt):
+        tuned(tmp_path, found, monkeypatch, 3)
+    charges = booked(tmp_path / "out")
+    key = (tmp_path / "out" / ".tuning" / private.KEY).read_bytes()
+    assert found.event in [event for event, _ in charges["client:0"]]
+    tuned(tmp_path, found, monkeypatch, 3)
+    assert len(calls) == 3  # the second had ended: it is not run again
+    assert booked(tmp_path / "out") == charges
+    assert key != private.ENDED
+    assert not (tmp_path / "out" / ".tuning").exists()
+
+
+def test_a_tuning_killed_while_it_releases_draws_nothing_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, keep = priced(tmp_path), private._keep
+
+    def killed(path: Path, what: Any) -> None:
+        if what.status == "done":
+            raise KeyboardInterrupt
+        keep(path, what)
+
+    monkeypatch.setattr(private, "_keep", killed)
+    with pytest.raises(KeyboardInterrupt):
+        tuned(tmp_path, found, monkeypatch, 1)
+    before = load(tmp_path / "out" / "best").about.run
+    monkeypatch.setattr(private, "_keep", keep)
+    assert tuned(tmp_path, found, monkeypatch, 5).status == "done"
+    assert load(tmp_path / "out" / "best").about.run == before
+
+
+def test_without_a_trial_nothing_is_released_and_the_price_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = priced(tmp_path, law="poisson", mean=2.0)
+    assert tuned(tmp_path, found, monkeypatch, 0).status == "nothing"
+    assert sorted(each.name for each in (tmp_path / "out").iterdir()) == [
+        "ledger.sqlite",
+        "tune.json",
+    ]
+    assert all(booked(tmp_path / "out").values())
+
+
+def test_the_number_of_trials_comes_from_the_secret_key(tmp_path: Path) -> None:
+    found = priced(tmp_path)
+    numbers = [private.drawn(found, System(bytes([k]) * 32)) for k in range(40)]
+    assert numbers == [private.drawn(found, System(bytes([k]) * 32)) for k in range(40)]
+    assert len(set(numbers)) > 3
+    assert min(numbers) == 1
+
+
+def test_a_ledger_of_the_data_pays_for_the_choice_and_refuses_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = f"privacy.ledger={tmp_path / 'kept'}"
+    own, found = read(tmp_path, kept), priced(tmp_path, kept)
+    monkeypatch.setattr(private, "drawn", lambda *_: 1)
+    private.tune(found, own, tmp_path / "out", lambda _: None)
+    with Ledger.open(tmp_path / "kept" / "ledger.sqlite", readonly=True) as ledger:
+        units = [unit for unit in ledger.units() if list(ledger.spent(unit))]
+        assert len(units) == 4
+        assert ledger.spent(units[0]) == ((found.event, 1),)
+    with pytest.raises(Exception, match="over the budget"):
+        private.tune(found, own, tmp_path / "second", lambda _: None)
+    assert not list((tmp_path / "second").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ('name = "digits"\nvalidation = 50', "public validation examples"),
+        ('name = "digits"', "therefore too high"),
+        ('file = "x.csv"\ntest = "private share"', "which pay for it"),
+    ],
+)
+def test_what_candidates_are_measured_on(tmp_path: Path, data: str, said: str) -> None:
+    assert said in measured(read(tmp_path, data=data))
+
+
+def test_a_measure_that_nobody_pays_for_is_refused(tmp_path: Path) -> None:
+    data = 'file = "x.csv"\ntest = "none"\nclient_validation = 0.1'
+    with pytest.raises(StudyError, match="the clients' own"):
+        measured(read(tmp_path, data=data))
+
+
+def test_private_test_rows_pay_for_every_trial_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(0)
+    y = random.integers(0, 2, 400)
+    x = random.normal(size=(400, 5)).astype(np.float32) + y[:, None]
+    np.savez(tmp_path / "mine.npz", x=x, y=y)
+    data = f'file = "{tmp_path / "mine.npz"}"\ntest = "private share"'
+    path = written(tmp_path, data)
+    found = price(candidates(path, [], [RATES]), [RATES], "geometric", 3.0)
+    assert found.tested is not None
+    monkeypatch.setattr(private, "drawn", lambda *_: 2)
+    private.tune(found, studies.read(path), tmp_path / "out", lambda _: None)
+    charges = booked(tmp_path / "out")
+    assert charges["test"] == [(found.tested, 1)]
+    assert accountant("pld").epsilon(charges["test"], 1e-3) <= 4.0
+    run = load(tmp_path / "out" / "best")
+    assert 3.0 < float(str(run.result.test_epsilon)) <= 4.0  # one evaluation less than planned
+
+
+def test_rules_follow_the_noise(tmp_path: Path) -> None:
+    features = 'name = "digits"\nfeatures = "scattering"'
+    found, _ = ruled(read(tmp_path, data=features))
+    less, _ = ruled(read(tmp_path, "privacy.epsilon=1.0", data=features))
+    rate: Callable[[Any], float] = lambda study: study.method.learning_rate  # noqa: E731
+    assert found.privacy.clip == 0.225  # 324 normalised features of variance 1/16: length 4.5
+    assert rate(less) < rate(found)
+    assert found.tuned is not None
+    assert found.tuned.chosen == {"privacy.clip": 0.225, "method.learning_rate": rate(found)}
+    together, _ = ruled(read(tmp_path, "privacy.noise=shared", data=features))
+    assert rate(together) == pytest.approx(2 * rate(found), rel=0.01)  # of four clients
+    slow, _ = ruled(read(tmp_path, "method.momentum=0.5", data=features))
+    assert rate(slow) == pytest.approx(rate(found) / 2, rel=0.01)
+    with pytest.raises(StudyError, match="a finite privacy"):
+        ruled(read(tmp_path, "privacy.epsilon=inf", "privacy.noise_multiplier=1", data=features))
