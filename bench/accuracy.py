@@ -1,7 +1,8 @@
 """``python -m bench.accuracy [ROW ...]``: the table of docs/accuracy.md, from bench/accuracy.toml.
 
-For each row and epsilon, constants are chosen first, on training images that are declared public;
-then each split and seed is run with them. Results go to bench/accuracy.jsonl as they come, and what
+For each row and epsilon, constants are chosen first by ``sordino tune --on validation``: trials on
+images that are declared public, which are trained on by nobody else. Then each split and seed is
+run with them. Results go to bench/accuracy.jsonl as they come, and what
 lies there is not run again. ``--table`` prints the table of what is there.
 
 Each run is the command line's (``sordino run``), in a process that has the kernels already.
@@ -9,7 +10,6 @@ Each run is the command line's (``sordino run``), in a process that has the kern
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import multiprocessing
@@ -46,24 +46,27 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _chosen(catalog: Mapping[str, Any], row: Mapping[str, Any], epsilon: float) -> dict[str, Any]:
-    """The constants with the best accuracy on the public images, first seed and split."""
-    vary = {
-        key: [
-            epsilon * value if row.get("scaled") and key.endswith("_rate") else value
-            for value in values
-        ]
-        for key, values in row.get("vary", {}).items()
-    }
-    grid = [
-        {**row.get("with", {}), **dict(zip(vary, values, strict=True))}
-        for values in itertools.product(*vary.values())
-    ]
-    if len(grid) == 1:
-        return grid[0]
-    split = next(iter(row.get("splits", catalog["splits"])))
-    tried = [_result(catalog, row, epsilon, split, catalog["seeds"][0], each) for each in grid]
-    best = max(range(len(grid)), key=lambda i: tried[i]["validation"])
-    return grid[best]
+    """What `sordino tune --on validation` takes of the row's grid: no private example is seen."""
+    fixed = dict(row.get("with", {}))
+    if "vary" not in row:
+        return fixed
+    key = json.dumps(["chosen", row["name"], epsilon, row["vary"]], sort_keys=True)
+    found = _results().get(key)
+    if found is None:
+        first = next(iter(row.get("splits", catalog["splits"])))
+        changes = {**_changes(catalog, row, epsilon, first, 0), **fixed}
+        scale = epsilon if row.get("scaled") else 1.0
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) / "tuned.toml"
+            arguments = ["sordino", "tune", row["study"], "--on", "validation", "--out", str(out)]
+            arguments += ["--runs", str(Path(folder) / "runs")]
+            for name, values in row["vary"].items():
+                times = scale if name.endswith("learning_rate") else 1.0
+                arguments += ["--vary", f"{name}={','.join(str(times * each) for each in values)}"]
+            _call(arguments, changes)
+            found = {"chosen": tomllib.loads(out.read_text())["tuned"]["chosen"]}
+        _keep(key, found)
+    return {**fixed, **found["chosen"]}
 
 
 def _result(
@@ -79,39 +82,50 @@ def _result(
     found = _results().get(key)
     if found is not None:
         return found
+    found = _run(row["study"], {**_changes(catalog, row, epsilon, split, seed), **constants})
+    _keep(key, found)
+    return found
+
+
+def _changes(
+    catalog: Mapping[str, Any], row: Mapping[str, Any], epsilon: float, split: str, seed: int
+) -> dict[str, Any]:
     changes = {
         **dict(_flat(catalog["common"])),
         **dict(_flat(catalog["splits"][split])),
         **dict(_flat(row.get("set", {}))),
-        **constants,
         "seed": seed,
     }
-    if epsilon < math.inf:
-        changes["privacy.epsilon"] = epsilon
-    found = _run(row["study"], changes)
+    return changes if math.isinf(epsilon) else {**changes, "privacy.epsilon": epsilon}
+
+
+def _keep(key: str, found: Mapping[str, Any]) -> None:
     line = json.dumps({"key": json.loads(key), **found})
     with RESULTS.open("a") as file:
         file.write(line + "\n")
     print(line, flush=True)
-    return found
 
 
 def _run(study: str, changes: Mapping[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        arguments = ["sordino", "run", study, "--quiet", "--out", str(out)]
-        for key, value in changes.items():
-            arguments += ["--set", f"{key}={_toml(value)}"]
         started = time.perf_counter()
-        process = multiprocessing.get_context("fork").Process(target=_command, args=(arguments,))
-        process.start()
-        process.join()
-        if process.exitcode:
-            raise SystemExit(f"{' '.join(arguments)} ended with {process.exitcode}")
+        _call(["sordino", "run", study, "--quiet", "--out", str(out)], changes)
         lines = (out / "rounds.jsonl").read_text().splitlines()
         last = [row for row in map(json.loads, lines) if row.get("accuracy") is not None][-1]
         last["seconds"] = round(time.perf_counter() - started, 1)
         return {key: last.get(key) for key in KEPT}
+
+
+def _call(arguments: list[str], changes: Mapping[str, Any]) -> None:
+    whole = list(arguments)
+    for key, value in changes.items():
+        whole += ["--set", f"{key}={_toml(value)}"]
+    process = multiprocessing.get_context("fork").Process(target=_command, args=(whole,))
+    process.start()
+    process.join()
+    if process.exitcode:
+        raise SystemExit(f"{' '.join(whole)} ended with {process.exitcode}")
 
 
 def _command(arguments: list[str]) -> None:
@@ -162,6 +176,8 @@ def _cell(
     """Of the constants with most seeds: the chosen ones; others have one seed only."""
     seeds: dict[str, list[float]] = {}
     for line in results.values():
+        if "accuracy" not in line:
+            continue
         name, its_epsilon, its_split, _, constants = line["key"]
         if (name, its_epsilon, its_split) == (row["name"], epsilon, split):
             seeds.setdefault(json.dumps(constants), []).append(100 * line["accuracy"])

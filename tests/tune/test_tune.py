@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,10 @@ from sordino.engine import session
 from sordino.engine import study as studies
 from sordino.engine.runs import load
 from sordino.entropy import System
-from sordino.errors import StudyError
+from sordino.errors import BudgetExceeded, ResumeError, StudyError
 from sordino.federation.division import federation
 from sordino.federation.study import HorizontalStudy
-from sordino.privacy import Ledger, accountant
+from sordino.privacy import Budget, Charge, Ledger, Vault, accountant
 from sordino.tune import private
 from sordino.tune.grid import candidates
 from sordino.tune.price import Price, measured, price
@@ -137,6 +138,10 @@ def test_examples_that_are_declared_public_are_public_data(tmp_path: Path) -> No
     assert path.exists()
     none = sordino(tmp_path, "tune", "study.toml", *asked, "--set", "data.validation=0")
     assert none.returncode == 2
+    # with another seed, what is kept there is private
+    other = sordino(tmp_path, "tune", "study.toml", *asked, "--set", "seed=1", "--out", "new.toml")
+    assert other.returncode == 2
+    assert "holds other examples" in other.stderr
 
 
 def test_a_tuned_study_says_so_before_and_after(tmp_path: Path) -> None:
@@ -173,8 +178,10 @@ def test_a_file_must_be_declared_public(tmp_path: Path) -> None:
     assert (str(found.data.file), found.data.testing) == (other, "public share")
     assert (found.privacy.entropy, found.privacy.epsilon) == ("seed", 4.0)
     own = read(tmp_path, data=f'file = "{other}"')
-    with pytest.raises(StudyError, match="a file of the study's own data"):
-        moved(own, other, declared=True)
+    (tmp_path / "link.csv").hardlink_to(other)
+    for name in (other, str(tmp_path / "link.csv")):
+        with pytest.raises(StudyError, match="a file of the study's own data"):
+            moved(own, name, declared=True)
 
 
 def test_a_candidate_that_failed_is_not_the_best() -> None:
@@ -267,6 +274,76 @@ def test_a_tuning_killed_while_it_releases_draws_nothing_again(
     assert load(tmp_path / "out" / "best").about.run == before
 
 
+def test_what_a_kill_leaves_at_the_very_end_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, remove, folder = priced(tmp_path), shutil.rmtree, tmp_path / "out"
+
+    def killed(path: Path, **named: Any) -> None:
+        if path.name == private.HIDDEN:
+            raise KeyboardInterrupt
+        remove(path, **named)
+
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        tuned(tmp_path, found, monkeypatch, 2)
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    assert (folder / ".tuning" / private.STATE).exists()  # how many trials there were
+    assert tuned(tmp_path, found, monkeypatch, 2).status == "done"
+    assert not (folder / ".tuning").exists()
+    # nor does the time between the booking and the end tell it
+    assert len({path.stat().st_mtime for path in folder.rglob("*")}) == 1
+
+
+def test_without_its_key_a_tuning_does_not_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, folder = priced(tmp_path), tmp_path / "out"
+    monkeypatch.setattr(private, "_trials", lambda *_: pytest.fail("no trial is to run"))
+    with pytest.raises(pytest.fail.Exception):
+        private.tune(found, read(tmp_path), folder, lambda _: None)
+    charges, key = booked(folder), (folder / ".tuning" / private.KEY).read_bytes()
+    for other, said in ((bytes([7]) * 32, "is another"), (None, "is missing")):
+        if other is None:
+            shutil.rmtree(folder / ".tuning")
+        else:
+            (folder / ".tuning" / private.KEY).write_bytes(other)
+        with pytest.raises(ResumeError, match=said):
+            private.tune(found, read(tmp_path), folder, lambda _: None)
+        assert booked(folder) == charges
+    assert key.hex() not in (folder / "tune.json").read_text(encoding="utf-8")
+
+
+def test_a_copy_that_is_put_back_releases_the_same_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, trials, folder = priced(tmp_path), private._trials, tmp_path / "out"
+
+    def copied(*given: Any) -> Any:
+        shutil.copytree(folder, tmp_path / "copy")
+        return trials(*given)
+
+    monkeypatch.setattr(private, "_trials", copied)
+    first = tuned(tmp_path, found, monkeypatch, 3)
+    model = (folder / "best" / "model.safetensors").read_bytes()
+    monkeypatch.setattr(private, "_trials", trials)
+    shutil.rmtree(folder)
+    (tmp_path / "copy").rename(folder)
+    assert tuned(tmp_path, found, monkeypatch, 3) == first
+    assert (folder / "best" / "model.safetensors").read_bytes() == model
+
+
+def test_what_could_not_begin_leaves_nothing(tmp_path: Path) -> None:
+    rows = "".join(f"{i % 7},{i % 5},p{i // 2},{'xy'[i % 2]}\n" for i in range(80))
+    (tmp_path / "mine.csv").write_text("a,b,who,label\n" + rows, encoding="utf-8")
+    data = f'file = "{tmp_path / "mine.csv"}"\ntest_file = "{tmp_path / "mine.csv"}"'
+    path = written(tmp_path, data + '\nperson = "who"')
+    found = price(candidates(path, [], [RATES]), [RATES], "geometric", 3.0)
+    with pytest.raises(BudgetExceeded, match="over the budget"):  # a person has two rows
+        private.tune(found, studies.read(path), tmp_path / "out", lambda _: None)
+    assert not list((tmp_path / "out").iterdir())
+
+
 def test_without_a_trial_nothing_is_released_and_the_price_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,6 +378,68 @@ def test_a_ledger_of_the_data_pays_for_the_choice_and_refuses_a_second(
     with pytest.raises(Exception, match="over the budget"):
         private.tune(found, own, tmp_path / "second", lambda _: None)
     assert not list((tmp_path / "second").iterdir())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        (),
+        ("method={name='ali-dpfl'}", "budget.rounds=3"),
+        ("method={name='als-dpfl'}", "budget.rounds=3", "budget.steps=8"),
+        ("privacy.epsilons=[0.5, 1.0, 4.0, 4.0]",),
+        ("privacy.epsilons=[0.5, 4.0, 4.0, 4.0]", "method={name='ali-dpfl'}"),
+        ("privacy.noise=shared", "privacy.honest=2"),
+        ("participation.cohort=2", "budget.rounds=5"),
+        ("method={name='dp-fedavg'}", "privacy.unit=client", "data.clients=20"),
+    ],
+)
+def test_no_trial_spends_more_than_was_booked_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(private, "drawn", lambda *_: 1)
+    found = priced(tmp_path, *changes)
+    assert found.epsilon <= 4.0
+    private.tune(found, read(tmp_path, *changes), tmp_path / "out", lambda _: None)
+    charges, one = booked(tmp_path / "out"), accountant("pld")
+    spent = booked(tmp_path / "out" / "best")
+    assert list(spent) == list(charges)
+    for unit, ((event, count),) in charges.items():
+        assert count == 1
+        assert one.epsilon(spent[unit], 1e-3) <= one.epsilon([(event.event, 1)], 1e-3)
+
+
+def test_each_client_pays_by_its_own_epsilon_or_nobody_pays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = "privacy.epsilons=[0.5, 1.0, 4.0, 4.0]"
+    changes = (own, f"privacy.ledger={tmp_path / 'kept'}")
+    monkeypatch.setattr(private, "drawn", lambda *_: 1)
+    found = priced(tmp_path, *changes)
+    private.tune(found, read(tmp_path, *changes), tmp_path / "out", lambda _: None)
+    kept = tmp_path / "kept" / "ledger.sqlite"
+    with Ledger.open(kept, readonly=True) as ledger:
+        spent = [accountant("pld").epsilon(ledger.spent(u), 1e-3) for u in ledger.units()]
+    assert all(
+        0.98 * most < each <= most
+        for each, most in zip(sorted(spent), [0.5, 1.0, 4.0, 4.0], strict=True)
+    )
+    with pytest.raises(Exception, match="over the budget"):
+        private.tune(found, read(tmp_path, *changes), tmp_path / "second", lambda _: None)
+    with Ledger.open(kept, readonly=True) as ledger:
+        assert [accountant("pld").epsilon(ledger.spent(u), 1e-3) for u in ledger.units()] == spent
+    units = {"client:0": "a", "client:1": "b"}
+    budgets = {"client:0": Budget(4.0, 1e-3), "client:1": Budget(1.0, 1e-3)}
+    charges = [
+        Charge(unit=unit, event=found.own[2], count=1, why="", method="tune", round=0, key=unit)
+        for unit in units
+    ]
+    with Vault.for_run(tmp_path / "own.sqlite", units) as vault:
+        with pytest.raises(Exception, match=r"client:1: .* over the budget of 1 "):
+            vault.charge_each(charges, budgets)
+        assert not vault.spent("client:0")
+    given = "privacy.noise_multipliers=[9.0, 9.0, 9.0, 9.0]"
+    with pytest.raises(StudyError, match="leave it out"):
+        priced(tmp_path, own, given)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from sordino.engine.narration import Table, Told, number
 from sordino.engine.plan import ACCOUNTANTS, Plan, limits, step_event
 from sordino.engine.vocabulary import Vocabulary
 from sordino.errors import StudyError
+from sordino.federation.leftout import left_out
 from sordino.federation.study import HorizontalStudy, SampledPromise
 from sordino.privacy import Budget, Event, Vault, epsilon_after, noise_multiplier
 from sordino.privacy.rounding import epsilon_text
@@ -97,7 +98,10 @@ def price(study: P, sizes: Sequence[int], dimension: int, wanted: int) -> Plan:
         signal_to_noise=batches[1] / (sigma * math.sqrt(dimension)),
         relative_noise=sigma / (rate * sum(sizes)),
         calibrated=study.privacy.noise_multiplier is None,
-        warnings=tuple(_warnings(privacy, ordered[0], steps)),
+        warnings=(
+            *_warnings(privacy, ordered[0], steps),
+            *left_out(privacy.delta, privacy.epsilon, numbers=used * dimension),
+        ),
     )
 
 

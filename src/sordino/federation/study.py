@@ -91,6 +91,13 @@ class HorizontalStudy(Study):
         return False
 
     @property
+    def noise_follows_size(self) -> bool:
+        """Whether the noise of a step weighs less the more examples there are: a batch is a share
+        of them, not a number.
+        """
+        return False
+
+    @property
     def of_persons(self) -> bool:
         """See :class:`Study`."""
         return self.data.person is not None and self.privacy.unit == "sample"

@@ -28,7 +28,7 @@ multiplier sigma on whole vectors: subsampling and adaptive composition are pric
 More contributions, and whatever dishonest ones add, are independent of it: post-processing again.
 With s_i >= 4, e is below (H - 1) 10^-68, and T releases of d numbers add less to delta than 10^-40
 for any T d H below 10^27. That, beta and the sampler's 2^-95 a number (:mod:`.rounded`) are below
-the last digit of every delta, and are not booked.
+the last digit of every delta of use, and are not booked (:meth:`SharedNoise.unbooked`).
 
 **Overflow** changes no price: reduction modulo 2^bits is post-processing. It would spoil the model.
 |sum| is at most sum_i R_i/g + 3n/2 + |N(0, n s_i^2)|, and g is the finest step for which all sums
@@ -249,6 +249,11 @@ class SharedNoise:
                 sum is no Gaussian, or that rounding would double the noise.
         """
         return _grid(self, clip, noise_multiplier)
+
+    def unbooked(self, grid: SharedGrid) -> float:
+        """The chance that some sum of a run is not as its price assumes, samplers aside."""
+        sums = 2.0 * self.rounds * self.dimension * departure(grid.deviation, self.honest)
+        return self.rounds * math.exp(LOG_BETA) + sums
 
 
 @lru_cache(maxsize=1024)  # schedules ask for many

@@ -121,6 +121,21 @@ class Vault:
             permit.named(charge.unit) for permit, charge in zip(permits, charges, strict=True)
         )
 
+    def charge_each(self, charges: Sequence[Charge], budgets: Mapping[str, Budget]) -> None:
+        """Book the charges, durably, all or none, where each unit has a budget of its own."""
+        own = {self._name(unit): budget for unit, budget in budgets.items()}
+        inner = None if self.prices is None else self.prices.admit(self._units)
+
+        def admit(touched: Sequence[str], _: Budget) -> None:
+            for unit in touched:
+                if inner is None:
+                    own[unit].admit(unit, self.ledger.booked(unit).items())
+                else:
+                    inner([unit], own[unit])
+
+        named = [replace(charge, unit=self._name(charge.unit)) for charge in charges]
+        self.ledger.charge(named, next(iter(own.values())), admit)
+
     def spent(self, unit: str, until: int | None = None) -> History:
         """What was booked on a unit itself, to entry ``until``; a data ledger counts more."""
         return self.ledger.spent(self._name(unit), until)

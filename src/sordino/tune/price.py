@@ -13,7 +13,8 @@ from sordino.federation.study import HorizontalStudy
 from sordino.privacy import Event, Repeated, Selected, accountant
 from sordino.privacy.event import Composed
 from sordino.privacy.trials import Trials, expected, law, missed, name_of, named
-from sordino.regimes.synchronous.plan import spending
+from sordino.regimes.synchronous.personal import epsilons, of_client
+from sordino.regimes.synchronous.plan import schedule, spending
 from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.tune.grid import Candidate, again
 
@@ -32,9 +33,11 @@ class Price:
         measure: by what the best is chosen.
         law: name of the distribution of the number of trials; ``trials`` the distribution.
         event: what is booked for a client's data (and for private test rows ``tested``).
-        epsilon, delta: of everything together, by ``accountant``.
-        one: epsilon of a single run with this noise.
-        noise, without: noise multipliers of a trial, and of the study if nothing were tuned.
+        own: the same for each client, where clients have epsilons of their own.
+        epsilon, delta: of everything together, by ``accountant``: of the client that pays most.
+        one: epsilon of a single run with this noise, of the same client.
+        noise, without: noise multipliers of a trial, and of the study if nothing were tuned: the
+            largest over the clients.
         missed: the chance that a certain candidate is never tried.
     """
 
@@ -45,6 +48,7 @@ class Price:
     law: str
     trials: Trials
     event: Selected
+    own: tuple[Selected, ...]
     tested: Selected | None
     epsilon: float
     delta: float
@@ -87,15 +91,15 @@ def price(
     studies = tuple(
         full for each in asked if isinstance(full := calibrated(each), SynchronousStudy)
     )
-    histories = {_history(study) for study in studies}
+    histories = {_histories(study) for study in studies}
     if len(histories) > 1:
         raise StudyError(
             "the candidates cost different amounts (noise, sampling rate or number of steps differ)"
             ", and a private choice is priced for equal ones: vary only keys that leave the price "
             "as it is, such as privacy.clip, method.learning_rate and model.name"
         )
-    (history,), base = histories, accountant(first.privacy.accountant)
-    event = Selected(_together(history), trials)
+    (each,), base = histories, accountant(first.privacy.accountant)
+    events = tuple(Selected(_together(history), trials) for history in each)
     delta = first.privacy.delta or 0.0
     plain = calibrated(first).privacy.noise_multiplier
     return Price(
@@ -105,12 +109,13 @@ def price(
         measure=measure,
         law=kind,
         trials=trials,
-        event=event,
+        event=events[0],
+        own=events if studies[0].privacy.epsilons is not None else (),
         tested=_tested(studies[0], trials),
-        epsilon=base.epsilon([(event, 1)], delta),
+        epsilon=max(base.epsilon([(event, 1)], delta) for event in set(events)),
         delta=delta,
         accountant=first.privacy.accountant,
-        one=base.epsilon(history, delta),
+        one=max(base.epsilon(history, delta) for history in set(each)),
         noise=studies[0].privacy.noise_multiplier or 0.0,
         without=plain or 0.0,
         missed=missed(trials, len(candidates)),
@@ -131,7 +136,7 @@ def _refuse(study: HorizontalStudy) -> None:
             f"privacy.accountant = '{privacy.accountant}' is that of a selection already: give "
             "that of one run, such as 'pld'"
         )
-    if privacy.noise_multiplier is not None:
+    if privacy.noise_multiplier is not None or study.privacy.noise_multipliers is not None:
         raise StudyError(
             "privacy.noise_multiplier is given, and a private choice calibrates the noise of its "
             "trials so that all of them stay within epsilon: leave it out"
@@ -141,10 +146,12 @@ def _refuse(study: HorizontalStudy) -> None:
             "--on private draws the number of its trials in secret, and each trial needs noise of "
             "its own, which noise from a seed is not: set privacy.entropy = 'system'"
         )
-    if study.method.adapts_noise or privacy.mechanism.sized:
+    chosen = study.method.fixed_tau is None and len(schedule(study)) > 1
+    if study.method.adapts_noise or privacy.mechanism.sized or chosen:
         raise StudyError(
             "--on private needs runs whose price is known beforehand: noise that is chosen along "
-            "the way, or a price that depends on the model's size, is not"
+            "the way, a number of steps that is chosen while noise follows a schedule, or a price "
+            "that depends on the model's size, is not"
         )
 
 
@@ -169,6 +176,16 @@ def measured(study: HorizontalStudy) -> str:
         )
         + ". Give data.validation, a public data.test, or data.test = 'private share'"
     )
+
+
+def _histories(study: SynchronousStudy) -> tuple[tuple[tuple[Event, int], ...], ...]:
+    """The most that one run books: for each client where clients differ, else for all alike."""
+    own = study.privacy.noise_multipliers
+    if own is None:
+        return (_history(study),)
+    kinds = list(zip(epsilons(study), own, strict=True))
+    known = {kind: _history(of_client(study, kinds.index(kind))) for kind in set(kinds)}
+    return tuple(known[kind] for kind in kinds)
 
 
 def _history(study: SynchronousStudy) -> tuple[tuple[Event, int], ...]:

@@ -6,8 +6,9 @@ The price is booked for all of them before the first. The folder of a tuning the
     ledger.sqlite   the price, unless the ledger belongs to the data
     best/           the one run that is released, in the end
 
-Until the end, ``.tuning`` holds a secret key, from which the number of trials, the candidate of
-each and the choice among equal scores are drawn, and at most two runs. It is removed at the end,
+Until the end, ``.tuning`` holds a secret key, from which the number of trials, the candidate and
+the noise of each and the choice among equal scores are drawn, and at most two runs. The ledger
+knows the tuning by a digest of that key. It is removed at the end,
 key first. A tuning that was killed goes on with the same command: its key and its charges are
 there, so nothing is drawn or paid for a second time.
 """
@@ -15,12 +16,13 @@ there, so nothing is drawn or paid for a second time.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import math
 import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -28,15 +30,20 @@ import msgspec
 from sordino.compare.folders import held
 from sordino.engine import assemble, session
 from sordino.engine import study as studies
+from sordino.engine.begun import LEDGER
+from sordino.engine.built import Builds, Built
 from sordino.engine.files import replace_file, said_clearly
 from sordino.engine.runs import load
 from sordino.engine.study.base import Study
+from sordino.engine.surroundings import KEY as SECRET
 from sordino.engine.surroundings import environment
 from sordino.entropy import System
-from sordino.errors import BudgetExceeded, ResumeError, StudyError
+from sordino.errors import BudgetExceeded, LedgerError, ResumeError, StudyError
 from sordino.files import KIB, read_below, there
 from sordino.privacy import Budget, Charge
 from sordino.privacy.trials import number
+from sordino.regimes.synchronous.personal import epsilons
+from sordino.regimes.synchronous.study import SynchronousStudy
 from sordino.tune.price import VALIDATION, Price
 
 NOTE, BEST, HIDDEN = "tune.json", "best", ".tuning"
@@ -98,19 +105,20 @@ def tune(price: Price, own: Study, folder: Path, say: Callable[[str], None]) -> 
         BudgetExceeded: if the data's ledger cannot pay; nothing is booked then.
     """
     with said_clearly(folder), held(folder):
+        fresh = not there(folder, NOTE)
         note = _begun(price, folder)
         if note.status != "running":
+            _ended(folder)
             return note
-        hidden = folder / HIDDEN
-        hidden.mkdir(mode=0o700, exist_ok=True)
+        key = _key(folder / HIDDEN, note)
         try:
             _book(price, own, folder, note)
-        except BudgetExceeded:
-            shutil.rmtree(hidden)
-            (folder / NOTE).unlink()
+        except (StudyError, LedgerError, BudgetExceeded):
+            if fresh:  # nothing is booked, and nothing has run
+                _forget(folder, own)
             raise
         say("the price is booked. Which trial is going on, and how many there are, is not shown")
-        state = _trials(price, hidden)
+        state = _trials(price, folder / HIDDEN, key)
         return _release(folder, note, state)
 
 
@@ -126,10 +134,16 @@ def _begun(price: Price, folder: Path) -> Told:
                 "changed"
             )
         return note
-    if any(folder.iterdir()):
+    hidden = folder / HIDDEN
+    # a key alone was left by a kill before anything was asked of the ledger
+    if any(path not in (hidden, hidden / KEY) for path in folder.rglob("*")):
         raise StudyError(f"{folder}: this folder is not empty. Choose another with --out")
+    hidden.mkdir(mode=0o700, exist_ok=True)
+    key = secrets.token_bytes(32)
+    replace_file(hidden / KEY, key)
+    (hidden / KEY).chmod(0o600)
     note = Told(
-        tuning=secrets.token_hex(8),
+        tuning=_name(key),
         asked=asked,
         status="running",
         grid=price.grid,
@@ -141,6 +155,19 @@ def _begun(price: Price, folder: Path) -> Told:
     )
     _keep(folder / NOTE, note)
     return note
+
+
+def _name(key: bytes) -> str:
+    """What the ledger knows a tuning by: another key would be another tuning, which pays."""
+    return hashlib.sha256(b"sordino tuning:" + key).hexdigest()[:16]
+
+
+def _forget(folder: Path, own: Study) -> None:
+    """Leave nothing of a tuning that could not begin."""
+    shutil.rmtree(folder / HIDDEN)
+    (folder / NOTE).unlink()
+    if own.privacy.ledger == "run":
+        (folder / LEDGER).unlink(missing_ok=True)
 
 
 def _asked(price: Price) -> str:
@@ -160,38 +187,55 @@ def _book(price: Price, own: Study, folder: Path, note: Told) -> None:
     A charge that stands already is not booked again: its key names the tuning.
     """
     # nothing is drawn here, so no key is needed
-    changed = {"noise_multiplier": price.noise, "entropy": "seed"}
+    trial = price.studies[0].privacy
+    changed = {
+        "noise_multiplier": trial.noise_multiplier,
+        "noise_multipliers": trial.noise_multipliers,
+        "entropy": "seed",
+    }
     privacy = own.privacy.model_copy(update=changed)
     study = own.model_copy(update={"privacy": privacy})
     built = assemble.build(study, folder, note.tuning)
     simulation = built.simulation
     try:
         session.book_public(note.tuning, simulation)
-        events = dict.fromkeys(simulation.units, price.event)
-        if price.tested is not None:
-            events["test"] = price.tested
-        charges = [
-            Charge(
-                unit=unit,
-                event=event,
-                count=1,
-                why="the best of a random number of runs",
-                method="tune",
-                round=0,
-                key=f"{note.tuning}/tune/{unit}",
-            )
-            for unit, event in events.items()
-        ]
-        limit = math.inf if own.privacy.epsilon is None else own.privacy.epsilon
-        simulation.vault.charge(charges, Budget(limit, price.delta, price.accountant))
+        simulation.vault.charge_each(*_charges(price, own, simulation.units, note))
         simulation.vault.finish()
     finally:
         simulation.vault.close()
 
 
-def _trials(price: Price, hidden: Path) -> _State:
+def _charges(
+    price: Price, own: Study, units: Sequence[str], note: Told
+) -> tuple[list[Charge], dict[str, Budget]]:
+    """What every unit is charged, and what it may spend in all."""
+    whole = math.inf if own.privacy.epsilon is None else own.privacy.epsilon
+    events, most = dict.fromkeys(units, price.event), dict.fromkeys(units, whole)
+    if price.own:  # clients with epsilons of their own
+        assert isinstance(own, SynchronousStudy)
+        events = dict(zip(units, price.own, strict=True))
+        most = dict(zip(units, epsilons(own), strict=True))
+    if price.tested is not None:
+        events["test"], most["test"] = price.tested, whole
+    charges = [
+        Charge(
+            unit=unit,
+            event=event,
+            count=1,
+            why="the best of a random number of runs",
+            method="tune",
+            round=0,
+            key=f"{note.tuning}/tune/{unit}",
+        )
+        for unit, event in events.items()
+    ]
+    return charges, {
+        unit: Budget(limit, price.delta, price.accountant) for unit, limit in most.items()
+    }
+
+
+def _trials(price: Price, hidden: Path, key: bytes) -> _State:
     """Run what is left to run; how it came out is known in ``hidden`` only."""
-    key = _key(hidden)
     state = (
         msgspec.json.decode(read_below(hidden, STATE), type=_State)
         if there(hidden, STATE)
@@ -203,7 +247,7 @@ def _trials(price: Price, hidden: Path) -> _State:
     for trial in range(state.done, drawn(price, entropy)):
         _clear(hidden, state, trial)
         study = price.studies[int(entropy.at("candidate", trial).integers(len(price.studies)))]
-        score = _score(price, study, hidden / str(trial))
+        score = _score(price, study, hidden / str(trial), _drawing(key, trial))
         tie = float(entropy.at("tie", trial).random())
         state = (
             _State(trial + 1, trial, score, tie)
@@ -223,12 +267,12 @@ def drawn(price: Price, entropy: System) -> int:
     )
 
 
-def _score(price: Price, study: Study, folder: Path) -> float | None:
+def _score(price: Price, study: Study, folder: Path, build: Builds) -> float | None:
     """Run one trial, or go on with it; its score, if there is one."""
     if (folder / "run.json").is_file():
-        session.resume(folder, _nobody, _nobody, again=AGAIN)
+        session.resume(folder, _nobody, _nobody, build=build, again=AGAIN)
     else:
-        session.begin(study, folder, _nobody, _nobody, again=AGAIN)
+        session.begin(study, folder, _nobody, _nobody, build=build, again=AGAIN)
     run = load(folder)
     if price.measure == VALIDATION:
         found = next(iter(reversed(run.values("validation"))), None)
@@ -249,20 +293,31 @@ def _clear(hidden: Path, state: _State, going: int | None) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _key(hidden: Path) -> bytes:
-    """The secret key of a tuning: made when it begins, read when it goes on."""
+def _key(hidden: Path, note: Told) -> bytes:
+    """The secret key of a tuning: with another one, other trials would run than were paid for."""
     path = hidden / KEY
-    if there(hidden, KEY):
-        return read_below(hidden, KEY, most=KIB)
-    if there(hidden, STATE):
+    key = read_below(hidden, KEY, most=KIB) if there(hidden, KEY) else None
+    if key is None or (key != ENDED and _name(key) != note.tuning):
         raise ResumeError(
-            f"{path}: the secret key of this tuning is missing. Put it back from a copy, or begin "
-            "a new tuning, which pays again"
+            f"{path}: the secret key of this tuning is {'missing' if key is None else 'another'}. "
+            "Put it back from a copy, or begin a new tuning, which pays again"
         )
-    key = secrets.token_bytes(32)
-    replace_file(path, key)
-    path.chmod(0o600)
     return key
+
+
+def _drawing(key: bytes, trial: int) -> Builds:
+    """What builds a trial: its noise comes from the tuning's key, so a repetition has the same."""
+
+    def build(
+        study: Study, folder: Path, run: str, payable: Sequence[int] | None = None, /
+    ) -> Built:
+        if not there(folder, SECRET):
+            own = hmac.digest(key, f"trial {trial}".encode(), "sha256")
+            replace_file(folder / SECRET, own)
+            (folder / SECRET).chmod(0o600)
+        return assemble.build(study, folder, run, payable)
+
+    return build
 
 
 def _release(folder: Path, note: Told, state: _State) -> Told:
@@ -273,7 +328,6 @@ def _release(folder: Path, note: Told, state: _State) -> Told:
     else:
         if not best.exists():
             (hidden / str(state.best)).rename(best)
-        _at_once(best)
         chosen = studies.read_run(best).tuned
         assert chosen is not None
         done = msgspec.structs.replace(note, status="done", chosen=chosen.chosen, run=BEST)
@@ -282,12 +336,19 @@ def _release(folder: Path, note: Told, state: _State) -> Told:
         file.flush()
         os.fsync(file.fileno())
     _keep(folder / NOTE, done)
-    shutil.rmtree(hidden)
+    _ended(folder)
     return done
 
 
-def _at_once(best: Path) -> None:
-    """Every file as old as every other: their ages would tell how many trials there were."""
+def _ended(folder: Path) -> None:
+    """Remove what tells of the other trials, and what a kill left of it.
+
+    Every file gets the same age: their ages would tell how many trials there were.
+    """
+    if not there(folder, HIDDEN):
+        return
     now = time.time()
-    for path in (*best.rglob("*"), best):
-        os.utime(path, (now, now))
+    for path in (*folder.rglob("*"), folder):
+        if not path.is_symlink():
+            os.utime(path, (now, now))
+    shutil.rmtree(folder / HIDDEN)

@@ -14,13 +14,15 @@ import numpy as np
 from sordino.compare.schedule import Side, Task, slug
 from sordino.data import locate
 from sordino.data import names as published
-from sordino.engine.assemble import calibrated
+from sordino.engine.assemble import calibrated, plan
 from sordino.engine.files import replace_file
 from sordino.engine.runs import load
+from sordino.engine.study.sections import SHARE
 from sordino.errors import StudyError
 from sordino.federation.division import examples, federation
 from sordino.federation.evaluation import has_test
 from sordino.federation.study import HorizontalStudy
+from sordino.files import MOST_LOG, read_below, there
 from sordino.tune.grid import Candidate, again
 
 MEASURE = "accuracy of the final model on the test set of the public data"
@@ -74,26 +76,37 @@ def moved(study: HorizontalStudy, on: str, *, declared: bool) -> HorizontalStudy
     return again(study, f"--on {on}", data=_dealt(study, data), privacy=ALONE)
 
 
-def set_aside(study: HorizontalStudy, place: Path) -> HorizontalStudy:
-    """The study on its own validation examples, which it declares public, kept in a file.
+def keep_aside(study: HorizontalStudy, place: Path) -> None:
+    """Keep a study's own validation examples, which it declares public, in a file.
 
-    The data is read to find them, and nothing but them is used.
+    The data is read to find them, and nothing but them is used. What is kept there must be this
+    study's: with another seed or another number, others are public, and these are private.
 
     Raises:
-        StudyError: if it sets none aside.
+        StudyError: if it sets none aside, or others are kept there.
     """
     if not study.data.validation:
         raise StudyError(
             "--on validation tries candidates on the examples that data.validation sets aside and "
             "declares public, and this study sets none aside: give it a number, or --on DATA"
         )
-    if not place.exists():
-        held = federation(examples(study)).validation
-        assert held is not None
+    held = federation(examples(study)).validation
+    assert held is not None
+    made = io.BytesIO()
+    np.savez(made, x=held.x, y=np.array(held.classes)[held.y])
+    if not there(place.parent, place.name):
         place.parent.mkdir(parents=True, exist_ok=True)
-        kept = io.BytesIO()
-        np.savez(kept, x=held.x, y=np.array(held.classes)[held.y])
-        replace_file(place, kept.getvalue())
+        replace_file(place, made.getvalue())
+    elif read_below(place.parent, place.name, most=MOST_LOG) != made.getvalue():
+        raise StudyError(
+            f"{place}: holds other examples than this study sets aside and declares public (its "
+            "data, seed or data.validation differ). Choose another folder with --runs; nothing "
+            "was changed"
+        )
+
+
+def aside(study: HorizontalStudy, place: Path) -> HorizontalStudy:
+    """The study on the examples that :func:`keep_aside` kept."""
     changed = {
         "name": None,
         "file": str(place),
@@ -105,7 +118,24 @@ def set_aside(study: HorizontalStudy, place: Path) -> HorizontalStudy:
         "person": None,
         "validation": 0,
     }
-    return again(study, f"--on {VALIDATION}", data=_dealt(study, changed), privacy=ALONE)
+    return again(
+        study, f"--on {VALIDATION}", data=_dealt(study, changed), privacy=ALONE | _as_noisy(study)
+    )
+
+
+def _as_noisy(study: HorizontalStudy) -> dict[str, Any]:
+    """Noise that disturbs a step on the few public examples as the study's disturbs one on all of
+    its own; else the best constants would be those of a study with far more noise. Public examples
+    need no protection, and the number of the study's own examples is public.
+    """
+    sigma = calibrated(study).privacy.noise_multiplier
+    if sigma is None or study.privacy.epsilon is None:
+        return {}
+    if study.noise_follows_size:
+        _, sizes = plan(study)
+        few = study.data.validation - round(SHARE * study.data.validation)
+        sigma *= few / sum(sizes)
+    return {"noise_multiplier": sigma, "epsilon": math.inf}
 
 
 def _dealt(study: HorizontalStudy, data: dict[str, Any]) -> dict[str, Any]:
@@ -121,7 +151,8 @@ def _refuse_file(study: HorizontalStudy, file: Path, on: str, declared: bool) ->
         )
     own = study.data
     if any(
-        each is not None and each.resolve() == file.resolve() for each in (own.file, own.test_file)
+        each is not None and each.exists() and each.samefile(file)
+        for each in (own.file, own.test_file)
     ):
         raise StudyError(
             f"--on {on}: this is a file of the study's own data, which a choice would have to pay "
@@ -138,10 +169,12 @@ def sides(
     candidates: Sequence[Candidate], path: Path, on: str, runs: Path, *, declared: bool
 ) -> list[Side]:
     """A side of a comparison for every candidate, on the public data; ``runs`` is for all of it."""
-    found = []
+    found, place = [], runs / f"{VALIDATION}.npz"
+    if on == VALIDATION:  # no candidate changes the examples
+        keep_aside(candidates[0].study, place)
     for candidate in candidates:
         study = (
-            set_aside(candidate.study, runs / f"{VALIDATION}.npz")
+            aside(candidate.study, place)
             if on == VALIDATION
             else moved(candidate.study, on, declared=declared)
         )

@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cases import CLIENT, SAMPLE, study_of
+from cases import ARRIVAL, CLIENT, SAMPLE, study_of
 from sordino.engine import assemble, regimes, runs, session
 from sordino.engine import study as studies
 from sordino.errors import StudyError
+from sordino.mechanism.shared import SharedNoise
 from sordino.privacy import Ledger, PoissonSampled
 from sordino.privacy.event import Gaussian as Booked
 from sordino.regimes.synchronous import report, sums
 from sordino.regimes.synchronous.method import Terms
+from sordino.regimes.synchronous.methods.fixed import DpSgd
 
 Q = 0.2
 SHARED = 'privacy.noise="shared"'
@@ -66,6 +68,15 @@ def test_a_modulus_that_is_too_small_books_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "ledger.sqlite").exists()
 
 
+def test_a_schedule_that_the_modulus_cannot_hold_books_nothing(tmp_path: Path) -> None:
+    """The first rounds have a grid, and the last ones, with less noise, have none."""
+    changes = ["privacy.bits=16", "method.noise_decay=1000", "budget.rounds=5"]
+    asked = shared_study(tmp_path, *changes, case="dynamic-dp-sgd")
+    with pytest.raises(StudyError, match="the modulus is too small"):
+        session.begin(asked, tmp_path / "run", lambda _: None, lambda _: None)
+    assert not (tmp_path / "run" / "ledger.sqlite").exists()
+
+
 @pytest.mark.parametrize(("regime", "method"), [("asynchronous", "mapa"), ("vertical", "dlr")])
 def test_other_regimes_have_no_sum(regime: str, method: str, tmp_path: Path) -> None:
     with pytest.raises(StudyError, match=r"privacy\.noise is not a key .* no sum|there is no sum"):
@@ -81,6 +92,45 @@ def test_methods_that_read_single_clients_are_refused(tmp_path: Path) -> None:
     told = [*CLIENT, SHARED, "method.clipping=adaptive"]
     with pytest.raises(StudyError, match="follows a noisy count"):
         study_of(("synchronous", "dp-fedavg", told), tmp_path)
+
+
+def test_a_clip_that_a_server_may_name_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two clips, one may have twice the steps of noise that the other has."""
+    grids = [
+        SharedNoise(most=(72.0,) * 10, dimension=7850, honest=10, rounds=158).grid(
+            2.0 ** (i / 64), 1
+        )
+        for i in range(64)
+    ]
+    steps = [each.deviation for each in grids]
+    assert max(steps) > 1.9 * min(steps)
+    monkeypatch.setattr(DpSgd, "adapts_clip", True)
+    with pytest.raises(StudyError, match="on which grid the others round"):
+        shared_study(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("regime", "method", "changes"),
+    [
+        ("synchronous", "dp-sgd", [*SAMPLE, "method.tau=1", "data.clients=4", SHARED]),
+        ("synchronous", "dp-fedavg", [*CLIENT, SHARED]),
+        ("synchronous", "dp-sgd", SAMPLE),
+        ("synchronous", "dp-fedavg", CLIENT),
+        ("asynchronous", "mapa", ARRIVAL),
+    ],
+)
+def test_a_delta_finer_than_the_proof_is_warned_of(
+    regime: str, method: str, changes: list[str], tmp_path: Path
+) -> None:
+    def warned(*more: str) -> list[str]:
+        priced, _ = assemble.plan(study_of((regime, method, [*changes, *more]), tmp_path))
+        return [each for each in priced.warnings if "finer than the proof" in each]
+
+    assert not warned()
+    assert len(warned("privacy.delta=1e-30")) == 1
+    assert len(warned("privacy.epsilon=60")) == 1
 
 
 def test_its_price_is_that_of_one_gaussian_and_dp_accounting_agrees(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import cast
 from sordino.engine.methods import METHODS
 from sordino.engine.plan import ACCOUNTANTS, Curve, Plan, limits, step_event
 from sordino.errors import StudyError
+from sordino.federation.leftout import left_out
 from sordino.modules import raised
 from sordino.privacy import accountant, epsilon_after, noise_multiplier
 from sordino.regimes.asynchronous.method import AsynchronousMethod, EdgeTerms, Noisy, Stage
@@ -219,7 +220,10 @@ def price(study: AsynchronousStudy, sizes: Sequence[int], dimension: int) -> Pla
         signal_to_noise=batch / (z * math.sqrt(dimension)),
         relative_noise=z / (rate * sum(sizes)),
         calibrated=study.privacy.noise_multiplier is None,
-        warnings=tuple(warnings(full, sizes, steps, known, stages)),
+        warnings=(
+            *warnings(full, sizes, steps, known, stages),
+            *left_out(privacy.delta, epsilon, numbers=used * dimension),
+        ),
         stages=stages,
     )
 

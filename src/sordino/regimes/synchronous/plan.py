@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from sordino.engine.plan import ACCOUNTANTS, Curve, Plan, limits
 from sordino.errors import StudyError
+from sordino.federation.leftout import left_out
 from sordino.privacy import (
     Composed,
     Event,
@@ -162,8 +163,16 @@ def price(study: SynchronousStudy, sizes: Sequence[int], dimension: int) -> Plan
         relative_noise=sigma
         / (privacy.sampling_rate * (len(sizes) if privacy.unit == "client" else sum(sizes))),
         calibrated=study.privacy.noise_multiplier is None,
-        warnings=tuple(warnings(full, sizes, steps, dimension)),
+        warnings=(*warnings(full, sizes, steps, dimension), *_left_out(full, used, dimension)),
     )
+
+
+def _left_out(study: SynchronousStudy, used: int, dimension: int) -> tuple[str, ...]:
+    """Of one client's noise; sums of shared noise have more (:mod:`.sums`)."""
+    privacy = study.privacy
+    if privacy.noise == "shared" or study.form != "sound":
+        return ()
+    return left_out(privacy.delta, privacy.epsilon, numbers=used * dimension)
 
 
 def _batches(study: SynchronousStudy, sizes: Sequence[int]) -> tuple[float, float, float]:
@@ -185,10 +194,16 @@ def shares(study: SynchronousStudy, sizes: Sequence[int]) -> list[float]:
 
 
 def spending(study: SynchronousStudy, charges: int) -> list[tuple[Event, int]]:
-    """What the first ``charges`` charges of a calibrated study come to, along its schedule."""
-    privacy, each = study.privacy, charged_per_round(study) or 1
+    """What the first ``charges`` charges of a calibrated study come to, along its schedule.
+
+    A method that chooses how many steps a round takes is booked at one noise: all charges alike.
+    """
+    privacy, each, parts = study.privacy, charged_per_round(study) or 1, schedule(study)
+    if len(parts) == 1:
+        event = step(study, (privacy.noise_multiplier or 0.0) * parts[0][0])
+        return [(event, charges)] if charges else []
     found: list[tuple[Event, int]] = []
-    for factor, rounds in schedule(study):
+    for factor, rounds in parts:
         count = min(rounds * each, charges)
         charges -= count
         found.append((step(study, (privacy.noise_multiplier or 0.0) * factor), count))

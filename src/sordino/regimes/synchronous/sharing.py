@@ -76,8 +76,10 @@ def refused(study: SynchronousStudy) -> str | None:
         )
     if not FEWEST_BITS <= bits(study) <= MOST_BITS:
         return f"privacy.bits must lie between {FEWEST_BITS} and {MOST_BITS}; got {privacy.bits}"
-    return _too_few(study) or (
-        _of_clients(study) if isinstance(study.method, ClientLevel) else _of_steps(study)
+    return (
+        _too_few(study)
+        or (_of_clients(study) if isinstance(study.method, ClientLevel) else _of_steps(study))
+        or _of_grids(study)
     )
 
 
@@ -138,6 +140,19 @@ def _of_steps(study: SynchronousStudy) -> str | None:
             "'shared' only their sum is ever opened: leave it out (method.momentum is the server's)"
         )
     return None
+
+
+def _of_grids(study: SynchronousStudy) -> str | None:
+    """A client knows by itself on which grid the others round, or they may hide less than it needs:
+    a server that names each another clip would have up to half of the noise lost.
+    """
+    if not study.method.adapts_clip:
+        return None
+    return (
+        f"method '{study.method.name}' lets earlier releases decide about the clip, and with "
+        "privacy.noise 'shared' every client must know by itself on which grid the others round: "
+        "use a method whose clip is fixed, or scheduled"
+    )
 
 
 def against(study: SynchronousStudy) -> str:

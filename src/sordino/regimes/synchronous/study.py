@@ -222,6 +222,11 @@ class SynchronousStudy(HorizontalStudy):
             )
 
     @property
+    def noise_follows_size(self) -> bool:
+        """See :class:`HorizontalStudy`; whole clients are not examples."""
+        return self.privacy.unit == "sample"
+
+    @property
     def horizon(self) -> int:
         """R_s."""
         return self.budget.rounds

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sordino.engine.plan import Plan
+from sordino.federation.leftout import left_out
 from sordino.mechanism.shared import SharedGrid, SharedNoise
 from sordino.regimes.synchronous import plan
 from sordino.regimes.synchronous.method import Terms
@@ -65,22 +66,30 @@ def price(study: SynchronousStudy, sizes: Sequence[int], dimension: int) -> Plan
     priced, privacy = plan.price(study, sizes, dimension), study.privacy
     if not shared(study) or not priced.noise_multiplier:
         return priced
-    clip, noise = study.method.scale(0.0)
-    sigma = priced.noise_multiplier
-    grid = rule(study, sizes, dimension).grid(privacy.clip * clip, sigma * noise)
+    sigma, rounds = priced.noise_multiplier, study.budget.rounds
+    fixed = rule(study, sizes, dimension)
+    scales = dict.fromkeys(study.method.scale(number / rounds) for number in range(rounds))
+    # every round's, lest a run end where its schedule comes to one that no modulus can hold
+    grids = [fixed.grid(privacy.clip * clip, sigma * noise) for clip, noise in scales]
+    grid = grids[0]
     # of n parts of the noise, H are booked
     excess = len(sizes) / honest(study)
     batch = sum(plan.shares(study, sizes)) if aggregated(study) else sum(sizes)
     signal = privacy.sampling_rate * batch / (sigma * grid.growth * math.sqrt(excess * dimension))
+    numbers = len(sizes) * dimension * fixed.rounds
+    more = left_out(
+        privacy.delta, privacy.epsilon, numbers=numbers, more=max(map(fixed.unbooked, grids))
+    )
     return replace(
         priced,
         signal_to_noise=signal,
-        warnings=(*priced.warnings, *_warnings(grid)),
+        warnings=(*priced.warnings, *_warnings(grids), *more),
         shared=grid,
     )
 
 
-def _warnings(grid: SharedGrid) -> list[str]:
+def _warnings(grids: Sequence[SharedGrid]) -> list[str]:
+    grid = max(grids, key=lambda each: each.growth)
     if grid.growth <= NOTICEABLE:
         return []
     return [
