@@ -58,7 +58,7 @@ from sordino.training import dpsgd, local, sgd
 from sordino.training.dpsgd import PrivateClient
 from sordino.training.local import LocalClient, NoisyModelClient
 from sordino.training.sgd import PlainClient
-from sordino.training.shared import SummedClient
+from sordino.training.shared import SummedClient, SummedLocalClient
 
 AGAIN = [  # 30 rows, each of which comes twice or more
     'data={file="FILE", parties=2}',
@@ -405,7 +405,8 @@ def test_every_class_that_answers_is_watched() -> None:
         if "answer" in vars(each) and not getattr(each, "_is_protocol", False)
     }
     assert answering == (set(SITES) | {LocalClient}) & classes(dpsgd, sgd, local, edge)
-    for kind in (*SITES, LocalClient):
+    # a sum opens what its clients have sent, and it is they who need permits
+    for kind in (*(set(SITES) - {SharedSum}), LocalClient, SummedClient, SummedLocalClient):
         told = inspect.signature(getattr(kind, SITES.get(kind, ("answer", ""))[0])).parameters
         assert {"permit", "permits", "paid"} & set(told), kind
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -262,6 +263,37 @@ def test_steps_that_do_not_fit_leave_their_site_out_and_are_counted(federate: Ma
         "client 3: a public key of small order",
     ):
         assert any(why in each for each in refused), (why, refused)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_steps_whose_bytes_were_changed_do_no_harm(
+    seed: int, federate: Makes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every twelfth step has other bits, on the way to a site or from it: whoever gets it refuses,
+    or the sum is void; every sum that is opened is exact, and the run goes on to its end.
+    """
+    seen, dice = Seen(monkeypatch), random.Random(seed)
+    send, answer = Net.send, MemoryLine.send
+
+    def changed(frame: bytes, found: Any) -> bytes:
+        if not isinstance(found, frames.Step | frames.Stepped) or dice.random() > 1 / 12:
+            return frame
+        data = bytearray(found.body or b"\0")
+        for _ in range(dice.randint(1, 3)):
+            data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
+        return frames.encode(msgspec.structs.replace(found, body=bytes(data)))
+
+    monkeypatch.setattr(
+        Net, "send", lambda own, site, frame: send(own, site, changed(frame, frames.to_site(frame)))
+    )
+    monkeypatch.setattr(
+        MemoryLine, "send", lambda own, frame: answer(own, changed(frame, frames.to_server(frame)))
+    )
+    found = federate("shared", [*FOUR, "budget.rounds=30"], minimum=1, clients=4)
+    found.start()
+    found.wait(120)
+    assert len([row for row in found.rows["server"] if isinstance(row, SynchronousRound)]) == 30
+    assert seen.exact() > 3
 
 
 def test_a_site_says_the_same_again_and_nothing_about_the_past(federate: Makes) -> None:

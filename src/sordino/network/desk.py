@@ -38,7 +38,7 @@ from sordino.network.incidents import Incidents
 from sordino.network.journal import Input, Journal
 from sordino.network.moment import SiteMoment
 from sordino.network.outbox import Kept, Outbox, digest
-from sordino.network.partner import stepped
+from sordino.network.partner import declined, stepped
 from sordino.network.transport.base import Lost
 from sordino.privacy import Permit
 from sordino.privacy import decode as fact_of
@@ -179,10 +179,11 @@ class Desk:
             raise Lost(FORGOTTEN)  # who connects again is asked what comes then
         try:
             task = self._task(number, body)
-            if self._site.partner is not None:
-                self._site.partner.refuse_unready(kept, number, ask.shares)
         except RemoteProtocolError as error:
             yield self._refuse(number, str(error), "task")
+            return
+        if (without := declined(self._site.partner, kept, ask, self._refuse)) is not None:
+            yield without
             return
         try:
             answer = self._work(task, ask)

@@ -26,11 +26,13 @@ from sordino.secure.messages import (
     Included,
     Invitation,
     KeyList,
+    MaskedInput,
     Message,
     Signatures,
     decode,
     encode,
 )
+from sordino.secure.server import PHASES
 from sordino.secure.setting import Setting
 
 
@@ -65,6 +67,24 @@ def stepped(
     if kept is not outbox.kept:
         outbox.keep(kept)
     return frames.Stepped(step.number, step.phase, body)
+
+
+def declined(
+    partner: Partner | None,
+    kept: Kept,
+    ask: frames.Ask,
+    refuse: Callable[[int, str, str], frames.Refuse],
+) -> frames.Stepped | None:
+    """That a site takes no part in a sum, before it computes or books anything for it; or None. It
+    is no refusal of the task: whoever has dealt wrong shares must not take others out of the run.
+    """
+    try:
+        if partner is not None:
+            partner.refuse_unready(kept, ask.number, ask.shares)
+    except RemoteProtocolError as error:
+        why = refuse(ask.number, str(error), "secure sum").why
+        return frames.Stepped(ask.number, PHASES.index(MaskedInput), b"", why)
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,12 +161,13 @@ class Partner:
         """What the others have sealed for this site, which comes with a task.
 
         Raises:
-            RemoteProtocolError: if the server has not gone through the steps before.
+            RemoteProtocolError: if the server has not gone through the steps before, or too few of
+                the shares open.
         """
-        self._record(kept, number)
-        found = decode(shares)
+        record, found = self._record(kept, number), decode(shares)
         if not isinstance(found, Delivered):
             raise RemoteProtocolError("a task without the shares of its sum", "shares")
+        client.open_shares(self._setting(kept, number), record, found)
         return found
 
     def masked(

@@ -66,7 +66,10 @@ class LiveSums(LiveKernel[S, M]):
         super().close(number, log)
 
     def _take(self, each: Input) -> None:
-        if each.kind == "step":
+        if each.kind == "step" and self._sums.phase == INPUTS:
+            self.courier.settled(each.site, each.number)
+            self._out([each.site])
+        elif each.kind == "step":
             self._sums.heard(each.site, each.body)
         else:
             super()._take(each)

@@ -104,12 +104,16 @@ class Sums:
         """What is heard of a site's step; an empty one where it declines, or what it says cannot be
         used: the sum goes on without it.
         """
-        courier, asked = self._courier, self._courier.sites[site].step
-        if asked is None or (asked.number, asked.phase) != (said.number, said.phase):
+        courier, own = self._courier, self._courier.sites[site]
+        step, task = own.step, own.ask
+        asked = step is not None and (step.number, step.phase) == (said.number, said.phase)
+        # whatever else it says then: it declines the sum, and with it the task
+        without = task is not None and (task.number, INPUTS) == (said.number, said.phase)
+        if not (asked or without):
             courier.note(site, "unasked", "a step of a secure sum that nobody waits for")
             return None
         nothing = Heard("step", site, b"", said.number)
-        if not said.body:
+        if without or not said.body:
             courier.note(site, "declined", f"a secure sum: {said.why}")
             return nothing
         try:

@@ -130,19 +130,16 @@ def share(setting: Setting, record: Record, told: KeyList, verify: Verify) -> tu
     return msgspec.structs.replace(record, listed=told.keys), made
 
 
-def mask(
-    setting: Setting, record: Record, told: Delivered, values: Residues
-) -> tuple[Record, MaskedInput, dict[int, str]]:
-    """Mask this client's vector (d,) of whole numbers; and whose shares did not open, and why.
+def open_shares(
+    setting: Setting, record: Record, told: Delivered
+) -> tuple[list[tuple[int, bytes, bytes]], dict[int, str]]:
+    """The shares that were sealed for this client, as :attr:`Record.shares`; and whose do not open.
 
     Raises:
-        RemoteProtocolError: if too few have dealt shares, fewer than t of them open (their clients
-            may not be there at all), or this is a second delivery.
-        LocalProtocolError: if another vector was masked before.
+        RemoteProtocolError: as :func:`mask`.
     """
     _refuse_round(setting, told.round)
-    delivered = fingerprint(encode(told))
-    if record.delivered and record.delivered != delivered:
+    if record.delivered and record.delivered != fingerprint(encode(told)):
         raise RemoteProtocolError("a second delivery in one round", "second delivery")
     known = {each.client: each for each in record.listed}
     _refuse_senders(setting, record, told, known)
@@ -162,6 +159,23 @@ def mask(
             f"({_names(failed)}) may not be there",
             "shares",
         )
+    return found, failed
+
+
+def mask(
+    setting: Setting, record: Record, told: Delivered, values: Residues
+) -> tuple[Record, MaskedInput, dict[int, str]]:
+    """Mask this client's vector (d,) of whole numbers; and whose shares did not open, and why.
+
+    Raises:
+        RemoteProtocolError: if too few have dealt shares, fewer than t of them open (their clients
+            may not be there at all), or this is a second delivery.
+        LocalProtocolError: if another vector was masked before.
+    """
+    found, failed = open_shares(setting, record, told)
+    delivered = fingerprint(encode(told))
+    own, known = record.own, {each.client: each for each in record.listed}
+    mine = secrets(setting, own.client, record.seed)
     pairs = {each: pair_key(setting, mine.mask, own, known[each]) for each in told.senders}
     hidden = masks.masked(
         masks.reduced(values, setting.bits),
