@@ -29,6 +29,8 @@ LONG = {
     "synchronous": ["budget.rounds=20"],
     "asynchronous": ["budget.updates=300"],
     "client": ["budget.rounds=20"],
+    "shared": ["budget.rounds=20"],
+    "shared-client": ["budget.rounds=20"],
     "events": [],
 }
 SOME, MORE = 12, 40  # inputs
@@ -59,7 +61,13 @@ def older(found: Federation, copy: Path, *, whole: bool, more: int = MORE) -> li
 
 
 @pytest.mark.parametrize(
-    ("name", "what"), [*((name, "the folder") for name in LONG), ("client", ""), ("events", "")]
+    ("name", "what"),
+    [
+        *((name, "the folder") for name in LONG),
+        ("client", ""),
+        ("shared-client", ""),
+        ("events", ""),
+    ],
 )
 def test_an_older_copy_of_the_servers_folder_is_noticed_and_repeats_nothing(
     name: str, what: str, federate: Makes, tmp_path: Path
@@ -74,7 +82,7 @@ def test_an_older_copy_of_the_servers_folder_is_noticed_and_repeats_nothing(
     found.failed.clear()
 
 
-@pytest.mark.parametrize("name", ["synchronous", "asynchronous"])
+@pytest.mark.parametrize("name", ["synchronous", "asynchronous", "shared"])
 def test_a_journal_that_lost_its_end_is_gone_past_and_no_task_is_asked_for_again(
     name: str, federate: Makes, tmp_path: Path
 ) -> None:
@@ -94,7 +102,8 @@ def test_a_journal_that_lost_its_end_is_gone_past_and_no_task_is_asked_for_again
     assert all(len(bodies) == 1 for bodies in said.values())
     state = found.kernels[-1].state
     asked = [sum(1 for site, _ in said if site == each) for each in found.names]
-    given = state.given if name == "asynchronous" else [steps // 2 for steps in state.steps]
+    tau = 1 if name == "shared" else 2
+    given = state.given if name == "asynchronous" else [steps // tau for steps in state.steps]
     for ever, known in zip(asked, given, strict=True):
         assert ever <= known  # no less was counted than a capture shows
     with LedgerReader.open(found.server / "ledger.sqlite", readonly=True) as ledger:

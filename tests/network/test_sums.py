@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,15 @@ import numpy as np
 import pytest
 from msgspec import UNSET
 
+from cases import CLIENT
+from cases import study_of as case_of
 from federations import Hand, study_of
 from memory import MemoryLine, Net
 from sordino.engine import session
-from sordino.engine.effect import Open, Summed
+from sordino.engine.effect import Book, Open, Summed
 from sordino.engine.kernel import Kernel
 from sordino.errors import StudyError
+from sordino.federation.division import examples, federation
 from sordino.message import Masked, Train
 from sordino.network import certificates, frames, kit, summing
 from sordino.network.agreement import KEYS, Agreed
@@ -25,6 +29,7 @@ from sordino.network.incidents import read
 from sordino.network.journal import Journal
 from sordino.network.outbox import Kept, Outbox
 from sordino.network.partner import Partner
+from sordino.network.parts import regime_of
 from sordino.network.promise import promised
 from sordino.network.session import Wish
 from sordino.network.sums import Sums
@@ -442,3 +447,30 @@ def test_whether_a_site_is_drawn_does_not_show_in_its_work(
     found.start()
     found.until(lambda: len(seen.sums) > 5)
     assert trained >= seen.parts.keys()
+
+
+def test_a_site_that_forgot_its_answer_is_charged_for_another(tmp_path: Path) -> None:
+    """Its ledger stayed and its outbox did not: the noise is drawn anew, and so is the charge."""
+    changes = [*CLIENT, 'privacy.noise="shared"', "privacy.entropy=system"]
+    study: Any = case_of(("synchronous", "dp-fedavg", changes), tmp_path)
+    divided = replace(federation(examples(study)), remote=True)
+    said, keys = [], []
+    for booked in (True, False):  # the first life is told of the round before, as usual
+        world: Any = (
+            regime_of(study).assembled(study, divided, tmp_path, "run", None, mine=1).simulation
+        )
+        rules = world.regime
+        noise = rules.method.round_noise(rules.method.start(rules.terms), rules.terms, 1)
+        weights = np.zeros(rules.terms.dimension, np.float32)
+        asked = Train(1, 5, weights, clip=noise.clip, noise_multiplier=noise.noise_multiplier)
+        if booked:
+            told = world.round_bills(1, Book(1, rules.priced(noise)))
+            world.vault.charge([each.charge for each in told], world.budget)
+        bills = world.own_bills(1, asked, ())
+        permits = world.vault.charge([each.charge for each in bills], world.budget)
+        said.append(world.answer(1, 1, asked, permits).values)
+        keys.append([each.key for each in world.vault.ledger.entries()])
+        world.vault.close()
+    assert said[0] != said[1]
+    assert [len(each) for each in keys] == [1, 2]
+    assert keys[1][0] == keys[0][0]

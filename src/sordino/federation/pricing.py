@@ -10,9 +10,9 @@ from sordino.engine.narration import Table, Told, number
 from sordino.engine.plan import ACCOUNTANTS, Plan, limits, step_event
 from sordino.engine.vocabulary import Vocabulary
 from sordino.errors import StudyError
-from sordino.federation.leftout import left_out
 from sordino.federation.study import HorizontalStudy, SampledPromise
 from sordino.privacy import Budget, Event, Vault, epsilon_after, noise_multiplier
+from sordino.privacy.leftout import left_out
 from sordino.privacy.rounding import epsilon_text
 
 P = TypeVar("P", bound=HorizontalStudy)

@@ -218,6 +218,11 @@ class Ledger(LedgerReader):
         self._walk.head = (seq, prev)
         return tuple(permits)
 
+    def holds(self, key: str) -> bool:
+        """Whether a release with this key is booked."""
+        found = self._db.execute("SELECT 1 FROM entries WHERE key = ?", (key,))
+        return found.fetchone() is not None
+
     def _booked(self, charge: Charge) -> Head | None:
         found = self._db.execute(
             "SELECT seq, digest, unit, event, count, method, round FROM entries WHERE key = ?",

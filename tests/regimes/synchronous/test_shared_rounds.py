@@ -20,6 +20,7 @@ from sordino.engine.effect import (
     Left,
     Log,
     Open,
+    Overtaken,
     Send,
     Summed,
     Wake,
@@ -179,6 +180,20 @@ def test_a_sum_that_is_lost_or_of_others_leaves_the_model(clients: tuple[int, ..
     assert "could not be opened" in row(seen).note
     assert not state.weights.any()
     assert not state.opening
+
+
+@pytest.mark.parametrize("came", [0, H, N])
+def test_where_a_server_has_lost_rounds_its_open_sum_is_void(came: int) -> None:
+    """Nobody opened it, so it is masks alone: to move the model by it would destroy the model."""
+    rule = rules()
+    state, _ = began(rule)
+    rng = np.random.default_rng(0)
+    masked = rng.integers(-(2**31), 2**31, (came, D)).tolist()
+    state, _ = tells(rule, state, *(sent(i, 1, masked[i]) for i in range(came)))
+    state, seen = tells(rule, state, Overtaken(4, steps=(4,) * N))
+    assert not state.weights.any()
+    assert row(seen).note.endswith("void")
+    assert (state.round, state.open, state.opening) == (4, False, False)
 
 
 def test_what_is_no_contribution_to_the_open_round_changes_nothing() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cases import ARRIVAL, CLIENT, SAMPLE, study_of
+from cases import ARRIVAL, CLIENT, EVENTS, NOISY, SAMPLE, study_of
 from sordino.engine import assemble, regimes, runs, session
 from sordino.engine import study as studies
 from sordino.errors import StudyError
@@ -119,6 +119,11 @@ def test_a_clip_that_a_server_may_name_is_refused(
         ("synchronous", "dp-sgd", SAMPLE),
         ("synchronous", "dp-fedavg", CLIENT),
         ("asynchronous", "mapa", ARRIVAL),
+        (
+            "vertical",
+            "dlr",
+            [*EVENTS, "privacy.unit=entity", NOISY, "privacy.updates=frozen"],
+        ),
     ],
 )
 def test_a_delta_finer_than_the_proof_is_warned_of(

@@ -16,9 +16,9 @@ from typing import cast
 from sordino.engine.methods import METHODS
 from sordino.engine.plan import ACCOUNTANTS, Curve, Plan, limits, step_event
 from sordino.errors import StudyError
-from sordino.federation.leftout import left_out
 from sordino.modules import raised
 from sordino.privacy import accountant, epsilon_after, noise_multiplier
+from sordino.privacy.leftout import left_out
 from sordino.regimes.asynchronous.method import AsynchronousMethod, EdgeTerms, Noisy, Stage
 from sordino.regimes.asynchronous.methods.mapa import Mapa, feasible
 from sordino.regimes.asynchronous.study import AsynchronousStudy

@@ -56,6 +56,7 @@ def build(
 ) -> Built:
     """See :func:`sordino.engine.assemble.build`; ``parts`` is emptied, to save memory."""
     entropy, flat, sizes = Seeded(study.seed), setup.kernels.flat, setup.sizes
+    described = lineage(study, run)
     privacy = study.privacy
     priced = personal.price(for_dimension(study, flat.dim), sizes, flat.dim)
     whole = aggregated(study)
@@ -98,7 +99,8 @@ def build(
         due=lambda number: number % study.stride == 0,
         method=study.method.name,
         # a round of whole clients is one release of the aggregator, in whatever life it is booked
-        lineage=lineage(study, run) if whole else setup.lineage(study, run),
+        lineage=described if whole else setup.lineage(study, run),
+        life=setup.lineage(study, run).removeprefix(described) if fixed and whole else "",
     )
     first = Moment(regime.start(setup.first()))
     facts = horizontal(records.Synchronous, study, setup, priced, simulation)

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 from sordino.engine.plan import ACCOUNTANTS, Curve, Plan, limits
 from sordino.errors import StudyError
-from sordino.federation.leftout import left_out
 from sordino.privacy import (
     Composed,
     Event,
@@ -29,6 +28,7 @@ from sordino.privacy import (
     accountant,
     noise_multiplier,
 )
+from sordino.privacy.leftout import left_out
 from sordino.regimes.synchronous.methods.client_level import ClientLevel
 from sordino.regimes.synchronous.study import SynchronousStudy
 

@@ -184,7 +184,8 @@ class Synchronous:
             case Left(client, final):
                 return self._left(state, client, final=final)
             case Overtaken(number) if number > state.round:
-                waits = replace(state, waiting=frozenset())
+                # a sum that was not opened is masks alone
+                waits = replace(state, waiting=frozenset(), total=None)
                 state, closed = self._close(waits) if state.open else (state, ())
                 return replace(state, round=number, steps=event.steps), closed
             case Stop(why):

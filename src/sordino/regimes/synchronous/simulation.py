@@ -8,7 +8,7 @@ who takes part, no row names a client, and none says a time that shows its speed
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -96,6 +96,8 @@ class Simulation(World[State]):
         evaluate: of a model, the numbers for a row; slow, so only where ``due`` says so.
         method: the method's name, for the ledger.
         lineage: run and environment, part of every charge's key.
+        life: of this process, where it draws noise anew that rounds of whole clients are charged
+            for; then ``own`` are the keys of those that it has booked itself.
     """
 
     regime: Synchronous
@@ -111,6 +113,8 @@ class Simulation(World[State]):
     method: str
     lineage: str
     budgets: Sequence[Budget] | None = None
+    life: str = ""
+    own: set[str] = field(default_factory=set)
 
     def budget_of(self, site: int) -> Budget:
         """What a client may spend in all."""
@@ -201,12 +205,22 @@ class Simulation(World[State]):
         if not self.regime.together:
             return self._task(site, asked)
         (event, _), *_ = self.clients[site].price(asked)
-        return self.round_bills(site, Book(asked.round, event))
+        return [self._anew(bill) for bill in self.round_bills(site, Book(asked.round, event))]
 
     def round_bills(self, site: int, effect: Book) -> Sequence[Bill]:
         """See :class:`World`."""
-        unit = self.units[site]
-        return [bill for bill in self._round(effect) if bill.charge.unit == unit]
+        unit, holds = self.units[site], self.vault.ledger.holds
+        found = [bill for bill in self._round(effect) if bill.charge.unit == unit]
+        self.own.update(bill.charge.key for bill in found if not holds(bill.charge.key))
+        return found
+
+    def _anew(self, bill: Bill) -> Bill:
+        """A round that an earlier life has booked, it may have answered, and forgotten that: with
+        noise that is drawn anew, what is computed now is another release.
+        """
+        if not self.life or bill.charge.key in self.own:
+            return bill
+        return replace(bill, charge=replace(bill.charge, key=bill.charge.key + self.life))
 
     def objection_to_round(self, site: int, effect: Book) -> str | None:
         """See :class:`World`."""

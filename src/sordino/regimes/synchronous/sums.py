@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sordino.engine.plan import Plan
-from sordino.federation.leftout import left_out
 from sordino.mechanism.shared import SharedGrid, SharedNoise
+from sordino.privacy.leftout import left_out
 from sordino.regimes.synchronous import plan
 from sordino.regimes.synchronous.method import Terms
 from sordino.regimes.synchronous.plan import aggregated, shares

@@ -36,6 +36,7 @@ from sordino.privacy import (
     noise_multiplier,
 )
 from sordino.privacy.accounting import Spent
+from sordino.privacy.leftout import left_out
 from sordino.privacy.rounding import epsilon_text
 from sordino.regimes.vertical.study import VerticalStudy
 
@@ -221,9 +222,18 @@ def price(study: VerticalStudy) -> Plan:
         events,
         times,
         spent[promised(study)],
-        tuple(warnings(study)),
+        (*warnings(study), *_left_out(study, times)),
         releases,
     )
+
+
+def _left_out(study: VerticalStudy, times: int) -> tuple[str, ...]:
+    """Of the noise on an entity's embeddings, which are many numbers; answers have none."""
+    privacy = study.privacy
+    if privacy.embedding is None:
+        return ()
+    numbers = study.data.parties * times * study.model.embedding
+    return left_out(privacy.delta, privacy.epsilon, numbers=numbers)
 
 
 def _with_accountant(study: VerticalStudy, name: str) -> VerticalStudy:
