@@ -1,8 +1,8 @@
 """``python -m bench.accuracy [ROW ...]``: the table of docs/accuracy.md, from bench/accuracy.toml.
 
-For each row and epsilon, constants are chosen first by ``sordino tune --on validation``: trials on
-images that are declared public, which are trained on by nobody else. Then each split and seed is
-run with them. Results go to bench/accuracy.jsonl as they come, and what
+For each row and epsilon, constants are chosen first, by ``sordino tune``: by its rules, or by trials
+on images that are declared public and trained on by nobody else. Then each split and seed is run
+with them. Results go to bench/accuracy.jsonl as they come, and what
 lies there is not run again. ``--table`` prints the table of what is there.
 
 Each run is the command line's (``sordino run``), in a process that has the kernels already.
@@ -46,27 +46,34 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _chosen(catalog: Mapping[str, Any], row: Mapping[str, Any], epsilon: float) -> dict[str, Any]:
-    """What `sordino tune --on validation` takes of the row's grid: no private example is seen."""
+    """What `sordino tune` takes: by rules, or by trials on public images."""
     fixed = dict(row.get("with", {}))
-    if "vary" not in row:
+    if "vary" not in row and not row.get("rules"):
         return fixed
-    key = json.dumps(["chosen", row["name"], epsilon, row["vary"]], sort_keys=True)
+    asked = _asked(row, epsilon)
+    key = json.dumps(["chosen", row["name"], epsilon, asked], sort_keys=True)
     found = _results().get(key)
     if found is None:
         first = next(iter(row.get("splits", catalog["splits"])))
         changes = {**_changes(catalog, row, epsilon, first, 0), **fixed}
-        scale = epsilon if row.get("scaled") else 1.0
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "tuned.toml"
-            arguments = ["sordino", "tune", row["study"], "--on", "validation", "--out", str(out)]
-            arguments += ["--runs", str(Path(folder) / "runs")]
-            for name, values in row["vary"].items():
-                times = scale if name.endswith("learning_rate") else 1.0
-                arguments += ["--vary", f"{name}={','.join(str(times * each) for each in values)}"]
-            _call(arguments, changes)
+            whole = ["sordino", "tune", row["study"], *asked, "--out", str(out)]
+            _call(whole if row.get("rules") else [*whole, "--runs", f"{folder}/runs"], changes)
             found = {"chosen": tomllib.loads(out.read_text())["tuned"]["chosen"]}
         _keep(key, found)
     return {**fixed, **found["chosen"]}
+
+
+def _asked(row: Mapping[str, Any], epsilon: float) -> list[str]:
+    """Options of `sordino tune`."""
+    if row.get("rules"):
+        return ["--rules"]
+    found = ["--on", "validation"]
+    for name, values in row["vary"].items():
+        times = epsilon if row.get("scaled") and name.endswith("learning_rate") else 1.0
+        found += ["--vary", f"{name}={','.join(str(times * each) for each in values)}"]
+    return found
 
 
 def _result(

@@ -305,6 +305,34 @@ def _refused(*_: Any, **__: Any) -> None:
     raise PermissionError("read-only")
 
 
+@pytest.mark.parametrize("own", [None, "~no-such-user/code"])
+def test_without_a_home_code_is_made_each_time(
+    monkeypatch: pytest.MonkeyPatch, own: str | None
+) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    monkeypatch.setattr(Path, "mkdir", _refused)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv(store.FOLDER, raising=False)
+    if own is not None:
+        monkeypatch.setenv(store.FOLDER, own)
+    seen = builds(monkeypatch)
+    scale(compiled(_scaled))
+    scale(compiled(_scaled))
+    assert seen == ["_scaled"] * 2
+
+
+def test_what_numba_reads_of_the_working_folder_has_other_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = processor.described.__wrapped__()
+    Path(".numba_config.yaml").write_text("opt: '0'\n")
+    assert processor.described.__wrapped__() != before
+
+
 def test_a_full_disk_leaves_no_part_behind(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "rename", _refused)
     scale(compiled(_scaled))

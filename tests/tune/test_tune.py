@@ -20,8 +20,9 @@ from sordino.errors import BudgetExceeded, ResumeError, StudyError
 from sordino.federation.division import federation
 from sordino.federation.study import HorizontalStudy
 from sordino.privacy import Budget, Charge, Ledger, Vault, accountant
-from sordino.tune import private
+from sordino.tune import grid, private
 from sordino.tune.grid import candidates
+from sordino.tune.grid import tuned as chosen
 from sordino.tune.price import Price, measured, price
 from sordino.tune.public import Scored, best, moved
 from sordino.tune.rules import ruled
@@ -166,6 +167,27 @@ trials = 4
         studies.read(path, ["method.learning_rate=3.0"])
     with pytest.raises(StudyError, match="was tuned already"):
         candidates(path, [], [RATES.replace("0.5,2", "1,1.0")])
+
+
+def test_a_front_end_can_be_chosen_and_is_written(tmp_path: Path) -> None:
+    kinds = [f"{{kind='scattering', J={scales}}}" for scales in (1, 2)]
+    found = candidates(written(tmp_path), [], [f"data.features={','.join(kinds)}"])
+    price(found, [], "geometric", 3.0)
+    path = tmp_path / "new.toml"
+    path.write_text(studies.write(chosen(found[1], {"source": "public"})), encoding="utf-8")
+    again = studies.read(path)
+    assert again.tuned is not None
+    assert again.tuned.chosen["data.features"]["J"] == 2
+    with pytest.raises(StudyError, match=r"data\.features was chosen as"):
+        studies.read(path, [f"data.features={kinds[0]}"])
+
+
+def test_a_grid_is_tried_as_a_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grid, "MOST", 3)
+    with pytest.raises(StudyError, match="has 4 candidates, and at most 3"):
+        candidates(written(tmp_path), [], ["method.learning_rate=1,2,3,4"])
 
 
 def test_a_file_must_be_declared_public(tmp_path: Path) -> None:

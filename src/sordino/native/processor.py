@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 _CPUINFO = Path("/proc/cpuinfo")
+_SETTINGS = Path(".numba_config.yaml")
 _NAMED = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags")
 
 
@@ -59,9 +60,14 @@ def described() -> tuple[str, ...]:
         sys.version,
         *(f"{name} {version(name)}" for name in ("numba", "llvmlite", "numpy")),
         *(f"{name} {told.get(name, '')}" for name in _NAMED),
-        *(
-            f"{name}={value}"
-            for name, value in sorted(os.environ.items())
-            if name.startswith("NUMBA_")
-        ),
+        *(f"{name}={value}" for name, value in sorted(os.environ.items()) if "NUMBA_" in name),
+        f"{_SETTINGS} {_settings().hex()}",
     )
+
+
+def _settings() -> bytes:
+    """What numba reads of the working folder beside the variables of the environment."""
+    try:
+        return _SETTINGS.read_bytes()
+    except OSError:
+        return b""

@@ -40,7 +40,10 @@ def folder() -> Path | None:
     own = os.environ.get(FOLDER)
     if own is None:
         return cache_folder() / "compiled"
-    return Path(own).expanduser() if own else None
+    try:
+        return Path(own).expanduser() if own else None
+    except RuntimeError:  # nobody's home
+        return None
 
 
 @cache

@@ -54,8 +54,10 @@ def candidates(path: Path, changes: Sequence[str], vary: Sequence[str]) -> list[
     """
     for asked in vary:
         _refuse(asked.partition("=")[0].strip())
-    found, wrong = [], []
-    for variant in variants(vary)[:MOST]:
+    found, wrong, grid = [], [], variants(vary)
+    if len(grid) > MOST:
+        raise StudyError(f"the grid has {len(grid):,} candidates, and at most {MOST:,} are tried")
+    for variant in grid:
         try:
             study = horizontal(studies.read(path, [*changes, *variant.changes]), path)
         except StudyError as error:
@@ -119,7 +121,7 @@ def horizontal(study: studies.Study, path: Path) -> HorizontalStudy:
 
 def value(study: studies.Study, key: str) -> Any:
     """What a study says under a dotted key, as tables hold it."""
-    found: Any = study.model_dump(mode="json", by_alias=True)
+    found: Any = study.model_dump(mode="json", by_alias=True, exclude_none=True)
     for part in key.split("."):
         found = found.get(part) if isinstance(found, Mapping) else None
     return found

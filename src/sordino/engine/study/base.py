@@ -35,7 +35,9 @@ class Study(Section):
     def _is_as_it_was_tuned(self) -> Study:
         if self.tuned is None:
             return self
-        told = list(changed(self.tuned, self.model_dump(mode="json", by_alias=True)))
+        told = list(
+            changed(self.tuned, self.model_dump(mode="json", by_alias=True, exclude_none=True))
+        )
         if told:
             raise ValueError(
                 f"tuned: {'; '.join(told)}. Leave out [tuned] where its constants were changed"
