@@ -1,8 +1,8 @@
 """``python -m bench.accuracy [ROW ...]``: the table of docs/accuracy.md, from bench/accuracy.toml.
 
-For each row and epsilon, constants are chosen first, by ``sordino tune``: by its rules, or by trials
-on images that are declared public and trained on by nobody else. Then each split and seed is run
-with them. Results go to bench/accuracy.jsonl as they come, and what
+For each row and epsilon, constants are chosen first, by ``sordino tune``: by its rules, or by
+trials on images that are declared public and trained on by nobody else. Then each split and seed is
+run with them. Results go to bench/accuracy.jsonl as they come, and what
 lies there is not run again. ``--table`` prints the table of what is there.
 
 Each run is the command line's (``sordino run``), in a process that has the kernels already.

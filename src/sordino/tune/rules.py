@@ -18,7 +18,7 @@ of deviation
 and what is learned grows with eta T at most, so that their quotient does not depend on eta. What
 eta decides is how far logits get: the loss is flat where they are large, and keeps little of what
 they learn where they are small. The rule is nu = :data:`NOISE`, a number chosen on the public
-digits, where 1.5 and 3 do equally well; how far that is from the best, elsewhere, stands in docs/tuning.md.
+digits, where 1.5 and 3 do equally well; how far that is from the best stands in docs/tuning.md.
 """
 
 from __future__ import annotations
