@@ -5,7 +5,7 @@ Frames carry the messages of the regime (:mod:`sordino.message`) as bytes. Unkno
 types and frames above the limit are refused. Nothing is ever unpickled.
 
 >>> to_site(encode(Ask(number=1, body=b"")))
-Ask(number=1, body=b'')
+Ask(number=1, body=b'', seal=b'', shares=b'')
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import math
 
+from sordino.privacy.rounding import epsilon_text
+
 SAMPLER = 2.0**-95
 """Of one number of noise; see :mod:`sordino.mechanism.rounded`."""
 SHOWN = 1e-3
@@ -38,7 +40,7 @@ def left_out(
     bound = f"delta = {delta + beyond:.3g}" if delta + beyond < 1.0 else "no delta below 1"
     return (
         f"privacy.delta = {delta:g} is finer than the proof: the sampler of the noise, and what "
-        f"else is left out of delta, may add {min(beyond, 1.0):.2g} at epsilon = {epsilon:g}. "
-        f"What is proved is {bound} (docs/mathematics.md). Raise privacy.delta, or lower "
+        f"else is left out of delta, may add {min(beyond, 1.0):.2g} at epsilon = "
+        f"{epsilon_text(epsilon)}. What is proved is {bound} (docs/mathematics.md). Raise privacy.delta, or lower "
         "privacy.epsilon",
     )
