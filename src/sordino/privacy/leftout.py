@@ -41,6 +41,6 @@ def left_out(
     return (
         f"privacy.delta = {delta:g} is finer than the proof: the sampler of the noise, and what "
         f"else is left out of delta, may add {min(beyond, 1.0):.2g} at epsilon = "
-        f"{epsilon_text(epsilon)}. What is proved is {bound} (docs/mathematics.md). Raise privacy.delta, or lower "
-        "privacy.epsilon",
+        f"{epsilon_text(epsilon)}. What is proved is {bound} (docs/mathematics.md). Raise "
+        "privacy.delta, or lower privacy.epsilon",
     )
