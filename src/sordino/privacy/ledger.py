@@ -218,7 +218,7 @@ class Ledger(LedgerReader):
         self._walk.head = (seq, prev)
         return tuple(permits)
 
-    def holds(self, key: str) -> bool:
+    def charged(self, key: str) -> bool:
         """Whether a release with this key is booked."""
         found = self._db.execute("SELECT 1 FROM entries WHERE key = ?", (key,))
         return found.fetchone() is not None

@@ -209,9 +209,9 @@ class Simulation(World[State]):
 
     def round_bills(self, site: int, effect: Book) -> Sequence[Bill]:
         """See :class:`World`."""
-        unit, holds = self.units[site], self.vault.ledger.holds
+        unit, charged = self.units[site], self.vault.ledger.charged
         found = [bill for bill in self._round(effect) if bill.charge.unit == unit]
-        self.own.update(bill.charge.key for bill in found if not holds(bill.charge.key))
+        self.own.update(bill.charge.key for bill in found if not charged(bill.charge.key))
         return found
 
     def _anew(self, bill: Bill) -> Bill:
