@@ -11,7 +11,7 @@ import sys
 import typer
 
 from sordino import modules
-from sordino.cli import audit, compare, data, ledger, network, plan, run, tune
+from sordino.cli import audit, compare, data, ledger, network, plan, run, tune, view
 from sordino.errors import BudgetExceeded, DiskFull, Interrupted, SordinoError, StudyError
 from sordino.files import FULL
 
@@ -31,6 +31,7 @@ app.command("plan")(plan.plan)
 app.command("new")(run.new)
 app.command("methods")(plan.methods)
 app.command("report")(run.report)
+app.command("view")(view.view)
 app.command("audit")(audit.audit)
 app.command("serve")(network.serve)
 app.command("join")(network.join)
