@@ -50,16 +50,16 @@ RC: dict[str, object] = {
     "axes.spines.right": False,
     "axes.titlelocation": "left",
     "axes.titlesize": 11,
-    "axes.labelsize": 10,
+    "axes.labelsize": 11,
     "axes.unicode_minus": True,
     "figure.facecolor": "none",
     "axes.facecolor": "none",
     "font.family": ["DejaVu Sans"],
-    "font.size": 10,
+    "font.size": 11,
     "grid.color": GRID,
     "grid.linewidth": 0.7,
     "legend.frameon": False,
-    "legend.fontsize": 9,
+    "legend.fontsize": 10,
     "lines.linewidth": 1.8,
     "svg.fonttype": "none",
     "text.color": INK,
@@ -68,8 +68,8 @@ RC: dict[str, object] = {
     "ytick.color": QUIET,
     "xtick.labelcolor": INK,
     "ytick.labelcolor": INK,
-    "xtick.labelsize": 9,
-    "ytick.labelsize": 9,
+    "xtick.labelsize": 10,
+    "ytick.labelsize": 10,
 }
 
 
@@ -106,7 +106,8 @@ def svg(drawn: Figure, label: str, table: Mapping[str, Any] | None = None) -> st
 
     Args:
         label: what a screen reader says.
-        table: head and rows of the numbers, where lines and bars do not tell them.
+        table: "head" and "rows" of the numbers, where lines and bars do not tell them; "cells" if
+            the picture has a place for each, columns along x and rows along y.
     """
     from xml.sax.saxutils import escape
 

@@ -54,6 +54,7 @@ def metadata(axes: Sequence[Axes], picture: str, table: Mapping[str, Any] | None
             if name:
                 colours.setdefault(colour, name)
     panels = [panel(axis, box, colours) for axis, box in zip(axes, boxes(picture), strict=False)]
+    table = _lying(axes[0]) if table is None and axes else table
     if table is not None:
         panels = [{**each, "series": []} for each in panels]
     told = {"panels": panels, **({} if table is None else {"table": table})}
@@ -89,7 +90,7 @@ def _scale(kind: str, limits: tuple[float, float]) -> dict[str, Any]:
 
 
 def _series(axis: Axes) -> Iterator[Series]:
-    """Lines, stairs and bars, in data coordinates."""
+    """Lines, stairs and upright bars, in data coordinates."""
     from matplotlib.colors import to_hex
     from matplotlib.container import BarContainer
     from matplotlib.patches import StepPatch
@@ -109,24 +110,30 @@ def _series(axis: Axes) -> Iterator[Series]:
             heights = np.asarray(values) - (0 if baseline is None else np.asarray(baseline))
             yield _shown(patch.get_label()), to_hex(patch.get_facecolor()), middles, heights
     for bars in axis.containers:
-        if isinstance(bars, BarContainer) and len(bars):
+        if isinstance(bars, BarContainer) and len(bars) and bars.orientation != "horizontal":
             yield _bars(bars, _shown(bars.get_label()), to_hex(bars[0].get_facecolor()))
 
 
 def _bars(bars: Any, name: str, colour: str) -> Series:
-    if bars.orientation == "horizontal":
-        return (
-            name,
-            colour,
-            [bar.get_width() for bar in bars],
-            [bar.get_y() + bar.get_height() / 2 for bar in bars],
-        )
-    return (
-        name,
-        colour,
-        [bar.get_x() + bar.get_width() / 2 for bar in bars],
-        [bar.get_height() for bar in bars],
-    )
+    places = [bar.get_x() + bar.get_width() / 2 for bar in bars]
+    return name, colour, places, [bar.get_height() for bar in bars]
+
+
+def _lying(axis: Axes) -> dict[str, Any] | None:
+    """Horizontal bars as a table: a row for each name beside them; None without any."""
+    from matplotlib.container import BarContainer
+
+    kinds = [
+        each
+        for each in axis.containers
+        if isinstance(each, BarContainer) and each.orientation == "horizontal"
+    ]
+    names = [str(each.get_text()) for each in axis.get_yticklabels()]
+    if not kinds or any(len(each) != len(names) for each in kinds):
+        return None
+    head = ["", *(_shown(each.get_label()) or axis.get_xlabel() for each in kinds)]
+    widths = [_numbers([bar.get_width() for bar in each]) for each in kinds]
+    return {"head": head, "rows": [list(row) for row in zip(names, *widths, strict=True)]}
 
 
 def _shown(label: object) -> str:

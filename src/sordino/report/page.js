@@ -95,6 +95,7 @@
     };
     const cell = (panel, x, y) => {
       const row = told.table.rows[Math.round(y)], i = Math.round(x) + 1;
+      cursor.replaceChildren();
       say(row && i > 0 && i < row.length ? [`${told.table.head[0]} ${row[0]}`, `${told.table.head[i]}: ${short(row[i])}`] : []);
     };
     const find = (event) => {
@@ -103,7 +104,7 @@
       if (!panel) return hide();
       const [left, top, right, bottom] = panel.box;
       const x = back(panel.x, (place.x - left) / (right - left)), y = back(panel.y, (bottom - place.y) / (bottom - top));
-      if (told.table) return cell(panel, x, y);
+      if (told.table) return told.table.cells ? cell(panel, x, y) : undefined;
       if (!points.length) return undefined;
       const near = (each) => Math.abs(scale(panel.x, each) - scale(panel.x, x));
       at = points.reduce((best, each, i) => near(each) < near(points[best]) ? i : best, 0);

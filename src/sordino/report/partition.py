@@ -58,7 +58,7 @@ def partition_figure(
         axis.set_ylabel(
             f"{words.clients}, ordered by the label they hold most of" if many else words.client
         )
-        table = {"head": [words.client, *names], "rows": _rows(rows, clients, many)}
+        table = {"head": [words.client, *names], "rows": _rows(rows, clients, many), "cells": True}
         return svg(drawn, f"Examples of each label at each {words.client}", table)
 
 

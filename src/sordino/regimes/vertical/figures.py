@@ -188,7 +188,9 @@ def traffic(run: Run) -> str | None:
         axis.set_ylabel("MiB so far")
         from_zero(axis, max(xs), run.vocabulary.round)
         drawn.legend(loc="outside lower left", ncols=3, columnspacing=1.2, handlelength=1.2)
-        return svg(drawn, "Bytes sent over the stream")
+        sums = zip(xs, *([0.0, *(sent / MIB for sent in ys)] for _, ys in curves), strict=True)
+        head = [run.vocabulary.round, *(f"{name}, MiB so far" for _, name, _ in kinds)]
+        return svg(drawn, "Bytes sent over the stream", {"head": head, "rows": list(sums)})
 
 
 def times(run: Run) -> str | None:
@@ -335,6 +337,7 @@ def _key(axis: Axes, columns: int) -> None:
             bbox_to_anchor=(0, 1),
             ncols=columns,
             borderaxespad=0.2,
-            columnspacing=1.2,
-            handlelength=1.6,
+            columnspacing=0.9,
+            handlelength=1.2,
+            handletextpad=0.5,
         )
