@@ -69,7 +69,7 @@ class Tab:
     def until(self, expression: str, seconds: float = 20.0) -> None:
         """Wait until an expression holds."""
         end = time.monotonic() + seconds
-        while not self.told(expression):
+        while not self.told(f"!!({expression})"):
             if time.monotonic() > end:
                 raise TimeoutError(f"{expression}: not so after {seconds} s")
             time.sleep(0.05)
