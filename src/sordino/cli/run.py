@@ -70,8 +70,11 @@ def run(
     from sordino.data.features import watched
     from sordino.engine import session
     from sordino.engine import study as studies
+    from sordino.modules import look_beside
 
     progress = Progress(display, quiet)
+    if study is not None:
+        look_beside(study.parent if modules is None else modules)  # for a tracker of one's own
     seen = Observers(progress, track or (), port if live else None)
     with say.stoppable(), seen, progress, Making(quiet) as making, watched(making):
         if resume is not None:

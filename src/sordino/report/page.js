@@ -83,11 +83,13 @@
         const [left, top, right, bottom] = panel.box;
         const px = left + (right - left) * scale(panel.x, x);
         mark("line", { x1: px, x2: px, y1: top, y2: bottom, stroke: "var(--ink)", "stroke-width": 0.7, "stroke-dasharray": "2 2" });
+        let within = told.panels.length > 1 && panel.series.length > 1 ? `${panel.y.label}: ` : "";
         for (const series of panel.series) {
           const i = series.x.indexOf(x);
           if (i < 0 || series.y[i] === null) continue;
           mark("circle", { cx: px, cy: bottom - (bottom - top) * scale(panel.y, series.y[i]), r: 3, fill: "none", stroke: "var(--ink)" });
-          lines.push(`${series.name || panel.y.label} ${short(series.y[i])}`);
+          lines.push(`${within}${series.name || panel.y.label} ${short(series.y[i])}`);
+          within = "";
         }
       }
       const label = told.panels.map((panel) => panel.x.label).reverse().find(Boolean) || "x";

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino.console import Limits, Progress, facts, follow, remaining, share
+from sordino.console.text import BARS
 from sordino.engine import records, vocabulary
 from sordino.engine.recorder import LOG
 from sordino.engine.records import About, Round, dumped, known, number
@@ -139,7 +140,10 @@ class Follower:
         return {
             "title": limits.title,
             "method": known(self.about.method) or "-",
-            "facts": [list(fact) for fact in facts(self.seen, limits, self.left)],
+            "facts": [
+                [name, text.rstrip(BARS).rstrip(), part]  # the page has curves of its own
+                for name, text, part in facts(self.seen, limits, self.left)
+            ],
             "round": limits.words.round,
             "rounds": limits.rounds,
             "budget": limits.epsilon if math.isfinite(limits.epsilon) else None,

@@ -1,7 +1,7 @@
 "use strict";
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
-  const W = 560, H = 250, LEFT = 48, RIGHT = 12, TOP = 10, BOTTOM = 34;
+  const W = 560, H = 250, LEFT = 48, RIGHT = 12, TOP = 10, BOTTOM = 42;
   const make = (parent, name, values, text) => {
     const made = document.createElementNS(SVG, name);
     for (const [key, value] of Object.entries(values)) made.setAttribute(key, value);
@@ -10,6 +10,12 @@
     return made;
   };
   const short = (value) => String(Number(value.toPrecision(3)));
+  // Round numbers from 0 to the last one that fits, five at most beside 0.
+  const ticks = (top) => {
+    const power = 10 ** Math.floor(Math.log10(top / 5));
+    const step = [1, 2, 2.5, 5, 10].map((each) => each * power).find((each) => top / each <= 5);
+    return Array.from({ length: Math.floor(top / step + 1e-9) + 1 }, (_, i) => i * step);
+  };
   const draw = (id, points, rounds, top, budget, label) => {
     const figure = document.getElementById(id);
     figure.hidden = points.length === 0;
@@ -19,13 +25,14 @@
     const last = Math.max(rounds, points[points.length - 1][0], 1);
     const x = (value) => LEFT + (W - LEFT - RIGHT) * value / last;
     const y = (value) => H - BOTTOM - (H - TOP - BOTTOM) * Math.min(Math.max(value / top, 0), 1);
-    for (let i = 0; i <= 4; i++) {
-      const value = top * i / 4;
+    for (const value of ticks(top)) {
       make(svg, "line", { x1: LEFT, x2: W - RIGHT, y1: y(value), y2: y(value), stroke: "var(--grid)" });
-      make(svg, "text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end", "font-size": 12 }, short(value));
-      make(svg, "text", { x: x(last * i / 4), y: H - BOTTOM + 18, "text-anchor": i === 4 ? "end" : "middle", "font-size": 12 }, short(last * i / 4));
+      make(svg, "text", { x: LEFT - 6, y: y(value) + 5, "text-anchor": "end", "font-size": 15 }, short(value));
     }
-    make(svg, "text", { x: (LEFT + W - RIGHT) / 2, y: H - 2, "text-anchor": "middle", "font-size": 12 }, label);
+    for (const value of ticks(last)) {
+      make(svg, "text", { x: x(value), y: H - BOTTOM + 18, "text-anchor": value > 0.95 * last ? "end" : "middle", "font-size": 15 }, short(value));
+    }
+    make(svg, "text", { x: (LEFT + W - RIGHT) / 2, y: H - 4, "text-anchor": "middle", "font-size": 15 }, label);
     if (budget) make(svg, "line", { x1: LEFT, x2: W - RIGHT, y1: y(budget), y2: y(budget), stroke: "var(--ink)", "stroke-dasharray": "6 4" });
     const path = points.map(([a, b]) => `${x(a).toFixed(1)},${y(b).toFixed(1)}`).join(" ");
     make(svg, "polyline", { points: path, fill: "none", "stroke-width": 2, stroke: id === "accuracy" ? "var(--series-0)" : "var(--series-1)" });
@@ -36,6 +43,7 @@
   const show = (state) => {
     document.getElementById("facts").replaceChildren(...state.facts.map(([name, text, part]) => {
       const box = document.createElement("div"), dt = document.createElement("dt"), dd = document.createElement("dd");
+      if (text.length > 14) box.className = "long";
       dt.textContent = name || "ended";
       dd.textContent = text;
       if (part !== null) {
