@@ -11,6 +11,7 @@ days add up, because the ledger is a file that outlives them::
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -38,6 +39,8 @@ class Ledger:
 
     def __init__(self, ledgers: Sequence[privacy.Ledger]) -> None:
         self._ledgers = tuple(ledgers)
+        # a notebook drops what it has looked at, and closes nothing
+        self._closing = weakref.finalize(self, _close, self._ledgers)
 
     @classmethod
     def open(cls, path: Path | str, *, readonly: bool = True) -> Ledger:
@@ -190,8 +193,7 @@ class Ledger:
         return shown.to_pandas(self.to_polars())
 
     def close(self) -> None:
-        for each in self._ledgers:
-            each.close()
+        self._closing()
 
     def __enter__(self) -> Self:
         return self
@@ -228,6 +230,11 @@ class Ledger:
         ]
         head = ("unit", "releases", f"epsilon at delta {delta:g} ({ACCOUNTANT})")
         return shown.page("Privacy ledger", shown.table(head, rows))
+
+
+def _close(ledgers: Sequence[privacy.Ledger]) -> None:
+    for each in ledgers:
+        each.close()
 
 
 def fingerprint(data: bytes) -> str:
