@@ -36,7 +36,7 @@ SHAPES = (
 def colours(scheme: str) -> dict[str, str]:
     blocks = re.findall(r":root \{(.*?)\}", STYLE, flags=re.DOTALL)
     assert len(blocks) == 2
-    found = {}
+    found: dict[str, str] = {}
     for block in blocks[: 1 + (scheme == "dark")]:
         found |= dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
     return found

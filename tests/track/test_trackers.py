@@ -162,13 +162,13 @@ class Failing:
 
 def test_a_tracker_that_fails_is_left_out_with_one_warning(tmp_path: Path) -> None:
     said: list[str] = []
-    with track.Tracking(warn=said.append, mine=Failing) as tracking:
+    with track.Tracking([Failing], said.append) as tracking:
         tracking.begin(going(tmp_path))
         for i in (1, 2, 3):
             tracking.row(row(i))
         tracking.end(OUTCOME)
     assert len(said) == 1
-    assert "mine has failed" in said[0]
+    assert "Failing has failed" in said[0]
     assert "the disk is full" in said[0]
 
 

@@ -10,7 +10,7 @@ from sordino.cli import say
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sordino.cli.progress import Progress
+    from sordino.console.running import Running
     from sordino.engine.records import Row
     from sordino.engine.session import Going, Outcome
     from sordino.track import Tracking
@@ -28,7 +28,7 @@ class Observers:
         StudyError: if a tracker is not known or lacks its package, or the port is in use.
     """
 
-    def __init__(self, progress: Progress, track: Sequence[str], live: int | None) -> None:
+    def __init__(self, progress: Running, track: Sequence[str], live: int | None) -> None:
         self._progress = progress
         self._tracking: Tracking | None = None
         self._live: Live | None = None

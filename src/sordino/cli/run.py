@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sordino.cli import say
-from sordino.cli.progress import Progress, concluded
+from sordino.cli.progress import concluded
 from sordino.errors import StudyError
 
 if TYPE_CHECKING:
@@ -67,12 +67,13 @@ def run(
     from sordino.cli.observers import Observers
     from sordino.console import display
     from sordino.console.making import Making
+    from sordino.console.running import Running
     from sordino.data.features import watched
     from sordino.engine import session
     from sordino.engine import study as studies
     from sordino.modules import look_beside
 
-    progress = Progress(display, quiet)
+    progress = Running(display, quiet)
     if study is not None:
         look_beside(study.parent if modules is None else modules)  # for a tracker of one's own
     seen = Observers(progress, track or (), port if live else None)

@@ -20,18 +20,17 @@ class Tracking:
     A context manager: leave it, and whatever was not ended is closed as interrupted.
 
     Args:
-        names: of known trackers, or ``package.module:Class``.
+        names: of known trackers, or ``package.module:Class``, or the class itself.
         warn: is told once of a tracker that has failed; it gets no more rows then.
-        own: further trackers, by the name of their folder.
 
     Raises:
         StudyError: if a name is not known, or a package is missing.
     """
 
-    def __init__(self, names: Sequence[str] = (), warn: Say = lambda _: None, **own: Maker) -> None:
+    def __init__(self, names: Sequence[str | Maker] = (), warn: Say = lambda _: None) -> None:
         self._makers: Mapping[str, Maker] = {
-            **{name: maker(name) for name in dict.fromkeys(names)},
-            **own,
+            **{name: maker(name) for name in names if isinstance(name, str)},
+            **{_called(own): own for own in names if not isinstance(own, str)},
         }
         self._warn = warn
         self._open: dict[str, tuple[Tracker, int]] = {}
@@ -86,6 +85,11 @@ class Tracking:
                 f"--track {name} has failed and is left out from here on; the run goes on "
                 f"({type(error).__name__}: {error})"
             )
+
+
+def _called(own: Maker) -> str:
+    """The name of the folder of a tracker that is given as a class."""
+    return str(getattr(own, "__name__", type(own).__name__)).strip("<>")
 
 
 def _told(going: Going) -> Sequence[Round]:
