@@ -13,7 +13,7 @@ import numpy as np
 from sordino.data.features.front import Examples
 from sordino.files import cache_folder
 
-VERSION = 3
+VERSION = 4
 """Of the program's own front ends: a new one for other features."""
 
 _SUM = 32
