@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 from collections.abc import Callable
 from pathlib import Path
@@ -281,6 +282,35 @@ def test_features_of_public_examples_are_made_once(
         for file, old in whole.items():
             file.write_bytes(spoil(old))
         assert np.array_equal(featured(data, Scattering(J=1), public=True).x, first.x)
+
+
+def test_features_that_somebody_else_can_have_written_are_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    data, front = images(20, 1, 16, 16), Scattering(J=1)
+    first = featured(data, front, public=True).x
+    folder = tmp_path / "sordino" / "features"
+    (file,) = folder.iterdir()
+    other = np.zeros_like(first)
+
+    def replaced() -> bool:
+        with file.open("wb") as raw:
+            np.save(raw, other)
+            raw.write(hashlib.sha256(other.tobytes()).digest())
+        return np.array_equal(featured(data, front, public=True).x, other)
+
+    assert replaced()  # what lies there counts
+    file.chmod(0o622)
+    assert not replaced()
+    file.chmod(0o600)
+    folder.chmod(0o777)
+    assert not replaced()
+    folder.chmod(0o700)
+    real = tmp_path / "elsewhere"
+    folder.rename(real)
+    folder.symlink_to(real)
+    assert not replaced()
 
 
 def test_features_of_code_that_may_change_are_not_kept(
