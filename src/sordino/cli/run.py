@@ -51,6 +51,7 @@ def run(
     from sordino.console.making import Making
     from sordino.console.running import Running
     from sordino.data.features import watched
+    from sordino.data.notices import noticed
     from sordino.engine import session
     from sordino.engine import study as studies
 
@@ -62,7 +63,8 @@ def run(
             assert study is not None
             asked = studies.read(study, change or (), modules=modules)
             _say_tuned(asked)
-            outcome = session.begin(asked, out, progress.row, progress.begin)
+            with noticed(say.people):
+                outcome = session.begin(asked, out, progress.row, progress.begin)
     concluded(outcome)
     if as_json:
         say.machine(outcome)
