@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,9 +55,16 @@ def run(
     from sordino.data.notices import noticed
     from sordino.engine import session
     from sordino.engine import study as studies
+    from sordino.native.notice import watched as compiling
 
     progress = Running(display, quiet)
-    with say.stoppable(), progress, Making(quiet) as making, watched(making):
+    with (
+        say.stoppable(),
+        compiling(_say_compiling if not quiet else _nothing),
+        progress,
+        Making(quiet) as making,
+        watched(making),
+    ):
         if resume is not None:
             outcome = session.resume(resume, progress.row, progress.begin, modules=modules)
         else:
@@ -68,6 +76,16 @@ def run(
     concluded(outcome)
     if as_json:
         say.machine(outcome)
+
+
+def _say_compiling() -> None:
+    say.people(
+        "  compiling for this machine: some seconds, and only once (the machine code is kept)"
+    )
+
+
+def _nothing() -> None:
+    pass
 
 
 def _say_tuned(study: Study) -> None:
@@ -140,6 +158,8 @@ def new(
     template = named(names()[0] if regime is None else regime).template
     if not template:
         raise StudyError(f"regime {regime!r} has no study file to begin with")
+    # Without its name: a study that is changed would keep the name of another method.
+    template = re.sub(r"\Aname = .*\n", "", template)
     if out is None:
         sys.stdout.write(template)
         return

@@ -30,6 +30,8 @@ SHARING = ("noise", "honest", "fewest", "bits")
 """Keys of ``[privacy]`` about noise that clients share."""
 LATER = ("features", "target", "label_range", "categories", "unknown", "ranges", "missing")
 """Keys of ``[data]`` that came later: where they say nothing, noise is what it was before."""
+ACCELERATORS = ("cuda", "mps", "xpu")
+"""Kinds of devices that another machine may have."""
 KEY, ENDED = "entropy.key", b"This run has ended and its key was destroyed.\n"
 
 
@@ -48,6 +50,12 @@ def device(study: Study) -> torch.device:
         return place
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         # torch asserts that it was compiled for CUDA
+        if (kind := name.partition(":")[0]) in ACCELERATORS:
+            raise StudyError(
+                f"execution.device = {name!r}: this machine has no such device, or this PyTorch "
+                f"({torch.__version__}) is built without {kind}. Use 'auto' or 'cpu', or install "
+                "a PyTorch for the device"
+            ) from error
         raise StudyError(f"execution.device = {name!r}: {str(error).splitlines()[0]}") from error
 
 
@@ -60,8 +68,7 @@ def absent_device(study: Study) -> str | None:
     try:
         device(study)
     except StudyError as error:
-        kind = study.execution.device.partition(":")[0]
-        if kind not in ("cuda", "mps", "xpu"):
+        if study.execution.device.partition(":")[0] not in ACCELERATORS:
             raise
         return f"{error}. This machine can plan the study and cannot run it"
     return None
@@ -73,6 +80,8 @@ def sources() -> str:
     found = hashlib.sha256()
     root = HOME
     for path in sorted(root.rglob("*.py")):
+        if path.relative_to(root).parts[0] == "examples":
+            continue  # an installed package has them inside, a checkout beside it
         found.update(f"{path.relative_to(root).as_posix()}\n".encode() + path.read_bytes())
     return found.hexdigest()[:16]
 
