@@ -38,7 +38,8 @@ def small(**changes: object) -> so.Study:
 
 def test_a_run_is_that_of_the_command_line(tmp_path: Path) -> None:
     rows: list[Row] = []
-    run = so.run(small(), out="mine", on_row=rows.append, progress=False)
+    run = so.run(small(), out="mine", on_row=rows.append, progress=False, track=["tensorboard"])
+    assert list(Path("mine/tracking/tensorboard").glob("events.out.*"))
     path = small().write(tmp_path / "study.toml")
     app(["run", str(path), "--out", "theirs", "--quiet"], standalone_mode=False)
     mine, theirs = (Path(each) / "model.safetensors" for each in ("mine", "theirs"))
