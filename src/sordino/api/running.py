@@ -302,11 +302,18 @@ def _watched(
     from sordino.console.making import Making
     from sordino.console.running import Running
     from sordino.data.features import watched
+    from sordino.data.notices import noticed
     from sordino.track import Tracking
 
     quiet = not (looked_at() if progress is None else progress)
-    tracking = Tracking(track, lambda text: warnings.warn(text, stacklevel=2))
-    with tracking, Running(display, quiet) as shows, Making(quiet) as making, watched(making):
+    tracking = Tracking(track, _warn)
+    with (
+        tracking,
+        Running(display, quiet) as shows,
+        Making(quiet) as making,
+        watched(making),
+        noticed(_warn),
+    ):
 
         def row(each: Row) -> None:
             shows.row(each)
@@ -319,6 +326,11 @@ def _watched(
             tracking.begin(going)
 
         yield row, begin, tracking.end
+
+
+def _warn(text: str) -> None:
+    """As Python warns: a notebook shows it, and nothing of it is written to the run folder."""
+    warnings.warn(text, stacklevel=2)
 
 
 def _row(row: Round) -> Mapping[str, Any]:
