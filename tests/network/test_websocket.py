@@ -20,9 +20,10 @@ from sordino.errors import StudyError
 from sordino.network import certificates, kit
 from sordino.network.demo import Laid
 from sordino.network.session import Revoked
-from sordino.network.transport import websocket
+from sordino.network.transport import stream, websocket
 from sordino.network.transport.base import Lost, Mailbox, Stranger
-from sordino.network.transport.websocket import WebSocketHub, WebSocketLine
+from sordino.network.transport.line import WebSocketLine
+from sordino.network.transport.websocket import WebSocketHub
 
 LIMIT = 100_000
 
@@ -195,11 +196,11 @@ def test_who_reads_too_slowly_is_cut_off(opened: Open, monkeypatch: pytest.Monke
             pass
 
 
-def test_a_flood_waits_outside(opened: Open) -> None:
+def test_a_flood_waits_outside(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one site at most a few frames wait for the server, however many it sends."""
     line = opened.line()
-    line._connection.socket.settimeout(0.5)
-    with suppress(Lost, TimeoutError):
+    monkeypatch.setattr(stream, "STALL", 0.5)
+    with suppress(Lost):
         for _ in range(2_000):
             line.send(b"x" * LIMIT)
     assert opened.mailbox._waiting["site-0"] <= 9

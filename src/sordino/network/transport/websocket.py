@@ -1,7 +1,4 @@
-"""WebSocket over mutual TLS 1.3: one port at the server, connections from the sites only.
-
-A site's connection goes through an HTTP proxy where the environment names one (``https_proxy``).
-"""
+"""WebSocket over mutual TLS 1.3: one port at the server, connections from the sites only."""
 
 from __future__ import annotations
 
@@ -9,19 +6,17 @@ import asyncio
 import ssl
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from http import HTTPStatus
 from itertools import count
 from typing import Any
 
 from websockets.asyncio.server import Server, ServerConnection, serve
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
+from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
-from websockets.sync.client import ClientConnection, connect
 
 from sordino.errors import StudyError
-from sordino.network.transport.base import Event, Lost, Mailbox, Stranger
+from sordino.network.transport.base import Event, Mailbox
 
 BEAT = 5.0
 """Seconds between two pings; twice as long without an answer ends a connection."""
@@ -249,65 +244,3 @@ def _who(connection: ServerConnection) -> tuple[str, int]:
         value for part in found.get("subject", ()) for key, value in part if key == "commonName"
     ]
     return (names[0] if len(names) == 1 else ""), int(found.get("serialNumber", "0"), 16)
-
-
-class WebSocketLine:
-    """A site's end.
-
-    Raises:
-        Lost: if the server cannot be reached now.
-        Stranger: if it is not the federation's server, or does not admit this site.
-    """
-
-    def __init__(self, address: str, context: ssl.SSLContext, limit: int) -> None:
-        self._ends = ExitStack()
-        try:
-            opening = connect(
-                f"wss://{address}/",
-                ssl=context,
-                max_size=limit,
-                max_queue=4,
-                compression=None,
-                open_timeout=2 * OPENING,
-                close_timeout=2.0,
-                ping_interval=BEAT,
-                ping_timeout=2 * BEAT,
-                user_agent_header=None,
-            )
-            self._connection: ClientConnection = self._ends.enter_context(opening)
-        except ssl.SSLCertVerificationError as error:
-            raise Stranger(
-                f"{address}: its certificate is not that of the federation's server "
-                f"({error.verify_message})"
-            ) from error
-        except InvalidHandshake as error:
-            status = getattr(getattr(error, "response", None), "status_code", 0)
-            body = bytes(getattr(getattr(error, "response", None), "body", b"") or b"")
-            said = body.decode(errors="replace").strip()[:200] or str(error)
-            if status == HTTPStatus.FORBIDDEN:
-                raise Stranger(f"{address}: the server does not admit this site: {said}") from error
-            raise Lost(f"{address}: {said}") from error
-        except InvalidURI as error:
-            raise Stranger(f"{address}: no address ({error})") from error
-        except (OSError, EOFError, TimeoutError) as error:
-            raise Lost(f"{address}: {error}") from error
-
-    def send(self, frame: bytes) -> None:
-        """See :class:`~sordino.network.transport.base.Line`."""
-        try:
-            self._connection.send(frame)
-        except (ConnectionClosed, OSError) as error:
-            raise Lost(str(error)) from error
-
-    def frames(self) -> Iterator[bytes]:
-        """See :class:`~sordino.network.transport.base.Line`."""
-        while True:
-            try:
-                frame = self._connection.recv()
-            except (ConnectionClosed, OSError, EOFError) as error:
-                raise Lost(str(error)) from error
-            yield frame if isinstance(frame, bytes) else b""
-
-    def close(self) -> None:
-        """See :class:`~sordino.network.transport.base.Line`."""
-        self._ends.close()
