@@ -111,8 +111,8 @@ def _public(
     as_json: bool,
 ) -> None:
     """Try every candidate on public data, and write the study with the best one."""
-    from sordino.cli.compare import play
-    from sordino.compare import folders, runner, schedule
+    from sordino.comparison import folders, runner, schedule
+    from sordino.comparison.play import play
     from sordino.tune import public
     from sordino.tune.grid import tuned
 
@@ -121,11 +121,14 @@ def _public(
     written = _free(out if out is not None else Path(f"{named}-tuned.toml"))
     folder = runs if runs is not None else Path("runs") / f"tune-{named}-on-{schedule.slug(on)}"
     folders.refuse_file(folder)
-    sides = public.sides(found, path, on, folder, declared=declared)
-    seeds = schedule.seeds_of(sides[0].study, count)
-    at_once = runner.jobs_at_once(jobs, [side.study.execution.threads for side in sides])
-    tasks = schedule.tasks(sides, seeds, folder)
-    folders.states(tasks)
+    with public.place_of(on, folder, only_plan=only_plan) as place:
+        sides = public.sides(found, path, on, place, declared=declared)
+        seeds = schedule.seeds_of(sides[0].study, count)
+        at_once = runner.jobs_at_once(jobs, [side.study.execution.threads for side in sides])
+        tasks = schedule.tasks(sides, seeds, folder)
+        folders.states(tasks)
+    if (file := public.file_of(on)) is not None:
+        public.keep_digest(file, folder / "data.sha256", write=not only_plan)
     say.people(
         f"{len(found)} candidates, {len(tasks)} trials on public data ({on}): no privacy is spent"
     )
@@ -134,7 +137,7 @@ def _public(
     with folders.held(folder) as keep:
         if keep:
             folders.sweep(tasks)
-        failed = play(tasks, at_once, keep, quiet)
+        failed = play(tasks, at_once, keep, quiet, say.people)
     scored = public.scored(tasks, failed)
     say.table(
         f"Accuracy on {on}",
@@ -150,9 +153,9 @@ def _public(
         "grid": list(vary),
         "data": "the study's own validation examples, declared public"
         if on == public.VALIDATION
-        else Path(on).name
-        if ":" not in on and Path(on).is_file()
-        else on,
+        else on
+        if file is None
+        else file.name,
         "measure": public.MEASURE,
         "seeds": list(seeds),
         "trials": len(tasks),
@@ -226,7 +229,7 @@ def _by_rules(
     path: Path, changes: Sequence[str], out: Path | None, only_plan: bool, as_json: bool
 ) -> None:
     """Write the study with clip and learning rate by the rules."""
-    from sordino.compare.schedule import slug
+    from sordino.comparison.schedule import slug
     from sordino.engine import study as studies
     from sordino.tune.grid import horizontal
     from sordino.tune.rules import ruled
