@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sordino.cli import say
-from sordino.cli.progress import Progress, concluded
+from sordino.cli.progress import concluded
 from sordino.errors import StudyError
 
 if TYPE_CHECKING:
@@ -49,22 +50,42 @@ def run(
         raise StudyError("--resume continues a run without changes: leave out --out and --set")
     from sordino.console import display
     from sordino.console.making import Making
+    from sordino.console.running import Running
     from sordino.data.features import watched
+    from sordino.data.notices import noticed
     from sordino.engine import session
     from sordino.engine import study as studies
+    from sordino.native.notice import watched as compiling
 
-    progress = Progress(display, quiet)
-    with say.stoppable(), progress, Making(quiet) as making, watched(making):
+    progress = Running(display, quiet)
+    with (
+        say.stoppable(),
+        compiling(_say_compiling if not quiet else _nothing),
+        progress,
+        Making(quiet) as making,
+        watched(making),
+    ):
         if resume is not None:
             outcome = session.resume(resume, progress.row, progress.begin, modules=modules)
         else:
             assert study is not None
             asked = studies.read(study, change or (), modules=modules)
             _say_tuned(asked)
-            outcome = session.begin(asked, out, progress.row, progress.begin)
+            with noticed(say.people):
+                outcome = session.begin(asked, out, progress.row, progress.begin)
     concluded(outcome)
     if as_json:
         say.machine(outcome)
+
+
+def _say_compiling() -> None:
+    say.people(
+        "  compiling for this machine: some seconds, and only once (the machine code is kept)"
+    )
+
+
+def _nothing() -> None:
+    pass
 
 
 def _say_tuned(study: Study) -> None:
@@ -137,6 +158,8 @@ def new(
     template = named(names()[0] if regime is None else regime).template
     if not template:
         raise StudyError(f"regime {regime!r} has no study file to begin with")
+    # Without its name: a study that is changed would keep the name of another method.
+    template = re.sub(r"\Aname = .*\n", "", template)
     if out is None:
         sys.stdout.write(template)
         return

@@ -22,7 +22,6 @@ begun.
 from __future__ import annotations
 
 import math
-import re
 import secrets
 import shutil
 import time
@@ -35,7 +34,7 @@ from msgspec.structs import replace
 from safetensors.numpy import save
 
 from sordino.engine import assemble as builder
-from sordino.engine import begun, checkpoint, recorded, records, sealed
+from sordino.engine import begun, checkpoint, folders, recorded, records, sealed
 from sordino.engine import study as studies
 from sordino.engine.built import PUBLIC, UNIT, Builds, Built
 from sordino.engine.files import replace_file, resumable, said_clearly
@@ -53,7 +52,7 @@ from sordino.engine.records import About, Place, Result, Row, Spent, known, numb
 from sordino.engine.study.base import Study
 from sordino.engine.surroundings import destroyed, forget, surrounded
 from sordino.engine.watch import Moment
-from sordino.errors import BudgetExceeded, ResumeError, StudyError
+from sordino.errors import BudgetExceeded, ResumeError
 from sordino.privacy import Budget, Charge, NonPrivate, accountant
 from sordino.training.allocator import tune
 
@@ -127,7 +126,7 @@ def begin(
 def _founded(study: Study, out: Path | None, build: Builds) -> tuple[Path, About]:
     """A new folder, and what stands in its ``run.json``."""
     with said_clearly(Path("runs") if out is None else out):
-        folder = _free(out, study.name)
+        folder = folders.free(out, study.name)
         draft = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
         draft.mkdir(parents=True)
     try:
@@ -150,7 +149,7 @@ def _founded(study: Study, out: Path | None, build: Builds) -> tuple[Path, About
             list(dict.fromkeys(promised)),
         )
         built.simulation.vault.close()
-        draft.rename(folder)
+        folder = folders.take(draft, folder, out, study.name)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
@@ -370,22 +369,6 @@ def _spent_now(built: Built) -> Spent:
         max((prices[history] for history in own), default=0.0) for own in histories.values()
     )
     return Spent(each=each, test=None if built.evaluation is None else built.evaluation.spent())
-
-
-def _free(out: Path | None, name: str) -> Path:
-    """A folder that does not exist yet."""
-    if out is not None:
-        if out.exists():
-            raise StudyError(
-                f"{out}: this output folder exists already. Choose another with --out, or go "
-                f"on with `sordino run --resume {out}`"
-            )
-        return out
-    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60] or "run"
-    number = 1
-    while (folder := Path("runs") / f"{slug}-{number:03d}").exists():
-        number += 1
-    return folder
 
 
 def _refuse_hopeless(built: Built) -> None:

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from msgspec import UNSET
 
-import sordino
 from sordino import modules
 from sordino.engine import records
 from sordino.engine import study as studies
@@ -25,9 +24,14 @@ from sordino.engine.study.base import Study
 from sordino.entropy import Entropy, Seeded, System
 from sordino.errors import ResumeError, StudyError
 from sordino.files import KIB, check_below, read_below, there
+from sordino.package import HOME, VERSION
 
 SHARING = ("noise", "honest", "fewest", "bits")
 """Keys of ``[privacy]`` about noise that clients share."""
+LATER = ("features", "target", "label_range", "categories", "unknown", "ranges", "missing")
+"""Keys of ``[data]`` that came later: where they say nothing, noise is what it was before."""
+ACCELERATORS = ("cuda", "mps", "xpu")
+"""Kinds of devices that another machine may have."""
 KEY, ENDED = "entropy.key", b"This run has ended and its key was destroyed.\n"
 
 
@@ -46,6 +50,12 @@ def device(study: Study) -> torch.device:
         return place
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         # torch asserts that it was compiled for CUDA
+        if (kind := name.partition(":")[0]) in ACCELERATORS:
+            raise StudyError(
+                f"execution.device = {name!r}: this machine has no such device, or this PyTorch "
+                f"({torch.__version__}) is built without {kind}. Use 'auto' or 'cpu', or install "
+                "a PyTorch for the device"
+            ) from error
         raise StudyError(f"execution.device = {name!r}: {str(error).splitlines()[0]}") from error
 
 
@@ -58,8 +68,7 @@ def absent_device(study: Study) -> str | None:
     try:
         device(study)
     except StudyError as error:
-        kind = study.execution.device.partition(":")[0]
-        if kind not in ("cuda", "mps", "xpu"):
+        if study.execution.device.partition(":")[0] not in ACCELERATORS:
             raise
         return f"{error}. This machine can plan the study and cannot run it"
     return None
@@ -69,8 +78,10 @@ def absent_device(study: Study) -> str | None:
 def sources() -> str:
     """Digest of this package's sources: another order of summation is another environment."""
     found = hashlib.sha256()
-    root = Path(sordino.__file__).parent
+    root = HOME
     for path in sorted(root.rglob("*.py")):
+        if path.relative_to(root).parts[0] == "examples":
+            continue  # an installed package has them inside, a checkout beside it
         found.update(f"{path.relative_to(root).as_posix()}\n".encode() + path.read_bytes())
     return found.hexdigest()[:16]
 
@@ -80,7 +91,7 @@ def surrounded(study: Study) -> records.Environment:
     return records.Environment(
         modules=modules.digests(studies.named_modules(study))
         or UNSET,  # code of others that the study names
-        sordino=sordino.__version__,
+        sordino=VERSION,
         code=sources(),
         python=sys.version.split()[0],
         torch=str(torch.__version__),
@@ -162,8 +173,9 @@ def _shape(study: Study) -> str:
     )
     del told["tuned"]  # where constants come from changes nothing; they stand in their places
     examples = told.pop("data")
-    if examples.get("features", "") is None:  # a study without a front end is what it was before
-        del examples["features"]
+    for key in LATER:  # a study without them is what it was before they were there
+        if not examples.get(key, True):
+            del examples[key]
     for key in type(study.privacy).later:
         if told["privacy"][key] is None:
             del told["privacy"][key]

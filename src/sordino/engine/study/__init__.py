@@ -8,6 +8,7 @@ What stands under ``[execution]`` cannot change privacy or the meaning of result
 reviewer may skip it.
 
     base       what every study is
+    source     where examples come from: labels and columns
     sections   tables that every study has
     tuned      where constants come from
     parse      from and to TOML
@@ -16,7 +17,7 @@ Each regime adds the class of its own studies.
 """
 
 from sordino.engine.study.base import Study
-from sordino.engine.study.parse import named_modules, parse, read, read_run, write
+from sordino.engine.study.parse import named_modules, of_table, parse, read, read_run, write
 from sordino.engine.study.sections import Execution, Reported
 from sordino.engine.study.tuned import Tuned
 
@@ -26,6 +27,7 @@ __all__ = [
     "Study",
     "Tuned",
     "named_modules",
+    "of_table",
     "parse",
     "read",
     "read_run",
