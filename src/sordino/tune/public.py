@@ -172,6 +172,14 @@ def file_of(on: str) -> Path | None:
     return Path(on) if Path(on).is_file() else None
 
 
+def called(on: str) -> str:
+    """How a tuned study names the data of ``--on``."""
+    if on == VALIDATION:
+        return "the study's own validation examples, declared public"
+    file = file_of(on)
+    return on if file is None else file.name
+
+
 def _dealt(study: HorizontalStudy, data: dict[str, Any]) -> dict[str, Any]:
     """Public data has no column that says whose an example is."""
     return {**data, **({"partition": {"kind": "iid"}} if study.data.partition.by_column else {})}
