@@ -21,10 +21,10 @@ from rich.console import Console
 import warm
 from command import sordino
 from sordino.cli import app
-from sordino.compare import runner
-from sordino.compare.folders import rounds_done
-from sordino.compare.progress import Progress, line
-from sordino.compare.schedule import Side, tasks
+from sordino.comparison import runner
+from sordino.comparison.folders import rounds_done
+from sordino.comparison.progress import Progress, line
+from sordino.comparison.schedule import Side, tasks
 from sordino.engine import study as studies
 from sordino.errors import StudyError
 from sordino.regimes.synchronous.template import TEMPLATE as SYNCHRONOUS

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from sordino.cli import app
-from sordino.compare import tables
-from sordino.compare.result import collect, recorded
-from sordino.compare.schedule import Side, tasks
+from sordino.comparison import tables
+from sordino.comparison.result import collect, recorded
+from sordino.comparison.schedule import Side, tasks
 from sordino.engine import study as studies
 from sordino.engine.records import plain
 

@@ -11,11 +11,11 @@ from typing import Annotated
 
 import typer
 
-import sordino
 from sordino import modules
 from sordino.cli import audit, compare, data, keys, ledger, network, plan, run, shipped, tune
 from sordino.errors import BudgetExceeded, DiskFull, Interrupted, SordinoError, StudyError
 from sordino.files import FULL
+from sordino.package import VERSION
 
 app = typer.Typer(
     name="sordino",
@@ -29,7 +29,7 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        sys.stdout.write(f"sordino {sordino.__version__}\n")
+        sys.stdout.write(f"sordino {VERSION}\n")
         raise typer.Exit
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sordino.cli import say
-from sordino.cli.progress import Progress, concluded
+from sordino.cli.progress import concluded
 from sordino.errors import StudyError
 
 if TYPE_CHECKING:
@@ -50,12 +50,13 @@ def run(
         raise StudyError("--resume continues a run without changes: leave out --out and --set")
     from sordino.console import display
     from sordino.console.making import Making
+    from sordino.console.running import Running
     from sordino.data.features import watched
     from sordino.engine import session
     from sordino.engine import study as studies
     from sordino.native.notice import watched as compiling
 
-    progress = Progress(display, quiet)
+    progress = Running(display, quiet)
     with (
         say.stoppable(),
         compiling(_say_compiling if not quiet else _nothing),

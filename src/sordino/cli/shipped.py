@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-import sordino
 from sordino.cli import say
 from sordino.cli.run import AsJson
 from sordino.errors import StudyError
+from sordino.package import HOME
 
 
 def examples(
@@ -49,7 +49,7 @@ def folder() -> Path:
     Raises:
         StudyError: if they are in neither.
     """
-    package = Path(sordino.__file__).resolve().parent
+    package = HOME.resolve()
     for found in (package / "examples", package.parents[1] / "examples"):
         if found.is_dir():
             return found

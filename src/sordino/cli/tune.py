@@ -111,8 +111,8 @@ def _public(
     as_json: bool,
 ) -> None:
     """Try every candidate on public data, and write the study with the best one."""
-    from sordino.cli.compare import play
-    from sordino.compare import folders, runner, schedule
+    from sordino.comparison import folders, runner, schedule
+    from sordino.comparison.play import play
     from sordino.tune import public
     from sordino.tune.grid import tuned
 
@@ -134,7 +134,7 @@ def _public(
     with folders.held(folder) as keep:
         if keep:
             folders.sweep(tasks)
-        failed = play(tasks, at_once, keep, quiet)
+        failed = play(tasks, at_once, keep, quiet, say.people)
     scored = public.scored(tasks, failed)
     say.table(
         f"Accuracy on {on}",
@@ -226,7 +226,7 @@ def _by_rules(
     path: Path, changes: Sequence[str], out: Path | None, only_plan: bool, as_json: bool
 ) -> None:
     """Write the study with clip and learning rate by the rules."""
-    from sordino.compare.schedule import slug
+    from sordino.comparison.schedule import slug
     from sordino.engine import study as studies
     from sordino.tune.grid import horizontal
     from sordino.tune.rules import ruled

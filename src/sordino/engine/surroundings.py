@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from msgspec import UNSET
 
-import sordino
 from sordino import modules
 from sordino.engine import records
 from sordino.engine import study as studies
@@ -25,6 +24,7 @@ from sordino.engine.study.base import Study
 from sordino.entropy import Entropy, Seeded, System
 from sordino.errors import ResumeError, StudyError
 from sordino.files import KIB, check_below, read_below, there
+from sordino.package import HOME, VERSION
 
 SHARING = ("noise", "honest", "fewest", "bits")
 """Keys of ``[privacy]`` about noise that clients share."""
@@ -76,7 +76,7 @@ def absent_device(study: Study) -> str | None:
 def sources() -> str:
     """Digest of this package's sources: another order of summation is another environment."""
     found = hashlib.sha256()
-    root = Path(sordino.__file__).parent
+    root = HOME
     for path in sorted(root.rglob("*.py")):
         if path.relative_to(root).parts[0] == "examples":
             continue  # an installed package has them inside, a checkout beside it
@@ -89,7 +89,7 @@ def surrounded(study: Study) -> records.Environment:
     return records.Environment(
         modules=modules.digests(studies.named_modules(study))
         or UNSET,  # code of others that the study names
-        sordino=sordino.__version__,
+        sordino=VERSION,
         code=sources(),
         python=sys.version.split()[0],
         torch=str(torch.__version__),

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sordino.compare.schedule import Side, Task, slug
+from sordino.comparison.schedule import Side, Task, slug
 from sordino.data import locate
 from sordino.data import names as published
 from sordino.engine.assemble import calibrated, plan

@@ -223,18 +223,36 @@ def _read(content: bytes, changes: Sequence[str], path: Path, recorded: Mapping[
         table = toml_of(content.decode("utf-8"))
     except (UnicodeDecodeError, Malformed) as error:
         raise StudyError(f"{path}: not a TOML file: {error}") from None
+    return _checked(table, changes, str(path), recorded)
+
+
+def of_table(
+    table: Mapping[str, Any], changes: Sequence[str] = (), *, source: str, modules: Path | None
+) -> Study:
+    """The study in a table that lies in memory, with ``key=value`` changes applied.
+
+    Args:
+        source: what it is called in complaints.
+        modules: where modules lie that it names, if they are not installed.
+
+    Raises:
+        StudyError: as :func:`read`.
+    """
+    code.look_beside(modules)
+    return placed(_checked(dict(table), changes, source, {}), Path())
+
+
+def _checked(
+    table: dict[str, Any], changes: Sequence[str], source: str, recorded: Mapping[str, str]
+) -> Study:
     for change in changes:
         table = _changed(table, change)
     for named in named_modules(table):
-        _told(named, recorded, path)
-    return parse(table, source=str(path))
-
-
-def _told(named: str, recorded: Mapping[str, str], path: Path) -> None:
-    try:
-        code.tell(named, recorded)
-    except StudyError as error:
-        raise StudyError(f"{path}: {named!r}: {error}") from None
+        try:
+            code.tell(named, recorded)
+        except StudyError as error:
+            raise StudyError(f"{source}: {named!r}: {error}") from None
+    return parse(table, source=source)
 
 
 def named_modules(study: Study | Mapping[str, Any]) -> tuple[str, ...]:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from sordino.compare import folders, result, schedule, tables
-from sordino.compare.schedule import Side, labels, refuse_shared, seeds_of, tasks, usual_folder
-from sordino.compare.tables import content
+from sordino.comparison import folders, result, schedule, tables
+from sordino.comparison.schedule import Side, labels, refuse_shared, seeds_of, tasks, usual_folder
+from sordino.comparison.tables import content
 from sordino.engine import study as studies
 from sordino.engine.records import plain
 from sordino.engine.runs import load

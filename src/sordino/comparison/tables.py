@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from sordino.compare.over import sweep
-from sordino.compare.result import Comparison, Difference, Member, recorded
-from sordino.compare.statistics import CONFIDENCE, Spread
+from sordino.comparison.over import sweep
+from sordino.comparison.result import Comparison, Difference, Member, recorded
+from sordino.comparison.statistics import CONFIDENCE, Spread
 from sordino.engine import vocabulary
 from sordino.engine.files import replace_file
 from sordino.engine.records import text

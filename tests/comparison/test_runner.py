@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sordino.compare.runner import Job, jobs_at_once, play
+from sordino.comparison.runner import Job, jobs_at_once, play
 from sordino.errors import StudyError
 
 

@@ -11,10 +11,10 @@ from typing import Literal
 
 from msgspec import UNSET
 
-from sordino.compare import over as sweeps
-from sordino.compare.over import Over
-from sordino.compare.schedule import Side, Task
-from sordino.compare.statistics import CONFIDENCE, Paired, Spread, paired, spread, verdict
+from sordino.comparison import over as sweeps
+from sordino.comparison.over import Over
+from sordino.comparison.schedule import Side, Task
+from sordino.comparison.statistics import CONFIDENCE, Paired, Spread, paired, spread, verdict
 from sordino.engine.records import ComparisonOf, DifferenceOf, MeanOf, RunOf, StudyOf, known, plain
 from sordino.engine.runs import Run, load
 from sordino.errors import StudyError

@@ -15,19 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-import sordino
-from sordino.compare.folders import State
-from sordino.compare.schedule import Task
+from sordino.comparison.folders import State
+from sordino.comparison.schedule import Task
 from sordino.engine.files import replace_file
 from sordino.engine.study.parse import write
 from sordino.errors import StudyError
+from sordino.package import HOME
 
 # As `python -m sordino`, but the current folder is never where modules are looked for; ours is,
 # after all others: it may be there because of the current folder.
-PROGRAM = (
-    f"import sys; sys.path.append({str(Path(sordino.__file__).parents[1])!r}); from "
-    "sordino.cli import main; main()"
-)
+PROGRAM = f"import sys; sys.path.append({str(HOME.parent)!r}); from sordino.cli import main; main()"
 PAUSE = 0.1  # seconds between two looks
 PATIENCE = 10.0  # seconds that a run has to stop
 

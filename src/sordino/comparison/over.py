@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sordino.compare.schedule import Side
+from sordino.comparison.schedule import Side
 from sordino.engine.records import OverOf, PointOf
 from sordino.engine.runs import Run
 from sordino.engine.study.base import Study
@@ -20,7 +20,7 @@ from sordino.federation.study import HorizontalStudy
 from sordino.report.sweep import EDGES, EPSILON, Goal, Lines, Sweep
 
 if TYPE_CHECKING:
-    from sordino.compare.result import Member
+    from sordino.comparison.result import Member
 
 KEYS: dict[str, Callable[[Study], float]] = {
     EPSILON: lambda study: math.inf if study.privacy.epsilon is None else study.privacy.epsilon,

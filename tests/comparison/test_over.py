@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from sordino.compare import result, tables
-from sordino.compare.over import Over, goal, line, over
-from sordino.compare.schedule import Side
+from sordino.comparison import result, tables
+from sordino.comparison.over import Over, goal, line, over
+from sordino.comparison.schedule import Side
 from sordino.engine import study as studies
 from sordino.engine.records import plain
 from sordino.engine.runs import load

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self, TextIO
 
-from sordino.compare.folders import State, rounds_done
-from sordino.compare.schedule import Side, Task
+from sordino.comparison.folders import State, rounds_done
+from sordino.comparison.schedule import Side, Task
 from sordino.console import Fact, Screen, duration, plain, remaining
 from sordino.engine.runs import load
 from sordino.errors import StudyError

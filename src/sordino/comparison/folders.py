@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from sordino.compare.schedule import Task
+from sordino.comparison.schedule import Task
 from sordino.engine import study as studies
 from sordino.engine.files import said_clearly
 from sordino.engine.recorder import LOG
