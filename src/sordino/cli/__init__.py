@@ -12,7 +12,19 @@ from typing import Annotated
 import typer
 
 from sordino import modules
-from sordino.cli import audit, compare, data, keys, ledger, network, plan, run, shipped, tune
+from sordino.cli import (
+    audit,
+    compare,
+    data,
+    keys,
+    ledger,
+    network,
+    plan,
+    run,
+    shipped,
+    tune,
+    view,
+)
 from sordino.errors import BudgetExceeded, DiskFull, Interrupted, SordinoError, StudyError
 from sordino.files import FULL
 from sordino.package import VERSION
@@ -52,6 +64,7 @@ app.command("examples")(shipped.examples)
 app.command("methods")(plan.methods)
 app.command("keys")(keys.keys)
 app.command("report")(run.report)
+app.command("view")(view.view)
 app.command("audit")(audit.audit)
 app.command("serve")(network.serve)
 app.command("join")(network.join)

@@ -21,6 +21,8 @@ begun.
 
 from __future__ import annotations
 
+import datetime as dt
+import hashlib
 import math
 import secrets
 import shutil
@@ -30,6 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 from safetensors.numpy import save
 
@@ -92,10 +95,11 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Going:
-    """A run that begins or goes on: its ``run.json``, and how many rounds were done before."""
+    """A run that begins or goes on: ``run.json``, how many rounds were done before, its folder."""
 
     about: About
     rounds_done: int
+    folder: Path
 
 
 def begin(
@@ -138,7 +142,7 @@ def _founded(study: Study, out: Path | None, build: Builds) -> tuple[Path, About
         except BudgetExceeded:
             built.simulation.vault.finish()
             raise
-        about = describe(built, run)
+        about = replace(describe(built, run), begun=_now(), data=_data_of(built))
         replace_file(draft / "study.toml", studies.write(full).encode())
         replace_file(draft / "run.json", records.text(about, indent=1).encode())
         replace_file(draft / "environment.json", records.text(surrounded(full), indent=1).encode())
@@ -154,6 +158,21 @@ def _founded(study: Study, out: Path | None, build: Builds) -> tuple[Path, About
         shutil.rmtree(draft, ignore_errors=True)
         raise
     return folder, about
+
+
+def _now() -> str:
+    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+
+
+def _data_of(built: Built) -> str | UnsetType:
+    """One digest of the fingerprints in a ledger of the run's own; absent without all of them."""
+    if built.study.privacy.ledger != "run":
+        return UNSET
+    prints = built.simulation.vault.ledger.units()
+    if not prints or any(each.startswith("site:") for each in prints.values()):
+        return UNSET
+    told = "\n".join(f"{unit} {each}" for unit, each in sorted(prints.items()))
+    return hashlib.sha256(told.encode()).hexdigest()
 
 
 def resume(
@@ -247,7 +266,7 @@ def _play(
             f"{folder / LOG}: shorter than at the last checkpoint. Restore it from a copy; "
             "nothing was changed"
         )
-    announce(Going(about, moment.number))
+    announce(Going(about, moment.number, folder))
     refused: BudgetExceeded | None = None
     # not before the data is loaded: what loading needed for a moment goes back to the system
     tune()
@@ -352,7 +371,11 @@ def _end(
         test_epsilon=spent.test,
     )
     return outcome, replace(
-        about, status="done", guarantee=guarantee(study, outcome.epsilon, built.own), result=result
+        about,
+        status="done",
+        guarantee=guarantee(study, outcome.epsilon, built.own),
+        result=result,
+        ended=known(about.ended) or _now(),
     )
 
 

@@ -28,6 +28,8 @@ from sordino.package import HOME, VERSION
 
 SHARING = ("noise", "honest", "fewest", "bits")
 """Keys of ``[privacy]`` about noise that clients share."""
+LATER = ("features", "target", "label_range", "categories", "unknown", "ranges", "missing")
+"""Keys of ``[data]`` that came later: where they say nothing, noise is what it was before."""
 ACCELERATORS = ("cuda", "mps", "xpu")
 """Kinds of devices that another machine may have."""
 KEY, ENDED = "entropy.key", b"This run has ended and its key was destroyed.\n"
@@ -171,8 +173,9 @@ def _shape(study: Study) -> str:
     )
     del told["tuned"]  # where constants come from changes nothing; they stand in their places
     examples = told.pop("data")
-    if examples.get("features", "") is None:  # a study without a front end is what it was before
-        del examples["features"]
+    for key in LATER:  # a study without them is what it was before they were there
+        if not examples.get(key, True):
+            del examples[key]
     for key in type(study.privacy).later:
         if told["privacy"][key] is None:
             del told["privacy"][key]

@@ -8,7 +8,8 @@ from typing import ClassVar
 from pydantic import Field, SerializeAsAny, model_validator
 
 from sordino.engine.method import Method
-from sordino.engine.study.sections import Execution, Promise, Reported, Source
+from sordino.engine.study.sections import Execution, Promise, Reported
+from sordino.engine.study.source import Source
 from sordino.engine.study.tuned import Tuned, changed
 from sordino.privacy.trials import named
 from sordino.section import Section

@@ -9,9 +9,9 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
 
 from sordino.data.features.front import FrontEnd, shape_of
-from sordino.data.partition import Iid, Partition
-from sordino.data.sets import PUBLISHED
+from sordino.data.partition import Dirichlet, Iid, Partition, Shards
 from sordino.engine.latency import Constant, Latency
+from sordino.engine.study.source import Table
 from sordino.errors import StudyError
 from sordino.mechanism import GaussianNoise, Noise
 from sordino.privacy import accountant
@@ -29,16 +29,6 @@ def _accountant(name: str) -> str:
         return accountant(name).name
     except StudyError as error:
         raise ValueError(str(error)) from error
-
-
-def _known_data(name: str | None) -> str | None:
-    known = ("digits", *PUBLISHED)
-    if name is None or ":" in name or name in known:
-        return name
-    raise ValueError(
-        f"{name!r} is not known{did_you_mean(name, known) or '.'} Known: {', '.join(known)}; or "
-        "give data.file, your own npz, CSV or Parquet file"
-    )
 
 
 def _known_model(name: str) -> str:
@@ -62,38 +52,11 @@ UNITS = {
 Epsilon = Annotated[float, BeforeValidator(_infinite), Field(gt=0)]
 
 
-class Source(Section):
-    """Where examples come from."""
-
-    name: Annotated[str | None, AfterValidator(_known_data)] = Field(
-        None,
-        description="a known data set (`sordino data list`), or package.module:NAME; instead of "
-        "file",
-    )
-    file: Path | None = Field(
-        None,
-        description="your own data (npz, CSV or Parquet); a relative path starts at the folder "
-        "of the "
-        "study file",
-    )
-    label: str = Field(
-        "label", description="the column of a CSV or Parquet file that holds the label"
-    )
-
-    @model_validator(mode="after")
-    def _one_source(self) -> Source:
-        if (self.name is None) == (self.file is None):
-            raise ValueError(
-                "give either name (a known data set) or file (your own npz, csv or parquet)"
-            )
-        return self
-
-
 Testing = Literal["none", "file", "public share", "private share"]
 SHARE = 0.2
 
 
-class Data(Source):
+class Data(Table):
     """Where examples come from and how they are divided among clients.
 
     ``test`` says what models of a file of one's own are measured on, for its rows are people:
@@ -180,6 +143,27 @@ class Data(Source):
             raise ValueError(
                 f"client_column is for a file of your own; '{self.name}' does not say whose "
                 "its examples are"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _numbers_fit(self) -> Data:
+        """Refuse what is about classes where labels are numbers."""
+        if self.span is None:
+            return self
+        if isinstance(self.partition, Dirichlet | Shards):
+            raise ValueError(
+                f"partition kind '{self.partition.kind}' deals by class, and labels are numbers: "
+                "use 'iid' or 'column'"
+            )
+        if self.test == "private share":
+            raise ValueError(
+                "test 'private share' pays for a count of right answers, and a number is never "
+                "quite right: use 'file', 'public share' or 'none'"
+            )
+        if self.client_validation:
+            raise ValueError(
+                "client_validation is judged by accuracy, and labels are numbers: leave it out"
             )
         return self
 

@@ -85,6 +85,8 @@ class AsynchronousStudy(HorizontalStudy):
     elsewhere: ClassVar[Mapping[str, str]] = {
         "data.parties": "parties hold different features of the same entities in methods ogd, slr "
         "and dlr; say data.clients",
+        "data.scale": "say data.ranges, public low and high of columns, as in "
+        "ranges = { age = [0, 120] }",
         "data.stream": "methods ogd, slr and dlr read streams",
         "budget.events": "say budget.updates",
         "privacy.sampling_rate": "each edge's follows from method.batch and its examples",

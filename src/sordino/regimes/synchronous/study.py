@@ -150,6 +150,8 @@ class SynchronousStudy(HorizontalStudy):
     elsewhere: ClassVar[Mapping[str, str]] = {
         "data.parties": "parties hold different features of the same entities in methods ogd, slr "
         "and dlr; say data.clients",
+        "data.scale": "say data.ranges, public low and high of columns, as in "
+        "ranges = { age = [0, 120] }",
         "data.stream": "methods ogd, slr and dlr read streams",
         "budget.events": "say budget.rounds",
         "budget.updates": "say budget.rounds",

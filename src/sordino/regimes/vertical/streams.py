@@ -8,7 +8,7 @@ from sordino.data.sets import PUBLISHED
 from sordino.data.stream.drift import Drift, NoDrift
 from sordino.data.stream.opening import Replay, Streaming
 from sordino.data.stream.vertical import Division, Slices
-from sordino.engine.study.sections import Source
+from sordino.engine.study.source import Source
 
 STREAMED = tuple(name for name, known in PUBLISHED.items() if known.streamed)
 

@@ -188,6 +188,13 @@ class VerticalStudy(Study):
     elsewhere: ClassVar[Mapping[str, str]] = {
         "data.clients": "say data.parties",
         "data.partition": "say data.parts, which features each party holds",
+        "data.target": "labels of events are classes: they are drawn by randomised response, or "
+        "predicted before they are learned from, and both count classes",
+        "data.label_range": "labels of events are classes",
+        "data.ranges": "let each party scale its own columns, or say data.scale, one public "
+        "constant that divides all",
+        "data.categories": "let each party encode its own columns",
+        "data.missing": "let each party fill the gaps of its own columns",
         "data.validation": "a stream has none; its error is taken before it is learned from",
         "budget.rounds": "say budget.events",
         "budget.updates": "say budget.events",
