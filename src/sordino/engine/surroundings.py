@@ -28,7 +28,16 @@ from sordino.files import KIB, check_below, read_below, there
 
 SHARING = ("noise", "honest", "fewest", "bits")
 """Keys of ``[privacy]`` about noise that clients share."""
-LATER = ("features", "target", "label_range", "categories", "unknown", "ranges", "missing")
+LATER = (
+    "features",
+    "target",
+    "label_range",
+    "categories",
+    "unknown",
+    "ranges",
+    "missing",
+    "person_rows",
+)
 """Keys of ``[data]`` that came later: where they say nothing, noise is what it was before."""
 KEY, ENDED = "entropy.key", b"This run has ended and its key was destroyed.\n"
 
